@@ -1,0 +1,1 @@
+"""Experiments and speed comparisons; installed as ``nfn_monomial.benchmarks``."""
