@@ -169,7 +169,9 @@ class Features:
     __rmul__ = __mul__
 
     def _pairs(self, other: Features, operation: str) -> list[tuple[Tensor, Tensor]]:
-        same_axes = [[a.node for a in t] for t in self.layout.types] == [[a.node for a in t] for t in other.layout.types]
+        same_axes = [[a.node for a in t] for t in self.layout.types] == [
+            [a.node for a in t] for t in other.layout.types
+        ]
         if other.layout is not self.layout and (operation == "+" or not same_axes):
             raise ValueError(f"features [{self.layout}] {operation} features [{other.layout}]: fields differ")
         return list(zip(self.tensors, other.tensors, strict=True))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
 
 from .features import Features
+from .packing import split_shape
 from .symmetry import Activation, Symmetry
 
 if TYPE_CHECKING:
     from .weight_space import WeightSpace
-
-T = TypeVar("T", "Features", Mapping[str, Tensor])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,9 +123,14 @@ class MonomialMatrix:
         """The product (semidirect law, paper Remark 3.5): ``d_j d'_{pi^{-1}(j)}`` and ``pi o pi'``."""
         if self.size != other.size:
             raise ValueError(f"monomial matrices of {self.size} and {other.size} neurons do not compose")
-        first, second = torch.broadcast_tensors(self.permutation, other.permutation)
-        d, d_other = torch.broadcast_tensors(self.scale, other.scale)
-        return MonomialMatrix(d * d_other.gather(-1, first.argsort(-1)), first.gather(-1, second))
+        if None not in (self.batch, other.batch) and self.batch != other.batch:
+            raise ValueError(f"batches of {self.batch} and {other.batch} monomial matrices do not compose")
+        shape = max(self.scale.shape, other.scale.shape, key=len)
+        permutation, source = self.permutation.expand(shape), self.permutation.argsort(-1).expand(shape)
+        return MonomialMatrix(
+            self.scale * other.scale.expand(shape).gather(-1, source),
+            permutation.gather(-1, other.permutation.expand(shape)),
+        )
 
     def act(self, x: Tensor, dim: int, charge: int = 1) -> Tensor:
         """Act on one axis of a tensor: ``x_j -> d_j^charge x_{pi^{-1}(j)}``.
@@ -191,7 +195,11 @@ class GroupElement:
         """The inverse element."""
         return GroupElement(self.space, {name: m.inverse() for name, m in self.matrices.items()})
 
-    def act(self, tensors: T) -> T:
+    @overload
+    def act(self, tensors: Features) -> Features: ...
+    @overload
+    def act(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]: ...
+    def act(self, tensors: Features | Mapping[str, Tensor]) -> Features | dict[str, Tensor]:
         """The action of paper Def. 4.2, on every axis with that axis' charge.
 
         Args:
@@ -220,9 +228,9 @@ class GroupElement:
         if lead < 0:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)} but {self.space.describe(name)} is expected")
         sizes = {node: matrix.size for node, matrix in self.matrices.items()}
-        split, axes = self.space.split_shape(name, tuple(tensor.shape[lead:]), sizes)
-        moved = tensor.reshape(*tensor.shape[:lead], *split)
-        for dim, axis in enumerate(axes, start=lead):
+        extents = split_shape(self.space, name, tuple(tensor.shape[lead:]), sizes)
+        moved = tensor.reshape(*tensor.shape[:lead], *extents)
+        for dim, axis in enumerate(self.space.axes[name], start=lead):
             if not isinstance(axis, int):
                 moved = self._act_axis(moved, dim, axis.node, axis.charge)
         return moved.reshape(tensor.shape)

@@ -127,8 +127,10 @@ class EquivariantLinear(nn.Module):
                 if self.bias is not None and not route.rank:
                     y = y + self.bias.to(y.dtype)
             elif self.bias is not None:
-                y = self.bias.unsqueeze(0)
-            for target, piece in zip(route.targets, (y,) if len(split) == 1 else y.split(split, -1), strict=True):
+                y = self.bias.expand(inputs[0].shape[0], -1)
+            for target, piece in zip(
+                route.targets, (y,) if len(split) == 1 else torch.split(y, split, -1), strict=True
+            ):
                 piece = _expand(piece, target, sizes)
                 before = sums[target.field]
                 sums[target.field] = piece if before is None else before + piece
@@ -227,9 +229,7 @@ def _expansion_step(field: int, axes: FieldType, contraction: Contraction) -> _S
     if first != sorted(first):
         order = (0, *(1 + i for i in sorted(range(len(first)), key=first.__getitem__)), 1 + len(first))
     unsqueeze = tuple(1 + i for i in range(len(axes)) if i not in first)
-    eyes = tuple(
-        (1 + block[0], 1 + i, axes[i].node) for block in opened + closed for i in block[1:]
-    )
+    eyes = tuple((1 + block[0], 1 + i, axes[i].node) for block in opened + closed for i in block[1:])
     return _Step(field, None, (), order, unsqueeze, eyes, not unsqueeze and order is None)
 
 
@@ -257,9 +257,7 @@ def _expand(y: Tensor, step: _Step, sizes: Mapping[str, int]) -> Tensor:
     return y
 
 
-def _mix(
-    route: _Route, source: Layout, target: Layout, in_channels: int, out_channels: int, io: str
-) -> nn.Module:
+def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_channels: int, io: str) -> nn.Module:
     m_in = [source.multiplicities[s.field] for s in route.sources]
     m_out = [target.multiplicities[t.field] for t in route.targets]
     if io == "factored":
@@ -309,7 +307,9 @@ class _FactoredMix(nn.Module):
         y = nn.functional.linear(nn.functional.linear(x, self.down), self.up)
         for weight, (at_in, at_out, m) in zip(self.position, self.kept, strict=True):
             part = x.narrow(-1, at_in * self.in_channels, m * self.in_channels)
-            part = torch.einsum("...mc,mcd->...md", part.unflatten(-1, (m, self.in_channels)), weight).flatten(-2)
+            part = torch.einsum("...mc,mcd->...md", part.reshape(*x.shape[:-1], m, self.in_channels), weight).flatten(
+                -2
+            )
             before, after = at_out * self.out_channels, y.shape[-1] - (at_out + m) * self.out_channels
             y = y + (part if not before and not after else nn.functional.pad(part, (before, after)))
         return y

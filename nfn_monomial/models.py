@@ -17,7 +17,10 @@ from .weight_space import WeightSpace
 
 
 def equivariant_stack(
-    space: WeightSpace, channels: Sequence[int], activation: Activation = "auto", io: Literal["full", "factored"] = "full"
+    space: WeightSpace,
+    channels: Sequence[int],
+    activation: Activation = "auto",
+    io: Literal["full", "factored"] = "full",
 ) -> nn.Sequential:
     """`EquivariantLinear` layers ``channels[0] -> channels[1] -> ...`` with an activation between any two."""
     layers: list[nn.Module] = []

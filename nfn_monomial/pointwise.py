@@ -94,7 +94,9 @@ def _felt(acting: tuple[Symmetry, ...]) -> Symmetry:
 def _resolve(fn: Activation) -> Callable[[Tensor], Tensor]:
     if isinstance(fn, str):
         if fn.lower() not in _FUNCTIONS:
-            raise ValueError(f"no function is known by the name {fn!r} (names: {', '.join(_FUNCTIONS)}); pass it itself")
+            raise ValueError(
+                f"no function is known by the name {fn!r} (names: {', '.join(_FUNCTIONS)}); pass it itself"
+            )
         return _FUNCTIONS[fn.lower()]
     return fn() if isinstance(fn, type) else fn
 
@@ -201,12 +203,12 @@ def _merge_plan(
 ) -> tuple[tuple[tuple[int, int, int, bool], ...], ...]:
     """For each output field, which slices (field, offset, multiplicity, whole field) of the input make it up."""
     plan: list[list[tuple[int, int, int]]] = [[] for _ in target.layout.types]
-    for (_, field, start, count), (_, out_field, _, _) in zip(space.segments, target.segments, strict=True):
-        pieces = plan[out_field]
-        if pieces and pieces[-1][0] == field and sum(pieces[-1][1:]) == start:
-            pieces[-1] = (field, pieces[-1][1], pieces[-1][2] + count)
+    for old, new in zip(space.segments, target.segments, strict=True):
+        pieces = plan[new.field]
+        if pieces and pieces[-1][0] == old.field and sum(pieces[-1][1:]) == old.offset:
+            pieces[-1] = (old.field, pieces[-1][1], pieces[-1][2] + old.multiplicity)
         else:
-            pieces.append((field, start, count))
+            pieces.append((old.field, old.offset, old.multiplicity))
     return tuple(tuple((f, s, n, n == source.multiplicities[f]) for f, s, n in pieces) for pieces in plan)
 
 

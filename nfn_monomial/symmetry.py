@@ -169,30 +169,35 @@ def symmetry_of(activation: Activation) -> Symmetry:
 
 
 def _register_defaults() -> None:
-    known: dict[Symmetry, tuple[list[str], list[object]]] = {
-        Symmetry.SCALE: (
-            ["relu", "leaky_relu", "leakyrelu", "prelu", "abs"],
-            [nn.ReLU, nn.LeakyReLU, nn.PReLU, F.relu, torch.relu, F.leaky_relu, torch.abs, Tensor.relu, Tensor.abs],
-        ),
-        Symmetry.SIGN: (
-            ["tanh", "sin", "sine", "siren", "softsign", "erf", "hardtanh", "arctan", "sinh", "asinh"],
-            [nn.Tanh, nn.Softsign, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink, torch.tanh, torch.sin, torch.erf]
-            + [torch.atan, torch.arctan, torch.sinh, torch.asinh, F.softsign, F.tanhshrink, F.hardshrink, F.softshrink]
-            + [F.tanh, Tensor.tanh, Tensor.sin, Tensor.erf],
-        ),
-        Symmetry.MONOMIAL: (["identity", "linear"], [nn.Identity]),
-        Symmetry.PERMUTATION: (
-            ["gelu", "silu", "swish", "mish", "sigmoid", "elu", "selu", "celu", "softplus", "relu6", "hardswish"]
-            + ["hardsigmoid", "cos", "exp", "square"],
-            [nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.ELU, nn.SELU, nn.CELU, nn.Softplus, nn.ReLU6, nn.Hardswish]
-            + [nn.Hardsigmoid, nn.LogSigmoid, F.gelu, F.silu, F.mish, F.elu, F.selu, F.celu, F.softplus, F.relu6]
-            + [F.hardswish, F.hardsigmoid, F.logsigmoid, torch.sigmoid, F.sigmoid, torch.cos, torch.exp]
-            + [torch.square, torch.selu, torch.celu],
-        ),
+    # fmt: off
+    names = {
+        Symmetry.SCALE: "relu leaky_relu leakyrelu prelu abs",
+        Symmetry.SIGN: "tanh sin sine siren softsign erf hardtanh arctan sinh asinh",
+        Symmetry.MONOMIAL: "identity linear",
+        Symmetry.PERMUTATION: "gelu silu swish mish sigmoid elu selu celu softplus relu6 hardswish hardsigmoid cos exp "
+                              "square",
     }
-    for symmetry, (names, objects) in known.items():
-        _BY_NAME.update(dict.fromkeys(names, symmetry))
-        _BY_OBJECT.update(dict.fromkeys(objects, symmetry))
+    objects: dict[Symmetry, list[object]] = {
+        Symmetry.SCALE: [
+            nn.ReLU, nn.LeakyReLU, nn.PReLU, F.relu, F.leaky_relu, torch.relu, torch.abs, Tensor.relu, Tensor.abs,
+        ],
+        Symmetry.SIGN: [
+            nn.Tanh, nn.Softsign, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink, F.tanh, F.softsign, F.tanhshrink,
+            F.softshrink, F.hardshrink, F.hardtanh, torch.tanh, torch.sin, torch.erf, torch.atan, torch.arctan,
+            torch.sinh, torch.asinh, Tensor.tanh, Tensor.sin, Tensor.erf,
+        ],
+        Symmetry.MONOMIAL: [nn.Identity],
+        Symmetry.PERMUTATION: [
+            nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.ELU, nn.SELU, nn.CELU, nn.Softplus, nn.ReLU6, nn.Hardswish,
+            nn.Hardsigmoid, nn.LogSigmoid, F.gelu, F.silu, F.mish, F.elu, F.selu, F.celu, F.softplus, F.relu6,
+            F.hardswish, F.hardsigmoid, F.logsigmoid, F.sigmoid, torch.sigmoid, torch.selu, torch.celu, torch.cos,
+            torch.exp, torch.square,
+        ],
+    }
+    # fmt: on
+    for symmetry in names:
+        _BY_NAME.update(dict.fromkeys(names[symmetry].split(), symmetry))
+        _BY_OBJECT.update(dict.fromkeys(objects[symmetry], symmetry))
 
 
 _register_defaults()

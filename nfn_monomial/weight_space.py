@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from . import packing
 from .features import Axis, Features, FieldType, Layout, field_name
 from .groups import GroupElement, MonomialMatrix
 from .symmetry import Activation, Symmetry
@@ -22,17 +23,6 @@ class Node(NamedTuple):
 
     symmetry: Symmetry
     size: int | None = None
-
-
-class _Segment(NamedTuple):
-    """Where one parameter lies in its field, and how its dimensions are moved there."""
-
-    name: str
-    field: int
-    offset: int
-    multiplicity: int
-    to_field: tuple[int, ...]
-    to_parameter: tuple[int, ...]
 
 
 class WeightSpace:
@@ -64,15 +54,14 @@ class WeightSpace:
         *,
         _label: str = "",
     ) -> None:
-        self.nodes = {
-            name: Node(node) if isinstance(node, Symmetry) else Node(*node) for name, node in nodes.items()
-        }
+        self.nodes = {name: Node(node) if isinstance(node, Symmetry) else Node(*node) for name, node in nodes.items()}
         self.parameters: dict[str, tuple[Dim, ...]] = {name: tuple(dims) for name, dims in parameters.items()}
         self._label = _label
         self._check()
         self._rank = {name: position for position, name in enumerate(self.nodes)}
-        self._flat = {name: _flatten_dims(dims) for name, dims in self.parameters.items()}
-        self.layout, self._segments = self._plan()
+        self.axes = {name: packing.flatten_dims(dims) for name, dims in self.parameters.items()}
+        types, self.segments = packing.plan_segments(self)
+        self.layout = self.layout_of(types)
 
     def _check(self) -> None:
         for name, node in self.nodes.items():
@@ -85,7 +74,7 @@ class WeightSpace:
         if not self.parameters:
             raise ValueError("a weight space needs at least one parameter")
         for name, dims in self.parameters.items():
-            for dim in _flatten_dims(dims):
+            for dim in packing.flatten_dims(dims):
                 if isinstance(dim, Axis) and dim.node not in self.nodes:
                     raise ValueError(f"{name}: axis {dim} names no node; nodes: {', '.join(self.nodes)}")
                 if isinstance(dim, int) and dim < 1:
@@ -274,11 +263,8 @@ class WeightSpace:
 
     def uncharged(self) -> WeightSpace:
         """The same tensors after `Canonicalize`: every axis has charge 0, so neurons are only permuted."""
-        neutral = {
-            name: tuple(_map_dim(dim, lambda axis: Axis(axis.node, 0)) for dim in dims)
-            for name, dims in self.parameters.items()
-        }
-        label = self._label if self._label.startswith("uncharged ") or not self._label else f"uncharged {self._label}"
+        neutral = {name: tuple(_neutral(dim) for dim in dims) for name, dims in self.parameters.items()}
+        label = self._label and self._label.removesuffix(".uncharged()") + ".uncharged()"
         return WeightSpace(self.nodes, neutral, _label=label)
 
     # -- layout ---------------------------------------------------------------------------------------------------
@@ -299,47 +285,16 @@ class WeightSpace:
                     raise ValueError(
                         f"field [{field_name(axes)}]: node {axis.node!r} is FIXED; its axes are multiplicity"
                     )
-            canonical, _ = self._canonical(tuple(axes))
+            canonical, _ = self.canonical(tuple(axes))
             total[canonical] = total.get(canonical, 0) + multiplicity
         acting = tuple(tuple(self.nodes[a.node].symmetry.acting(a.charge) for a in t) for t in total)
         return Layout(tuple(total), tuple(total.values()), acting)
 
-    def _canonical(self, axes: Sequence[Axis]) -> tuple[FieldType, tuple[int, ...]]:
-        """Reduced charges in the canonical order, and the order in which ``axes`` were taken."""
+    def canonical(self, axes: Sequence[Axis]) -> tuple[FieldType, tuple[int, ...]]:
+        """The field type of some axes (charges reduced, canonical order), and the order in which they were taken."""
         reduced = [Axis(a.node, self.nodes[a.node].symmetry.charge(a.charge)) for a in axes]
         order = sorted(range(len(axes)), key=lambda i: (-self._rank[reduced[i].node], -reduced[i].charge))
         return tuple(reduced[i] for i in order), tuple(order)
-
-    def _plan(self) -> tuple[Layout, tuple[_Segment, ...]]:
-        totals: dict[FieldType, int] = {}
-        segments = []
-        for name, flat in self._flat.items():
-            moving = [i for i, dim in enumerate(flat) if isinstance(dim, Axis) and self._moves(dim)]
-            fixed = [i for i in range(len(flat)) if i not in moving]
-            field_type, order = self._canonical([dim for i in moving if isinstance(dim := flat[i], Axis)])
-            multiplicity = math.prod(self._extent(flat[i]) for i in fixed)
-            offset = totals.get(field_type, 0)
-            totals[field_type] = offset + multiplicity
-            # (B, C, *flat) -> (B, *axes of the field, *fixed, C)
-            to_field = (0, *(2 + moving[i] for i in order), *(2 + i for i in fixed), 1)
-            inverse = tuple(to_field.index(i) for i in range(len(to_field)))
-            segments.append(
-                _Segment(name, list(totals).index(field_type), offset, multiplicity, to_field, inverse)
-            )
-        return self.layout_of(totals), tuple(segments)
-
-    def _moves(self, axis: Axis) -> bool:
-        return self.nodes[axis.node].symmetry.permutes
-
-    def _extent(self, dim: Axis | int) -> int:
-        size = dim if isinstance(dim, int) else self.nodes[dim.node].size
-        assert size is not None, f"{dim} is FIXED, whose size is checked at construction"
-        return size
-
-    @property
-    def segments(self) -> tuple[tuple[str, int, int, int], ...]:
-        """For each parameter: name, index of its field in the layout, offset and multiplicity within the field."""
-        return tuple((s.name, s.field, s.offset, s.multiplicity) for s in self._segments)
 
     # -- tensors in and out ---------------------------------------------------------------------------------------
 
@@ -356,17 +311,7 @@ class WeightSpace:
                 fit, the batch is empty, or a value is not finite.
             TypeError: if tensors are not floating point, or not all of one dtype and device.
         """
-        sizes = self._validate(tensors)
-        if check_finite and _concrete(tensors.values()):
-            self.require_finite(tensors)
-        parts: list[list[Tensor]] = [[] for _ in self.layout.types]
-        for segment in self._segments:
-            x = tensors[segment.name]
-            flat = [d if isinstance(d, int) else sizes[d.node] for d in self._flat[segment.name]]
-            x = x.reshape(x.shape[0], x.shape[1], *flat).permute(segment.to_field)
-            axes = len(self.layout.types[segment.field])
-            parts[segment.field].append(x.reshape(*x.shape[: 1 + axes], -1))
-        return Features(self.layout, tuple(p[0] if len(p) == 1 else torch.cat(p, -1) for p in parts))
+        return packing.pack(self, tensors, check_finite)
 
     def unpack(self, features: Features) -> dict[str, Tensor]:
         """`Features` -> parameter name -> tensor ``(B, C, *shape)``.
@@ -374,20 +319,7 @@ class WeightSpace:
         Raises:
             ValueError: if the features are of another space.
         """
-        if features.layout is not self.layout:
-            raise ValueError(f"unpack: found features [{features.layout}], {self} has [{self.layout}]")
-        sizes = self.node_sizes(features)
-        channels = features.tensors[0].shape[-1] // self.layout.multiplicities[0]
-        out: dict[str, Tensor] = {}
-        for segment in self._segments:
-            x = features.tensors[segment.field]
-            if segment.multiplicity != self.layout.multiplicities[segment.field]:
-                x = x.narrow(-1, segment.offset * channels, segment.multiplicity * channels)
-            flat = [d if isinstance(d, int) else sizes[d.node] for d in self._flat[segment.name]]
-            moved = [(x.shape[0], channels, *flat)[i] for i in segment.to_field]
-            x = x.reshape(moved).permute(segment.to_parameter)
-            out[segment.name] = x.reshape(*x.shape[:2], *self._shape(segment.name, sizes))
-        return out
+        return packing.unpack(self, features)
 
     def node_sizes(self, features: Features) -> dict[str, int]:
         """Node name -> number of neurons in these features (FIXED nodes: as in the space)."""
@@ -398,122 +330,13 @@ class WeightSpace:
 
     def validate(self, tensors: Mapping[str, Tensor]) -> None:
         """Raise what `pack` would raise, without packing."""
-        self._validate(tensors)
-        self.require_finite(tensors)
+        packing.check_tensors(self, tensors)
+        packing.require_finite(tensors)
 
-    def require_finite(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raise ValueError naming the first parameter and network that hold NaN or infinity."""
-        # One read of the data: NaN and infinities survive minimum and maximum.
-        if all(bool(torch.isfinite(torch.stack(t.aminmax())).all()) for t in tensors.values()):
-            return
-        for name, t in tensors.items():
-            bad = ~torch.isfinite(t)
-            if bool(bad.any()):
-                where = [int(i) for i in bad.nonzero()[0]]
-                raise ValueError(
-                    f"{name} holds {int(bad.sum())} NaN or infinite values, the first at index {where} (network "
-                    f"{where[0]} of the batch). Drop networks whose training diverged"
-                )
-
-    def _validate(self, tensors: Mapping[str, Tensor]) -> dict[str, int]:
-        missing = [name for name in self.parameters if name not in tensors]
-        extra = [name for name in tensors if name not in self.parameters]
-        if missing or extra:
-            raise ValueError(
-                f"{self} has {len(self.parameters)} parameters, {len(tensors)} tensors given; "
-                + (f"missing: {', '.join(missing)}. " if missing else "")
-                + (f"not in the space: {', '.join(extra)}. " if extra else "")
-                + f"Expected: {', '.join(map(self.describe, self.parameters))}"
-            )
-        first = next(iter(self.parameters))
-        lead = tuple(tensors[first].shape[:2])
-        sizes: dict[str, int] = {n: s.size for n, s in self.nodes.items() if not s.symmetry.permutes and s.size}
-        seen_in: dict[str, str] = {}
-        for name, flat in self._flat.items():
-            x = tensors[name]
-            if not x.is_floating_point():
-                raise TypeError(f"{name} has dtype {x.dtype}; floating point is expected: tensor.float()")
-            if (x.dtype, x.device) != (tensors[first].dtype, tensors[first].device):
-                raise TypeError(
-                    f"{name} is {x.dtype} on {x.device} but {first} is {tensors[first].dtype} on "
-                    f"{tensors[first].device}; convert all tensors to one dtype and device"
-                )
-            if x.ndim != 2 + len(self.parameters[name]):
-                raise ValueError(
-                    f"{name} has {x.ndim} dimensions {tuple(x.shape)} but the space expects {self.describe(name)}; "
-                    "for a single network without channels add them: tensor[None, None]"
-                )
-            if tuple(x.shape[:2]) != lead:
-                raise ValueError(
-                    f"{name} has batch and channels {tuple(x.shape[:2])} but {first} has {lead}: all parameters "
-                    "need the same number of networks and of channels"
-                )
-            if 0 in lead:
-                raise ValueError(f"{name} has shape {tuple(x.shape)}: an empty batch; at least one network is needed")
-            split, axes = self.split_shape(name, tuple(x.shape[2:]), sizes, seen_in)
-            for extent, axis in zip(split, axes, strict=True):
-                if isinstance(axis, Axis) and axis.node not in sizes:
-                    sizes[axis.node] = extent
-                    seen_in[axis.node] = name
-        return sizes
-
-    def split_shape(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        sizes: Mapping[str, int],
-        seen_in: Mapping[str, str] | None = None,
-    ) -> tuple[list[int], tuple[Axis | int, ...]]:
-        """A parameter's shape with folded dimensions split up, checked against known node sizes.
-
-        Returns:
-            The extents, and the axis or kernel size that each belongs to.
-        """
-        dims = self.parameters[name]
-        flat = self._flat[name]
-        split: list[int] = []
-        for extent, dim in zip(shape, dims, strict=True):
-            parts = dim if isinstance(dim, tuple) and not isinstance(dim, Axis) else (dim,)
-            known = [p if isinstance(p, int) else sizes.get(p.node) for p in parts]
-            if known.count(None) == 1:  # a node seen for the first time: what is left of the extent is its size
-                rest = math.prod(k for k in known if k is not None)
-                if extent % rest == 0 and extent:
-                    known = [extent // rest if k is None else k for k in known]
-            if None in known or math.prod(k or 0 for k in known) != extent:
-                raise ValueError(self._size_error(name, shape, parts, extent, sizes, seen_in or {}))
-            split.extend(k for k in known if k is not None)
-        return split, flat
-
-    def _size_error(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        parts: Sequence[Axis | int],
-        extent: int,
-        sizes: Mapping[str, int],
-        seen_in: Mapping[str, str],
-    ) -> str:
-        reasons = []
-        for part in parts:
-            if isinstance(part, int):
-                reasons.append(f"{'kernel size' if len(parts) == 1 else 'folded positions'} {part}")
-            elif part.node in sizes:
-                source = f" in {seen_in[part.node]}" if part.node in seen_in else ""
-                reasons.append(f"axis '{part.node}' is {sizes[part.node]}{source}")
-            else:
-                reasons.append(f"axis '{part.node}'")
-        return (
-            f"{name} has shape {shape} (after batch and channels) but the space expects "
-            f"{self.describe(name, sizes)}: {' times '.join(reasons)}, and {extent} here. Was this network made with "
-            f"a different width or kernel? Space: {self}"
-        )
-
-    def _shape(self, name: str, sizes: Mapping[str, int]) -> list[int]:
-        shape = []
-        for dim in self.parameters[name]:
-            parts = _flatten_dims((dim,))
-            shape.append(math.prod(p if isinstance(p, int) else sizes[p.node] for p in parts))
-        return shape
+    def shape_of(self, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """A parameter's shape, without batch and channels, for given node sizes."""
+        parts = (packing.flatten_dims((dim,)) for dim in self.parameters[name])
+        return tuple(math.prod(p if isinstance(p, int) else sizes[p.node] for p in dim) for dim in parts)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Parameter name -> shape, without batch and channels; needs every node's size."""
@@ -521,7 +344,7 @@ class WeightSpace:
         if unknown:
             raise ValueError(f"{self}: sizes of {', '.join(unknown)} are not known; give them to the constructor")
         sizes = {name: node.size for name, node in self.nodes.items() if node.size is not None}
-        return {name: tuple(self._shape(name, sizes)) for name in self.parameters}
+        return {name: self.shape_of(name, sizes) for name in self.parameters}
 
     def describe(self, name: str, sizes: Mapping[str, int] | None = None) -> str:
         """A parameter and the shape it is expected to have, as text."""
@@ -532,7 +355,7 @@ class WeightSpace:
                 return str(dim)
             return dim.node if known[dim.node] is None else f"{dim.node}={known[dim.node]}"
 
-        shown = ["*".join(map(text, _flatten_dims((dim,)))) for dim in self.parameters[name]]
+        shown = ["*".join(map(text, packing.flatten_dims((dim,)))) for dim in self.parameters[name]]
         return f"{name} (B, C, {', '.join(shown)})"
 
     # -- the group ------------------------------------------------------------------------------------------------
@@ -580,25 +403,17 @@ class WeightSpace:
 
     def __repr__(self) -> str:
         if self._label:
-            return f"WeightSpace.{self._label}" if not self._label.startswith("unch") else f"WeightSpace({self._label})"
+            return f"WeightSpace.{self._label}"
         nodes = ", ".join(f"{n}: {s.symmetry}" + (f" {s.size}" if s.size else "") for n, s in self.nodes.items())
         return f"WeightSpace({nodes}; {', '.join(self.parameters)})"
 
 
-def _flatten_dims(dims: Iterable[Dim]) -> tuple[Axis | int, ...]:
-    flat: list[Axis | int] = []
-    for dim in dims:
-        if isinstance(dim, tuple) and not isinstance(dim, Axis):
-            flat.extend(dim)
-        else:
-            flat.append(dim)
-    return tuple(flat)
-
-
-def _map_dim(dim: Dim, fn: Any) -> Dim:
+def _neutral(dim: Dim) -> Dim:
+    if isinstance(dim, int):
+        return dim
     if isinstance(dim, Axis):
-        return fn(dim)  # type: ignore[no-any-return]
-    return tuple(fn(p) if isinstance(p, Axis) else p for p in dim) if isinstance(dim, tuple) else dim
+        return Axis(dim.node, 0)
+    return tuple(part if isinstance(part, int) else Axis(part.node, 0) for part in dim)
 
 
 def _one_per(value: SymmetryLike | Sequence[SymmetryLike], count: int, what: str) -> list[Symmetry]:
@@ -607,10 +422,3 @@ def _one_per(value: SymmetryLike | Sequence[SymmetryLike], count: int, what: str
             raise ValueError(f"{len(value)} symmetries for {count} {what}s; give one, or one per {what}")
         return [Symmetry.coerce(v) for v in value]
     return [Symmetry.coerce(value)] * count
-
-
-def _concrete(tensors: Iterable[Tensor]) -> bool:
-    """Whether values can be looked at: not compiling, not under a torch.func transform, no fake tensors."""
-    if torch.compiler.is_compiling():
-        return False
-    return not any(torch._C._functorch.is_functorch_wrapped_tensor(t) or t.is_meta for t in tensors)

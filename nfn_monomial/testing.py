@@ -1,0 +1,233 @@
+"""Checks for anybody's layers: equivariance, invariance, and that the group really preserves a network's function.
+
+Each check draws group elements that are never the identity (log-normal scales, both signs, a real permutation),
+compares after pulling back, ``g^{-1} f(g x)`` with ``f(x)``, and measures relative to each tensor's largest entry, so
+that float64 holds correct layers to rounding error whatever the scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .features import Features, Layout, field_name
+from .groups import GroupElement, MonomialMatrix
+from .symmetry import Symmetry
+from .weight_space import WeightSpace
+
+_RTOL = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+def random_networks(
+    space: WeightSpace,
+    batch: int = 3,
+    channels: int = 1,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    dtype: torch.dtype = torch.float64,
+    generator: torch.Generator | None = None,
+) -> dict[str, Tensor]:
+    """Standard normal parameters ``(batch, channels, *shape)``; nodes of unknown size get 4 neurons, or ``sizes``."""
+    known = _sizes(space, sizes)
+    return {
+        name: torch.randn(batch, channels, *space.shape_of(name, known), dtype=dtype, generator=generator)
+        for name in space.parameters
+    }
+
+
+def random_element(
+    space: WeightSpace,
+    batch: int | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    generator: torch.Generator | None = None,
+) -> GroupElement:
+    """A group element whose every matrix permutes (n > 1), scales by log-normal factors, and has both signs (n > 1)."""
+    element = space.sample(batch, sizes=_sizes(space, sizes), generator=generator)
+    proper = {name: _proper(m, space.nodes[name].symmetry) for name, m in element.matrices.items()}
+    return GroupElement(space, proper)
+
+
+def _proper(matrix: MonomialMatrix, symmetry: Symmetry) -> MonomialMatrix:
+    scale, permutation = matrix.scale.clone(), matrix.permutation.clone()
+    trivial = (permutation == torch.arange(matrix.size)).all(-1, keepdim=True)
+    permutation = torch.where(trivial, permutation.roll(1, -1), permutation)
+    if symmetry.flips:
+        one_sign = (scale > 0).all(-1) if matrix.size == 1 else (scale > 0).all(-1) | (scale < 0).all(-1)
+        scale[..., 0] = torch.where(one_sign, -scale[..., 0], scale[..., 0])
+    return MonomialMatrix(scale, permutation)
+
+
+def assert_equivariant(
+    layer: Callable[[Any], Any],
+    space: WeightSpace,
+    *,
+    inputs: Features | Mapping[str, Tensor] | None = None,
+    out_space: WeightSpace | None = None,
+    channels: int | None = None,
+    batch: int = 3,
+    trials: int = 3,
+    rtol: float | None = None,
+    seed: int = 0,
+) -> None:
+    """Assert that ``layer(g x) = g layer(x)`` for random g of the space's group.
+
+    Args:
+        layer: maps `Features` (or a mapping of named tensors, if ``inputs`` is one) to the same kind of thing.
+        space: whose group acts, on input and output.
+        inputs: what to try it on; random features of the layer's input layout by default.
+        out_space: the space of the output's names, if the layer returns named tensors of another one, such as
+            ``space.uncharged()``. Features know it themselves.
+        channels: of random inputs; ``layer.in_channels``, ``layer.channels`` or 2 by default.
+        batch: networks in a random batch.
+        trials: group elements tried, each one batch of different elements.
+        rtol: largest error allowed, relative to each output tensor's largest entry: 1e-10 in float64.
+        seed: of inputs and elements.
+
+    Raises:
+        AssertionError: naming the worst output tensor and its error; or if the output is zero, which proves nothing.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    x: Any = _random_inputs(layer, space, channels, batch, generator) if inputs is None else inputs
+    plain = layer(x)
+    expected = _named(plain, space)
+    if not any(bool(t.any()) for t in expected.values()):
+        raise AssertionError("the layer's output is zero everywhere, which is equivariant but proves nothing")
+    for _ in range(trials):
+        g = random_element(space, len(next(iter(expected.values()))), sizes=_seen_sizes(x, space), generator=generator)
+        back = GroupElement(out_space or space, g.inverse().matrices)
+        found = _named(back.act(layer(g.act(x))), space)
+        errors = {name: _relative(found[name], t, t.abs().max()) for name, t in expected.items()}
+        _judge(errors, rtol, expected, f"not equivariant under the group of {space}: g^-1 f(g x) differs from f(x)")
+
+
+def assert_invariant(
+    fn: Callable[[Any], Tensor],
+    space: WeightSpace,
+    *,
+    inputs: Features | Mapping[str, Tensor] | None = None,
+    channels: int | None = None,
+    batch: int = 4,
+    trials: int = 3,
+    rtol: float | None = None,
+    seed: int = 0,
+) -> None:
+    """Assert that ``fn(g x) = fn(x)`` for random g; errors are measured against the spread of fn over networks.
+
+    Args:
+        fn: maps features (or named tensors, if ``inputs`` is a mapping) to a tensor ``(B, ...)``.
+        space: whose group acts.
+        inputs: at least two networks; random ones by default.
+        channels: see `assert_equivariant`, as are ``trials``, ``rtol`` and ``seed``.
+        batch: networks in a random batch.
+        trials: group elements tried.
+        rtol: largest change allowed, relative to the largest standard deviation over networks.
+        seed: of inputs and elements.
+
+    Raises:
+        AssertionError: with the error; or if the output is the same for all networks, which proves nothing.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    x: Any = _random_inputs(fn, space, channels, batch, generator) if inputs is None else inputs
+    expected = fn(x)
+    spread = expected.std(0).max()
+    if not float(spread) > 1e-6 * float(expected.abs().max()):
+        raise AssertionError(
+            f"the output hardly differs between networks (standard deviation {float(spread):.1e}, largest entry "
+            f"{float(expected.abs().max()):.1e}): invariance of a constant proves nothing"
+        )
+    for _ in range(trials):
+        g = random_element(space, len(expected), sizes=_seen_sizes(x, space), generator=generator)
+        errors = {"output": _relative(fn(g.act(x)), expected, spread)}
+        _judge(
+            errors, rtol, {"output": expected}, f"not invariant under the group of {space}: f(g x) differs from f(x)"
+        )
+
+
+def assert_function_preserved(
+    module: nn.Module, space: WeightSpace, x: Tensor, *, trials: int = 3, rtol: float | None = None, seed: int = 0
+) -> None:
+    """Assert that the space's group leaves a real network's function alone (paper Prop. 4.4): f(x; gU) = f(x; U).
+
+    Args:
+        module: the network; its parameters have the space's names (`WeightSpace.from_module`). Run in eval mode.
+        space: whose group acts on the parameters.
+        x: inputs of the network.
+        trials: group elements tried.
+        rtol: largest error allowed relative to the largest output: 1e-10 in float64.
+        seed: of the elements.
+
+    Raises:
+        AssertionError: with the error.
+        ValueError: if the module lacks a parameter of the space.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    parameters = {name: p.detach() for name, p in module.named_parameters()}
+    missing = [name for name in space.parameters if name not in parameters]
+    if missing:
+        raise ValueError(
+            f"the module has no parameter {', '.join(missing)}; it has {', '.join(parameters)}. "
+            "WeightSpace.from_module gives a space with its names"
+        )
+    networks = {name: parameters[name][None, None] for name in space.parameters}
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            expected = module(x)
+            for _ in range(trials):
+                g = random_element(space, sizes=_seen_sizes(networks, space), generator=generator)
+                found = torch.func.functional_call(module, g.act(parameters), (x,))
+                errors = {"output": _relative(found, expected, expected.abs().max())}
+                _judge(errors, rtol, {"output": expected}, f"the group of {space} changes the network's function")
+    finally:
+        module.train(training)
+
+
+def _sizes(space: WeightSpace, sizes: Mapping[str, int] | None) -> dict[str, int]:
+    return {name: (sizes or {}).get(name, node.size or 4) for name, node in space.nodes.items()}
+
+
+def _seen_sizes(x: Features | Mapping[str, Tensor], space: WeightSpace) -> dict[str, int]:
+    return space.node_sizes(x if isinstance(x, Features) else space.pack(x))
+
+
+def _random_inputs(
+    layer: object, space: WeightSpace, channels: int | None, batch: int, generator: torch.Generator
+) -> Features:
+    layout: Layout = getattr(layer, "in_layout", getattr(layer, "layout", space.layout))
+    count = channels or int(getattr(layer, "in_channels", getattr(layer, "channels", 2)))
+    first = next(layer.parameters(), None) if isinstance(layer, nn.Module) else None
+    dtype = torch.float64 if first is None else first.dtype
+    sizes = _sizes(space, None)
+    tensors = tuple(
+        torch.randn(batch, *(sizes[a.node] for a in t), m * count, dtype=dtype, generator=generator)
+        for t, m in zip(layout.types, layout.multiplicities, strict=True)
+    )
+    return Features(layout, tensors)
+
+
+def _named(output: Features | Mapping[str, Tensor], space: WeightSpace) -> dict[str, Tensor]:
+    """Output tensors by parameter name where they are a space's parameters, else by field."""
+    if not isinstance(output, Features):
+        return dict(output)
+    for candidate in (space, space.uncharged()):
+        if output.layout is candidate.layout:
+            return candidate.unpack(output)
+    return {field_name(t): x for t, x in output.fields.items()}
+
+
+def _relative(found: Tensor, expected: Tensor, scale: Tensor) -> float:
+    error = float((found - expected).abs().max())
+    return error if not error else error / float(scale) if float(scale) else float("inf")
+
+
+def _judge(errors: dict[str, float], rtol: float | None, tensors: Mapping[str, Tensor], what: str) -> None:
+    limit = _RTOL[next(iter(tensors.values())).dtype] if rtol is None else rtol
+    wrong = {name: error for name, error in errors.items() if not error <= limit}  # NaN is wrong
+    if wrong:
+        listed = ", ".join(f"{name} by {error:.1e}" for name, error in wrong.items())
+        raise AssertionError(f"{what}: {listed} (relative; {limit:.0e} allowed)")

@@ -1,0 +1,139 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import HIDDEN, recurrent, spaces
+
+from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace
+from nfn_monomial.testing import random_element, random_networks
+
+
+def matrix(n, symmetry, seed, batch=None):
+    return MonomialMatrix.random(n, symmetry, batch=batch, generator=torch.Generator().manual_seed(seed))
+
+
+@given(st.integers(1, 6), st.sampled_from(HIDDEN), st.sampled_from([None, 3]), st.integers(0, 10**6))
+def test_matrices_multiply_invert_and_act_as_dense_matrices_do(n, symmetry, batch, seed):
+    g, h = matrix(n, symmetry, seed, batch), matrix(n, symmetry, seed + 1, batch)
+    x = torch.randn(3, 2, n, dtype=torch.float64)
+    dense = g.dense() if batch else g.dense().expand(3, n, n)
+    torch.testing.assert_close(g.act(x, 2), x @ dense.mT)
+    torch.testing.assert_close(g.act(x, 2, charge=-1), x @ torch.linalg.inv(dense))
+    torch.testing.assert_close((g @ h).dense(), g.dense() @ h.dense())
+    torch.testing.assert_close(g.inverse().dense(), torch.linalg.inv(g.dense()))
+    torch.testing.assert_close(g.act(x, -1, charge=0), x @ (dense != 0).to(x.dtype).mT)
+
+
+def test_semidirect_product_law():
+    g, h = matrix(5, "monomial", 0), matrix(5, "monomial", 1)
+    product = g @ h
+    source = g.permutation.argsort()
+    torch.testing.assert_close(product.scale, g.scale * h.scale[source])  # d_j d'_{pi^-1(j)}
+    assert torch.equal(product.permutation, g.permutation[h.permutation])  # pi o pi'
+
+
+@given(st.one_of(spaces(), recurrent()), st.sampled_from([None, 3]), st.integers(0, 10**6))
+def test_group_elements_act_as_a_group_on_tensors_and_features_alike(space, batch, seed):
+    generator = torch.Generator().manual_seed(seed)
+    tensors = random_networks(space, 3, 2, generator=generator)
+    g = random_element(space, batch, generator=generator)
+    h = random_element(space, 3, generator=generator)
+    once, twice = (g @ h).act(tensors), g.act(h.act(tensors))
+    back = g.inverse().act(g.act(tensors))
+    packed = space.unpack(g.act(space.pack(tensors)))
+    moved = g.act(tensors)
+    for name, x in tensors.items():
+        torch.testing.assert_close(once[name], twice[name], rtol=1e-12, atol=0)
+        torch.testing.assert_close(back[name], x, rtol=1e-12, atol=0)
+        torch.testing.assert_close(packed[name], moved[name], rtol=1e-14, atol=0)
+
+
+def test_the_action_on_weights_is_that_of_the_paper():
+    """Def. 4.2: (gW)_jk = d_j / d'_k W_{pi^-1(j) pi'^-1(k)} and (gb)_j = d_j b_{pi^-1(j)}."""
+    space = WeightSpace.mlp([2, 3, 4, 1], "linear")
+    tensors = {name: x[0, 0] for name, x in random_networks(space).items()}
+    g = random_element(space)
+    g1, g2 = g.matrices["h1"].dense(), g.matrices["h2"].dense()
+    moved = g.act(tensors)
+    torch.testing.assert_close(moved["weight.0"], g1 @ tensors["weight.0"])
+    torch.testing.assert_close(moved["weight.1"], g2 @ tensors["weight.1"] @ torch.linalg.inv(g1))
+    torch.testing.assert_close(moved["weight.2"], tensors["weight.2"] @ torch.linalg.inv(g2))
+    torch.testing.assert_close(moved["bias.1"], g2 @ tensors["bias.1"])
+    assert torch.equal(moved["bias.2"], tensors["bias.2"])
+
+
+def test_acting_writes_nothing_and_passes_other_names_through():
+    space = WeightSpace.mlp([2, 3, 1], "relu")
+    tensors = {name: x[0, 0] for name, x in random_networks(space).items()} | {"steps": torch.tensor(3)}
+    before = {name: x.clone() for name, x in tensors.items()}
+    moved = random_element(space).act(tensors)
+    assert moved["steps"] is tensors["steps"]
+    assert all(torch.equal(tensors[name], x) for name, x in before.items())
+
+
+@pytest.mark.parametrize("symmetry", HIDDEN)
+def test_random_elements_are_members_and_fill_the_group(symmetry):
+    g = MonomialMatrix.random(3, symmetry, batch=200, generator=torch.Generator().manual_seed(0))
+    GroupElement(WeightSpace.mlp([1, 3, 1], symmetry), {"h1": g})
+    assert len({tuple(p.tolist()) for p in g.permutation}) == 6
+    assert bool((g.scale < 0).any()) == symmetry.flips
+    assert bool((g.scale.abs() != 1).any()) == symmetry.scales
+
+
+def test_scales_are_uniform_in_their_range():
+    g = MonomialMatrix.random(20000, "scale", (2.0, 10.0), generator=torch.Generator().manual_seed(0))
+    assert 2 <= g.scale.min() < 2.01
+    assert 9.99 < g.scale.max() <= 10
+    assert abs(float(g.scale.mean()) - 6) < 0.1
+
+
+def test_a_seed_reproduces_an_element():
+    space = WeightSpace.mlp([2, 5, 1], "linear")
+    a, b = (space.sample(4, generator=torch.Generator().manual_seed(7)).matrices["h1"] for _ in range(2))
+    assert torch.equal(a.scale, b.scale)
+    assert torch.equal(a.permutation, b.permutation)
+
+
+def test_elements_outside_the_group_are_refused():
+    def element(symmetry, scale, permutation=(1, 0)):
+        space = WeightSpace({"h": (Symmetry.coerce(symmetry), 2)}, {"b": (Axis("h"),)})
+        return GroupElement(space, {"h": MonomialMatrix(torch.tensor(scale), torch.tensor(permutation))})
+
+    with pytest.raises(ValueError, match="negative scale on node 'h', whose symmetry is SCALE"):
+        element("scale", [1.0, -2.0])
+    with pytest.raises(ValueError, match=r"symmetry SIGN: scales must be \+1 or -1"):
+        element("sign", [1.0, 2.0])
+    with pytest.raises(ValueError, match="symmetry PERMUTATION: scales must be 1"):
+        element("permutation", [1.0, 2.0])
+    with pytest.raises(ValueError, match="'h' is FIXED"):
+        element("fixed", [1.0, 1.0])
+    with pytest.raises(ValueError, match="finite and nonzero"):
+        element("monomial", [1.0, 0.0])
+    with pytest.raises(ValueError, match=r"each of 0\.\.1 once"):
+        element("monomial", [1.0, 1.0], [0, 0])
+    with pytest.raises(ValueError, match="same shape"):
+        element("monomial", [1.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match="no node 'z'"):
+        GroupElement(WeightSpace.mlp([1, 2, 1], "relu"), {"z": MonomialMatrix.identity(2)})
+
+
+@pytest.mark.parametrize("bad", [(-1.0, 1.0), (0.0, 1.0), (2.0, 1.0), (1.0, float("inf"))])
+def test_scale_ranges_that_are_not_positive_are_refused(bad):
+    with pytest.raises(ValueError, match="scale_range must be 0 < lo <= hi"):
+        WeightSpace.mlp([1, 2, 1], "relu").sample(scale_range=bad)
+
+
+def test_matrices_of_the_wrong_size_or_batch_are_refused():
+    g = matrix(3, "scale", 0, batch=2)
+    with pytest.raises(ValueError, match="3 neurons cannot act on axis 1 of"):
+        g.act(torch.zeros(2, 4), 1)
+    with pytest.raises(ValueError, match="batch of 2 monomial matrices"):
+        g.act(torch.zeros(5, 3), 1)
+    with pytest.raises(ValueError, match="do not compose"):
+        g @ matrix(4, "scale", 0)
+    with pytest.raises(ValueError, match="batches of 2 and 3"):
+        g @ matrix(3, "scale", 0, batch=3)
+    with pytest.raises(ValueError, match="different spaces"):
+        WeightSpace.mlp([1, 2, 1], "relu").sample() @ WeightSpace.mlp([1, 3, 1], "relu").sample()
+    with pytest.raises(ValueError, match=r"size of node 'h1' is not known; give sizes=\{'h1': n\}"):
+        WeightSpace.sequential([1, None, 1], [(), ()], "relu").sample()

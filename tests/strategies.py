@@ -1,0 +1,61 @@
+"""Random weight spaces for property tests: depths, architectures, symmetries, biases, kernels and widths."""
+
+from hypothesis import strategies as st
+
+from nfn_monomial import Axis, Symmetry, WeightSpace
+
+HIDDEN = [Symmetry.PERMUTATION, Symmetry.SIGN, Symmetry.SCALE, Symmetry.MONOMIAL]
+IO = [Symmetry.FIXED, Symmetry.FIXED, Symmetry.PERMUTATION]
+
+
+@st.composite
+def mlps(draw, max_depth=5, max_size=4, min_hidden=1):
+    depth = draw(st.integers(1, max_depth))
+    hidden = [draw(st.integers(min_hidden, max_size)) for _ in range(depth - 1)]
+    sizes = [draw(st.integers(1, 3)), *hidden, draw(st.integers(1, 3))]
+    bias = [draw(st.booleans()) for _ in range(depth)]
+    return WeightSpace.mlp(sizes, draw(_symmetries(depth - 1)), bias, io_symmetry=draw(st.sampled_from(IO)))
+
+
+@st.composite
+def cnns(draw, max_depth=5):
+    ndim = draw(st.integers(1, 3))
+    convs = draw(st.integers(1, max_depth - 1))
+    head = [draw(st.integers(1, 3)) for _ in range(draw(st.integers(0, max_depth - convs)))]
+    channels = [draw(st.integers(1, 3)) for _ in range(convs + 1)]
+    kernels = [tuple(draw(st.integers(1, 3)) for _ in range(ndim)) for _ in range(convs)]
+    depth = convs + len(head)
+    return WeightSpace.cnn(
+        channels,
+        kernels,
+        draw(_symmetries(depth - 1)),
+        head,
+        positions=draw(st.integers(1, 3)),
+        bias=[draw(st.booleans()) for _ in range(depth)],
+        io_symmetry=draw(st.sampled_from(IO)),
+    )
+
+
+def spaces(**kwargs):
+    """Feed-forward networks of depth 1 to 5, dense and convolutional, every symmetry, mixed."""
+    return st.one_of(mlps(**kwargs), cnns())
+
+
+@st.composite
+def recurrent(draw):
+    """A cell whose hidden weight has both axes on one node, and one parameter of higher charge."""
+    symmetry = draw(st.sampled_from(HIDDEN))
+    return WeightSpace(
+        {"x": (Symmetry.FIXED, 2), "h": (symmetry, draw(st.integers(2, 4))), "y": (Symmetry.FIXED, 1)},
+        {
+            "inward": (Axis("h", 1), Axis("x", -1)),
+            "loop": (Axis("h", 1), Axis("h", -1)),
+            "outward": (Axis("y", 1), Axis("h", -1)),
+            "square": (Axis("h", 2),),
+        },
+    )
+
+
+def _symmetries(count):
+    one_each = st.lists(st.sampled_from(HIDDEN), min_size=count, max_size=count)
+    return st.one_of(st.sampled_from(HIDDEN).map(lambda s: [s] * count), one_each)
