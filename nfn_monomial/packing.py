@@ -172,10 +172,10 @@ def split_shape(
         parts = flatten_dims((dim,))
         known = [p if isinstance(p, int) else sizes.get(p.node) for p in parts]
         if known.count(None) == 1:  # a node seen for the first time: what is left of the extent is its size
-            rest = math.prod(k for k in known if k is not None)
+            rest = math.prod([k for k in known if k is not None])
             if extent and extent % rest == 0:
                 known = [extent // rest if k is None else k for k in known]
-        if None in known or math.prod(k or 0 for k in known) != extent:
+        if None in known or math.prod([k or 0 for k in known]) != extent:
             raise ValueError(_size_error(space, name, shape, parts, extent, sizes, seen_in or {}))
         split.extend(k for k in known if k is not None)
     return split

@@ -132,7 +132,7 @@ def assert_invariant(
     """
     generator = torch.Generator().manual_seed(seed)
     x: Any = _random_inputs(fn, space, channels, batch, generator) if inputs is None else inputs
-    expected = fn(x)
+    expected = fn(x).detach()
     spread = expected.std(0).max()
     if not float(spread) > 1e-6 * float(expected.abs().max()):
         raise AssertionError(
@@ -141,7 +141,7 @@ def assert_invariant(
         )
     for _ in range(trials):
         g = random_element(space, len(expected), sizes=_seen_sizes(x, space), generator=generator)
-        errors = {"output": _relative(fn(g.act(x)), expected, spread)}
+        errors = {"output": _relative(fn(g.act(x)).detach(), expected, spread)}
         _judge(
             errors, rtol, {"output": expected}, f"not invariant under the group of {space}: f(g x) differs from f(x)"
         )
@@ -213,7 +213,8 @@ def _random_inputs(
 def _named(output: Features | Mapping[str, Tensor], space: WeightSpace) -> dict[str, Tensor]:
     """Output tensors by parameter name where they are a space's parameters, else by field."""
     if not isinstance(output, Features):
-        return dict(output)
+        return {name: x.detach() for name, x in output.items()}
+    output = output.detach()
     for candidate in (space, space.uncharged()):
         if output.layout is candidate.layout:
             return candidate.unpack(output)

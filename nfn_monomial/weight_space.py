@@ -335,8 +335,8 @@ class WeightSpace:
 
     def shape_of(self, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """A parameter's shape, without batch and channels, for given node sizes."""
-        parts = (packing.flatten_dims((dim,)) for dim in self.parameters[name])
-        return tuple(math.prod(p if isinstance(p, int) else sizes[p.node] for p in dim) for dim in parts)
+        parts = [packing.flatten_dims((dim,)) for dim in self.parameters[name]]
+        return tuple([math.prod([p if isinstance(p, int) else sizes[p.node] for p in dim]) for dim in parts])
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Parameter name -> shape, without batch and channels; needs every node's size."""

@@ -29,7 +29,7 @@ def oracle_dimensions(space, source: Layout, target: Layout, sizes) -> tuple[int
     generator = torch.Generator().manual_seed(1)
     eye = [torch.eye(k, dtype=torch.float64) for k in (n, m)]
     for _ in range(12):  # enough to generate the whole group: independent on every node
-        g = space.sample(sizes=sizes, generator=generator)
+        g = space.sample(sizes=sizes, scale_range=(0.7, 1.4), generator=generator)
         rho, rho_out = (flat(g.act(z)).T.contiguous() for z in (x, y))
         commutator = torch.kron(rho_out, eye[0]) - torch.kron(eye[1], rho.T.contiguous())
         gram += commutator.T @ commutator

@@ -1,0 +1,152 @@
+"""The layers are ordinary torch modules: compile, vmap, functional_call, autocast, dtypes, copies, state dicts."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from nfn_monomial import Axis, Canonicalize, EquivariantLinear, EquivariantNFN, MonomialNFN, Symmetry, WeightSpace
+from nfn_monomial.testing import random_networks
+
+SPACES = [
+    WeightSpace.cnn([1, 4, 4], 3, "relu", head=[3]),
+    WeightSpace.mlp([2, 4, 4, 1], ["sin", "gelu"]),
+    WeightSpace.mlp([2, 4, 3], "gelu", io_symmetry="permutation"),
+    WeightSpace({"h": (Symmetry.SIGN, 4)}, {"loop": (Axis("h", 1), Axis("h", -1)), "b": (Axis("h"),)}),
+]
+over_spaces = pytest.mark.parametrize("space", SPACES, ids=str)
+
+
+def network(space, seed=0, **kwargs):
+    torch.manual_seed(seed)
+    return MonomialNFN(space, (4, 3), hidden=8, **kwargs)
+
+
+def inputs(space, batch=3, dtype=torch.float32):
+    return random_networks(space, batch, dtype=dtype, generator=torch.Generator().manual_seed(0))
+
+
+@over_spaces
+@pytest.mark.parametrize("io", ["full", "factored"])
+def test_compiles_as_one_graph(space, io):
+    torch.compiler.reset()  # graphs of other tests' models count towards the recompilation limit
+    model, x = network(space, io=io), inputs(space)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), model(x))
+    torch.testing.assert_close(compiled(space.pack(x)), model(x))
+    compiled(x).sum().backward()
+    editor = EquivariantNFN(space, (4,))
+    edited = torch.compile(editor, fullgraph=True, backend="aot_eager")(x)
+    for a, b in zip(edited.tensors, editor(x).tensors, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@over_spaces
+def test_vmap_over_an_ensemble_and_over_networks(space):
+    models = [network(space, seed) for seed in range(3)]
+    x = inputs(space)
+    params, buffers = torch.func.stack_module_state(models)
+    out = torch.func.vmap(lambda p, b: torch.func.functional_call(models[0], (p, b), (x,)))(params, buffers)
+    torch.testing.assert_close(out, torch.stack([m(x) for m in models]))
+    one_by_one = torch.func.vmap(lambda t: models[0]({k: v[None] for k, v in t.items()})[0])(x)
+    torch.testing.assert_close(one_by_one, models[0](x))
+    packed = torch.func.vmap(lambda f: models[0](f.map(lambda t: t[None]))[0])(space.pack(x))
+    torch.testing.assert_close(packed, models[0](x))
+    per_network = torch.func.vmap(torch.func.grad(lambda t: models[0]({k: v[None] for k, v in t.items()}).sum()))(x)
+    assert all(bool(torch.isfinite(g).all()) for g in per_network.values())
+
+
+@over_spaces
+def test_dtypes(space):
+    reference = network(space).double()(inputs(space, dtype=torch.float64))
+    for dtype, tolerance in [(torch.float32, 1e-4), (torch.bfloat16, 0.1)]:
+        cast = {k: v.to(dtype) for k, v in inputs(space, dtype=torch.float64).items()}
+        out = network(space).to(dtype)(cast)
+        assert out.dtype == dtype
+        torch.testing.assert_close(out.double(), reference, rtol=tolerance, atol=tolerance)
+
+
+@over_spaces
+def test_autocast(space):
+    model, x = network(space), inputs(space)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = model(x)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.float(), model(x), rtol=0.1, atol=0.1)
+    out.sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
+
+
+@over_spaces
+def test_copies_and_state_dicts_give_the_same_function(space):
+    model, x = network(space), inputs(space)
+    other = network(space, seed=1)
+    assert not torch.equal(other(x), model(x))
+    other.load_state_dict(load(save(model.state_dict())))
+    assert torch.equal(other(x), model(x))
+    clone = copy.deepcopy(model)
+    assert torch.equal(clone(x), model(x))
+    with torch.no_grad():
+        next(clone.parameters()).add_(1)
+    assert not torch.equal(clone(x), model(x))
+    assert torch.equal(other(x), model(x))
+
+
+def test_state_dict_names_are_pinned():
+    """Names are public: saved models must load for as long as the major version lasts."""
+    space = WeightSpace.mlp([2, 4, 4, 1], "relu")
+    names = [
+        "bias",
+        "mix.const.weight",
+        "mix.h1+1.weight",
+        "mix.h2+1.weight",
+        "mix.h2-1.weight",
+        "mix.h2+1_h1-1.weight",
+    ]
+    assert list(EquivariantLinear(space, 2, 2).state_dict()) == names
+    assert list(Canonicalize(space, 2).state_dict()) == [f"{kind}.{i}" for kind in ("weight", "bias") for i in range(5)]
+
+
+def test_every_parameter_gets_a_gradient():
+    for space in SPACES:
+        model = network(space, io="factored")
+        model(inputs(space)).square().sum().backward()
+        silent = [name for name, p in model.named_parameters() if p.grad is None]
+        assert not silent, space
+
+
+def test_meta_device():
+    with torch.device("meta"):
+        model = MonomialNFN(SPACES[0], hidden=8)
+        out = model({k: v.to("meta") for k, v in inputs(SPACES[0]).items()})
+    assert out.shape == (3, 1)
+
+
+def test_forward_is_a_function():
+    space = SPACES[0]
+    model, x = network(space), inputs(space)
+    before = {k: v.clone() for k, v in x.items()}
+    assert torch.equal(model(x), model(x))
+    assert all(torch.equal(x[k], v) for k, v in before.items())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_gives_what_the_cpu_gives():
+    for space in SPACES:
+        model, x = network(space).double(), inputs(space, dtype=torch.float64)
+        expected = model(x)
+        found = model.cuda()({k: v.cuda() for k, v in x.items()})
+        torch.testing.assert_close(found.cpu(), expected)
+        space.sample(3, generator=torch.Generator("cuda"), device="cuda").act({k: v.cuda() for k, v in x.items()})
+
+
+def test_importing_the_core_imports_nothing_else():
+    code = (
+        "import sys, nfn_monomial, nfn_monomial.testing; "
+        "bad = {'nfn', 'torch_geometric', 'scipy', 'matplotlib', 'sklearn', 'lightning_fabric'} & set(sys.modules); "
+        "sys.exit(' '.join(sorted(bad)) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,213 @@
+import copy
+import pickle
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import recurrent, spaces
+from torch.utils import _pytree as pytree
+
+from nfn_monomial import (
+    Axis,
+    Canonicalize,
+    EquivariantLinear,
+    Features,
+    InvariantPool,
+    MonomialNFN,
+    Symmetry,
+    WeightSpace,
+)
+from nfn_monomial.testing import random_networks
+
+SPACE = WeightSpace.mlp([2, 4, 3, 1], "relu")
+
+
+@given(st.one_of(spaces(), recurrent()), st.integers(1, 3), st.integers(1, 3))
+def test_pack_and_unpack_are_exact_inverses(space, batch, channels):
+    tensors = random_networks(space, batch, channels)
+    packed = space.pack(tensors)
+    back = space.unpack(packed)
+    assert list(back) == list(space.parameters)
+    assert all(torch.equal(back[name], x) for name, x in tensors.items())
+    again = space.pack(back)
+    assert all(torch.equal(a, b) for a, b in zip(again.tensors, packed.tensors, strict=True))
+    assert sum(x.numel() for x in packed.tensors) == sum(x.numel() for x in tensors.values())
+
+
+def test_fields_of_the_sign_space_of_two_layers_join():
+    """W1, b1 and W2 transposed are all of type (h1, odd): the case that the paper's Table 8 leaves out."""
+    assert WeightSpace.mlp([2, 3, 2], "tanh").layout.types == ((Axis("h1", 1),), ())
+    assert WeightSpace.mlp([2, 3, 2], "relu").layout.types == ((Axis("h1", 1),), (Axis("h1", -1),), ())
+
+
+def test_flatten_heads_fold_positions_as_torch_flattens():
+    space = WeightSpace.cnn([1, 4], 3, "relu", head=[5], positions=6)
+    assert space.shapes()["weight.1"] == (5, 24)
+    tensors = random_networks(space)
+    weight = tensors["weight.1"]
+    field = space.pack(tensors).fields[(Axis("h1", -1),)]  # (B, h1, 5 x 6)
+    torch.testing.assert_close(field, weight.view(3, 5, 4, 6).permute(0, 2, 1, 3).flatten(2))
+
+
+def test_from_network_spec_reads_sizes_kernels_and_flatten_heads():
+    from nfn.common import ArraySpec, NetworkSpec
+
+    def spec(weights, biases):
+        return NetworkSpec([ArraySpec(w) for w in weights], [b if b is None else ArraySpec(b) for b in biases])
+
+    cnn = spec([(-1, 1, 3, 3), (-1, -1, 3, 3), (10, -1)], [(-1,), (-1,), (10,)])
+    expected = WeightSpace.cnn([1, 16, 16], 3, "relu", head=[10])
+    assert WeightSpace.from_network_spec(cnn, "relu").layout is expected.layout
+    known = spec([(4, 1, 3), (5, 24), (2, 5)], [(4,), None, (2,)])
+    space = WeightSpace.from_network_spec(known, ["relu", "tanh"])
+    assert space == WeightSpace.cnn(
+        [1, 4], 3, ["relu", "tanh"], head=[5, 2], ndim=1, positions=6, bias=[True, False, True]
+    )
+    with pytest.raises(ValueError, match=r"25 columns but weight_spec\[0\] has 4 rows"):
+        WeightSpace.from_network_spec(spec([(4, 1, 3), (5, 25)], [(4,), (5,)]), "relu")
+    with pytest.raises(ValueError, match="node 'x' is FIXED, so its size must be given"):
+        WeightSpace.from_network_spec(spec([(-1, -1), (3, -1)], [(-1,), (3,)]), "relu")
+    with pytest.raises(ValueError, match="2 weights and 1 biases"):
+        WeightSpace.from_network_spec(spec([(4, 1), (5, 4)], [(4,)]), "relu")
+
+
+def test_spaces_are_values():
+    again = WeightSpace.mlp([2, 4, 3, 1], Symmetry.SCALE)
+    assert again == SPACE
+    assert hash(again) == hash(SPACE)
+    assert WeightSpace.mlp([2, 4, 3, 1], "tanh") != SPACE
+    for clone in (copy.deepcopy(SPACE), pickle.loads(pickle.dumps(SPACE))):  # noqa: S301
+        assert clone == SPACE
+        assert clone.layout is SPACE.layout
+    assert "mlp(2-4-3-1, SCALE)" in repr(SPACE)
+    assert SPACE.uncharged().uncharged() == SPACE.uncharged()
+    assert SPACE.uncharged().layout is WeightSpace.mlp([2, 4, 3, 1], "gelu").layout
+
+
+def changed(**changes):
+    return {**random_networks(SPACE), **changes}
+
+
+def double(*shape, fill=0.0):
+    return torch.full(shape, fill, dtype=torch.float64)
+
+
+def without(name):
+    return {k: v for k, v in random_networks(SPACE).items() if k != name}
+
+
+BAD_TENSORS = [
+    ({"weight.1": double(3, 1, 3, 5)}, r"weight\.1 has shape \(3, 5\).*axis 'h1' is 4 in weight\.0, and 5 here"),
+    ({"weight.0": double(3, 1, 4, 3)}, r"weight\.0 .*x=2.*axis 'x' is 2, and 3 here"),
+    ({"bias.2": double(3, 1, 2)}, r"bias\.2 .*axis 'y' is 1, and 2 here"),
+    ({"weight.1": double(3, 4)}, r"weight\.1 has 2 dimensions .*\(B, C, h2=3, h1=4\).*tensor\[None, None\]"),
+    ({"bias.3": double(3, 1, 2)}, r"7 tensors given; not in the space: bias\.3"),
+    (
+        {"bias.0": double(3, 1, 4, fill=torch.nan)},
+        r"bias\.0 holds 12 NaN or infinite values, the first at index \[0, 0, 0\]",
+    ),
+    ({"weight.1": torch.diag(double(3, fill=torch.inf))[:, None, :, None].expand(3, 1, 3, 4)}, r"weight\.1 holds"),
+    ({"bias.0": torch.zeros(3, 1, 4, dtype=torch.int64)}, r"bias\.0 has dtype torch\.int64; floating point"),
+    ({"bias.0": torch.zeros(3, 1, 4)}, r"bias\.0 is torch\.float32 on cpu but weight\.0 is torch\.float64"),
+    ({"bias.0": double(3, 1, 4).to("meta")}, r"bias\.0 is .* on meta but weight\.0 .* on cpu"),
+    ({"bias.1": double(2, 1, 3)}, r"bias\.1 has batch and channels \(2, 1\) but weight\.0 has \(3, 1\)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [(changed(**changes), message) for changes, message in BAD_TENSORS]
+    + [
+        (without("weight.2"), r"6 parameters, 5 tensors given; missing: weight\.2"),
+        ({k: v[:0] for k, v in changed().items()}, r"weight\.0 has shape \(0, 1, 4, 2\): an empty batch"),
+    ],
+)
+def test_bad_tensors_are_refused_by_name(tensors, message):
+    error = TypeError if "torch" in message or "meta" in message else ValueError
+    for use in (SPACE.pack, SPACE.validate, MonomialNFN(SPACE, hidden=4).double()):
+        with pytest.raises(error, match=message):
+            use(tensors)
+
+
+def test_a_bias_where_the_space_has_none():
+    space = WeightSpace.mlp([2, 4, 1], "relu", bias=[False, True])
+    with pytest.raises(ValueError, match=r"not in the space: bias\.0.*Expected: weight\.0"):
+        space.pack(random_networks(WeightSpace.mlp([2, 4, 1], "relu")))
+
+
+def test_kernel_and_flatten_sizes_are_checked():
+    space = WeightSpace.cnn([1, 4], 3, "relu", head=[5], positions=6)
+    tensors = random_networks(space)
+    with pytest.raises(ValueError, match=r"weight\.0 .*kernel size 3, and 5 here"):
+        space.pack({**tensors, "weight.0": torch.zeros(3, 1, 4, 1, 3, 5).double()})
+    with pytest.raises(
+        ValueError, match=r"weight\.1 .*axis 'h1' is 4 in weight\.0 times folded positions 6, and 25 here"
+    ):
+        space.pack({**tensors, "weight.1": torch.zeros(3, 1, 5, 25).double()})
+
+
+def test_features_of_another_space_are_refused():
+    relu, tanh = SPACE, WeightSpace.mlp([2, 4, 3, 1], "tanh")
+    x = relu.pack(random_networks(relu))
+    for layer in (EquivariantLinear(tanh, 1, 2), Canonicalize(tanh, 1), InvariantPool(relu, 1)):
+        with pytest.raises(ValueError, match=r"features are of another weight space: found fields .*SCALE"):
+            layer.double()(x)
+    with pytest.raises(ValueError, match="unpack: found features"):
+        tanh.unpack(x)
+    with pytest.raises(ValueError, match=r"is 1 channels x multiplicity 3; the layer was built for 2 channels"):
+        EquivariantLinear(relu, 2, 2).double()(x)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: WeightSpace.mlp([2, 3, 1], "snake"), "unknown activation or symmetry 'snake'"),
+        (lambda: WeightSpace.mlp([2, 3, 1], ["relu", "relu"]), "2 symmetries for 1 hidden node"),
+        (lambda: WeightSpace.mlp([2], "relu"), "at least input and output"),
+        (lambda: WeightSpace.mlp([2, 0, 1], "relu"), "'h1' has size 0"),
+        (lambda: WeightSpace.mlp([2, 3, 1], "relu", [True]), "1 bias flags"),
+        (lambda: WeightSpace.cnn([2], 3, "relu"), "two channel numbers"),
+        (lambda: WeightSpace.cnn([2, 3, 3], [3], "relu"), "1 kernel sizes for 2 convolutions"),
+        (lambda: WeightSpace({"a.b": Symmetry.SCALE}, {"w": (Axis("a.b"),)}), "'a.b': names must be identifiers"),
+        (lambda: WeightSpace({"a": Symmetry.FIXED}, {"w": (Axis("a"),)}), "'a' is FIXED, so its size"),
+        (lambda: WeightSpace({"a": Symmetry.SCALE}, {"w": (Axis("b"),)}), "w: axis b\\^\\+1 names no node"),
+        (lambda: WeightSpace({"a": Symmetry.SCALE}, {"w": (0,)}), "w: dimension 0"),
+        (lambda: WeightSpace({"a": Symmetry.SCALE}, {}), "at least one parameter"),
+        (lambda: EquivariantLinear(SPACE, 0, 1), "channels must be at least 1"),
+        (lambda: EquivariantLinear(SPACE, 1, 1, io="low-rank"), "io must be 'full' or 'factored', found 'low-rank'"),
+        (lambda: EquivariantLinear(SPACE, 1, 1, out_types=[(Axis("h1", 5),)]), r"no equivariant map .* \[h1\^\+5\]"),
+        (lambda: EquivariantLinear(SPACE, 1, 1, out_types=[(Axis("x", 1),)]), "'x' is FIXED; its axes are"),
+        (lambda: EquivariantLinear(SPACE, 1, 1, out_types=[(Axis("z", 1),)]), "no node 'z'"),
+        (lambda: Canonicalize(SPACE, 1, "L1"), "kind must be 'norm', 'square' or 'abs', found 'L1'"),
+        (lambda: InvariantPool(SPACE, 1, "max"), "reduce must be 'mean' or 'sum', found 'max'"),
+        (lambda: MonomialNFN(SPACE, []), "at least one equivariant layer"),
+        (lambda: WeightSpace.sequential([2, None, 1], [(), ()], "relu").shapes(), "sizes of h1 are not known"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_features_add_multiply_map_index_and_are_pytrees():
+    x = SPACE.pack(random_networks(SPACE, 4))
+    for a, b in zip((x + x * 2.0).tensors, x.tensors, strict=True):
+        torch.testing.assert_close(a, 3 * b)
+    assert len(x) == 4
+    assert len(x[1:3]) == 2
+    assert len(x[-1]) == 1
+    assert torch.equal(x[torch.tensor([3, 0])].tensors[0], x.tensors[0][[3, 0]])
+    assert x.to(torch.float32).tensors[0].dtype == torch.float32
+    leaves, spec = pytree.tree_flatten(x)
+    assert len(leaves) == len(x.layout)
+    assert isinstance(pytree.tree_unflatten(leaves, spec), Features)
+    assert SPACE.layout.features(x.fields).tensors[0] is x.tensors[0]
+    neutral = Canonicalize(SPACE, 1).double()(x)
+    assert torch.equal((neutral * neutral).tensors[0], neutral.tensors[0] ** 2)
+    with pytest.raises(ValueError, match="fields differ"):
+        x + neutral
+    with pytest.raises(ValueError, match="not equivariant"):
+        x * x
+    with pytest.raises(ValueError, match="expected"):
+        SPACE.layout.features({})
