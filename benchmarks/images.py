@@ -17,7 +17,8 @@ __all__ = ["IMAGE_SETS", "ImageSet", "Images", "load_images"]
 ImageSet = Literal["digits", "mnist5k"]
 IMAGE_SETS: tuple[ImageSet, ...] = get_args(ImageSet)
 
-TEST_SHARE = 0.4  # a large share: the test accuracy is what networks are ranked by, so it has to be fine-grained
+# A large share, because the test accuracy is what networks are ranked by: it has to be fine-grained.
+TEST_SHARE = 0.4
 SPLIT_SEED = 0
 
 
