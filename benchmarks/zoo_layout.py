@@ -1,0 +1,209 @@
+"""``layout.csv`` of a zoo: which columns of ``weights.npy`` hold which variable of which layer.
+
+Layers are found by their names (``conv2d``, ``conv2d_1``, ..., ``dense``, ``dense_1``, ...), any number of each:
+convolutions run first, global average pooling follows, then the dense layers.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+__all__ = [
+    "Geometry",
+    "Layer",
+    "Layout",
+    "Variable",
+    "ZooError",
+    "check_layout",
+    "cnn_geometry",
+    "cnn_layout",
+    "layers_of",
+    "parse_layout",
+    "unflatten",
+]
+
+COLUMNS = ("varname", "shape", "start_idx", "end_idx")
+_NAME = re.compile(r"(?:.*/)?(conv[123]d|dense)(?:_(\d+))?/(bias|kernel)(?::0)?")
+
+
+class ZooError(ValueError):
+    """A zoo folder that cannot be used; the message names the file, what was found and expected, and a way out."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable and its columns ``start`` to ``end``; kernels are ``(*kernel, in, out)``, biases ``(out,)``."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+Layout = tuple[Variable, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One convolution (``kernel_size`` not empty) or dense layer; networks may lack biases."""
+
+    kernel: Variable
+    bias: Variable | None
+
+    @property
+    def kernel_size(self) -> tuple[int, ...]:
+        return self.kernel.shape[:-2]
+
+    @property
+    def fan(self) -> tuple[int, int]:
+        """Channels in and out."""
+        return self.kernel.shape[-2], self.kernel.shape[-1]
+
+
+class Geometry(NamedTuple):
+    """Sizes of a CNN with global pooling: channels of every convolution's input and output, kernels, dense outputs."""
+
+    channels: tuple[int, ...]
+    kernel_sizes: tuple[tuple[int, ...], ...]
+    head: tuple[int, ...]
+
+
+def cnn_layout(channels: Sequence[int] = (1, 16, 16, 16), kernel_size: int = 3, head: Sequence[int] = (10,)) -> Layout:
+    """The published zoo's layout (by default its very sizes: 4,970 columns): bias before kernel, layer by layer."""
+    names = [f"conv2d_{i}" if i else "conv2d" for i in range(len(channels) - 1)]
+    shapes: list[tuple[int, ...]] = [(kernel_size, kernel_size, a, b) for a, b in itertools.pairwise(channels)]
+    widths = [channels[-1], *head]
+    names += [f"dense_{i}" if i else "dense" for i in range(len(head))]
+    shapes += list(itertools.pairwise(widths))
+    layout: list[Variable] = []
+    end = 0
+    for name, shape in zip(names, shapes, strict=True):
+        for part, size in (("bias", shape[-1:]), ("kernel", shape)):
+            start, end = end, end + math.prod(size)
+            layout.append(Variable(f"sequential/{name}/{part}:0", size, start, end))
+    return tuple(layout)
+
+
+def parse_layout(path: Path, columns: int) -> Layout:
+    """Read ``layout.csv`` and check that it describes rows of ``columns`` numbers completely."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = csv.DictReader(file)
+            if missing := [name for name in COLUMNS if name not in (lines.fieldnames or ())]:
+                raise ZooError(f"{path}: columns {', '.join(missing)} missing; expected {', '.join(COLUMNS)}")
+            layout = tuple(_parse_line(line, f"{path}, line {lines.line_num}") for line in lines)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ZooError(f"{path} is damaged ({error}): restore it from where the zoo came from") from error
+    check_layout(layout, columns, str(path))
+    return layout
+
+
+def _parse_line(line: dict[str, str | None], where: str) -> Variable:
+    name, shape_text, start_text, end_text = (line[column] or "" for column in COLUMNS)
+    try:
+        shape = ast.literal_eval(shape_text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        shape = None
+    if not isinstance(shape, tuple) or not all(type(n) is int and n > 0 for n in shape) or not shape:
+        raise ZooError(
+            f"{where}: the shape of {name} is {shape_text[:60]!r}, expected a tuple of sizes like (3, 3, 1, 16)"
+        )
+    try:
+        start, end = int(start_text), int(end_text)
+    except ValueError as error:
+        raise ZooError(f"{where}: {name} has columns {start_text!r} to {end_text!r}, expected two integers") from error
+    if end - start != math.prod(shape):
+        raise ZooError(
+            f"{where}: {name} of shape {shape} needs {math.prod(shape)} columns, but {start} to {end} is {end - start}"
+        )
+    return Variable(name, shape, start, end)
+
+
+def check_layout(layout: Layout, columns: int, where: str) -> None:
+    """Raise a ZooError unless the variables cover ``columns`` columns exactly once and form a CNN."""
+    end, last = 0, "the beginning"
+    for variable in sorted(layout, key=lambda v: (v.start, v.end)):
+        if variable.start != end:
+            fault = "overlaps" if variable.start < end else "leaves a gap after"
+            raise ZooError(
+                f"{where}: {variable.name} starts at column {variable.start} and {fault} {last}, which ends at {end}; "
+                "expected every column once"
+            )
+        end, last = variable.end, variable.name
+    if end != columns:
+        raise ZooError(
+            f"{where}: the variables add up to {end} columns, but weights.npy has {columns}; "
+            "are the two files of the same zoo?"
+        )
+    cnn_geometry(layout, where)
+
+
+def layers_of(layout: Layout, where: str = "layout.csv") -> list[Layer]:
+    """The layers in order of execution: convolutions by number, then dense layers by number."""
+    found: dict[tuple[bool, int], dict[str, Variable]] = {}
+    for variable in layout:
+        match = _NAME.fullmatch(variable.name)
+        if match is None:
+            raise ZooError(
+                f"{where}: variable {variable.name!r} is not known; expected names like sequential/conv2d_1/kernel:0 "
+                "or sequential/dense/bias:0 (other kinds of layers cannot be read)"
+            )
+        kind, number, part = match.groups()
+        parts = found.setdefault((kind == "dense", int(number or 0)), {})
+        rank = 1 if part == "bias" else 2 if kind == "dense" else int(kind[4]) + 2
+        if part in parts or len(variable.shape) != rank:
+            what = "occurs twice" if part in parts else f"has shape {variable.shape}, expected {rank} sizes"
+            raise ZooError(f"{where}: {variable.name} {what}")
+        parts[part] = variable
+    layers: list[Layer] = []
+    for _, parts in sorted(found.items()):
+        bias, kernel = parts.get("bias"), parts.get("kernel")
+        if kernel is None:
+            raise ZooError(f"{where}: there is {parts['bias'].name} but no kernel beside it")
+        if bias is not None and bias.shape[0] != kernel.shape[-1]:
+            raise ZooError(
+                f"{where}: {bias.name} has {bias.shape[0]} entries, but {kernel.name} has {kernel.shape[-1]} outputs"
+            )
+        layers.append(Layer(kernel, bias))
+    return layers
+
+
+def cnn_geometry(layout: Layout, where: str = "layout.csv") -> Geometry:
+    """Sizes for building a weight space; raises a ZooError if a layer's inputs are not the previous one's outputs."""
+    layers = layers_of(layout, where)
+    for previous, layer in itertools.pairwise(layers):
+        if layer.fan[0] != previous.fan[1]:
+            raise ZooError(
+                f"{where}: {layer.kernel.name} takes {layer.fan[0]} inputs, but {previous.kernel.name} has "
+                f"{previous.fan[1]} outputs (between convolutions and dense layers only global pooling is known)"
+            )
+    convolutions = [layer for layer in layers if layer.kernel_size]
+    if not convolutions:
+        raise ZooError(f"{where}: there is no convolution; expected variables like sequential/conv2d/kernel:0")
+    return Geometry(
+        channels=(convolutions[0].fan[0], *(layer.fan[1] for layer in convolutions)),
+        kernel_sizes=tuple(layer.kernel_size for layer in convolutions),
+        head=tuple(layer.fan[1] for layer in layers if not layer.kernel_size),
+    )
+
+
+def unflatten(rows: Tensor, layout: Layout) -> dict[str, Tensor]:
+    """Rows ``(N, columns)`` -> ``weight.i`` ``(N, out, in, *kernel)`` and ``bias.i`` ``(N, out)``: torch's order."""
+    tensors: dict[str, Tensor] = {}
+    for i, layer in enumerate(layers_of(layout)):
+        kernel, axes = layer.kernel, len(layer.kernel.shape)
+        value = rows[:, kernel.start : kernel.end].reshape(-1, *kernel.shape)
+        tensors[f"weight.{i}"] = value.permute(0, axes, axes - 1, *range(1, axes - 1)).contiguous()
+        if layer.bias is not None:
+            tensors[f"bias.{i}"] = rows[:, layer.bias.start : layer.bias.end].contiguous()
+    return tensors
