@@ -72,7 +72,7 @@ class MonomialNFN(nn.Module):
         super().__init__()
         if not channels:
             raise ValueError("MonomialNFN needs at least one equivariant layer; channels is empty")
-        self.space = space
+        self.space, self.in_channels = space, in_channels
         self.body = equivariant_stack(space, [in_channels, *channels], activation, io)
         self.body.append(PointwiseActivation(space, activation))
         self.canonicalize = Canonicalize(space, channels[-1], kind)
@@ -114,7 +114,7 @@ class EquivariantNFN(nn.Module):
         io: Literal["full", "factored"] = "full",
     ) -> None:
         super().__init__()
-        self.space = space
+        self.space, self.in_channels = space, in_channels
         self.body = equivariant_stack(space, [in_channels, *channels, in_channels], activation, io)
         self.scale = nn.Parameter(torch.full((len(space.layout),), init_scale))
 

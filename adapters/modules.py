@@ -1,0 +1,327 @@
+"""Plain torch networks in and out: modules, state dicts, lists of them, safetensors files <-> batches of tensors.
+
+A batch of networks is a dict parameter -> ``(B, 1, *shape)`` with the names of its `WeightSpace`: what
+`WeightSpace.pack` takes, and what `network_outputs` runs. ``WeightSpace.from_module`` gives a space with a module's own
+names, so that ``torch.func.functional_call`` takes each network as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial import Symmetry, WeightSpace
+from nfn_monomial.modules import chain_of
+
+from .matching import is_ignored, match_names
+
+Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+__all__ = [
+    "load_checkpoint",
+    "load_safetensors",
+    "match_names",
+    "network_outputs",
+    "save_safetensors",
+    "stack_networks",
+    "unstack_networks",
+]
+
+
+def stack_networks(
+    networks: Network | Iterable[Network] | nn.ModuleList,
+    space: WeightSpace,
+    *,
+    names: Mapping[str, str] | None = None,
+    ignore: Collection[str] = (),
+) -> dict[str, Tensor]:
+    """Networks of one architecture -> parameter of the space -> tensor ``(B, 1, *shape)``; dtype and device are kept.
+
+    State dicts may have any keys in any order, see `match_names`. Of a module only the parameters of its layers are
+    read (not the slope of an ``nn.PReLU``), detached. `unstack_networks` is the exact inverse.
+
+    Args:
+        networks: one module or state dict, or any number of them, all of one shape.
+        space: their weight space.
+        names: parameter of the space -> key in the state dicts, where that is not clear.
+        ignore: keys, or patterns as ``*.num_batches_tracked``, to leave out.
+
+    Raises:
+        ValueError: naming the network, its tensor and key, if keys do not match, shapes differ from the space's or
+            from those of the first network, or a value is NaN or infinite.
+        TypeError: if a value is no floating point tensor, or dtypes or devices differ.
+
+    >>> space = WeightSpace.mlp([2, 8, 1], "relu")
+    >>> tensors = stack_networks([nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)) for _ in range(5)], space)
+    >>> {name: tuple(t.shape) for name, t in tensors.items()}
+    {'weight.0': (5, 1, 8, 2), 'bias.0': (5, 1, 8), 'weight.1': (5, 1, 1, 8), 'bias.1': (5, 1, 1)}
+    """
+    if isinstance(networks, Mapping) or (isinstance(networks, nn.Module) and not isinstance(networks, nn.ModuleList)):
+        networks = [networks]
+    return _stack([(f"network {i}", network) for i, network in enumerate(networks)], space, names, ignore)
+
+
+def unstack_networks(
+    tensors: Mapping[str, Tensor], space: WeightSpace, *, names: Mapping[str, str] | None = None
+) -> list[dict[str, Tensor]]:
+    """Parameter -> ``(B, 1, *shape)``, as one state dict a network; the tensors are copies.
+
+    Args:
+        tensors: a batch of networks with one channel.
+        space: their weight space.
+        names: parameter of the space -> key in the state dicts; its own name by default.
+
+    Raises:
+        ValueError: if the tensors do not fit the space, have more than one channel, or are not finite.
+    """
+    space.validate(tensors)
+    first = next(iter(space.parameters))
+    batch, channels = tensors[first].shape[:2]
+    if channels != 1:
+        raise ValueError(f"{first} has {channels} channels; a network has one: map features to out_channels=1 first")
+    unknown = [name for name in names or {} if name not in space.parameters]
+    if unknown:
+        raise ValueError(f"names= has {', '.join(unknown)}; the parameters are {', '.join(space.parameters)}")
+    keys = {name: (names or {}).get(name, name) for name in space.parameters}
+    return [{key: tensors[name][b, 0].clone() for name, key in keys.items()} for b in range(batch)]
+
+
+def network_outputs(
+    module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, *, chunk_size: int | None = None
+) -> Tensor:
+    """What B networks answer to the same inputs: ``(B, *module(x).shape)``, one vmap over ``functional_call``.
+
+    Differentiable in ``tensors`` and ``x``. Parameters of the module that are not in ``tensors`` (the slope of an
+    ``nn.PReLU``) keep the module's own values for all networks. The module runs in the mode it is in.
+
+    Args:
+        module: the architecture; its parameters have the names of ``tensors`` (``WeightSpace.from_module``).
+        tensors: parameter -> ``(B, 1, *shape)``.
+        x: inputs of one network, batched in the module's own way.
+        chunk_size: networks to run at once, to bound memory; all by default.
+
+    Raises:
+        ValueError: if a name is no parameter of the module, or a tensor is not ``(B, 1, *shape)``.
+    """
+    own = {name: p.shape for name, p in module.named_parameters()}
+    unknown = [name for name in tensors if name not in own]
+    if unknown or not tensors:
+        raise ValueError(
+            f"the module has no parameter {', '.join(unknown) or '(none given)'}; it has {', '.join(own)}. "
+            "WeightSpace.from_module(module) gives a space with its names"
+        )
+    batch = next(iter(tensors.values())).shape[0]
+    for name, tensor in tensors.items():
+        if tensor.ndim != 2 + len(own[name]) or tuple(tensor.shape[:2]) != (batch, 1):
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)}; ({batch}, 1, *shape) is expected, with {len(own[name])} "
+                "dimensions of the network's own"
+            )
+    single = {name: tensor.squeeze(1) for name, tensor in tensors.items()}
+
+    def run(parameters: dict[str, Tensor]) -> Tensor:
+        out: Tensor = torch.func.functional_call(module, parameters, (x,))
+        return out
+
+    outputs: Tensor = torch.func.vmap(run, randomness="different", chunk_size=chunk_size)(single)
+    return outputs
+
+
+def load_safetensors(
+    paths: PathLike | Iterable[PathLike],
+    space: WeightSpace,
+    *,
+    names: Mapping[str, str] | None = None,
+    ignore: Collection[str] = (),
+    device: torch.device | str = "cpu",
+) -> dict[str, Tensor]:
+    """Safetensors files, one network each, -> parameter of the space -> ``(B, 1, *shape)``.
+
+    Args:
+        paths: one file, or any number.
+        space: the networks' weight space.
+        names: as in `stack_networks`, as is ``ignore``.
+        ignore: keys or patterns to leave out.
+        device: where to load to.
+
+    Raises:
+        FileNotFoundError: if a file does not exist.
+        ValueError: naming the file, if it is truncated or no safetensors file; otherwise as in `stack_networks`,
+            with the file's name.
+        TypeError: as in `stack_networks`.
+    """
+    files = [Path(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    return _stack([(str(file), _read_safetensors(file, device)) for file in files], space, names, ignore)
+
+
+def save_safetensors(
+    tensors: Mapping[str, Tensor],
+    paths: PathLike | Iterable[PathLike],
+    space: WeightSpace,
+    *,
+    names: Mapping[str, str] | None = None,
+) -> None:
+    """Write each network of a batch to a safetensors file of its own, as `load_safetensors` reads it.
+
+    A file appears under its name only when it is complete. Missing folders are made.
+
+    Args:
+        tensors: parameter -> ``(B, 1, *shape)``.
+        paths: ``B`` different files.
+        space: the networks' weight space.
+        names: parameter of the space -> key in the files; its own name by default.
+
+    Raises:
+        ValueError: if there are not as many paths as networks, and as in `unstack_networks`; nothing is written then.
+    """
+    files = [Path(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    states = unstack_networks(tensors, space, names=names)
+    if len(set(files)) != len(states) or len(files) != len(states):
+        raise ValueError(
+            f"{len(states)} networks need as many different paths; {len(set(files))} of {len(files)} given"
+        )
+    for file, state in zip(files, states, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}.partial")
+        try:
+            safetensors.torch.save_file(state, partial, metadata={"format": "pt"})
+            os.replace(partial, file)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: Collection[str] = ()) -> dict[str, Tensor]:
+    """The state dict in a ``.pt`` or ``.pth`` file, on the CPU, read without unpickling any code.
+
+    Args:
+        path: the file.
+        key: entry that holds the state dict, where the file holds more than that (``"model"``, ``"state_dict"``).
+        ignore: keys or patterns to drop: a label, an epoch, or anything else that is no tensor.
+
+    Raises:
+        FileNotFoundError: if the file does not exist.
+        ValueError: naming the file, if it is damaged, needs code to be unpickled, or holds no state dict.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file")
+    try:
+        found: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # torch's own text tells people to run the code in the file: not passed on.
+        needed = re.search(r"GLOBAL (\S+)", str(error))
+        raise ValueError(
+            f"{file} is no plain state dict: reading it would run pickled code{f' ({needed[1]})' if needed else ''}, "
+            "which is refused. Ask its author for torch.save(module.state_dict(), path), or for a safetensors file"
+        ) from None
+    except Exception as error:  # damaged files raise whatever their bytes happen to mean to the unpickler
+        raise ValueError(f"{file} cannot be read, it is truncated or no torch file: {error!r}") from error
+    if key is not None:
+        if not isinstance(found, Mapping) or key not in found:
+            entries = ", ".join(map(repr, found)) if isinstance(found, Mapping) else type(found).__name__
+            raise ValueError(f"{file} has no entry {key!r}; it holds {entries}")
+        found = found[key]
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{file} holds a {type(found).__name__}, no state dict")
+    state = {k: v for k, v in found.items() if not is_ignored(str(k), ignore)}
+    other = [f"{k!r} ({type(v).__name__})" for k, v in state.items() if not isinstance(v, Tensor)]
+    if other:
+        raise ValueError(
+            f"{file} holds entries that are no tensors: {', '.join(other)}. If one of them is the state dict, give "
+            "key=; if not, ignore=(...)"
+        )
+    return state
+
+
+def _read_safetensors(file: Path, device: torch.device | str) -> dict[str, Tensor]:
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file")
+    try:
+        return safetensors.torch.load_file(file, device=str(device))
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{file} is truncated or no safetensors file: {error}") from error
+
+
+def _stack(
+    networks: Sequence[tuple[str, Any]],
+    space: WeightSpace,
+    names: Mapping[str, str] | None,
+    ignore: Collection[str],
+) -> dict[str, Tensor]:
+    """Networks, each with what to call it in messages, matched, checked and stacked."""
+    if not networks:
+        raise ValueError("no networks given; at least one is needed")
+    columns: dict[str, list[Tensor]] = {name: [] for name in space.parameters}
+    matches: dict[object, dict[str, str]] = {}
+    first_label = networks[0][0]
+    for label, network in networks:
+        state, ordered = _state_of(network, label, space, names is not None, ignore)
+        signature = (ordered, *((key, tensor.shape) for key, tensor in state.items()))
+        try:
+            if signature not in matches:
+                matches[signature] = match_names(state, space, names=names, ordered=ordered)
+            matched = matches[signature]
+            if label is first_label:
+                space.validate({name: state[key][None, None] for name, key in matched.items()})
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"{label}: {error}") from None
+        for name, key in matched.items():
+            _require_like(label, key, state[key], first_label, columns[name])
+            columns[name].append(state[key])
+    stacked = {name: torch.stack(column).unsqueeze(1) for name, column in columns.items()}
+    for name, tensor in stacked.items():
+        finite = torch.isfinite(tensor).flatten(1).all(1)
+        if not bool(finite.all()):
+            label = networks[int((~finite).nonzero()[0])][0]
+            raise ValueError(f"{label}: {name} holds NaN or infinite values. Drop networks whose training diverged")
+    return stacked
+
+
+def _state_of(
+    network: Any, label: str, space: WeightSpace, named: bool, ignore: Collection[str]
+) -> tuple[dict[str, Tensor], bool]:
+    """Key -> tensor, and whether the order of the keys is known to be that of the layers."""
+    if isinstance(network, nn.Module):
+        parameters = {key: p.detach() for key, p in network.named_parameters() if not is_ignored(key, ignore)}
+        if named or set(parameters) == set(space.parameters):
+            return parameters, False
+        try:
+            chain = chain_of(network)
+        except ValueError:  # no chain of layers; its names may still be those of a space written out by hand
+            return parameters, False
+        keys = [key for pair in zip(chain.weights, chain.biases, strict=True) for key in pair if key in parameters]
+        known = all(isinstance(found, Symmetry) for found in chain.between)
+        return {key: parameters[key] for key in keys}, known
+    if not isinstance(network, Mapping):
+        raise TypeError(f"{label} is a {type(network).__name__}; a module or a state dict is expected")
+    state = {key: value for key, value in network.items() if not is_ignored(key, ignore)}
+    other = [f"{key!r} ({type(value).__name__})" for key, value in state.items() if not isinstance(value, Tensor)]
+    if other:
+        raise TypeError(f"{label}: no tensors: {', '.join(other)}; leave such entries out by ignore=(key, ...)")
+    return state, False
+
+
+def _require_like(label: str, key: str, tensor: Tensor, first_label: str, column: Sequence[Tensor]) -> None:
+    if not column:
+        return
+    first = column[0]
+    if tensor.shape != first.shape:
+        raise ValueError(
+            f"{label}: {key} has shape {tuple(tensor.shape)} but in {first_label} it is {tuple(first.shape)}: a batch "
+            "holds networks of one width; stack each width by itself"
+        )
+    if (tensor.dtype, tensor.device) != (first.dtype, first.device):
+        raise TypeError(
+            f"{label}: {key} is {tensor.dtype} on {tensor.device} but in {first_label} it is {first.dtype} on "
+            f"{first.device}; convert them to one dtype and device"
+        )

@@ -1,0 +1,334 @@
+"""The core's layers with the signature and the container of the ``nfn`` package: swap a class name and go on.
+
+Every layer takes nfn's ``NetworkSpec`` first and maps ``WeightSpaceFeatures`` to ``WeightSpaceFeatures``, so that it
+mixes with ``HNPLinear``, ``NPAttention``, ``TupleOp`` and the rest in one ``nn.Sequential``. Where nfn's layers know
+permutations only, these know the scalings or sign flips that the given networks' activations allow as well. Up to
+`MonomialCanonicalize` only these layers keep them; behind it features are only permuted, and nfn's layers do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from nfn.common import NetworkSpec, WeightSpaceFeatures
+from torch import Tensor, nn
+
+from nfn_monomial import Canonicalize, EquivariantLinear, Features, PointwiseActivation, Symmetry, WeightSpace
+from nfn_monomial.symmetry import Activation
+from nfn_monomial.weight_space import SymmetryLike
+
+__all__ = [
+    "MonomialActivation",
+    "MonomialCanonicalize",
+    "MonomialLinear",
+    "MonomialPool",
+    "MonomialStack",
+    "from_tensors",
+    "to_tensors",
+]
+
+
+def to_tensors(wsfeat: WeightSpaceFeatures) -> dict[str, Tensor]:
+    """nfn's features as named tensors: ``weight.i`` ``(B, C, out, in, *kernel)`` and ``bias.i`` ``(B, C, out)``.
+
+    These are the names of ``WeightSpace.from_network_spec``, `WeightSpace.mlp` and `WeightSpace.cnn`. A bias of None
+    is left out.
+
+    Raises:
+        TypeError: if ``wsfeat`` is something else.
+        ValueError: if it has another number of biases than of weights.
+    """
+    weights, biases = getattr(wsfeat, "weights", None), getattr(wsfeat, "biases", None)
+    if weights is None or biases is None:
+        raise TypeError(f"nfn's WeightSpaceFeatures are expected, found {type(wsfeat).__name__}")
+    if len(weights) != len(biases):
+        raise ValueError(
+            f"WeightSpaceFeatures with {len(weights)} weights and {len(biases)} biases; missing ones are None"
+        )
+    tensors = {}
+    for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        tensors[f"weight.{i}"] = weight
+        if bias is not None:
+            tensors[f"bias.{i}"] = bias
+    return tensors
+
+
+def from_tensors(tensors: Mapping[str, Tensor]) -> WeightSpaceFeatures:
+    """Named tensors ``weight.i``, ``bias.i`` as nfn's features; the inverse of `to_tensors`, missing biases are None.
+
+    Raises:
+        ValueError: if a name is of another form, or weights are not numbered 0, 1, ... without gaps.
+    """
+    depth = sum(name.startswith("weight.") for name in tensors)
+    names = [(f"weight.{i}", f"bias.{i}") for i in range(depth)]
+    other = sorted(set(tensors) - {name for pair in names for name in pair})
+    if other or not depth:
+        found = ", ".join(other) or "nothing"
+        raise ValueError(f"weight.0 to weight.{max(depth - 1, 0)} and their biases are expected, found {found}")
+    return WeightSpaceFeatures(tuple(tensors[w] for w, _ in names), tuple(tensors.get(b) for _, b in names))
+
+
+class _Layer(nn.Module):
+    """A core module between nfn's features: pack, run, unpack."""
+
+    def __init__(
+        self, network_spec: NetworkSpec, space: WeightSpace, core: nn.Module, out_space: WeightSpace | None = None
+    ) -> None:
+        super().__init__()
+        self.network_spec = network_spec
+        self.space, self.out_space = space, out_space or space
+        self.core = core
+
+    def pack(self, wsfeat: WeightSpaceFeatures) -> Features:
+        """nfn's features -> the core's, checked: see `WeightSpace.pack`.
+
+        NaN and infinities are looked for where features carry no gradient: in data, not in activations under training.
+        """
+        tensors = to_tensors(wsfeat)
+        _require_depth(self, wsfeat, self.network_spec)
+        data = not any(t.requires_grad for t in tensors.values())
+        return self.space.pack(tensors, check_finite=data)
+
+    def unpack(self, features: Features) -> WeightSpaceFeatures:
+        """The core's features -> nfn's."""
+        return from_tensors(self.out_space.unpack(features))
+
+    def forward(self, wsfeat: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        """Map features ``(B, C_in, *shape)`` of every weight and bias to ``(B, C_out, *shape)``."""
+        return self.unpack(self.core(self.pack(wsfeat)))
+
+
+class MonomialLinear(_Layer):
+    """Every linear map that respects the networks' symmetries, in place of ``HNPLinear``: `EquivariantLinear`.
+
+    With ``symmetry="permutation"`` it is ``HNPLinear``; with ``io_symmetry="permutation"`` too, ``NPLinear``. It takes
+    the features of `MonomialCanonicalize` with ``symmetry="permutation"``. Any depth, kernels of 1 to 3 dimensions.
+
+    Args:
+        network_spec: nfn's spec of the networks; unknown sizes are -1, a missing bias is None.
+        in_channels: channels of the input.
+        out_channels: channels of the output.
+        symmetry: of the hidden neurons: a `Symmetry`, its name, or the networks' activation (``"relu"``, ``"sin"``,
+            ``nn.Tanh()``); one, or one per hidden layer.
+        io: ``"full"`` or ``"factored"``, see `EquivariantLinear`.
+        bias: whether to add equivariant constants.
+        io_symmetry: of input and output neurons, FIXED as in HNP by default.
+
+    >>> from nfn.common import ArraySpec, NetworkSpec
+    >>> spec = NetworkSpec([ArraySpec((-1, 2)), ArraySpec((1, -1))], [ArraySpec((-1,)), ArraySpec((1,))])
+    >>> layer = MonomialLinear(spec, 1, 16, symmetry="relu")
+    >>> sum(p.numel() for p in layer.parameters())
+    192
+    """
+
+    def __init__(
+        self,
+        network_spec: NetworkSpec,
+        in_channels: int,
+        out_channels: int,
+        *,
+        symmetry: SymmetryLike | Sequence[SymmetryLike],
+        io: Literal["full", "factored"] = "full",
+        bias: bool = True,
+        io_symmetry: SymmetryLike = Symmetry.FIXED,
+    ) -> None:
+        space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
+        super().__init__(network_spec, space, EquivariantLinear(space, in_channels, out_channels, io=io, bias=bias))
+        self.in_channels, self.out_channels = in_channels, out_channels
+
+
+class MonomialActivation(_Layer):
+    """A pointwise function that is legal under the symmetry, in place of ``TupleOp``: `PointwiseActivation`.
+
+    ``TupleOp`` takes any function and breaks equivariance silently if it is the wrong one; this raises when built.
+
+    Args:
+        network_spec: nfn's spec of the networks.
+        fn: a name, function or module whose symmetry is known; or ``"auto"`` for a legal one on every field.
+        symmetry: as in `MonomialLinear`, as is ``io_symmetry``.
+        io_symmetry: of input and output neurons.
+    """
+
+    def __init__(
+        self,
+        network_spec: NetworkSpec,
+        fn: Activation,
+        *,
+        symmetry: SymmetryLike | Sequence[SymmetryLike],
+        io_symmetry: SymmetryLike = Symmetry.FIXED,
+    ) -> None:
+        space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
+        super().__init__(network_spec, space, PointwiseActivation(space, fn))
+
+
+class MonomialCanonicalize(_Layer):
+    """Make features invariant to scalings and sign flips; neurons stay permuted as they are: `Canonicalize`.
+
+    Behind it HNP, NP, NFT and any other permutation-equivariant layers keep the whole model invariant, and so does
+    `MonomialLinear` with ``symmetry="permutation"`` (hidden layers that were FIXED: ``"fixed"``).
+
+    Args:
+        network_spec: nfn's spec of the networks.
+        channels: channels of the features.
+        symmetry: as in `MonomialLinear`, as is ``io_symmetry``.
+        kind: ``"norm"``, ``"square"`` or ``"abs"``, see `Canonicalize`.
+        learnable: whether an affine map per entry follows.
+        io_symmetry: of input and output neurons.
+    """
+
+    def __init__(
+        self,
+        network_spec: NetworkSpec,
+        channels: int,
+        *,
+        symmetry: SymmetryLike | Sequence[SymmetryLike],
+        kind: Literal["norm", "square", "abs"] = "norm",
+        learnable: bool = True,
+        io_symmetry: SymmetryLike = Symmetry.FIXED,
+    ) -> None:
+        space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
+        core = Canonicalize(space, channels, kind=kind, learnable=learnable)
+        super().__init__(network_spec, space, core, core.out_space)
+        self.channels = channels
+
+
+class MonomialPool(nn.Module):
+    """Average over hidden neurons, in place of ``HNPPool``: the same output ``(B, C, N)``, entry for entry.
+
+    Works for networks of one layer, for kernels of any dimension and for missing biases as well. Scalings and sign
+    flips must be gone before: put `MonomialCanonicalize` in front.
+
+    Args:
+        network_spec: nfn's spec of the networks.
+    """
+
+    def __init__(self, network_spec: NetworkSpec) -> None:
+        super().__init__()
+        self.network_spec = network_spec
+        self.num_outs = self.get_num_outs(network_spec)
+
+    @staticmethod
+    def get_num_outs(network_spec: NetworkSpec) -> int:
+        """``N``: entries a channel of the output, so that a linear layer behind takes ``C * N`` inputs.
+
+        Raises:
+            ValueError: if the spec does not know the number of inputs or outputs.
+        """
+        last = len(network_spec) - 1
+        total = 0
+        for i, (weight, bias) in enumerate(zip(network_spec.weight_spec, network_spec.bias_spec, strict=True)):
+            rows = weight.shape[0] if i == last else 1
+            columns = weight.shape[1] if i == 0 else 1
+            if -1 in (rows, columns, *weight.shape[2:]):
+                raise ValueError(
+                    f"weight_spec[{i}] is {tuple(weight.shape)}: inputs, outputs and kernels must be known"
+                )
+            total += rows * columns * math.prod(weight.shape[2:]) + (0 if bias is None else rows)
+        return total
+
+    def forward(self, wsfeat: WeightSpaceFeatures) -> Tensor:
+        """Features ``(B, C, *shape)`` -> ``(B, C, N)``."""
+        tensors = to_tensors(wsfeat)
+        _require_depth(self, wsfeat, self.network_spec)
+        last = len(self.network_spec) - 1
+        pooled = []
+        for name, x in tensors.items():
+            role, layer = name.split(".")
+            hidden_rows, hidden_columns = int(layer) != last, int(layer) != 0 and role == "weight"
+            dims = [2] * hidden_rows + [3] * hidden_columns
+            pooled.append((x.mean(dims) if dims else x).reshape(*x.shape[:2], -1))
+        out = torch.cat(pooled, -1)
+        if out.shape[-1] != self.num_outs:
+            found = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
+            raise ValueError(f"MonomialPool: found {found}; the spec has {_shapes(self.network_spec)}")
+        return out
+
+    def extra_repr(self) -> str:
+        return f"num_outs={self.num_outs}"
+
+
+class MonomialStack(nn.Module):
+    """Several of these layers with one conversion from nfn's features at the start and one back at the end.
+
+    Computes what the layers in an ``nn.Sequential`` would, faster. Layers of nfn itself go in front or behind.
+
+    Args:
+        network_spec: nfn's spec of the networks.
+        *layers: `MonomialLinear`, `MonomialActivation`, `MonomialCanonicalize` and other stacks; a `MonomialPool` may
+            come last, the output is then ``(B, C, N)``.
+
+    Raises:
+        TypeError: for a layer of another kind.
+        ValueError: if a layer was built for another spec, or does not take the features that the one before it makes,
+            such as one with ``symmetry="permutation"`` in front of the `MonomialCanonicalize`.
+    """
+
+    layers: nn.ModuleList
+
+    def __init__(self, network_spec: NetworkSpec, *layers: nn.Module) -> None:
+        super().__init__()
+        flat: list[nn.Module] = []
+        for layer in layers:
+            flat.extend(layer.layers if isinstance(layer, MonomialStack) else [layer])
+        previous: _Layer | None = None
+        for i, layer in enumerate(flat):
+            where = f"layer {i} ({type(layer).__name__}) of the MonomialStack"
+            last = i == len(flat) - 1 and i > 0
+            if not isinstance(layer, _Layer) and not (isinstance(layer, MonomialPool) and last):
+                raise TypeError(
+                    f"{where} cannot be stacked: MonomialLinear, MonomialActivation and MonomialCanonicalize can, and "
+                    "MonomialPool at the end. Put other layers before or behind the stack (TupleOp: MonomialActivation)"
+                )
+            if _shapes(layer.network_spec) != _shapes(network_spec):
+                raise ValueError(
+                    f"{where} was built for another spec, {_shapes(layer.network_spec)}; the stack's is "
+                    f"{_shapes(network_spec)}"
+                )
+            if isinstance(layer, _Layer):
+                if previous is not None and previous.out_space.layout is not layer.space.layout:
+                    raise ValueError(
+                        f"{where} takes features [{layer.space.layout}] but the layer before it makes "
+                        f"[{previous.out_space.layout}]: give all layers one symmetry up to MonomialCanonicalize, and "
+                        "'permutation' behind it"
+                    )
+                previous = layer
+            elif previous is not None and _charged(previous.out_space):
+                raise ValueError(
+                    f"{where} averages over neurons that scalings or sign flips still act on "
+                    f"[{previous.out_space.layout}]: put a MonomialCanonicalize in front"
+                )
+        if previous is None:
+            raise ValueError("MonomialStack needs at least one layer")
+        self.network_spec = network_spec
+        self.layers = nn.ModuleList(flat)
+
+    def forward(self, wsfeat: WeightSpaceFeatures) -> WeightSpaceFeatures | Tensor:
+        """Features ``(B, C_in, *shape)`` -> features ``(B, C_out, *shape)``, or ``(B, C, N)`` behind a pool."""
+        layers: list[Any] = list(self.layers)
+        pool = layers.pop() if isinstance(layers[-1], MonomialPool) else None
+        features = layers[0].pack(wsfeat)
+        for layer in layers:
+            features = layer.core(features)
+        out = layers[-1].unpack(features)
+        return out if pool is None else pool(out)
+
+
+def _require_depth(layer: nn.Module, wsfeat: WeightSpaceFeatures, network_spec: NetworkSpec) -> None:
+    if len(wsfeat.weights) != len(network_spec):
+        raise ValueError(
+            f"{type(layer).__name__}: features of {len(wsfeat.weights)} layers found, the spec has "
+            f"{len(network_spec)}: {_shapes(network_spec)}"
+        )
+
+
+def _charged(space: WeightSpace) -> bool:
+    return any(symmetry.flips or symmetry.scales for acting in space.layout.acting for symmetry in acting)
+
+
+def _shapes(network_spec: NetworkSpec) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:
+    """Weight and bias shapes, layer by layer."""
+    pairs = zip(network_spec.weight_spec, network_spec.bias_spec, strict=True)
+    return [(tuple(w.shape), None if b is None else tuple(b.shape)) for w, b in pairs]

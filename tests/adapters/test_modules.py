@@ -1,0 +1,465 @@
+"""Networks in and out: any keys in any order, round trips to the bit, and one clear error for what does not fit."""
+
+import itertools
+import math
+import os
+import pickle
+import re
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import spaces
+from torch import nn
+from torch.func import functional_call
+
+from nfn_monomial import Axis, Symmetry, WeightSpace
+from nfn_monomial.adapters.modules import (
+    load_checkpoint,
+    load_safetensors,
+    match_names,
+    network_outputs,
+    save_safetensors,
+    stack_networks,
+    unstack_networks,
+)
+from nfn_monomial.testing import random_networks
+
+SPACE = WeightSpace.mlp([2, 5, 5, 5, 1], "sin")
+
+
+def siren(width=5):
+    return nn.Sequential(
+        nn.Linear(2, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(),
+        nn.Linear(width, 1),
+    )  # fmt: skip
+
+
+def cnn():
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.PReLU(), nn.Conv2d(4, 3, 2, bias=False), nn.PReLU(), nn.Flatten(), nn.Linear(3 * 4, 2)
+    )
+
+
+def shuffled(state, seed=0):
+    keys = list(state)
+    order = torch.randperm(len(keys), generator=torch.Generator().manual_seed(seed)).tolist()
+    return {keys[i]: state[keys[i]] for i in order}
+
+
+def states(space, count=1, dtype=torch.float32, seed=0):
+    tensors = random_networks(space, count, 1, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    return [{name: t[b, 0] for name, t in tensors.items()} for b in range(count)]
+
+
+# -- round trips ------------------------------------------------------------------------------------------------------
+
+
+@given(spaces(), st.integers(1, 3), st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]))
+def test_round_trip_is_exact(space, count, dtype):
+    networks = states(space, count, dtype)
+    tensors = stack_networks([shuffled(n, i) for i, n in enumerate(networks)], space)
+    assert all(t.shape[:2] == (count, 1) and t.dtype == dtype for t in tensors.values())
+    assert list(tensors) == list(space.parameters)
+    back = unstack_networks(tensors, space)
+    assert [list(n) for n in back] == [list(space.parameters)] * count
+    for given_network, found in zip(networks, back, strict=True):
+        assert all(torch.equal(given_network[name], found[name]) for name in space.parameters)
+    packed = space.unpack(space.pack(tensors))
+    assert all(torch.equal(packed[name], tensors[name]) for name in tensors)
+
+
+def test_modules_in_and_out():
+    networks = [cnn() for _ in range(3)]
+    space = WeightSpace.from_module(networks[0])
+    tensors = stack_networks(networks, space)
+    assert list(tensors) == ["0.weight", "0.bias", "2.weight", "5.weight", "5.bias"]  # the PReLUs' slopes stay behind
+    assert not any(t.requires_grad for t in tensors.values())
+    x = torch.randn(4, 1, 5, 5)
+    for network, state in zip(networks, unstack_networks(tensors, space), strict=True):
+        torch.testing.assert_close(functional_call(networks[0], state, (x,)), network(x))
+        missing, unexpected = network.load_state_dict(state, strict=False)
+        assert (missing, unexpected) == (["1.weight", "3.weight"], [])
+    state["0.weight"].zero_()
+    assert tensors["0.weight"][2].any()  # unstacked tensors are copies
+    assert stack_networks(nn.ModuleList(networks), space)["5.bias"].shape == (3, 1, 2)
+    assert stack_networks(networks[0], space)["5.bias"].shape == (1, 1, 2)
+    assert stack_networks(networks[0].state_dict(), space, ignore=("[13].weight",))["5.bias"].shape == (1, 1, 2)
+
+
+def test_modules_into_a_space_of_other_names():
+    network = cnn()
+    space = WeightSpace.cnn([1, 4, 3], [3, 2], "relu", head=[2], positions=4, bias=[True, False, True])
+    tensors = stack_networks([network], space)
+    for name, key in {"weight.0": "0.weight", "bias.0": "0.bias", "weight.1": "2.weight", "bias.2": "5.bias"}.items():
+        assert torch.equal(tensors[name][0, 0], dict(network.named_parameters())[key])
+
+
+def test_the_order_of_a_sequential_counts_whatever_its_names():
+    layers = {"zero": nn.Linear(2, 5), "one": nn.Linear(5, 5), "two": nn.Linear(5, 5), "three": nn.Linear(5, 1)}
+    network = nn.Sequential()
+    for name, layer in layers.items():
+        network.add_module(name, layer)
+    tensors = stack_networks([network], SPACE)
+    for i, layer in enumerate(layers.values()):
+        assert torch.equal(tensors[f"weight.{i}"][0, 0], layer.weight)
+    with pytest.raises(ValueError, match=r"both '(one|two)\.weight' and '(one|two)\.weight' fit weight\.1"):
+        stack_networks([network.state_dict()], SPACE)
+
+
+def test_modules_that_are_no_chain_go_by_their_names():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(3))
+            self.inner = nn.Linear(3, 3)
+
+    h = (Symmetry.PERMUTATION, 3)
+    space = WeightSpace({"h": h}, {"gain": (Axis("h", 0),), "inner.weight": (Axis("h", 1), Axis("h", -1)),
+                                   "inner.bias": (Axis("h", 1),)})  # fmt: skip
+    assert stack_networks([Residual(), Residual()], space)["gain"].shape == (2, 1, 3)
+    other = WeightSpace({"h": h}, {"a": (Axis("h", 0),), "b": (Axis("h", 1), Axis("h", -1)), "c": (Axis("h", 1),)})
+    with pytest.raises(ValueError, match="network 0: the keys of the state dict do not fit"):
+        stack_networks([Residual()], other)
+    names = {"a": "gain", "b": "inner.weight", "c": "inner.bias"}
+    assert stack_networks([Residual()], other, names=names)["a"].shape == (1, 1, 3)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 2])
+def test_outputs_of_many_networks_at_once(chunk_size):
+    networks = [cnn().double() for _ in range(3)]
+    for network in networks[1:]:
+        network[1], network[3] = networks[0][1], networks[0][3]
+    tensors = stack_networks(networks, WeightSpace.from_module(networks[0]))
+    x = torch.randn(4, 1, 5, 5, dtype=torch.float64)
+    tensors["0.weight"].requires_grad_()
+    outputs = network_outputs(networks[0], tensors, x, chunk_size=chunk_size)
+    torch.testing.assert_close(outputs, torch.stack([network(x) for network in networks]))
+    outputs.sum().backward()
+    assert tensors["0.weight"].grad.any()
+
+
+def test_outputs_refuse_tensors_of_another_module():
+    tensors = stack_networks([siren()], SPACE)
+    with pytest.raises(ValueError, match=r"no parameter weight\.0, .*; it has 0\.weight, .*WeightSpace\.from_module"):
+        network_outputs(siren(), tensors, torch.zeros(1, 2))
+    with pytest.raises(ValueError, match="none given"):
+        network_outputs(siren(), {}, torch.zeros(1, 2))
+    with pytest.raises(ValueError, match=r"0\.weight has shape \(2, 3, 5, 2\); \(2, 1, \*shape\) is expected"):
+        network_outputs(siren(), {"0.weight": torch.zeros(2, 3, 5, 2)}, torch.zeros(1, 2))
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+KEYS = {
+    "torch": ["{0}.weight", "{0}.bias"],
+    "siren": ["net.{0}.linear.weight", "net.{0}.linear.bias"],
+    "lists": ["weights.{0}", "biases.{0}"],
+    "numbered": ["fc{0}/kernel:0", "fc{0}/bias:0"],
+    "letters": ["layers.{0}.W", "layers.{0}.b"],
+    "gaps": ["seq.{1}.weight", "seq.{1}.bias"],
+}
+
+
+@pytest.mark.parametrize("style", KEYS)
+@given(spaces(), st.integers(0, 10**6))
+@settings(max_examples=20)
+def test_any_order_and_naming_of_keys(style, space, seed):
+    network = states(space)[0]
+    keys = {}
+    for name in space.parameters:
+        role, index = name.split(".")
+        keys[name] = KEYS[style][role == "bias"].format(index, 3 * int(index) + 8)
+    state = shuffled({keys[name]: t for name, t in network.items()}, seed)
+    assert match_names(state, space) == keys
+    renamed = unstack_networks(stack_networks([state], space), space, names=keys)
+    assert renamed[0].keys() == state.keys()
+    assert all(torch.equal(renamed[0][key], state[key]) for key in state)
+
+
+@pytest.mark.parametrize(
+    ("space", "layers"),
+    [
+        (WeightSpace.mlp([2, 32, 32, 1], "sin"), ["net.0.linear", "net.1.linear", "net.2"]),
+        (WeightSpace.mlp([2, 32, 32, 1], "sin"), ["seq.0", "seq.1", "seq.2"]),
+        (WeightSpace.cnn([1, 8, 6, 4], [5, 5, 2], "tanh", head=[20, 10], positions=9),
+         ["module_list.0", "module_list.3", "module_list.6", "module_list.9", "module_list.11"]),
+        (WeightSpace.cnn([3, 8, 8, 8], 3, "relu", head=[10]), ["layers.0", "layers.1", "layers.2", "fc"]),
+    ],
+)  # fmt: skip
+def test_keys_of_published_sets(space, layers):
+    keys = {f"{role}.{i}": f"{layer}.{role}" for i, layer in enumerate(layers) for role in ("weight", "bias")}
+    network = states(space)[0]
+    for seed in range(5):
+        assert match_names(shuffled({keys[name]: t for name, t in network.items()}, seed), space) == keys
+
+
+def test_eleven_layers_are_ordered_by_number_not_by_letter():
+    space = WeightSpace.mlp([3] * 12, "relu")
+    state = {
+        f"net.{i}.{role}": t for i in range(11) for role, t in [("bias", torch.randn(3)), ("weight", torch.eye(3))]
+    }
+    assert match_names(dict(sorted(state.items())), space) == {
+        f"{role}.{i}": f"net.{i}.{role}" for i in range(11) for role in ("weight", "bias")
+    }
+
+
+def test_groups_of_layers_are_ordered_by_shape():
+    space = WeightSpace.cnn([1, 4, 4, 6], 3, "relu", head=[7, 2])
+    keys = ["features.0", "features.3", "features.10", "classifier.1", "classifier.2"]
+    network = states(space)[0]
+    state = {}
+    for i, key in enumerate(keys):
+        state |= {f"{key}.bias": network[f"bias.{i}"], f"{key}.weight": network[f"weight.{i}"]}
+    matched = match_names(shuffled(state), space)
+    assert [matched[f"weight.{i}"] for i in range(5)] == [f"{key}.weight" for key in keys]
+
+
+@given(st.lists(st.booleans(), min_size=4, max_size=4), st.integers(0, 10**6))
+def test_a_missing_bias_never_moves_the_others(bias, seed):
+    space = WeightSpace.mlp([5] * 5, "tanh", bias=bias)
+    network = states(space)[0]
+    state = {}
+    for name, tensor in network.items():
+        role, index = name.split(".")
+        state[f"net.{index}.{role}"] = tensor
+    matched = match_names(shuffled(state, seed), space)
+    assert all(matched[f"bias.{i}"] == f"net.{i}.bias" for i in range(4) if bias[i])
+    for other in itertools.product([False, True], repeat=4):
+        if list(other) != bias:
+            with pytest.raises(ValueError, match="do not fit"):
+                match_names(state, WeightSpace.mlp([5] * 5, "tanh", bias=other))
+
+
+def test_names_given_by_hand():
+    network = states(SPACE)[0]
+    keys = dict(zip(SPACE.parameters, ["q", "r", "s", "t", "u", "v", "w", "x"], strict=True))
+    state = {keys[name]: tensor for name, tensor in network.items()}
+    tensors = stack_networks([state], SPACE, names=keys)
+    assert all(torch.equal(tensors[name][0, 0], network[name]) for name in network)
+    with pytest.raises(
+        ValueError, match=r"Missing: 'weight\.3' \(for weight\.3\)\. Unexpected: 'w'; leave out keys by ig"
+    ):
+        stack_networks([state], SPACE, names={n: k for n, k in keys.items() if n != "weight.3"})
+    with pytest.raises(
+        ValueError, match=r"network 0: names= has weight\.9, which .* has not; its parameters: weight\.0"
+    ):
+        stack_networks([state], SPACE, names=keys | {"weight.9": "q"})
+    with pytest.raises(ValueError, match=r"used twice: q\. Unexpected: 'r'"):
+        stack_networks([state], SPACE, names=keys | {"bias.0": "q"})
+    with pytest.raises(ValueError, match=r"names= has weight\.9; the parameters are weight\.0"):
+        unstack_networks(tensors, SPACE, names={"weight.9": "q"})
+
+
+def test_layers_of_equal_shape_and_unordered_names():
+    network = states(SPACE)[0]
+    words = ["first", "inner", "deep", "last"]
+    state = {f"{words[int(n[-1])]}.{n[:-2]}": t for n, t in network.items()}
+    with pytest.raises(ValueError, match=r"fit weight\.1, and their keys carry no number .* names=\{'weight\.1': '"):
+        stack_networks([state], SPACE)
+    names = {n: f"{words[int(n[-1])]}.{n[:-2]}" for n in network}
+    assert torch.equal(stack_networks([state], SPACE, names=names)["weight.2"][0, 0], network["weight.2"])
+    many = WeightSpace.mlp([3] * 13 + [1], "relu")
+    words = [chr(ord("a") + i) * 3 for i in range(13)]
+    state = {f"{words[i]}.weight": torch.zeros(3, 3) for i in range(13)} | {f"{w}.bias": torch.zeros(3) for w in words}
+    with pytest.raises(ValueError, match="in too many orders to try; say which is which"):
+        match_names(state, many)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.pop("2.bias"), r"unexpected: '0\.weight' \(5, 2\), .*Missing: weight\.0 \(h1=5, x=2\)"),
+        (lambda s: s.update({"9.weight": torch.zeros(1, 1)}), r"unexpected: .*'9\.weight' \(1, 1\)"),
+        (lambda s: s.update({"1.num_batches_tracked": torch.zeros(())}), r"'1\.num_batches_tracked' \(\)"),
+        (lambda s: s.update({"7.bias": torch.zeros(1)}), r"'7\.bias' \(1,\).*ignore="),
+        (lambda s: s.update({"0.weights": torch.zeros(5, 2)}), r"'0\.weights' \(5, 2\)"),
+        (lambda s: s.update({"0.weight": torch.zeros(5, 3)}), r"'0\.weight' \(5, 3\)"),
+        (lambda s: s.update({"0.weight": torch.zeros(5, 2, 3, 3)}), r"'0\.weight' \(5, 2, 3, 3\)"),
+        (lambda s: s.update({"2.bias": torch.zeros(4)}), r"do not fit WeightSpace\.mlp.* in any order"),
+    ],
+)
+def test_keys_that_do_not_fit(change, message):
+    state = dict(siren().state_dict())
+    change(state)
+    with pytest.raises(ValueError, match=message):
+        stack_networks([state], SPACE)
+
+
+def test_keys_to_ignore():
+    state = siren().state_dict() | {"1.num_batches_tracked": torch.zeros(()), "label": "7"}
+    tensors = stack_networks([state, state], SPACE, ignore=("*.num_batches_tracked", "label"))
+    assert tensors["weight.0"].shape == (2, 1, 5, 2)
+    with pytest.raises(TypeError, match=r"network 0: no tensors: 'label' \(str\); leave such entries out by ignore="):
+        stack_networks([state], SPACE, ignore=("*.num_batches_tracked",))
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def test_networks_that_do_not_go_into_one_batch():
+    good = siren().state_dict()
+    with pytest.raises(ValueError, match=r"network 1: 0\.weight has shape \(6, 2\) but in network 0 it is \(5, 2\)"):
+        stack_networks([good, siren(6)], SPACE)
+    with pytest.raises(
+        TypeError, match=r"network 2: 0\.weight is torch\.float64 on cpu but in network 0 it is torch\.floa"
+    ):
+        stack_networks([good, good, siren().double()], SPACE)
+    with pytest.raises(TypeError, match=r"network 0: .* has dtype torch\.int32; floating point is expected"):
+        stack_networks([{key: t.int() for key, t in good.items()}], SPACE)
+    with pytest.raises(TypeError, match="network 1 is a list; a module or a state dict is expected"):
+        stack_networks([good, [1.0]], SPACE)
+    with pytest.raises(ValueError, match="no networks given"):
+        stack_networks([], SPACE)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_networks_that_diverged(bad):
+    networks = states(SPACE, 3)
+    networks[1]["bias.2"][0] = bad
+    with pytest.raises(ValueError, match=r"network 1: bias\.2 holds NaN or infinite values"):
+        stack_networks(networks, SPACE)
+    with pytest.raises(ValueError, match=r"network 0: bias\.2 holds 1 NaN or infinite values"):
+        stack_networks(networks[1:], SPACE)
+
+
+def test_unstack_takes_networks_only():
+    with pytest.raises(ValueError, match=r"weight\.0 has 2 channels; a network has one"):
+        unstack_networks(random_networks(SPACE, 3, 2), SPACE)
+    with pytest.raises(ValueError, match="missing: bias"):
+        unstack_networks({"weight.0": torch.zeros(1, 1, 5, 2)}, SPACE)
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_safetensors_round_trip(tmp_path):
+    networks = [siren().double() for _ in range(3)]
+    space = WeightSpace.from_module(networks[0])
+    tensors = stack_networks(networks, space)
+    paths = [tmp_path / "new" / str(i) / "model.safetensors" for i in range(3)]
+    save_safetensors(tensors, paths, space)
+    assert [p.name for p in (tmp_path / "new" / "0").iterdir()] == ["model.safetensors"]
+    loaded = load_safetensors(paths, space)
+    assert all(torch.equal(loaded[name], tensors[name]) and loaded[name].dtype == torch.float64 for name in tensors)
+    networks[1].load_state_dict(safetensors.torch.load_file(paths[0]))
+    assert torch.equal(networks[1][0].weight, networks[0][0].weight)
+    renamed = {name: f"net.{i}" for i, name in enumerate(space.parameters)}
+    save_safetensors({name: t[:1] for name, t in tensors.items()}, str(paths[0]), space, names=renamed)
+    assert set(safetensors.torch.load_file(paths[0])) == set(renamed.values())
+    assert torch.equal(load_safetensors(str(paths[0]), space, names=renamed)["0.bias"], tensors["0.bias"][:1])
+
+
+def test_safetensors_of_other_names_in_one_batch(tmp_path):
+    network = siren()
+    safetensors.torch.save_file(network.state_dict(), tmp_path / "a.safetensors")
+    other = {f"net.{key}": t for key, t in network.state_dict().items()} | {"steps": torch.zeros(1)}
+    safetensors.torch.save_file(other, tmp_path / "b.safetensors")
+    loaded = load_safetensors(sorted(tmp_path.iterdir()), SPACE, ignore=("steps",))
+    assert all(torch.equal(t[0], t[1]) for t in loaded.values())
+
+
+def test_safetensors_that_cannot_be_read(tmp_path):
+    good, cut, junk = (tmp_path / name for name in ("good.safetensors", "cut.safetensors", "junk.safetensors"))
+    safetensors.torch.save_file(siren().state_dict(), good)
+    cut.write_bytes(good.read_bytes()[:-10])
+    junk.write_bytes(b"junk")
+    for bad in (cut, junk):
+        with pytest.raises(ValueError, match=f"{re.escape(str(bad))} is truncated or no safetensors file"):
+            load_safetensors([good, bad], SPACE)
+    for absent in (tmp_path / "absent.safetensors", tmp_path):
+        with pytest.raises(FileNotFoundError, match=f"{re.escape(str(absent))}: no such file"):
+            load_safetensors([good, absent], SPACE)
+    wide = tmp_path / "wide.safetensors"
+    safetensors.torch.save_file(siren(7).state_dict(), wide)
+    with pytest.raises(
+        ValueError, match=r"wide\.safetensors: 0\.weight has shape \(7, 2\) but in .*good\.safetensors it"
+    ):
+        load_safetensors([good, wide], SPACE)
+    broken = dict(siren().state_dict())
+    broken["4.weight"][1, 1] = math.nan
+    safetensors.torch.save_file(broken, wide)
+    with pytest.raises(ValueError, match=r"wide\.safetensors: weight\.2 holds NaN or infinite values"):
+        load_safetensors([good, wide], SPACE)
+    safetensors.torch.save_file(broken | {"9.running_mean": torch.zeros(3)}, wide)
+    with pytest.raises(ValueError, match=r"wide\.safetensors: the keys .* unexpected: .*'9\.running_mean' \(3,\)"):
+        load_safetensors(wide, SPACE)
+
+
+def test_nothing_half_written_is_left(tmp_path, monkeypatch):
+    tensors = stack_networks([siren(), siren()], SPACE)
+    with pytest.raises(ValueError, match="2 networks need as many different paths; 1 of 1 given"):
+        save_safetensors(tensors, [tmp_path / "a"], SPACE)
+    with pytest.raises(ValueError, match="1 of 2 given"):
+        save_safetensors(tensors, [tmp_path / "a"] * 2, SPACE)
+    tensors["bias.0"][1] = math.nan
+    with pytest.raises(ValueError, match=r"bias\.0 holds"):
+        save_safetensors(tensors, [tmp_path / "a", tmp_path / "b"], SPACE)
+
+    def interrupted(state, path, metadata):
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    def unmoved(source, target):
+        raise OSError("disk full")
+
+    network = stack_networks([siren()], SPACE)
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors.torch, "save_file", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            save_safetensors(network, tmp_path / "a", SPACE)
+    monkeypatch.setattr(os, "replace", unmoved)
+    with pytest.raises(OSError, match="disk full"):
+        save_safetensors(network, tmp_path / "a", SPACE)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Harmless:
+    """Stands for any class that a pickle could name."""
+
+
+def test_checkpoints(tmp_path):
+    network, path = siren(), tmp_path / "model.pth"
+    torch.save(network.state_dict(), path)
+    assert all(torch.equal(t, network.state_dict()[key]) for key, t in load_checkpoint(path).items())
+    torch.save({"model": network.state_dict(), "epoch": 3}, path)
+    assert list(load_checkpoint(path, key="model")) == list(network.state_dict())
+    with pytest.raises(
+        ValueError, match=r"model\.pth holds entries that are no tensors: 'model' \(OrderedDict\), 'epoch'"
+    ):
+        load_checkpoint(path)
+    with pytest.raises(ValueError, match=r"has no entry 'state'; it holds 'model', 'epoch'"):
+        load_checkpoint(path, key="state")
+    torch.save(network.state_dict() | {"label": 7}, path)
+    tensors = stack_networks([load_checkpoint(path, ignore=("label",))], SPACE)
+    assert torch.equal(tensors["weight.3"][0, 0], network[6].weight)
+    torch.save([1, 2], path)
+    with pytest.raises(ValueError, match=r"model\.pth holds a list, no state dict"):
+        load_checkpoint(path)
+    with pytest.raises(ValueError, match=r"has no entry 'model'; it holds list"):
+        load_checkpoint(path, key="model")
+
+
+def test_checkpoints_that_need_code_are_refused(tmp_path):
+    for save in (lambda o, p: torch.save(o, p), lambda o, p: p.write_bytes(pickle.dumps(o, protocol=2))):
+        path = tmp_path / "whole_model.pth"
+        save({"state": Harmless()}, path)
+        with pytest.raises(ValueError, match=r"whole_model\.pth is no plain state dict: .*Harmless.*refused") as caught:
+            load_checkpoint(path)
+        assert "weights_only" not in str(caught.value)  # no advice to run it all the same
+        assert caught.value.__cause__ is None
+
+
+def test_checkpoints_that_cannot_be_read(tmp_path):
+    good = tmp_path / "good.pth"
+    torch.save(siren().state_dict(), good)
+    for i, content in enumerate([b"", b"hello world", good.read_bytes()[:-300]]):
+        path = tmp_path / f"bad{i}.pth"
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"bad{i}\.pth"):
+            load_checkpoint(path)
+    with pytest.raises(FileNotFoundError, match=r"absent\.pth: no such file"):
+        load_checkpoint(tmp_path / "absent.pth")
