@@ -183,9 +183,9 @@ class WeightSpace:
     def from_module(
         cls,
         module: nn.Module,
-        symmetry: SymmetryLike | Sequence[SymmetryLike] | None = None,
-        *,
         example_input: Tensor | None = None,
+        *,
+        symmetry: SymmetryLike | Sequence[SymmetryLike] | None = None,
     ) -> WeightSpace:
         """The weight space of a feed-forward network of linear and convolution layers, with the module's own names.
 
@@ -193,10 +193,10 @@ class WeightSpace:
 
         Args:
             module: a network that runs its layers one after the other, nested containers allowed.
-            symmetry: of the hidden nodes; needed where activations are plain function calls, which no one sees
-                from outside.
             example_input: if given, the network is run once and layers count in the order in which they run;
                 without it, in the order in which they were registered.
+            symmetry: of the hidden nodes; needed where activations are plain function calls, which no one sees
+                from outside.
 
         Raises:
             ValueError: for a layer that is not supported or layers that do not follow one another.

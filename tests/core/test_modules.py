@@ -105,7 +105,7 @@ def test_no_larger_group_keeps_it(name: str) -> None:
     for node, symmetry in enumerate(found):
         for larger in (Symmetry.SIGN, Symmetry.SCALE):
             if not larger <= symmetry:
-                wrong = WeightSpace.from_module(module, [*found[:node], larger, *found[node + 1 :]])
+                wrong = WeightSpace.from_module(module, symmetry=[*found[:node], larger, *found[node + 1 :]])
                 with pytest.raises(AssertionError, match="changes the network's function"):
                     assert_function_preserved(module, wrong, x, rtol=1e-6)
 
@@ -214,7 +214,7 @@ def test_own_forwards_need_symmetries_or_an_example() -> None:
     assert chain_of(module, x).weights == ("conv.weight", "head.weight")
     with pytest.raises(ValueError, match=re.escape("between conv (Conv1d) and head (Linear) is not known")):
         WeightSpace.from_module(module, example_input=x)
-    space = WeightSpace.from_module(module, "relu", example_input=x)
+    space = WeightSpace.from_module(module, x, symmetry="relu")
     assert_function_preserved(module, space, x)
 
     shared = perturbed(Modular())
@@ -223,7 +223,7 @@ def test_own_forwards_need_symmetries_or_an_example() -> None:
     found = WeightSpace.from_module(shared, example_input=x)
     assert [node.symmetry for node in found.nodes.values()][1:-1] == [Symmetry.SCALE, Symmetry.SCALE]
     assert_function_preserved(shared, found, x)
-    assert found == WeightSpace.from_module(shared, "scale")
+    assert found == WeightSpace.from_module(shared, symmetry="scale")
 
 
 @pytest.mark.parametrize("wrapped", [nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))])
@@ -352,7 +352,7 @@ def test_refused(case: str) -> None:
     with pytest.raises(ValueError, match=message):
         WeightSpace.from_module(module)
     with pytest.raises(ValueError, match=message):  # whoever gives the symmetries is told all the same
-        WeightSpace.from_module(module, "permutation")
+        WeightSpace.from_module(module, symmetry="permutation")
 
 
 def test_refused_on_an_example() -> None:
@@ -379,9 +379,9 @@ def test_unknown_activations_matter_only_when_asked_for() -> None:
             ValueError, match=re.escape(f"1 ({type(unknown).__name__}) between 0 (Linear) and 2 (Linear): ")
         ):
             WeightSpace.from_module(module)
-        assert WeightSpace.from_module(module, "permutation").nodes["h1"].symmetry is Symmetry.PERMUTATION
+        assert WeightSpace.from_module(module, symmetry="permutation").nodes["h1"].symmetry is Symmetry.PERMUTATION
     with pytest.raises(ValueError, match="2 symmetries for 1 hidden node"):
-        WeightSpace.from_module(between(nn.ReLU()), ["relu", "relu"])
+        WeightSpace.from_module(between(nn.ReLU()), symmetry=["relu", "relu"])
 
 
 def test_no_module() -> None:
