@@ -1,0 +1,70 @@
+"""How long training takes and how much memory one step needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Clock", "step_memory"]
+
+
+def step_memory(
+    step: Callable[[], object], model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+) -> int:
+    """Largest number of bytes of tensors alive at once in one training step, without the data set.
+
+    Counted: parameters, buffers and the optimiser's state, which live all the time, and whatever the step allocates
+    (the batch, activations, gradients), temporary results of operators included. From the allocator: its statistics
+    on CUDA, its log of allocations and frees (torch.profiler) on a CPU. Call it when gradients are freed.
+    """
+    state = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
+    persistent = sum(t.nbytes for t in (*model.parameters(), *model.buffers(), *state))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        step()
+        return persistent + torch.cuda.max_memory_allocated(device) - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    assert profile.profiler is not None, "the profiler has run"
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    alive = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        alive += event.nbytes()
+        peak = max(peak, alive)
+    return persistent + peak
+
+
+class Clock:
+    """Seconds of marked stretches; on CUDA between events in the stream, so that measuring waits for nothing."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._marked: list[tuple[Any, Any]] = []
+
+    def now(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def mark(self, start: Any) -> None:
+        """Count the time from ``start`` until now."""
+        self._marked.append((start, self.now()))
+
+    def stop(self, start: Any) -> tuple[float, float]:
+        """Seconds since ``start``, and seconds marked; forgets the marks."""
+        end = self.now()
+        if self._cuda:
+            end.synchronize()
+        marked, self._marked = self._marked, []
+        return self._between(start, end), sum(self._between(*pair) for pair in marked)
+
+    def _between(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end)) / 1000 if self._cuda else end - start

@@ -1,0 +1,209 @@
+"""Finished runs on disk: one JSON file and one checkpoint each, whole or not there at all.
+
+The names of a run's files end in a hash of everything that determines its result (`RunSettings`), so a folder may hold
+runs of many configurations and a later call finds exactly those it asks for. The checkpoint is written first, the JSON
+file last: a run counts as finished when its JSON file is there, is whole, states these very settings, and its
+checkpoint is there too. Anything else is run again and overwritten.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from .training import TrainConfig
+
+__all__ = ["Run", "RunSettings", "RunStore", "TestResult", "environment", "write_atomically"]
+
+log = logging.getLogger(__name__)
+
+PACKAGES = ("nfn-monomial", "torch", "nfn", "lightning-fabric", "numpy", "scipy")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """All that determines the result of one run.
+
+    ``scales``: upper bounds of the scales of the transformed test sets. ``augment_scale``: that of the augmented
+    train set, None for all of ``scales`` mixed. ``data``: fingerprint of the networks. ``version``: of this package.
+    """
+
+    activation: str
+    model: str
+    train_set: str
+    seed: int
+    scales: tuple[float, ...]
+    augment_scale: float | None
+    training: TrainConfig
+    data: str
+    version: str
+
+    @property
+    def name(self) -> str:
+        """Stem of the run's file names."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+        return f"{self.activation}-{self.model}-{self.train_set}-seed{self.seed}-{digest}"
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One model on one test set. ``scale``: upper bound of the scales, None where nothing was scaled.
+
+    ``non_finite``: how many of the predictions were NaN or infinite.
+    """
+
+    __test__ = False  # not a test case, whatever pytest makes of the name
+
+    name: str
+    scale: float | None
+    tau: float
+    r2: float
+    non_finite: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run; times in seconds, see `nfn_monomial.benchmarks.training.FitResult` for what is measured."""
+
+    settings: RunSettings
+    label: str
+    invariant_under: str
+    parameters: int
+    networks: dict[str, int]  # numbers of networks for train, val, test
+    tests: tuple[TestResult, ...]
+    val_tau: float
+    best_epoch: int
+    seconds_per_epoch: float
+    step_share: float
+    peak_bytes: int
+    diverged: bool
+    history: tuple[dict[str, Any], ...]  # one entry an epoch; numbers that were not finite are None
+    environment: dict[str, Any]
+
+    def to_json(self) -> str:
+        return json.dumps(_finite(asdict(self)), indent=1, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Run:
+        """The run that `to_json` wrote.
+
+        Raises:
+            ValueError: if the text is anything else.
+        """
+        try:
+            values = json.loads(text)
+            if not isinstance(values, dict) or set(values) != {f.name for f in fields(cls)}:
+                raise ValueError("not the fields of a run")
+            settings = dict(values["settings"])
+            settings["scales"] = tuple(settings["scales"])
+            settings["training"] = TrainConfig(**settings["training"])
+            values["settings"] = RunSettings(**settings)
+            values["tests"] = tuple(TestResult(**test) for test in values["tests"])
+            values["history"] = tuple(values["history"])
+            return cls(**values)
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not a run: {error!r}") from error
+
+
+class RunStore:
+    """The runs of one results folder: ``runs/*.json`` and ``checkpoints/*.safetensors``."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"{self.folder} is a file: give a folder for the results")
+
+    def run_file(self, settings: RunSettings) -> Path:
+        return self.folder / "runs" / f"{settings.name}.json"
+
+    def checkpoint_file(self, settings: RunSettings) -> Path:
+        return self.folder / "checkpoints" / f"{settings.name}.safetensors"
+
+    def load(self, settings: RunSettings) -> Run | None:
+        """The finished run with these settings, or None if it has to be run."""
+        path = self.run_file(settings)
+        if not path.exists():
+            return None
+        try:
+            run = Run.from_json(path.read_text(encoding="utf-8"))
+            if run.settings != settings:
+                raise ValueError("it states other settings than its name does")
+            if not self.checkpoint_file(settings).exists():
+                raise ValueError(f"its checkpoint {self.checkpoint_file(settings)} is missing")
+        except ValueError as error:
+            log.warning("%s cannot be used (%s): this run is done again", path, error)
+            return None
+        return run
+
+    def save(self, run: Run, state: Mapping[str, Tensor]) -> None:
+        """Write checkpoint and run file, each whole or not at all."""
+        settings = run.settings
+        metadata = {"settings": json.dumps(asdict(settings), sort_keys=True), "best_epoch": str(run.best_epoch)}
+        tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
+        write_atomically(self.checkpoint_file(settings), save(tensors, metadata))
+        write_atomically(self.run_file(settings), run.to_json().encode())
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all, its folders included."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def environment(device: str) -> dict[str, Any]:
+    """What a run was made with: versions, commit if this is a checkout, and the class of machine (no names)."""
+    kind = torch.device(device).type
+    return {
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "commit": _commit(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if kind == "cuda" else kind,
+    }
+
+
+@functools.cache
+def _commit() -> str | None:
+    """Commit of the checkout that this file is tracked in, with ``+`` if tracked files were changed."""
+    here = Path(__file__).resolve()
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here.parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", here.name)
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become None, which only the history of a diverged run holds."""
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and value - value != 0 else value
