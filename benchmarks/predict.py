@@ -54,12 +54,14 @@ DEFAULT_MODELS = ("statnn", "mlp", "np", "hnp", "monomial", "monomial-hnp")
 @dataclass(frozen=True)
 class PredictConfig:
     """The experiment. ``scales``: upper bounds of the uniform scales ``[1, s]`` of the moved test networks, where the
-    group scales. ``augmented_models``: those that are trained on the augmented set too; None for all ``models``.
+    group scales. ``augmented_models`` and ``augmented_activations``: those that are trained on the augmented set
+    too; None for all.
     """
 
     models: tuple[str, ...] = DEFAULT_MODELS
     train_sets: tuple[TrainSet, ...] = ("original", "augmented")
     augmented_models: tuple[str, ...] | None = None
+    augmented_activations: tuple[str, ...] | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
     scales: tuple[float, ...] = (1e1, 1e2, 1e4, 1e6)
     augment_scale: float | None = None
@@ -77,6 +79,11 @@ class PredictConfig:
         if not self.scales or not all(s > 1 for s in (*self.scales, self.augment_scale or 2)):
             raise ValueError(f"scales {self.scales} and augment_scale {self.augment_scale} must be larger than 1")
 
+    def _augments(self, model: str, activation: str) -> bool:
+        return (self.augmented_models is None or model in self.augmented_models) and (
+            self.augmented_activations is None or activation in self.augmented_activations
+        )
+
     def plan(self, zoos: Mapping[str, Zoo]) -> list[tuple[RunSettings, Zoo]]:
         """All runs, seed by seed, so that an interrupted experiment has whole rows for its first seeds."""
         data = {activation: fingerprint(zoo) for activation, zoo in zoos.items()}
@@ -86,7 +93,7 @@ class PredictConfig:
             for activation, zoo in zoos.items():
                 for train_set in self.train_sets:
                     for model in self.models:
-                        if train_set == "augmented" and model not in (self.augmented_models or self.models):
+                        if train_set == "augmented" and not self._augments(model, activation):
                             continue
                         own_scale = self.augment_scale if train_set == "augmented" and scales[activation] else None
                         settings = RunSettings(

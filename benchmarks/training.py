@@ -125,7 +125,10 @@ def make_fabric(config: TrainConfig) -> Fabric:
     Raises:
         ValueError: if there is no such device.
     """
-    device = torch.device(config.device)
+    try:
+        device = torch.device(config.device)
+    except RuntimeError:
+        raise ValueError(f"device {config.device!r} is unknown; use cpu, cuda or cuda:N") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"device {config.device!r} is not there: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA "
@@ -157,7 +160,8 @@ def fit(
         config: see `TrainConfig`.
         loss: of a batch.
         metrics: of the whole validation set.
-        select: the metric that decides on the best epoch, larger is better; the first of equal ones wins.
+        select: the metric that decides on the best epoch, larger is better; the first of equal ones wins, and NaN
+            is lower than any number.
         seed: of the order of the examples and of dropout.
         fabric: where to run; by default as the configuration says.
         on_epoch: called after every epoch.
@@ -184,7 +188,7 @@ def fit(
         value = loss(wrapped(batch.inputs), batch.targets)
         fabric.backward(value)
         if config.clip_norm is not None:
-            # Divides by the norm even if it is infinite, which zeroes finite entries; NaN stays NaN and ends the run.
+            # An infinite norm makes its infinite entries NaN, so the next loss is NaN and ends the training.
             fabric.clip_gradients(wrapped, wrapped_optimizer, max_norm=config.clip_norm, error_if_nonfinite=False)
         wrapped_optimizer.step()
         clock.mark(start)
@@ -212,7 +216,7 @@ def fit(
             validation_seconds, _ = clock.stop(start)
             epoch = Epoch(number, train_loss, found, seconds, step_seconds, validation_seconds)
             history.append(epoch)
-            if best is None or found[select] > best.metrics[select]:
+            if best is None or _or_lowest(found[select]) > _or_lowest(best.metrics[select]):
                 best = epoch
                 best_state = {name: t.detach().clone() for name, t in model.state_dict().items()}
             on_epoch(epoch)
@@ -246,6 +250,10 @@ def predict(model: nn.Module, inputs: Any, batch_size: int = EVALUATION_BATCH) -
             batch = pytree.tree_unflatten([t[start : start + batch_size] for t in leaves], structure)
             parts.append(model(batch))
     return pytree.tree_map(lambda *tensors: torch.cat(tensors), *parts)
+
+
+def _or_lowest(value: float) -> float:
+    return -math.inf if math.isnan(value) else value
 
 
 @contextmanager

@@ -1,0 +1,159 @@
+"""The command line: small runs of every command from end to end, and errors in one line."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nfn_monomial.benchmarks import __main__ as main_module
+from nfn_monomial.benchmarks import cli
+from nfn_monomial.benchmarks.zoo_make import ZooConfig, make_zoo
+
+SHORT = ["--models", "statnn,monomial", "--seeds", "1", "--epochs", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _wide_plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.console, "_width", 200)
+    monkeypatch.setattr(cli.errors, "_width", 200)
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("zoo")
+    make_zoo(path, ZooConfig(networks=80, epochs=(1, 3), train_fractions=(0.1,)))
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, [str(a) for a in arguments])
+
+
+def plain(result: Result) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m", "", result.output))
+
+
+def test_help_names_the_commands_and_shows_examples() -> None:
+    text = plain(invoke("--help"))
+    for command in ("zoo", "predict-generalization", "demo", "bench"):
+        assert command in text
+    text = plain(invoke("predict-generalization", "--help"))
+    assert "Examples:" in text
+    for option in ("--models", "--seeds", "--seed", "--epochs", "--batch-size", "--device", "--limit", "--out"):
+        assert option in text
+
+
+def test_zoo_make_then_again(tmp_path: Path) -> None:
+    arguments = ("zoo", "make", "--out", tmp_path / "zoo", "--networks", 4, "--activations", "tanh", "--seed", 3)
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "4 networks trained" in plain(result)
+    assert "were there already" in plain(invoke(*arguments))
+    result = invoke("zoo", "make", "--out", tmp_path / "zoo", "--networks", 5)
+    assert result.exit_code == 2
+    assert "error:" in plain(result)
+    assert "another configuration" in plain(result)
+
+
+def test_predict_generalization(zoo: Path, tmp_path: Path) -> None:
+    result = invoke("predict-generalization", zoo, "--out", tmp_path, *SHORT, "--scales", "10,1e6", "--limit", 10)
+    assert result.exit_code == 0, result.output
+    text = plain(result)
+    assert "relu: 10 training, 4 validation, 20 test networks" in text
+    assert "tanh: 10 training" in text
+    assert "[8/8] tanh monomial, augmented, seed 0" in text
+    assert "Test accuracy of relu networks predicted from their weights" in text
+    assert (tmp_path / "figure1.png").exists()
+    results = json.loads((tmp_path / "results.json").read_text())
+    row = next(r for r in results["rows"] if (r["activation"], r["model"]) == ("relu", "monomial"))
+    assert f"{row['tau']['original']['mean']:.3f}" in text
+    assert results["settings"][0]["training"]["epochs"] == 1
+    again = plain(invoke("predict-generalization", zoo, "--out", tmp_path, *SHORT, "--scales", "10,1e6", "--limit", 10))
+    assert again.count("(kept)") == 8
+
+
+def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = ZooConfig(epochs=(1, 2), train_fractions=(0.1,))
+    monkeypatch.setattr(cli, "ZooConfig", lambda networks: ZooConfig(networks=networks, epochs=small.epochs))
+    result = invoke("demo", "--out", tmp_path, "--networks", 60, *SHORT)
+    assert result.exit_code == 0, result.output
+    text = plain(result)
+    assert f"Figure: {tmp_path / 'figure1.png'}" in text
+    assert "Took 0." in text
+    results = json.loads((tmp_path / "results.json").read_text())
+    found = {(r["activation"], r["train_set"]) for r in results["rows"]}
+    assert found == {("relu", "original"), ("relu", "augmented"), ("tanh", "original")}
+    assert "(kept)" in plain(invoke("demo", "--out", tmp_path, "--networks", 60, *SHORT))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{missing}"], "zoo folder {missing} does not exist"),
+        (["{zoo}", "--models", "hpn"], "unknown model 'hpn': choose from statnn"),
+        (["{zoo}", "--epochs", "0"], "epochs is 0, but must be at least 1"),
+        (["{zoo}", "--activations", "gelu"], "no network has the activation 'gelu'"),
+        (["{zoo}", "--scales", "ten"], "'ten': numbers with commas between are expected"),
+        (["{zoo}", "--train-sets", "all"], "unknown train set ['all']"),
+        (["{zoo}", "--device", "cuda:9"], "device 'cuda:9' is not there"),
+        (["{zoo}", "--split-order", "none"], "unknown split_order 'none'"),
+        (["{zoo}", "--out", "{file}"], "{file} is a file: give a folder"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], message: str, zoo: Path, tmp_path: Path) -> None:
+    places = {"zoo": str(zoo), "missing": str(tmp_path / "nothing"), "file": str(tmp_path / "file")}
+    (tmp_path / "file").touch()
+    out = [] if "--out" in arguments else ["--out", str(tmp_path / "out")]
+    result = invoke("predict-generalization", *(a.format(**places) for a in arguments), *out)
+    assert result.exit_code == 2
+    assert message.format(**places) in plain(result)
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "out").exists(), "nothing is left behind"
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    result = invoke("--debug", "predict-generalization", tmp_path / "nothing")
+    assert isinstance(result.exception, ValueError)
+    assert isinstance(invoke("predict-generalization", tmp_path / "nothing").exception, SystemExit)
+
+
+def test_unknown_options_and_seeds_below_one(zoo: Path) -> None:
+    assert invoke("demo", "--epoch", 3).exit_code == 2
+    assert "Invalid value for '--seeds'" in plain(invoke("predict-generalization", zoo, "--seeds", 0))
+
+
+def test_interrupted(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "predict_generalization", interrupted)
+    result = invoke("predict-generalization", zoo, "--out", tmp_path, *SHORT)
+    assert result.exit_code == 130
+    assert "Interrupted. Finished work is kept" in plain(result)
+
+
+def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "nfn_monomial.benchmarks.cli")
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit, match=r"needs the package typer: pip install nfn-monomial\[bench\]"):
+        main_module.main()
+
+
+def test_bench_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    def bench_layers(batches: list[int], **options: object) -> list[object]:
+        asked.update(batches=batches, **options)
+        return []
+
+    monkeypatch.setattr("nfn_monomial.benchmarks.layer_speed.bench_layers", bench_layers)
+    result = invoke("bench", "layers", "--batches", "8,64", "--repeats", 2, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert asked["batches"] == [8, 64]
+    assert asked["repeats"] == 2
+    assert "layers.md" in plain(result)

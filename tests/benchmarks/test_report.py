@@ -1,0 +1,171 @@
+"""Table, JSON and figure hold the numbers of the runs, and nothing is averaged that differs."""
+
+import io
+import itertools
+import json
+import math
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from nfn_monomial.benchmarks.figure import _spread, draw_figure
+from nfn_monomial.benchmarks.report import Mean, markdown, rich_tables, summarise, write_report
+from nfn_monomial.benchmarks.runs import Run, RunSettings, TestResult
+from nfn_monomial.benchmarks.training import TrainConfig
+
+MODELS = {"statnn": ("STATNN", "permutations"), "mlp": ("MLP", "nothing"), "monomial": ("Monomial-NFN", "group")}
+
+
+def made_up(activation: str, model: str, train_set: str, seed: int) -> Run:
+    label, invariant_under = MODELS[model]
+    scales = (10.0, 1e6) if activation == "relu" else ()
+    names = [("original", None), *((f"scale {s:g}", s) for s in scales)]
+    names += [] if scales else [("sign flips", None)]
+    fall = 0.0 if model == "monomial" else 0.1
+    tests = tuple(
+        TestResult(name, scale, tau=0.8 - fall * i + 0.01 * seed, r2=0.9 - fall * i, non_finite=0)
+        for i, (name, scale) in enumerate(names)
+    )
+    return Run(
+        RunSettings(activation, model, train_set, seed, scales, None, TrainConfig(), "data", "0"),
+        label=label,
+        invariant_under=invariant_under,
+        parameters=254_799,
+        networks={"train": 5, "val": 6, "test": 7},
+        tests=tests,
+        val_tau=0.8,
+        best_epoch=3,
+        seconds_per_epoch=0.5 + seed,
+        step_share=0.9,
+        peak_bytes=3 * 2**20,
+        diverged=False,
+        history=({"number": 1, "train_loss": None},),
+        environment={"cores": 2},
+    )
+
+
+def all_runs(seeds: int = 3) -> list[Run]:
+    return [
+        made_up(activation, model, train_set, seed)
+        for seed in range(seeds)
+        for activation in ("relu", "tanh")
+        for train_set in ("original", "augmented")
+        for model in MODELS
+    ]
+
+
+def test_mean_and_standard_deviation() -> None:
+    value = Mean.of([0.8, 0.81, 0.85])
+    assert value.mean == pytest.approx(0.82)
+    assert value.std == pytest.approx(statistics.stdev([0.8, 0.81, 0.85]))
+    assert str(value) == "0.820 ±0.026"
+    assert str(Mean.of([0.8])) == "0.800", "one seed has no deviation"
+
+
+def test_rows() -> None:
+    rows = summarise(all_runs())
+    assert [(r.activation, r.train_set, r.model) for r in rows[:4]] == [
+        ("relu", "original", "statnn"),
+        ("relu", "original", "mlp"),
+        ("relu", "original", "monomial"),
+        ("relu", "augmented", "statnn"),
+    ]
+    assert len(rows) == 12
+    row = rows[0]
+    assert row.seeds == (0, 1, 2)
+    assert list(row.tau) == ["original", "scale 10", "scale 1e+06"]
+    assert [value.mean for value in row.tau.values()] == pytest.approx([0.81, 0.71, 0.61])
+    assert row.seconds_per_epoch.mean == pytest.approx(1.5)
+    assert row.peak_mib == pytest.approx(3)
+    assert [r.invariant for r in rows[:3]] == ["perm. only", "no", "yes"]
+
+
+def test_different_configurations_are_not_averaged() -> None:
+    run = made_up("relu", "mlp", "original", 0)
+    longer = replace(run, settings=replace(run.settings, seed=1, training=TrainConfig(epochs=99)))
+    with pytest.raises(ValueError, match="runs of mlp on relu networks \\(original\\) differ in more than their seed"):
+        summarise([run, longer])
+
+
+def test_markdown() -> None:
+    text = markdown(summarise(all_runs()))
+    header = "| model | invariant | trained on | tau original | tau 1e1 | tau 1e6 | R2 original | R2 1e6 | parameters |"
+    assert header in text
+    line = "| STATNN | perm. only | original | 0.810 ±0.010 | 0.710 ±0.010 | 0.610 ±0.010 | 0.900 ±0.000 "
+    assert line + "| 0.700 ±0.000 | 0.25M | 1.5 | 3 | 3 |" in text
+    assert "| tau original | tau sign flips | R2 original | R2 sign flips |" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 * (2 + 6)
+    assert len({line.count("|") for line in lines[:8]}) == 1
+
+
+def test_lost_predictions_and_divergence_are_mentioned() -> None:
+    run = made_up("relu", "mlp", "original", 0)
+    text = markdown(summarise([run]))
+    assert "NaN or infinite" not in text
+    bad = replace(run, diverged=True, tests=(replace(run.tests[0], non_finite=4), *run.tests[1:]))
+    text = markdown(summarise([bad]))
+    assert "NaN or infinite predictions, ranked" in text
+    assert "MLP (original, 1 of 1 seeds)" in text
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_terminal_table_holds_all_numbers(width: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    for table in rich_tables(summarise(all_runs())):
+        console.print(table)
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    if width == 160:
+        # On the original networks 12 rows, on moved ones the invariant model's: 2 rows of two scales, 2 of sign flips.
+        assert text.count("0.810 ±0.010") == 12 + 2 * 2 + 2
+    else:
+        assert text.count("0.810") == 18
+        assert text.count("±0.010") == 6 * 3 + 6 * 2, "one for every tau"
+
+
+def test_files(tmp_path: Path) -> None:
+    paths = write_report(all_runs(), tmp_path / "new")
+    assert {p.name for p in paths.values()} == {"table.md", "results.json", "figure1.png"}
+    assert paths["table"].read_text() == markdown(summarise(all_runs()))
+    results = json.loads(paths["results"].read_text())
+    assert len(results["rows"]) == 12
+    assert results["rows"][0]["tau"]["scale 10"]["mean"] == pytest.approx(0.71)
+    assert results["environments"] == [{"cores": 2}]
+    assert results["networks"] == {"relu": {"train": 5, "val": 6, "test": 7}, "tanh": {"train": 5, "val": 6, "test": 7}}
+    assert len(results["runs"]) == 36
+    assert {s["train_set"] for s in results["settings"]} == {"original", "augmented"}
+    with Image.open(paths["figure"]) as image:
+        assert image.format == "PNG"
+        assert min(image.size) > 800
+
+
+@pytest.mark.parametrize("panels", [1, 2, 3])
+def test_figure_of_any_number_of_panels(panels: int) -> None:
+    kept = [("relu", "original"), ("relu", "augmented"), ("tanh", "original")][:panels]
+    runs = [r for r in all_runs(1) if (r.settings.activation, r.settings.train_set) in kept]
+    assert draw_figure(summarise(runs)).startswith(b"\x89PNG")
+
+
+def test_labels_are_moved_apart() -> None:
+    moved = _spread([0.5, 0.51, 0.9, 0.5], 0.1)
+    ordered = sorted(moved)
+    assert all(b - a > 0.099 for a, b in itertools.pairwise(ordered))
+    assert moved[1] > max(moved[0], moved[3])
+    assert moved[2] == pytest.approx(0.9)
+
+
+def test_no_runs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no finished runs"):
+        write_report([], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_that_json_does_not_know() -> None:
+    run = replace(made_up("relu", "mlp", "original", 0), history=({"train_loss": math.nan, "x": [math.inf, 1]},))
+    assert Run.from_json(run.to_json()).history == ({"train_loss": None, "x": [None, 1]},)

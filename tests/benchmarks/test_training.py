@@ -1,0 +1,253 @@
+"""The shared training loop: it learns, selects on the validation set only, reproduces, measures, and fails clearly."""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.benchmarks.training import Data, FitResult, TrainConfig, derive_seed, fit, make_fabric, predict
+from nfn_monomial.testing import random_networks
+
+CONFIG = TrainConfig(epochs=4, batch_size=8, learning_rate=1e-2)
+
+
+def toy(count: int = 64, seed: int = 0) -> Data:
+    """A linear function of eight numbers, which lie in a pytree."""
+    x = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
+    return Data({"all": [x]}, x @ torch.arange(8.0))
+
+
+class Linear(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Dropout(dropout), nn.Linear(8, 1))
+
+    def forward(self, batch: dict[str, list[Tensor]]) -> Tensor:
+        out: Tensor = self.layers(batch["all"][0]).squeeze(-1)
+        return out
+
+
+def linear(dropout: float = 0.0, seed: int = 0) -> Linear:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Linear(dropout)
+
+
+def negative_error(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    return {"score": -float((outputs - targets).square().mean())}
+
+
+def run(model: nn.Module, config: TrainConfig = CONFIG, seed: int = 0, **kwargs: object) -> FitResult:
+    given = {"loss": nn.functional.mse_loss, "metrics": negative_error, "select": "score", **kwargs}
+    return fit(model, toy(), toy(32, seed=1), config, seed=seed, **given)  # type: ignore[arg-type]
+
+
+def test_learns() -> None:
+    model = linear()
+    result = run(model, replace(CONFIG, epochs=30, learning_rate=0.1))
+    assert result.history[0].train_loss > 50
+    assert result.best.metrics["score"] > -1e-2
+    assert [epoch.number for epoch in result.history] == list(range(1, 31))
+    outputs = predict(model, toy(32, seed=1).inputs)
+    assert negative_error(outputs, toy(32, seed=1).targets)["score"] == pytest.approx(result.best.metrics["score"])
+
+
+def test_keeps_the_first_best_epoch_of_the_validation_set() -> None:
+    scores = iter([0.1, 0.7, 0.7, 0.3])
+    states: list[Tensor] = []
+    model = linear()
+
+    def metrics(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        states.append(model.layers[1].weight.detach().clone())  # type: ignore[union-attr, operator]
+        return {"score": next(scores)}
+
+    result = run(model, metrics=metrics)
+    assert result.best.number == 2
+    assert torch.equal(model.layers[1].weight, states[1])  # type: ignore[arg-type]
+    assert not model.training
+
+
+def test_a_first_score_of_nan_is_beaten() -> None:
+    scores = iter([math.nan, -5.0, math.nan, -6.0])
+    assert run(linear(), metrics=lambda *_: {"score": next(scores)}).best.number == 2
+
+
+def test_patience_stops_early() -> None:
+    for scores, epochs in (([0.0, 1, 0, 0, 0, 0], 4), ([0.0, 1, 0, 2, 0, 0], 6), ([1.0, 1, 1, 1], 3)):
+        series = itertools.chain(scores)
+        result = run(linear(), replace(CONFIG, epochs=6, patience=2), metrics=lambda *_, s=series: {"score": next(s)})
+        assert len(result.history) == epochs
+
+
+def test_seed_reproduces_order_and_dropout() -> None:
+    def losses(seed: int) -> list[float]:
+        return [epoch.train_loss for epoch in run(linear(dropout=0.3), seed=seed).history]
+
+    first = losses(0)
+    torch.manual_seed(99)  # whatever state the caller is in
+    state = torch.random.get_rng_state()
+    assert losses(0) == first
+    assert torch.equal(torch.random.get_rng_state(), state), "the caller's random state is left alone"
+    assert losses(1) != first
+
+
+def test_every_example_once_an_epoch() -> None:
+    seen: list[Tensor] = []
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        seen.append(targets)
+        return nn.functional.mse_loss(outputs, targets)
+
+    run(linear(), replace(CONFIG, epochs=1, batch_size=24), loss=loss)
+    lengths = [len(t) for t in seen]
+    assert lengths[:3] == [24, 24, 16]
+    everything = toy().targets
+    shuffled = torch.cat(seen[:3])
+    assert torch.equal(shuffled.sort().values, everything.sort().values)
+    assert not torch.equal(shuffled, everything)
+
+
+def test_divergence_ends_the_training_and_keeps_the_best_epoch() -> None:
+    def loss_of(bad_after: int) -> Callable[[Tensor, Tensor], Tensor]:
+        steps = itertools.count()
+        return lambda o, t: nn.functional.mse_loss(o, t) * (math.nan if next(steps) >= bad_after else 1)
+
+    model = linear()
+    result = run(model, loss=loss_of(20))  # 8 steps an epoch
+    assert result.diverged
+    assert len(result.history) == 3
+    assert result.best.number == 2, "NaN is never better"
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+    assert not run(linear()).diverged
+
+
+def test_measures_time_and_memory() -> None:
+    small, large = (run(linear(), replace(CONFIG, batch_size=size)) for size in (8, 64))
+    parameters = 9 * 4
+    for result in (small, large):
+        assert 0 < result.step_share <= 1
+        assert 0 < result.seconds_per_epoch <= max(e.seconds for e in result.history)
+        assert all(0 < e.step_seconds < e.seconds for e in result.history)
+    # Parameters, gradients, two moments of Adam and the batch of 8 numbers and a target per example, at least.
+    assert small.peak_bytes > 4 * parameters + 8 * 9 * 4
+    assert large.peak_bytes - small.peak_bytes > 56 * 9 * 4
+
+
+def test_peak_memory_is_that_of_known_tensors() -> None:
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+
+        def forward(self, batch: dict[str, list[Tensor]]) -> Tensor:
+            wide = self.weight * torch.ones(2**20)  # 4 MiB twice: the ones, which backward needs, and the product
+            return wide.sum() + batch["all"][0][:, 0]
+
+    result = run(Wide(), replace(CONFIG, epochs=1))
+    assert result.peak_bytes == pytest.approx(8 * 2**20, rel=0.01)
+
+
+def test_measuring_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other = linear(), linear()
+    run(model)
+    monkeypatch.setattr("nfn_monomial.benchmarks.training.step_memory", lambda *_: 0)
+    run(other)
+    for first, second in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_warm_up_and_clipping_and_decay() -> None:
+    def moved(config: TrainConfig) -> float:
+        model = linear()
+        before = [p.detach().clone() for p in model.parameters()]
+        run(model, config)
+        return sum(float((p.detach() - b).abs().sum()) for p, b in zip(model.parameters(), before, strict=True))
+
+    one = replace(CONFIG, epochs=1, batch_size=64)  # a single step, whose size Adam makes the learning rate
+    assert moved(one) == pytest.approx(9 * 1e-2, rel=1e-3)
+    assert moved(replace(one, warmup_steps=9)) == pytest.approx(9 * 1e-3, rel=1e-3)
+    assert moved(replace(one, clip_norm=1e-12)) < 1e-3, "gradients of 1e-12 are small beside Adam's epsilon"
+    assert moved(replace(one, weight_decay=0.5)) != moved(one)
+
+
+def test_features_are_batchable() -> None:
+    space = WeightSpace.mlp([2, 4, 1], "relu")
+    features = space.pack(random_networks(space, 7, generator=torch.Generator().manual_seed(0)))
+    data = Data(features, torch.arange(7.0))
+    part = data.take(torch.tensor([5, 2]))
+    assert len(data) == 7
+    assert len(part.inputs) == 2
+    for whole, taken in zip(features.tensors, part.inputs.tensors, strict=True):
+        assert torch.equal(whole[[5, 2]], taken)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 100])
+def test_predict_in_parts(batch_size: int) -> None:
+    model = linear(dropout=0.5).train()
+    data = toy(11)
+    with torch.no_grad():
+        expected = model.eval()(data.inputs)
+    torch.testing.assert_close(predict(model.train(), data.inputs, batch_size), expected)
+
+
+def test_predict_of_several_outputs() -> None:
+    class Pair(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"twice": 2 * x, "half": x / 2}
+
+    x = torch.arange(5.0)
+    found = predict(Pair(), x, batch_size=2)
+    assert torch.equal(found["twice"], 2 * x)
+    assert torch.equal(found["half"], x / 2)
+
+
+def test_double_precision() -> None:
+    model = linear().double()
+    data = toy()
+    wide = Data({"all": [data.inputs["all"][0].double()]}, data.targets.double())
+    given = {"loss": nn.functional.mse_loss, "metrics": negative_error, "select": "score", "seed": 0}
+    result = fit(model, wide, wide, replace(CONFIG, precision="64-true"), **given)  # type: ignore[arg-type]
+    assert result.history[-1].train_loss < result.history[0].train_loss
+    assert next(model.parameters()).dtype == torch.float64
+
+
+def test_seeds_of_different_parts_differ() -> None:
+    seeds = {derive_seed(*parts) for parts in ((0,), (1,), (0, "a"), (0, "b"), ("0",), (0, 1), (1, 0))}
+    assert len(seeds) == 7
+    assert derive_seed(3, "x") == derive_seed(3, "x")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0, but must be at least 1"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"patience": 0}, "patience is 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0, but must be positive"),
+        ({"learning_rate": math.nan}, "learning_rate is nan"),
+        ({"clip_norm": -1.0}, "clip_norm is -1.0"),
+    ],
+)
+def test_configurations_that_make_no_sense(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **change)  # type: ignore[arg-type]
+
+
+def test_no_such_device() -> None:
+    with pytest.raises(ValueError, match="device 'cuda:99' is not there"):
+        make_fabric(replace(CONFIG, device="cuda:99"))
+    with pytest.raises(ValueError, match="device 'gpu' is unknown; use cpu, cuda or cuda:N"):
+        make_fabric(replace(CONFIG, device="gpu"))
+
+
+def test_empty_data() -> None:
+    with pytest.raises(ValueError, match="0 training and 8 validation examples"):
+        fit(
+            linear(), toy(0), toy(8), CONFIG,
+            loss=nn.functional.mse_loss, metrics=negative_error, select="score", seed=0,
+        )  # fmt: skip
