@@ -22,7 +22,7 @@ from .models import model_names
 from .predict import DEFAULT_MODELS, PredictConfig, Progress, predict_generalization
 from .report import rich_tables, summarise, write_report
 from .runs import RunStore
-from .training import TrainConfig
+from .training import TrainConfig, make_fabric
 from .zoo_files import check_folder, read_metrics
 from .zoo_format import load_zoo
 from .zoo_make import ZooConfig, make_zoo, progress_bar
@@ -246,6 +246,34 @@ def bench_layers(
     for path in layer_speed.write(timings, out, device):
         console.print(f"written: {path}", highlight=False)
     console.print(Markdown(layer_speed.as_markdown(timings)))
+
+
+@bench_app.command("layers")
+@_user_errors
+def bench_layers_command(
+    batches: Annotated[str, typer.Option(help="Comma-separated numbers of networks.")] = "8,64,512",
+    channels: Annotated[int, typer.Option(min=1, help="Channels in and out.")] = 16,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed repetitions; the table shows medians.")] = 20,
+    out: Out = Path("results/layers"),
+    device: Device = "cpu",
+) -> None:
+    """Time one layer, and a stack of three, against nfn's layers and the matrix products that no layer can avoid.
+
+    On the Small CNN Zoo's network and the SIREN 2-32-32-1, forward and forward + backward; contenders take turns, so
+    the ratios are of one run. Use an idle machine. Writes `layers.md` and `layers.json`.
+
+    Example: `nfn-monomial bench layers --batches 64 --repeats 50`
+    """
+    from .layer_speed import bench_layers, write
+
+    make_fabric(TrainConfig(device=device))  # raises if there is no such device
+    with console.status("timing") as status:
+        timings = bench_layers(
+            [int(n) for n in _numbers(batches)], channels, repeats, device, lambda text: status.update(f"timing {text}")
+        )
+    record, table = write(timings, out, device)
+    console.print(Markdown(table.read_text(encoding="utf-8")))
+    console.print(f"Table: {table}\nData:  {record}", highlight=False)
 
 
 def _make(out: Path, config: ZooConfig, overwrite: bool, device: str) -> None:
