@@ -192,8 +192,8 @@ def rich_tables(rows: Sequence[Row]) -> list[Table]:
         second = [i for i in range(len(header)) if i in (0, 2) or i not in first]
         for chosen, heading, caption in ((first, title(group), None), (second, None, "\n".join(notes(group)))):
             table = Table(
-                title=heading, caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left",
-                caption_justify="left", title_style="bold",
+                title=heading, caption=caption, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
+                title_justify="left", caption_justify="left", title_style="bold",
             )  # fmt: skip
             for i in chosen:
                 text = i < 3

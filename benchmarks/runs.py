@@ -38,8 +38,9 @@ PACKAGES = ("nfn-monomial", "torch", "nfn", "lightning-fabric", "numpy", "scipy"
 class RunSettings:
     """All that determines the result of one run.
 
-    ``scales``: upper bounds of the scales of the transformed test sets. ``augment_scale``: that of the augmented
-    train set, None for all of ``scales`` mixed. ``data``: fingerprint of the networks. ``version``: of this package.
+    ``scales``: upper bounds of the scales of the moved test sets. ``augment_scale``: that of the augmented train
+    set, None for all of ``scales`` mixed, and where it does not matter. ``data``: fingerprint of the networks.
+    ``version``: of this package.
     """
 
     activation: str

@@ -116,7 +116,9 @@ def test_lost_predictions_and_divergence_are_mentioned() -> None:
 @pytest.mark.parametrize("width", [80, 160])
 def test_terminal_table_holds_all_numbers(width: int) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
-    for table in rich_tables(summarise(all_runs())):
+    worst = [replace(run, seconds_per_epoch=1234.5, parameters=123_456_789) for run in all_runs()]
+    for table in rich_tables(summarise(worst)):
+        assert console.measure(table).minimum <= width, "or columns are cut off"
         console.print(table)
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
