@@ -135,7 +135,9 @@ def make_fabric(config: TrainConfig) -> Fabric:
             "devices; use cpu"
         )
     devices: Any = 1 if device.index is None or device.type == "cpu" else [device.index]
-    return Fabric(accelerator=device.type, devices=devices, precision=config.precision)
+    fabric = Fabric(accelerator=device.type, devices=devices, precision=config.precision)
+    fabric.launch()  # makes a GPU the current one
+    return fabric
 
 
 def fit(

@@ -121,7 +121,7 @@ class Canonicalize(nn.Module):
 
     A positive scaling keeps signs, so ``norm`` keeps more information than the paper's ``square`` does. Both are
     exact at any scale of ``x`` (it is divided by its largest entry first, no epsilon), map 0 to 0 and have finite
-    gradients there. Uncharged fields get the affine map only.
+    gradients everywhere. Uncharged fields get the affine map only.
 
     Shapes: as the input; the output belongs to ``space.uncharged()``, on which `EquivariantLinear` is HNP.
 
@@ -192,7 +192,9 @@ def _degree_zero(x: Tensor, squared: bool) -> Tensor:
     # The quotient does not depend on the factor taken out first, so no gradient flows through it.
     largest = x.detach().abs().amax(-1, keepdim=True)
     zero = largest == 0
-    x = x / largest.masked_fill(zero, 1)
+    # The gradient is of size 1 / ||x||. Where it could overflow (||x|| below 5e-32 in float32, as of dead neurons under
+    # weight decay), it is taken as 0; the value stays exact.
+    x = torch.where(largest < torch.finfo(x.dtype).max ** (-13 / 16), x.detach(), x) / largest.masked_fill(zero, 1)
     square = x.square()
     total = square.sum(-1, keepdim=True).masked_fill(zero, 1)  # at least 1: the largest entry is 1
     return square / total if squared else x * total.rsqrt()

@@ -92,12 +92,15 @@ def test_canonicalize_is_exact_at_any_scale(symmetry, scale, kind):
 
 
 @pytest.mark.parametrize("kind", ["norm", "square"])
-def test_canonicalize_maps_zero_to_zero_with_finite_gradients(kind):
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [0, 1e-44, 1e-36, 1e-5])
+def test_canonicalize_maps_zero_to_zero_with_finite_gradients_at_and_near_it(kind, dtype, size):
     space = WeightSpace.mlp([2, 3, 1], "relu")
-    tensors = {name: torch.zeros_like(t).requires_grad_() for name, t in random_networks(space).items()}
+    networks = random_networks(space, dtype=dtype)
+    tensors = {name: (t * size).requires_grad_() for name, t in networks.items()}
     out = Canonicalize(space, 1, kind, learnable=False)(space.pack(tensors))
-    assert all(not bool(t.any()) for t in out.tensors)
-    sum(t.sum() for t in out.tensors).backward()
+    assert all(bool(t.any()) == any(bool(x.any()) for x in tensors.values()) for t in out.tensors)
+    sum((3 * t).sum() for t in out.tensors).backward()
     assert all(bool(torch.isfinite(t.grad).all()) for t in tensors.values() if t.grad is not None)
 
 
