@@ -104,8 +104,10 @@ class _Layer(nn.Module):
 class MonomialLinear(_Layer):
     """Every linear map that respects the networks' symmetries, in place of ``HNPLinear``: `EquivariantLinear`.
 
-    With ``symmetry="permutation"`` it is ``HNPLinear``; with ``io_symmetry="permutation"`` too, ``NPLinear``. It takes
-    the features of `MonomialCanonicalize` with ``symmetry="permutation"``. Any depth, kernels of 1 to 3 dimensions.
+    With ``symmetry="permutation"`` and ``io_symmetry="permutation"`` it has the maps of ``NPLinear``; with the first
+    alone those of ``HNPLinear`` and the ``n_out`` maps from the last hidden bias to the last weight, which nfn 0.1.2
+    lacks. It takes the features of `MonomialCanonicalize` with ``symmetry="permutation"``. Any depth, kernels of 1 to 3
+    dimensions.
 
     Args:
         network_spec: nfn's spec of the networks; unknown sizes are -1, a missing bias is None.
