@@ -15,7 +15,6 @@ import rich.progress
 import torch
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.markup import escape
 
 from .models import model_names
@@ -238,7 +237,7 @@ def bench_layers_command(
 
     Example: `nfn-monomial bench layers --batches 64 --repeats 50`
     """
-    from .layer_speed import bench_layers, write
+    from .layer_speed import bench_layers, rich_tables, write
 
     make_fabric(TrainConfig(device=device))  # raises if there is no such device
     with console.status("timing") as status:
@@ -246,7 +245,9 @@ def bench_layers_command(
             [int(n) for n in _numbers(batches)], channels, repeats, device, lambda text: status.update(f"timing {text}")
         )
     record, table = write(timings, out, device)
-    console.print(Markdown(table.read_text(encoding="utf-8")))
+    console.print("Medians of forward, and of forward + backward (both); their ratios in the same order.")
+    for shown in rich_tables(timings):
+        console.print(shown)
     console.print(f"Table: {table}\nData:  {record}", highlight=False)
 
 

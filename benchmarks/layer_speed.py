@@ -15,6 +15,8 @@ from pathlib import Path
 import torch
 from nfn.common import NetworkSpec, WeightSpaceFeatures, network_spec_from_wsfeat
 from nfn.layers import HNPLinear, NPLinear, TupleOp
+from rich import box
+from rich.table import Table
 from torch import Tensor, nn
 
 from nfn_monomial import EquivariantLinear, PointwiseActivation, WeightSpace
@@ -159,6 +161,14 @@ def _clock(call: Callable[[], object], device: str) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
+def _ratios(t: Timing, timings: Sequence[Timing]) -> tuple[list[str], list[str]]:
+    """Forward and forward + backward: times the bare GEMMs (empty where there are none), and faster than HNPLinear."""
+    peers = {p.contender: p for p in timings if (p.network, p.batch, p.what) == (t.network, t.batch, t.what)}
+    floor, hnp = peers.get(GEMM), peers[HNP]
+    over = [f"{floor.ratio(t, forward):.2f}x" if floor else "" for forward in (True, False)]
+    return over, [f"{t.ratio(hnp, forward):.1f}x" for forward in (True, False)]
+
+
 def as_markdown(timings: Sequence[Timing]) -> str:
     """A table of medians, and of ratios to the bare GEMMs and to HNPLinear of the same setting."""
     lines = [
@@ -167,15 +177,27 @@ def as_markdown(timings: Sequence[Timing]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for t in timings:
-        peers = {p.contender: p for p in timings if (p.network, p.batch, p.what) == (t.network, t.batch, t.what)}
-        floor, hnp = peers.get(GEMM), peers[HNP]
-        over = f"{floor.ratio(t, True):.2f}x, {floor.ratio(t, False):.2f}x" if floor else ""
-        faster = f"{t.ratio(hnp, True):.1f}x, {t.ratio(hnp, False):.1f}x"
+        over, faster = _ratios(t, timings)
         lines.append(
             f"| {t.network} | {t.batch} | {t.what} | {t.contender} | {t.forward_ms:.2f} | {t.both_ms:.2f} "
-            f"| {over} | {faster} |"
+            f"| {', '.join(filter(None, over))} | {', '.join(faster)} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def rich_tables(timings: Sequence[Timing]) -> list[Table]:
+    """One table a setting, narrow enough for a terminal."""
+    tables: dict[str, Table] = {}
+    for t in timings:
+        name = f"{t.network}, batch {t.batch}, {t.what}"
+        if name not in tables:
+            tables[name] = Table(title=name, box=box.SIMPLE_HEAD, title_justify="left")
+            for i, column in enumerate(("layer", "fwd ms", "both ms", "/ GEMMs", "", "vs HNP", "")):
+                tables[name].add_column(column, justify="right" if i else "left", no_wrap=True)
+        over, faster = _ratios(t, timings)
+        contender = t.contender.split(" (")[0]
+        tables[name].add_row(contender, f"{t.forward_ms:.2f}", f"{t.both_ms:.2f}", *over, *faster)
+    return list(tables.values())
 
 
 def write(timings: Sequence[Timing], out: Path, device: str) -> tuple[Path, Path]:
