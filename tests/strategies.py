@@ -36,9 +36,16 @@ def cnns(draw, max_depth=5):
     )
 
 
+@st.composite
+def input_first(draw):
+    """Kernels as other frameworks store them: spatial dimensions and inputs first, outputs last."""
+    space = draw(st.one_of(mlps(), cnns()))
+    return WeightSpace(space.nodes, {name: dims[::-1] for name, dims in space.parameters.items()})
+
+
 def spaces(**kwargs):
-    """Feed-forward networks of depth 1 to 5, dense and convolutional, every symmetry, mixed."""
-    return st.one_of(mlps(**kwargs), cnns())
+    """Feed-forward networks of depth 1 to 5, dense and convolutional, every symmetry, inputs or outputs first."""
+    return st.one_of(mlps(**kwargs), cnns(), input_first())
 
 
 @st.composite

@@ -7,10 +7,11 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import recurrent, spaces
+from strategies import HIDDEN, recurrent, spaces
 from torch import nn
 
 from nfn_monomial import (
+    Axis,
     Canonicalize,
     EquivariantLinear,
     EquivariantNFN,
@@ -19,6 +20,7 @@ from nfn_monomial import (
     MonomialNFN,
     PointwiseActivation,
     WeightSpace,
+    count_terms,
 )
 from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
 
@@ -32,6 +34,19 @@ seeds = st.integers(0, 10**6)
 def test_linear(space, c_in, c_out, io, bias, seed):
     torch.manual_seed(seed)
     layer = EquivariantLinear(space, c_in, c_out, io=io, bias=bias).double()
+    assert_equivariant(layer, space, batch=2, trials=1, seed=seed)
+
+
+charges = st.lists(st.integers(-1, 2), min_size=1, max_size=3)
+
+
+@given(st.sampled_from(HIDDEN), charges, charges, seeds)
+def test_linear_between_tensors_with_up_to_three_axes_on_one_node(symmetry, source, target, seed):
+    torch.manual_seed(seed)
+    space = WeightSpace.mlp([1, 4, 1], symmetry)
+    in_types, out_types = ([tuple(Axis("h1", q) for q in charges)] for charges in (source, target))
+    assume(sum(count_terms(*(dict.fromkeys(t, 1) for t in (in_types, out_types)), {"h1": space.nodes["h1"].symmetry})))
+    layer = EquivariantLinear(space, 1, 2, in_types=in_types, out_types=out_types).double()
     assert_equivariant(layer, space, batch=2, trials=1, seed=seed)
 
 

@@ -115,7 +115,7 @@ def sequentials(draw):
     """Random Sequential CNNs and MLPs with an input, every layer kind that is supported."""
     ndim, bias = draw(st.sampled_from([0, 1, 2, 3])), st.booleans()
     activation = st.sampled_from([nn.ReLU, nn.Tanh, nn.GELU, nn.Softsign, nn.LeakyReLU, nn.Identity])
-    size, channels, layers = 6 - ndim, draw(st.integers(1, 3)), []
+    size, channels, layers = 7 - ndim, draw(st.integers(1, 3)), []
     shape = (channels, *[size] * ndim)
     for _ in range(draw(st.integers(1, 3)) if ndim else 0):
         out = draw(st.integers(1, 4))
