@@ -43,9 +43,14 @@ def input_first(draw):
     return WeightSpace(space.nodes, {name: dims[::-1] for name, dims in space.parameters.items()})
 
 
-def spaces(**kwargs):
-    """Feed-forward networks of depth 1 to 5, dense and convolutional, every symmetry, inputs or outputs first."""
-    return st.one_of(mlps(**kwargs), cnns(), input_first())
+def spaces():
+    """Feed-forward networks of depth 1 to 5, dense and convolutional, every symmetry, mixed, as torch stores them."""
+    return st.one_of(mlps(), cnns())
+
+
+def any_spaces():
+    """The same in any order of dimensions, and recurrent cells."""
+    return st.one_of(mlps(), cnns(), input_first(), recurrent())
 
 
 @st.composite

@@ -114,6 +114,8 @@ def test_a_whole_stack_is_invariant(space, seed):
     ]
     stack = MonomialStack(spec, *layers).double()
     inputs = random_networks(space, 8, 1, generator=torch.Generator().manual_seed(seed))
+    # One neuron and no bias leave nothing that the group does not move: the answer is the same for all such networks.
+    assume(float(stack(from_tensors(inputs)).detach().std(0).max()) > 1e-4)
     assert_invariant(lambda tensors: stack(from_tensors(tensors)), space, inputs=inputs, trials=1, rtol=1e-8, seed=seed)
     separate = nn.Sequential(*layers)
     assert torch.equal(separate(from_tensors(inputs)), stack(from_tensors(inputs)))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import HIDDEN, recurrent, spaces
+from strategies import HIDDEN, any_spaces
 from torch import nn
 
 from nfn_monomial import (
@@ -28,9 +28,7 @@ channels = st.integers(1, 3)
 seeds = st.integers(0, 10**6)
 
 
-@given(
-    st.one_of(spaces(), recurrent()), channels, channels, st.sampled_from(["full", "factored"]), st.booleans(), seeds
-)
+@given(any_spaces(), channels, channels, st.sampled_from(["full", "factored"]), st.booleans(), seeds)
 def test_linear(space, c_in, c_out, io, bias, seed):
     torch.manual_seed(seed)
     layer = EquivariantLinear(space, c_in, c_out, io=io, bias=bias).double()
@@ -50,20 +48,20 @@ def test_linear_between_tensors_with_up_to_three_axes_on_one_node(symmetry, sour
     assert_equivariant(layer, space, batch=2, trials=1, seed=seed)
 
 
-@given(spaces(), channels, channels, seeds)
+@given(any_spaces(), channels, channels, seeds)
 def test_linear_after_canonicalisation_is_permutation_equivariant(space, c_in, c_out, seed):
     torch.manual_seed(seed)
     layer = EquivariantLinear(space.uncharged(), c_in, c_out).double()
     assert_equivariant(layer, space, batch=2, trials=1, seed=seed)
 
 
-@given(st.one_of(spaces(), recurrent()), channels, seeds)
+@given(any_spaces(), channels, seeds)
 def test_automatic_activation(space, c, seed):
     networks = space.pack(random_networks(space, 8, c, generator=torch.Generator().manual_seed(seed)))
     assert_equivariant(PointwiseActivation(space, "auto"), space, inputs=networks, trials=1, seed=seed)
 
 
-@given(st.one_of(spaces(), recurrent()), channels, st.sampled_from(["norm", "square"]), st.booleans(), seeds)
+@given(any_spaces(), channels, st.sampled_from(["norm", "square"]), st.booleans(), seeds)
 def test_canonicalize(space, c, kind, learnable, seed):
     layer = Canonicalize(space, c, kind, learnable).double()
     for p in layer.parameters():
@@ -71,12 +69,12 @@ def test_canonicalize(space, c, kind, learnable, seed):
     assert_equivariant(layer, space, trials=1, seed=seed)
 
 
-@given(spaces(), channels, st.sampled_from(["mean", "sum"]), seeds)
+@given(any_spaces(), channels, st.sampled_from(["mean", "sum"]), seeds)
 def test_pool(space, c, reduce, seed):
     assert_invariant(InvariantPool(space, c, reduce), space, channels=c, trials=1, seed=seed)
 
 
-@given(spaces(), st.lists(channels, min_size=1, max_size=3), st.sampled_from(["full", "factored"]), seeds)
+@given(any_spaces(), st.lists(channels, min_size=1, max_size=3), st.sampled_from(["full", "factored"]), seeds)
 def test_invariant_network(space, widths, io, seed):
     torch.manual_seed(seed)
     model = MonomialNFN(space, widths, hidden=16, out_features=2, io=io).double()
@@ -85,7 +83,7 @@ def test_invariant_network(space, widths, io, seed):
     assert_invariant(model, space, inputs=networks, trials=1, seed=seed)
 
 
-@given(spaces(), st.lists(channels, max_size=2), seeds)
+@given(any_spaces(), st.lists(channels, max_size=2), seeds)
 def test_equivariant_network(space, widths, seed):
     torch.manual_seed(seed)
     model = EquivariantNFN(space, widths, init_scale=1.0).double()
