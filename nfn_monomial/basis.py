@@ -44,7 +44,7 @@ def contractions(field_type: FieldType, symmetries: Mapping[str, Symmetry]) -> d
     """All ways to contract a field: contracted type -> its contractions.
 
     Contracted types are canonically ordered as the field's own axes are. Where a contracted type has equal axes,
-    each contraction is listed in one order; `terms` adds the others.
+    each contraction is listed in one order; `routes` adds the others.
 
     Args:
         field_type: the field's axes, charges reduced.
