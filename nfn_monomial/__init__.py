@@ -3,35 +3,53 @@
 The core is pure torch. Converters live in ``nfn_monomial.adapters``, experiments in ``nfn_monomial.benchmarks``.
 """
 
-from .basis import count_terms
+from .balance import Balance, balance
+from .basis import BilinearTerm, bilinear_terms, count_bilinear_terms, count_terms
 from .features import Axis, Features, FieldType, Layout
 from .groups import GroupElement, MonomialMatrix
 from .linear import EquivariantLinear
+from .messages import EquivariantNorm, GatedActivation, MessageBlock, MessagePassing
 from .models import EquivariantNFN, MonomialNFN, equivariant_stack
+from .neurons import NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
 from .pointwise import Canonicalize, InvariantPool, PointwiseActivation
 from .symmetry import Symmetry, register_activation, symmetry_of
+from .tensor_product import TensorProduct
 from .weight_space import Node, WeightSpace
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Axis",
+    "Balance",
+    "BilinearTerm",
     "Canonicalize",
     "EquivariantLinear",
     "EquivariantNFN",
+    "EquivariantNorm",
     "Features",
     "FieldType",
+    "GatedActivation",
     "GroupElement",
     "InvariantPool",
     "Layout",
+    "MessageBlock",
+    "MessagePassing",
     "MonomialMatrix",
     "MonomialNFN",
+    "NeuronEmbedding",
+    "NeuronPool",
+    "NeuronReadout",
     "Node",
     "PointwiseActivation",
     "Symmetry",
+    "TensorProduct",
     "WeightSpace",
+    "balance",
+    "bilinear_terms",
+    "count_bilinear_terms",
     "count_terms",
     "equivariant_stack",
+    "neuron_layout",
     "register_activation",
     "symmetry_of",
 ]

@@ -44,16 +44,18 @@ class PointwiseActivation(nn.Module):
         space: the weight space.
         fn: a name, a function or a module whose symmetry is known (see `register_activation`); or ``"auto"``, which
             gives each field the first legal one of relu, tanh, identity.
+        layout: of the features; those of the space's own parameters by default, ``neuron_layout(space).layout`` for
+            neuron features, ``space.layout_of(types)`` for others.
 
     Raises:
         ValueError: if the function is unknown or illegal on a field of the space; the message names the field and a
             legal function.
     """
 
-    def __init__(self, space: WeightSpace, fn: Activation) -> None:
+    def __init__(self, space: WeightSpace, fn: Activation, *, layout: Layout | None = None) -> None:
         super().__init__()
         self.space, self.fn = space, fn
-        self.layout = space.layout
+        self.layout = layout or space.layout
         if isinstance(fn, str) and fn == "auto":
             names = [_LEGAL_DEFAULT[_felt(acting)] for acting in self.layout.acting]
             self._functions = [_FUNCTIONS[name] for name in names]
@@ -74,7 +76,7 @@ class PointwiseActivation(nn.Module):
         """Same layout and shapes as the input."""
         if features.layout is not self.layout:
             raise ValueError(
-                f"PointwiseActivation: found features [{features.layout}], {self.space} has [{self.layout}]"
+                f"PointwiseActivation: found features [{features.layout}], built for [{self.layout}] of {self.space}"
             )
         moved = [fn(x) for fn, x in zip(self._functions, features.tensors, strict=True)]
         return Features(self.layout, tuple(moved))
@@ -198,6 +200,14 @@ def _degree_zero(x: Tensor, squared: bool) -> Tensor:
     square = x.square()
     total = square.sum(-1, keepdim=True).masked_fill(zero, 1)  # at least 1: the largest entry is 1
     return square / total if squared else x * total.rsqrt()
+
+
+def degree_zero(x: Tensor, felt: Symmetry) -> Tensor:
+    """``x`` with what ``felt`` does to it undone: over its last dimension ``x / ||x||`` times the root of the number of
+    entries where scales act, ``|x|`` where signs flip."""
+    if felt.scales:
+        x = _degree_zero(x, squared=False) * x.shape[-1] ** 0.5
+    return x.abs() if felt.flips else x
 
 
 def _merge_plan(

@@ -267,6 +267,21 @@ class WeightSpace:
         label = self._label and self._label.removesuffix(".uncharged()") + ".uncharged()"
         return WeightSpace(self.nodes, neutral, _label=label)
 
+    def restricted(self, symmetry: SymmetryLike) -> WeightSpace:
+        """The same tensors under a smaller group: every node's symmetry intersected with this one.
+
+        ``space.restricted("sign")`` is what is left once scales are fixed (`balance`), ``restricted("permutation")``
+        once signs are, too.
+        """
+        group = Symmetry.coerce(symmetry)
+        if not group.permutes:
+            raise ValueError(
+                f"restricted({group}): hidden neurons cannot be FIXED without sizes; use PERMUTATION or more"
+            )
+        nodes = {name: Node(node.symmetry & group, node.size) for name, node in self.nodes.items()}
+        label = self._label and f"{self._label}.restricted({group})"
+        return WeightSpace(nodes, self.parameters, _label=label)
+
     # -- layout ---------------------------------------------------------------------------------------------------
 
     def layout_of(self, types: Mapping[FieldType, int] | Iterable[FieldType]) -> Layout:

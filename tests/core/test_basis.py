@@ -4,39 +4,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import basis_features, flat, invariant_dimension, known_sizes
 from strategies import mlps, recurrent
 
 from nfn_monomial import Axis, EquivariantLinear, Features, Layout, Symmetry, WeightSpace, count_terms
 
 
-def basis_features(layout: Layout, sizes: dict[str, int]) -> Features:
-    """The identity matrix as a batch: one network for each coordinate of the fields, c = 1."""
-    shapes = [(*(sizes[a.node] for a in t), m) for t, m in zip(layout.types, layout.multiplicities, strict=True)]
-    lengths = [torch.Size(s).numel() for s in shapes]
-    columns = torch.eye(sum(lengths), dtype=torch.float64).split(lengths, 1)
-    return Features(layout, tuple(c.reshape(-1, *s) for c, s in zip(columns, shapes, strict=True)))
-
-
-def flat(features: Features) -> torch.Tensor:
-    return torch.cat([x.flatten(1) for x in features.tensors], 1)
-
-
 def oracle_dimensions(space, source: Layout, target: Layout, sizes) -> tuple[int, int]:
     """Dimensions of the spaces of A with rho'(g) A = A rho(g) and of b with rho'(g) b = b, over random g."""
-    x, y = basis_features(source, sizes), basis_features(target, sizes)
-    n, m = len(x), len(y)
-    gram, gram_affine = torch.zeros(n * m, n * m, dtype=torch.float64), torch.zeros(m, m, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(1)
-    eye = [torch.eye(k, dtype=torch.float64) for k in (n, m)]
-    for _ in range(12):  # enough to generate the whole group: independent on every node
-        g = space.sample(sizes=sizes, scale_range=(0.7, 1.4), generator=generator)
-        rho, rho_out = (flat(g.act(z)).T.contiguous() for z in (x, y))
-        commutator = torch.kron(rho_out, eye[0]) - torch.kron(eye[1], rho.T.contiguous())
-        gram += commutator.T @ commutator
-        gram_affine += (rho_out - eye[1]).T @ (rho_out - eye[1])
-    return tuple(
-        int((torch.linalg.eigvalsh(s) < 1e-9 * max(1.0, float(s.abs().max()))).sum()) for s in (gram, gram_affine)
-    )
+    return tuple(invariant_dimension(space, inputs, target, sizes) for inputs in ([source], []))
 
 
 def oracle_unreached(space, source: Layout, target: Layout) -> bool:
@@ -60,10 +36,6 @@ def layer_ranks(layer: EquivariantLinear, sizes, masks=None) -> tuple[int, int]:
     constants = maps[:, -1]
     linear = (maps[:, :-1] - constants[:, None]).flatten(1)
     return int(torch.linalg.matrix_rank(linear)), int(torch.linalg.matrix_rank(constants))
-
-
-def known_sizes(space):
-    return {name: node.size for name, node in space.nodes.items()}
 
 
 DESIGN_TABLE = [

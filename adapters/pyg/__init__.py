@@ -1,0 +1,80 @@
+"""Networks as ``torch_geometric`` graphs, and back.
+
+A network is one graph: a node for every neuron or channel of every node set of its `WeightSpace`, inputs and outputs
+included, node sets in the space's order; an edge for every pair of neurons that a weight connects. Of a single network
+with ``N`` nodes, ``E`` edges, ``L`` layers and ``C`` channels (a ``torch_geometric.data.Data``; of a ``Batch``, the
+same with networks one after the other):
+
+===============  =============  ======================================================================================
+``x``            ``(N, C)``     biases, charge +1; 0 where a node has none
+``edge_index``   ``(2, E)``     directed k -> j: source = column neuron of the weight, target = row neuron
+``edge_attr``    ``(E, K C)``   the kernel, flattened row-major, channels run fastest; charge +1 at j and -1 at k
+``edge_layer``   ``(E,)``       number of the weight, ``0 .. L - 1``
+``symmetry``     ``(N,)``       value of the node's `Symmetry`: its group, 0 where it is FIXED
+``layer``        ``(N,)``       number of the node set, 0 = inputs, ``L`` = outputs
+``neuron``       ``(N,)``       number within the node set
+``depth``        ``(N,)``       ``L``, so that layers can be told from the end in a batch
+``has_bias``     ``(N,)``       whether ``x`` is a parameter of the network
+``kernel``       ``(1, D)``     the shape ``K`` that kernels are padded to; one row a graph
+===============  =============  ======================================================================================
+
+So the group acts as ``x_j -> d_j x_j`` and ``edge_attr_jk -> d_j / d_k edge_attr_jk`` with one scale a node, and
+permutes neurons within a layer (`GraphElement`). Edges are ordered by weight, then target, then source: those of a
+weight in a batch of one architecture are a dense ``(B, rows, columns, K, C)``. Kernels are zero-padded to
+``kernel``, in its middle (a linear layer's single entry in the centre of a 5 x 5 one); columns that a flatten folded
+have one entry a position, padded at the end. Networks of one batch need one kernel and one ``C``; `to_graphs` sees to
+it, and `common_kernel` gives the kernel for graphs made apart.
+
+Only chains have graphs: every weight leads from a node set to the next. `check_graph` is what layers call on their
+input, and documents what they refuse. With transforms and layers of ``torch_geometric``:
+
+- ``DataLoader``, ``Batch.from_data_list``, ``to_data_list``, indexing, ``to(device)`` and transforms of ``x`` or
+  ``edge_attr`` work; node and edge order may change, `from_graph` restores it.
+- ``ToUndirected`` gives every edge a reverse one with the same ``edge_attr`` and sorts them (nothing is added up, for
+  no edge has a reverse one before). A reverse edge would need the inverse charges, so layers that respect the
+  symmetries and `from_graph` refuse the result; it is for layers that know none, behind a canonical form. The same
+  goes for ``AddSelfLoops``.
+- Neurons without edges are nodes like any other for layers; `from_graph` needs every edge, zeros included.
+"""
+
+from .checks import check_graph
+from .conv import MonomialCanonicalize, MonomialConv, MonomialGate, MonomialNorm, layer_groups
+from .convert import FromGraph, ToGraph, from_graph, from_graphs, to_graph, to_graphs
+from .group import (
+    BalanceGraph,
+    GraphElement,
+    act,
+    assert_graph_equivariant,
+    assert_graph_invariant,
+    graph_element,
+    random_graph_element,
+)
+from .layout import common_kernel
+from .models import MonomialBlock, MonomialEmbedding, MonomialGNN, MonomialPool
+
+__all__ = [
+    "BalanceGraph",
+    "FromGraph",
+    "GraphElement",
+    "MonomialBlock",
+    "MonomialCanonicalize",
+    "MonomialConv",
+    "MonomialEmbedding",
+    "MonomialGNN",
+    "MonomialGate",
+    "MonomialNorm",
+    "MonomialPool",
+    "ToGraph",
+    "act",
+    "assert_graph_equivariant",
+    "assert_graph_invariant",
+    "check_graph",
+    "common_kernel",
+    "from_graph",
+    "from_graphs",
+    "graph_element",
+    "layer_groups",
+    "random_graph_element",
+    "to_graph",
+    "to_graphs",
+]

@@ -1,0 +1,242 @@
+"""The symmetry group on graphs, also on batches of different architectures, and checks of graph layers against it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.transforms import BaseTransform
+
+from nfn_monomial import GroupElement, Symmetry, WeightSpace
+from nfn_monomial.balance import balance
+
+from .checks import check_graph, graph_ids
+from .convert import from_graph
+from .places import GraphView, places
+
+_RTOL = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GraphElement:
+    """One group element for each network of a batch of graphs: a scale for every node, and where each one moves.
+
+    Args:
+        scale: ``d (N,)``, nonzero, in float64; at the places that neurons move to.
+        permutation: ``pi (N,)``: the neuron at node ``k`` moves to node ``pi(k)`` of the same graph and layer.
+    """
+
+    scale: Tensor
+    permutation: Tensor
+
+    def inverse(self) -> GraphElement:
+        """The inverse element."""
+        return GraphElement(1 / self.scale[self.permutation], self.permutation.argsort())
+
+    def act(self, graph: Any) -> Any:
+        """``x_j -> d_j x_{pi^-1(j)}`` and ``edge_attr_jk -> d_j / d_k edge_attr_{pi^-1(j) pi^-1(k)}``.
+
+        The networks' action (paper Def. 4.2) on their graphs: neurons move with their values, nodes stay where they
+        are, and so do all attributes but ``x`` and ``edge_attr``. What a node's ``symmetry`` does not allow is left
+        out: on a canonicalised graph, whose nodes are only permuted, scales do nothing.
+
+        Args:
+            graph: with the nodes that the element was made for; ``x`` and ``edge_attr`` of any width.
+
+        Returns:
+            A new graph; the input is not written to. Of graphs that lack edges, edges move as well.
+
+        Raises:
+            ValueError: if the element moves a neuron to another graph or layer, or one that is FIXED.
+        """
+        check_graph(graph, "GraphElement.act")
+        ids, _ = graph_ids(graph)
+        n, moved = len(ids), self.permutation
+        if len(moved) != n:
+            raise ValueError(f"GraphElement of {len(moved)} nodes on a graph of {n}: make one for this graph")
+        stays = (ids[moved] == ids) & (graph.layer[moved] == graph.layer)
+        stays &= (graph.symmetry > 0) | (moved == torch.arange(n, device=moved.device))
+        if not bool(stays.all()):
+            raise ValueError(
+                "GraphElement moves a FIXED neuron, or one to another graph or layer: make one for this graph"
+            )
+        size = torch.where(graph.symmetry & 4 > 0, self.scale.abs(), 1.0)
+        scale = torch.where(graph.symmetry & 2 > 0, size * self.scale.sign(), size)
+        source, target = moved[graph.edge_index]
+        edges = graph.edge_attr * scale.to(graph.edge_attr)[target, None]
+        edges = edges * scale.pow(-1).to(edges)[source, None]
+        # Edges keep their places too: the r-th by (target, source) takes the values that are r-th after the move.
+        now, then = (graph.edge_index[1] * n + graph.edge_index[0]).argsort(), (target * n + source).argsort()
+        order = then[now.argsort()]
+        out = copy.copy(graph)
+        out.x = scale.to(graph.x)[:, None] * graph.x[moved.argsort()]
+        out.edge_index, out.edge_attr = torch.stack([source, target])[:, order], edges[order]
+        out.edge_layer = graph.edge_layer[order]
+        return out
+
+
+def graph_element(element: GroupElement, graph: Any) -> GraphElement:
+    """A weight space's group element, single or one per network, as it acts on graphs of that space.
+
+    Raises:
+        ValueError: if the graph is not of the element's space, or its sizes or number of networks differ.
+    """
+    check_graph(graph, "graph_element")
+    view = GraphView.of(graph)
+    chain, sizes, slot = places(view, element.space)
+    scales, targets, start = [], [], 0
+    for name, n in zip(chain.nodes, sizes, strict=True):
+        matrix = element.matrices.get(name)
+        scale, permutation = torch.ones(n, dtype=torch.float64, device=slot.device), torch.arange(n, device=slot.device)
+        if matrix is not None:
+            if matrix.size != n or matrix.batch not in (None, view.networks):
+                raise ValueError(
+                    f"{matrix} of node set {name!r} cannot act on {view.networks} graphs with {n} neurons there"
+                )
+            scale, permutation = matrix.scale.to(slot.device, torch.float64), matrix.permutation.to(slot.device)
+        scales.append(scale.expand(view.networks, n))
+        targets.append(start + permutation.expand(view.networks, n))
+        start += n
+    first = start * torch.arange(view.networks, device=slot.device)[:, None]
+    node = slot.argsort()  # slot -> node
+    target_slot = (first + torch.cat(targets, 1)).flatten()
+    return GraphElement(torch.cat(scales, 1).flatten()[slot], node[target_slot[slot]])
+
+
+def random_graph_element(graph: Any, *, generator: torch.Generator | None = None) -> GraphElement:
+    """A random element of every network's own group, read off the graph's ``symmetry`` and ``layer``.
+
+    Never the identity: where neurons may be permuted they are moved in one random cycle a layer, scales are log-normal,
+    and of two or more signs both occur. FIXED nodes stay as they are.
+
+    Args:
+        graph: any graph or batch of networks.
+        generator: source of randomness, on the CPU.
+    """
+    check_graph(graph, "random_graph_element")
+    ids, _ = graph_ids(graph)
+    ids, layer, symmetry = ids.cpu(), graph.layer.cpu(), graph.symmetry.cpu()
+    n = len(ids)
+    group = ids * (int(layer.max()) + 1) + layer
+    shuffled = torch.randperm(n, generator=generator)
+    order = shuffled[group[shuffled].argsort(stable=True)]  # by group, at random within
+    rows = group[order]
+    size = torch.bincount(rows)[rows]
+    rank = torch.arange(n) - torch.searchsorted(rows, rows)
+    following = order[torch.where(rank + 1 < size, torch.arange(n) + 1, torch.arange(n) - rank)]
+    sign = 1.0 - 2.0 * torch.randint(2, (n,), generator=generator)
+    sign = torch.where(rank == 0, -1.0, torch.where(rank == 1, 1.0, sign)).double()
+    size_of = torch.randn(n, dtype=torch.float64, generator=generator).exp()
+    permutation = torch.empty_like(order).scatter(0, order, following)
+    permutation = torch.where(symmetry > 0, permutation, torch.arange(n))
+    scale = torch.ones_like(size_of).scatter(0, order, sign)
+    scale = torch.where(symmetry & 2 > 0, scale, 1.0) * torch.where(symmetry & 4 > 0, size_of, 1.0)
+    return GraphElement(scale.to(graph.x.device), permutation.to(graph.x.device))
+
+
+def act(graph: Any, element: GroupElement | GraphElement) -> Any:
+    """``element`` on a graph or a batch of graphs: ``act(to_graph(tensors), g) = to_graph(g.act(tensors))``.
+
+    Args:
+        graph: with the attributes of `to_graph`.
+        element: of the graphs' weight space, single or one per network; or made for these graphs, see `GraphElement`.
+
+    Raises:
+        ValueError: see `graph_element` and `GraphElement.act`.
+    """
+    return (graph_element(element, graph) if isinstance(element, GroupElement) else element).act(graph)
+
+
+class BalanceGraph(BaseTransform):  # type: ignore[misc]  # torch_geometric is not typed
+    """`balance` as a ``torch_geometric`` transform: the canonical graph, of which only permutations are left.
+
+    ``x`` and ``edge_attr`` become those of the balanced network, and ``symmetry`` what is left of each node's group:
+    PERMUTATION (without ``signs`` or ``scales``: what they leave). So any graph layer behind keeps the symmetries, and
+    `from_graph` reads the result with ``space.restricted("permutation")``. Networks of different architectures are
+    balanced before they become graphs.
+
+    Args:
+        space: the weight space of the graphs that come in.
+        scales: whether to fix scales.
+        signs: whether to fix signs.
+    """
+
+    def __init__(self, space: WeightSpace, *, scales: bool = True, signs: bool = True) -> None:
+        self.space, self.scales, self.signs = space, scales, signs
+
+    def forward(self, data: Any) -> Any:
+        """``Data`` or ``Batch`` -> the same kind of thing; see `from_graph` for errors."""
+        _, element = balance(from_graph(data, self.space), self.space, scales=self.scales, signs=self.signs)
+        out = act(data, element)
+        left = Symmetry.MONOMIAL.value
+        left -= 4 if self.scales else 0
+        left -= 2 if self.signs else 0
+        out.symmetry = data.symmetry & left
+        return out
+
+    def __repr__(self) -> str:
+        return f"BalanceGraph({self.space}, scales={self.scales}, signs={self.signs})"
+
+
+def assert_graph_equivariant(
+    layer: Callable[[Any], Any], graph: Any, *, trials: int = 3, rtol: float | None = None, seed: int = 0
+) -> None:
+    """Assert that ``layer(g graph) = g layer(graph)`` for random g of each network's own group.
+
+    Args:
+        layer: maps a graph to one with the same nodes, with new ``x``, ``edge_attr`` or both.
+        graph: what to try it on, such as a batch of different architectures and activations from `to_graphs`.
+        trials: group elements tried.
+        rtol: largest error of ``g^-1 layer(g graph)``, relative to the largest entry: 1e-10 in float64.
+        seed: of the elements.
+
+    Raises:
+        AssertionError: naming ``x`` or ``edge_attr`` and the error; or if both are zero, which proves nothing.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    expected = layer(graph)
+    if not bool(expected.x.any()) and not bool(expected.edge_attr.any()):
+        raise AssertionError("the layer's output is zero everywhere, which is equivariant but proves nothing")
+    for _ in range(trials):
+        g = random_graph_element(graph, generator=generator)
+        found = g.inverse().act(layer(g.act(graph)))
+        for name in ("x", "edge_attr"):
+            wanted = getattr(expected, name)
+            _judge(getattr(found, name), wanted, wanted.abs().max(), rtol, f"{name} of the output is not equivariant")
+
+
+def assert_graph_invariant(
+    readout: Callable[[Any], Tensor], graph: Any, *, trials: int = 3, rtol: float | None = None, seed: int = 0
+) -> None:
+    """Assert that ``readout(g graph) = readout(graph)``; errors are measured against the spread over the networks.
+
+    Args:
+        readout: maps a batch of graphs to a tensor ``(number of graphs, ...)``.
+        graph: a batch of two networks or more.
+        trials: group elements tried.
+        rtol: largest change, relative to the largest standard deviation over networks: 1e-10 in float64.
+        seed: of the elements.
+
+    Raises:
+        AssertionError: with the error; or if the output is the same for all networks, which proves nothing.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    expected = readout(graph).detach()
+    spread = expected.std(0).max()
+    if not float(spread) > 1e-6 * float(expected.abs().max()):
+        raise AssertionError("the output hardly differs between networks: invariance of a constant proves nothing")
+    for _ in range(trials):
+        found = readout(random_graph_element(graph, generator=generator).act(graph)).detach()
+        _judge(found, expected, spread, rtol, "the output is not invariant")
+
+
+def _judge(found: Tensor, expected: Tensor, scale: Tensor, rtol: float | None, what: str) -> None:
+    limit = _RTOL[expected.dtype] if rtol is None else rtol
+    error = float((found - expected).detach().abs().max())
+    error = error / float(scale) if error else error
+    if not error <= limit:  # NaN is wrong
+        raise AssertionError(f"{what}: off by {error:.1e} (relative; {limit:.0e} allowed)")

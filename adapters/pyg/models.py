@@ -1,0 +1,215 @@
+"""From networks' graphs to invariants and back: an embedding, blocks, readouts, and a whole model for mixed batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.utils import scatter
+
+from nfn_monomial.messages import inverse_root
+
+from .checks import check_graph, graph_ids
+from .conv import _SCALES, MonomialConv, MonomialGate, MonomialNorm, layer_groups
+
+
+class MonomialEmbedding(nn.Module):
+    """A graph's biases and kernels -> streams ``x (N, 3 C)`` and ``edge_attr (E, C)``, equivariantly.
+
+    Biases enter ``out`` linearly, kernels the edges. FIXED inputs and outputs have learned embeddings by their number.
+    ``inv`` starts with the place of the neuron's layer in its network, and with the logarithms of the norms of its
+    incoming and outgoing weights and of its bias, where no scale acts on them (behind `BalanceGraph`, say).
+
+    Args:
+        channels: ``C``.
+        kernel: shape of the graphs' kernels, as given to `to_graph`.
+        inputs: largest number of input neurons.
+        outputs: largest number of output neurons.
+        in_channels: channels of the graphs.
+    """
+
+    def __init__(
+        self, channels: int, kernel: Sequence[int], inputs: int, outputs: int, *, in_channels: int = 1
+    ) -> None:
+        super().__init__()
+        self.channels, self.in_channels, self.entries = channels, in_channels, math.prod(kernel)
+        self.bias = nn.Linear(in_channels, channels, bias=False)
+        self.kernel = nn.Linear(in_channels * self.entries, channels, bias=False)
+        self.inputs, self.outputs = nn.Embedding(inputs, 3 * channels), nn.Embedding(outputs, 3 * channels)
+        self.place = nn.Linear(6, channels)
+
+    def forward(self, graph: Any) -> tuple[Tensor, Tensor]:
+        """A graph with the attributes of `to_graph` -> ``x``, ``edge_attr``.
+
+        Raises:
+            ValueError: see `check_graph`; or if widths or numbers of inputs and outputs are not those it was built for.
+        """
+        check_graph(graph, "MonomialEmbedding")
+        if graph.x.shape[1] != self.in_channels or graph.edge_attr.shape[1] != self.in_channels * self.entries:
+            raise ValueError(
+                f"MonomialEmbedding: x has width {graph.x.shape[1]} and edge_attr {graph.edge_attr.shape[1]}; "
+                f"{self.in_channels} and {self.in_channels} x {self.entries} kernel entries are expected. Was "
+                "to_graph given another kernel=?"
+            )
+        fixed = graph.symmetry == 0
+        first, last = fixed & (graph.layer == 0), fixed & (graph.layer == graph.depth)
+        for name, at, table in (("inputs", first, self.inputs), ("outputs", last, self.outputs)):
+            found = int(graph.neuron.masked_fill(~at, 0).max()) + 1
+            if found > table.num_embeddings:
+                raise ValueError(f"MonomialEmbedding: a network has {found} {name}; built for {table.num_embeddings}")
+        # No group acts on FIXED neurons, so all three streams may start as anything.
+        x = torch.where(first[:, None], self.inputs(graph.neuron.masked_fill(~first, 0)), 0.0)
+        x = x + torch.where(last[:, None], self.outputs(graph.neuron.masked_fill(~last, 0)), 0.0)
+        out, back, inv = x.chunk(3, -1)
+        x = torch.cat([out + self.bias(graph.x), back, inv + self.place(self._places(graph))], -1)
+        return x, self.kernel(graph.edge_attr)
+
+    def _places(self, graph: Any) -> Tensor:
+        """Per node: its layer by depth, from the start and the end, and three log norms: invariants ``(N, 6)``."""
+        source, target = graph.edge_index
+        scaled = graph.symmetry & _SCALES > 0
+        square = graph.edge_attr.square().sum(-1).masked_fill(scaled[source] | scaled[target], 0)
+        n = len(graph.x)
+        norms = [
+            scatter(square, target, 0, n, "sum"),
+            scatter(square, source, 0, n, "sum"),
+            graph.x.square().sum(-1).masked_fill(scaled, 0),
+        ]
+        layer, depth = graph.layer.to(square), graph.depth.to(square)
+        return torch.stack(
+            [layer / depth, 1 / (1 + layer), 1 / (1 + depth - layer), *((s + 1e-6).log() for s in norms)], -1
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, in_channels={self.in_channels}, entries={self.entries}"
+
+
+class MonomialBlock(nn.Module):
+    """`MonomialNorm`, `MonomialConv`, `MonomialGate` and residual connections: the core's `MessageBlock` on graphs.
+
+    Args:
+        channels: of every stream and of the edges.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm, self.conv, self.gate = MonomialNorm(channels), MonomialConv(channels), MonomialGate(channels)
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, symmetry: Tensor, group: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """``x (N, 3 C)`` and ``edge_attr (E, C)`` -> the same; for ``symmetry`` and ``group`` see `MonomialNorm`."""
+        y, e = self.norm(x, edge_index, edge_attr, symmetry, group)
+        dy, de = self.conv(y, edge_index, e)
+        return x + self.gate(y + dy, symmetry), edge_attr + e + de
+
+
+class MonomialPool(nn.Module):
+    """Streams of nodes -> one invariant vector a network.
+
+    Mean and standard deviation of ``inv`` over all hidden neurons, and its mean over inputs and over outputs; or with
+    ``outputs=n`` the outputs one by one, for networks that all have ``n``.
+
+    Args:
+        channels: of every stream.
+        outputs: number of output neurons, where they are to be kept apart.
+
+    Attributes:
+        out_features: length of the vector.
+    """
+
+    def __init__(self, channels: int, outputs: int | None = None) -> None:
+        super().__init__()
+        self.channels, self.outputs = channels, outputs
+        self.out_features = channels * (3 + (outputs or 1))
+
+    def forward(self, x: Tensor, graph: Any) -> Tensor:
+        """``x (N, 3 C)``, and the graph or batch that it belongs to -> ``(B, out_features)``."""
+        inv = x[:, 2 * self.channels :]
+        ids, count = graph_ids(graph)
+        inputs, outputs = graph.layer == 0, graph.layer == graph.depth
+
+        def mean(values: Tensor, of: Tensor) -> Tensor:
+            # Nodes of another kind go to one more graph, which is dropped.
+            averaged: Tensor = scatter(values, torch.where(of, ids, count), 0, count + 1, "mean")[:count]
+            return averaged
+
+        hidden = ~(inputs | outputs)
+        average = mean(inv, hidden)
+        spread = mean((inv - average[ids]).square(), hidden)
+        parts = [average, (spread + 1e-6).sqrt(), mean(inv, inputs)]
+        if self.outputs is None:
+            parts.append(mean(inv, outputs))
+        else:
+            counts = torch.bincount(ids[outputs], minlength=count)
+            if not bool((counts == self.outputs).all()):
+                raise ValueError(
+                    f"MonomialPool(outputs={self.outputs}): networks of {sorted(set(counts.tolist()))} outputs; use "
+                    "outputs=None for networks of different numbers"
+                )
+            at = outputs.nonzero().flatten()
+            at = at[(ids[at] * self.outputs + graph.neuron[at]).argsort()]
+            parts.append(inv[at].view(count, -1))
+        return torch.cat(parts, -1)
+
+    def extra_repr(self) -> str:
+        return f"{self.channels}, outputs={self.outputs}, out_features={self.out_features}"
+
+
+class MonomialGNN(nn.Module):
+    """An invariant network on graphs: embedding, blocks, pool, MLP; for batches of any architectures and activations.
+
+    Every network's own symmetries are respected. Give it graphs whose scales are balanced (`BalanceGraph` with
+    ``signs=False``, or `balance` in front of `to_graphs`) if sizes of weights are to count; scaled neurons are known
+    only up to scale.
+
+    Args:
+        channels: of every stream and of the edges.
+        layers: number of blocks.
+        kernel: shape of the graphs' kernels, as given to `to_graph`.
+        inputs: largest number of input neurons.
+        outputs: largest number of output neurons.
+        hidden: width of the MLP's two hidden layers.
+        out_features: outputs of the MLP.
+        in_channels: channels of the graphs.
+        readout: ``"apart"`` keeps the outputs apart, in networks that all have ``outputs``; ``"mean"`` averages them.
+    """
+
+    def __init__(
+        self,
+        channels: int = 16,
+        layers: int = 4,
+        *,
+        kernel: Sequence[int],
+        inputs: int,
+        outputs: int,
+        hidden: int = 128,
+        out_features: int = 1,
+        in_channels: int = 1,
+        readout: Literal["apart", "mean"] = "mean",
+    ) -> None:
+        super().__init__()
+        if readout not in ("apart", "mean"):
+            raise ValueError(f"readout must be 'apart' or 'mean', found {readout!r}")
+        self.embed = MonomialEmbedding(channels, kernel, inputs, outputs, in_channels=in_channels)
+        self.blocks = nn.ModuleList(MonomialBlock(channels) for _ in range(layers))
+        self.pool = MonomialPool(channels, outputs if readout == "apart" else None)
+        self.head = nn.Sequential(
+            nn.Linear(self.pool.out_features, hidden), nn.SiLU(),
+            nn.Linear(hidden, hidden), nn.SiLU(),
+            nn.Linear(hidden, out_features),
+        )  # fmt: skip
+
+    def forward(self, graph: Any) -> Tensor:
+        """A graph or batch with the attributes of `to_graph` -> ``(B, out_features)``."""
+        x, edge_attr = self.embed(graph)
+        group = layer_groups(graph)
+        for block in self.blocks:
+            x, edge_attr = block(x, graph.edge_index, edge_attr, graph.symmetry, group)
+        out, back, inv = x.chunk(3, -1)
+        inv = inv * inverse_root(inv.square().mean(-1, keepdim=True))
+        out_features: Tensor = self.head(self.pool(torch.cat([out, back, inv], -1), graph))
+        return out_features

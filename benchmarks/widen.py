@@ -1,0 +1,103 @@
+"""Function-preserving widening: networks with more neurons that compute the same functions.
+
+Source: Chen, Goodfellow, Shlens, Net2Net (2016, arXiv:1511.05641), there with equal shares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from nfn_monomial import Axis, WeightSpace
+
+__all__ = ["widen"]
+
+LEAST = 0.1  # of a copy's part before parts are divided by their sum: no copy is left with next to nothing
+
+
+def widen(
+    tensors: Mapping[str, Tensor],
+    space: WeightSpace,
+    *,
+    extra: int | Mapping[str, int] = 0,
+    factor: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> tuple[dict[str, Tensor], WeightSpace]:
+    """Give hidden nodes more neurons without changing any network's function.
+
+    A node of n neurons gets ``ceil(factor n) + extra``. Let wide neuron j copy neuron s(j) and have the share a_j > 0,
+    where the shares of all copies of one neuron add to 1. Then
+
+        x_j -> x_s(j) on axes of charge +1 (rows, biases),    x_j -> a_j x_s(j) on axes of charge -1 (columns),
+
+    which is exact for every activation, because copies are active alike. The first n neurons keep their places; whom
+    the others copy and all shares are random, and drawn for each network by itself.
+
+    Args:
+        tensors: parameter -> ``(B, C, *shape)``.
+        space: their weight space.
+        extra: neurons to add, one number for all hidden nodes, or node -> number.
+        factor: at least 1; the same for all hidden nodes.
+        generator: source of randomness, on the tensors' device.
+
+    Returns:
+        The wider tensors, and their weight space: the same parameters and symmetries, the new sizes.
+
+    Raises:
+        ValueError: if the tensors do not fit the space, an axis has another charge than +1 or -1 (canonicalised
+            features are no networks), ``factor`` is below 1, or ``extra`` is negative or names no hidden node.
+    """
+    sizes = space.node_sizes(space.pack(tensors))
+    wide = sizes | _widths(space, sizes, extra, factor)
+    first = next(iter(tensors.values()))
+    copies = {node: _draw(first, sizes[node], wide[node], generator) for node in sizes if wide[node] != sizes[node]}
+    out: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        axes = space.axes[name]
+        x = tensor.reshape(*tensor.shape[:2], *(a if isinstance(a, int) else sizes[a.node] for a in axes))
+        for dim, axis in enumerate(axes, start=2):
+            if isinstance(axis, Axis) and axis.node in copies:
+                shape = [-1 if i in (0, dim) else 1 for i in range(x.ndim)]
+                shape[0] = len(x)
+                source, share = (t.view(shape) for t in copies[axis.node])
+                x = torch.take_along_dim(x, source, dim)
+                x = x * share.to(x.dtype) if axis.charge < 0 else x
+        out[name] = x.reshape(*tensor.shape[:2], *space.shape_of(name, wide))
+    nodes = {name: (node.symmetry, wide.get(name)) for name, node in space.nodes.items()}
+    return out, WeightSpace(nodes, space.parameters)
+
+
+def _widths(
+    space: WeightSpace, sizes: Mapping[str, int], extra: int | Mapping[str, int], factor: float
+) -> dict[str, int]:
+    """Hidden node -> number of neurons asked for. Hidden is what is both written (+1) and read (-1)."""
+    axes = [(name, axis) for name, found in space.axes.items() for axis in found if isinstance(axis, Axis)]
+    for name, axis in axes:
+        if axis.charge not in (1, -1):
+            raise ValueError(
+                f"widen: {name} has an axis {axis} of charge {axis.charge}; rows and biases of networks have +1, "
+                "columns -1: widen networks before they are canonicalised"
+            )
+    read = {axis.node for _, axis in axes if axis.charge < 0}
+    hidden = [node for node in space.nodes if node in read & {axis.node for _, axis in axes if axis.charge > 0}]
+    more = dict.fromkeys(hidden, extra) if isinstance(extra, int) else dict(extra)
+    if wrong := [node for node in more if node not in hidden]:
+        raise ValueError(f"widen: {', '.join(wrong)} is no hidden node of {space}; those are {', '.join(hidden)}")
+    if not 1 <= factor < math.inf:
+        raise ValueError(f"widen: factor is {factor}, but must be at least 1; 1.5 adds half as many neurons again")
+    if negative := {node: number for node, number in more.items() if number < 0}:
+        raise ValueError(f"widen: extra is {negative}, but neurons can only be added")
+    return {node: math.ceil(factor * sizes[node]) + more.get(node, 0) for node in hidden}
+
+
+def _draw(like: Tensor, size: int, wide: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """Whom each wide neuron copies, and its share of the outgoing weights; both ``(B, wide)``."""
+    batch, device = len(like), like.device
+    copied = torch.randint(size, (batch, wide - size), generator=generator, device=device)
+    source = torch.cat([torch.arange(size, device=device).expand(batch, size), copied], 1)
+    part = LEAST + torch.rand(batch, wide, generator=generator, device=device, dtype=torch.float64)
+    total = part.new_zeros(batch, size).scatter_add(1, source, part)
+    return source, part / total.gather(1, source)

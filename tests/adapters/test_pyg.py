@@ -1,0 +1,594 @@
+"""Networks as torch_geometric graphs: exact both ways, the group acts alike, and what is no network is refused."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+import torch_geometric.transforms as T
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import any_spaces, recurrent, spaces
+from torch import nn
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.loader import DataLoader
+
+from nfn_monomial import Axis, Canonicalize, EquivariantLinear, Symmetry, WeightSpace
+from nfn_monomial.adapters.pyg import (
+    BalanceGraph,
+    FromGraph,
+    GraphElement,
+    ToGraph,
+    act,
+    assert_graph_equivariant,
+    assert_graph_invariant,
+    check_graph,
+    common_kernel,
+    from_graph,
+    from_graphs,
+    graph_element,
+    random_graph_element,
+    to_graph,
+    to_graphs,
+)
+from nfn_monomial.balance import balance
+from nfn_monomial.testing import random_element, random_networks
+
+seeds = st.integers(0, 10**6)
+RELU = WeightSpace.mlp([2, 4, 3, 1], "relu")
+CNN = WeightSpace.cnn([1, 3, 4], [3, 2], ["tanh", "relu"], head=[2], positions=4)
+WIDE = WeightSpace.cnn([1, 2, 3], [(5, 3), 1], "gelu", bias=[False, True])
+
+
+def networks_of(space, batch=3, channels=1, seed=0, dtype=torch.float64):
+    return random_networks(space, batch, channels, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_same(found, expected):
+    assert list(found) == list(expected)
+    for name, x in expected.items():
+        assert found[name].dtype == x.dtype
+        assert torch.equal(found[name], x), name
+
+
+def assert_same_graph(found, expected):
+    assert_same(found.to_dict(), expected.to_dict())
+
+
+def mixed():
+    """Networks of different depths, widths, kernels and activations."""
+    return [
+        (networks_of(space, batch, 2, i), space) for i, (space, batch) in enumerate([(CNN, 2), (RELU, 1), (WIDE, 3)])
+    ]
+
+
+def shuffled(graph, seed=0):
+    """The same graphs with nodes and edges in another order, their attributes along."""
+    generator = torch.Generator().manual_seed(seed)
+    n, e = graph.num_nodes, graph.num_edges
+    nodes, edges = torch.randperm(n, generator=generator), torch.randperm(e, generator=generator)
+    out = copy.copy(graph)
+    for name in ("x", "symmetry", "layer", "neuron", "depth", "has_bias", "batch"):
+        if name in graph:
+            out[name] = graph[name][nodes]
+    out.edge_index = nodes.argsort()[graph.edge_index][:, edges]
+    out.edge_attr, out.edge_layer = graph.edge_attr[edges], graph.edge_layer[edges]
+    return out
+
+
+# -- both ways --------------------------------------------------------------------------------------------------------
+
+
+@given(
+    spaces(),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+    seeds,
+)
+@settings(max_examples=40)
+def test_from_graph_is_the_exact_inverse_in_any_order(space, batch, channels, dtype, seed):
+    tensors = networks_of(space, batch, channels, seed, dtype)
+    graph = to_graph(tensors, space)
+    check_graph(graph)
+    assert_same(from_graph(graph, space), tensors)
+    assert_same(from_graph(shuffled(graph, seed), space), tensors)
+    assert_same(from_graph(to_graph(tensors, space.uncharged()), space.uncharged()), tensors)
+
+
+@given(spaces(), st.integers(1, 3), st.integers(1, 2), seeds)
+@settings(max_examples=30)
+def test_the_batch_is_the_one_that_from_data_list_makes(space, batch, channels, seed):
+    tensors = networks_of(space, batch, channels, seed)
+    graph = to_graph(tensors, space)
+    singles = [to_graph({k: t[i : i + 1] for k, t in tensors.items()}, space)[0] for i in range(batch)]
+    for found, expected in zip(graph.to_data_list(), singles, strict=True):
+        assert type(found) is Data
+        assert_same_graph(found, expected)
+    listed = Batch.from_data_list(singles)
+    assert type(graph) is type(listed)
+    assert_same(graph.to_dict(), listed.to_dict())
+    assert graph.num_graphs == batch
+    assert_same(graph._slice_dict, listed._slice_dict)
+    assert_same(graph._inc_dict, listed._inc_dict)
+
+
+@given(any_spaces().filter(lambda s: "loop" not in s.parameters), seeds)
+@settings(max_examples=20)
+def test_the_order_of_a_parameters_dimensions_does_not_matter_to_the_graph(space, seed):
+    tensors = networks_of(space, 2, 2, seed)
+    assert_same(from_graph(to_graph(tensors, space), space), tensors)
+
+
+def test_conventions():
+    space = WeightSpace.cnn([2, 3], 2, "relu", head=[2], positions=2, bias=[True, False])
+    tensors = networks_of(space, 1, 2)
+    graph = to_graph(tensors, space, kernel=(4, 3))[0]
+    assert graph.validate()
+    assert graph.layer.tolist() == [0, 0, 1, 1, 1, 2, 2]
+    assert graph.neuron.tolist() == [0, 1, 0, 1, 2, 0, 1]
+    assert graph.symmetry.tolist() == [0, 0, 5, 5, 5, 0, 0]
+    assert graph.depth.tolist() == [2] * 7
+    assert graph.has_bias.tolist() == [False, False, True, True, True, False, False]
+    assert torch.equal(graph.x[2:5], tensors["bias.0"][0].T)
+    assert not graph.x[~graph.has_bias].any()
+    assert graph.kernel.tolist() == [[4, 3]]
+    weights = tensors["weight.0"], tensors["weight.1"].unflatten(-1, (3, 2))
+    edges = iter(zip(graph.edge_index.T.tolist(), graph.edge_layer.tolist(), graph.edge_attr, strict=True))
+    for i, (rows, columns, at) in enumerate([(3, 2, 2), (2, 3, 5)]):
+        for j, k in itertools.product(range(rows), range(columns)):
+            (source, target), number, value = next(edges)
+            assert (source, target, number) == (at - columns + k, at + j, i)
+            expected = torch.zeros(4, 3, 2, dtype=torch.float64)  # kernel, channels
+            if i == 0:
+                expected[1:3, 0:2] = weights[0][0, :, j, k].permute(1, 2, 0)
+            else:
+                expected.view(12, 2)[:2] = weights[1][0, :, j, k].T
+            assert torch.equal(value, expected.flatten())
+    assert next(edges, None) is None
+
+
+def test_kernels():
+    assert common_kernel(RELU) == ()
+    assert common_kernel(CNN) == (3, 3)
+    assert common_kernel(CNN, WIDE) == (5, 3)
+    assert common_kernel(WeightSpace.cnn([1, 2], 3, "relu", ndim=1), CNN) == (3, 3)
+    folded = WeightSpace.cnn([1, 2], 2, "relu", head=[3], positions=9)
+    assert common_kernel(folded) == (3, 2, 2)
+    tensors = networks_of(folded, 2)
+    assert_same(from_graph(to_graph(tensors, folded), folded), tensors)
+    with pytest.raises(ValueError, match=r"weight.0 has kernel \(3, 3\), which do not fit into kernel=\(3, 1\)"):
+        to_graph(networks_of(CNN), CNN, kernel=(3, 1))
+    with pytest.raises(ValueError, match=r"weight.0 has kernel \(3, 3\), which do not fit into kernel=\(9,\)"):
+        to_graph(networks_of(CNN), CNN, kernel=(9,))
+    with pytest.raises(ValueError, match=r"weight.1 has positions \(9,\), which do not fit into kernel=\(2, 2\)"):
+        to_graph(networks_of(folded), folded, kernel=(2, 2))
+
+
+def test_different_architectures_in_one_batch():
+    pairs = mixed()
+    graph = to_graphs(pairs)
+    check_graph(graph)
+    parts = [to_graph(tensors, space, kernel=(5, 3)) for tensors, space in pairs]
+    listed = Batch.from_data_list([data for part in parts for data in part.to_data_list()])
+    assert_same(graph.to_dict(), listed.to_dict())
+    assert_same(graph._slice_dict, listed._slice_dict)
+    assert_same(graph._inc_dict, listed._inc_dict)
+    networks = [
+        ({k: t[i : i + 1] for k, t in tensors.items()}, s)
+        for tensors, s in pairs
+        for i in range(len(tensors["weight.0"]))
+    ]
+    order = [3, 0, 5, 1, 4, 2]
+    again = Batch.from_data_list([graph[i] for i in order])
+    for graphs, numbers in ((graph, range(6)), (again, order), (shuffled(again), order)):
+        found = from_graphs(graphs, [networks[i][1] for i in numbers])
+        for tensors, i in zip(found, numbers, strict=True):
+            assert_same(tensors, networks[i][0])
+
+
+def test_networks_wider_than_the_space_says():
+    wider = WeightSpace.mlp([2, 7, 5, 1], "relu")
+    tensors = networks_of(wider)
+    assert_same(from_graph(to_graph(tensors, RELU), RELU), tensors)
+    graph = to_graphs([(tensors, RELU), (networks_of(RELU), RELU)])
+    found = from_graphs(graph, [RELU] * 6)
+    assert [len(t["bias.0"][0, 0]) for t in found] == [7, 7, 7, 4, 4, 4]
+
+
+def test_gradients_flow_both_ways():
+    tensors = {k: t.requires_grad_() for k, t in networks_of(CNN, 2, 2).items()}
+    graph = shuffled(to_graph(tensors, CNN))
+    out = from_graph(graph, CNN)
+    weights = networks_of(CNN, 2, 2, seed=1)
+    sum((out[k] * weights[k]).sum() for k in out).backward()
+    assert_same({k: t.grad for k, t in tensors.items()}, weights)
+
+
+def test_no_tensor_of_the_caller_is_shared():
+    tensors = networks_of(RELU, 1)
+    graph = to_graph(tensors, RELU)
+    before = {k: t.clone() for k, t in tensors.items()}
+    graph.x += 1
+    graph.edge_attr *= 2
+    assert_same(tensors, before)
+
+
+def test_modules_between_layers_of_the_core():
+    generator = torch.Generator().manual_seed(0)
+    layer = EquivariantLinear(CNN, 1, 2).double()
+    canonical = Canonicalize(CNN, 2).double()
+    free = CNN.uncharged()
+    model = nn.Sequential(
+        layer, canonical, ToGraph(free, kernel=(5, 5)), FromGraph(free), EquivariantLinear(free, 2, 1).double()
+    )
+    plain = nn.Sequential(layer, canonical, model[-1])
+    features = CNN.pack(random_networks(CNN, generator=generator))
+    for found, expected in zip(model(features).tensors, plain(features).tensors, strict=True):
+        assert torch.equal(found, expected)
+    copied = copy.deepcopy(model)
+    copied.load_state_dict(model.state_dict())
+    assert "kernel=(5, 5)" in repr(model[2])
+    assert repr(free) in repr(model[3])
+    assert set(model[2](canonical(layer(features))).symmetry.tolist()) == {0, 1}
+
+
+def test_with_dataloader_transforms_and_copies():
+    tensors = networks_of(CNN, 5)
+    graph = to_graph(tensors, CNN)
+    loader = DataLoader(graph.to_data_list(), batch_size=2)
+    read = [from_graph(batch, CNN) for batch in loader]
+    assert_same({k: torch.cat([part[k] for part in read]) for k in tensors}, tensors)
+    for other in (graph.to("cpu"), graph.clone(), copy.deepcopy(graph)):
+        assert_same(from_graph(other, CNN), tensors)
+    subset = from_graph(Batch.from_data_list(graph[[4, 1]]), CNN)
+    assert_same(subset, {k: t[[4, 1]] for k, t in tensors.items()})
+    assert_same(from_graph(graph[2], CNN), {k: t[2:3] for k, t in tensors.items()})
+    half = from_graph(T.ToDevice("cpu")(graph).apply(lambda t: t.half() if t.is_floating_point() else t), CNN)
+    assert_same(half, {k: t.half() for k, t in tensors.items()})
+
+
+# -- the group --------------------------------------------------------------------------------------------------------
+
+
+@given(spaces(), st.integers(1, 3), st.booleans(), seeds)
+@settings(max_examples=40)
+def test_the_group_acts_on_graphs_as_on_networks(space, channels, single, seed):
+    generator = torch.Generator().manual_seed(seed)
+    tensors = networks_of(space, 3, channels, seed)
+    g = random_element(space, None if single else 3, generator=generator)
+    graph = to_graph(tensors, space)
+    assert_same_graph(act(graph, g), to_graph(g.act(tensors), space))
+    other = shuffled(graph, seed)
+    assert torch.equal(act(other, g).edge_index, other.edge_index)
+    assert_same(from_graph(act(other, g), space), g.act(tensors))
+    back = act(act(graph, g), graph_element(g, graph).inverse())
+    assert torch.allclose(back.x, graph.x, rtol=1e-12)
+    assert torch.allclose(back.edge_attr, graph.edge_attr, rtol=1e-12)
+
+
+@given(st.lists(spaces(), min_size=2, max_size=3), seeds)
+@settings(max_examples=30)
+def test_a_random_element_of_a_mixed_batch_is_one_of_each_networks_group(several, seed):
+    generator = torch.Generator().manual_seed(seed)
+    graph = to_graphs([(networks_of(space, 2, 1, seed), space) for space in several])
+    g = random_graph_element(graph, generator=generator)
+    moved = g.permutation != torch.arange(graph.num_nodes)
+    assert torch.equal(graph.batch[g.permutation], graph.batch)
+    assert torch.equal(graph.layer[g.permutation], graph.layer)
+    group = graph.batch * 10 + graph.layer
+    size = torch.bincount(group)[group]
+    assert torch.equal(moved, (graph.symmetry > 0) & (size > 1))  # a cycle: every neuron that can moves
+    assert torch.equal(g.scale.abs() != 1, graph.symmetry & 4 > 0)
+    for number in group.unique():
+        flips = bool(graph.symmetry[group == number][0] & 2)
+        assert bool((g.scale[group == number] < 0).any()) == flips
+        assert not flips or size[group == number][0] == 1 or bool((g.scale[group == number] > 0).any())
+    moved_graph = g.act(graph)
+    assert not torch.equal(moved_graph.edge_attr, graph.edge_attr) or not (graph.symmetry > 0).any() or not moved.any()
+    back = g.inverse().act(moved_graph)
+    assert torch.allclose(back.edge_attr, graph.edge_attr, rtol=1e-12)
+
+
+def message(graph, charge=-1):
+    """A layer that keeps every network's symmetry: sums of W_jk h_k; with charge=0 of h_k, which does not."""
+    source, target = graph.edge_index
+    value = graph.edge_attr.sum(1, keepdim=True) * graph.x[source, :1] if charge else graph.x[source, :1]
+    out = copy.copy(graph)
+    out.x = torch.zeros_like(value[:1]).expand(graph.num_nodes, 1).index_add(0, target, value)
+    out.edge_attr = 2 * graph.edge_attr
+    return out
+
+
+def test_checks_of_graph_layers():
+    graph = to_graphs(mixed())
+    assert_graph_equivariant(message, graph)
+    with pytest.raises(AssertionError, match="x of the output is not equivariant: off by"):
+        assert_graph_equivariant(lambda g: message(g, charge=0), graph)
+
+    def edges_only(g):
+        out = copy.copy(g)
+        out.edge_attr = g.edge_attr.relu()
+        return out
+
+    with pytest.raises(AssertionError, match="edge_attr of the output is not equivariant"):
+        assert_graph_equivariant(edges_only, graph)
+    positive = to_graph(networks_of(RELU), RELU)
+    assert_graph_equivariant(edges_only, positive)
+
+    def zero(g):
+        out = copy.copy(g)
+        out.x, out.edge_attr = 0 * g.x, 0 * g.edge_attr
+        return out
+
+    with pytest.raises(AssertionError, match="zero everywhere"):
+        assert_graph_equivariant(zero, graph)
+
+    def readout(g, outputs=True):
+        hidden = message(g)
+        keep = (g.layer == g.depth) | torch.tensor(not outputs)
+        return torch.zeros(g.num_graphs, 1, dtype=g.x.dtype).index_add(0, g.batch[keep], hidden.x[keep])
+
+    assert_graph_invariant(readout, graph)
+    with pytest.raises(AssertionError, match="not invariant"):
+        assert_graph_invariant(lambda g: readout(g, outputs=False), graph)
+    with pytest.raises(AssertionError, match="constant proves nothing"):
+        assert_graph_invariant(lambda g: torch.ones(g.num_graphs, 1), graph)
+
+
+def test_an_element_acts_on_what_a_node_feels():
+    tensors = networks_of(RELU)
+    charged, free = to_graph(tensors, RELU), to_graph(tensors, RELU.uncharged())
+    g = random_graph_element(charged, generator=torch.Generator().manual_seed(0))
+    permuted = GraphElement(torch.ones_like(g.scale), g.permutation)
+    assert_same_graph(g.act(free), permuted.act(free))
+    assert not torch.equal(g.act(charged).x, permuted.act(charged).x)
+
+
+def test_elements_move_the_edges_of_a_pruned_graph():
+    graph = to_graph(networks_of(RELU, 2), RELU)
+    kept = torch.arange(graph.num_edges) % 3 > 0
+    pruned = copy.copy(graph)
+    pruned.edge_index, pruned.edge_attr = graph.edge_index[:, kept], graph.edge_attr[kept]
+    pruned.edge_layer = graph.edge_layer[kept]
+    dense = copy.copy(graph)
+    dense.edge_attr = graph.edge_attr * kept[:, None]
+    g = random_graph_element(graph, generator=torch.Generator().manual_seed(0))
+    found = message(g.act(pruned))
+    assert torch.allclose(found.x, message(g.act(dense)).x, rtol=1e-12)
+    assert_graph_equivariant(message, pruned)
+
+
+def test_elements_for_other_graphs():
+    graph = to_graph(networks_of(RELU, 2), RELU)
+    with pytest.raises(ValueError, match=r"batch=3\) of node set 'h1' cannot act on 2 graphs with 4"):
+        act(graph, RELU.sample(3))
+    with pytest.raises(ValueError, match="another weight space"):
+        act(graph, CNN.sample())
+    with pytest.raises(ValueError, match="GraphElement of 10 nodes on a graph of 20"):
+        act(graph, random_graph_element(graph[0]))
+    identity = torch.arange(20)
+    for permutation in (identity.roll(10), identity.roll(1), torch.cat([identity[:2].flip(0), identity[2:]])):
+        with pytest.raises(ValueError, match="moves a FIXED neuron, or one to another graph or layer"):
+            act(graph, GraphElement(torch.ones(20), permutation))
+
+
+def test_balanced_graphs():
+    space = WeightSpace.mlp([2, 4, 3, 3, 1], ["relu", "tanh", "identity"])
+    tensors = networks_of(space)
+    graph = to_graph(tensors, space)
+    graph.y = torch.arange(3)
+    transform = BalanceGraph(space)
+    out = transform(graph)
+    assert_same(from_graph(out, space.restricted("permutation")), balance(tensors, space)[0])
+    assert torch.equal(out.y, graph.y)
+    assert set(out.symmetry.tolist()) == {0, 1}
+    assert "BalanceGraph(WeightSpace.mlp(2-4-3-3-1" in repr(transform)
+    assert torch.equal(to_graph(tensors, space).x, graph.x)  # the input is not written to
+    assert_graph_equivariant(transform, graph)
+    single = transform(graph[1])
+    assert torch.allclose(single.edge_attr, out[1].edge_attr, rtol=1e-12)
+    scaled = BalanceGraph(space, signs=False)(graph)
+    assert_same(from_graph(scaled, space.restricted("sign")), balance(tensors, space, signs=False)[0])
+    signed = BalanceGraph(space, scales=False)(graph)
+    assert_same(from_graph(signed, space.restricted("scale")), balance(tensors, space, scales=False)[0])
+    with pytest.raises(ValueError, match=r"symmetry of node 2 .* is PERMUTATION, .* 'h1' .* is SCALE.*restricted"):
+        from_graph(out, space)
+
+
+# -- bad input --------------------------------------------------------------------------------------------------------
+
+
+INWARD, OUTWARD = (Axis("h"), Axis("x", -1)), (Axis("y"), Axis("h", -1))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "match"),
+    [
+        ({"w": INWARD, "v": OUTWARD, "skip": (Axis("y"), Axis("x", -1))}, "skip has axes"),
+        ({"w": INWARD, "v": OUTWARD, "b": (Axis("h"), 2)}, "b has axes"),
+        ({"w": INWARD, "w2": INWARD}, "w2 has axes .* but w is at x -> h already"),
+        ({"b": (Axis("h"),), "b2": (Axis("h"),)}, "b2 has axes .* but b is at h already"),
+        ({"w": INWARD}, "no weight leads from node set 'h' to the next, 'y'"),
+        ({"w": (Axis("h", -1), Axis("x")), "v": OUTWARD}, "node set 'h' have unusual charges"),
+    ],
+)
+def test_spaces_without_a_graph(parameters, match):
+    nodes = {"x": (Symmetry.FIXED, 2), "h": (Symmetry.SCALE, 3), "y": (Symmetry.FIXED, 1)}
+    space = WeightSpace(nodes, parameters)
+    with pytest.raises(ValueError, match=match):
+        to_graph(networks_of(space), space)
+    with pytest.raises(ValueError, match=match):
+        FromGraph(space)
+
+
+@given(recurrent())
+@settings(max_examples=5)
+def test_recurrent_spaces_have_no_graph(space):
+    with pytest.raises(ValueError, match=r"loop has axes .* Loops, skips and other parameters have no place"):
+        ToGraph(space)
+
+
+def test_bad_tensors():
+    tensors = networks_of(RELU)
+    with pytest.raises(ValueError, match=r"missing: bias\.0"):
+        to_graph({k: t for k, t in tensors.items() if k != "bias.0"}, RELU)
+    with pytest.raises(ValueError, match=r"weight\.1 holds 1 NaN"):
+        to_graph(tensors | {"weight.1": with_nan(tensors["weight.1"])}, RELU)
+    with pytest.raises(ValueError, match="no networks given"):
+        to_graphs([])
+    with pytest.raises(ValueError, match="networks 1 have 2 channels, networks 0 1"):
+        to_graphs([(tensors, RELU), (networks_of(CNN, 1, 2), CNN)])
+    with pytest.raises(TypeError, match=r"networks 1 are torch.float32 .* networks 0 torch.float64"):
+        to_graphs([(tensors, RELU), (networks_of(CNN, dtype=torch.float32), CNN)])
+
+
+def with_nan(tensor):
+    out = tensor.clone()
+    out.view(-1)[3] = float("nan")
+    return out
+
+
+def edited(graph, **changes):
+    out = copy.copy(graph)
+    for name, change in changes.items():
+        out[name] = change(out[name])
+    return out
+
+
+def set_at(index, value):
+    def change(t):
+        t = t.clone()
+        t[index] = value
+        return t
+
+    return change
+
+
+def with_edges(graph, edges, layers):
+    """The graph with more edges, all attributes complete."""
+    extra = torch.tensor(edges).T
+    return edited(
+        graph,
+        edge_index=lambda t: torch.cat([t, extra], 1),
+        edge_attr=lambda t: torch.cat([t, torch.ones(len(edges), t.shape[1], dtype=t.dtype)]),
+        edge_layer=lambda t: torch.cat([t, torch.tensor(layers)]),
+    )
+
+
+# RELU as a graph: x 0 1, h1 2 3 4 5, h2 6 7 8, y 9; the second of a batch of two from 10 on.
+BROKEN = {
+    "no charges": (lambda g: Data(x=g.x, edge_index=g.edge_index, edge_attr=g.edge_attr),
+                   ValueError, r"no charge information \(symmetry, layer, .* missing\): make graphs with to_graph"),
+    "no charge on edges": (lambda g: edited(g, edge_layer=lambda t: None), ValueError, r"\(edge_layer missing\)"),
+    "no edge_attr": (lambda g: edited(g, edge_attr=lambda t: None), ValueError, "edge_attr has shape None"),
+    "flat edge_attr": (lambda g: edited(g, edge_attr=torch.flatten), ValueError, r"edge_attr has shape \(46,\)"),
+    "integers": (lambda g: edited(g, x=torch.Tensor.long), TypeError, "x has dtype torch.int64"),
+    "float symmetry": (lambda g: edited(g, symmetry=torch.Tensor.float), TypeError, "symmetry has dtype torch.float32"),
+    "short layer": (lambda g: edited(g, layer=lambda t: t[:-1]), ValueError, r"layer has shape \(19,\), but x has 20"),
+    "fewer edges": (lambda g: edited(g, edge_index=lambda t: t[:, 1:]), ValueError, "edge_index has shape"),
+    "no edges": (lambda g: edited(g, edge_index=lambda t: t[:, :0], edge_attr=lambda t: t[:0]), ValueError,
+                 "an empty graph: 20 nodes and 0 edges"),
+    "no nodes": (lambda g: edited(g, x=lambda t: t[:0]), ValueError, "an empty graph: 0 nodes"),
+    "symmetry": (lambda g: edited(g, symmetry=set_at(3, 4)), ValueError, "node 3: symmetry is no value of Symmetry"),
+    "layer": (lambda g: edited(g, layer=set_at(9, 4)), ValueError, "node 9: layer is not within 0 .. depth"),
+    "neuron": (lambda g: edited(g, neuron=set_at(9, -1)), ValueError, "node 9: .* neuron is negative"),
+    "edge index": (lambda g: edited(g, edge_index=set_at((0, 1), 20)), ValueError, r"edge 1 \(20 -> 2\) has an end"),
+    "self-loops": (T.AddSelfLoops(attr=None), ValueError, "edge_index has shape"),
+    "self-loop": (lambda g: with_edges(g, [[3, 3]], [1]), ValueError, r"edge 46 \(3 -> 3\) is a self-loop"),
+    "across": (lambda g: with_edges(g, [[0, 12]], [0]), ValueError, r"edge 46 \(0 -> 12\) connects two graphs"),
+    "reverse": (lambda g: with_edges(g, [[2, 0]], [0]), ValueError, r"edge 46 \(2 -> 0\) leads back"),
+    "undirected": (T.ToUndirected(), ValueError, r"leads back to an earlier layer \(46 edges in all\).* ToUndirected"),
+    "skip": (lambda g: with_edges(g, [[0, 6]], [0]), ValueError, r"edge 46 \(0 -> 6\) does not lead from one layer"),
+    "within": (lambda g: with_edges(g, [[2, 3]], [1]), ValueError, r"edge 46 \(2 -> 3\) does not lead from one layer"),
+    "edge_layer": (lambda g: edited(g, edge_layer=set_at(4, 1)), ValueError, r"edge 4 \(0 -> 4\): edge_layer is not"),
+    "multi-edge": (lambda g: with_edges(g, [[0, 2]], [0]), ValueError, r"node 2 has more incoming edges"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_no_graph_of_a_network(case):
+    breaks, error, match = BROKEN[case]
+    graph = breaks(to_graph(networks_of(RELU, 2), RELU))
+    for use in (check_graph, lambda g: from_graph(g, RELU), lambda g: act(g, RELU.sample())):
+        with pytest.raises(error, match=match):
+            use(graph)
+
+
+@pytest.mark.parametrize("found", [None, torch.ones(3), {"weight.0": torch.ones(1)}, HeteroData()], ids=str)
+def test_what_is_no_graph_at_all(found):
+    with pytest.raises(TypeError, match=r"from_graph: a torch_geometric Data or Batch .* is expected, found"):
+        from_graph(found, RELU)
+
+
+def test_an_empty_graph_within_a_batch():
+    graph = to_graph(networks_of(RELU, 2), RELU)
+    nothing = graph[0].subgraph(torch.zeros(10, dtype=torch.bool))
+    with pytest.raises(ValueError, match="graph 1 of the batch is empty"):
+        check_graph(Batch.from_data_list([graph[0], nothing, graph[1]]))
+
+
+def test_graphs_that_layers_take_but_no_network_is():
+    graph = to_graph(networks_of(RELU, 2), RELU)
+    edge = torch.arange(46) != 11  # of the first graph's weight.1: h1[3] -> h2[0]
+    pruned = edited(graph, edge_index=lambda t: t[:, edge], edge_attr=lambda t: t[edge], edge_layer=lambda t: t[edge])
+    check_graph(pruned)
+    with pytest.raises(ValueError, match=r"graph 0 lacks the edge h1\[3\] -> h2\[0\] of weight.1 \(1 edges missing"):
+        from_graph(pruned, RELU)
+    doubled = with_edges(pruned, [[4, 6]], [1])
+    check_graph(doubled)
+    with pytest.raises(ValueError, match=r"h1\[3\] -> h2\[0\] of weight.1 \(1 edges missing"):
+        from_graph(doubled, RELU)
+    isolated = graph[0].edge_subgraph((graph[0].edge_index != 7).all(0))
+    check_graph(isolated)
+    with pytest.raises(
+        ValueError, match=r"lacks the edge h1\[0\] -> h2\[1\] .*\(5 edges missing .* without any is no neuron"
+    ):
+        from_graph(isolated, RELU)
+    dropped = T.RemoveIsolatedNodes()(isolated)
+    with pytest.raises(ValueError, match=r"neuron numbers of a layer are not 0 .. n - 1"):
+        from_graph(dropped, RELU)
+    twice = edited(graph, neuron=set_at(3, 0))
+    with pytest.raises(ValueError, match=r"neuron numbers of a layer"):
+        from_graph(twice, RELU)
+
+
+def test_graphs_of_another_space():
+    graph = to_graph(networks_of(RELU, 2), RELU)
+    deeper = WeightSpace.mlp([2, 4, 3, 3, 1], "relu")
+    more_inputs = WeightSpace.mlp([3, 4, 3, 1], "relu")
+    for space in (deeper, more_inputs, WeightSpace.mlp([2, 1], "relu")):
+        with pytest.raises(ValueError, match=r"another weight space: its layers have 2-4-3-1 neurons, WeightSpace.mlp"):
+            from_graph(graph, space)
+    with pytest.raises(ValueError, match=r"symmetry of node 2 \(layer 1\) is SCALE, that of node set 'h1' .* is SIGN"):
+        from_graph(graph, WeightSpace.mlp([2, 4, 3, 1], "tanh"))
+    with pytest.raises(ValueError, match=r"has_bias of node 9 \(layer 3\) is True, that of node set 'y' .* is False"):
+        from_graph(graph, WeightSpace.mlp([2, 4, 3, 1], "relu", [True, True, False]))
+    both = to_graphs([(networks_of(RELU), RELU), (networks_of(deeper), deeper)])
+    with pytest.raises(ValueError, match="graph 0 has layers of 2-4-3-1 neurons, graph 3 of 2-4-3-3-1; from_graphs"):
+        from_graph(both, RELU)
+    with pytest.raises(ValueError, match="1 spaces for 6 graphs"):
+        from_graphs(both, [RELU])
+    with pytest.raises(ValueError, match="another weight space: its layers have 2-4-3-3-1"):
+        from_graphs(both, [RELU] * 6)
+    with pytest.raises(ValueError, match=r"weight.0 has kernel \(3, 3\), which do not fit"):
+        from_graph(to_graph(networks_of(mlp := WeightSpace.mlp([1, 3, 4, 2], ["tanh", "relu"])), mlp), CNN)
+
+
+def test_widths_and_kernels_that_do_not_fit():
+    graph = to_graph(networks_of(CNN, 2, 2), CNN)
+    with pytest.raises(ValueError, match=r"edge_attr has width 17; 2 channels .* 9 entries of kernel \(3, 3\) is 18"):
+        from_graph(edited(graph, edge_attr=lambda t: t[:, 1:]), CNN)
+    with pytest.raises(ValueError, match=r"edge_attr has width 18; 1 channels .* is 9"):
+        from_graph(edited(graph, x=lambda t: t[:, :1]), CNN)
+    other = Batch.from_data_list([to_graph(networks_of(RELU, 1), RELU, kernel=k)[0] for k in ((1, 9), (3, 3))])
+    with pytest.raises(ValueError, match="graphs made with different kernels"):
+        from_graph(other, RELU)
+    with pytest.raises(ValueError, match=r"kernel has shape \(1, 2\); one row for each of the 2 graphs"):
+        from_graph(edited(graph, kernel=lambda t: t[:1]), CNN)
+
+
+def test_layers_may_change_the_width_of_both():
+    graph = to_graph(networks_of(CNN, 2), CNN)
+    wide = edited(graph, x=lambda t: t.repeat(1, 4), edge_attr=lambda t: t.repeat_interleave(4, 1))
+    assert_same(from_graph(wide, CNN), {k: t.repeat(1, 4, *[1] * (t.ndim - 2)) for k, t in networks_of(CNN, 2).items()})

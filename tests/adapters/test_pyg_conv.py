@@ -1,0 +1,245 @@
+"""Graph layers: what the dense layers compute, on any mixture of architectures, equivariant under each one's group."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import cnns, mlps
+from torch import nn
+from torch_geometric.data import Batch
+from torch_geometric.nn import GATv2Conv, GPSConv, PNAConv, Sequential
+
+from nfn_monomial import EquivariantNorm, Features, GatedActivation, MessageBlock, MessagePassing, WeightSpace
+from nfn_monomial.adapters.pyg import (
+    MonomialBlock,
+    MonomialCanonicalize,
+    MonomialConv,
+    MonomialEmbedding,
+    MonomialGate,
+    MonomialGNN,
+    MonomialNorm,
+    MonomialPool,
+    assert_graph_invariant,
+    common_kernel,
+    layer_groups,
+    random_graph_element,
+    to_graph,
+    to_graphs,
+)
+from nfn_monomial.neurons import neuron_layout
+from nfn_monomial.testing import random_networks
+
+widths = st.integers(1, 3)
+seeds = st.integers(0, 10**6)
+chains = st.one_of(mlps(), cnns())
+LAYERS = [MonomialConv, MonomialGate, MonomialNorm, MonomialBlock]
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def mixed_batch(spaces, seed=0, per_space=2):
+    pairs = [(random_networks(s, per_space, generator=generator(seed + i)), s) for i, s in enumerate(spaces)]
+    return to_graphs(pairs)
+
+
+def with_streams(graph, width, seed=0):
+    """Random streams on a graph's nodes and edges."""
+    out = copy.copy(graph)
+    out.x = torch.randn(len(graph.x), 3 * width, dtype=torch.float64, generator=generator(seed))
+    out.edge_attr = torch.randn(len(graph.edge_attr), width, dtype=torch.float64, generator=generator(seed + 1))
+    return out
+
+
+def run(layer, graph):
+    """Any of the layers, from a graph with streams to one."""
+    out = copy.copy(graph)
+    if isinstance(layer, MonomialConv):
+        out.x, out.edge_attr = layer(graph.x, graph.edge_index, graph.edge_attr)
+    elif isinstance(layer, MonomialGate):
+        out.x = layer(graph.x, graph.symmetry)
+    else:
+        out.x, out.edge_attr = layer(graph.x, graph.edge_index, graph.edge_attr, graph.symmetry, layer_groups(graph))
+    return out
+
+
+def act(element, graph):
+    """A group element on streams of charge +1, -1 and 0: what it does with charge +1, divided by the scales."""
+    moved = element.act(graph)
+    ones = copy.copy(graph)
+    ones.x = torch.ones(len(graph.x), 1, dtype=torch.float64)
+    scale = element.act(ones).x
+    out, back, inv = moved.x.chunk(3, -1)
+    moved.x = torch.cat([out, back / scale**2, inv / scale], -1)
+    return moved
+
+
+def assert_streams_equivariant(layer, graph, seed=0):
+    expected = run(layer, graph)
+    assert expected.x.any()
+    g = random_graph_element(graph, generator=generator(seed))
+    found = act(g.inverse(), run(layer, act(g, graph)))
+    for name in ("x", "edge_attr"):
+        a, b = getattr(found, name), getattr(expected, name)
+        assert float((a - b).detach().abs().max()) <= 1e-10 * float(b.detach().abs().max()), name
+
+
+@given(st.lists(chains, min_size=1, max_size=3), widths, st.sampled_from(LAYERS), seeds)
+def test_layers_on_mixed_batches(spaces, width, layer, seed):
+    torch.manual_seed(seed)
+    graph = with_streams(mixed_batch(spaces, seed), width, seed)
+    assert_streams_equivariant(layer(width).double(), graph, seed)
+
+
+def test_a_constant_on_a_charged_stream_is_caught():
+    graph = with_streams(mixed_batch([WeightSpace.mlp([2, 3, 1], "relu")]), 2)
+
+    class Broken(MonomialConv):
+        def forward(self, x, edge_index, edge_attr):
+            out, edges = super().forward(x, edge_index, edge_attr)
+            return out + 1e-6, edges
+
+    with pytest.raises(AssertionError):
+        assert_streams_equivariant(Broken(2).double(), graph)
+
+
+def dense_features(graph, space, sizes, batch, width):
+    """Streams of a batch of one architecture, in the core's layout: edges are dense, row-major, weight by weight."""
+    neurons = neuron_layout(space)
+    counts = [sizes[n] for n in space.nodes]
+    x = graph.x.view(batch, sum(counts), 3 * width).split(counts, 1)
+    pairs = list(itertools.pairwise(counts))
+    e = graph.edge_attr.view(batch, sum(a * b for a, b in pairs), width).split([a * b for a, b in pairs], 1)
+    fields = [t.reshape(batch, b, a, width) for t, (a, b) in zip(e, pairs, strict=True)]
+    fields += [stream for node in x for stream in node.chunk(3, -1)]
+    return Features(neurons.layout, tuple(fields))
+
+
+@given(chains, widths, st.sampled_from(["messages", "gate", "norm", "block"]), seeds)
+def test_dense_layers_with_tied_parameters_compute_the_same(space, width, kind, seed):
+    torch.manual_seed(seed)
+    sparse = {"messages": MonomialConv, "gate": MonomialGate, "norm": MonomialNorm, "block": MonomialBlock}[kind](width)
+    dense = {
+        "messages": lambda: MessagePassing(space, width, tied=True),
+        "gate": lambda: GatedActivation(space, width, tied=True),
+        "norm": lambda: EquivariantNorm(space, width),
+        "block": lambda: MessageBlock(space, width, tied=True),
+    }[kind]()
+    for p in sparse.parameters():
+        nn.init.normal_(p)
+    renamed = {
+        "messages": {"edges.": "edges.all.", "nodes.": "nodes.all."},
+        "gate": {"gate.": "gates.all."},
+        "norm": {},
+        "block": {
+            "conv.edges.": "messages.edges.all.",
+            "conv.nodes.": "messages.nodes.all.",
+            "gate.gate.": "gate.gates.all.",
+        },
+    }[kind]
+    state = {}
+    for name, value in sparse.state_dict().items():
+        old = next((prefix for prefix in renamed if name.startswith(prefix)), "")
+        state[renamed.get(old, "") + name[len(old) :]] = value
+    dense.load_state_dict(state)
+    sizes = {n: node.size for n, node in space.nodes.items()}
+    graph = with_streams(to_graph(random_networks(space, 3), space), width, seed)
+    expected = run(sparse.double(), graph)
+    found = dense.double()(dense_features(graph, space, sizes, 3, width))
+    wanted = dense_features(expected, space, sizes, 3, width)
+    for a, b in zip(found.tensors, wanted.tensors, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+SPACES = [
+    WeightSpace.mlp([2, 4, 3, 1], "relu"),
+    WeightSpace.mlp([2, 5, 1], "tanh"),
+    WeightSpace.mlp([2, 3, 2, 3, 2], ["relu", "tanh", "gelu"]),
+    WeightSpace.cnn([1, 3, 4], [3, 5], "relu", head=[2]),
+]
+
+
+@pytest.mark.parametrize("readout", ["mean", "apart"])
+def test_a_model_of_mixed_batches_is_invariant(readout):
+    torch.manual_seed(0)
+    spaces = SPACES if readout == "mean" else [SPACES[2], SPACES[3]]
+    model = MonomialGNN(4, 2, kernel=common_kernel(*spaces), inputs=2, outputs=2, hidden=16, readout=readout).double()
+    assert_graph_invariant(model, mixed_batch(spaces), rtol=1e-9)
+
+
+def test_a_model_does_not_depend_on_the_company_in_the_batch():
+    torch.manual_seed(0)
+    model = MonomialGNN(4, 2, kernel=(5, 5), inputs=2, outputs=2, hidden=16).double()
+    batch = mixed_batch(SPACES)
+    together = model(batch)
+    alone = torch.cat([model(data) for data in batch.to_data_list()])
+    torch.testing.assert_close(together, alone)
+    shuffled = model(Batch.from_data_list(batch[[5, 1, 0]]))
+    torch.testing.assert_close(shuffled, together[[5, 1, 0]])
+
+
+def test_runs_in_the_sequential_of_torch_geometric_before_and_after_its_layers():
+    torch.manual_seed(0)
+    graph = with_streams(mixed_batch(SPACES), 4)
+    degrees = torch.ones(8, dtype=torch.long)
+    through = "x, edge_index, edge_attr -> x, edge_attr"
+    model = Sequential(
+        "x, edge_index, edge_attr, symmetry",
+        [
+            (MonomialConv(4), through),
+            (MonomialConv(4), through),
+            (MonomialCanonicalize(), "x, symmetry -> x"),
+            (PNAConv(12, 12, ["mean", "max"], ["identity"], degrees), "x, edge_index -> x"),
+            (GATv2Conv(12, 12), "x, edge_index -> x"),
+            (GPSConv(12, None, heads=2, norm=None), "x, edge_index -> x"),
+            (nn.Linear(12, 3), "x -> x"),
+        ],
+    ).double()
+    expected = model(graph.x, graph.edge_index, graph.edge_attr, graph.symmetry)
+    g = random_graph_element(graph, generator=generator())
+    moved = act(g, graph)
+    found = model(moved.x, moved.edge_index, moved.edge_attr, moved.symmetry)
+    torch.testing.assert_close(found, expected[g.permutation.argsort()], rtol=1e-9, atol=1e-9)
+    behind = Sequential(
+        "x, edge_index, edge_attr",
+        [(PNAConv(12, 12, ["sum"], ["identity"], degrees, edge_dim=4), "x, edge_index, edge_attr -> x"),
+         (MonomialConv(4), through)],
+    ).double()  # fmt: skip
+    x, edges = behind(graph.x, graph.edge_index, graph.edge_attr)
+    assert x.shape == graph.x.shape
+    assert edges.shape == graph.edge_attr.shape
+
+
+def test_conv_is_native():
+    conv = MonomialConv(4)
+    before = {k: v.clone() for k, v in conv.state_dict().items()}
+    conv.reset_parameters()
+    changed = [k for k, v in conv.state_dict().items() if not torch.equal(v, before[k])]
+    assert len(changed) == len(before)
+    assert repr(conv) == "MonomialConv(4)"
+    assert copy.deepcopy(conv).load_state_dict(before)
+    with pytest.raises(ValueError, match="both ways"):
+        MonomialConv(4, flow="target_to_source")
+
+
+def test_clear_errors():
+    graph = mixed_batch(SPACES[:1])
+    conv = MonomialConv(4)
+    with pytest.raises(ValueError, match=r"x has shape .* three streams of 4 channels"):
+        conv(graph.x, graph.edge_index, graph.edge_attr)
+    with pytest.raises(ValueError, match=r"edge_attr has shape .* \(E, 4\) is expected"):
+        conv(torch.zeros(len(graph.x), 12), graph.edge_index, graph.edge_attr)
+    with pytest.raises(ValueError, match="Was to_graph given another kernel"):
+        MonomialEmbedding(4, (3, 3), 2, 2)(graph)
+    with pytest.raises(ValueError, match="a network has 2 inputs; built for 1"):
+        MonomialEmbedding(4, (), 1, 2).double()(graph)
+    mixed = mixed_batch([SPACES[0], SPACES[2]])
+    with pytest.raises(ValueError, match="networks of \\[1, 2\\] outputs"):
+        MonomialPool(1, outputs=2)(torch.zeros(len(mixed.x), 3, dtype=torch.float64), mixed)
+    del graph.symmetry
+    with pytest.raises(ValueError, match="no charge information"):
+        MonomialEmbedding(4, (), 2, 2).double()(graph)

@@ -1,0 +1,42 @@
+"""The numerical oracle of completeness: it counts equivariant maps and knows no partitions."""
+
+import torch
+
+from nfn_monomial import Features, Layout
+
+
+def basis_features(layout: Layout, sizes: dict[str, int]) -> Features:
+    """The identity matrix as a batch: one network for each coordinate of the fields, c = 1."""
+    shapes = [(*(sizes[a.node] for a in t), m) for t, m in zip(layout.types, layout.multiplicities, strict=True)]
+    lengths = [torch.Size(s).numel() for s in shapes]
+    columns = torch.eye(sum(lengths), dtype=torch.float64).split(lengths, 1)
+    return Features(layout, tuple(c.reshape(-1, *s) for c, s in zip(columns, shapes, strict=True)))
+
+
+def flat(features: Features) -> torch.Tensor:
+    return torch.cat([x.flatten(1) for x in features.tensors], 1)
+
+
+def known_sizes(space) -> dict[str, int]:
+    return {name: node.size for name, node in space.nodes.items()}
+
+
+def invariant_dimension(space, inputs: list[Layout], target: Layout, sizes) -> int:
+    """Dimension of the space of T, multilinear in the inputs, with T(rho_1(g) x, ..) = rho'(g) T(x, ..) for all g.
+
+    Constants for no input, linear maps for one, bilinear ones for two.
+    """
+    x, y = [basis_features(layout, sizes) for layout in inputs], basis_features(target, sizes)
+    n = torch.Size([len(y), *map(len, x)]).numel()
+    gram = torch.zeros(n, n, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(12):  # enough to generate the whole group: independent on every node
+        g = space.sample(sizes=sizes, scale_range=(0.7, 1.4), generator=generator)
+        rho = torch.ones(1, 1, dtype=torch.float64)
+        for z in x:  # flat(g.act(z)) has rho of basis vector i in row i: rho transposed
+            rho = torch.kron(rho, flat(g.act(z)))
+        rho_out = flat(g.act(y)).T.contiguous()
+        commutator = torch.kron(rho_out, torch.eye(len(rho), dtype=torch.float64))
+        commutator -= torch.kron(torch.eye(len(rho_out), dtype=torch.float64), rho)
+        gram += commutator.T @ commutator
+    return int((torch.linalg.eigvalsh(gram) < 1e-9 * max(1.0, float(gram.abs().max()))).sum())
