@@ -8,10 +8,13 @@ from .basis import BilinearTerm, bilinear_terms, count_bilinear_terms, count_ter
 from .features import Axis, Features, FieldType, Layout
 from .groups import GroupElement, MonomialMatrix
 from .linear import EquivariantLinear
+from .message_models import MessagePassingEditor, MessagePassingNFN
 from .messages import EquivariantNorm, GatedActivation, MessageBlock, MessagePassing
 from .models import EquivariantNFN, MonomialNFN, equivariant_stack
 from .neurons import NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
 from .pointwise import Canonicalize, InvariantPool, PointwiseActivation
+from .probes import Probed, ProbeFeatures
+from .statistics import InvariantStatistics
 from .symmetry import Symmetry, register_activation, symmetry_of
 from .tensor_product import TensorProduct
 from .weight_space import Node, WeightSpace
@@ -31,9 +34,12 @@ __all__ = [
     "GatedActivation",
     "GroupElement",
     "InvariantPool",
+    "InvariantStatistics",
     "Layout",
     "MessageBlock",
     "MessagePassing",
+    "MessagePassingEditor",
+    "MessagePassingNFN",
     "MonomialMatrix",
     "MonomialNFN",
     "NeuronEmbedding",
@@ -41,6 +47,8 @@ __all__ = [
     "NeuronReadout",
     "Node",
     "PointwiseActivation",
+    "ProbeFeatures",
+    "Probed",
     "Symmetry",
     "TensorProduct",
     "WeightSpace",

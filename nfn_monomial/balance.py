@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
 import torch
 from torch import Tensor, nn
 
-from .features import Features, FieldType
+from .features import Axis, Features, FieldType
 from .groups import GroupElement, MonomialMatrix
 from .weight_space import WeightSpace
 
-Axes: TypeAlias = "list[tuple[int, int]]"  # node and charge of each dimension behind the batch
+Charges: TypeAlias = "list[tuple[int, int]]"  # node and charge of each dimension behind the batch
 
 _ITERATIONS = 200  # two to ten are used
 _TOLERANCE = 4e-13  # on log(in / out), whose quarter is the change of a log scale
@@ -43,8 +44,9 @@ def balance(
     linked to nothing but dead neurons without a scale stays as it is; so does a neuron whose entries are all 0.
 
     **Signs** (SIGN, MONOMIAL): the sum of the entries that carry the neuron's sign, and no sign not yet settled, is
-    made positive. Nodes are settled from inputs to outputs, so that rows see columns whose signs are settled, then
-    backwards for what is left (neurons without incoming weights). Where the sum is 0 within rounding, the sum of cubes
+    made positive. Nodes are settled from inputs to outputs by incoming entries (where charges count modulo 2, those of
+    the last layer as well), so that rows see columns whose signs are settled; what is left, neurons without incoming
+    weights, backwards by outgoing ones. Where the sum is 0 within rounding, the sum of cubes
     counts, each weighted by its place among the entries that nothing permutes; where that is 0 too, as for weights
     ``(a, -a)`` from two permuted neurons and no bias, the sign stays as it is and the form is not unique.
 
@@ -160,32 +162,33 @@ def _onto(x: Tensor, dim: int) -> Tensor:
 
 def _signs(space: WeightSpace, features: Features, noise: float) -> dict[str, Tensor]:
     """Node -> signs ``(B, n)``. ``known`` holds the sign of each neuron as far as it is settled, and 0 where not."""
-    moments = []
+    moments: list[tuple[list[Axis], list[tuple[Tensor, Tensor]]]] = []
     for field_type, x in features.fields.items():
-        odd = {d: a.node for d, a in enumerate(field_type, 1) if space.nodes[a.node].symmetry.flips and a.charge % 2}
+        odd = {d: a for d, a in enumerate(field_type, 1) if space.nodes[a.node].symmetry.flips and a.charge % 2}
         if not odd:
             continue
         rest = [d for d in range(1, x.ndim) if d not in odd]
         cubes = x * x * x * torch.linspace(1, 2, x.shape[-1], dtype=x.dtype, device=x.device)
         # Signs can be taken out of these sums, which so need computing once: sums, and sums of sizes.
-        sums = [(y.sum(rest), y.abs().sum(rest)) for y in (x, cubes)]
-        moments.append((list(odd.values()), sums))
+        moments.append((list(odd.values()), [(y.sum(rest), y.abs().sum(rest)) for y in (x, cubes)]))
     first, sizes = features.tensors[0], space.node_sizes(features)
-    flipped = [name for name in space.nodes if any(name in nodes for nodes, _ in moments)]
+    flipped = [name for name in space.nodes if any(axis.node == name for axes, _ in moments for axis in axes)]
     known = {name: first.new_zeros(first.shape[0], sizes[name]) for name in flipped}
-    for name in flipped + flipped[::-1]:
+    # Incoming entries alone at first: balanced, a single incoming and a single outgoing weight may cancel.
+    for name, lowest in [*((name, 1) for name in flipped), *((name, -math.inf) for name in reversed(flipped))]:
         found = torch.zeros_like(known[name])
         for moment in range(2):
             total, size = torch.zeros_like(found), torch.zeros_like(found)
-            for nodes, sums in moments:
-                if nodes.count(name) != 1:  # a weight from a node to itself carries the signs of two of its neurons
+            for axes, sums in moments:
+                own = [dim for dim, axis in enumerate(axes, 1) if axis.node == name]
+                if len(own) != 1 or axes[own[0] - 1].charge < lowest:  # with two, it carries the signs of two neurons
                     continue
-                own, (x, absolute) = 1 + nodes.index(name), sums[moment]
-                for dim, other in enumerate(nodes, 1):
-                    if dim != own:
+                x, absolute = sums[moment]
+                for dim, (other, _) in enumerate(axes, 1):
+                    if dim != own[0]:
                         x = x * _along(known[other], dim, x.ndim)
                         absolute = absolute * _along(known[other].abs(), dim, x.ndim)
-                total, size = total + _onto(x, own), size + _onto(absolute, own)
+                total, size = total + _onto(x, own[0]), size + _onto(absolute, own[0])
             found = torch.where(found != 0, found, total.sign() * (total.abs() > noise * size))
         known[name] = torch.where(known[name] != 0, known[name], found)
     return {name: torch.where(sign != 0, sign, 1) for name, sign in known.items()}
@@ -282,7 +285,7 @@ class _Problem:
             before = list(alive)
             for node in _there_and_back(alive):
                 inward, outward = self._sides(node, self.zero, alive)
-                alive[node] = alive[node] & (inward > 0) & (outward > 0)
+                alive[node] = alive[node] & inward.isfinite() & outward.isfinite()
             if all(map(torch.equal, alive, before)):
                 return alive
 
@@ -293,8 +296,8 @@ class _Problem:
             if bool(settled[node].all()):
                 continue
             norms = [torch.full_like(s[node], -torch.inf) for _ in range(2)]
-            for charge, x in self._touching(node, s, settled):
-                norms[charge < 0] = torch.maximum(norms[charge < 0], x.log() / (2 * abs(charge)))
+            for charge, log in self._touching(node, s, settled):
+                norms[charge < 0] = torch.maximum(norms[charge < 0], log / (2 * abs(charge)))
             change = torch.where(norms[0] > -torch.inf, -norms[0], norms[1])
             new = ~settled[node] & (change > -torch.inf)
             s[node] = torch.where(new, s[node] + change, s[node])
@@ -319,26 +322,26 @@ class _Problem:
         return s
 
     def _touching(self, node: int, s: list[Tensor], mask: list[Tensor] | None = None) -> list[tuple[int, Tensor]]:
-        """(charge, squared norms ``(B, n)``) of all that a node's neurons scale together with neurons in the mask."""
+        """(charge, log squared norms ``(B, n)``) of all that a node's neurons scale, next to neurons in the mask."""
         found = []
         for x, axes in self.terms:
             own = [dim for dim, (m, _) in enumerate(axes, 1) if m == node]
-            x = _scaled(x, axes, s) if own else x
+            x, shift = _scaled(x, axes, s) if own else (x, x)
             for dim in own:
                 seen = x if mask is None else _masked(x, axes, mask, besides=dim)
-                found.append((axes[dim - 1][1], _onto(seen, dim)))
+                found.append((axes[dim - 1][1], _onto(seen, dim).log() + shift))
         return found
 
     def _sides(self, node: int, s: list[Tensor], mask: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Squared norms of what each neuron's scale multiplies, and of what it divides."""
-        sides = [torch.zeros_like(s[node]) for _ in range(2)]
-        for charge, x in self._touching(node, s, mask):
-            sides[charge < 0] = sides[charge < 0] + abs(charge) * x
+        """Log squared norms of what each neuron's scale multiplies, and of what it divides; -inf for nothing."""
+        sides = [torch.full_like(s[node], -torch.inf) for _ in range(2)]
+        for charge, log in self._touching(node, s, mask):
+            sides[charge < 0] = torch.logaddexp(sides[charge < 0], log + math.log(abs(charge)))
         return sides[0], sides[1]
 
     def _imbalance(self, node: int, s: list[Tensor]) -> Tensor:
         inward, outward = self._sides(node, s)
-        return torch.where((inward > 0) & (outward > 0), outward.log() - inward.log(), 0)
+        return torch.where(inward.isfinite() & outward.isfinite(), outward - inward, 0)
 
     def _error(self, s: list[Tensor]) -> Tensor:
         """The largest imbalance in each network, ``(B,)``."""
@@ -347,9 +350,12 @@ class _Problem:
     def _newton_step(self, s: list[Tensor]) -> list[Tensor]:
         """By conjugate gradients, with the Hessian's diagonal as preconditioner."""
         sizes = [x.shape[1] for x in s]
-        terms = [(_scaled(x, axes, s), axes) for x, axes in self.terms]
+        terms = []
+        for x, axes in self.terms:
+            x, shift = _scaled(x, axes, s)
+            terms.append((x * _along(shift.exp(), 1, x.ndim), axes))
 
-        def collect(weights: Callable[[Tensor, Axes], Tensor], power: int) -> Tensor:
+        def collect(weights: Callable[[Tensor, Charges], Tensor], power: int) -> Tensor:
             total = [torch.zeros_like(x) for x in s]
             for x, axes in terms:
                 x = weights(x, axes)
@@ -360,7 +366,7 @@ class _Problem:
         def hessian(v: Tensor) -> Tensor:
             parts = torch.split(v, sizes, -1)
 
-            def slope(x: Tensor, axes: Axes) -> Tensor:
+            def slope(x: Tensor, axes: Charges) -> Tensor:
                 return x * sum(q * _along(parts[node], dim, x.ndim) for dim, (node, q) in enumerate(axes, 1))
 
             return collect(slope, 1)
@@ -389,20 +395,24 @@ def _there_and_back(nodes: Sequence[object]) -> list[int]:
     return [*range(len(nodes)), *reversed(range(len(nodes)))]
 
 
-def _scaled(x: Tensor, axes: Axes, s: list[Tensor]) -> Tensor:
+def _scaled(x: Tensor, axes: Charges, s: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """``x exp(2 sum q s)`` as a tensor without overflow, and the logarithm ``(B, 1)`` of its factor."""
+    shift = x.new_zeros(x.shape[0], 1)
     for dim, (node, charge) in enumerate(axes, 1):
-        x = x * _along((2 * charge * s[node]).exp(), dim, x.ndim)
-    return x
+        log = 2 * charge * s[node]
+        top = log.amax(-1, keepdim=True)
+        x, shift = x * _along((log - top).exp(), dim, x.ndim), shift + top
+    return x, shift
 
 
-def _masked(x: Tensor, axes: Axes, mask: list[Tensor], besides: int = 0) -> Tensor:
+def _masked(x: Tensor, axes: Charges, mask: list[Tensor], besides: int = 0) -> Tensor:
     for dim, (node, _) in enumerate(axes, 1):
         if dim != besides:
             x = x * _along(mask[node], dim, x.ndim)
     return x
 
 
-def _without_loops(x: Tensor, axes: Axes) -> Tensor:
+def _without_loops(x: Tensor, axes: Charges) -> Tensor:
     """Without weights from a neuron to itself, whose scale cancels."""
     if len(axes) == 2 and axes[0][0] == axes[1][0] and axes[0][1] == -axes[1][1]:
         return x * ~torch.eye(x.shape[1], dtype=torch.bool, device=x.device)

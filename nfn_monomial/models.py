@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .features import Features
 from .linear import EquivariantLinear
 from .pointwise import Canonicalize, InvariantPool, PointwiseActivation
+from .statistics import InvariantStatistics
 from .symmetry import Activation
 from .weight_space import WeightSpace
 
@@ -49,6 +50,7 @@ class MonomialNFN(nn.Module):
         reduce: of `InvariantPool`.
         io: of `EquivariantLinear`.
         dropout: in the MLP.
+        append_stats: whether the networks' `InvariantStatistics` join the pooled vector.
 
     >>> net = MonomialNFN(WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10]))
     >>> sum(p.numel() for p in net.parameters())
@@ -68,6 +70,7 @@ class MonomialNFN(nn.Module):
         reduce: Literal["mean", "sum"] = "mean",
         io: Literal["full", "factored"] = "full",
         dropout: float = 0.0,
+        append_stats: bool = False,
     ) -> None:
         super().__init__()
         if not channels:
@@ -77,8 +80,10 @@ class MonomialNFN(nn.Module):
         self.body.append(PointwiseActivation(space, activation))
         self.canonicalize = Canonicalize(space, channels[-1], kind)
         self.pool = InvariantPool(space, channels[-1], reduce)
+        self.stats = InvariantStatistics(space, in_channels) if append_stats else None
+        width = self.pool.out_features + (0 if self.stats is None else self.stats.out_features)
         self.head = nn.Sequential(
-            nn.Linear(self.pool.out_features, hidden), nn.ReLU(), nn.Dropout(dropout),
+            nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout),
             nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(dropout),
             nn.Linear(hidden, out_features),
         )  # fmt: skip
@@ -87,6 +92,8 @@ class MonomialNFN(nn.Module):
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
         features = networks if isinstance(networks, Features) else self.space.pack(networks)
         pooled: Tensor = self.pool(self.canonicalize(self.body(features)))
+        if self.stats is not None:
+            pooled = torch.cat([pooled, self.stats(features)], -1)
         out: Tensor = self.head(pooled)
         return out
 
