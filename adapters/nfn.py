@@ -3,7 +3,8 @@
 Every layer takes nfn's ``NetworkSpec`` first and maps ``WeightSpaceFeatures`` to ``WeightSpaceFeatures``, so that it
 mixes with ``HNPLinear``, ``NPAttention``, ``TupleOp`` and the rest in one ``nn.Sequential``. Where nfn's layers know
 permutations only, these know the scalings or sign flips that the given networks' activations allow as well. Up to
-`MonomialCanonicalize` only these layers keep them; behind it features are only permuted, and nfn's layers do.
+`MonomialCanonicalize` or `MonomialBalance` only these layers keep them; behind it features are only permuted, and nfn's
+layers do.
 """
 
 from __future__ import annotations
@@ -16,12 +17,21 @@ import torch
 from nfn.common import NetworkSpec, WeightSpaceFeatures
 from torch import Tensor, nn
 
-from nfn_monomial import Canonicalize, EquivariantLinear, Features, PointwiseActivation, Symmetry, WeightSpace
+from nfn_monomial import (
+    Balance,
+    Canonicalize,
+    EquivariantLinear,
+    Features,
+    PointwiseActivation,
+    Symmetry,
+    WeightSpace,
+)
 from nfn_monomial.symmetry import Activation
 from nfn_monomial.weight_space import SymmetryLike
 
 __all__ = [
     "MonomialActivation",
+    "MonomialBalance",
     "MonomialCanonicalize",
     "MonomialLinear",
     "MonomialPool",
@@ -197,11 +207,48 @@ class MonomialCanonicalize(_Layer):
         self.channels = channels
 
 
+class MonomialBalance(_Layer):
+    """The given networks in canonical form, scales balanced and signs fixed: `balance`. It has no parameters.
+
+    Unlike that of `MonomialCanonicalize`, the output consists of networks, with the same functions as the given ones.
+    Scalings and sign flips of the input no longer change it: behind it HNP, NP, NFT, any other permutation-equivariant
+    layers and `MonomialLinear` with ``symmetry="permutation"`` make, with a pool at the end, an invariant model.
+
+    Args:
+        network_spec: nfn's spec of the networks.
+        symmetry: as in `MonomialLinear`, as is ``io_symmetry``.
+        io_symmetry: of input and output neurons.
+    """
+
+    def __init__(
+        self,
+        network_spec: NetworkSpec,
+        *,
+        symmetry: SymmetryLike | Sequence[SymmetryLike],
+        io_symmetry: SymmetryLike = Symmetry.FIXED,
+    ) -> None:
+        space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
+        core = _Uncharged(Balance(space))
+        super().__init__(network_spec, space, core, core.out_space)
+
+
+class _Uncharged(nn.Module):
+    """Balanced features as what they are from there on: permuted only."""
+
+    def __init__(self, balance: Balance) -> None:
+        super().__init__()
+        self.balance, self.out_space = balance, balance.space.restricted(Symmetry.PERMUTATION)
+
+    def forward(self, features: Features) -> Features:
+        tensors = self.balance.space.unpack(self.balance(features))
+        return self.out_space.pack(tensors, check_finite=False)
+
+
 class MonomialPool(nn.Module):
     """Average over hidden neurons, in place of ``HNPPool``: the same output ``(B, C, N)``, entry for entry.
 
     Works for networks of one layer, for kernels of any dimension and for missing biases as well. Scalings and sign
-    flips must be gone before: put `MonomialCanonicalize` in front.
+    flips must be gone before: put `MonomialCanonicalize` or `MonomialBalance` in front.
 
     Args:
         network_spec: nfn's spec of the networks.
@@ -259,8 +306,8 @@ class MonomialStack(nn.Module):
 
     Args:
         network_spec: nfn's spec of the networks.
-        *layers: `MonomialLinear`, `MonomialActivation`, `MonomialCanonicalize` and other stacks; a `MonomialPool` may
-            come last, the output is then ``(B, C, N)``.
+        *layers: `MonomialLinear`, `MonomialActivation`, `MonomialCanonicalize`, `MonomialBalance` and other stacks; a
+            `MonomialPool` may come last, the output is then ``(B, C, N)``.
 
     Raises:
         TypeError: for a layer of another kind.

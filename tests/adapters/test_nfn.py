@@ -21,9 +21,10 @@ from nfn.layers import (
 from strategies import spaces
 from torch import nn
 
-from nfn_monomial import Symmetry, WeightSpace
+from nfn_monomial import GroupElement, MonomialMatrix, Symmetry, WeightSpace, balance
 from nfn_monomial.adapters.nfn import (
     MonomialActivation,
+    MonomialBalance,
     MonomialCanonicalize,
     MonomialLinear,
     MonomialPool,
@@ -31,7 +32,7 @@ from nfn_monomial.adapters.nfn import (
     from_tensors,
     to_tensors,
 )
-from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
+from nfn_monomial.testing import assert_equivariant, assert_invariant, random_element, random_networks
 
 channels = st.integers(1, 3)
 seeds = st.integers(0, 10**6)
@@ -119,6 +120,53 @@ def test_a_whole_stack_is_invariant(space, seed):
     assert_invariant(lambda tensors: stack(from_tensors(tensors)), space, inputs=inputs, trials=1, rtol=1e-8, seed=seed)
     separate = nn.Sequential(*layers)
     assert torch.equal(separate(from_tensors(inputs)), stack(from_tensors(inputs)))
+
+
+@given(spaces(), seeds)
+@settings(max_examples=50)
+def test_balanced_networks_are_only_permuted(space, seed):
+    layer = MonomialBalance(spec_of(space), **arguments(space))
+    inputs = random_networks(space, 2, 1, generator=torch.Generator().manual_seed(seed))
+    g = random_element(space, 2, generator=torch.Generator().manual_seed(seed))
+    expected = named(layer)(inputs)
+    permutation = GroupElement(
+        space, {n: MonomialMatrix(torch.ones_like(m.scale), m.permutation) for n, m in g.matrices.items()}
+    )
+    for name, t in permutation.act(expected).items():
+        torch.testing.assert_close(named(layer)(g.act(inputs))[name], t, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(expected[name], balance(inputs, space)[0][name], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("symmetry", ["relu", "sin", "linear", ["relu", "sin"]])
+def test_nfns_own_layers_are_invariant_behind_a_balanced_form(symmetry):
+    space = WeightSpace.mlp([2, 6, 5, 1], symmetry)
+    spec = spec_of(space)
+    torch.manual_seed(0)
+    behind = [HNPLinear(spec, 1, 4), TupleOp(nn.ReLU()), HNPLinear(spec, 4, 3), HNPPool(spec)]
+    inputs = random_networks(space, 4, 1)
+    balanced = nn.Sequential(MonomialBalance(spec, symmetry=symmetry), *behind).double()
+    assert not MonomialBalance(spec, symmetry=symmetry).state_dict()
+    assert_invariant(lambda tensors: balanced(from_tensors(tensors)), space, inputs=inputs)
+    plain = nn.Sequential(*behind).double()
+    with pytest.raises(AssertionError, match="not invariant"):
+        assert_invariant(lambda tensors: plain(from_tensors(tensors)), space, inputs=inputs)
+
+
+def test_balance_in_a_stack():
+    spec = spec_of(SIREN)
+    torch.manual_seed(0)
+    layers = [
+        MonomialBalance(spec, symmetry="sin"),
+        MonomialLinear(spec, 1, 3, symmetry="permutation"),
+        MonomialActivation(spec, "gelu", symmetry="permutation"),
+        MonomialPool(spec),
+    ]
+    stack = MonomialStack(spec, *layers).double()
+    inputs = random_networks(SIREN, 4, 1)
+    assert_invariant(lambda tensors: stack(from_tensors(tensors)), SIREN, inputs=inputs)
+    torch.testing.assert_close(stack(from_tensors(inputs)), nn.Sequential(*layers)(from_tensors(inputs)))
+    with pytest.raises(ValueError, match="takes features"):
+        MonomialStack(spec, layers[0], MonomialLinear(spec, 1, 3, symmetry="sin"))
 
 
 def test_spatial_positions_behind_a_flatten():
