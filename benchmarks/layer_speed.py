@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from nfn.common import NetworkSpec, WeightSpaceFeatures, network_spec_from_wsfeat
@@ -29,6 +31,7 @@ NETWORKS = {
 }
 SYMMETRY = {"zoo CNN": "relu", "SIREN 2-32-32-1": "sin"}
 GEMM, CORE, HNP = "bare GEMMs", "EquivariantLinear", "nfn HNPLinear"
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -138,17 +141,36 @@ def _race(
     contenders: dict[str, Callable[[], tuple[Tensor, ...]]], repeats: int, device: str
 ) -> dict[str, tuple[float, float]]:
     """Median milliseconds of forward, and of forward and backward, for each contender."""
-    cotangents = {name: [torch.ones_like(y) for y in call()] for name, call in contenders.items()}
-    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in contenders}
+    calls: dict[tuple[str, bool], Callable[[], object]] = {}
+    for name, call in contenders.items():
+        cotangents = [torch.ones_like(y) for y in call()]
+        calls[name, True] = torch.no_grad()(call)
+        calls[name, False] = lambda c=call, g=cotangents: torch.autograd.backward(c(), g)
+    medians = race(calls, repeats, device)
+    return {name: (medians[name, True], medians[name, False]) for name in contenders}
+
+
+def race(
+    calls: Mapping[Key, Callable[[], object]], repeats: int, device: str, seconds: float = math.inf
+) -> dict[Key, float]:
+    """Median milliseconds of each call, which take turns; the first three rounds are not counted.
+
+    Args:
+        calls: what to time.
+        repeats: rounds that are counted.
+        device: ``"cpu"`` or ``"cuda"``.
+        seconds: after so many no further round begins, but for the first that is counted.
+    """
+    times: dict[Key, list[float]] = {key: [] for key in calls}
+    start = time.perf_counter()
     for repeat in range(-3, repeats):
-        for name, call in contenders.items():
-            with torch.no_grad():
-                forward = _clock(call, device)
-            both = _clock(lambda c=call, n=name: torch.autograd.backward(c(), cotangents[n]), device)
+        if repeat > 0 and time.perf_counter() - start > seconds:
+            break
+        for key, call in calls.items():
+            milliseconds = _clock(call, device)
             if repeat >= 0:
-                times[name][0].append(forward)
-                times[name][1].append(both)
-    return {name: (statistics.median(f), statistics.median(b)) for name, (f, b) in times.items()}
+                times[key].append(milliseconds)
+    return {key: statistics.median(found) for key, found in times.items()}
 
 
 def _clock(call: Callable[[], object], device: str) -> float:
@@ -203,13 +225,17 @@ def rich_tables(timings: Sequence[Timing]) -> list[Table]:
 def write(timings: Sequence[Timing], out: Path, device: str) -> tuple[Path, Path]:
     """Write ``layers.json`` and ``layers.md`` into ``out``; returns both paths."""
     out.mkdir(parents=True, exist_ok=True)
-    machine = {
+    record, table = out / "layers.json", out / "layers.md"
+    record.write_text(json.dumps({"machine": machine(device), "timings": [asdict(t) for t in timings]}, indent=1))
+    table.write_text(as_markdown(timings))
+    return record, table
+
+
+def machine(device: str) -> dict[str, object]:
+    """What the times were taken on."""
+    return {
         "device": torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }
-    record, table = out / "layers.json", out / "layers.md"
-    record.write_text(json.dumps({"machine": machine, "timings": [asdict(t) for t in timings]}, indent=1))
-    table.write_text(as_markdown(timings))
-    return record, table

@@ -120,6 +120,7 @@ class FlatMLP(Model):
     """
 
     label, invariant_under = "MLP", "nothing"
+    any_width = False
     width = 400
 
     def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:

@@ -13,30 +13,70 @@ Adding a model is adding a class:
         def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None: ...
         def prepare(self, tensors: Mapping[str, Tensor]) -> Any: ...
         def forward(self, batch: Any) -> Tensor: ...
+
+A model of networks of different architectures is ``mixed``: it is built with a `MixedInfo` too, and has
+`Model.prepare_groups` instead of ``prepare``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial import WeightSpace
+from nfn_monomial import WeightSpace, balance
 
-__all__ = ["Model", "NetworkInfo", "build_model", "model_class", "model_names", "register"]
+__all__ = [
+    "BALANCED",
+    "MixedInfo",
+    "Model",
+    "NetworkGroup",
+    "NetworkInfo",
+    "build_model",
+    "model_class",
+    "model_names",
+    "register",
+]
 
+BALANCED = "balanced-"
 InvariantUnder = Literal["group", "permutations", "nothing"]
+Sees = Literal["weights", "functions"]
+NetworkGroup: TypeAlias = "tuple[Mapping[str, Tensor], WeightSpace]"
+"""Networks of one architecture, parameter name -> ``(N, 1, *shape)``, and their weight space."""
 
 
 @dataclass(frozen=True)
 class NetworkInfo:
-    """What a model is told of the networks it will read: their weight space and their activation function."""
+    """What a model is told of the networks it will read.
+
+    Attributes:
+        space: their weight space.
+        activation: their activation function, or several with ``/`` between.
+        template: builds the torch module of one network, whose parameters in order are those of the space; None where
+            it is not known.
+        input_shape: of one input of that module, as ``(channels, height, width)``; None where it is not known.
+    """
 
     space: WeightSpace
     activation: str
+    template: Callable[[], nn.Module] | None = None
+    input_shape: tuple[int, ...] | None = None
+
+    @property
+    def architectures(self) -> tuple[NetworkInfo, ...]:
+        """This one; see `MixedInfo`."""
+        return (self,)
+
+
+@dataclass(frozen=True)
+class MixedInfo:
+    """The same of networks of different architectures; what a ``mixed`` model is built with."""
+
+    architectures: tuple[NetworkInfo, ...]
 
 
 class Model(nn.Module):
@@ -46,10 +86,18 @@ class Model(nn.Module):
         label: name in tables and figures.
         invariant_under: what leaves the output as it is: the networks' whole symmetry group (with scalings or sign
             flips), permutations of hidden neurons only, or nothing.
+        sees: the networks' weights alone, or also what they compute (the model runs them).
+        any_width: whether it reads networks with more hidden neurons than those it was built for.
+        mixed: whether it reads networks of different architectures and activations.
+        train_with: fields of `TrainConfig`, and ``loss``, that this model is trained with whatever the experiment says.
     """
 
     label: ClassVar[str]
     invariant_under: ClassVar[InvariantUnder]
+    sees: ClassVar[Sees] = "weights"
+    any_width: ClassVar[bool] = True
+    mixed: ClassVar[bool] = False
+    train_with: ClassVar[Mapping[str, Any]] = {}  # `training` is torch's
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> Any:
         """Everything without learned parameters, for a whole data set at once.
@@ -61,6 +109,12 @@ class Model(nn.Module):
             A pytree of tensors whose first dimension is N; `forward` takes any part of it along that dimension.
         """
         raise NotImplementedError
+
+    def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Any:
+        """What experiments call: `prepare` for networks of several architectures, N in all, in this order."""
+        if len(groups) != 1:
+            raise ValueError(f"{type(self).__name__} reads networks of one architecture, found {len(groups)}")
+        return self.prepare(groups[0][0])
 
     def fit_inputs(self, prepared: Any) -> None:
         """Take input statistics from the prepared training networks; called once, before training."""
@@ -84,25 +138,50 @@ def register(name: str) -> Callable[[M], M]:
     return add
 
 
+@functools.cache
+def _balanced(base: type[Model]) -> type[Model]:
+    """The model behind the canonical form of its networks, which takes scalings and sign flips away from it."""
+
+    class Balanced(base):  # type: ignore[valid-type, misc]
+        label = f"balanced {base.label}"
+        invariant_under = "group" if base.invariant_under == "permutations" else base.invariant_under
+
+        def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Any:
+            return super().prepare_groups([(balance(tensors, space)[0], space) for tensors, space in groups])
+
+    return Balanced
+
+
 def model_names() -> tuple[str, ...]:
     """Names of all registered models, in the order of registration: baselines first."""
     return tuple(_REGISTRY)
 
 
 def model_class(name: str) -> type[Model]:
-    """The class registered under a name.
+    """The class registered under a name; ``balanced-`` in front of any puts `balance` in front of the model.
 
     Raises:
         ValueError: listing the known names.
     """
-    if name not in _REGISTRY:
-        raise ValueError(f"unknown model {name!r}: choose from {', '.join(_REGISTRY)}")
-    return _REGISTRY[name]
+    plain = name.removeprefix(BALANCED)
+    if plain not in _REGISTRY:
+        raise ValueError(
+            f"unknown model {name!r}: choose from {', '.join(_REGISTRY)}, each also with {BALANCED!r} in front"
+        )
+    return _REGISTRY[plain] if plain == name else _balanced(_REGISTRY[plain])
 
 
-def build_model(name: str, networks: NetworkInfo, *, seed: int, out_features: int = 1) -> Model:
-    """A freshly initialised model on the CPU; the seed fixes its parameters and the global generator is left alone."""
-    cls: Callable[..., Model] = model_class(name)
+def build_model(name: str, networks: NetworkInfo | MixedInfo, *, seed: int, out_features: int = 1) -> Model:
+    """A freshly initialised model on the CPU; the seed fixes its parameters and the global generator is left alone.
+
+    Raises:
+        ValueError: if there is no such model, or it cannot read networks of different architectures, but shall.
+    """
+    cls: Any = model_class(name)
+    if isinstance(networks, MixedInfo) and not cls.mixed:
+        able = ", ".join(known for known, other in _REGISTRY.items() if other.mixed)
+        raise ValueError(f"{name} reads networks of one architecture; for a mixed zoo choose from {able}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return cls(networks, out_features)
+        model: Model = cls(networks, out_features)
+        return model

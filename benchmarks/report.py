@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .figure import draw_figure
-from .runs import Run, write_atomically
+from .runs import WIDENED, Run, write_atomically
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["Mean", "Row", "columns", "markdown", "rich_tables", "summarise", "write_report"]
 
 INVARIANT = {"group": "yes", "permutations": "perm. only", "nothing": "no"}
+SEES = {"weights": "weights", "functions": "runs them"}
+TEXT_COLUMNS = ("model", "sees", "invariant", "trained on")
+NOTHING = "-"
+LABEL_WIDTH = 16  # of models' names, where there is little room
 MIB = 2**20
 
 
@@ -40,12 +45,16 @@ class Mean:
 
 @dataclass(frozen=True)
 class Row:
-    """One model on one train set of one activation, over its seeds; tests are keyed by test set name."""
+    """One model on one train set of one activation, over its seeds; tests are keyed by test set name.
+
+    A model that cannot read the widened test networks lacks that key.
+    """
 
     activation: str
     model: str
     label: str
     invariant: str
+    sees: str
     train_set: str
     seeds: tuple[int, ...]
     scales: dict[str, float | None]
@@ -83,6 +92,7 @@ def summarise(runs: Sequence[Run]) -> list[Row]:
                 model,
                 first.label,
                 INVARIANT.get(first.invariant_under, first.invariant_under),
+                SEES.get(first.sees, first.sees),
                 train_set,
                 tuple(run.settings.seed for run in group),
                 scales={t.name: t.scale for t in first.tests},
@@ -102,16 +112,18 @@ def summarise(runs: Sequence[Run]) -> list[Row]:
 
 def columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Header and cells of the table of one activation's rows."""
-    names = list(rows[0].tau)
-    ends = list(dict.fromkeys((names[0], names[-1])))
-    header = ["model", "invariant", "trained on"]
-    header += [f"tau {_short(rows[0], name)}" for name in names] + [f"R2 {_short(rows[0], name)}" for name in ends]
-    header += ["parameters", "s/epoch", "peak MiB", "seeds"]
+    scales = {name: scale for row in rows for name, scale in row.scales.items()}
+    names = sorted(scales, key=lambda name: name == WIDENED)  # last, also where the first row lacks it
+    moved = [name for name in names if name != WIDENED]
+    ends = [name for name in names if name in (moved[0], moved[-1], WIDENED)]
+    short = {name: _short(name, scales[name]) for name in names}
+    header = [*TEXT_COLUMNS, *(f"tau {short[name]}" for name in names), *(f"R2 {short[name]}" for name in ends)]
+    header += ["params", "s/epoch", "peak MiB", "seeds"]
     cells = []
     for row in rows:
-        line = [row.label, row.invariant, row.train_set]
-        line += [str(row.tau[name]) for name in names]
-        line += [_r2(row.r2[name]) for name in ends]
+        line = [row.label, row.sees, row.invariant, row.train_set]
+        line += [str(row.tau[name]) if name in row.tau else NOTHING for name in names]
+        line += [_r2(row.r2[name]) if name in row.r2 else NOTHING for name in ends]
         line += [
             _count(row.parameters),
             f"{row.seconds_per_epoch.mean:.3g}",
@@ -122,8 +134,7 @@ def columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     return header, cells
 
 
-def _short(row: Row, name: str) -> str:
-    scale = row.scales[name]
+def _short(name: str, scale: float | None) -> str:
     if scale is None:
         return name
     exponent = math.log10(scale)
@@ -152,14 +163,26 @@ def title(rows: Sequence[Row]) -> str:
     return f"Test accuracy of {rows[0].activation} networks predicted from their weights: Kendall's tau"
 
 
+def _networks(rows: Sequence[Row]) -> list[str]:
+    """What the test sets of these rows are, where their names do not say it."""
+    lines = []
+    if any(scale is not None for row in rows for scale in row.scales.values()):
+        lines.append("1eK: test networks moved by random group elements, scales uniform in [1, 1eK].")
+    if any(WIDENED in row.scales for row in rows):
+        lines.append("widened: the same functions with more neurons (- for models of one width).")
+    return lines
+
+
 def notes(rows: Sequence[Row]) -> list[str]:
     """What has to be known to read the table."""
     lines = [
         "invariant: to scalings or sign flips and permutations (yes), to permutations of hidden neurons (perm. only), "
-        "or to nothing (no). 1eK: test networks moved by random group elements, scales uniform in [1, 1eK].",
+        "or to nothing (no). sees: the weights alone, or also what the networks compute (runs them).",
+        " ".join(_networks(rows)),
         "Mean ± standard deviation over seeds; selection on validation networks only. s/epoch: the pass over the "
         "training set. peak MiB: parameters, optimiser state and one training step.",
     ]
+    lines = [line for line in lines if line]
     if lost := [f"{row.label} ({row.train_set})" for row in rows if row.non_finite]:
         lines.append(f"NaN or infinite predictions, ranked by sign, NaN lowest: {', '.join(lost)}.")
     if lost := [
@@ -174,37 +197,57 @@ def markdown(rows: Sequence[Row]) -> str:
     parts = []
     for group in by_activation(rows).values():
         header, cells = columns(group)
-        rule = ["---"] * 3 + ["---:"] * (len(header) - 3)
+        rule = ["---" if name in TEXT_COLUMNS else "---:" for name in header]
         lines = [f"**{title(group)}**", "", *("| " + " | ".join(line) + " |" for line in (header, rule, *cells))]
         parts.append("\n".join([*lines, "", *notes(group)]))
     return "\n\n".join(parts) + "\n"
 
 
-def rich_tables(rows: Sequence[Row]) -> list[Table]:
-    """The tables of all activations for the terminal: tau, then the rest, so that each fits 80 columns."""
-    from rich import box
-    from rich.table import Table
-
+def rich_tables(rows: Sequence[Row], width: int = 80) -> list[Table]:
+    """The tables for the terminal, by activation and train set: tau, then the rest, so that each fits 80 columns."""
     tables = []
     for group in by_activation(rows).values():
         header, cells = columns(group)
-        first = [i for i, name in enumerate(header) if i < 3 or name.startswith("tau ")]
-        second = [i for i in range(len(header)) if i in (0, 2) or i not in first]
-        for chosen, heading, caption in ((first, title(group), None), (second, None, "\n".join(notes(group)))):
-            table = Table(
-                title=heading, caption=caption, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
-                title_justify="left", caption_justify="left", title_style="bold",
-            )  # fmt: skip
-            for i in chosen:
-                text = i < 3
-                least = max(6, *map(len, header[i].split()))  # 0.736 above ±0.004, and no word broken
-                table.add_column(header[i], justify="left" if text else "right", no_wrap=text, min_width=least)
-            for row, line, following in zip(group, cells, [*group[1:], None], strict=True):
-                last = following is not None and following.train_set != row.train_set
-                style = "bold" if row.invariant == "yes" else None
-                table.add_row(*(line[i] for i in chosen), end_section=last, style=style)
-            tables.append(table)
+        of_tau = [name.startswith("tau ") for name in header]
+        tau = [i for i, name in enumerate(header) if of_tau[i] or name in ("model", "sees", "invariant")]
+        rest = [i for i, name in enumerate(header) if not of_tau[i] and name not in ("invariant", "trained on")]
+        sets = list(dict.fromkeys(row.train_set for row in group))
+        for train_set in sets:
+            own = [(row, line) for row, line in zip(group, cells, strict=True) if row.train_set == train_set]
+            styles = ["bold" if row.invariant == "yes" else None for row, _ in own]
+            heading = f"{title(group)}\nTrained on the {train_set} training networks"
+            caption = "\n".join(notes(group)) if train_set == sets[-1] else None
+            for chosen, above, below in ((tau, heading, None), (rest, None, caption)):
+                lines = [[line[i] for i in chosen] for line in (header, *(line for _, line in own))]
+                tables.append(_table(_fitted(lines, width), styles, above, below))
     return tables
+
+
+def _fitted(lines: list[list[str]], width: int) -> list[list[str]]:
+    """Cells with line breaks between words, if they need them to fit; rich would break words to make columns equal."""
+    wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    if sum(wide) + len(wide) - 1 <= width:
+        return lines
+    narrow = [max(6, *(len(word) for cell in column for word in cell.split())) for column in zip(*lines, strict=True)]
+    narrow[0] = max(narrow[0], min(wide[0], LABEL_WIDTH))
+    return [
+        [textwrap.fill(cell, n, break_on_hyphens=False) for cell, n in zip(line, narrow, strict=True)] for line in lines
+    ]
+
+
+def _table(lines: list[list[str]], styles: list[str | None], heading: str | None, caption: str | None) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=heading, caption=caption, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
+        title_justify="left", caption_justify="left", title_style="bold",
+    )  # fmt: skip
+    for name in lines[0]:
+        table.add_column(name, justify="left" if name in TEXT_COLUMNS else "right", no_wrap=True)
+    for line, style in zip(lines[1:], styles, strict=True):
+        table.add_row(*line, style=style)
+    return table
 
 
 def write_report(runs: Sequence[Run], folder: str | Path) -> dict[str, Path]:
@@ -222,7 +265,7 @@ def write_report(runs: Sequence[Run], folder: str | Path) -> dict[str, Path]:
     results: dict[str, Any] = {
         "rows": [asdict(row) for row in rows],
         "runs": [run.settings.name for run in runs],
-        "settings": [asdict(s) for s in dict.fromkeys(replace(run.settings, seed=0, model="*") for run in runs)],
+        "settings": [asdict(s) for s in dict.fromkeys(replace(run.settings, seed=0) for run in runs)],
         "networks": {run.settings.activation: run.networks for run in runs if run.settings.train_set == "original"},
         "environments": _distinct([run.environment for run in runs]),
     }

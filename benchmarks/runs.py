@@ -27,11 +27,12 @@ from torch import Tensor
 
 from .training import TrainConfig
 
-__all__ = ["Run", "RunSettings", "RunStore", "TestResult", "environment", "write_atomically"]
+__all__ = ["WIDENED", "Run", "RunSettings", "RunStore", "TestResult", "environment", "write_atomically"]
 
 log = logging.getLogger(__name__)
 
-PACKAGES = ("nfn-monomial", "torch", "nfn", "lightning-fabric", "numpy", "scipy")
+WIDENED = "widened"  # name of the test set of networks with more neurons and the same functions
+PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric", "numpy", "scipy")
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class RunSettings:
     """All that determines the result of one run.
 
     ``scales``: upper bounds of the scales of the moved test sets. ``augment_scale``: that of the augmented train
-    set, None for all of ``scales`` mixed, and where it does not matter. ``data``: fingerprint of the networks.
+    set, None for all of ``scales`` mixed, and where it does not matter. ``widen``: factor of the widened test set, 0
+    without. ``loss`` and ``training``: with what the model asks for. ``data``: fingerprint of the networks.
     ``version``: of this package.
     """
 
@@ -49,6 +51,8 @@ class RunSettings:
     seed: int
     scales: tuple[float, ...]
     augment_scale: float | None
+    widen: float
+    loss: str
     training: TrainConfig
     data: str
     version: str
@@ -84,6 +88,7 @@ class Run:
     settings: RunSettings
     label: str
     invariant_under: str
+    sees: str
     parameters: int
     networks: dict[str, int]  # numbers of networks for train, val, test
     tests: tuple[TestResult, ...]

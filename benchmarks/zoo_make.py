@@ -33,13 +33,14 @@ from .zoo_layout import ZooError, cnn_geometry, cnn_layout
 from .zoo_recipes import Recipe, ZooConfig, draw_recipes, redraw
 from .zoo_train import ImageTensors, train
 
-__all__ = ["MadeZoo", "ZooConfig", "draw_recipes", "make_zoo", "progress_bar"]
+__all__ = ["MadeZoo", "ZooConfig", "draw_recipes", "make_zoo", "progress_bar", "set_up_worker", "write_json"]
 
 log = logging.getLogger(__name__)
 
 LAYOUT = cnn_layout()
 PADDING: dict[ImageSet, int] = {"digits": 1, "mnist5k": 0}  # 8x8 pixels are too few for three valid convolutions
 CONFIG_FILE = "zoo.json"
+GROUPS = "group_*.safetensors"  # the networks of a mixed zoo, see `zoo_mixed_files`
 CHUNK_FOLDER = ".chunks"
 ATTEMPTS = 5  # per network, before a zoo whose networks keep diverging is given up
 LARGEST_WEIGHT = 1e3  # beyond this a network counts as diverged though its weights are finite
@@ -84,10 +85,10 @@ def make_zoo(
 
     data = _load_data(config, torch.device(device))  # may fail, so before anything is written
     (out / CHUNK_FOLDER).mkdir(parents=True, exist_ok=True)
-    _write_json(out / CONFIG_FILE, {"config": _as_json(config)})
+    write_json(out / CONFIG_FILE, {"config": _as_json(config)})
     weights, records, diverged = _train_all(out / CHUNK_FOLDER, config, data, workers, progress)
     # Before the metrics, whose presence says that a zoo is finished.
-    _write_json(
+    write_json(
         out / CONFIG_FILE,
         {"config": _as_json(config), "padding": PADDING[config.images], "diverged": diverged},
     )
@@ -159,7 +160,7 @@ def _train_all(
 
     threads = torch.get_num_threads()
     workers = workers or (threads if data.train_x.device.type == "cpu" else 1)
-    pool = ThreadPoolExecutor(workers, initializer=_set_up_worker)
+    pool = ThreadPoolExecutor(workers, initializer=set_up_worker)
     try:
         for future in as_completed([pool.submit(job, number) for number in todo]):
             if not collect(future.result()):
@@ -175,7 +176,8 @@ def _train_all(
     return weights, records, diverged
 
 
-def _set_up_worker() -> None:
+def set_up_worker() -> None:
+    """What a thread that trains networks does first."""
     torch.set_num_threads(1)  # threads work on chunks of their own, which is faster than sharing each small product
     torch.set_flush_denormal(True)  # running means of gradients that are 0 decay to numbers that take 100 times as long
 
@@ -266,7 +268,8 @@ def _as_json(config: ZooConfig) -> dict[str, Any]:
     return values
 
 
-def _write_json(path: Path, value: object) -> None:
+def write_json(path: Path, value: object) -> None:
+    """Write a file that appears whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     os.replace(partial, path)
@@ -275,10 +278,10 @@ def _write_json(path: Path, value: object) -> None:
 def _check_ours(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise ZooError(f"{out} is a file: give a folder for the zoo")
-    foreign = [name for name in FILES if (out / name).exists()]
+    foreign = [*(name for name in FILES if (out / name).exists()), *sorted(path.name for path in out.glob(GROUPS))]
     if foreign and not (out / CONFIG_FILE).exists():
         raise ZooError(
-            f"{out} holds {', '.join(foreign)} but no {CONFIG_FILE}: a zoo that was not made by this command, "
+            f"{out} holds {', '.join(foreign[:3])} but no {CONFIG_FILE}: a zoo that was not made by this command, "
             "and that it will not overwrite; choose another folder"
         )
 
@@ -307,4 +310,6 @@ def _clear(out: Path) -> None:
     # The metrics first: without them nothing that is left counts as a zoo.
     for name in (*reversed(FILES), CONFIG_FILE):
         (out / name).unlink(missing_ok=True)
+    for path in out.glob(GROUPS):
+        path.unlink()
     shutil.rmtree(out / CHUNK_FOLDER, ignore_errors=True)

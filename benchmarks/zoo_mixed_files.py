@@ -22,14 +22,13 @@ from torch import Tensor
 from nfn_monomial import WeightSpace
 
 from .zoo_layout import ZooError
-from .zoo_make import CONFIG_FILE
+from .zoo_make import CONFIG_FILE, GROUPS
 from .zoo_mixed_recipes import Architecture
 from .zoo_recipes import Recipe
 
-__all__ = ["GROUPS", "KIND", "Group", "group_path", "read_config", "read_group", "write_group"]
+__all__ = ["KIND", "Group", "group_path", "read_config", "read_group", "write_group"]
 
 KIND = "mixed"
-GROUPS = "group_*.safetensors"
 
 
 @dataclass(frozen=True)

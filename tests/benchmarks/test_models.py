@@ -1,14 +1,17 @@
 """The models of the experiments: sizes as published, invariant under exactly what they claim."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
+from nfn_monomial.benchmarks import predict  # noqa: F401  (registers all models)
 from nfn_monomial.benchmarks.models import NP, FlatMLP, StatNN, network_spec
 from nfn_monomial.benchmarks.registry import Model, NetworkInfo, build_model, model_class, model_names, register
+from nfn_monomial.benchmarks.zoo_mixed import Architecture, template
 
 NETWORKS = 12
 PUBLISHED = {
@@ -20,12 +23,27 @@ PUBLISHED = {
 }  # millions, paper App. D.3
 
 
-def zoo_space(activation: str, io: str = "fixed") -> WeightSpace:
-    return WeightSpace.cnn([1, 16, 16, 16], 3, activation, head=[10], io_symmetry=io)
+# A canonical form in front makes a model invariant that knows permutations; one that knows nothing stays what it is.
+ALL = (*model_names(), "balanced-statnn", "balanced-hnp", "balanced-gnn", "balanced-mlp")
+
+
+def described(channels: tuple[int, ...], classes: int, activation: str) -> NetworkInfo:
+    count = len(channels) - 1
+    names = (activation,) * count
+    architecture = Architecture(channels, (3,) * count, (2,) * count, (1,) * count, (classes,), names)  # type: ignore[arg-type]
+    return NetworkInfo(architecture.space, activation, partial(template, architecture), (channels[0], 8, 8))
+
+
+def zoo_info(activation: str) -> NetworkInfo:
+    return described((1, 16, 16, 16), 10, activation)
+
+
+def small_info(activation: str) -> NetworkInfo:
+    return described((2, 4, 5), 3, activation)
 
 
 def small_space(activation: str) -> WeightSpace:
-    return WeightSpace.cnn([2, 4, 5], 3, activation, head=[3])
+    return small_info(activation).space
 
 
 def random_tensors(space: WeightSpace, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
@@ -37,16 +55,16 @@ def random_tensors(space: WeightSpace, seed: int = 0, dtype: torch.dtype = torch
 
 
 def built(name: str, activation: str, tensors: Mapping[str, Tensor]) -> Model:
-    model = build_model(name, NetworkInfo(small_space(activation), activation), seed=0).double()
-    model.fit_inputs(model.prepare(tensors))
+    model = build_model(name, small_info(activation), seed=0).double()
+    model.fit_inputs(model.prepare_groups([(tensors, small_space(activation))]))
     return model.eval()
 
 
 def relative_change(model: Model, tensors: Mapping[str, Tensor], element: GroupElement) -> float:
     """Largest change of an answer, relative to the spread of answers over networks."""
     with torch.no_grad():
-        before = model(model.prepare(tensors))
-        after = model(model.prepare(element.act(tensors)))
+        before = model(model.prepare_groups([(tensors, element.space)]))
+        after = model(model.prepare_groups([(element.act(tensors), element.space)]))
     assert before.shape == (NETWORKS,)
     assert before.std() > 1e-4, "an answer that does not depend on the network would be invariant, too"
     return float((after - before).abs().max() / before.std())
@@ -58,7 +76,7 @@ def permutations_only(element: GroupElement) -> GroupElement:
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", ALL)
 def test_invariant_under_what_it_claims_and_nothing_else(name: str, activation: str) -> None:
     space = small_space(activation)
     tensors = random_tensors(space)
@@ -72,7 +90,7 @@ def test_invariant_under_what_it_claims_and_nothing_else(name: str, activation: 
     assert whole < 1e-10 if expected else whole > 1e-2
 
 
-@pytest.mark.parametrize("name", [n for n in model_names() if model_class(n).invariant_under == "group"])
+@pytest.mark.parametrize("name", [n for n in ALL if model_class(n).invariant_under == "group"])
 def test_invariance_up_to_scales_of_a_million(name: str) -> None:
     space = small_space("relu")
     tensors = random_tensors(space)
@@ -83,7 +101,7 @@ def test_invariance_up_to_scales_of_a_million(name: str) -> None:
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("name", model_names())
 def test_size(name: str, activation: str) -> None:
-    model = build_model(name, NetworkInfo(zoo_space(activation), activation), seed=0)
+    model = build_model(name, zoo_info(activation), seed=0)
     millions = sum(p.numel() for p in model.parameters()) / 1e6
     published = PUBLISHED.get((name, activation))
     if published is not None:
@@ -112,10 +130,10 @@ def test_a_part_of_what_was_prepared_is_the_prepared_part(name: str) -> None:
 
 @pytest.mark.parametrize("name", model_names())
 def test_several_outputs_and_seeds(name: str) -> None:
-    info = NetworkInfo(small_space("relu"), "relu")
+    info = small_info("relu")
     tensors = random_tensors(info.space, dtype=torch.float32)
     state = torch.random.get_rng_state()
-    first, again, other = (build_model(name, info, seed=seed, out_features=4) for seed in (1, 1, 2))
+    first, again, other = (build_model(name, info, seed=seed, out_features=4).eval() for seed in (1, 1, 2))
     assert torch.equal(state, torch.random.get_rng_state())
     with torch.no_grad():
         answers = [model(model.prepare(tensors)) for model in (first, again, other)]
@@ -146,7 +164,7 @@ def test_inputs_are_standardised_by_the_training_set_and_kept_in_the_checkpoint(
     tensors = {n: 3 + 7 * t for n, t in tensors.items()} | {"bias.0": torch.full_like(tensors["bias.0"], 2.0)}
     model = built(name, "relu", tensors)
     assert isinstance(model, (NP, FlatMLP))
-    fresh = build_model(name, NetworkInfo(space, "relu"), seed=5).double()
+    fresh = build_model(name, small_info("relu"), seed=5).double()
     fresh.load_state_dict(model.state_dict())
     with torch.no_grad():
         answer = model(model.prepare(tensors))

@@ -1,7 +1,6 @@
 """Table, JSON and figure hold the numbers of the runs, and nothing is averaged that differs."""
 
 import io
-import itertools
 import json
 import math
 import statistics
@@ -12,28 +11,34 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from nfn_monomial.benchmarks.figure import _spread, draw_figure
+from nfn_monomial.benchmarks.figure import draw_figure
 from nfn_monomial.benchmarks.report import Mean, markdown, rich_tables, summarise, write_report
 from nfn_monomial.benchmarks.runs import Run, RunSettings, TestResult
 from nfn_monomial.benchmarks.training import TrainConfig
 
-MODELS = {"statnn": ("STATNN", "permutations"), "mlp": ("MLP", "nothing"), "monomial": ("Monomial-NFN", "group")}
+MODELS = {
+    "statnn": ("STATNN", "permutations", "weights"),
+    "mlp": ("MLP", "nothing", "weights"),
+    "monomial": ("Monomial-NFN", "group", "functions"),
+}
 
 
 def made_up(activation: str, model: str, train_set: str, seed: int) -> Run:
-    label, invariant_under = MODELS[model]
+    label, invariant_under, sees = MODELS[model]
     scales = (10.0, 1e6) if activation == "relu" else ()
     names = [("original", None), *((f"scale {s:g}", s) for s in scales)]
     names += [] if scales else [("sign flips", None)]
+    names += [] if model == "mlp" else [("widened", None)]
     fall = 0.0 if model == "monomial" else 0.1
     tests = tuple(
         TestResult(name, scale, tau=0.8 - fall * i + 0.01 * seed, r2=0.9 - fall * i, non_finite=0)
         for i, (name, scale) in enumerate(names)
     )
     return Run(
-        RunSettings(activation, model, train_set, seed, scales, None, TrainConfig(), "data", "0"),
+        RunSettings(activation, model, train_set, seed, scales, None, 1.5, "bce", TrainConfig(), "data", "0"),
         label=label,
         invariant_under=invariant_under,
+        sees=sees,
         parameters=254_799,
         networks={"train": 5, "val": 6, "test": 7},
         tests=tests,
@@ -77,11 +82,12 @@ def test_rows() -> None:
     assert len(rows) == 12
     row = rows[0]
     assert row.seeds == (0, 1, 2)
-    assert list(row.tau) == ["original", "scale 10", "scale 1e+06"]
-    assert [value.mean for value in row.tau.values()] == pytest.approx([0.81, 0.71, 0.61])
+    assert list(row.tau) == ["original", "scale 10", "scale 1e+06", "widened"]
+    assert [value.mean for value in row.tau.values()] == pytest.approx([0.81, 0.71, 0.61, 0.51])
     assert row.seconds_per_epoch.mean == pytest.approx(1.5)
     assert row.peak_mib == pytest.approx(3)
     assert [r.invariant for r in rows[:3]] == ["perm. only", "no", "yes"]
+    assert [r.sees for r in rows[:3]] == ["weights", "weights", "runs them"]
 
 
 def test_different_configurations_are_not_averaged() -> None:
@@ -93,14 +99,26 @@ def test_different_configurations_are_not_averaged() -> None:
 
 def test_markdown() -> None:
     text = markdown(summarise(all_runs()))
-    header = "| model | invariant | trained on | tau original | tau 1e1 | tau 1e6 | R2 original | R2 1e6 | parameters |"
-    assert header in text
-    line = "| STATNN | perm. only | original | 0.810 ±0.010 | 0.710 ±0.010 | 0.610 ±0.010 | 0.900 ±0.000 "
-    assert line + "| 0.700 ±0.000 | 0.25M | 1.5 | 3 | 3 |" in text
-    assert "| tau original | tau sign flips | R2 original | R2 sign flips |" in text
+    header = "| model | sees | invariant | trained on | tau original | tau 1e1 | tau 1e6 | tau widened | R2 original "
+    assert header + "| R2 1e6 | R2 widened | params | s/epoch |" in text
+    line = "| STATNN | weights | perm. only | original | 0.810 ±0.010 | 0.710 ±0.010 | 0.610 ±0.010 | 0.510 ±0.010 "
+    assert line + "| 0.900 ±0.000 | 0.700 ±0.000 | 0.600 ±0.000 | 0.25M | 1.5 | 3 | 3 |" in text
+    assert "| Monomial-NFN | runs them | yes |" in text
+    assert "| tau original | tau sign flips | tau widened | R2 original | R2 sign flips | R2 widened |" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 2 * (2 + 6)
     assert len({line.count("|") for line in lines[:8]}) == 1
+    assert "1eK: test networks moved by random group elements" in text
+    assert text.count("widened: the same functions") == 2
+
+
+def test_a_model_without_a_number_has_a_dash() -> None:
+    text = markdown(summarise(all_runs()))
+    assert "| MLP | weights | no | original | 0.810 ±0.010 | 0.710 ±0.010 | 0.610 ±0.010 | - | 0.900" in text
+    first = [run for run in all_runs() if run.settings.model != "statnn"]  # the row without comes first
+    assert "| tau 1e6 | tau widened | R2 original |" in markdown(summarise(first))
+    alone = markdown(summarise([run for run in first if run.settings.model == "mlp"]))
+    assert "widened" not in alone
 
 
 def test_lost_predictions_and_divergence_are_mentioned() -> None:
@@ -116,19 +134,28 @@ def test_lost_predictions_and_divergence_are_mentioned() -> None:
 @pytest.mark.parametrize("width", [80, 160])
 def test_terminal_table_holds_all_numbers(width: int) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
-    worst = [replace(run, seconds_per_epoch=1234.5, parameters=123_456_789) for run in all_runs()]
-    for table in rich_tables(summarise(worst)):
+    between = tuple(TestResult(f"scale {s}", float(s), 0.7, 0.7, 0) for s in (100, 10_000))
+    worst = [
+        replace(
+            run,
+            seconds_per_epoch=1234.5,
+            parameters=123_456_789,
+            tests=run.tests[:2] + between * (run.settings.activation == "relu") + run.tests[2:],
+        )
+        for run in all_runs()
+    ]
+    for table in rich_tables(summarise(worst), width):
         assert console.measure(table).minimum <= width, "or columns are cut off"
         console.print(table)
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
-    if width == 160:
-        # On the original networks 12 rows, on moved ones the invariant model's: 2 rows of two scales, 2 of sign flips.
-        assert text.count("0.810 ±0.010") == 12 + 2 * 2 + 2
-    else:
-        assert text.count("0.810") == 18
-        assert text.count("±0.010") == 6 * 3 + 6 * 2, "one for every tau"
+    # Four tables of tau: original, moved (by two scales or flips) and widened, but for the MLP.
+    assert text.count("±0.010") == 2 * (3 * 3 + 2) + 2 * (2 * 3 + 2)
+    # Original networks: all rows; moved and widened ones: the invariant model's.
+    assert text.count("0.810 ±0.010" if width == 160 else "0.810") == 12 + 2 * 3 + 2 * 2
+    for train_set in ("original", "augmented"):
+        assert text.count(f"Trained on the {train_set} training networks") == 2
 
 
 def test_files(tmp_path: Path) -> None:
@@ -142,6 +169,8 @@ def test_files(tmp_path: Path) -> None:
     assert results["networks"] == {"relu": {"train": 5, "val": 6, "test": 7}, "tanh": {"train": 5, "val": 6, "test": 7}}
     assert len(results["runs"]) == 36
     assert {s["train_set"] for s in results["settings"]} == {"original", "augmented"}
+    assert {s["model"] for s in results["settings"]} == set(MODELS), "each may be trained in its own way"
+    assert len(results["settings"]) == 12
     with Image.open(paths["figure"]) as image:
         assert image.format == "PNG"
         assert min(image.size) > 800
@@ -154,12 +183,17 @@ def test_figure_of_any_number_of_panels(panels: int) -> None:
     assert draw_figure(summarise(runs)).startswith(b"\x89PNG")
 
 
-def test_labels_are_moved_apart() -> None:
-    moved = _spread([0.5, 0.51, 0.9, 0.5], 0.1)
-    ordered = sorted(moved)
-    assert all(b - a > 0.099 for a, b in itertools.pairwise(ordered))
-    assert moved[1] > max(moved[0], moved[3])
-    assert moved[2] == pytest.approx(0.9)
+@pytest.mark.parametrize("models", [2, 20])
+def test_the_legend_has_room_for_every_model(models: int) -> None:
+    runs = [
+        replace(run, label=f"Model {i}", settings=replace(run.settings, model=f"m{i}"))
+        for i in range(models)
+        for run in all_runs(2)
+        if run.settings.model == "statnn" and run.settings.train_set == "original"
+    ]
+    png = draw_figure(summarise(runs))
+    with Image.open(io.BytesIO(png)) as image:
+        assert image.size[1] / 130 > 0.21 * models
 
 
 def test_no_runs(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from nfn_monomial.benchmarks.zoo_cnn import BatchedCNN, patch_table
 from nfn_monomial.benchmarks.zoo_format import ZooError, load_zoo
 from nfn_monomial.benchmarks.zoo_layout import cnn_layout, unflatten
 from nfn_monomial.benchmarks.zoo_make import ZooConfig, draw_recipes, make_zoo
+from nfn_monomial.benchmarks.zoo_mixed import MixedConfig, make_mixed_zoo
 from nfn_monomial.benchmarks.zoo_recipes import Recipe
 from nfn_monomial.benchmarks.zoo_train import ImageTensors, Plan, initial_weights, train
 
@@ -314,6 +315,21 @@ def test_another_configuration_is_refused_or_overwrites(tmp_path: Path) -> None:
         make_zoo(tmp_path, other)
     assert make_zoo(tmp_path, other, overwrite=True).made
     assert json.loads((tmp_path / "zoo.json").read_text())["config"]["seed"] == 9
+
+
+def test_a_mixed_zoo_is_refused_or_overwritten_completely(tmp_path: Path) -> None:
+    make_mixed_zoo(tmp_path, MixedConfig(networks=2, per_architecture=1, widths=(4, 5), epochs=(1, 1), depths=(2, 2)))
+    with pytest.raises(ZooError, match=r"holds a zoo of another configuration: .*--overwrite"):
+        make_zoo(tmp_path, replace(TINY, networks=2))
+    assert len(list(tmp_path.glob("group_*.safetensors"))) == 2
+    assert make_zoo(tmp_path, replace(TINY, networks=2), overwrite=True).made
+    assert not list(tmp_path.glob("group_*.safetensors"))
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "group_00000.safetensors").write_text("something dear")
+    with pytest.raises(ZooError, match=r"holds group_00000\.safetensors but no zoo\.json"):
+        make_zoo(foreign, TINY, overwrite=True)
+    assert (foreign / "group_00000.safetensors").exists()
 
 
 def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
