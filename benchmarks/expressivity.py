@@ -25,8 +25,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor, nn
 
-from nfn_monomial import GatedActivation, MessagePassing, MonomialNFN, NeuronEmbedding, WeightSpace, balance
-from nfn_monomial.features import Features
+from nfn_monomial import MessagePassingNFN, MonomialNFN, WeightSpace, balance, neuron_layout
 
 from .figure import PALETTE
 from .layer_speed import machine
@@ -40,6 +39,7 @@ BIAS_STD = 0.3
 MODELS = ("message passing", "linear")
 DECAY = (1.0, 0.3, 0.1)  # learning rates of three phases of equal length, relative to the first
 VALIDATION = 1000  # networks
+HIDDEN = 64  # of the MLP behind message passing
 
 
 @dataclass(frozen=True)
@@ -86,47 +86,6 @@ class Outcome:
     true: Tensor = field(repr=False, compare=False)
 
 
-class _Block(nn.Module):
-    """Messages and gate with a residual connection, and no norm: how large activations are is the question."""
-
-    def __init__(self, space: WeightSpace, channels: int) -> None:
-        super().__init__()
-        self.messages, self.gate = MessagePassing(space, channels), GatedActivation(space, channels)
-
-    def forward(self, features: Features) -> Features:
-        gated: Features = self.gate(features + self.messages(features))
-        return features + gated
-
-
-class MessageRegressor(nn.Module):
-    """Embedding, one block for every layer of the networks, and an MLP on the output neurons' ``out`` and ``inv``.
-
-    Outputs are FIXED, so that all their streams are invariant.
-
-    Args:
-        space: of networks on which no scale acts.
-        channels: of all streams.
-        out_features: outputs of the MLP.
-        hidden: its width.
-    """
-
-    def __init__(self, space: WeightSpace, channels: int, out_features: int, hidden: int = 64) -> None:
-        super().__init__()
-        self.embed = NeuronEmbedding(space, 1, channels)
-        neurons = self.embed.neurons
-        self.blocks = nn.Sequential(*(_Block(space, channels) for _ in neurons.pairs))
-        last = neurons.nodes[-1]
-        self.read = [neurons.stream(name, last) for name in ("out", "inv")]
-        width = 2 * channels * (space.nodes[last].size or 1)
-        self.head = nn.Sequential(nn.Linear(width, hidden), nn.SiLU(), nn.Linear(hidden, out_features))
-
-    def forward(self, networks: Mapping[str, Tensor]) -> Tensor:
-        """Named tensors ``(B, 1, *shape)`` -> ``(B, out_features)``."""
-        features = self.blocks(self.embed(networks))
-        out: Tensor = self.head(torch.cat([features.tensors[i].flatten(1) for i in self.read], -1))
-        return out
-
-
 def random_mlps(sizes: Sequence[int], activation: str, count: int, seed: int) -> dict[str, Tensor]:
     """Weights and biases of random MLPs, ``(count, 1, *shape)`` each, so large that outputs vary."""
     generator = torch.Generator().manual_seed(seed)
@@ -162,7 +121,10 @@ def r2_score(predicted: Tensor, true: Tensor) -> float:
 
 def build(model: str, space: WeightSpace, channels: int, outputs: int) -> nn.Module:
     """A model by name; the linear one's MLP is as wide as it takes to have the parameters of the other."""
-    messages = MessageRegressor(space.restricted("sign"), channels, outputs)
+    # One block for every layer of the networks. No norm: how large activations are is the question.
+    messages = MessagePassingNFN(
+        space, channels, len(neuron_layout(space).pairs), HIDDEN, outputs, norm=False, balance=False
+    )
     if model == MODELS[0]:
         return messages
 

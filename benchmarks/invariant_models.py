@@ -80,9 +80,7 @@ class _Invariants(Model):
                 f"{type(self).__name__} runs the networks, but how they run is not known of these (strides, padding, "
                 "size of the images): choose models that see only weights"
             )
-        return ProbeFeatures(
-            networks.template(), self.probes, input_shape=networks.input_shape, space=networks.space
-        )
+        return ProbeFeatures(networks.template(), self.probes, input_shape=networks.input_shape, space=networks.space)
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         prepared: dict[str, Any] = {}

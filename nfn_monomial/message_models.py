@@ -20,14 +20,21 @@ class _MessageBody(nn.Module):
     """Embedding, blocks and a last norm: networks on which no scale acts -> neuron features."""
 
     def __init__(
-        self, space: WeightSpace, in_channels: int, channels: int, layers: int, tied: bool, extra: int = 0
+        self,
+        space: WeightSpace,
+        in_channels: int,
+        channels: int,
+        layers: int,
+        tied: bool,
+        norm: bool = True,
+        extra: int = 0,
     ) -> None:
         super().__init__()
         if layers < 1:
             raise ValueError(f"message passing needs at least one layer, found {layers}")
         self.embed = NeuronEmbedding(space, in_channels, channels, extra=extra)
-        self.blocks = nn.Sequential(*(MessageBlock(space, channels, tied=tied) for _ in range(layers)))
-        self.norm = EquivariantNorm(space, channels)
+        self.blocks = nn.Sequential(*(MessageBlock(space, channels, tied=tied, norm=norm) for _ in range(layers)))
+        self.norm = EquivariantNorm(space, channels) if norm else nn.Identity()
 
     def forward(self, networks: Features | Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Features:
         out: Features = self.norm(self.blocks(self.embed(networks, extra)))
@@ -48,6 +55,7 @@ class MessagePassingNFN(nn.Module):
         out_features: outputs of the MLP.
         in_channels: channels of the input networks.
         tied: whether all layers of the network share parameters, see `MessagePassing`.
+        norm: whether blocks normalise, see `MessageBlock`.
         balance: whether scales are to be balanced here; without it the given networks must be balanced already, or the
             output depends on their scales.
         append_stats: whether `InvariantStatistics` join the pooled vector.
@@ -71,6 +79,7 @@ class MessagePassingNFN(nn.Module):
         *,
         in_channels: int = 1,
         tied: bool = False,
+        norm: bool = True,
         balance: bool = True,
         append_stats: bool = False,
         probes: ProbeFeatures | None = None,
@@ -82,7 +91,7 @@ class MessagePassingNFN(nn.Module):
         self.balance = Balance(space, signs=False) if balance else None
         self.probes = probes
         extra = 0 if probes is None else probes.count
-        self.body = _MessageBody(self.inner, in_channels, channels, layers, tied, extra)
+        self.body = _MessageBody(self.inner, in_channels, channels, layers, tied, norm, extra)
         self.pool = NeuronPool(self.inner, channels)
         self.stats = InvariantStatistics(self.inner, in_channels) if append_stats else None
         width = self.pool.out_features

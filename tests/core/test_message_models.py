@@ -24,10 +24,10 @@ def networks_of(space, batch=4, dtype=torch.float64, seed=0):
     return random_networks(space, batch, dtype=dtype, generator=generator(seed))
 
 
-@given(spaces(), widths, st.integers(1, 2), st.booleans(), seeds)
-def test_the_invariant_network(space, channels, layers, tied, seed):
+@given(spaces(), widths, st.integers(1, 2), st.booleans(), st.booleans(), seeds)
+def test_the_invariant_network(space, channels, layers, tied, norm, seed):
     torch.manual_seed(seed)
-    model = MessagePassingNFN(space, channels, layers, hidden=8, tied=tied).double()
+    model = MessagePassingNFN(space, channels, layers, hidden=8, tied=tied, norm=norm).double()
     x = networks_of(space, seed=seed)
     assume(float(model(x).detach().std(0).max()) > 1e-6)
     assert_invariant(model, space, inputs=x, trials=1, seed=seed, rtol=1e-8)
