@@ -146,8 +146,8 @@ class MessagePassing(_NeuronLayer):
     Neuron ``j`` gets the sum of the forward messages over its incoming weights and of the backward ones over its
     outgoing weights, and the means of the hidden invariants of both; see `EdgeMessages` for what a message is, and
     `NeuronUpdate` for what is made of the sums. Bilinear in the charged streams, with coefficients that are functions
-    of invariants. The output is an update: add it to the input for a residual connection. Cost: three passes of
-    channels x channels products over the weights; nothing of size neurons x neurons beyond the weights is built.
+    of invariants. The output is an update: add it to the input for a residual connection. Cost: two products
+    with ``channels x channels`` matrices for every weight; nothing of size neurons x neurons but the weights is built.
 
     Shapes: `Features` of ``neuron_layout(space)`` with ``channels`` in every field, in and out.
 
