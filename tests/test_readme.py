@@ -1,5 +1,6 @@
 """The README's Python runs as printed, its commands exist, and the files it shows are there."""
 
+import json
 import re
 from pathlib import Path
 
@@ -34,3 +35,19 @@ def test_results_are_those_of_the_results_folder():
     rows = [line for line in section.splitlines() if line.startswith("|")]
     assert len(rows) > 10
     assert not [row for row in rows if row not in table]
+
+
+def test_other_results_are_those_of_their_folders():
+    """Every tau in the tables past the paper stands in the results of that model, to the digits shown."""
+    known: dict[str, set[str]] = {}
+    for folder in ("predict500", "predict5000", "mixed"):
+        results = json.loads((ROOT / "benchmarks/results" / folder / "results.json").read_text(encoding="utf-8"))
+        for row in results["rows"]:
+            taus = row["tau"].values()
+            shown = {f"{t['mean']:.3f}" + ("" if t["std"] is None else f" ±{t['std']:.3f}") for t in taus}
+            known.setdefault(row["label"], set()).update(shown)
+    section = README.split("### Past the paper")[1].split("### Speed")[0]
+    rows = [[c.strip() for c in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")]
+    taus = [(row[0], cell) for row in rows if row[0] in known for cell in row if re.match(r"-?0\.\d{3}( |$)", cell)]
+    assert len(taus) > 50
+    assert not [(label, cell) for label, cell in taus if cell not in known[label]]
