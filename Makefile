@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: help install demo test lint clean
 
 help:
-	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (~5 min)"
+	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (~6 min)"
 	@echo "make test   set up, ruff, mypy --strict, pytest"
 	@echo "make lint   ruff and mypy only"
 	@echo "make clean  remove the virtual environment and caches"

@@ -257,7 +257,7 @@ def demo(
     batch_size: BatchSize = 16,
     device: Device = "cpu",
 ) -> None:
-    """The paper's first experiment in one command, in about five minutes on 2 cores.
+    """The paper's first experiment in one command, in about six minutes on 2 cores.
 
     Makes a zoo on scikit-learn's digits, trains eight models on it (baselines on augmented ReLU networks, too),
     prints the table and leaves the figure. Interrupted, the same command continues; a second call only prints.
@@ -372,7 +372,7 @@ def bench_expressivity_command(
 ) -> None:
     """Predict the outputs of random networks from their weights: message passing against linear layers of equal size.
 
-    Five minutes on 2 cores. Writes `expressivity.md`, `.json` and `.png`.
+    Five to ten minutes on 2 cores. Writes `expressivity.md`, `.json` and `.png`.
 
     Example: `nfn-monomial bench expressivity --activations relu --seeds 3`
     """
