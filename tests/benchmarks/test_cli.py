@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nfn_monomial.benchmarks import __main__ as main_module
-from nfn_monomial.benchmarks import cli
+from nfn_monomial.benchmarks import cli, cli_predict
 from nfn_monomial.benchmarks.zoo_make import ZooConfig, make_zoo
 from nfn_monomial.benchmarks.zoo_mixed import MixedConfig, make_mixed_zoo
 
@@ -108,7 +108,7 @@ def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path) -> None:
 
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = ZooConfig(epochs=(1, 2), train_fractions=(0.1,))
-    monkeypatch.setattr(cli, "ZooConfig", lambda networks: ZooConfig(networks=networks, epochs=small.epochs))
+    monkeypatch.setattr(cli_predict, "ZooConfig", lambda networks: ZooConfig(networks=networks, epochs=small.epochs))
     result = invoke("demo", "--out", tmp_path, "--networks", 60, *SHORT)
     assert result.exit_code == 0, result.output
     text = plain(result)
@@ -163,7 +163,7 @@ def test_interrupted(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "predict_generalization", interrupted)
+    monkeypatch.setattr(cli_predict, "predict_generalization", interrupted)
     result = invoke("predict-generalization", zoo, "--out", tmp_path, *SHORT)
     assert result.exit_code == 130
     assert "Interrupted. Finished work is kept" in plain(result)
@@ -171,6 +171,7 @@ def test_interrupted(zoo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "nfn_monomial.benchmarks.cli")
+    monkeypatch.delitem(sys.modules, "nfn_monomial.benchmarks.cli_common")
     monkeypatch.setitem(sys.modules, "typer", None)
     with pytest.raises(SystemExit, match=r"needs the package typer: pip install nfn-monomial\[bench\]"):
         main_module.main()

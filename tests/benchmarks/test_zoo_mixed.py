@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from nfn_monomial import Symmetry, WeightSpace
 from nfn_monomial.adapters.modules import network_outputs
-from nfn_monomial.benchmarks import cli, zoo_mixed_make
+from nfn_monomial.benchmarks import cli, cli_zoo, zoo_mixed_make
 from nfn_monomial.benchmarks.images import Images, load_images
 from nfn_monomial.benchmarks.zoo_format import ZooError
 from nfn_monomial.benchmarks.zoo_make import ZooConfig, make_zoo
@@ -411,7 +411,7 @@ def invoke(*arguments: object) -> tuple[int, str]:
 
 
 def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "MixedConfig", lambda **given: replace(TINY, **given))
+    monkeypatch.setattr(cli_zoo, "MixedConfig", lambda **given: replace(TINY, **given))
     monkeypatch.setattr(cli.console, "_width", 200)
     monkeypatch.setattr(cli.errors, "_width", 200)
     command = (

@@ -1,0 +1,131 @@
+"""What all commands share: the application, consoles, errors as one line, and options that have one meaning."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Annotated, ParamSpec, TypeVar
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from . import graph_models, invariant_models, models  # noqa: F401  (which register their models)
+from .registry import model_names
+
+__all__ = [
+    "BatchSize",
+    "Device",
+    "Epochs",
+    "Models",
+    "Out",
+    "Seed",
+    "Seeds",
+    "app",
+    "bench_app",
+    "console",
+    "errors",
+    "inr_app",
+    "numbers",
+    "run",
+    "split",
+    "user_errors",
+    "zoo_app",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_debug: ContextVar[bool] = ContextVar("debug", default=False)  # set before a command runs, read where it fails
+console = Console()
+errors = Console(stderr=True)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Neural functionals that respect permutations, scalings and sign flips: the paper's experiments.\n\n"
+    "Start with `nfn-monomial demo`, or step by step: `nfn-monomial zoo make` trains many small CNNs, "
+    "`nfn-monomial predict-generalization` learns to read their accuracy off their weights.",
+)
+zoo_app = typer.Typer(no_args_is_help=True, help="Make zoos: many small networks, trained in every way, to learn from.")
+bench_app = typer.Typer(no_args_is_help=True, help="Compare speed and memory.")
+inr_app = typer.Typer(no_args_is_help=True, help="Make corpora of INRs: one small sine network for every image.")
+app.add_typer(zoo_app, name="zoo")
+app.add_typer(inr_app, name="inr")
+app.add_typer(bench_app, name="bench")
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results; finished work in it is kept.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+Seed = Annotated[int, typer.Option(help="First seed.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; results are means over them.")]
+Epochs = Annotated[int, typer.Option(help="Passes over the training networks, unless a model has its own.")]
+BatchSize = Annotated[int, typer.Option(help="Networks per step.")]
+Models = Annotated[
+    str,
+    typer.Option(
+        help=f"Comma-separated; known: {', '.join(model_names())}; each also as balanced-..., behind a canonical form."
+    ),
+]
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. Before the command.")] = False,
+) -> None:
+    """Options that all commands have."""
+    _debug.set(debug)
+
+
+def run() -> None:
+    """Entry point."""
+    # A process-wide choice, so made here: optimiser states of unused parameters decay to denormal numbers, which a CPU
+    # adds 100 times as slowly; and the profiler, which measures memory, would write two lines at every start.
+    torch.set_flush_denormal(True)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    app(prog_name="nfn-monomial")
+
+
+def user_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Show what a user can mend as one line and exit with 2; say what is kept when interrupted and exit with 130."""
+
+    @functools.wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            errors.print("Interrupted. Finished work is kept: the same command continues from here.")
+            raise typer.Exit(130) from None
+        except (ValueError, OSError, ImportError) as error:
+            if _debug.get():
+                raise
+            errors.print(f"[bold red]error:[/] {_escape(error)}", soft_wrap=True, highlight=False)
+            raise typer.Exit(2) from None
+
+    return wrapper
+
+
+def _escape(error: BaseException) -> str:
+    return escape(" ".join(str(error).split()) or repr(error))
+
+
+def split(text: str) -> tuple[str, ...]:
+    """The parts between commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """The numbers between commas.
+
+    Raises:
+        ValueError: if one is none.
+    """
+    try:
+        return tuple(float(part) for part in split(text))
+    except ValueError:
+        raise ValueError(f"{text!r}: numbers with commas between are expected, as 1e1,1e6") from None

@@ -1,0 +1,96 @@
+"""Networks that are images (INRs): what an experiment gets to see of a corpus of them, made here or published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nfn_monomial import WeightSpace
+
+from .rows import Rows
+
+__all__ = ["InrCorpus", "InrPart", "Siren"]
+
+
+@dataclass(frozen=True)
+class Siren:
+    """What all networks of a corpus have in common: ``x -> sin(omega_0 (W x + b))`` twice or more, then ``W x + b``.
+
+    Attributes:
+        sizes: neurons from the two coordinates to the channels, as ``(2, 32, 32, 1)``.
+        omega_0: the frequency, by which every layer but the last multiplies. 1 once it is absorbed into the weights.
+        image: ``(channels, height, width)``. Pixel ``(i, j)`` has the coordinates ``(linspace(-1, 1, height)[i],
+            linspace(-1, 1, width)[j])``.
+        gain: with ``offset``: pixels in [0, 1] are ``gain * output + offset``.
+        offset: see ``gain``.
+    """
+
+    sizes: tuple[int, ...]
+    omega_0: float
+    image: tuple[int, int, int]
+    gain: float = 0.5
+    offset: float = 0.5
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) < 2 or self.sizes[0] != 2 or self.sizes[-1] != self.image[0]:
+            raise ValueError(
+                f"sizes {self.sizes} for an image {self.image}: expected 2, hidden sizes, {self.image[0]} channels"
+            )
+
+    @property
+    def space(self) -> WeightSpace:
+        """The weight space of the networks: parameters ``weight.i``, ``bias.i``; hidden neurons flip signs."""
+        return WeightSpace.mlp(self.sizes, "sin")
+
+    def coordinates(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """``(height * width, 2)``, row by row."""
+        axes = [torch.linspace(-1, 1, n, dtype=dtype) for n in self.image[1:]]
+        return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).view(-1, 2)
+
+    def render(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The images of N networks, differentiable: ``weight.i (N, out, in)``, ``bias.i (N, out)`` -> ``(N, C, H, W)``.
+
+        Pixels in [0, 1] where a network fits well; they are not clamped.
+        """
+        first = tensors["weight.0"]
+        x = self.coordinates(first.dtype).to(first.device).expand(len(first), -1, -1)
+        last = len(self.sizes) - 2
+        for i in range(last + 1):
+            x = torch.baddbmm(tensors[f"bias.{i}"].unsqueeze(1), x, tensors[f"weight.{i}"].transpose(1, 2))
+            if i < last:
+                x = torch.sin(self.omega_0 * x)
+        return (self.gain * x + self.offset).transpose(1, 2).reshape(-1, *self.image)
+
+
+@dataclass(frozen=True)
+class InrPart:
+    """One split. ``labels``: class of the image of each network, int64 ``(N,)``; ``image``: its number, ``(N,)``:
+    several networks may be fits of one image, and then they are in the same split.
+    """
+
+    rows: Rows
+    labels: Tensor
+    image: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class InrCorpus:
+    """``pixels``: the images that were fitted, float32 ``(M, C, H, W)`` in [0, 1], indexed by `InrPart.image`; None
+    where they are not known, `Siren.render` shows them then. ``info``: where the networks come from, for the record.
+    """
+
+    name: str
+    siren: Siren
+    classes: int
+    train: InrPart
+    val: InrPart
+    test: InrPart
+    pixels: Tensor | None = None
+    info: dict[str, Any] = field(default_factory=dict)
