@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, ParamSpec, TypeVar
 
+import rich.progress
 import torch
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from . import graph_models, invariant_models, models  # noqa: F401  (which register their models)
+from .experiment import Progress
 from .registry import model_names
 
 __all__ = [
+    "Assignments",
     "BatchSize",
+    "DataPath",
     "Device",
     "Epochs",
     "Models",
     "Out",
+    "Preset",
     "Seed",
     "Seeds",
     "app",
@@ -33,6 +39,7 @@ __all__ = [
     "numbers",
     "run",
     "split",
+    "training_bar",
     "user_errors",
     "zoo_app",
 ]
@@ -65,6 +72,14 @@ Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 Seed = Annotated[int, typer.Option(help="First seed.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; results are means over them.")]
 Epochs = Annotated[int, typer.Option(help="Passes over the training networks, unless a model has its own.")]
+Preset = Annotated[str, typer.Option(help="small (minutes on 2 cores) or paper (the paper's hyperparameters).")]
+Assignments = Annotated[
+    list[str],
+    typer.Option("--set", help="key=value for any setting, as training.epochs=3; repeat it for several."),
+]
+DataPath = Annotated[
+    Path | None, typer.Option("--data", help="Folder of networks, made here or published; its format is detected.")
+]
 BatchSize = Annotated[int, typer.Option(help="Networks per step.")]
 Models = Annotated[
     str,
@@ -129,3 +144,32 @@ def numbers(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in split(text))
     except ValueError:
         raise ValueError(f"{text!r}: numbers with commas between are expected, as 1e1,1e6") from None
+
+
+@contextmanager
+def training_bar() -> Iterator[Callable[[Progress], None]]:
+    """A bar over all runs and their epochs, and a line for every run that is finished."""
+    columns = (
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.TaskProgressColumn(),
+        rich.progress.TimeElapsedColumn(),
+    )
+    with rich.progress.Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def show(progress: Progress) -> None:
+            s = progress.settings
+            name = f"{s.subject} {s.model}, {s.train_set}, seed {s.seed}"
+            done = progress.number - 1 + (progress.epoch.number / s.training.epochs if progress.epoch else 0)
+            if progress.run is not None:
+                done = progress.number
+                how = "kept" if progress.kept else f"{sum(e['seconds'] for e in progress.run.history):.0f} s"
+                tests = progress.run.tests
+                metric = next(iter(tests[0].metrics))
+                found = ", ".join(f"{t.name} {t.metrics[metric]:.3f}" for t in (tests[0], *tests[1:][-2:]))
+                line = f"{progress.number}/{progress.total} {name} ({how}): {metric} {found}"
+                bar.console.print(line, markup=False, highlight=False)
+            bar.update(task, description=name, completed=done, total=progress.total)
+
+        yield show

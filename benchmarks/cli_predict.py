@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import rich.progress
 import typer
 
 from .cli_common import (
@@ -24,6 +21,7 @@ from .cli_common import (
     console,
     numbers,
     split,
+    training_bar,
     user_errors,
 )
 from .cli_zoo import make
@@ -31,7 +29,6 @@ from .predict import (
     DEMO_MODELS,
     LOSSES,
     PredictConfig,
-    Progress,
     behind_balance,
     default_models,
     predict_generalization,
@@ -183,40 +180,12 @@ def _predict(corpora: dict[str, Corpus], out: Path, config: PredictConfig) -> No
     for name, corpus in corpora.items():
         train, val, test = (sum(map(len, parts)) for parts in (corpus.train, corpus.val, corpus.test))
         console.print(f"{name}: {train} training, {val} validation, {test} test networks", highlight=False)
-    with _training_bar() as show:
+    with training_bar() as show:
         runs = predict_generalization(corpora, config, RunStore(out), show)
     paths = write_report(runs, out)
     for table in rich_tables(summarise(runs), console.width):
         console.print("", table, sep="\n")
     console.print(f"Figure: {paths['figure']}\nTable:  {paths['table']}\nData:   {paths['results']}", highlight=False)
-
-
-@contextmanager
-def _training_bar() -> Iterator[Callable[[Progress], None]]:
-    """A bar over all runs and their epochs, and a line for every run that is finished."""
-    columns = (
-        rich.progress.TextColumn("{task.description}"),
-        rich.progress.BarColumn(),
-        rich.progress.TaskProgressColumn(),
-        rich.progress.TimeElapsedColumn(),
-    )
-    with rich.progress.Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def show(progress: Progress) -> None:
-            s = progress.settings
-            name = f"{s.activation} {s.model}, {s.train_set}, seed {s.seed}"
-            done = progress.number - 1 + (progress.epoch.number / s.training.epochs if progress.epoch else 0)
-            if progress.run is not None:
-                done = progress.number
-                how = "kept" if progress.kept else f"{sum(e['seconds'] for e in progress.run.history):.0f} s"
-                tests = progress.run.tests
-                found = ", ".join(f"{t.name} {t.tau:.3f}" for t in (tests[0], *tests[1:][-2:]))
-                line = f"{progress.number}/{progress.total} {name} ({how}): tau {found}"
-                bar.console.print(line, markup=False, highlight=False)
-            bar.update(task, description=name, completed=done, total=progress.total)
-
-        yield show
 
 
 def _activations(zoo: Path) -> tuple[str, ...]:

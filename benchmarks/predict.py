@@ -18,8 +18,8 @@ the predicted accuracy; ``rank``, ``bce`` and the logistic loss of all pairs in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -31,22 +31,21 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss, soft
 from nfn_monomial import __version__
 
 from . import graph_models, invariant_models, models  # noqa: F401  (which register their models)
+from .experiment import Job, Progress, Test, Trial, sweep
 from .predict_data import Corpus, Parts, accuracies, augment, fingerprint, groups_of, test_sets
 from .registry import BALANCED, build_model, model_class, model_names
-from .runs import Run, RunSettings, RunStore, TestResult, environment
-from .training import Data, Epoch, Loss, TrainConfig, derive_seed, fit, make_fabric, predict
+from .runs import Run, RunSettings, RunStore
+from .training import Data, Loss, TrainConfig, derive_seed
 
 __all__ = [
     "DEMO_MODELS",
     "LOSSES",
     "PredictConfig",
-    "Progress",
     "TrainSet",
     "behind_balance",
     "default_models",
     "predict_generalization",
     "scores",
-    "train_and_test",
 ]
 
 TrainSet = Literal["original", "augmented"]
@@ -119,11 +118,11 @@ class PredictConfig:
             self.augmented_activations is None or activation in self.augmented_activations
         )
 
-    def plan(self, corpora: Mapping[str, Corpus]) -> list[tuple[RunSettings, Corpus]]:
+    def plan(self, corpora: Mapping[str, Corpus]) -> list[Job]:
         """All runs, seed by seed, so that an interrupted experiment has whole rows for its first seeds."""
         data = {name: fingerprint(corpus) for name, corpus in corpora.items()}
         return [
-            (self._settings(name, model, train_set, seed, corpus.scales, data[name]), corpus)
+            _job(self._settings(name, model, train_set, seed, corpus.scales, data[name]), corpus)
             for seed in self.seeds
             for name, corpus in corpora.items()
             for train_set in self.train_sets
@@ -136,31 +135,23 @@ class PredictConfig:
     ) -> RunSettings:
         own = dict(model_class(model).train_with)
         loss = own.pop("loss", self.loss)
+        options = {
+            "scales": self.scales if scaled else (),
+            "augment_scale": self.augment_scale if train_set == "augmented" and scaled else None,
+            "widen": self.widen if model_class(model).any_width else 0.0,
+        }
         return RunSettings(
-            activation=activation,
+            experiment="predict-generalization",
+            subject=activation,
             model=model,
             train_set=train_set,
             seed=seed,
-            scales=self.scales if scaled else (),
-            augment_scale=self.augment_scale if train_set == "augmented" and scaled else None,
-            widen=self.widen if model_class(model).any_width else 0.0,
+            options=options,
             loss=loss,
             training=replace(self.training, **own),
             data=data,
             version=__version__,
         )
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where the experiment stands: ``number`` of ``total`` runs; ``kept`` if it was there already; the last epoch."""
-
-    settings: RunSettings
-    number: int
-    total: int
-    kept: bool = False
-    epoch: Epoch | None = None
-    run: Run | None = None
 
 
 def predict_generalization(
@@ -171,7 +162,7 @@ def predict_generalization(
 ) -> list[Run]:
     """Do all runs that the store does not have; returns all, kept and new, in the order of the plan.
 
-    A run is stored when it is finished, so an interruption loses at most the one in progress.
+    See `sweep`: a second call does only what is missing.
 
     Args:
         corpora: activation -> networks, see `corpus_of`.
@@ -182,7 +173,6 @@ def predict_generalization(
     Raises:
         ValueError: if a device is not there, a model cannot read the networks, or tau means nothing on them.
     """
-    make_fabric(config.training)  # a device that is not there should be found out now, not after minutes
     for corpus in corpora.values():
         for model in config.models:
             build_model(model, corpus.info, seed=0)  # as should a model that cannot read these networks
@@ -193,74 +183,36 @@ def predict_generalization(
                     f"{len(accuracy)} {corpus.activation} networks to validate or test on, all with accuracy "
                     f"{accuracy[:1].tolist()}: tau needs networks that differ; use a larger zoo"
                 )
-    planned = config.plan(corpora)
-    runs = []
-    for number, (settings, corpus) in enumerate(planned, start=1):
-        run = store.load(settings)
-        kept = run is not None
-        if run is None:
-            on_progress(Progress(settings, number, len(planned)))
-
-            def report(epoch: Epoch, settings: RunSettings = settings, number: int = number) -> None:
-                on_progress(Progress(settings, number, len(planned), epoch=epoch))
-
-            run, state = train_and_test(settings, corpus, report)
-            store.save(run, state)
-        on_progress(Progress(settings, number, len(planned), kept, run=run))
-        runs.append(run)
-    return runs
+    return sweep(config.plan(corpora), store, on_progress)
 
 
-def train_and_test(
-    settings: RunSettings, corpus: Corpus, on_epoch: Callable[[Epoch], None] = lambda epoch: None
-) -> tuple[Run, dict[str, Tensor]]:
-    """One run; returns it and the parameters of the selected epoch."""
-    seed = settings.seed
+def _job(settings: RunSettings, corpus: Corpus) -> Job:
+    copies = 2 if settings.train_set == "augmented" else 1
+    parts = {"train": (copies, corpus.train), "val": (copies, corpus.val), "test": (1, corpus.test)}
+    networks = {name: n * sum(map(len, part)) for name, (n, part) in parts.items()}
+    return Job(settings, networks, lambda: _trial(settings, corpus))
+
+
+def _trial(settings: RunSettings, corpus: Corpus) -> Trial:
+    seed, options = settings.seed, settings.options
     model = build_model(settings.model, corpus.info, seed=derive_seed(seed, "model"))
 
     def prepared(parts: Parts) -> Data:
         return Data(model.prepare_groups(groups_of(parts)), accuracies(parts))
 
+    def tests() -> Iterator[Test]:
+        for test in test_sets(corpus, options["scales"], options["widen"], seed):
+            yield Test(test.name, prepared(test.parts), test.scale)
+
     # Inputs are standardised by the networks as they are: scales of 1e6 among the copies would squash all others to 0.
     model.fit_inputs(prepared(corpus.train).inputs)
     train, val = corpus.train, corpus.val
     if settings.train_set == "augmented":
-        ranges = settings.scales if settings.augment_scale is None else (settings.augment_scale,)
-        ranges = ranges or (1.0,)
+        ranges = options["scales"] if options["augment_scale"] is None else [options["augment_scale"]]
+        ranges = ranges or [1.0]
         train = augment(train, ranges, derive_seed(seed, "augment train"))
         val = augment(val, ranges, derive_seed(seed, "augment val"))
-    fabric = make_fabric(settings.training)
-    fitted = fit(
-        model, prepared(train), prepared(val), settings.training,
-        loss=LOSSES[settings.loss], metrics=scores, select="tau", seed=seed, fabric=fabric,
-        on_epoch=on_epoch,
-    )  # fmt: skip
-    results = []
-    for test in test_sets(corpus, settings.scales, settings.widen, seed):
-        data = prepared(test.parts).to(fabric.device)
-        logits = predict(model, data.inputs)
-        lost = int((~torch.isfinite(logits)).sum())
-        results.append(TestResult(test.name, test.scale, **scores(logits, data.targets), non_finite=lost))
-    run = Run(
-        settings,
-        label=model.label,
-        invariant_under=model.invariant_under,
-        sees=model.sees,
-        parameters=sum(p.numel() for p in model.parameters()),
-        networks={
-            name: sum(map(len, parts)) for name, parts in (("train", train), ("val", val), ("test", corpus.test))
-        },
-        tests=tuple(results),
-        val_tau=fitted.best.metrics["tau"],
-        best_epoch=fitted.best.number,
-        seconds_per_epoch=fitted.seconds_per_epoch,
-        step_share=fitted.step_share,
-        peak_bytes=fitted.peak_bytes,
-        diverged=fitted.diverged,
-        history=tuple(asdict(epoch) for epoch in fitted.history),
-        environment=environment(settings.training.device),
-    )
-    return run, model.state_dict()
+    return Trial(model, prepared(train), prepared(val), tests, LOSSES[settings.loss], scores, select="tau")
 
 
 def scores(logits: Tensor, accuracy: Tensor) -> dict[str, float]:

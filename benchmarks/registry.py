@@ -36,6 +36,7 @@ __all__ = [
     "Model",
     "NetworkGroup",
     "NetworkInfo",
+    "Task",
     "build_model",
     "model_class",
     "model_names",
@@ -45,6 +46,7 @@ __all__ = [
 BALANCED = "balanced-"
 InvariantUnder = Literal["group", "permutations", "nothing"]
 Sees = Literal["weights", "functions"]
+Task = Literal["any", "generalization", "inr"]
 NetworkGroup: TypeAlias = "tuple[Mapping[str, Tensor], WeightSpace]"
 """Networks of one architecture, parameter name -> ``(N, 1, *shape)``, and their weight space."""
 
@@ -88,6 +90,7 @@ class Model(nn.Module):
             flips), permutations of hidden neurons only, or nothing.
         sees: the networks' weights alone, or also what they compute (the model runs them).
         any_width: whether it reads networks with more hidden neurons than those it was built for.
+        task: what it was made for: ``any`` network and question, ``generalization`` of CNNs, or ``inr``s.
         mixed: whether it reads networks of different architectures and activations.
         train_with: fields of `TrainConfig`, and ``loss``, that this model is trained with whatever the experiment says.
     """
@@ -96,6 +99,7 @@ class Model(nn.Module):
     invariant_under: ClassVar[InvariantUnder]
     sees: ClassVar[Sees] = "weights"
     any_width: ClassVar[bool] = True
+    task: ClassVar[Task] = "any"
     mixed: ClassVar[bool] = False
     train_with: ClassVar[Mapping[str, Any]] = {}  # `training` is torch's
 
@@ -152,9 +156,9 @@ def _balanced(base: type[Model]) -> type[Model]:
     return Balanced
 
 
-def model_names() -> tuple[str, ...]:
-    """Names of all registered models, in the order of registration: baselines first."""
-    return tuple(_REGISTRY)
+def model_names(task: Task = "generalization") -> tuple[str, ...]:
+    """Names of all models for a task, in the order of registration: baselines first."""
+    return tuple(name for name, cls in _REGISTRY.items() if cls.task in ("any", task))
 
 
 def model_class(name: str) -> type[Model]:

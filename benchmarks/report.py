@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,18 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from .figure import draw_figure
 from .runs import WIDENED, Run, write_atomically
+from .tables import INVARIANT, MIB, SEES, by_model, count, fit_cells
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = ["Mean", "Row", "columns", "markdown", "rich_tables", "summarise", "write_report"]
 
-INVARIANT = {"group": "yes", "permutations": "perm. only", "nothing": "no"}
-SEES = {"weights": "weights", "functions": "runs them"}
 TEXT_COLUMNS = ("model", "sees", "invariant", "trained on")
 NOTHING = "-"
-LABEL_WIDTH = 16  # of models' names, where there is little room
-MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -74,16 +70,8 @@ def summarise(runs: Sequence[Run]) -> list[Row]:
     Raises:
         ValueError: if runs that would share a row differ in more than their seed.
     """
-    groups: dict[tuple[str, str, str], list[Run]] = {}
-    for run in runs:
-        groups.setdefault((run.settings.activation, run.settings.train_set, run.settings.model), []).append(run)
     rows = []
-    for (activation, train_set, model), group in groups.items():
-        if len({replace(run.settings, seed=0) for run in group}) > 1:
-            raise ValueError(
-                f"runs of {model} on {activation} networks ({train_set}) differ in more than their seed and cannot "
-                f"be averaged: {', '.join(sorted(run.settings.name for run in group))}"
-            )
+    for (activation, train_set, model), group in by_model(runs).items():
         first = group[0]
         tests = {t.name: [next(x for x in run.tests if x.name == t.name) for run in group] for t in first.tests}
         rows.append(
@@ -96,8 +84,8 @@ def summarise(runs: Sequence[Run]) -> list[Row]:
                 train_set,
                 tuple(run.settings.seed for run in group),
                 scales={t.name: t.scale for t in first.tests},
-                tau={name: Mean.of(t.tau for t in found) for name, found in tests.items()},
-                r2={name: Mean.of(t.r2 for t in found) for name, found in tests.items()},
+                tau={name: Mean.of(t.metrics["tau"] for t in found) for name, found in tests.items()},
+                r2={name: Mean.of(t.metrics["r2"] for t in found) for name, found in tests.items()},
                 non_finite=sum(t.non_finite for found in tests.values() for t in found),
                 diverged=sum(run.diverged for run in group),
                 parameters=first.parameters,
@@ -106,7 +94,7 @@ def summarise(runs: Sequence[Run]) -> list[Row]:
                 peak_mib=max(run.peak_bytes for run in group) / MIB,
             )
         )
-    order = list(dict.fromkeys(run.settings.activation for run in runs))
+    order = list(dict.fromkeys(run.settings.subject for run in runs))
     return sorted(rows, key=lambda row: order.index(row.activation))
 
 
@@ -125,7 +113,7 @@ def columns(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         line += [str(row.tau[name]) if name in row.tau else NOTHING for name in names]
         line += [_r2(row.r2[name]) if name in row.r2 else NOTHING for name in ends]
         line += [
-            _count(row.parameters),
+            count(row.parameters),
             f"{row.seconds_per_epoch.mean:.3g}",
             f"{row.peak_mib:.0f}",
             str(len(row.seeds)),
@@ -144,10 +132,6 @@ def _short(name: str, scale: float | None) -> str:
 def _r2(value: Mean) -> str:
     # Far below 0 the third digit says nothing, and single runs may differ by orders of magnitude.
     return str(value) if value.mean > -10 else f"{value.mean:.1e}"
-
-
-def _count(parameters: int) -> str:
-    return f"{parameters / 1e6:.2f}M" if parameters >= 10_000 else str(parameters)
 
 
 def by_activation(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -219,20 +203,8 @@ def rich_tables(rows: Sequence[Row], width: int = 80) -> list[Table]:
             caption = "\n".join(notes(group)) if train_set == sets[-1] else None
             for chosen, above, below in ((tau, heading, None), (rest, None, caption)):
                 lines = [[line[i] for i in chosen] for line in (header, *(line for _, line in own))]
-                tables.append(_table(_fitted(lines, width), styles, above, below))
+                tables.append(_table(fit_cells(lines, width), styles, above, below))
     return tables
-
-
-def _fitted(lines: list[list[str]], width: int) -> list[list[str]]:
-    """Cells with line breaks between words, if they need them to fit; rich would break words to make columns equal."""
-    wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    if sum(wide) + len(wide) - 1 <= width:
-        return lines
-    narrow = [max(6, *(len(word) for cell in column for word in cell.split())) for column in zip(*lines, strict=True)]
-    narrow[0] = max(narrow[0], min(wide[0], LABEL_WIDTH))
-    return [
-        [textwrap.fill(cell, n, break_on_hyphens=False) for cell, n in zip(line, narrow, strict=True)] for line in lines
-    ]
 
 
 def _table(lines: list[list[str]], styles: list[str | None], heading: str | None, caption: str | None) -> Table:
@@ -265,8 +237,8 @@ def write_report(runs: Sequence[Run], folder: str | Path) -> dict[str, Path]:
     results: dict[str, Any] = {
         "rows": [asdict(row) for row in rows],
         "runs": [run.settings.name for run in runs],
-        "settings": [asdict(s) for s in dict.fromkeys(replace(run.settings, seed=0) for run in runs)],
-        "networks": {run.settings.activation: run.networks for run in runs if run.settings.train_set == "original"},
+        "settings": _distinct([asdict(replace(run.settings, seed=0)) for run in runs]),
+        "networks": {run.settings.subject: run.networks for run in runs if run.settings.train_set == "original"},
         "environments": _distinct([run.environment for run in runs]),
     }
     write_atomically(paths["results"], (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
@@ -274,5 +246,5 @@ def write_report(runs: Sequence[Run], folder: str | Path) -> dict[str, Path]:
     return paths
 
 
-def _distinct(environments: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [value for i, value in enumerate(environments) if value not in environments[:i]]
+def _distinct(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [value for i, value in enumerate(values) if value not in values[:i]]

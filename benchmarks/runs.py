@@ -17,12 +17,12 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from .training import TrainConfig
@@ -31,6 +31,7 @@ __all__ = ["WIDENED", "Run", "RunSettings", "RunStore", "TestResult", "environme
 
 log = logging.getLogger(__name__)
 
+RUNTIME = ("device",)  # fields of TrainConfig that change nothing in a result but rounding and time
 WIDENED = "widened"  # name of the test set of networks with more neurons and the same functions
 PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric", "numpy", "scipy")
 
@@ -39,30 +40,41 @@ PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric
 class RunSettings:
     """All that determines the result of one run.
 
-    ``scales``: upper bounds of the scales of the moved test sets. ``augment_scale``: that of the augmented train
-    set, None for all of ``scales`` mixed, and where it does not matter. ``widen``: factor of the widened test set, 0
-    without. ``loss`` and ``training``: with what the model asks for. ``data``: fingerprint of the networks.
-    ``version``: of this package.
+    Attributes:
+        experiment: the command's name, as ``predict-generalization``.
+        subject: which networks are read, as ``relu`` or ``mnist5k``.
+        model: registered name.
+        train_set: what was trained on, as ``original`` or ``augmented``.
+        seed: of everything random.
+        options: what else the experiment can be told, as JSON has it.
+        loss: name of the loss; as ``training``, with what the model asks for.
+        training: how it was trained.
+        data: fingerprint of the data.
+        version: of this package.
     """
 
-    activation: str
+    experiment: str
+    subject: str
     model: str
     train_set: str
     seed: int
-    scales: tuple[float, ...]
-    augment_scale: float | None
-    widen: float
+    options: dict[str, Any]
     loss: str
     training: TrainConfig
     data: str
     version: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", json.loads(json.dumps(self.options)))  # equal to what is read back
+
     @property
     def name(self) -> str:
         """Stem of the run's file names."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        return f"{self.activation}-{self.model}-{self.train_set}-seed{self.seed}-{digest}"
+        values = asdict(self)
+        for name in RUNTIME:  # which change nothing but the time
+            del values["training"][name]
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
+        return f"{self.subject}-{self.model}-{self.train_set}-seed{self.seed}-{digest}"
 
 
 @dataclass(frozen=True)
@@ -76,8 +88,7 @@ class TestResult:
 
     name: str
     scale: float | None
-    tau: float
-    r2: float
+    metrics: dict[str, float]
     non_finite: int
 
 
@@ -92,14 +103,16 @@ class Run:
     parameters: int
     networks: dict[str, int]  # numbers of networks for train, val, test
     tests: tuple[TestResult, ...]
-    val_tau: float
+    val: dict[str, float]  # metrics of the best epoch on the validation set
     best_epoch: int
     seconds_per_epoch: float
     step_share: float
     peak_bytes: int
     diverged: bool
+    has_artifacts: bool
     history: tuple[dict[str, Any], ...]  # one entry an epoch; numbers that were not finite are None
     environment: dict[str, Any]
+    extra: dict[str, Any] = field(default_factory=dict)  # what the experiment adds, as JSON has it
 
     def to_json(self) -> str:
         return json.dumps(_finite(asdict(self)), indent=1, allow_nan=False) + "\n"
@@ -116,7 +129,6 @@ class Run:
             if not isinstance(values, dict) or set(values) != {f.name for f in fields(cls)}:
                 raise ValueError("not the fields of a run")
             settings = dict(values["settings"])
-            settings["scales"] = tuple(settings["scales"])
             settings["training"] = TrainConfig(**settings["training"])
             values["settings"] = RunSettings(**settings)
             values["tests"] = tuple(TestResult(**test) for test in values["tests"])
@@ -127,7 +139,7 @@ class Run:
 
 
 class RunStore:
-    """The runs of one results folder: ``runs/*.json`` and ``checkpoints/*.safetensors``."""
+    """The runs of one results folder: ``runs/*.json``, ``checkpoints/*.safetensors``, ``artifacts/*.safetensors``."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -140,6 +152,13 @@ class RunStore:
     def checkpoint_file(self, settings: RunSettings) -> Path:
         return self.folder / "checkpoints" / f"{settings.name}.safetensors"
 
+    def artifacts_file(self, settings: RunSettings) -> Path:
+        return self.folder / "artifacts" / f"{settings.name}.safetensors"
+
+    def artifacts(self, settings: RunSettings) -> dict[str, Tensor]:
+        """The tensors that a run left beside its checkpoint."""
+        return load_file(self.artifacts_file(settings))
+
     def load(self, settings: RunSettings) -> Run | None:
         """The finished run with these settings, or None if it has to be run."""
         path = self.run_file(settings)
@@ -147,21 +166,25 @@ class RunStore:
             return None
         try:
             run = Run.from_json(path.read_text(encoding="utf-8"))
-            if run.settings != settings:
+            if run.settings.name != settings.name:
                 raise ValueError("it states other settings than its name does")
-            if not self.checkpoint_file(settings).exists():
-                raise ValueError(f"its checkpoint {self.checkpoint_file(settings)} is missing")
+            for file in (self.checkpoint_file(settings), *[self.artifacts_file(settings)] * run.has_artifacts):
+                if not file.exists():
+                    raise ValueError(f"its {file} is missing")
         except ValueError as error:
             log.warning("%s cannot be used (%s): this run is done again", path, error)
             return None
         return run
 
-    def save(self, run: Run, state: Mapping[str, Tensor]) -> None:
-        """Write checkpoint and run file, each whole or not at all."""
+    def save(self, run: Run, state: Mapping[str, Tensor], artifacts: Mapping[str, Tensor]) -> None:
+        """Write checkpoint, artifacts if there are any, and run file, each whole or not at all."""
         settings = run.settings
         metadata = {"settings": json.dumps(asdict(settings), sort_keys=True), "best_epoch": str(run.best_epoch)}
-        tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
-        write_atomically(self.checkpoint_file(settings), save(tensors, metadata))
+        files = {self.checkpoint_file(settings): state, self.artifacts_file(settings): artifacts}
+        for path, tensors in files.items():
+            if tensors:
+                stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+                write_atomically(path, save(stored, metadata))
         write_atomically(self.run_file(settings), run.to_json().encode())
 
 

@@ -80,7 +80,7 @@ def test_predict_generalization(zoo: Path, tmp_path: Path) -> None:
     result = invoke("predict-generalization", zoo, "--out", tmp_path, *SHORT, "--limit", 10, *options)
     assert result.exit_code == 0, result.output
     (settings,) = json.loads((tmp_path / "results.json").read_text())["settings"]
-    assert (settings["widen"], settings["loss"]) == (0, "mse")
+    assert (settings["options"]["widen"], settings["loss"]) == (0, "mse")
 
 
 def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from small_zoo import small_zoo
 from torch import Tensor
 
 from nfn_monomial.adapters.modules import network_outputs
-from nfn_monomial.benchmarks import predict
+from nfn_monomial.benchmarks import experiment
+from nfn_monomial.benchmarks.experiment import Job, Progress, run_job
 from nfn_monomial.benchmarks.images import load_images
 from nfn_monomial.benchmarks.predict import (
     LOSSES,
@@ -23,7 +24,6 @@ from nfn_monomial.benchmarks.predict import (
     default_models,
     predict_generalization,
     scores,
-    train_and_test,
 )
 from nfn_monomial.benchmarks.predict_data import (
     Corpus,
@@ -69,13 +69,13 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def trainings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the runs that were really trained."""
     names: list[str] = []
-    original = predict.train_and_test
+    original = experiment.run_job
 
-    def counted(settings: Any, *args: Any) -> Any:
-        names.append(settings.name)
-        return original(settings, *args)
+    def counted(job: Job, **others: Any) -> Any:
+        names.append(job.settings.name)
+        return original(job, **others)
 
-    monkeypatch.setattr(predict, "train_and_test", counted)
+    monkeypatch.setattr(experiment, "run_job", counted)
     return names
 
 
@@ -286,7 +286,7 @@ def test_mixed_zoo_from_end_to_end(mixed: Corpus, tmp_path: Path) -> None:
     runs = predict_generalization({"mixed": mixed}, config, RunStore(tmp_path))
     assert [run.networks["train"] for run in runs] == [24, 48]
     assert [t.name for t in runs[0].tests] == ["original", "scale 10", "scale 1e+06", "widened"]
-    assert runs[0].settings.activation == "mixed"
+    assert runs[0].settings.subject == "mixed"
     assert default_models({"mixed": mixed}) == tuple(n for n in model_names() if model_class(n).mixed)
     assert default_models({"relu": corpus("relu")}) == (*model_names(), "balanced-statnn", "balanced-hnp")
     assert behind_balance(("statnn", "mlp", "monomial")) == ("balanced-statnn", "mlp", "monomial")
@@ -310,14 +310,14 @@ def test_results_and_what_is_kept(zoo: Corpus, tmp_path: Path, trainings: list[s
     files = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
     assert files == sorted(f"{name}.{suffix}" for name in trainings for suffix in ("json", "safetensors"))
     for run in runs:
-        moved = ["scale 10", "scale 1e+06"] if run.settings.activation == "relu" else ["sign flips"]
+        moved = ["scale 10", "scale 1e+06"] if run.settings.subject == "relu" else ["sign flips"]
         assert [t.name for t in run.tests] == ["original", *moved, "widened"]
         assert run.sees == "weights"
         assert run.networks["train"] == (96 if run.settings.train_set == "augmented" else 48)
         assert len(run.history) == 2
-        assert run.val_tau == max(epoch["metrics"]["tau"] for epoch in run.history)
+        assert run.val["tau"] == max(epoch["metrics"]["tau"] for epoch in run.history)
         if run.settings.model == "monomial":
-            assert all(abs(t.tau - run.tests[0].tau) < 0.005 for t in run.tests[:-1])
+            assert all(abs(t.metrics["tau"] - run.tests[0].metrics["tau"]) < 0.005 for t in run.tests[:-1])
     again = predict_generalization(zoos, CONFIG, store)
     assert again == runs
     assert len(trainings) == 16, "nothing was done twice"
@@ -346,7 +346,7 @@ def test_checkpoints_hold_the_tested_parameters(zoo: Corpus, tmp_path: Path) -> 
         assert json.loads(file.metadata()["settings"])["model"] == "np"
     with torch.no_grad():
         logits = model(model.prepare_groups(groups_of(zoo.test)))
-    assert scores(logits, accuracies(zoo.test))["tau"] == pytest.approx(run.tests[0].tau, abs=1e-6)
+    assert scores(logits, accuracies(zoo.test))["tau"] == pytest.approx(run.tests[0].metrics["tau"], abs=1e-6)
 
 
 def test_interrupted_it_loses_the_run_in_progress_only(
@@ -355,7 +355,7 @@ def test_interrupted_it_loses_the_run_in_progress_only(
     store = RunStore(tmp_path)
     epochs = 0
 
-    def interrupt(progress: predict.Progress) -> None:
+    def interrupt(progress: Progress) -> None:
         nonlocal epochs
         epochs += progress.epoch is not None
         if epochs == 3:  # the first epoch of the second run
@@ -425,36 +425,35 @@ def test_failed_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_learns_what_the_weights_say(zoo: Corpus) -> None:
     config = replace(CONFIG, models=("monomial",), training=TrainConfig(epochs=25, batch_size=8))
-    settings, _ = config.plan({"relu": zoo})[0]
-    run, _ = train_and_test(settings, zoo)
-    assert run.tests[0].tau > 0.6
-    assert run.tests[-2].tau == pytest.approx(run.tests[0].tau, abs=0.005)
+    run = run_job(config.plan({"relu": zoo})[0]).run
+    assert run.tests[0].metrics["tau"] > 0.6
+    assert run.tests[-2].metrics["tau"] == pytest.approx(run.tests[0].metrics["tau"], abs=0.005)
 
 
 def test_enormous_inputs_do_not_crash_a_model_without_the_symmetry(zoo: Corpus) -> None:
     for model in ("np", "hnp", "mlp"):
         config = replace(CONFIG, models=(model,), scales=(1e30,), seeds=(0,))
-        for settings, _ in config.plan({"relu": zoo}):
-            run, _ = train_and_test(settings, zoo)
-            assert all(math.isfinite(t.tau) and math.isfinite(t.r2) for t in run.tests)
+        for job in config.plan({"relu": zoo}):
+            run = run_job(job).run
+            assert all(math.isfinite(t.metrics["tau"]) and math.isfinite(t.metrics["r2"]) for t in run.tests)
             assert Run.from_json(run.to_json()).tests == run.tests
             assert run.diverged == any(epoch["train_loss"] is None for epoch in Run.from_json(run.to_json()).history)
 
 
 def test_a_model_of_one_width_is_not_tested_on_widened_networks(zoo: Corpus) -> None:
     config = replace(CONFIG, models=("mlp", "statnn"), train_sets=("original",), seeds=(0,))
-    (mlp, _), (statnn, _) = config.plan({"relu": zoo})
-    assert (mlp.widen, statnn.widen) == (0, 1.5)
-    assert [t.name for t in train_and_test(mlp, zoo)[0].tests] == ["original", "scale 10", "scale 1e+06"]
-    assert config.plan({"relu": zoo})[0][0] == replace(config, widen=2).plan({"relu": zoo})[0][0]
+    mlp, statnn = config.plan({"relu": zoo})
+    assert (mlp.settings.options["widen"], statnn.settings.options["widen"]) == (0, 1.5)
+    assert [t.name for t in run_job(mlp).run.tests] == ["original", "scale 10", "scale 1e+06"]
+    assert mlp.settings == replace(config, widen=2).plan({"relu": zoo})[0].settings
 
 
 def test_a_model_may_say_how_it_is_trained(zoo: Corpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = replace(CONFIG, train_sets=("original",), seeds=(0,))
-    before = [settings for settings, _ in config.plan({"relu": zoo})]
+    before = [job.settings for job in config.plan({"relu": zoo})]
     own = {"epochs": 1, "weight_decay": 0.01, "loss": "mse"}
     monkeypatch.setattr(model_class("statnn"), "train_with", own)
-    statnn, monomial = (settings for settings, _ in config.plan({"relu": zoo}))
+    statnn, monomial = (job.settings for job in config.plan({"relu": zoo}))
     assert monomial == before[1]
     assert statnn.name != before[0].name, "or a run with other settings would be kept"
     assert statnn.training == replace(TINY, epochs=1, weight_decay=0.01)
@@ -504,7 +503,8 @@ def test_results_folder_that_is_a_file(tmp_path: Path) -> None:
 def test_plan_of_a_part_of_the_augmented_runs(zoo: Corpus) -> None:
     zoos = {"relu": zoo, "tanh": corpus("tanh")}
     config = replace(CONFIG, augmented_models=("statnn",), augmented_activations=("relu",), seeds=(0,))
-    planned = [(s.activation, s.model) for s, _ in config.plan(zoos) if s.train_set == "augmented"]
+    settings = [job.settings for job in config.plan(zoos)]
+    planned = [(s.subject, s.model) for s in settings if s.train_set == "augmented"]
     assert planned == [("relu", "statnn")]
 
 

@@ -31,23 +31,26 @@ def made_up(activation: str, model: str, train_set: str, seed: int) -> Run:
     names += [] if model == "mlp" else [("widened", None)]
     fall = 0.0 if model == "monomial" else 0.1
     tests = tuple(
-        TestResult(name, scale, tau=0.8 - fall * i + 0.01 * seed, r2=0.9 - fall * i, non_finite=0)
+        TestResult(name, scale, {"tau": 0.8 - fall * i + 0.01 * seed, "r2": 0.9 - fall * i}, non_finite=0)
         for i, (name, scale) in enumerate(names)
     )
     return Run(
-        RunSettings(activation, model, train_set, seed, scales, None, 1.5, "bce", TrainConfig(), "data", "0"),
+        RunSettings(
+            "predict", activation, model, train_set, seed, {"scales": scales}, "bce", TrainConfig(), "data", "0"
+        ),
         label=label,
         invariant_under=invariant_under,
         sees=sees,
         parameters=254_799,
         networks={"train": 5, "val": 6, "test": 7},
         tests=tests,
-        val_tau=0.8,
+        val={"tau": 0.8},
         best_epoch=3,
         seconds_per_epoch=0.5 + seed,
         step_share=0.9,
         peak_bytes=3 * 2**20,
         diverged=False,
+        has_artifacts=False,
         history=({"number": 1, "train_loss": None},),
         environment={"cores": 2},
     )
@@ -134,13 +137,13 @@ def test_lost_predictions_and_divergence_are_mentioned() -> None:
 @pytest.mark.parametrize("width", [80, 160])
 def test_terminal_table_holds_all_numbers(width: int) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
-    between = tuple(TestResult(f"scale {s}", float(s), 0.7, 0.7, 0) for s in (100, 10_000))
+    between = tuple(TestResult(f"scale {s}", float(s), {"tau": 0.7, "r2": 0.7}, 0) for s in (100, 10_000))
     worst = [
         replace(
             run,
             seconds_per_epoch=1234.5,
             parameters=123_456_789,
-            tests=run.tests[:2] + between * (run.settings.activation == "relu") + run.tests[2:],
+            tests=run.tests[:2] + between * (run.settings.subject == "relu") + run.tests[2:],
         )
         for run in all_runs()
     ]
@@ -179,7 +182,7 @@ def test_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("panels", [1, 2, 3])
 def test_figure_of_any_number_of_panels(panels: int) -> None:
     kept = [("relu", "original"), ("relu", "augmented"), ("tanh", "original")][:panels]
-    runs = [r for r in all_runs(1) if (r.settings.activation, r.settings.train_set) in kept]
+    runs = [r for r in all_runs(1) if (r.settings.subject, r.settings.train_set) in kept]
     assert draw_figure(summarise(runs)).startswith(b"\x89PNG")
 
 
