@@ -32,6 +32,7 @@ __all__ = [
     "load_safetensors",
     "match_names",
     "network_outputs",
+    "read_torch_file",
     "save_safetensors",
     "stack_networks",
     "unstack_networks",
@@ -213,19 +214,7 @@ def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: Collectio
         ValueError: naming the file, if it is damaged, needs code to be unpickled, or holds no state dict.
     """
     file = Path(path)
-    if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file")
-    try:
-        found: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        # torch's own text tells people to run the code in the file: not passed on.
-        needed = re.search(r"GLOBAL (\S+)", str(error))
-        raise ValueError(
-            f"{file} is no plain state dict: reading it would run pickled code{f' ({needed[1]})' if needed else ''}, "
-            "which is refused. Ask its author for torch.save(module.state_dict(), path), or for a safetensors file"
-        ) from None
-    except Exception as error:  # damaged files raise whatever their bytes happen to mean to the unpickler
-        raise ValueError(f"{file} cannot be read, it is truncated or no torch file: {error!r}") from error
+    found = read_torch_file(file)
     if key is not None:
         if not isinstance(found, Mapping) or key not in found:
             entries = ", ".join(map(repr, found)) if isinstance(found, Mapping) else type(found).__name__
@@ -241,6 +230,29 @@ def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: Collectio
             "key=; if not, ignore=(...)"
         )
     return state
+
+
+def read_torch_file(path: PathLike) -> Any:
+    """All that a file of ``torch.save`` holds, on the CPU, read without unpickling any code.
+
+    Raises:
+        FileNotFoundError: if the file does not exist.
+        ValueError: naming the file, if it is damaged or needs code to be unpickled.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file")
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # torch's own text tells people to run the code in the file: not passed on.
+        needed = re.search(r"GLOBAL (\S+)", str(error))
+        raise ValueError(
+            f"{file} is no plain state dict: reading it would run pickled code{f' ({needed[1]})' if needed else ''}, "
+            "which is refused. Ask its author for torch.save(module.state_dict(), path), or for a safetensors file"
+        ) from None
+    except Exception as error:  # damaged files raise whatever their bytes happen to mean to the unpickler
+        raise ValueError(f"{file} cannot be read, it is truncated or no torch file: {error!r}") from error
 
 
 def _read_safetensors(file: Path, device: torch.device | str) -> dict[str, Tensor]:

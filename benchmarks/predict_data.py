@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,17 @@ Parts = tuple[Part, ...]
 
 @dataclass(frozen=True)
 class Corpus:
-    """The networks of a zoo, split; ``activation`` is its name in tables, ``mixed`` for many architectures."""
+    """The networks of a zoo, split; ``activation`` is its name in tables, ``mixed`` for many architectures.
+
+    ``source``: where they come from, how they were split and what was left out, for the record.
+    """
 
     activation: str
     train: Parts
     val: Parts
     test: Parts
     info: NetworkInfo | MixedInfo
+    source: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def mixed(self) -> bool:
@@ -104,7 +108,7 @@ def corpus_of(zoo: Zoo | MixedZoo) -> Corpus:
     if isinstance(zoo, Zoo):
         info = _info(zoo)
         parts = {name: (Part(getattr(zoo, name), info),) for name in ("train", "val", "test")}
-        return Corpus(zoo.activation, **parts, info=info)
+        return Corpus(zoo.activation, **parts, info=info, source=zoo.info)
     size = IMAGE_SIZES.get(str(zoo.info["images"]), PUBLISHED_SIZE)
 
     def part(group: Group) -> Part:
@@ -115,7 +119,7 @@ def corpus_of(zoo: Zoo | MixedZoo) -> Corpus:
 
     train, val, test = (tuple(map(part, groups)) for groups in (zoo.train, zoo.val, zoo.test))
     known = {(p.info.space, p.info.activation): p.info for p in (*train, *val, *test)}
-    return Corpus("mixed", train, val, test, MixedInfo(tuple(known.values())))
+    return Corpus("mixed", train, val, test, MixedInfo(tuple(known.values())), source=zoo.info)
 
 
 def _info(zoo: Zoo) -> NetworkInfo:

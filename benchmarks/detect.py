@@ -1,0 +1,170 @@
+"""Data by its path: which format a folder has, and the networks in it, whatever the format.
+
+Commands call `load_generalization` and `load_inr`; published and home-made data are the same to them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from . import published_cnn, published_dws, published_hub, published_inr, published_park  # noqa: F401  (which register their formats)
+from .checkpoints import require_folder
+from .formats import FORMATS, CorpusError, Format, Kind, register_format
+from .inr_data import InrCorpus
+from .inr_files import load_inrs
+from .predict_data import Corpus, corpus_of, stated
+from .zoo_files import FILES, check_folder, read_metrics
+from .zoo_format import SplitOrder, load_zoo
+from .zoo_make import CONFIG_FILE
+from .zoo_mixed import load_mixed_zoo
+from .zoo_mixed_files import KIND
+
+__all__ = ["detect", "load_corpus", "load_generalization", "load_inr"]
+
+COMMANDS: dict[Kind, tuple[str, str]] = {
+    "inr": ("images (INRs)", "classify-inr and edit-inr"),
+    "generalization": ("classifiers with their accuracies", "predict-generalization"),
+}
+SHOWN = 8  # entries of a folder in a message
+
+
+@register_format("small-cnn-zoo")
+class SmallCnnZoo(Format):
+    """The Small CNN Zoo's three files, published or made by ``zoo make``; see `load_zoo`."""
+
+    kind = "generalization"
+    looks_for = " or ".join(FILES)
+
+    @staticmethod
+    def detects(path: Path) -> bool:
+        made = (path / CONFIG_FILE).is_file() and stated(path).get("kind") != KIND
+        return made or any((path / name).is_file() for name in FILES)
+
+    @staticmethod
+    def load(
+        path: str | Path,
+        *,
+        activations: Sequence[str] = (),
+        split_file: str | Path | None = None,
+        split_order: SplitOrder = "activation-then-split",
+        keep_duplicate: bool = False,
+        final_step: int | None = None,
+        limit: int | None = None,
+    ) -> dict[str, Corpus]:
+        """Corpora by activation, by default all that the zoo has; the other options are those of `load_zoo`."""
+        folder = Path(path)
+        check_folder(folder)
+        names = activations or sorted(set(read_metrics(folder / "metrics.csv.gz").activation.tolist()))
+        options: dict[str, Any] = {
+            "split_file": split_file, "split_order": split_order, "keep_duplicate": keep_duplicate,
+            "final_step": final_step, "limit": limit,
+        }  # fmt: skip
+        return {name: corpus_of(load_zoo(folder, name, **options)) for name in names}
+
+
+@register_format("mixed-zoo")
+class MadeMixedZoo(Format):
+    """A zoo of many architectures, made by ``zoo make --vary-architecture``; see `load_mixed_zoo`."""
+
+    kind = "generalization"
+    looks_for = f"{CONFIG_FILE} of a mixed zoo"
+
+    @staticmethod
+    def detects(path: Path) -> bool:
+        return stated(path).get("kind") == KIND
+
+    @staticmethod
+    def load(path: str | Path, *, unseen_architectures: bool = False, seed: int = 0) -> dict[str, Corpus]:
+        """One corpus, ``mixed``; the options are those of `load_mixed_zoo`."""
+        return {"mixed": corpus_of(load_mixed_zoo(path, unseen_architectures=unseen_architectures, seed=seed))}
+
+
+@register_format("made-inrs")
+class MadeInrs(Format):
+    """A corpus made by ``inr make``; see `load_inrs`."""
+
+    kind = "inr"
+    looks_for = "corpus.json"
+
+    @staticmethod
+    def detects(path: Path) -> bool:
+        return (path / "corpus.json").is_file()
+
+    @staticmethod
+    def load(path: str | Path) -> InrCorpus:
+        """The corpus."""
+        return load_inrs(path)
+
+
+def detect(path: str | Path) -> str:
+    """The name of the format that a folder has.
+
+    Raises:
+        CorpusError: if it has none or several that are known, saying what was looked for and what was found; or is no
+            folder.
+    """
+    folder = require_folder(path)
+    names = [name for name, known in FORMATS.items() if known.detects(folder)]
+    if len(names) == 1:
+        return names[0]
+    if names:
+        raise CorpusError(f"{folder} looks like several formats, {', '.join(names)}: put each in a folder of its own")
+    entries = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in folder.iterdir())
+    found = ", ".join(entries[:SHOWN]) + f" and {len(entries) - SHOWN} more" * (len(entries) > SHOWN)
+    wanted = "; ".join(f"{name}: {known.looks_for}" for name, known in FORMATS.items())
+    raise CorpusError(f"{folder} has no known format. Looked for: {wanted}. Found: {found or 'nothing, it is empty'}")
+
+
+def load_corpus(path: str | Path, **options: Any) -> dict[str, Corpus] | InrCorpus:
+    """The networks in a folder of any known format.
+
+    Args:
+        path: the folder.
+        options: those of the format's ``load``.
+
+    Raises:
+        CorpusError: as `detect`; for an option that the format does not have, naming those it has; and, as ZooError,
+            for data that is missing or damaged, naming the file.
+    """
+    return cast("dict[str, Corpus] | InrCorpus", _load(path, detect(path), options))
+
+
+def load_generalization(path: str | Path, **options: Any) -> dict[str, Corpus]:
+    """The networks of a zoo by activation, ``mixed`` for many architectures; otherwise as `load_corpus`.
+
+    Raises:
+        CorpusError: also for a corpus of INRs, naming the commands that read it.
+    """
+    return cast("dict[str, Corpus]", _load(path, _of_kind(path, "generalization"), options))
+
+
+def load_inr(path: str | Path, **options: Any) -> InrCorpus:
+    """A corpus of INRs; otherwise as `load_corpus`.
+
+    Raises:
+        CorpusError: also for a zoo of classifiers, naming the command that reads it.
+    """
+    return cast("InrCorpus", _load(path, _of_kind(path, "inr"), options))
+
+
+def _of_kind(path: str | Path, kind: Kind) -> str:
+    name = detect(path)
+    if FORMATS[name].kind != kind:
+        what, commands = COMMANDS[FORMATS[name].kind]
+        raise CorpusError(
+            f"{path} has the format {name}: {what}, expected {COMMANDS[kind][0]}; it is data for nfn-monomial "
+            f"{commands}"
+        )
+    return name
+
+
+def _load(path: str | Path, name: str, options: dict[str, Any]) -> Any:
+    load = FORMATS[name].load
+    known = [option for option in inspect.signature(load).parameters if option != "path"]
+    if unknown := [option for option in options if option not in known]:
+        able = ", ".join(known) or "none"
+        raise CorpusError(f"{path} has the format {name}, which has no option {', '.join(unknown)}; it has {able}")
+    return load(path, **options)
