@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar, cast, get_args
 
 import rich.progress
 import torch
@@ -18,25 +20,32 @@ from rich.markup import escape
 
 from . import graph_models, invariant_models, models  # noqa: F401  (which register their models)
 from .experiment import Progress
+from .processes import is_main_process
 from .registry import model_names
+from .train_config import Precision, TrainConfig
 
 __all__ = [
     "Assignments",
     "BatchSize",
     "DataPath",
     "Device",
+    "Devices",
     "Epochs",
     "Models",
     "Out",
+    "Precise",
     "Preset",
     "Seed",
     "Seeds",
+    "TensorBoard",
     "app",
     "bench_app",
     "console",
     "errors",
     "inr_app",
+    "main_process_only",
     "numbers",
+    "on_hardware",
     "run",
     "split",
     "training_bar",
@@ -48,8 +57,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _debug: ContextVar[bool] = ContextVar("debug", default=False)  # set before a command runs, read where it fails
-console = Console()
-errors = Console(stderr=True)
+console = Console(quiet=not is_main_process())
+errors = Console(stderr=True, quiet=not is_main_process())
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -69,6 +78,9 @@ app.add_typer(bench_app, name="bench")
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results; finished work in it is kept.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+Devices = Annotated[int, typer.Option(help="Processes that share every batch; on cuda, a GPU for each.")]
+Precise = Annotated[str | None, typer.Option("--precision", help=f"{', '.join(get_args(Precision))}.")]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Log epochs to tensorboard/ in the results folder.")]
 Seed = Annotated[int, typer.Option(help="First seed.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; results are means over them.")]
 Epochs = Annotated[int, typer.Option(help="Passes over the training networks, unless a model has its own.")]
@@ -103,6 +115,7 @@ def run() -> None:
     # adds 100 times as slowly; and the profiler, which measures memory, would write two lines at every start.
     torch.set_flush_denormal(True)
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # every process would say that it is there
     app(prog_name="nfn-monomial")
 
 
@@ -127,6 +140,24 @@ def user_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 def _escape(error: BaseException) -> str:
     return escape(" ".join(str(error).split()) or repr(error))
+
+
+def on_hardware(
+    training: TrainConfig, device: str, devices: int = 1, precision: str | None = None, tensorboard: bool = False
+) -> TrainConfig:
+    """The same training there; ``precision`` None leaves that of the training.
+
+    Raises:
+        ValueError: if the precision is unknown.
+    """
+    chosen = cast("Any", precision or training.precision)  # which TrainConfig checks
+    return replace(training, device=device, devices=devices, precision=chosen, tensorboard=tensorboard)
+
+
+def main_process_only() -> None:
+    """End all other processes. A command calls it after its last training, before it writes tables and figures."""
+    if not is_main_process():
+        raise typer.Exit
 
 
 def split(text: str) -> tuple[str, ...]:

@@ -12,14 +12,19 @@ import typer
 from .cli_common import (
     BatchSize,
     Device,
+    Devices,
     Epochs,
     Models,
     Out,
+    Precise,
     Seed,
     Seeds,
+    TensorBoard,
     app,
     console,
+    main_process_only,
     numbers,
+    on_hardware,
     split,
     training_bar,
     user_errors,
@@ -34,6 +39,7 @@ from .predict import (
     predict_generalization,
 )
 from .predict_data import Corpus, corpus_of, stated
+from .processes import make_fabric, on_main_process_first
 from .registry import model_names
 from .report import rich_tables, summarise, write_report
 from .runs import RunStore
@@ -84,6 +90,9 @@ def predict(
         bool, typer.Option("--unseen-architectures", help="Of a mixed zoo, test on architectures not trained on.")
     ] = False,
     device: Device = "cpu",
+    devices: Devices = 1,
+    precision: Precise = None,
+    tensorboard: TensorBoard = False,
 ) -> None:
     """Predict the test accuracy of CNNs from their weights, under permutations, scalings and sign flips (Sec. 6.1).
 
@@ -104,8 +113,13 @@ def predict(
 
     - `nfn-monomial predict-generalization --models monomial,hnp --epochs 5 --seeds 1`
 
+    - `nfn-monomial predict-generalization --devices 2`
+
+    - `torchrun --nproc-per-node 2 -m nfn_monomial.benchmarks predict-generalization`
+
     - `nfn-monomial predict-generalization zoos/mixed --out results/mixed --unseen-architectures`
     """
+    training = TrainConfig(epochs, batch_size, learning_rate, patience=patience)
     config = PredictConfig(
         models=split(models) or model_names(),
         train_sets=cast("Any", split(train_sets)),  # which checks them
@@ -115,7 +129,7 @@ def predict(
         augment_scale=None if augment_scale == "mixed" else numbers(augment_scale)[0],
         widen=widen,
         loss=loss,
-        training=TrainConfig(epochs, batch_size, learning_rate, patience=patience, device=device),
+        training=on_hardware(training, device, devices, precision, tensorboard),
     )
     if stated(zoo).get("kind") == KIND:
         if activations or limit is not None or split_file is not None:
@@ -146,6 +160,7 @@ def demo(
     epochs: Epochs = 12,
     batch_size: BatchSize = 16,
     device: Device = "cpu",
+    devices: Devices = 1,
 ) -> None:
     """The paper's first experiment in one command, in about six minutes on 2 cores.
 
@@ -160,13 +175,15 @@ def demo(
     """
     started = time.perf_counter()
     zoo = out / "zoo"
-    make(make_zoo, zoo, ZooConfig(networks=networks), overwrite=False, device=device)
+    training = on_hardware(TrainConfig(epochs, batch_size), device, devices)
+    with on_main_process_first(make_fabric(training)):
+        make(make_zoo, zoo, ZooConfig(networks=networks), overwrite=False, device=device)
     config = PredictConfig(
         models=split(models),
         seeds=tuple(range(seed, seed + seeds)),
         augmented_models=("statnn", "mlp", "np", "hnp", "monomial"),
         augmented_activations=("relu",),
-        training=TrainConfig(epochs, batch_size, device=device),
+        training=training,
     )
     _predict(_load(zoo, ("relu", "tanh")), out, config)
     console.print(f"Took {(time.perf_counter() - started) / 60:.1f} minutes.")
@@ -182,6 +199,7 @@ def _predict(corpora: dict[str, Corpus], out: Path, config: PredictConfig) -> No
         console.print(f"{name}: {train} training, {val} validation, {test} test networks", highlight=False)
     with training_bar() as show:
         runs = predict_generalization(corpora, config, RunStore(out), show)
+    main_process_only()
     paths = write_report(runs, out)
     for table in rich_tables(summarise(runs), console.width):
         console.print("", table, sep="\n")

@@ -29,7 +29,7 @@ from nfn_monomial import MessagePassingNFN, MonomialNFN, WeightSpace, balance, n
 
 from .figure import PALETTE
 from .layer_speed import machine
-from .training import Data, Epoch, TrainConfig, derive_seed, fit, predict
+from .training import Data, Epoch, TrainConfig, derive_seed, fit, make_fabric, predict
 
 __all__ = ["ExpressivityConfig", "Outcome", "as_markdown", "bench_expressivity", "rich_table", "write"]
 
@@ -195,7 +195,8 @@ def _train(
             seed=derive_seed(seed, phase), on_epoch=on_epoch,
         )  # fmt: skip
     seconds = time.perf_counter() - start
-    found = predict(net, test.to(torch.device(config.device)).inputs).cpu() * std + mean
+    fabric = make_fabric(training)
+    found = predict(net, test.to(fabric.device), fabric).cpu() * std + mean
     r2 = r2_score(found, outputs["test"])
     return Outcome(activation, model, seed, _parameters(net), r2, seconds, found, outputs["test"])
 

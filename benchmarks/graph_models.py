@@ -142,20 +142,21 @@ class PNAStack(nn.Module):
         networks: the architectures, whose degrees PNA's scalers are normalised by.
         channels: of the graphs' ``x``.
         entries: width of their ``edge_attr``.
+        width: of the features of nodes and edges.
     """
 
-    def __init__(self, networks: NetworkInfo | MixedInfo, channels: int, entries: int) -> None:
+    def __init__(self, networks: NetworkInfo | MixedInfo, channels: int, entries: int, width: int = WIDTH) -> None:
         super().__init__()
         widths = [_widths(info.space) for info in networks.architectures]
-        self.inputs, self.outputs = (nn.Embedding(max(w[end] for w in widths), WIDTH) for end in (0, -1))
-        self.hidden = nn.Embedding(max(map(len, widths)), WIDTH)
-        self.symmetry = nn.Embedding(8, WIDTH)  # a Symmetry's value has three bits
-        self.node, self.edge = nn.Linear(channels, WIDTH), nn.Linear(entries, WIDTH)
+        self.inputs, self.outputs = (nn.Embedding(max(w[end] for w in widths), width) for end in (0, -1))
+        self.hidden = nn.Embedding(max(map(len, widths)), width)
+        self.symmetry = nn.Embedding(8, width)  # a Symmetry's value has three bits
+        self.node, self.edge = nn.Linear(channels, width), nn.Linear(entries, width)
         before = torch.cat([torch.tensor([0, *w[:-1]]).repeat_interleave(torch.tensor(w)) for w in widths])
-        self.blocks = nn.ModuleList(PNABlock(WIDTH, torch.bincount(before)) for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(PNABlock(width, torch.bincount(before)) for _ in range(LAYERS))
 
     def forward(self, graph: Batch) -> tuple[Tensor, Tensor]:
-        """A batch -> features of nodes ``(nodes, WIDTH)`` and of edges ``(edges, WIDTH)``."""
+        """A batch -> features of nodes ``(nodes, width)`` and of edges ``(edges, width)``."""
         first, last = graph.layer == 0, graph.layer == graph.depth
         between = self.hidden(graph.layer) + self.symmetry(graph.symmetry)
         ends = self.inputs(graph.neuron.where(first, 0)).where(first[:, None], between)
@@ -195,10 +196,10 @@ class GNN(_GraphModel):
     label, invariant_under = "GNN", "permutations"
     mixed = True
 
-    def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1) -> None:
+    def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1, *, features: int = WIDTH) -> None:
         super().__init__(networks)
-        self.body = PNAStack(networks, 1, self.entries)
-        self.head = _mlp(2 * WIDTH, HEAD_WIDTH, out_features)
+        self.body = PNAStack(networks, 1, self.entries, features)
+        self.head = _mlp(2 * features, HEAD_WIDTH, out_features)
 
     def forward(self, batch: Prepared) -> Tensor:
         graph = assemble(batch)

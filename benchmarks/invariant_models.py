@@ -131,9 +131,9 @@ class MessagePassingStats(_Invariants):
 
 @register("probes")
 class Probes(_Invariants):
-    """The networks' answers to learned inputs, and an MLP."""
+    """The networks' answers to learned inputs, and an MLP. The answers are logits of classes."""
 
-    label, sees, probes = "probes", "functions", PROBES
+    label, sees, probes, task = "probes", "functions", PROBES, "generalization"
 
 
 @register("combined")
@@ -141,3 +141,4 @@ class Combined(_Invariants):
     """All three: probes, whose hidden activations join the neurons' features, message passing and statistics."""
 
     label, sees, messages, stats, probes = "combined", "functions", (8, 2), True, PROBES
+    task = "generalization"

@@ -1,14 +1,24 @@
-"""The models that the paper compares (Sec. 6.1, App. D.3): four baselines and two that have every symmetry."""
+"""The models that the paper compares (Sec. 6.1, App. D.3): five baselines, and stacks that have every symmetry."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from nfn.common import ArraySpec, NetworkSpec, WeightSpaceFeatures
-from nfn.layers import HNPLinear, HNPPool, NPLinear, TupleOp
+from nfn.layers import (
+    HNPLinear,
+    HNPPool,
+    LearnedPosEmbedding,
+    NPAttention,
+    NPLinear,
+    Pointwise,
+    SimpleLayerNorm,
+    TupleOp,
+)
 from torch import Tensor, nn
 
 from nfn_monomial import (
@@ -16,7 +26,6 @@ from nfn_monomial import (
     EquivariantLinear,
     Features,
     InvariantPool,
-    MonomialNFN,
     PointwiseActivation,
     WeightSpace,
     equivariant_stack,
@@ -26,11 +35,13 @@ from .registry import Model, NetworkInfo, build_model, model_class, model_names,
 
 __all__ = [
     "HNP",
+    "NFT",
     "NP",
     "FlatMLP",
     "Model",
     "Monomial",
     "MonomialHNP",
+    "MonomialStack",
     "NetworkInfo",
     "StatNN",
     "build_model",
@@ -116,20 +127,19 @@ class StatNN(Model):
 class FlatMLP(Model):
     """All weights in one vector, standardised entry by entry, then an MLP that knows no symmetry.
 
-    Its width gives it the parameter count of NP on the zoo's network.
+    Its width ``head`` gives it the parameter count of NP on the zoo's network.
     """
 
     label, invariant_under = "MLP", "nothing"
     any_width = False
-    width = 400
 
-    def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
+    def __init__(self, networks: NetworkInfo, out_features: int = 1, *, head: int = 400) -> None:
         super().__init__()
         shapes = networks.space.shapes()
         entries = sum(math.prod(shape) for shape in shapes.values())
         self.names = list(shapes)
         self.inputs = _Standardise([entries])
-        self.head = _mlp(entries, self.width, out_features)
+        self.head = _mlp(entries, head, out_features)
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> Tensor:
         return torch.cat([tensors[name].flatten(1) for name in self.names], -1)
@@ -164,7 +174,10 @@ def network_spec(space: WeightSpace) -> NetworkSpec:
 
 
 class _PermutationNFN(Model):
-    """Zhou et al. 2023 with nfn's own layers: three of 16, 16, 5 channels with ReLU, HNPPool, three linear layers."""
+    """Zhou et al. 2023 with nfn's own layers: a body that ends in 5 channels, HNPPool, three linear layers.
+
+    What is built here is three linear layers of 16, 16, 5 channels with ReLU.
+    """
 
     invariant_under = "permutations"
 
@@ -172,11 +185,12 @@ class _PermutationNFN(Model):
         super().__init__()
         spec = network_spec(networks.space)
         self.depth = len(spec)
-        layers: list[nn.Module] = []
-        for c_in, c_out in itertools.pairwise((1, *CHANNELS)):
-            layers += [self._layer(spec, c_in, c_out), TupleOp(nn.ReLU())]
-        self.body = nn.Sequential(*layers, HNPPool(spec), nn.Flatten())
+        self.body = nn.Sequential(*self._layers(spec), HNPPool(spec), nn.Flatten())
         self.head = _mlp(CHANNELS[-1] * HNPPool.get_num_outs(spec), HEAD_WIDTH, out_features)
+
+    def _layers(self, spec: NetworkSpec) -> list[nn.Module]:
+        pairs = itertools.pairwise((1, *CHANNELS))
+        return [f for c_in, c_out in pairs for f in (self._layer(spec, c_in, c_out), TupleOp(nn.ReLU()))]
 
     def _layer(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
         raise NotImplementedError
@@ -188,14 +202,11 @@ class _PermutationNFN(Model):
         return _logits(self.head(self.body(WeightSpaceFeatures(batch[: self.depth], batch[self.depth :]))))
 
 
-@register("np")
-class NP(_PermutationNFN):
-    """Permutations of inputs and outputs too, broken by learned embeddings; inputs are standardised, as published.
+class _StandardisedNFN(_PermutationNFN):
+    """Inputs are standardised, as published: a tensor has one mean and deviation per kernel position.
 
-    A tensor has one mean and deviation per kernel position: what permutations leave alone.
+    These are what permutations leave alone, those of inputs and outputs included.
     """
-
-    label = "NP"
 
     def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
         super().__init__(networks, out_features)
@@ -205,10 +216,6 @@ class NP(_PermutationNFN):
             _Standardise([1, *shapes[name]], (1, 2, 3) if name.startswith("weight") else (1, 2)) for name in names
         )
 
-    def _layer(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
-        layer: nn.Module = NPLinear(spec, c_in, c_out, io_embed=True)
-        return layer
-
     def fit_inputs(self, prepared: list[Tensor]) -> None:
         for standardise, x in zip(self.inputs, prepared, strict=True):
             assert isinstance(standardise, _Standardise), "the list is made of these"
@@ -216,6 +223,17 @@ class NP(_PermutationNFN):
 
     def forward(self, batch: list[Tensor]) -> Tensor:
         return super().forward([f(x) for f, x in zip(self.inputs, batch, strict=True)])
+
+
+@register("np")
+class NP(_StandardisedNFN):
+    """Permutations of inputs and outputs too, broken by learned embeddings."""
+
+    label = "NP"
+
+    def _layer(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
+        layer: nn.Module = NPLinear(spec, c_in, c_out, io_embed=True)
+        return layer
 
 
 @register("hnp")
@@ -229,49 +247,70 @@ class HNP(_PermutationNFN):
         return layer
 
 
+@register("nft")
+class NFT(_StandardisedNFN):
+    """Neural functional transformer (Zhou et al. 2023b): two blocks of nfn's NPAttention and a pointwise MLP.
+
+    Attention has NP's symmetry, which learned embeddings of layers, inputs and outputs break. The paper does not
+    run it on convolutions: they have projections of their own (``share_projections=False``), as kernels of different
+    sizes cannot share them.
+    """
+
+    label = "NFT"
+    task = "generalization"
+    blocks, heads = 2, 4
+
+    def _layers(self, spec: NetworkSpec) -> list[nn.Module]:
+        width = CHANNELS[0]
+        layers: list[nn.Module] = [Pointwise(spec, 1, width), LearnedPosEmbedding(spec, width)]
+        for _ in range(self.blocks):
+            attention = NPAttention(spec, width, num_heads=self.heads, share_projections=False)
+            layers += [_Residual(SimpleLayerNorm(spec, width), attention)]
+            pointwise = (Pointwise(spec, width, width), TupleOp(nn.ReLU()), Pointwise(spec, width, width))
+            layers += [_Residual(SimpleLayerNorm(spec, width), *pointwise)]
+        return [*layers, SimpleLayerNorm(spec, width), Pointwise(spec, width, CHANNELS[-1])]
+
+
+class _Residual(nn.Sequential):
+    """``x`` and what the modules make of it, added."""
+
+    def forward(self, x: WeightSpaceFeatures) -> WeightSpaceFeatures:
+        return x + super().forward(x)
+
+
 def _head_width(space: WeightSpace) -> int:
     """The paper's width of the MLP: 200 for ReLU networks, 1000 for tanh networks (App. D.3)."""
     return 200 if any(node.symmetry.scales for node in space.nodes.values()) else 1000
 
 
-@register("monomial")
-class Monomial(Model):
-    """The paper's Monomial-NFN: three equivariant layers, canonicalise, average, MLP."""
+class MonomialStack(Model):
+    """(MNF-ReLU) x depth -> Norm [-> (HNP-ReLU) x 1] -> Avg -> MLP, in the words of the paper's ablation (Table 24).
 
-    label, invariant_under = "Monomial-NFN", "group"
+    Equivariant layers, canonicalise, perhaps a layer of HNP, average, MLP. The last of these layers has 5 channels,
+    all before it 16 (App. D.3). After `Canonicalize` only permutations act, and `EquivariantLinear` on the uncharged
+    space is HNP's layer. Without it this is `MonomialNFN`.
 
-    def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
-        super().__init__()
-        self.space = networks.space
-        self.net = MonomialNFN(self.space, CHANNELS, _head_width(self.space), out_features)
-
-    def prepare(self, tensors: Mapping[str, Tensor]) -> Features:
-        return self.space.pack(tensors)
-
-    def forward(self, batch: Features) -> Tensor:
-        out: Tensor = self.net(batch)
-        return _logits(out)
-
-
-@register("monomial-hnp")
-class MonomialHNP(Model):
-    """The paper's ablation stack (MNF-ReLU) x 3 -> Norm -> (HNP-ReLU) x 1 -> Avg -> MLP (App. D, ablation).
-
-    After `Canonicalize` only permutations act, and `EquivariantLinear` on the uncharged space is HNP's layer.
+    Attributes:
+        depth: number of equivariant layers.
+        hnp: whether a layer of HNP follows.
     """
 
-    label, invariant_under = "Monomial-HNP", "group"
+    invariant_under = "group"
+    depth: ClassVar[int] = 3
+    hnp: ClassVar[bool] = False
 
     def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
         super().__init__()
         self.space = networks.space
-        plain = self.space.uncharged()
         wide, narrow = CHANNELS[0], CHANNELS[-1]
-        self.body = equivariant_stack(self.space, [1, wide, wide, wide])
+        last = wide if self.hnp else narrow
+        self.body = equivariant_stack(self.space, [1, *[wide] * (self.depth - 1), last])
         self.body.append(PointwiseActivation(self.space, "auto"))
-        self.body.append(Canonicalize(self.space, wide))
-        self.body.append(EquivariantLinear(plain, wide, narrow))
-        self.body.append(PointwiseActivation(plain, "relu"))
+        self.body.append(Canonicalize(self.space, last))
+        if self.hnp:
+            plain = self.space.uncharged()
+            self.body.append(EquivariantLinear(plain, wide, narrow))
+            self.body.append(PointwiseActivation(plain, "relu"))
         self.pool = InvariantPool(self.space, narrow)
         self.head = _mlp(self.pool.out_features, _head_width(self.space), out_features)
 
@@ -280,3 +319,17 @@ class MonomialHNP(Model):
 
     def forward(self, batch: Features) -> Tensor:
         return _logits(self.head(self.pool(self.body(batch))))
+
+
+@register("monomial")
+class Monomial(MonomialStack):
+    """The paper's Monomial-NFN: three equivariant layers, canonicalise, average, MLP."""
+
+    label = "Monomial-NFN"
+
+
+@register("monomial-hnp")
+class MonomialHNP(MonomialStack):
+    """The same with a layer of HNP before the average: the hybrid of the paper's ablation."""
+
+    label, hnp = "Monomial-HNP", True

@@ -9,6 +9,7 @@ widened; neither changes any network's function, and so its accuracy.
 random group element; the validation networks likewise. The paper trains and tests once per range of scales; here one
 augmented set serves all test sets. Its range is [1, 10] by default, the one that serves the models without the symmetry
 best on all test sets together: wider ranges, and the test sets' ranges mixed, make their training unstable.
+``moved``: the moved copies of the augmented set alone, for which an invariant model cannot be told from the original.
 
 **Group elements** are drawn once per (test set, seed): all models of a seed meet the same moved networks.
 
@@ -45,10 +46,11 @@ __all__ = [
     "behind_balance",
     "default_models",
     "predict_generalization",
+    "require_readable",
     "scores",
 ]
 
-TrainSet = Literal["original", "augmented"]
+TrainSet = Literal["original", "augmented", "moved"]
 DEMO_MODELS = ("statnn", "mlp", "np", "hnp", "monomial", "monomial-hnp", "message-passing-stats", "combined")
 
 
@@ -82,8 +84,8 @@ def behind_balance(names: Sequence[str]) -> tuple[str, ...]:
 class PredictConfig:
     """The experiment. ``scales``: upper bounds of the uniform scales ``[1, s]`` of the moved test networks, where the
     group scales. ``augmented_models`` and ``augmented_activations``: those that are trained on the augmented set
-    too; None for all. ``augment_scale``: upper bound of the scales of that set; None draws it for every copy from
-    ``scales``. ``widen``: how many times wider the widened test networks are, 0 for none. ``loss``: see `LOSSES`.
+    too; None for all. ``augment_scale``: upper bound of the scales of that set's copies; None draws it for every copy
+    from ``scales``. ``widen``: how many times wider the widened test networks are, 0 for none. ``loss``: see `LOSSES`.
     """
 
     models: tuple[str, ...] = DEMO_MODELS
@@ -137,7 +139,7 @@ class PredictConfig:
         loss = own.pop("loss", self.loss)
         options = {
             "scales": self.scales if scaled else (),
-            "augment_scale": self.augment_scale if train_set == "augmented" and scaled else None,
+            "augment_scale": self.augment_scale if train_set != "original" and scaled else None,
             "widen": self.widen if model_class(model).any_width else 0.0,
         }
         return RunSettings(
@@ -171,11 +173,21 @@ def predict_generalization(
         on_progress: called before a run, after each of its epochs and when it is finished.
 
     Raises:
-        ValueError: if a device is not there, a model cannot read the networks, or tau means nothing on them.
+        ValueError: if a device is not there, or as `require_readable`.
+    """
+    require_readable(corpora, config.models)
+    return sweep(config.plan(corpora), store, on_progress)
+
+
+def require_readable(corpora: Mapping[str, Corpus], names: Sequence[str]) -> None:
+    """Check before hours of work that it can be done.
+
+    Raises:
+        ValueError: if a model cannot read the networks, or tau means nothing on them.
     """
     for corpus in corpora.values():
-        for model in config.models:
-            build_model(model, corpus.info, seed=0)  # as should a model that cannot read these networks
+        for name in names:
+            build_model(name, corpus.info, seed=0)
         for parts in (corpus.val, corpus.test):
             accuracy = accuracies(parts)
             if len(accuracy) < 2 or bool((accuracy == accuracy[0]).all()):
@@ -183,7 +195,6 @@ def predict_generalization(
                     f"{len(accuracy)} {corpus.activation} networks to validate or test on, all with accuracy "
                     f"{accuracy[:1].tolist()}: tau needs networks that differ; use a larger zoo"
                 )
-    return sweep(config.plan(corpora), store, on_progress)
 
 
 def _job(settings: RunSettings, corpus: Corpus) -> Job:
@@ -207,12 +218,19 @@ def _trial(settings: RunSettings, corpus: Corpus) -> Trial:
     # Inputs are standardised by the networks as they are: scales of 1e6 among the copies would squash all others to 0.
     model.fit_inputs(prepared(corpus.train).inputs)
     train, val = corpus.train, corpus.val
-    if settings.train_set == "augmented":
+    if settings.train_set != "original":
         ranges = options["scales"] if options["augment_scale"] is None else [options["augment_scale"]]
         ranges = ranges or [1.0]
         train = augment(train, ranges, derive_seed(seed, "augment train"))
         val = augment(val, ranges, derive_seed(seed, "augment val"))
+    if settings.train_set == "moved":
+        train, val = _copies(train), _copies(val)
     return Trial(model, prepared(train), prepared(val), tests, LOSSES[settings.loss], scores, select="tau")
+
+
+def _copies(augmented: Parts) -> Parts:
+    """The second half of every part: `augment`'s moved networks, in the order of those they were made of."""
+    return tuple(replace(part, networks=part.networks.subset(slice(len(part) // 2, None))) for part in augmented)
 
 
 def scores(logits: Tensor, accuracy: Tensor) -> dict[str, float]:

@@ -14,6 +14,9 @@ Adding a model is adding a class:
         def prepare(self, tensors: Mapping[str, Tensor]) -> Any: ...
         def forward(self, batch: Any) -> Tensor: ...
 
+Keyword-only parameters of the class, such as widths, are its options, which an experiment sets by name, for all models
+that have them alike (`model_options`).
+
 A model of networks of different architectures is ``mixed``: it is built with a `MixedInfo` too, and has
 `Model.prepare_groups` instead of ``prepare``.
 """
@@ -21,6 +24,7 @@ A model of networks of different architectures is ``mixed``: it is built with a 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
@@ -40,13 +44,14 @@ __all__ = [
     "build_model",
     "model_class",
     "model_names",
+    "model_options",
     "register",
 ]
 
 BALANCED = "balanced-"
 InvariantUnder = Literal["group", "permutations", "nothing"]
 Sees = Literal["weights", "functions"]
-Task = Literal["any", "generalization", "inr"]
+Task = Literal["any", "generalization", "inr", "ablation"]
 NetworkGroup: TypeAlias = "tuple[Mapping[str, Tensor], WeightSpace]"
 """Networks of one architecture, parameter name -> ``(N, 1, *shape)``, and their weight space."""
 
@@ -90,7 +95,8 @@ class Model(nn.Module):
             flips), permutations of hidden neurons only, or nothing.
         sees: the networks' weights alone, or also what they compute (the model runs them).
         any_width: whether it reads networks with more hidden neurons than those it was built for.
-        task: what it was made for: ``any`` network and question, ``generalization`` of CNNs, or ``inr``s.
+        task: what it was made for: ``any`` network and question, ``generalization`` of CNNs, ``inr``s, or ``ablation``
+            alone.
         mixed: whether it reads networks of different architectures and activations.
         train_with: fields of `TrainConfig`, and ``loss``, that this model is trained with whatever the experiment says.
     """
@@ -175,17 +181,41 @@ def model_class(name: str) -> type[Model]:
     return _REGISTRY[plain] if plain == name else _balanced(_REGISTRY[plain])
 
 
-def build_model(name: str, networks: NetworkInfo | MixedInfo, *, seed: int, out_features: int = 1) -> Model:
+def model_options(name: str) -> tuple[str, ...]:
+    """What can be set of a model: keyword-only parameters of its class, and of the bases that it hands others on to."""
+    found: dict[str, None] = {}
+    for cls in model_class(name).__mro__:
+        if "__init__" in vars(cls):
+            parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+            found |= dict.fromkeys(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    return tuple(found)
+
+
+def build_model(
+    name: str, networks: NetworkInfo | MixedInfo, *, seed: int, out_features: int = 1, **options: Any
+) -> Model:
     """A freshly initialised model on the CPU; the seed fixes its parameters and the global generator is left alone.
 
+    Args:
+        name: see `model_class`.
+        networks: what it will read.
+        seed: of its parameters.
+        out_features: outputs for each network.
+        **options: what the experiment sets, see `model_options`; the others keep the model's own values.
+
     Raises:
-        ValueError: if there is no such model, or it cannot read networks of different architectures, but shall.
+        ValueError: if there is no such model, it has no such option, or it cannot read networks of different
+            architectures, but shall.
     """
     cls: Any = model_class(name)
+    if unknown := sorted(set(options) - set(known := model_options(name))):
+        raise ValueError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
     if isinstance(networks, MixedInfo) and not cls.mixed:
         able = ", ".join(known for known, other in _REGISTRY.items() if other.mixed)
         raise ValueError(f"{name} reads networks of one architecture; for a mixed zoo choose from {able}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: Model = cls(networks, out_features)
+        model: Model = cls(networks, out_features, **options)
         return model

@@ -25,13 +25,13 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from .training import TrainConfig
+from .checkpointing import Checkpoint, write_atomically
+from .train_config import RUNTIME, TrainConfig
 
 __all__ = ["WIDENED", "Run", "RunSettings", "RunStore", "TestResult", "environment", "write_atomically"]
 
 log = logging.getLogger(__name__)
 
-RUNTIME = ("device",)  # fields of TrainConfig that change nothing in a result but rounding and time
 WIDENED = "widened"  # name of the test set of networks with more neurons and the same functions
 PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric", "numpy", "scipy")
 
@@ -71,7 +71,7 @@ class RunSettings:
     def name(self) -> str:
         """Stem of the run's file names."""
         values = asdict(self)
-        for name in RUNTIME:  # which change nothing but the time
+        for name in RUNTIME:
             del values["training"][name]
         digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
         return f"{self.subject}-{self.model}-{self.train_set}-seed{self.seed}-{digest}"
@@ -139,7 +139,9 @@ class Run:
 
 
 class RunStore:
-    """The runs of one results folder: ``runs/*.json``, ``checkpoints/*.safetensors``, ``artifacts/*.safetensors``."""
+    """The runs of one results folder: ``runs/*.json``, ``checkpoints/*.safetensors``, ``artifacts/*.safetensors``; and
+    in ``partial/*.ckpt`` those that are in training.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -154,6 +156,10 @@ class RunStore:
 
     def artifacts_file(self, settings: RunSettings) -> Path:
         return self.folder / "artifacts" / f"{settings.name}.safetensors"
+
+    def partial_file(self, settings: RunSettings) -> Path:
+        """Where the run is kept while it trains; `save` removes it."""
+        return self.folder / "partial" / f"{settings.name}.ckpt"
 
     def artifacts(self, settings: RunSettings) -> dict[str, Tensor]:
         """The tensors that a run left beside its checkpoint."""
@@ -186,17 +192,7 @@ class RunStore:
                 stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
                 write_atomically(path, save(stored, metadata))
         write_atomically(self.run_file(settings), run.to_json().encode())
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that appears whole or not at all, its folders included."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+        Checkpoint(self.partial_file(settings)).remove()
 
 
 def environment(device: str) -> dict[str, Any]:

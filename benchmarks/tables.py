@@ -89,7 +89,7 @@ def fit_cells(lines: list[list[str]], width: int) -> list[list[str]]:
     wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if sum(wide) + len(wide) - 1 <= width:
         return lines
-    narrow = [max(6, *(len(word) for cell in column for word in cell.split())) for column in zip(*lines, strict=True)]
+    narrow = [max([6, *(len(w) for cell in column for w in cell.split())]) for column in zip(*lines, strict=True)]
     narrow[0] = max(narrow[0], min(wide[0], LABEL_WIDTH))
     return [
         [textwrap.fill(cell, n, break_on_hyphens=False) for cell, n in zip(line, narrow, strict=True)] for line in lines

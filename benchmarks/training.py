@@ -1,29 +1,51 @@
 """The training loop that all experiments share, on Lightning Fabric.
 
-Data sets lie in memory as tensors and batches are taken out by index, so that an epoch has no work per network in
-Python. What to learn is injected: a loss, metrics, and the name of the metric that selects the best epoch on the
-validation set. Nothing else is selected on, and the test set never comes here.
+Batches are taken out of a data set by index, so that an epoch has no work per network in Python. What to learn is
+injected: a loss, metrics, and the name of the metric that selects the best epoch on the validation set. Nothing else is
+selected on, and the test set never comes here.
 
-Epoch ``e`` shuffles and draws with generators seeded by ``(seed, e)``, so it does not depend on how it was reached.
+**Reproduced.** Epoch ``e`` is shuffled by a generator seeded by ``(seed, e)``, and whatever its step ``s`` draws, for
+dropout, by ``(seed, e, s)``. So a step does not depend on how it was reached, and a training that was cut off anywhere
+continues exactly from its last `Checkpoint`: of two trainings with one seed on a CPU, one cut off and continued, one
+not, all is equal, bit by bit, but the times.
+
+**Several processes** give the results of one to rounding, see `nfn_monomial.benchmarks.processes`. With dropout they
+are equal in distribution only: every process draws masks for its own share.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from .checkpointing import Checkpoint
+from .data_sets import Data, DataSet, StreamedData, pick
+from .determinism import derive_seed, reproducible, seed_generators
 from .measure import Clock, step_memory
+from .processes import gathered, make_fabric, share
+from .train_config import TrainConfig
 
-__all__ = ["Data", "Epoch", "FitResult", "TrainConfig", "derive_seed", "fit", "make_fabric", "predict"]
+__all__ = [
+    "Data",
+    "DataSet",
+    "Epoch",
+    "FitResult",
+    "StreamedData",
+    "TrainConfig",
+    "derive_seed",
+    "fit",
+    "make_fabric",
+    "predict",
+]
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of one batch -> scalar."""
@@ -31,56 +53,6 @@ Metrics = Callable[[Any, Any], Mapping[str, float]]
 """(outputs, targets) of a whole data set -> named numbers."""
 
 EVALUATION_BATCH = 256
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How to train. The defaults are the paper's for predicting generalisation (App. D.3).
-
-    ``device``: ``cpu``, ``cuda`` or ``cuda:1``. ``warmup_steps``: the learning rate rises linearly over so many
-    steps. ``patience``: stop after so many epochs without a better one; None trains all ``epochs``.
-    ``clip_norm``: largest norm of the gradient; None does not clip. ``weight_decay`` is decoupled (AdamW).
-    """
-
-    epochs: int = 50
-    batch_size: int = 8
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.0
-    warmup_steps: int = 0
-    clip_norm: float | None = None
-    patience: int | None = None
-    device: str = "cpu"
-    precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} is {value}, but must be at least 1")
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate is {self.learning_rate}, but must be positive")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(f"clip_norm is {self.clip_norm}, but must be positive, or None not to clip")
-
-
-@dataclass(frozen=True)
-class Data:
-    """A data set: pytrees of tensors whose first dimension counts the examples."""
-
-    inputs: Any
-    targets: Any
-
-    def __len__(self) -> int:
-        return len(pytree.tree_leaves(self.targets)[0])
-
-    def to(self, device: torch.device) -> Data:
-        """Every tensor on this device."""
-        inputs, targets = (pytree.tree_map(lambda t: t.to(device), x) for x in (self.inputs, self.targets))
-        return Data(inputs, targets)
-
-    def take(self, index: Tensor) -> Data:
-        """The examples with these numbers."""
-        inputs, targets = (pytree.tree_map(lambda t: t.index_select(0, index), x) for x in (self.inputs, self.targets))
-        return Data(inputs, targets)
 
 
 @dataclass(frozen=True)
@@ -102,8 +74,8 @@ class FitResult:
     """What a training left. ``best`` is the selected epoch, whose parameters the model has.
 
     ``seconds_per_epoch``: median over epochs of the pass over the training set. ``step_share``: the share of that
-    time in forward, backward and optimiser. ``peak_bytes``: see `step_memory`. ``diverged``: the loss became NaN or
-    infinite, which ended the training.
+    time in forward, backward and optimiser. ``peak_bytes``: see `step_memory`, of one process. ``diverged``: the loss
+    became NaN or infinite, which ended the training.
     """
 
     history: list[Epoch]
@@ -114,36 +86,10 @@ class FitResult:
     diverged: bool
 
 
-def derive_seed(*parts: object) -> int:
-    """A seed for `torch.Generator` from anything that has a repr; different parts give independent streams."""
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "big")
-
-
-def make_fabric(config: TrainConfig) -> Fabric:
-    """Fabric on the configured device.
-
-    Raises:
-        ValueError: if there is no such device.
-    """
-    try:
-        device = torch.device(config.device)
-    except RuntimeError:
-        raise ValueError(f"device {config.device!r} is unknown; use cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device {config.device!r} is not there: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA "
-            "devices; use cpu"
-        )
-    devices: Any = 1 if device.index is None or device.type == "cpu" else [device.index]
-    fabric = Fabric(accelerator=device.type, devices=devices, precision=config.precision)
-    fabric.launch()  # makes a GPU the current one
-    return fabric
-
-
 def fit(
     model: nn.Module,
-    train: Data,
-    val: Data,
+    train: DataSet,
+    val: DataSet,
     config: TrainConfig,
     *,
     loss: Loss,
@@ -152,11 +98,12 @@ def fit(
     seed: int,
     fabric: Fabric | None = None,
     on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    checkpoint: Path | None = None,
 ) -> FitResult:
     """Train ``model`` in place; it ends on the configured device with the parameters of the best epoch.
 
     Args:
-        model: maps a batch of ``train.inputs`` to outputs.
+        model: maps a batch of ``train``'s inputs to outputs, a pytree of tensors whose first dimension is the batch's.
         train: training data.
         val: validation data.
         config: see `TrainConfig`.
@@ -167,6 +114,8 @@ def fit(
         seed: of the order of the examples and of dropout.
         fabric: where to run; by default as the configuration says.
         on_epoch: called after every epoch.
+        checkpoint: file to which the unfinished training is written now and then, and from which it continues if that
+            is there. It is for the caller to remove, when the result is safe, and to name by all that determines it.
 
     Raises:
         ValueError: if a data set is empty.
@@ -174,92 +123,222 @@ def fit(
     if not len(train) or not len(val):
         raise ValueError(f"{len(train)} training and {len(val)} validation examples; at least one of each is needed")
     fabric = fabric or make_fabric(config)
-    device = fabric.device
-    train, val = train.to(device), val.to(device)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=device.type in ("cpu", "cuda")
-    )
-    wrapped, wrapped_optimizer = fabric.setup(model, optimizer)
-    rise = config.warmup_steps + 1
-    warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / rise))
+    with reproducible(fabric.device), warnings.catch_warnings():
+        # Its new name is not known to older versions of torch.
+        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
+        training = _Training(model, train, val, config, loss, metrics, select, seed, fabric)
+        return training.run(on_epoch, Checkpoint(checkpoint, config.checkpoint_seconds) if checkpoint else None)
 
-    def step(index: Tensor) -> Tensor:
-        batch = train.take(index)
+
+@dataclass
+class _State:
+    """Where a training stands, besides the model and the optimiser: so many steps of so many epochs are done."""
+
+    total: Tensor  # of the losses in this epoch, each times its number of examples
+    step: int = 0
+    seconds: float = 0.0  # spent on this epoch
+    step_seconds: float = 0.0
+    history: list[Epoch] = field(default_factory=list)
+    best: int = 0  # number of the best epoch
+    best_model: dict[str, Tensor] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "history": [asdict(epoch) for epoch in self.history]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], device: torch.device) -> _State:
+        moved = pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, dict(values))
+        return cls(**{**moved, "history": [Epoch(**epoch) for epoch in moved["history"]]})
+
+
+class _Leaves(nn.Module):
+    """The model with its outputs as a list of tensors: DDP looks for them in lists, not in all pytrees."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.unused = nn.Parameter(torch.zeros(()))  # or DDP, told to look for such, says where it found none
+        self.structure: pytree.TreeSpec
+
+    def forward(self, inputs: Any) -> list[Tensor]:
+        leaves, self.structure = pytree.tree_flatten(self.model(inputs))
+        return leaves
+
+
+class _Training:
+    """One call of `fit`."""
+
+    def __init__(
+        self, model: nn.Module, train: DataSet, val: DataSet, config: TrainConfig, loss: Loss, metrics: Metrics,
+        select: str, seed: int, fabric: Fabric,
+    ) -> None:  # fmt: skip
+        device = fabric.device
+        self.model, self.config, self.fabric, self.seed = model, config, fabric, seed
+        self.loss, self.metrics, self.select = loss, metrics, select
+        self.train, self.val = train.to(device), val.to(device)
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
+        )
+        self.leaves = _Leaves(model)
+        self.wrapped, self.wrapped_optimizer = fabric.setup(self.leaves, self.optimizer)
+        self.clock = Clock(device)
+        self.state = _State(torch.zeros((), device=device))
+
+    def run(self, on_epoch: Callable[[Epoch], None], checkpoint: Checkpoint | None) -> FitResult:
+        if checkpoint is not None:
+            self._resume(checkpoint)
+        state = self.state
+        while not self._over():
+            self._train_epoch(checkpoint)
+            self._validate()
+            if checkpoint is not None and checkpoint.due:
+                self._save(checkpoint)
+            on_epoch(state.history[-1])
+        peak = self._measure()
+        self.model.load_state_dict(state.best_model)
+        self.model.eval()
+        return FitResult(
+            state.history,
+            state.history[state.best - 1],
+            seconds_per_epoch=sorted(e.seconds for e in state.history)[len(state.history) // 2],
+            step_share=sum(e.step_seconds for e in state.history) / sum(e.seconds for e in state.history),
+            peak_bytes=peak,
+            diverged=not math.isfinite(state.history[-1].train_loss),
+        )
+
+    def _over(self) -> bool:
+        if not self.state.history:
+            return False
+        last, epochs = self.state.history[-1], self.config.epochs
+        waited = last.number - self.state.best
+        return last.number >= epochs or waited >= (self.config.patience or epochs) or not math.isfinite(last.train_loss)
+
+    def _batches(self, epoch: int) -> tuple[Tensor, ...]:
+        """Numbers of the examples of every batch of an epoch."""
+        order = torch.Generator().manual_seed(derive_seed(self.seed, epoch, "order"))
+        return torch.split(torch.randperm(len(self.train), generator=order), self.config.batch_size)
+
+    def _read(self, batches: tuple[Tensor, ...]) -> Iterator[Any]:
+        """Inputs of this process's share of each."""
+        return self.train.read(share(index, self.fabric) for index in batches)
+
+    def _train_epoch(self, checkpoint: Checkpoint | None) -> None:
+        """What is left of it."""
+        state, clock = self.state, self.clock
+        self.wrapped.train()
+        epoch = len(state.history) + 1
+        batches = self._batches(epoch)[state.step :]
         start = clock.now()
-        wrapped_optimizer.zero_grad(set_to_none=True)
-        value = loss(wrapped(batch.inputs), batch.targets)
-        fabric.backward(value)
+        for index, inputs in zip(batches, self._read(batches), strict=True):
+            seed_generators(derive_seed(self.seed, epoch, state.step, self.fabric.global_rank), self.fabric.device)
+            state.total += self._step(index, inputs) * len(index)
+            state.step += 1
+            if checkpoint is not None and checkpoint.due:
+                self._count(start)
+                self._save(checkpoint)
+                start = clock.now()
+        self._count(start)
+
+    def _step(self, index: Tensor, inputs: Any) -> Tensor:
+        """One step on the batch with these numbers, of which ``inputs`` are those of this process's share."""
+        fabric, config = self.fabric, self.config
+        targets = pick(self.train.targets, index)
+        start = self.clock.now()
+        self.wrapped_optimizer.zero_grad(set_to_none=True)
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate * min(1.0, (self._steps_done() + 1) / (config.warmup_steps + 1))
+        outputs = gathered(self.wrapped(inputs), len(index), fabric)
+        value = self.loss(pytree.tree_unflatten(outputs, self.leaves.structure), targets)
+        fabric.backward(value * fabric.world_size)  # see `processes` for why
         if config.clip_norm is not None:
             # An infinite norm makes its infinite entries NaN, so the next loss is NaN and ends the training.
-            fabric.clip_gradients(wrapped, wrapped_optimizer, max_norm=config.clip_norm, error_if_nonfinite=False)
-        wrapped_optimizer.step()
-        clock.mark(start)
+            fabric.clip_gradients(
+                self.wrapped, self.wrapped_optimizer, max_norm=config.clip_norm, error_if_nonfinite=False
+            )
+        self.wrapped_optimizer.step()
+        self.clock.mark(start)
         return value.detach()
 
-    history: list[Epoch] = []
-    best: Epoch | None = None
-    best_state: dict[str, Tensor] = {}
-    with _seeded(device):
-        for number in range(1, config.epochs + 1):
-            torch.manual_seed(derive_seed(seed, number, "dropout"))
-            clock = Clock(device)
-            start = clock.now()
-            order = torch.Generator().manual_seed(derive_seed(seed, number, "order"))
-            indices = torch.randperm(len(train), generator=order).to(device)
-            total = torch.zeros((), device=device)
-            wrapped.train()
-            for index in torch.split(indices, config.batch_size):
-                total += step(index) * len(index)
-                warm_up.step()
-            seconds, step_seconds = clock.stop(start)
-            train_loss = float(total) / len(train)
-            start = clock.now()
-            found = dict(metrics(predict(wrapped, val.inputs), val.targets))
-            validation_seconds, _ = clock.stop(start)
-            epoch = Epoch(number, train_loss, found, seconds, step_seconds, validation_seconds)
-            history.append(epoch)
-            if best is None or _or_lowest(found[select]) > _or_lowest(best.metrics[select]):
-                best = epoch
-                best_state = {name: t.detach().clone() for name, t in model.state_dict().items()}
-            on_epoch(epoch)
-            if not math.isfinite(train_loss) or number - best.number >= (config.patience or config.epochs):
-                break
-        wrapped.train()
-        clock = Clock(device)
-        optimizer.zero_grad(set_to_none=True)
-        peak = step_memory(lambda: step(indices[: config.batch_size]), model, optimizer, device)
-    assert best is not None, "there is at least one epoch"
-    optimizer.zero_grad(set_to_none=True)
-    model.load_state_dict(best_state)
-    model.eval()
-    return FitResult(
-        history,
-        best,
-        seconds_per_epoch=sorted(e.seconds for e in history)[len(history) // 2],
-        step_share=sum(e.step_seconds for e in history) / sum(e.seconds for e in history),
-        peak_bytes=peak,
-        diverged=not math.isfinite(history[-1].train_loss),
-    )
+    def _steps_done(self) -> int:
+        return len(self.state.history) * -(-len(self.train) // self.config.batch_size) + self.state.step
+
+    def _count(self, start: Any) -> None:
+        """Add the time since ``start`` to the epoch's."""
+        seconds, step_seconds = self.clock.stop(start)
+        self.state.seconds += seconds
+        self.state.step_seconds += step_seconds
+
+    def _validate(self) -> None:
+        """End the epoch."""
+        state = self.state
+        start = self.clock.now()
+        found = self.metrics(predict(self.model, self.val, self.fabric), self.val.targets)
+        numbers = (float(state.total) / len(self.train), {name: float(value) for name, value in found.items()})
+        train_loss, metrics = self.fabric.broadcast(numbers)  # lest processes decide differently
+        seconds, _ = self.clock.stop(start)
+        epoch = Epoch(len(state.history) + 1, train_loss, metrics, state.seconds, state.step_seconds, seconds)
+        state.history.append(epoch)
+        best = state.history[state.best - 1]
+        if not state.best or _or_lowest(metrics[self.select]) > _or_lowest(best.metrics[self.select]):
+            state.best = epoch.number
+            state.best_model = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        state.total.zero_()
+        state.step, state.seconds, state.step_seconds = 0, 0.0, 0.0
+
+    def _measure(self) -> int:
+        """Peak memory of a step, which goes beyond the result."""
+        batches = self._batches(1)[:1]
+
+        def step() -> None:
+            (inputs,) = self._read(batches)
+            self._step(batches[0], inputs)
+
+        self.wrapped.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        peak = step_memory(step, self.model, self.optimizer, self.fabric.device)
+        self.optimizer.zero_grad(set_to_none=True)
+        return peak
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        if self.fabric.is_global_zero:
+            model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
+            checkpoint.save({"model": model, "optimizer": optimizer, "state": self.state.to_dict()})
+
+    def _resume(self, checkpoint: Checkpoint) -> None:
+        saved = checkpoint.load() if self.fabric.is_global_zero else None
+        if saved is not None and _shapes(saved["model"]) != _shapes(self.model.state_dict()):
+            checkpoint.reject("it has other parameters than the model")
+            saved = None
+        if (saved := self.fabric.broadcast(saved)) is not None:
+            self.model.load_state_dict(saved["model"])
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.state = _State.from_dict(saved["state"], self.fabric.device)
 
 
-def predict(model: nn.Module, inputs: Any, batch_size: int = EVALUATION_BATCH) -> Any:
-    """Outputs of the model in evaluation mode for a whole data set, on the device of the inputs."""
-    leaves, structure = pytree.tree_flatten(inputs)
+def predict(model: nn.Module, data: DataSet, fabric: Fabric, batch_size: int = EVALUATION_BATCH) -> Any:
+    """Outputs ``(N, ...)`` of the model in evaluation mode for a whole data set, in every process.
+
+    Args:
+        model: on the device of the data.
+        data: ``N`` examples.
+        fabric: shares them out over its processes, and has the precision.
+        batch_size: examples at once.
+    """
+    precision = fabric.strategy.precision
+    batches = torch.split(torch.arange(len(data)), batch_size)
     model.eval()
     parts = []
     with torch.no_grad():
-        for start in range(0, len(leaves[0]), batch_size):
-            batch = pytree.tree_unflatten([t[start : start + batch_size] for t in leaves], structure)
-            parts.append(model(batch))
+        for index, inputs in zip(batches, data.read(share(index, fabric) for index in batches), strict=True):
+            with precision.forward_context():
+                outputs = precision.convert_output(model(precision.convert_input(inputs)))
+            parts.append(gathered(outputs, len(index), fabric))
     return pytree.tree_map(lambda *tensors: torch.cat(tensors), *parts)
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: t.shape for name, t in state.items()}
 
 
 def _or_lowest(value: float) -> float:
     return -math.inf if math.isnan(value) else value
-
-
-@contextmanager
-def _seeded(device: torch.device) -> Iterator[None]:
-    """Give the global random state back as it was."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield

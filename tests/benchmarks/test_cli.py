@@ -45,7 +45,8 @@ def test_help_names_the_commands_and_shows_examples() -> None:
         assert command in text
     text = plain(invoke("predict-generalization", "--help"))
     assert "Examples:" in text
-    for option in ("--models", "--seeds", "--seed", "--epochs", "--batch-size", "--device", "--limit", "--out"):
+    options = "--models --seeds --seed --epochs --batch-size --device --devices --precision --tensorboard --limit --out"
+    for option in options.split():
         assert option in text
 
 
@@ -129,6 +130,8 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["{zoo}", "--activations", "gelu"], "no network has the activation 'gelu'"),
         (["{zoo}", "--scales", "ten"], "'ten': numbers with commas between are expected"),
         (["{zoo}", "--train-sets", "all"], "unknown train set ['all']"),
+        (["{zoo}", "--precision", "16"], "unknown precision '16': choose from 32-true, bf16-mixed, 64-true"),
+        (["{zoo}", "--devices", "0"], "devices is 0, but must be at least 1"),
         (["{zoo}", "--device", "cuda:9"], "device 'cuda:9' is not there"),
         (["{zoo}", "--split-order", "none"], "unknown split_order 'none'"),
         (["{zoo}", "--widen", "0.5"], "widen is 0.5, but must be larger than 1"),

@@ -2,15 +2,30 @@
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
+import harness_worker
 import pytest
 import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.training import Data, FitResult, TrainConfig, derive_seed, fit, make_fabric, predict
+from nfn_monomial.benchmarks import determinism, experiment
+from nfn_monomial.benchmarks.experiment import sweep
+from nfn_monomial.benchmarks.rows import TensorRows
+from nfn_monomial.benchmarks.runs import RunStore
+from nfn_monomial.benchmarks.training import (
+    Data,
+    FitResult,
+    StreamedData,
+    TrainConfig,
+    derive_seed,
+    fit,
+    make_fabric,
+    predict,
+)
 from nfn_monomial.testing import random_networks
 
 CONFIG = TrainConfig(epochs=4, batch_size=8, learning_rate=1e-2)
@@ -53,7 +68,7 @@ def test_learns() -> None:
     assert result.history[0].train_loss > 50
     assert result.best.metrics["score"] > -1e-2
     assert [epoch.number for epoch in result.history] == list(range(1, 31))
-    outputs = predict(model, toy(32, seed=1).inputs)
+    outputs = predict(model, toy(32, seed=1), make_fabric(CONFIG))
     assert negative_error(outputs, toy(32, seed=1).targets)["score"] == pytest.approx(result.best.metrics["score"])
 
 
@@ -192,7 +207,7 @@ def test_predict_in_parts(batch_size: int) -> None:
     data = toy(11)
     with torch.no_grad():
         expected = model.eval()(data.inputs)
-    torch.testing.assert_close(predict(model.train(), data.inputs, batch_size), expected)
+    torch.testing.assert_close(predict(model.train(), data, make_fabric(CONFIG), batch_size), expected)
 
 
 def test_predict_of_several_outputs() -> None:
@@ -201,7 +216,7 @@ def test_predict_of_several_outputs() -> None:
             return {"twice": 2 * x, "half": x / 2}
 
     x = torch.arange(5.0)
-    found = predict(Pair(), x, batch_size=2)
+    found = predict(Pair(), Data(x, x), make_fabric(CONFIG), batch_size=2)
     assert torch.equal(found["twice"], 2 * x)
     assert torch.equal(found["half"], x / 2)
 
@@ -214,6 +229,168 @@ def test_double_precision() -> None:
     result = fit(model, wide, wide, replace(CONFIG, precision="64-true"), **given)  # type: ignore[arg-type]
     assert result.history[-1].train_loss < result.history[0].train_loss
     assert next(model.parameters()).dtype == torch.float64
+
+
+def test_mixed_precision() -> None:
+    dtypes: set[torch.dtype] = set()
+
+    class Watched(Linear):
+        def forward(self, batch: dict[str, list[Tensor]]) -> Tensor:
+            out = super().forward(batch)
+            dtypes.add(out.dtype)
+            return out
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Watched()
+    result = run(model, replace(CONFIG, epochs=30, learning_rate=0.1, precision="bf16-mixed"))
+    assert dtypes == {torch.bfloat16}, "in validation, too"
+    assert next(model.parameters()).dtype == torch.float32
+    assert result.best.metrics["score"] > -1
+    full = run(linear(), replace(CONFIG, epochs=30, learning_rate=0.1))
+    assert full.best.metrics["score"] != result.best.metrics["score"]
+    outputs = predict(model, toy(32, seed=1), make_fabric(replace(CONFIG, precision="bf16-mixed")))
+    assert outputs.dtype == torch.float32
+    assert negative_error(outputs, toy(32, seed=1).targets) == result.best.metrics, "tested as it was validated"
+
+
+class WatchedRows(TensorRows):
+    """Says what was asked for."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        super().__init__(tensors)
+        self.asked: list[list[int]] = []
+
+    def read(self, index: Tensor) -> dict[str, Tensor]:
+        self.asked.append(index.tolist())
+        return super().read(index)
+
+
+def prepare(tensors: Mapping[str, Tensor]) -> dict[str, list[Tensor]]:
+    return {"all": [tensors["x"] * 2]}
+
+
+def streamed(count: int = 64, seed: int = 0) -> tuple[StreamedData, Data]:
+    """The same twice."""
+    data = toy(count, seed)
+    rows = WatchedRows({"x": data.inputs["all"][0]})
+    return StreamedData(rows, prepare, data.targets), Data(prepare(rows.tensors), data.targets)
+
+
+def test_streamed_data_train_bit_identically() -> None:
+    (streams, memory) = zip(*(streamed(50, seed) for seed in (0, 1)), strict=True)
+    models, results = (linear(dropout=0.2), linear(dropout=0.2)), []
+    for model, (train, val) in zip(models, (streams, memory), strict=True):
+        given = {"loss": nn.functional.mse_loss, "metrics": negative_error, "select": "score", "seed": 3}
+        results.append(fit(model, train, val, CONFIG, **given))  # type: ignore[arg-type]
+    losses = [[(epoch.train_loss, epoch.metrics) for epoch in result.history] for result in results]
+    assert losses[0] == losses[1]
+    for first, second in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_streamed_data_ask_for_a_batch_at_once_and_everything_once_an_epoch() -> None:
+    (train, _), (val, _) = streamed(20), streamed(300)
+    given = {"loss": nn.functional.mse_loss, "metrics": negative_error, "select": "score", "seed": 3}
+    fit(linear(), train, val, replace(CONFIG, epochs=1), **given)  # type: ignore[arg-type]
+    assert [len(index) for index in train.rows.asked] == [8, 8, 4, 8], "the last is to measure memory"
+    assert sorted(itertools.chain(*train.rows.asked[:3])) == list(range(20))
+    assert val.rows.asked == [list(range(256)), list(range(256, 300))]
+
+
+def test_streamed_data_read_one_batch_ahead_in_order() -> None:
+    data, memory = streamed(40)
+    index = torch.arange(40).flip(0).split(7)
+    reading = data.read(index)
+    first = next(reading)
+    reading.send(None)
+    assert len(data.rows.asked) <= 4, "the two taken, the next, and none beyond"
+    torch.testing.assert_close(first, next(memory.read(index)), rtol=0, atol=0)
+    part = data.take(torch.tensor([5, 2, 5]))
+    assert torch.equal(part.inputs["all"][0], memory.inputs["all"][0][[5, 2, 5]])
+    assert torch.equal(part.targets, memory.targets[[5, 2, 5]])
+    assert list(data.read([])) == []
+    moved = data.to(torch.device("meta"))
+    assert moved.take(torch.arange(3)).inputs["all"][0].device.type == "meta"
+    assert moved.targets.device.type == "meta"
+
+
+def test_an_error_in_reading_ends_the_training() -> None:
+    def broken(tensors: Mapping[str, Tensor]) -> Tensor:
+        raise ValueError("rows/3.bin is damaged")
+
+    data, memory = streamed()
+    with pytest.raises(ValueError, match=r"rows/3\.bin is damaged"):
+        fit(
+            linear(), replace(data, prepare=broken), memory, CONFIG,
+            loss=nn.functional.mse_loss, metrics=negative_error, select="score", seed=0,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="64 networks and 3 targets: each network needs one"):
+        StreamedData(data.rows, prepare, torch.zeros(3))
+
+
+def test_a_gpu_is_deterministic_within_and_settings_are_given_back() -> None:
+    def now() -> tuple[object, ...]:
+        return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+    before = now()
+    within = []
+
+    def interrupted() -> None:
+        with determinism._deterministic(torch.device("cuda", 0)):
+            within.append(now())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert within == [(True, True)]
+    assert now() == before
+    with determinism._deterministic(torch.device("cpu")):
+        assert now() == before, "a CPU needs no switch"
+
+
+def test_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    logged: dict[str, list[tuple[int, dict[str, float]]]] = {}
+
+    class Logger:
+        def __init__(self, root: Path, name: str, version: str) -> None:
+            self.events = logged.setdefault(str(root / name / version), [])
+
+        def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+            self.events.append((step, metrics))
+
+        def save(self) -> None:
+            pass
+
+    monkeypatch.setattr(experiment, "TensorBoardLogger", Logger)
+    (job,) = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
+    (found,) = sweep([job], RunStore(tmp_path))
+    ((folder, events),) = logged.items()
+    assert folder == str(tmp_path / "tensorboard" / job.settings.name)
+    for (step, numbers), epoch in zip(events, found.history, strict=True):
+        assert step == epoch["number"]
+        assert numbers["train/loss"] == epoch["train_loss"]
+        assert numbers["validation/score"] == epoch["metrics"]["score"]
+    assert harness_worker.jobs(["parts"])[0].settings.name == job.settings.name, "it is the same run"
+    assert len(sweep(harness_worker.jobs(["parts"]), RunStore(tmp_path))) == len(logged) == 1
+
+
+def test_tensorboard_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError("Neither `tensorboard` nor `tensorboardX` is available.")
+
+    monkeypatch.setattr(experiment, "TensorBoardLogger", missing)
+    jobs = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
+    with pytest.raises(ImportError, match=r"--tensorboard needs the extra: pip install nfn-monomial\[tensorboard\]"):
+        sweep(jobs, RunStore(tmp_path))
+
+
+def test_tensorboard_writes_events(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    (job,) = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
+    sweep([job], RunStore(tmp_path))
+    (events,) = (tmp_path / "tensorboard" / job.settings.name).glob("events.out.tfevents.*")
+    assert events.stat().st_size > 500
 
 
 def test_seeds_of_different_parts_differ() -> None:
@@ -231,6 +408,7 @@ def test_seeds_of_different_parts_differ() -> None:
         ({"learning_rate": 0.0}, "learning_rate is 0.0, but must be positive"),
         ({"learning_rate": math.nan}, "learning_rate is nan"),
         ({"clip_norm": -1.0}, "clip_norm is -1.0"),
+        ({"precision": "16"}, "unknown precision '16': choose from 32-true, bf16-mixed, 64-true"),
     ],
 )
 def test_configurations_that_make_no_sense(change: dict[str, object], message: str) -> None:

@@ -1,0 +1,88 @@
+"""Files that appear whole or not at all, and the state of an unfinished training in one of them."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import time
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric.utilities import rank_zero_only
+
+__all__ = ["Checkpoint", "write_atomically"]
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1  # of the state that training saves
+
+
+@rank_zero_only
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all, its folders included. Of several processes, the main one does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = _partial(path)
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
+class Checkpoint:
+    """Where an unfinished training is kept. The file's stem names the training and is stated inside, too.
+
+    Args:
+        path: of the file.
+        seconds: at most one write in so many seconds; 0 writes whenever it may.
+    """
+
+    def __init__(self, path: Path, seconds: float = 0.0) -> None:
+        self.path = path
+        self.seconds = seconds
+        self._written = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to write."""
+        return time.monotonic() - self._written >= self.seconds
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Write tensors, numbers, texts, and lists and dicts of them."""
+        file = io.BytesIO()
+        torch.save({"format": FORMAT, "name": self.path.stem, **state}, file)
+        write_atomically(self.path, file.getvalue())
+        self._written = time.monotonic()
+
+    def load(self) -> dict[str, Any] | None:
+        """What was saved, on the CPU; None if there is nothing, or nothing of use, of which a warning tells."""
+        if not self.path.exists():
+            return None
+        try:
+            with zipfile.ZipFile(self.path) as archive:  # torch.load does not look at the checksums
+                if damaged := archive.testzip():
+                    raise ValueError(f"{damaged} in it is damaged")
+            state = torch.load(self.path, map_location="cpu", weights_only=True)
+            if not isinstance(state, dict) or (state.get("format"), state.get("name")) != (FORMAT, self.path.stem):
+                raise ValueError("it is of another training or version")
+        except Exception as error:  # whatever a damaged file leads to
+            self.reject(error)
+            return None
+        return state
+
+    def reject(self, reason: object) -> None:
+        """Warn that the file is of no use."""
+        log.warning("%s cannot be used (%s): this training starts anew", self.path, " ".join(str(reason).split()))
+
+    def remove(self) -> None:
+        """Forget the training, and a write that was cut off."""
+        for path in (self.path, _partial(self.path)):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,293 @@
+"""The commands `ablation`, `augment`, `params` and `cost`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from . import ablation as ablation_study
+from . import augment_study, cost, params
+from .cli_common import (
+    Assignments,
+    DataPath,
+    Device,
+    Models,
+    Out,
+    Preset,
+    Seed,
+    app,
+    console,
+    split,
+    training_bar,
+    user_errors,
+)
+from .configs import override, record
+from .detect import load_generalization
+from .figure import draw_figure
+from .param_tables import claims_table, layer_table, model_tables
+from .predict import predict_generalization
+from .predict_data import Corpus
+from .report import markdown, rich_tables, summarise
+from .runs import RunStore, environment, write_atomically
+from .study_figures import draw_ablation, draw_costs, draw_params, draw_training_curves
+from .tables import Table
+from .training import TrainConfig, make_fabric
+
+__all__ = ["ablation", "augment", "cost_command", "params_command"]
+
+DEFAULT_DATA = Path("zoos/digits")
+C = TypeVar("C")
+
+SeedCount = Annotated[int | None, typer.Option("--seeds", min=1, help="Number of seeds; by default the preset's.")]
+
+
+@app.command("ablation")
+@user_errors
+def ablation(
+    data: DataPath = None,
+    preset: Preset = "small",
+    assignments: Assignments = [],  # noqa: B006 (typer's way to say: none; nothing changes it)
+    activations: Annotated[str, typer.Option(help="Comma-separated; the paper's table is of relu.")] = "relu",
+    out: Out = Path("results/ablation"),
+    seeds: SeedCount = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+) -> None:
+    """The paper's ablation: one to three equivariant layers, with and without a layer of HNP (Table 24).
+
+    Trains six stacks on the zoo's training networks and tests them as `predict-generalization` does, under scales up
+    to 1e4. Writes `table.md`, `results.json`, `ablation.png` and `config.json` to the results folder. Finished runs are
+    kept: a second call does only what is missing. About five minutes on 2 cores with a zoo of 1000 networks.
+
+    Examples:
+
+    - `nfn-monomial zoo make && nfn-monomial ablation`
+
+    - `nfn-monomial ablation --activations relu,tanh --seeds 1 --set training.epochs=5 --set models=mnf-1,mnf-1-hnp`
+    """
+    config = _preset(ablation_study.PRESETS, preset)
+    config = replace(config, training=replace(config.training, device=device))
+    config = override(replace(config, seeds=_seeds(config.seeds, seeds, seed)), assignments)
+    corpora, source = _corpora(data, split(activations))
+    record(out, _command(), config, source, config.training.device)
+    with training_bar() as show:
+        runs = predict_generalization(corpora, config, RunStore(out), show)
+    tables = ablation_study.ablation_tables(runs)
+    results = {
+        "runs": [{"name": run.settings.name, "tests": [asdict(test) for test in run.tests]} for run in runs],
+        "published": {"source": "paper Table 24: ReLU networks of CIFAR-10", "tau": ablation_study.PUBLISHED},
+        "environments": [run.environment for run in runs[:1]],
+    }
+    _finish(out, "\n".join(table.markdown() for table in tables), results, {"ablation.png": draw_ablation(runs)})
+    _show(tables)
+
+
+@app.command("augment")
+@user_errors
+def augment(
+    data: DataPath = None,
+    preset: Preset = "small",
+    assignments: Assignments = [],  # noqa: B006 (see ablation)
+    per_scale: Annotated[
+        bool | None,
+        typer.Option(
+            "--per-scale/--one-set",
+            help="One augmented set for every range of scales, tested on that range, as the paper does; or one for all "
+            "ranges. By default the preset's.",
+        ),
+    ] = None,
+    models: Models = "",
+    out: Out = Path("results/augment"),
+    seeds: SeedCount = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+) -> None:
+    """Augmentation against symmetry: tau under scales up to 1e6 (Figure 1, Tables 2 and 12 to 15), and training curves.
+
+    Trains models on the networks as they are and augmented by random group elements, and tests them as
+    `predict-generalization` does. Then trains on moved copies of the networks alone, in float64: the loss of an
+    invariant model is the one on the original networks, to rounding. Writes `table.md`, `results.json`, `figure1.png`,
+    `training_curves.png` and `config.json`. Finished runs are kept: a second call does only what is missing. About
+    ten minutes on 2 cores with a zoo of 1000 networks.
+
+    Examples:
+
+    - `nfn-monomial augment --models hnp,monomial --set scales=10,1e6`
+
+    - `nfn-monomial augment --data cifar10 --preset paper --device cuda`
+    """
+    config = _preset(augment_study.PRESETS, preset)
+    config = replace(
+        config,
+        models=split(models) or config.models,
+        per_scale=config.per_scale if per_scale is None else per_scale,
+        seeds=_seeds(config.seeds, seeds, seed),
+        training=replace(config.training, device=device),
+    )
+    config = override(config, assignments)
+    corpora, source = _corpora(data, config.activations)
+    record(out, _command(), config, source, config.training.device)
+    with training_bar() as show:
+        runs, shown = augment_study.augment_study(corpora, config, RunStore(out), show)
+    curves: list[augment_study.Curves] = []
+    if config.curve_models:
+        with training_bar() as show:
+            curves = augment_study.training_curves(corpora, config, RunStore(out), show)
+    rows = summarise(shown)
+    tables = augment_study.published_tables()
+    figures = {"figure1.png": draw_figure(rows)}
+    if curves:
+        tables.insert(0, augment_study.curves_table(curves))
+        figures["training_curves.png"] = draw_training_curves(curves)
+    text = "\n".join([markdown(rows), *(table.markdown() for table in tables)])
+    if config.per_scale:
+        text = f"{augment_study.PER_SCALE}\n\n{text}"
+    results = {
+        "rows": [asdict(row) for row in rows],
+        "curves": [c.record() for c in curves],
+        "runs": [run.settings.name for run in runs],
+        "environments": [run.environment for run in runs[:1]],
+    }
+    _finish(out, text, results, figures)
+    for rich in rich_tables(rows, console.width):
+        console.print("", rich, sep="\n")
+    _show(tables)
+
+
+@app.command("params")
+@user_errors
+def params_command(
+    preset: Preset = "small",
+    assignments: Assignments = [],  # noqa: B006 (see ablation)
+    out: Out = Path("results/params"),
+) -> None:
+    """Count the parameters of one layer and of every model, against the paper's (Tables 1, 17, 21, 22). Seconds.
+
+    Writes `table.md`, `results.json`, `params.png` and `config.json`. Nothing is trained: both presets are the same.
+
+    Examples:
+
+    - `nfn-monomial params`
+
+    - `nfn-monomial params --set sizes=784,128,128,10 --set kernel=1 --set channels=1,16`
+    """
+    config = override(_preset(params.PRESETS, preset), assignments)
+    record(out, _command(), config, {}, "cpu")
+    counts = params.layer_counts(config)
+    tables = [layer_table(counts, config), claims_table(config), *model_tables()]
+    results = {"layers": [asdict(c) for c in counts], "tables": [asdict(table) for table in tables]}
+    _finish(out, "\n".join(t.markdown() for t in tables), results, {"params.png": draw_params(config)})
+    _show(tables)
+
+
+@app.command("cost")
+@user_errors
+def cost_command(
+    preset: Preset = "small",
+    assignments: Assignments = [],  # noqa: B006 (see ablation)
+    models: Models = "",
+    out: Out = Path("results/cost"),
+    device: Device = "cpu",
+) -> None:
+    """Run time and memory of training for every model in one run, relative to HNP (Tables 10 and 11).
+
+    Models take turns, step by step, on networks with random weights: time and memory do not depend on the weights, and
+    no zoo is needed. About five minutes on 2 cores; use an idle machine. Writes `table.md`, `results.json`, `cost.png`
+    and `config.json`.
+
+    Examples:
+
+    - `nfn-monomial cost`
+
+    - `nfn-monomial cost --models np,hnp,gnn,monomial --device cuda --set batch_sizes=8,64,512`
+    """
+    config = _preset(cost.PRESETS, preset)
+    config = override(replace(config, models=split(models) or config.models, device=device), assignments)
+    make_fabric(TrainConfig(device=config.device))  # raises if there is no such device
+    record(out, _command(), config, {"networks": "random weights"}, config.device)
+    with console.status("timing") as status:
+        costs = cost.measure_costs(config, lambda text: status.update(f"timing {text}"))
+    machine = environment(config.device)
+    settings = dict.fromkeys((c.activation, c.batch) for c in costs)
+    where = f"{machine['device']}, {machine['threads']} threads" if config.device == "cpu" else machine["device"]
+    tables = [
+        cost.cost_table([c for c in costs if (c.activation, c.batch) == setting], config.networks, where)
+        for setting in settings
+    ]
+    tables.append(cost.published_table())
+    results = {"costs": [asdict(c) for c in costs], "environment": machine}
+    _finish(out, "\n".join(t.markdown() for t in tables), results, {"cost.png": draw_costs(costs)})
+    _show(tables)
+
+
+def _preset(presets: Mapping[str, C], name: str) -> C:
+    if name not in presets:
+        raise ValueError(f"unknown preset {name!r}: choose from {', '.join(presets)}")
+    return presets[name]
+
+
+def _seeds(preset: tuple[int, ...], count: int | None, first: int) -> tuple[int, ...]:
+    return tuple(range(first, first + (count or len(preset))))
+
+
+def _command() -> str:
+    return shlex.join(["nfn-monomial", *sys.argv[1:]])
+
+
+def _corpora(data: Path | None, activations: Sequence[str]) -> tuple[dict[str, Corpus], dict[str, Any]]:
+    """The networks with these activations, and what is recorded of them."""
+    folder = data or DEFAULT_DATA
+    if data is None and not folder.exists():
+        raise ValueError(f"{folder} is not there: make it by `nfn-monomial zoo make`, or give another zoo by --data")
+    found = load_generalization(folder)
+    corpora = {name: corpus for name, corpus in found.items() if name in activations}
+    if not corpora:
+        raise ValueError(f"{folder} has networks with {', '.join(found)}, none with {', '.join(activations)}")
+    for name, corpus in corpora.items():
+        train, val, test = (sum(map(len, parts)) for parts in (corpus.train, corpus.val, corpus.test))
+        console.print(f"{name}: {train} training, {val} validation, {test} test networks", highlight=False)
+    return corpora, {"path": str(folder), **{name: dict(corpus.source) for name, corpus in corpora.items()}}
+
+
+def _finish(out: Path, text: str, results: Mapping[str, Any], figures: Mapping[str, bytes]) -> None:
+    """Write ``table.md``, ``results.json`` and the figures."""
+    write_atomically(out / "table.md", text.encode())
+    write_atomically(out / "results.json", (json.dumps(results, indent=1, default=str) + "\n").encode())
+    for name, png in figures.items():
+        write_atomically(out / name, png)
+    console.print(*(f"{out / name}" for name in ("table.md", "results.json", *figures)), sep="\n", highlight=False)
+
+
+def _show(tables: Sequence[Table]) -> None:
+    """Tables in the terminal, one that is too wide in parts that repeat its first column."""
+    for table in tables:
+        for part in _parts(table, console.width):
+            console.print("", part.rich(console.width), sep="\n")
+
+
+def _parts(table: Table, width: int) -> list[Table]:
+    columns = zip(table.header, *table.cells, strict=True)
+    least = [max([6, *(len(word) for cell in column for word in cell.split())]) + 1 for column in columns]
+    groups = [[0]]
+    for i in range(1, len(least)):
+        if len(groups[-1]) > 1 and sum(least[j] for j in (*groups[-1], i)) > width + 1:
+            groups.append([0])
+        groups[-1].append(i)
+    return [
+        replace(
+            table,
+            title=table.title + ", continued" * (group is not groups[0]),
+            header=tuple(table.header[i] for i in group),
+            cells=tuple(tuple(line[i] for i in group) for line in table.cells),
+            text_columns=sum(i < table.text_columns for i in group),
+            notes=table.notes if group is groups[-1] else (),
+        )
+        for group in groups
+    ]

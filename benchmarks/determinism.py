@@ -1,0 +1,48 @@
+"""Everything random from one seed, and the same every time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+__all__ = ["derive_seed", "reproducible", "seed_generators"]
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed for `torch.Generator` from anything that has a repr; different parts give independent streams."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "big")
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """What torch.manual_seed does, at a hundredth of its time, which is that of a small step."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
+@contextmanager
+def reproducible(device: torch.device) -> Iterator[None]:
+    """Give the global random state back as it was; between, a GPU's operators are deterministic where they can be."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), _deterministic(device):
+        yield
+
+
+@contextmanager
+def _deterministic(device: torch.device) -> Iterator[None]:
+    if device.type != "cuda":  # they are, and the switch would only slow them down
+        yield
+        return
+    settings: Any = torch.utils.deterministic
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    settings.fill_uninitialized_memory = False  # which would cost a kernel for every tensor
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        settings.fill_uninitialized_memory = fill

@@ -1,0 +1,117 @@
+"""The page on own models, data sets and experiments: its code runs as printed, and does what it says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from nfn_monomial.benchmarks import cli, formats, registry
+from nfn_monomial.benchmarks.detect import detect
+from nfn_monomial.benchmarks.predict import predict_generalization
+from nfn_monomial.benchmarks.runs import RunStore
+
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+NAMES = ("cli", "model", "zoo", "inrs", "experiment")
+BLOCKS = dict(zip(NAMES, re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL), strict=True))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("extending")  # one for all blocks, as a reader has it
+
+
+@pytest.fixture(autouse=True)
+def _in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a block registers is gone after its test."""
+    monkeypatch.chdir(folder)
+    before = [(known, dict(known)) for known in (registry._REGISTRY, formats._REGISTRY)]
+    yield
+    for known, entries in before:
+        known.clear()
+        known.update(entries)
+
+
+def execute(name: str) -> dict[str, Any]:
+    torch.manual_seed(0)
+    namespace: dict[str, Any] = {"__name__": name}
+    exec(compile(BLOCKS[name], f"extending.md, {name}", "exec", dont_inherit=True), namespace)
+    return namespace
+
+
+def test_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = execute("model")
+    assert registry.model_class("one-layer") is found["OneLayer"]
+    assert registry.model_options("one-layer") == ("channels",)
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| one layer |"))
+    runs = [run for run in found["runs"] if run.settings.model == "one-layer"]
+    assert len(runs) == 2  # ReLU and tanh networks
+    for run in runs:
+        taus = [test.metrics["tau"] for test in run.tests if test.name != "widened"]
+        assert taus == pytest.approx([taus[0]] * len(taus), abs=1e-2)
+    assert row.count(f"{runs[0].tests[0].metrics['tau']:.3f}") >= 1
+    again: list[bool] = []
+    predict_generalization(
+        found["load_generalization"]("zoos/tiny"),
+        found["config"],
+        RunStore("results/tiny"),
+        lambda progress: again.append(progress.kept),
+    )
+    assert again == [True] * 4
+
+
+def test_commands_know_what_is_registered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    execute("model")
+    assert callable(execute("cli")["run"])
+    arguments = ["predict-generalization", "zoos/tiny", "--models", "one-layer", "--seeds", "1", "--epochs", "1"]
+    result = CliRunner().invoke(cli.app, [*arguments, "--out", "results/command"])
+    assert result.exit_code == 0, result.output
+    assert "one layer" in (folder / "results/command/table.md").read_text(encoding="utf-8")
+    for command in set(re.findall(r"(?:nfn-monomial|python mine.py) ([a-z][a-z-]+)", PAGE)):
+        assert CliRunner().invoke(cli.app, [command, "--help"]).exit_code == 0, command
+
+
+@pytest.mark.parametrize(("block", "name", "path"), [("zoo", "one-file-zoo", "mine"), ("inrs", "my-images", "mine")])
+def test_data_sets(block: str, name: str, path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("zoos" if block == "zoo" else "inrs") / path
+    found = execute(block)
+    assert detect(folder) == name
+    *_, last = capsys.readouterr().out.splitlines()
+    stated = re.findall(r"print\(.*\)  # (.*)", BLOCKS[block])
+    assert last == stated[-1]  # as the comment behind it says
+    corpus = found["corpus"]
+    if block == "inrs":
+        images = corpus.siren.render(corpus.test.rows.read_all())
+        assert (images - corpus.pixels[corpus.test.image]).abs().max() < 0.1
+    else:
+        assert corpus.train[0].networks.tensors["weight.0"].shape == (10, 6, 4)
+        with pytest.raises(formats.CorpusError, match="no option limits; it has limit"):
+            found["load_generalization"](folder, limits=3)
+
+
+def test_formats_are_gone_when_they_are_not_registered() -> None:
+    execute("zoo")
+    del formats._REGISTRY["one-file-zoo"]
+    with pytest.raises(formats.CorpusError, match="no known format"):
+        detect("zoos/mine")
+
+
+def test_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    found = execute("experiment")
+    assert capsys.readouterr().out.splitlines() == [str(Path("results/sizes/report.html"))]
+    page = found["page"]
+    assert (page.folders, page.tables, page.problems) == (1, 1, ())
+    assert '<th scope="row">training.batch_size</th><td>16</td>' in page.html
+    assert "<summary>4 finished runs</summary>" in page.html
+    assert all(run.settings.training.batch_size == 16 for run in found["runs"])
+    more = found["replace"](found["config"], seeds=(0, 1, 2))
+    kept: list[bool] = []
+    found["sweep"](
+        more.plan(found["corpus"]), RunStore("results/sizes"), lambda p: kept.append(p.kept) if p.run else None
+    )
+    assert kept == [True] * 4 + [False] * 2

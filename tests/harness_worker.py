@@ -1,0 +1,158 @@
+"""A small experiment for tests that need processes of their own: ``python harness_worker.py FOLDER [JSON]``.
+
+JSON may have ``devices``; ``fail``, the rank that shall raise in its tenth step; ``kinds``, which are done; and
+``pause``, seconds that every step takes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.benchmarks.experiment import Job, Test, Trial, sweep
+from nfn_monomial.benchmarks.models import NetworkInfo, build_model
+from nfn_monomial.benchmarks.processes import make_fabric, on_main_process_first
+from nfn_monomial.benchmarks.rows import TensorRows
+from nfn_monomial.benchmarks.runs import RunSettings, RunStore
+from nfn_monomial.benchmarks.training import Data, DataSet, StreamedData, TrainConfig
+from nfn_monomial.testing import random_networks
+
+SPACE = WeightSpace.mlp([2, 4, 1], "relu")
+# Clipped, with warm-up and decay; 13 networks in batches of 4 leave a last batch of one, smaller than two processes.
+TRAINING = TrainConfig(
+    epochs=4, batch_size=4, learning_rate=1e-2, weight_decay=0.1, warmup_steps=5, clip_norm=8.0, precision="64-true",
+    checkpoint_seconds=0,
+)  # fmt: skip
+JOBS = ("monomial", "parts", "streamed", "dropout")
+
+
+class Answer:
+    """A pytree that DDP knows nothing of."""
+
+    def __init__(self, values: Tensor, squares: Tensor) -> None:
+        self.values, self.squares = values, squares
+
+
+pytree.register_pytree_node(Answer, lambda a: ([a.values, a.squares], None), lambda leaves, _: Answer(*leaves))
+
+
+class Parts(nn.Module):
+    """Two outputs, dropout, and a parameter that no output depends on."""
+
+    label, invariant_under, sees = "parts", "nothing", "weights"
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.values = nn.Sequential(nn.Linear(17, 8), nn.Dropout(dropout), nn.Tanh(), nn.Linear(8, 1)).double()
+        self.squares = nn.Linear(17, 1).double()
+        self.unused = nn.Parameter(torch.ones(3, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Answer:
+        return Answer(self.values(x).squeeze(-1), self.squares(x).squeeze(-1) ** 2)
+
+
+def prepare(tensors: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([t.flatten(1) for t in tensors.values()], 1).double()
+
+
+def data(seed: int, count: int, streamed: bool) -> DataSet:
+    """Networks, and the sums of their weights."""
+    tensors = random_networks(SPACE, count, generator=torch.Generator().manual_seed(seed))
+    plain = {name: t.squeeze(1) for name, t in tensors.items()}
+    targets = prepare(plain).sum(1)
+    return StreamedData(TensorRows(plain), prepare, targets) if streamed else Data(prepare(plain), targets)
+
+
+def values_of(outputs: Any) -> Tensor:
+    """The answers, to which squares add what is not negative."""
+    return outputs.values + outputs.squares if isinstance(outputs, Answer) else outputs
+
+
+def loss(outputs: Any, targets: Tensor, pause: float = 0.0) -> Tensor:
+    """Not a mean over the examples: all pairs in a batch, and the largest error."""
+    time.sleep(pause)
+    values = values_of(outputs)
+    pairs = (values[:, None] - values) - (targets[:, None] - targets)
+    return pairs.square().sum() / len(targets) + (values - targets).abs().max()
+
+
+def failing(outputs: Any, targets: Tensor, steps: Iterator[int]) -> Tensor:
+    if next(steps) == 9:
+        raise RuntimeError("broken on purpose")
+    return loss(outputs, targets)
+
+
+def metrics(outputs: Any, targets: Tensor) -> dict[str, float]:
+    return {"score": -float((values_of(outputs) - targets).square().mean())}
+
+
+class Packed(nn.Module):
+    """The paper's model behind a vector of all parameters."""
+
+    label, invariant_under, sees = "monomial", "group", "weights"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = build_model("monomial", NetworkInfo(SPACE, "relu"), seed=0).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        shapes = SPACE.shapes()
+        parts = x.split([torch.Size(shape).numel() for shape in shapes.values()], 1)
+        tensors = {n: t.reshape(-1, 1, *s) for (n, s), t in zip(shapes.items(), parts, strict=True)}
+        return self.model(self.model.prepare(tensors))
+
+
+def trial(kind: str, **changed: Any) -> Trial:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Packed() if kind == "monomial" else Parts(dropout=0.3 if kind == "dropout" else 0.0)
+    sets = [data(seed, count, kind == "streamed") for seed, count in enumerate((13, 7, 5))]
+    given: dict[str, Any] = {"loss": loss, "metrics": metrics, **changed}
+    return Trial(model, sets[0], sets[1], lambda: [Test("plain", sets[2])], select="score", **given)
+
+
+def jobs(kinds: Any = JOBS, training: TrainConfig = TRAINING, **changed: Any) -> list[Job]:
+    return [
+        Job(
+            RunSettings("harness", kind, "toy", "original", 0, {}, "pairs", training, "none", "0"),
+            {"train": 13, "val": 7, "test": 5},
+            functools.partial(trial, kind, **changed),
+        )
+        for kind in kinds
+    ]
+
+
+def main(folder: Path, devices: int = 1, fail: int | None = None, pause: float = 0.0, **asked: Any) -> None:
+    fabric = make_fabric(replace(TRAINING, devices=devices))
+    rank = fabric.global_rank
+    made = folder / "made"
+    with on_main_process_first(fabric):
+        if rank == 0:
+            time.sleep(0.3)
+            made.mkdir(parents=True, exist_ok=True)
+        assert made.exists(), "made by the main process before the others come here"
+    changed: dict[str, Any] = {"loss": functools.partial(loss, pause=pause)} if pause else {}
+    if fail == rank:
+        changed = {"loss": functools.partial(failing, steps=iter(range(100)))}
+    asked_jobs = jobs(training=replace(TRAINING, devices=devices), **asked, **changed)
+    told: list[object] = []
+    runs = sweep(asked_jobs, RunStore(folder), told.append)
+    assert sweep(asked_jobs, RunStore(folder)) == runs, "kept by all"
+    record = {"runs": [run.to_json() for run in runs], "told": len(told), "world": fabric.world_size}
+    (folder / f"rank{rank}.json").write_text(json.dumps(record))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]), **(json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}))
