@@ -7,7 +7,7 @@ time the range that it was trained on (``per_scale``); by default one augmented 
 **Training curves.** For an invariant model the augmented copies are the original networks again: trained on them
 *alone*, its loss is the same at every step, to rounding. Measured in float64, with one seed, one order of minibatches
 and one initialisation, as the largest relative difference of the epochs' mean losses; models that know permutations
-only are the contrast. Rounding errors grow with every step, so the difference does, too.
+only are the contrast.
 """
 
 from __future__ import annotations

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from . import cli_bench, cli_classify, cli_edit, cli_inr, cli_predict, cli_report, cli_studies, cli_zoo  # noqa: F401  (which register their commands)
+from . import (  # noqa: F401  (which register their commands)
+    cli_bench,
+    cli_classify,
+    cli_edit,
+    cli_inr,
+    cli_predict,
+    cli_report,
+    cli_studies,
+    cli_zoo,
+)
 from .cli_common import app, console, errors, run
 
 __all__ = ["app", "console", "errors", "run"]

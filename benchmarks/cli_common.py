@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -19,6 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from . import graph_models, invariant_models, models  # noqa: F401  (which register their models)
+from .configs import override
 from .experiment import Progress
 from .processes import is_main_process
 from .registry import model_names
@@ -36,23 +39,30 @@ __all__ = [
     "Precise",
     "Preset",
     "Seed",
+    "SeedCount",
     "Seeds",
     "TensorBoard",
     "app",
     "bench_app",
+    "command_line",
+    "configured",
     "console",
     "errors",
     "inr_app",
+    "load_with_bar",
     "main_process_only",
     "numbers",
     "on_hardware",
     "run",
+    "seed_range",
     "split",
     "training_bar",
     "user_errors",
     "zoo_app",
 ]
 
+C = TypeVar("C")
+D = TypeVar("D")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -83,6 +93,7 @@ Precise = Annotated[str | None, typer.Option("--precision", help=f"{', '.join(ge
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Log epochs to tensorboard/ in the results folder.")]
 Seed = Annotated[int, typer.Option(help="First seed.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; results are means over them.")]
+SeedCount = Annotated[int | None, typer.Option("--seeds", min=1, help="Number of seeds; by default the preset's.")]
 Epochs = Annotated[int, typer.Option(help="Passes over the training networks, unless a model has its own.")]
 Preset = Annotated[str, typer.Option(help="small (minutes on 2 cores) or paper (the paper's hyperparameters).")]
 Assignments = Annotated[
@@ -152,6 +163,39 @@ def on_hardware(
     """
     chosen = cast("Any", precision or training.precision)  # which TrainConfig checks
     return replace(training, device=device, devices=devices, precision=chosen, tensorboard=tensorboard)
+
+
+def configured(presets: Mapping[str, C], preset: str, assignments: Sequence[str], **given: Any) -> C:
+    """A preset, changed by options that were given (None: not given), then by ``key=value``.
+
+    Raises:
+        ValueError: for an unknown preset or key, and as the configuration.
+    """
+    if preset not in presets:
+        raise ValueError(f"unknown preset {preset!r}: choose from {', '.join(presets)}")
+    changed = {name: value for name, value in given.items() if value is not None}
+    return override(replace(cast("Any", presets[preset]), **changed), assignments)
+
+
+def seed_range(preset: Sequence[int], count: int | None, first: int) -> tuple[int, ...]:
+    """``count`` seeds from ``first`` on, by default as many as the preset has."""
+    return tuple(range(first, first + (count or len(preset))))
+
+
+def command_line() -> str:
+    """The command as typed."""
+    return shlex.join(["nfn-monomial", *sys.argv[1:]])
+
+
+def load_with_bar(load: Callable[..., D], folder: Path, **options: Any) -> D:
+    """``load(folder, **options)``, with a bar while files are read."""
+    with rich.progress.Progress(console=console, transient=True) as bar:
+        task = bar.add_task(f"reading {folder}", total=None, visible=False)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, visible=True)
+
+        return load(folder, on_progress=show, **options)
 
 
 def main_process_only() -> None:

@@ -10,45 +10,43 @@ from typing import Annotated, Any, cast
 import typer
 
 from .cli_common import (
+    Assignments,
     BatchSize,
+    DataPath,
     Device,
     Devices,
     Epochs,
     Models,
     Out,
     Precise,
+    Preset,
     Seed,
+    SeedCount,
     Seeds,
     TensorBoard,
     app,
+    command_line,
+    configured,
     console,
+    load_with_bar,
     main_process_only,
     numbers,
     on_hardware,
+    seed_range,
     split,
     training_bar,
     user_errors,
 )
 from .cli_zoo import make
-from .predict import (
-    DEMO_MODELS,
-    LOSSES,
-    PredictConfig,
-    behind_balance,
-    default_models,
-    predict_generalization,
-)
-from .predict_data import Corpus, corpus_of, stated
+from .configs import override, record
+from .detect import load_generalization
+from .predict import DEMO_MODELS, PRESETS, PredictConfig, behind_balance, default_models, predict_generalization
+from .predict_data import Corpus
 from .processes import make_fabric, on_main_process_first
-from .registry import model_names
 from .report import rich_tables, summarise, write_report
 from .runs import RunStore
 from .training import TrainConfig
-from .zoo_files import check_folder, read_metrics
-from .zoo_format import load_zoo
 from .zoo_make import ZooConfig, make_zoo
-from .zoo_mixed import load_mixed_zoo
-from .zoo_mixed_files import KIND
 
 __all__ = ["demo", "predict"]
 
@@ -58,34 +56,29 @@ SHORT_LIST = ",".join(DEMO_MODELS)
 @app.command("predict-generalization")
 @user_errors
 def predict(
-    zoo: Annotated[Path, typer.Argument(help="Folder of a zoo, published or made by `zoo make`.")] = Path(
-        "zoos/digits"
-    ),
+    zoo: Annotated[
+        Path | None, typer.Argument(help="Folder of a zoo, as --data; by default zoos/digits.", show_default=False)
+    ] = None,
+    data: DataPath = None,
+    preset: Preset = "small",
+    assignments: Assignments = [],  # noqa: B006 (typer's way to say: none; nothing changes it)
     out: Out = Path("results/predict"),
     models: Models = "",
-    activations: Annotated[str, typer.Option(help="Comma-separated; by default all that the zoo has.")] = "",
-    train_sets: Annotated[str, typer.Option(help="Comma-separated: original, augmented.")] = "original,augmented",
     balance: Annotated[
         bool, typer.Option("--balance", help="Put a canonical form in front of all models that know permutations only.")
     ] = False,
-    augmented_models: Annotated[str, typer.Option(help="Models for the augmented set; by default all.")] = "",
-    scales: Annotated[str, typer.Option(help="Largest scales of the test networks.")] = "1e1,1e2,1e4,1e6",
-    augment_scale: Annotated[
-        str, typer.Option(help="Largest scale of the augmented set, or mixed: all --scales.")
-    ] = "10",
-    widen: Annotated[float, typer.Option(help="Times as many neurons in widened test networks; 0: none.")] = 1.5,
-    seeds: Seeds = 3,
+    activations: Annotated[str, typer.Option(help="Comma-separated; by default all that the zoo has.")] = "",
+    train_sets: Annotated[str, typer.Option(help="Comma-separated: original, augmented.")] = "",
+    scales: Annotated[str, typer.Option(help="Largest scales of the test networks, as 1e1,1e6.")] = "",
+    seeds: SeedCount = None,
     seed: Seed = 0,
-    epochs: Epochs = 50,
-    batch_size: BatchSize = 8,
-    learning_rate: Annotated[float, typer.Option(help="Of Adam.")] = 1e-3,
-    loss: Annotated[str, typer.Option(help=f"{', '.join(LOSSES)}, unless a model has its own.")] = "bce",
-    patience: Annotated[int | None, typer.Option(help="Stop after so many epochs without a better one.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training networks.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Networks per step.")] = None,
     limit: Annotated[int | None, typer.Option(help="Use that many training networks.")] = None,
     split_file: Annotated[Path | None, typer.Option(help="Order of the zoo's rows (nfn's *_split.csv).")] = None,
     split_order: Annotated[
-        str, typer.Option(help="activation-then-split (the paper) or split-then-activation (ScaleGMN).")
-    ] = "activation-then-split",
+        str | None, typer.Option(help="activation-then-split (the paper) or split-then-activation (ScaleGMN).")
+    ] = None,
     unseen_architectures: Annotated[
         bool, typer.Option("--unseen-architectures", help="Of a mixed zoo, test on architectures not trained on.")
     ] = False,
@@ -98,18 +91,20 @@ def predict(
 
     Trains every model on the zoo's training networks, as they are and augmented by random group elements, selects the
     epoch by Kendall's tau on the validation networks, and tests on the test networks as they are, moved by the group,
-    and with more neurons but the same functions. Writes `table.md`, `results.json` and `figure1.png` to the results
-    folder. Finished runs are kept: a second call does only what is missing. A zoo made with `--vary-architecture` is
-    read by the models on graphs.
+    and with more neurons but the same functions. Writes `table.md`, `results.json`, `figure1.png` and `config.json` to
+    the results folder. Finished runs are kept, and an unfinished one continues: a second call does only what is
+    missing. Networks of different architectures are read by the models on graphs.
 
-    The defaults are the paper's, 50 epochs in batches of 8, for all models. On 2 cores and a zoo of 1000 networks that
-    takes about three hours, most of it for the models on graphs; `nfn-monomial demo` is the short form.
+    Presets: small, eight models, 12 epochs, some six minutes on 2 cores with a zoo of 1000 networks; paper, its models
+    and hyperparameters. `--models all`: all models that can read the networks, which takes hours, most of it for those
+    on graphs. Options, too, are part of the configuration: `--set widen=2`, `--set loss=rank`,
+    `--set augment_scale=none`, `--set training.learning_rate=3e-4`.
 
     Examples:
 
     - `nfn-monomial predict-generalization zoos/digits`
 
-    - `nfn-monomial predict-generalization cifar10 --split-file cifar10_split.csv --device cuda --seeds 5`
+    - `nfn-monomial predict-generalization --data cifar10 --split-file cifar10_split.csv --preset paper --device cuda`
 
     - `nfn-monomial predict-generalization --models monomial,hnp --epochs 5 --seeds 1`
 
@@ -119,34 +114,33 @@ def predict(
 
     - `nfn-monomial predict-generalization zoos/mixed --out results/mixed --unseen-architectures`
     """
-    training = TrainConfig(epochs, batch_size, learning_rate, patience=patience)
-    config = PredictConfig(
-        models=split(models) or model_names(),
-        train_sets=cast("Any", split(train_sets)),  # which checks them
-        augmented_models=split(augmented_models) or None,
-        seeds=tuple(range(seed, seed + seeds)),
-        scales=numbers(scales),
-        augment_scale=None if augment_scale == "mixed" else numbers(augment_scale)[0],
-        widen=widen,
-        loss=loss,
-        training=on_hardware(training, device, devices, precision, tensorboard),
-    )
-    if stated(zoo).get("kind") == KIND:
-        if activations or limit is not None or split_file is not None:
-            raise ValueError(
-                f"{zoo} is a mixed zoo: --activations, --limit and --split-file are for zoos of one architecture"
-            )
-        corpora = {"mixed": corpus_of(load_mixed_zoo(zoo, unseen_architectures=unseen_architectures))}
-    else:
-        if unseen_architectures:
-            raise ValueError(f"{zoo} has one architecture: --unseen-architectures is for mixed zoos")
-        loading = {"limit": limit, "split_file": split_file, "split_order": split_order}
-        corpora = _load(zoo, split(activations) or _activations(zoo), **loading)
-    if not models:
-        config = replace(config, models=default_models(corpora))
+    if zoo is not None and data is not None:
+        raise ValueError(f"give the folder once, not {zoo} and --data {data}")
+    folder = zoo or data or Path("zoos/digits")
+    config = configured(
+        PRESETS, preset, (),
+        seeds=seed_range(PRESETS[preset].seeds, seeds, seed) if preset in PRESETS else None,
+        train_sets=cast("Any", split(train_sets)) or None,  # which the configuration checks
+        scales=numbers(scales) or None,
+    )  # fmt: skip
+    changed = {"epochs": epochs, "batch_size": batch_size}
+    training = replace(config.training, **{name: value for name, value in changed.items() if value is not None})
+    config = replace(config, training=on_hardware(training, device, devices, precision, tensorboard))
+    given = {
+        "activations": split(activations) or None, "limit": limit, "split_file": split_file,
+        "split_order": split_order, "unseen_architectures": unseen_architectures or None,
+    }  # fmt: skip
+    options = {name: value for name, value in given.items() if value is not None}
+    corpora = load_with_bar(load_generalization, folder, **options)
+    able = default_models(corpora)
+    names = split(models) or tuple(name for name in config.models if name in able) or able
+    config = replace(config, models=able if names == ("all",) else names)
+    if models or train_sets:
+        config = replace(config, augmented_models=None)  # of what was asked for, all
+    config = override(config, assignments)
     if balance:
         config = replace(config, models=tuple(dict.fromkeys(behind_balance(config.models))))
-    _predict(corpora, out, config)
+    _predict(corpora, out, config, folder)
 
 
 @app.command()
@@ -178,34 +172,29 @@ def demo(
     training = on_hardware(TrainConfig(epochs, batch_size), device, devices)
     with on_main_process_first(make_fabric(training)):
         make(make_zoo, zoo, ZooConfig(networks=networks), overwrite=False, device=device)
-    config = PredictConfig(
+    config = replace(
+        PRESETS["small"],
         models=split(models),
-        seeds=tuple(range(seed, seed + seeds)),
-        augmented_models=("statnn", "mlp", "np", "hnp", "monomial"),
         augmented_activations=("relu",),
+        seeds=tuple(range(seed, seed + seeds)),
         training=training,
     )
-    _predict(_load(zoo, ("relu", "tanh")), out, config)
+    _predict(load_generalization(zoo), out, config, zoo)
     console.print(f"Took {(time.perf_counter() - started) / 60:.1f} minutes.")
 
 
-def _load(zoo: Path, activations: tuple[str, ...], **loading: Any) -> dict[str, Corpus]:
-    return {activation: corpus_of(load_zoo(zoo, activation, **loading)) for activation in activations}
-
-
-def _predict(corpora: dict[str, Corpus], out: Path, config: PredictConfig) -> None:
+def _predict(corpora: dict[str, Corpus], out: Path, config: PredictConfig, folder: Path) -> None:
     for name, corpus in corpora.items():
         train, val, test = (sum(map(len, parts)) for parts in (corpus.train, corpus.val, corpus.test))
         console.print(f"{name}: {train} training, {val} validation, {test} test networks", highlight=False)
+    source = {"path": str(folder), **{name: dict(corpus.source) for name, corpus in corpora.items()}}
+    store = RunStore(out)
+    make_fabric(config.training)  # a device that is not there should be found out now
+    record(out, command_line(), config, source, config.training.device)
     with training_bar() as show:
-        runs = predict_generalization(corpora, config, RunStore(out), show)
+        runs = predict_generalization(corpora, config, store, show)
     main_process_only()
     paths = write_report(runs, out)
     for table in rich_tables(summarise(runs), console.width):
         console.print("", table, sep="\n")
     console.print(f"Figure: {paths['figure']}\nTable:  {paths['table']}\nData:   {paths['results']}", highlight=False)
-
-
-def _activations(zoo: Path) -> tuple[str, ...]:
-    check_folder(zoo)
-    return tuple(sorted(set(read_metrics(zoo / "metrics.csv.gz").activation.tolist())))

@@ -123,7 +123,7 @@ def load_corpus(path: str | Path, **options: Any) -> dict[str, Corpus] | InrCorp
 
     Args:
         path: the folder.
-        options: those of the format's ``load``.
+        options: those of the format's ``load``; any takes ``on_progress(done, total)``, for a bar.
 
     Raises:
         CorpusError: as `detect`; for an option that the format does not have, naming those it has; and, as ZooError,
@@ -163,6 +163,8 @@ def _of_kind(path: str | Path, kind: Kind) -> str:
 
 def _load(path: str | Path, name: str, options: dict[str, Any]) -> Any:
     load = FORMATS[name].load
+    if "on_progress" not in inspect.signature(load).parameters:  # of formats that read at once
+        options = {option: value for option, value in options.items() if option != "on_progress"}
     known = [option for option in inspect.signature(load).parameters if option != "path"]
     if unknown := [option for option in options if option not in known]:
         able = ", ".join(known) or "none"

@@ -165,6 +165,11 @@ def network_spec(space: WeightSpace) -> NetworkSpec:
     weights, biases = [], []
     for i in range(depth):
         rows, columns, *kernel = shapes[f"weight.{i}"]
+        if i and columns != (before := shapes[f"weight.{i - 1}"][0]):
+            raise ValueError(
+                f"nfn's layers need a column of weight.{i} for every channel in front of it, {before}; it has "
+                f"{columns}, a flattened feature map"
+            )
         if len(kernel) not in (0, 2):
             raise ValueError(f"nfn's layers read linear and 2-d convolution layers; {space.describe(f'weight.{i}')}")
         last = i == depth - 1

@@ -187,7 +187,7 @@ def layer_counts(config: ParamsConfig) -> list[LayerCount]:
             found.append(LayerCount(name, family, io, here(family, sizes, sides), formula))
     spec = network_spec(space_of("HNP", sizes, sides))
     for name, family, kind in (("nfn NPLinear", "NP", NPLinear), ("nfn HNPLinear", "HNP", HNPLinear)):
-        found.append(LayerCount(name, family, "full", _numel(partial(kind, spec, c_in, c_out)), None))  # type: ignore[arg-type]
+        found.append(LayerCount(name, family, "full", _numel(partial(kind, spec, c_in, c_out)), None))
     return found
 
 

@@ -34,13 +34,14 @@ from nfn_monomial import __version__
 from . import graph_models, invariant_models, models  # noqa: F401  (which register their models)
 from .experiment import Job, Progress, Test, Trial, sweep
 from .predict_data import Corpus, Parts, accuracies, augment, fingerprint, groups_of, test_sets
-from .registry import BALANCED, build_model, model_class, model_names
+from .registry import BALANCED, MixedInfo, NetworkInfo, build_model, model_class, model_names
 from .runs import Run, RunSettings, RunStore
 from .training import Data, Loss, TrainConfig, derive_seed
 
 __all__ = [
     "DEMO_MODELS",
     "LOSSES",
+    "PRESETS",
     "PredictConfig",
     "TrainSet",
     "behind_balance",
@@ -69,10 +70,18 @@ LOSSES: dict[str, Loss] = {"bce": binary_cross_entropy_with_logits, "mse": _mse,
 
 
 def default_models(corpora: Mapping[str, Corpus]) -> tuple[str, ...]:
-    """All models that can be trained on all of these networks, and two baselines behind the canonical form."""
-    mixed = any(corpus.mixed for corpus in corpora.values())
+    """All models that can read all of these networks, and two baselines behind the canonical form."""
+    infos = [corpus.info for corpus in corpora.values()]
     names = (*model_names(), f"{BALANCED}statnn", f"{BALANCED}hnp")
-    return tuple(name for name in names if model_class(name).mixed or not mixed)
+    return tuple(name for name in names if all(_reads(name, info) for info in infos))
+
+
+def _reads(name: str, info: NetworkInfo | MixedInfo) -> bool:
+    try:
+        build_model(name, info, seed=0)
+    except ValueError:
+        return False
+    return True
 
 
 def behind_balance(names: Sequence[str]) -> tuple[str, ...]:
@@ -156,6 +165,18 @@ class PredictConfig:
         )
 
 
+_PAPER_MODELS = ("statnn", "mlp", "np", "hnp", "gnn", "monomial")
+PRESETS = {
+    "small": PredictConfig(
+        augmented_models=("statnn", "mlp", "np", "hnp", "monomial"),
+        seeds=(0, 1),
+        training=TrainConfig(epochs=12, batch_size=16),
+    ),
+    # App. D.3: 50 epochs, batches of 8, Adam with 1e-3, augmentation factor 2; Sec. 6: 5 runs.
+    "paper": PredictConfig(models=_PAPER_MODELS, seeds=(0, 1, 2, 3, 4), training=TrainConfig(50, 8, 1e-3)),
+}
+
+
 def predict_generalization(
     corpora: Mapping[str, Corpus],
     config: PredictConfig,
@@ -190,10 +211,12 @@ def require_readable(corpora: Mapping[str, Corpus], names: Sequence[str]) -> Non
             build_model(name, corpus.info, seed=0)
         for parts in (corpus.val, corpus.test):
             accuracy = accuracies(parts)
-            if len(accuracy) < 2 or bool((accuracy == accuracy[0]).all()):
+            same = bool((accuracy == accuracy[:1]).all())
+            if len(accuracy) < 3 or same:
+                what = f"all with accuracy {accuracy[:1].tolist()}" if same else "which are too few"
                 raise ValueError(
-                    f"{len(accuracy)} {corpus.activation} networks to validate or test on, all with accuracy "
-                    f"{accuracy[:1].tolist()}: tau needs networks that differ; use a larger zoo"
+                    f"{len(accuracy)} {corpus.activation} networks to validate or test on, {what}: tau needs three or "
+                    "more that differ; use a larger zoo"
                 )
 
 

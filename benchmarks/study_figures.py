@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["draw_ablation", "draw_costs", "draw_params", "draw_training_curves"]
 
 LEAST = 1e-17  # of differences in the figure: on a logarithmic axis, none has no place
+SHIFT = 0.06  # of points that would hide others
 LARGEST_COUNTED = 64  # layers up to this size are built for the figure, larger ones are drawn from the formula
 
 
@@ -58,11 +59,13 @@ def draw_ablation(runs: Sequence[Run]) -> bytes:
             if not own:
                 continue
             depths = [depth for depth, _ in own]
-            for test, style in ((0, {"marker": "o"}), (-1, {"marker": "x", "linestyle": ":"})):
+            styles: dict[int, dict[str, Any]] = {0: {"marker": "o"}, -1: {"marker": "x", "linestyle": ":"}}
+            for test, style in styles.items():
                 name = own[0][1][0].tests[test].name
                 taus = [Spread.of(run.tests[test].metrics["tau"] for run in group) for _, group in own]
                 ax.errorbar(
-                    depths, [t.mean for t in taus], [t.error or 0.0 for t in taus], color=color, capsize=3,
+                    [depth + SHIFT * bool(test) for depth in depths], [t.mean for t in taus],
+                    [t.error or 0.0 for t in taus], color=color, capsize=3,
                     label=f"{'with' if hnp else 'without'} HNP, {name}", **style,
                 )  # fmt: skip
         ax.set_xticks([1, 2, 3])
@@ -85,14 +88,15 @@ def draw_training_curves(curves: Sequence[Curves]) -> bytes:
         pairs = list(zip(c.original, c.moved, strict=False))
         difference = [max(abs(a - b) / abs(a), LEAST) for a, b in pairs]
         right.plot(range(1, len(pairs) + 1), difference, color=color, marker=marker, markersize=4, **weight)
-    left.set_ylabel("training loss: original (lines), moved (circles)")
+    left.set_ylabel("loss: original (lines), moved (circles)")
     right.set_ylabel("relative difference of the two")
-    right.set_ylim(LEAST, None)
     for ax in (left, right):
         ax.set_yscale("log")
         ax.set_xlabel("epoch")
-    left.legend(fontsize=8, frameon=False)
-    figure.supxlabel("Thick: invariant to the whole group. float64.", fontsize=8.5)
+    right.set_ylim(bottom=LEAST / 2)
+    right.set_xlabel("epoch\nthick: invariant to the whole group; float64")
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     return _png(figure)
 
 
@@ -109,7 +113,9 @@ def draw_params(config: ParamsConfig) -> bytes:
 
     for ax, grows in zip(axes, ("inputs", "depth"), strict=True):
         for i, (family, io_) in enumerate(kinds):
-            lines = {"color": PALETTE[i], "linestyle": "-" if io_ == "full" else "--"}
+            # Thinner lines over thicker ones, as some coincide.
+            lines: dict[str, Any] = {"color": PALETTE[i], "linestyle": "-" if io_ == "full" else "--"}
+            lines["linewidth"] = 3.6 - 0.5 * i
             shapes = [network(grows, size) for size in sizes]
             values = [closed_form(family, s, [1] * (len(s) - 1), channels, io_) for s in shapes]
             ax.plot(sizes, values, label=family + ", factored" * (io_ == "factored"), **lines)
@@ -150,5 +156,6 @@ def draw_costs(costs: Sequence[Cost]) -> bytes:
         ax.set_xlabel(f"{what}, HNP = 1")
         ax.set_yticks(range(len(models)), [by[(*settings[0], model)].label for model in models], fontsize=8)
         ax.invert_yaxis()
-    axes[1].legend(fontsize=8, frameon=False)
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     return _png(figure)

@@ -46,7 +46,7 @@ class Spread:
 class Table:
     """Header and cells as text. The first ``text_columns`` are flush left, the others hold numbers.
 
-    ``bold``: rows that stand out. ``notes``: what has to be known to read it.
+    ``bold``: rows that stand out; in Markdown, their names do. ``notes``: what has to be known to read it.
     """
 
     title: str
@@ -63,7 +63,8 @@ class Table:
     def markdown(self) -> str:
         """The table with its title above and its notes below."""
         rule = ["---" if i < self.text_columns else "---:" for i in range(len(self.header))]
-        lines = ["| " + " | ".join(line) + " |" for line in (self.header, rule, *self.cells)]
+        cells = [(f"**{line[0]}**" if i in self.bold else line[0], *line[1:]) for i, line in enumerate(self.cells)]
+        lines = ["| " + " | ".join(line) + " |" for line in (self.header, rule, *cells)]
         notes = [text for note in self.notes for text in ("", note)]
         return "\n".join([f"**{self.title}**", "", *lines, *notes]) + "\n"
 

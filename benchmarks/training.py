@@ -247,7 +247,7 @@ class _Training:
         self.wrapped_optimizer.zero_grad(set_to_none=True)
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * min(1.0, (self._steps_done() + 1) / (config.warmup_steps + 1))
-        outputs = gathered(self.wrapped(inputs), len(index), fabric)
+        outputs = gathered(self.wrapped(_converted(inputs, fabric)), len(index), fabric)
         value = self.loss(pytree.tree_unflatten(outputs, self.leaves.structure), targets)
         fabric.backward(value * fabric.world_size)  # see `processes` for why
         if config.clip_norm is not None:
@@ -331,9 +331,14 @@ def predict(model: nn.Module, data: DataSet, fabric: Fabric, batch_size: int = E
     with torch.no_grad():
         for index, inputs in zip(batches, data.read(share(index, fabric) for index in batches), strict=True):
             with precision.forward_context():
-                outputs = precision.convert_output(model(precision.convert_input(inputs)))
+                outputs = precision.convert_output(model(_converted(inputs, fabric)))
             parts.append(gathered(outputs, len(index), fabric))
     return pytree.tree_map(lambda *tensors: torch.cat(tensors), *parts)
+
+
+def _converted(inputs: Any, fabric: Fabric) -> Any:
+    """Inputs in the dtype of the precision; Fabric by itself looks for tensors in lists and dicts, not in pytrees."""
+    return pytree.tree_map(fabric.strategy.precision.convert_input, inputs)
 
 
 def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:

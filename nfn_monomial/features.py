@@ -128,6 +128,8 @@ class Features:
         """Field type -> tensor."""
         return dict(zip(self.layout.types, self.tensors, strict=True))
 
+    __iter__: None = None  # or Python would call __getitem__ with 0, 1, ..., slices that never end
+
     def __len__(self) -> int:
         """Number of networks ``B`` in the batch."""
         return self.tensors[0].shape[0]

@@ -94,6 +94,11 @@ def unpack(space: WeightSpace, features: Features) -> dict[str, Tensor]:
 
 def check_tensors(space: WeightSpace, tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """Check names, dtypes, ranks and sizes; returns the size of every node seen. Values are not looked at."""
+    if not isinstance(tensors, Mapping):
+        raise TypeError(
+            f"named tensors are expected, parameter name -> tensor, found {type(tensors).__name__}; of Features, "
+            "space.unpack(features)"
+        )
     missing = [name for name in space.parameters if name not in tensors]
     extra = [name for name in tensors if name not in space.parameters]
     if missing or extra:

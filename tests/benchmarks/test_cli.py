@@ -77,11 +77,31 @@ def test_predict_generalization(zoo: Path, tmp_path: Path) -> None:
     assert results["settings"][0]["training"]["epochs"] == 1
     again = plain(invoke("predict-generalization", zoo, "--out", tmp_path, *SHORT, "--scales", "10,1e6", "--limit", 10))
     assert again.count("(kept)") == 8
-    options = ("--widen", 0, "--loss", "mse", "--models", "statnn", "--train-sets", "original", "--activations", "relu")
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["config"]["scales"] == [10, 1e6]
+    assert config["data"]["path"] == str(zoo)
+    options = ("--set", "widen=0", "--set", "loss=mse", "--models", "statnn", "--train-sets", "original")
+    options = (*options, "--activations", "relu")
     result = invoke("predict-generalization", zoo, "--out", tmp_path, *SHORT, "--limit", 10, *options)
     assert result.exit_code == 0, result.output
     (settings,) = json.loads((tmp_path / "results.json").read_text())["settings"]
     assert (settings["options"]["widen"], settings["loss"]) == (0, "mse")
+
+
+def test_presets_and_data_of_predict_generalization(zoo: Path, tmp_path: Path) -> None:
+    short = ("--out", tmp_path, *SHORT, "--train-sets", "original", "--activations", "relu", "--limit", 10)
+    assert invoke("predict-generalization", "--data", zoo, "--preset", "paper", *short).exit_code == 0
+    config = json.loads((tmp_path / "config.json").read_text())["config"]
+    assert (config["training"]["batch_size"], config["training"]["epochs"]) == (8, 1)
+    for options, message in (
+        (("--preset", "large"), "unknown preset 'large': choose from small, paper"),
+        (("--set", "widn=2"), "unknown key 'widn'"),
+        (("--set", "widen=0.5"), "widen is 0.5"),
+        ((zoo,), "give the folder once"),
+        (("--models", "hpn"), "unknown model 'hpn'"),
+    ):
+        result = invoke("predict-generalization", "--data", zoo, *options)
+        assert (result.exit_code, message in plain(result)) == (2, True), plain(result)
 
 
 def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path) -> None:
@@ -102,7 +122,9 @@ def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path) -> None:
     assert "hnp reads networks of one architecture" in plain(invoke("predict-generalization", zoo, *options))
     unseen = ("--unseen-architectures", "--out", tmp_path / "out", "--models", "statnn")
     assert "too few for three parts" in plain(invoke("predict-generalization", zoo, *unseen))
-    assert "--limit and --split-file are for" in plain(invoke("predict-generalization", zoo, "--limit", 3))
+    assert "has the format mixed-zoo, which has no option limit" in plain(
+        invoke("predict-generalization", zoo, "--limit", 3)
+    )
     (zoo / "zoo.json").write_text("[1")
     assert "zoo.json is damaged" in plain(invoke("predict-generalization", zoo))
 
@@ -124,7 +146,7 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{missing}"], "zoo folder {missing} does not exist"),
+        (["{missing}"], "{missing} does not exist"),
         (["{zoo}", "--models", "hpn"], "unknown model 'hpn': choose from statnn"),
         (["{zoo}", "--epochs", "0"], "epochs is 0, but must be at least 1"),
         (["{zoo}", "--activations", "gelu"], "no network has the activation 'gelu'"),
@@ -134,9 +156,9 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["{zoo}", "--devices", "0"], "devices is 0, but must be at least 1"),
         (["{zoo}", "--device", "cuda:9"], "device 'cuda:9' is not there"),
         (["{zoo}", "--split-order", "none"], "unknown split_order 'none'"),
-        (["{zoo}", "--widen", "0.5"], "widen is 0.5, but must be larger than 1"),
-        (["{zoo}", "--loss", "mae"], "unknown loss 'mae': choose from bce, mse, rank"),
-        (["{zoo}", "--unseen-architectures"], "has one architecture: --unseen-architectures is for mixed zoos"),
+        (["{zoo}", "--set", "widen=0.5"], "widen is 0.5, but must be larger than 1"),
+        (["{zoo}", "--set", "loss=mae"], "unknown loss 'mae': choose from bce, mse, rank"),
+        (["{zoo}", "--unseen-architectures"], "which has no option unseen_architectures"),
         (["{zoo}", "--out", "{file}"], "{file} is a file: give a folder"),
     ],
 )

@@ -182,7 +182,7 @@ def test_inputs_are_standardised_by_the_training_set_and_kept_in_the_checkpoint(
 
 
 def test_registering() -> None:
-    with pytest.raises(ValueError, match="unknown model 'nfn': choose from statnn, mlp, np, hnp, monomial"):
+    with pytest.raises(ValueError, match="unknown model 'nfn': choose from statnn, mlp, np, hnp, nft, monomial"):
         model_class("nfn")
     with pytest.raises(ValueError, match="registered as 'hnp' already"):
         register("hnp")(StatNN)

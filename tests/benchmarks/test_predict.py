@@ -440,6 +440,14 @@ def test_enormous_inputs_do_not_crash_a_model_without_the_symmetry(zoo: Corpus) 
             assert run.diverged == any(epoch["train_loss"] is None for epoch in Run.from_json(run.to_json()).history)
 
 
+@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
+def test_precisions_reach_packed_inputs(zoo: Corpus, precision: Any) -> None:
+    config = replace(CONFIG, models=("monomial", "hnp"), seeds=(0,), train_sets=("original",))
+    config = replace(config, training=replace(TINY, epochs=1, precision=precision))
+    for job in config.plan({"relu": zoo}):
+        assert math.isfinite(run_job(job).run.tests[0].metrics["tau"])
+
+
 def test_a_model_of_one_width_is_not_tested_on_widened_networks(zoo: Corpus) -> None:
     config = replace(CONFIG, models=("mlp", "statnn"), train_sets=("original",), seeds=(0,))
     mlp, statnn = config.plan({"relu": zoo})

@@ -8,7 +8,16 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from nfn_monomial import Axis, Canonicalize, EquivariantLinear, EquivariantNFN, MonomialNFN, Symmetry, WeightSpace
+from nfn_monomial import (
+    Axis,
+    Canonicalize,
+    EquivariantLinear,
+    EquivariantNFN,
+    MonomialNFN,
+    Symmetry,
+    WeightSpace,
+    balance,
+)
 from nfn_monomial.testing import random_networks
 
 SPACES = [
@@ -150,3 +159,12 @@ def test_importing_the_core_imports_nothing_else():
         "sys.exit(' '.join(sorted(bad)) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_features_are_no_sequence_and_no_mapping() -> None:
+    space = WeightSpace.mlp([2, 3, 1], "relu")
+    features = space.pack(random_networks(space, batch=2))
+    with pytest.raises(TypeError, match="not iterable"):
+        list(features)
+    with pytest.raises(TypeError, match="parameter name -> tensor, found Features"):
+        balance(features, space)

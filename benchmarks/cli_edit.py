@@ -1,0 +1,125 @@
+"""The command `edit-inr`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from .cli_common import (
+    Assignments,
+    DataPath,
+    Device,
+    Devices,
+    Precise,
+    Preset,
+    Seed,
+    TensorBoard,
+    app,
+    console,
+    main_process_only,
+    on_hardware,
+    split,
+    training_bar,
+    user_errors,
+)
+from .configs import override, record
+from .detect import load_inr
+from .edit_inr import PRESETS, edit_inrs
+from .edit_report import edit_table, write_report
+from .editors import editor_names
+from .runs import RunStore
+
+__all__ = ["edit_inr"]
+
+DEFAULT_IMAGES = {"dilate": "mnist5k", "contrast": "crops"}
+
+
+@app.command("edit-inr")
+@user_errors
+def edit_inr(
+    task: Annotated[
+        str, typer.Option(help="dilate (by default on inrs/mnist5k) or contrast (on inrs/crops).")
+    ] = "dilate",
+    data: DataPath = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the results, by default results/edit-TASK.")
+    ] = None,
+    preset: Preset = "small",
+    assignments: Assignments = [],  # noqa: B006  (typer makes a new one for every call)
+    models: Annotated[
+        str,
+        typer.Option(
+            help=f"Comma-separated, by default those of the preset; known: {', '.join(editor_names())}; each also as "
+            "balanced-..., behind a canonical form."
+        ),
+    ] = "",
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, by default the preset's.")] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    devices: Devices = 1,
+    precision: Precise = None,
+    tensorboard: TensorBoard = False,
+) -> None:
+    """Edit INRs so that their images are dilated, or have more contrast (Sec. 6.3).
+
+    Trains every editor to change the weights of the training networks so that they render the changed image, selects
+    the epoch on the validation networks, and tests on the test networks as they are and moved by sign flips and
+    permutations. Writes `table.md`, `results.json`, `edits.png` (originals, targets and edits side by side) and
+    `learning.png` to the results folder. Finished runs are kept: a second call does only what is missing.
+
+    Examples:
+
+    - `nfn-monomial edit-inr`
+
+    - `nfn-monomial edit-inr --task contrast --seeds 3`
+
+    - `nfn-monomial edit-inr --data siren_mnist_wts --preset paper --device cuda`
+
+    - `nfn-monomial edit-inr --models np,message-passing --set training.epochs=2 --set limit=500`
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"unknown preset {preset!r}: choose from {', '.join(PRESETS)}")
+    config = PRESETS[preset]
+    count = seeds or len(config.seeds)
+    config = replace(
+        config,
+        task=cast("Any", task),  # which checks it
+        models=split(models) or config.models,
+        seeds=tuple(range(seed, seed + count)),
+        training=on_hardware(config.training, device, devices, precision, tensorboard),
+    )
+    config = override(config, assignments)
+    folder = data or _default_data(config.task)
+    corpus = load_inr(folder)
+    parts = f"{len(corpus.train)} training, {len(corpus.val)} validation, {len(corpus.test)} test networks"
+    console.print(f"{corpus.name}: {parts}", highlight=False)
+    store = RunStore(out or Path(f"results/edit-{config.task}"))
+    with training_bar() as show:
+        runs = edit_inrs(corpus, config, store, show)
+    main_process_only()
+    command = shlex.join(["nfn-monomial", *sys.argv[1:]])
+    record(store.folder, command, config, {"path": str(folder), **corpus.info}, config.training.device)
+    paths = write_report(runs, store)
+    console.print("", edit_table(runs).rich(console.width), sep="\n")
+    console.print(*(f"{path}" for path in paths.values()), sep="\n", highlight=False)
+
+
+def _default_data(task: str) -> Path:
+    """Where `inr make` leaves the images that a task is shown on.
+
+    Raises:
+        ValueError: if they are not there, naming the command that makes them.
+    """
+    images = DEFAULT_IMAGES[task]
+    folder = Path("inrs") / images
+    if not folder.exists():
+        raise ValueError(
+            f"{folder} is not there: make it with `nfn-monomial inr make --images {images}`, or give another folder "
+            "as --data"
+        )
+    return folder
