@@ -54,7 +54,6 @@ __all__ = [
     "numbers",
     "on_hardware",
     "run",
-    "seed_range",
     "split",
     "training_bar",
     "user_errors",
@@ -154,7 +153,11 @@ def _escape(error: BaseException) -> str:
 
 
 def on_hardware(
-    training: TrainConfig, device: str, devices: int = 1, precision: str | None = None, tensorboard: bool = False
+    training: TrainConfig,
+    device: str = "cpu",
+    devices: int = 1,
+    precision: str | None = None,
+    tensorboard: bool = False,
 ) -> TrainConfig:
     """The same training there; ``precision`` None leaves that of the training.
 
@@ -165,21 +168,39 @@ def on_hardware(
     return replace(training, device=device, devices=devices, precision=chosen, tensorboard=tensorboard)
 
 
-def configured(presets: Mapping[str, C], preset: str, assignments: Sequence[str], **given: Any) -> C:
-    """A preset, changed by options that were given (None: not given), then by ``key=value``.
+def configured(
+    presets: Mapping[str, C],
+    preset: str,
+    assignments: Sequence[str],
+    *,
+    seeds: int | None = None,
+    seed: int = 0,
+    hardware: Mapping[str, Any] | None = None,
+    **given: Any,
+) -> C:
+    """A preset, changed by options, then by ``key=value``.
+
+    Args:
+        presets: name -> configuration.
+        preset: which.
+        assignments: see `override`.
+        seeds: how many seeds; by default as many as the preset has.
+        seed: the first.
+        hardware: keyword arguments of `on_hardware`, for a configuration with a ``training``.
+        given: field -> value; None leaves that of the preset.
 
     Raises:
         ValueError: for an unknown preset or key, and as the configuration.
     """
     if preset not in presets:
         raise ValueError(f"unknown preset {preset!r}: choose from {', '.join(presets)}")
+    config: Any = presets[preset]
     changed = {name: value for name, value in given.items() if value is not None}
-    return override(replace(cast("Any", presets[preset]), **changed), assignments)
-
-
-def seed_range(preset: Sequence[int], count: int | None, first: int) -> tuple[int, ...]:
-    """``count`` seeds from ``first`` on, by default as many as the preset has."""
-    return tuple(range(first, first + (count or len(preset))))
+    if hasattr(config, "seeds"):
+        changed["seeds"] = tuple(range(seed, seed + (seeds or len(config.seeds))))
+    if hardware is not None:
+        changed["training"] = on_hardware(config.training, **hardware)
+    return cast("C", override(replace(config, **changed), assignments))
 
 
 def command_line() -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -18,16 +15,19 @@ from .cli_common import (
     Precise,
     Preset,
     Seed,
+    SeedCount,
     TensorBoard,
     app,
+    command_line,
+    configured,
     console,
+    load_with_bar,
     main_process_only,
-    on_hardware,
     split,
     training_bar,
     user_errors,
 )
-from .configs import override, record
+from .configs import record
 from .detect import load_inr
 from .edit_inr import PRESETS, edit_inrs
 from .edit_report import edit_table, write_report
@@ -58,7 +58,7 @@ def edit_inr(
             "balanced-..., behind a canonical form."
         ),
     ] = "",
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds, by default the preset's.")] = None,
+    seeds: SeedCount = None,
     seed: Seed = 0,
     device: Device = "cpu",
     devices: Devices = 1,
@@ -82,28 +82,21 @@ def edit_inr(
 
     - `nfn-monomial edit-inr --models np,message-passing --set training.epochs=2 --set limit=500`
     """
-    if preset not in PRESETS:
-        raise ValueError(f"unknown preset {preset!r}: choose from {', '.join(PRESETS)}")
-    config = PRESETS[preset]
-    count = seeds or len(config.seeds)
-    config = replace(
-        config,
-        task=cast("Any", task),  # which checks it
-        models=split(models) or config.models,
-        seeds=tuple(range(seed, seed + count)),
-        training=on_hardware(config.training, device, devices, precision, tensorboard),
-    )
-    config = override(config, assignments)
+    config = configured(
+        PRESETS, preset, assignments, seeds=seeds, seed=seed,
+        hardware={"device": device, "devices": devices, "precision": precision, "tensorboard": tensorboard},
+        task=cast("Any", task),  # which the configuration checks
+        models=split(models) or None,
+    )  # fmt: skip
     folder = data or _default_data(config.task)
-    corpus = load_inr(folder)
+    corpus = load_with_bar(load_inr, folder)
     parts = f"{len(corpus.train)} training, {len(corpus.val)} validation, {len(corpus.test)} test networks"
     console.print(f"{corpus.name}: {parts}", highlight=False)
     store = RunStore(out or Path(f"results/edit-{config.task}"))
     with training_bar() as show:
         runs = edit_inrs(corpus, config, store, show)
     main_process_only()
-    command = shlex.join(["nfn-monomial", *sys.argv[1:]])
-    record(store.folder, command, config, {"path": str(folder), **corpus.info}, config.training.device)
+    record(store.folder, command_line(), config, {"path": str(folder), **corpus.info}, config.training.device)
     paths = write_report(runs, store)
     console.print("", edit_table(runs).rich(console.width), sep="\n")
     console.print(*(f"{path}" for path in paths.values()), sep="\n", highlight=False)

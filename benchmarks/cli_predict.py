@@ -32,7 +32,6 @@ from .cli_common import (
     main_process_only,
     numbers,
     on_hardware,
-    seed_range,
     split,
     training_bar,
     user_errors,
@@ -118,14 +117,14 @@ def predict(
         raise ValueError(f"give the folder once, not {zoo} and --data {data}")
     folder = zoo or data or Path("zoos/digits")
     config = configured(
-        PRESETS, preset, (),
-        seeds=seed_range(PRESETS[preset].seeds, seeds, seed) if preset in PRESETS else None,
+        PRESETS, preset, (), seeds=seeds, seed=seed,
+        hardware={"device": device, "devices": devices, "precision": precision, "tensorboard": tensorboard},
         train_sets=cast("Any", split(train_sets)) or None,  # which the configuration checks
         scales=numbers(scales) or None,
     )  # fmt: skip
     changed = {"epochs": epochs, "batch_size": batch_size}
     training = replace(config.training, **{name: value for name, value in changed.items() if value is not None})
-    config = replace(config, training=on_hardware(training, device, devices, precision, tensorboard))
+    config = replace(config, training=training)
     given = {
         "activations": split(activations) or None, "limit": limit, "split_file": split_file,
         "split_order": split_order, "unseen_architectures": unseen_architectures or None,

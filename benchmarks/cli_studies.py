@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -18,17 +16,25 @@ from .cli_common import (
     Assignments,
     DataPath,
     Device,
+    Devices,
     Models,
     Out,
+    Precise,
     Preset,
     Seed,
+    SeedCount,
+    TensorBoard,
     app,
+    command_line,
+    configured,
     console,
+    load_with_bar,
+    main_process_only,
     split,
     training_bar,
     user_errors,
 )
-from .configs import override, record
+from .configs import record
 from .detect import load_generalization
 from .figure import draw_figure
 from .param_tables import claims_table, layer_table, model_tables
@@ -43,9 +49,6 @@ from .training import TrainConfig, make_fabric
 __all__ = ["ablation", "augment", "cost_command", "params_command"]
 
 DEFAULT_DATA = Path("zoos/digits")
-C = TypeVar("C")
-
-SeedCount = Annotated[int | None, typer.Option("--seeds", min=1, help="Number of seeds; by default the preset's.")]
 
 
 @app.command("ablation")
@@ -59,6 +62,9 @@ def ablation(
     seeds: SeedCount = None,
     seed: Seed = 0,
     device: Device = "cpu",
+    devices: Devices = 1,
+    precision: Precise = None,
+    tensorboard: TensorBoard = False,
 ) -> None:
     """The paper's ablation: one to three equivariant layers, with and without a layer of HNP (Table 24).
 
@@ -72,13 +78,13 @@ def ablation(
 
     - `nfn-monomial ablation --activations relu,tanh --seeds 1 --set training.epochs=5 --set models=mnf-1,mnf-1-hnp`
     """
-    config = _preset(ablation_study.PRESETS, preset)
-    config = replace(config, training=replace(config.training, device=device))
-    config = override(replace(config, seeds=_seeds(config.seeds, seeds, seed)), assignments)
+    hardware = {"device": device, "devices": devices, "precision": precision, "tensorboard": tensorboard}
+    config = configured(ablation_study.PRESETS, preset, assignments, seeds=seeds, seed=seed, hardware=hardware)
     corpora, source = _corpora(data, split(activations))
-    record(out, _command(), config, source, config.training.device)
+    record(out, command_line(), config, source, config.training.device)
     with training_bar() as show:
         runs = predict_generalization(corpora, config, RunStore(out), show)
+    main_process_only()
     tables = ablation_study.ablation_tables(runs)
     results = {
         "runs": [{"name": run.settings.name, "tests": [asdict(test) for test in run.tests]} for run in runs],
@@ -108,6 +114,9 @@ def augment(
     seeds: SeedCount = None,
     seed: Seed = 0,
     device: Device = "cpu",
+    devices: Devices = 1,
+    precision: Precise = None,
+    tensorboard: TensorBoard = False,
 ) -> None:
     """Augmentation against symmetry: tau under scales up to 1e6 (Figure 1, Tables 2 and 12 to 15), and training curves.
 
@@ -123,23 +132,21 @@ def augment(
 
     - `nfn-monomial augment --data cifar10 --preset paper --device cuda`
     """
-    config = _preset(augment_study.PRESETS, preset)
-    config = replace(
-        config,
-        models=split(models) or config.models,
-        per_scale=config.per_scale if per_scale is None else per_scale,
-        seeds=_seeds(config.seeds, seeds, seed),
-        training=replace(config.training, device=device),
-    )
-    config = override(config, assignments)
+    config = configured(
+        augment_study.PRESETS, preset, assignments, seeds=seeds, seed=seed,
+        hardware={"device": device, "devices": devices, "precision": precision, "tensorboard": tensorboard},
+        models=split(models) or None,
+        per_scale=per_scale,
+    )  # fmt: skip
     corpora, source = _corpora(data, config.activations)
-    record(out, _command(), config, source, config.training.device)
+    record(out, command_line(), config, source, config.training.device)
     with training_bar() as show:
         runs, shown = augment_study.augment_study(corpora, config, RunStore(out), show)
     curves: list[augment_study.Curves] = []
     if config.curve_models:
         with training_bar() as show:
             curves = augment_study.training_curves(corpora, config, RunStore(out), show)
+    main_process_only()
     rows = summarise(shown)
     tables = augment_study.published_tables()
     figures = {"figure1.png": draw_figure(rows)}
@@ -178,8 +185,8 @@ def params_command(
 
     - `nfn-monomial params --set sizes=784,128,128,10 --set kernel=1 --set channels=1,16`
     """
-    config = override(_preset(params.PRESETS, preset), assignments)
-    record(out, _command(), config, {}, "cpu")
+    config = configured(params.PRESETS, preset, assignments)
+    record(out, command_line(), config, {}, "cpu")
     counts = params.layer_counts(config)
     tables = [layer_table(counts, config), claims_table(config), *model_tables()]
     results = {"layers": [asdict(c) for c in counts], "tables": [asdict(table) for table in tables]}
@@ -208,10 +215,9 @@ def cost_command(
 
     - `nfn-monomial cost --models np,hnp,gnn,monomial --device cuda --set batch_sizes=8,64,512`
     """
-    config = _preset(cost.PRESETS, preset)
-    config = override(replace(config, models=split(models) or config.models, device=device), assignments)
+    config = configured(cost.PRESETS, preset, assignments, models=split(models) or None, device=device)
     make_fabric(TrainConfig(device=config.device))  # raises if there is no such device
-    record(out, _command(), config, {"networks": "random weights"}, config.device)
+    record(out, command_line(), config, {"networks": "random weights"}, config.device)
     with console.status("timing") as status:
         costs = cost.measure_costs(config, lambda text: status.update(f"timing {text}"))
     machine = environment(config.device)
@@ -227,26 +233,12 @@ def cost_command(
     _show(tables)
 
 
-def _preset(presets: Mapping[str, C], name: str) -> C:
-    if name not in presets:
-        raise ValueError(f"unknown preset {name!r}: choose from {', '.join(presets)}")
-    return presets[name]
-
-
-def _seeds(preset: tuple[int, ...], count: int | None, first: int) -> tuple[int, ...]:
-    return tuple(range(first, first + (count or len(preset))))
-
-
-def _command() -> str:
-    return shlex.join(["nfn-monomial", *sys.argv[1:]])
-
-
 def _corpora(data: Path | None, activations: Sequence[str]) -> tuple[dict[str, Corpus], dict[str, Any]]:
     """The networks with these activations, and what is recorded of them."""
     folder = data or DEFAULT_DATA
     if data is None and not folder.exists():
         raise ValueError(f"{folder} is not there: make it by `nfn-monomial zoo make`, or give another zoo by --data")
-    found = load_generalization(folder)
+    found = load_with_bar(load_generalization, folder)
     corpora = {name: corpus for name, corpus in found.items() if name in activations}
     if not corpora:
         raise ValueError(f"{folder} has networks with {', '.join(found)}, none with {', '.join(activations)}")
