@@ -18,12 +18,11 @@ edits another network with the same function, so that the edited image no longer
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from nfn.common import NetworkSpec, WeightSpaceFeatures
@@ -51,7 +50,8 @@ from nfn_monomial.adapters.nfn import from_tensors, to_tensors
 
 from .inr_data import Siren
 from .models import network_spec
-from .registry import BALANCED, InvariantUnder, Sees
+from .register import Register
+from .registry import InvariantUnder, Sees
 
 __all__ = ["Editor", "EditorConfig", "build_editor", "editor_class", "editor_names", "register_editor"]
 
@@ -162,32 +162,8 @@ class ChangeEditor(Editor):
         return networks + self.space.pack(change, check_finite=False)
 
 
-E = TypeVar("E", bound=type[Editor])
-_REGISTRY: dict[str, type[Editor]] = {}
-
-
-def register_editor(name: str) -> Callable[[E], E]:
-    """Class decorator: make an editor known by this name to the experiment and on the command line."""
-
-    def add(cls: E) -> E:
-        if _REGISTRY.setdefault(name, cls) is not cls:
-            raise ValueError(f"an editor is registered as {name!r} already: {_REGISTRY[name].__qualname__}")
-        return cls
-
-    return add
-
-
-def editor_names() -> tuple[str, ...]:
-    """Names of all editors in the order of registration: baselines first."""
-    return tuple(_REGISTRY)
-
-
-@functools.cache
-def _balanced(base: type[Editor]) -> type[Editor]:
-    class Balanced(base):  # type: ignore[valid-type, misc]
-        label = f"balanced {base.label}"
-        invariant_under = "group" if base.invariant_under == "permutations" else base.invariant_under
-
+def _balanced(base: Any) -> Any:
+    class Balanced(base):  # type: ignore[misc]
         def prepare(self, tensors: Mapping[str, Tensor]) -> Features:
             # After the phases, on which the signs depend.
             balanced: Features = Balance(self.space)(super().prepare(tensors))
@@ -196,18 +172,22 @@ def _balanced(base: type[Editor]) -> type[Editor]:
     return Balanced
 
 
+register_editor: Register[type[Editor]] = Register("editor", _balanced)
+"""Class decorator: ``@register_editor("name")`` makes an editor known to the experiment and on the command line."""
+
+
+def editor_names() -> tuple[str, ...]:
+    """Names of all editors in the order of registration: baselines first."""
+    return tuple(register_editor)
+
+
 def editor_class(name: str) -> type[Editor]:
     """The class registered under a name; ``balanced-`` in front of any puts `Balance` in front of the editor.
 
     Raises:
         ValueError: listing the known names.
     """
-    plain = name.removeprefix(BALANCED)
-    if plain not in _REGISTRY:
-        raise ValueError(
-            f"unknown editor {name!r}: choose from {', '.join(_REGISTRY)}, each also with {BALANCED!r} in front"
-        )
-    return _REGISTRY[plain] if plain == name else _balanced(_REGISTRY[plain])
+    return register_editor[name]
 
 
 def build_editor(name: str, siren: Siren, config: EditorConfig, *, seed: int) -> Editor:

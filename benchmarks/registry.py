@@ -23,16 +23,17 @@ A model of networks of different architectures is ``mixed``: it is built with a 
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace, balance
+
+from .register import BALANCED, Register
 
 __all__ = [
     "BALANCED",
@@ -48,7 +49,6 @@ __all__ = [
     "register",
 ]
 
-BALANCED = "balanced-"
 InvariantUnder = Literal["group", "permutations", "nothing"]
 Sees = Literal["weights", "functions"]
 Task = Literal["any", "generalization", "inr", "ablation"]
@@ -133,38 +133,21 @@ class Model(nn.Module):
         raise NotImplementedError
 
 
-M = TypeVar("M", bound=type[Model])
-_REGISTRY: dict[str, type[Model]] = {}
-
-
-def register(name: str) -> Callable[[M], M]:
-    """Class decorator: make a model known by this name to every experiment and on the command line."""
-
-    def add(cls: M) -> M:
-        if _REGISTRY.setdefault(name, cls) is not cls:
-            raise ValueError(f"a model is registered as {name!r} already: {_REGISTRY[name].__qualname__}")
-        return cls
-
-    return add
-
-
-@functools.cache
-def _balanced(base: type[Model]) -> type[Model]:
-    """The model behind the canonical form of its networks, which takes scalings and sign flips away from it."""
-
-    class Balanced(base):  # type: ignore[valid-type, misc]
-        label = f"balanced {base.label}"
-        invariant_under = "group" if base.invariant_under == "permutations" else base.invariant_under
-
+def _balanced(base: Any) -> Any:
+    class Balanced(base):  # type: ignore[misc]
         def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Any:
             return super().prepare_groups([(balance(tensors, space)[0], space) for tensors, space in groups])
 
     return Balanced
 
 
+register: Register[type[Model]] = Register("model", _balanced)
+"""Class decorator: ``@register("name")`` makes a model known to every experiment and on the command line."""
+
+
 def model_names(task: Task = "generalization") -> tuple[str, ...]:
     """Names of all models for a task, in the order of registration: baselines first."""
-    return tuple(name for name, cls in _REGISTRY.items() if cls.task in ("any", task))
+    return tuple(name for name in register if register[name].task in ("any", task))
 
 
 def model_class(name: str) -> type[Model]:
@@ -173,12 +156,7 @@ def model_class(name: str) -> type[Model]:
     Raises:
         ValueError: listing the known names.
     """
-    plain = name.removeprefix(BALANCED)
-    if plain not in _REGISTRY:
-        raise ValueError(
-            f"unknown model {name!r}: choose from {', '.join(_REGISTRY)}, each also with {BALANCED!r} in front"
-        )
-    return _REGISTRY[plain] if plain == name else _balanced(_REGISTRY[plain])
+    return register[name]
 
 
 def model_options(name: str) -> tuple[str, ...]:
@@ -213,7 +191,7 @@ def build_model(
     if unknown := sorted(set(options) - set(known := model_options(name))):
         raise ValueError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
     if isinstance(networks, MixedInfo) and not cls.mixed:
-        able = ", ".join(known for known, other in _REGISTRY.items() if other.mixed)
+        able = ", ".join(known for known in register if register[known].mixed)
         raise ValueError(f"{name} reads networks of one architecture; for a mixed zoo choose from {able}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from nfn_monomial import shift_phase
-from nfn_monomial.benchmarks import editors
 from nfn_monomial.benchmarks.editors import (
     Editor,
     EditorConfig,
@@ -181,7 +180,7 @@ def test_seed_fixes_the_parameters_and_the_global_generator_is_left_alone() -> N
 
 @pytest.fixture
 def _register(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(editors, "_REGISTRY", dict(editors._REGISTRY))
+    monkeypatch.setattr(register_editor, "classes", dict(register_editor.classes))
     return
 
 

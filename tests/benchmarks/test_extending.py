@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a block registers is gone after its test."""
     monkeypatch.chdir(folder)
-    before = [(known, dict(known)) for known in (registry._REGISTRY, formats._REGISTRY)]
+    before = [(known, dict(known)) for known in (registry.register.classes, formats._REGISTRY)]
     yield
     for known, entries in before:
         known.clear()
