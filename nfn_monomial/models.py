@@ -35,7 +35,7 @@ def equivariant_stack(
 class MonomialNFN(nn.Module):
     """The paper's invariant network (Sec. 5.2, App. D.3): equivariant layers, canonicalise, pool, MLP.
 
-    With its defaults and the Small CNN Zoo's architecture under ReLU it has 0.25M parameters (Table 16); with
+    With its defaults and the Small CNN Zoo's architecture under ReLU it has 0.25M parameters (Table 17); with
     ``hidden=1000`` 1.4M, as the paper's for tanh.
 
     Args:
