@@ -26,7 +26,7 @@ from .inr_data import InrCorpus, InrPart, Siren
 from .inr_input import Classifier, InputConfig
 from .inr_models import inr_info
 from .registry import build_model, model_class, model_options
-from .rows import Rows, TensorRows
+from .rows import TensorRows
 from .runs import Run, RunSettings, RunStore
 from .training import Data, DataSet, Loss, StreamedData, TrainConfig, derive_seed
 
@@ -308,27 +308,8 @@ def subset(part: InrPart, fits: int | None, limit: int | None) -> InrPart:
         if limit > len(index):
             raise ValueError(f"limit is {limit}, but there are {len(index)} networks to train on")
         index = index[:limit]
-    rows = part.rows
-    if len(index) < len(part):
-        rows = TensorRows(rows.read(index)) if isinstance(rows, TensorRows) else _Chosen(rows, index)
+    rows = part.rows.subset(index) if len(index) < len(part) else part.rows
     return InrPart(rows, part.labels[index], part.image[index])
-
-
-class _Chosen(Rows):
-    """Some of other rows, read when they are asked for."""
-
-    def __init__(self, rows: Rows, index: Tensor) -> None:
-        self.rows, self.index = rows, index
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def read(self, index: Tensor) -> dict[str, Tensor]:
-        return self.rows.read(self.index[index])
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return self.rows.shapes
 
 
 def fingerprint(corpus: InrCorpus) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from . import published_cnn, published_dws, published_hub, published_inr, published_park  # noqa: F401  (which register their formats)
-from .checkpoints import require_folder
+from .checkpoints import IN_MEMORY_BYTES, require_folder
 from .formats import FORMATS, CorpusError, Format, Kind, register_format
 from .inr_data import InrCorpus
 from .inr_files import load_inrs
@@ -53,14 +53,18 @@ class SmallCnnZoo(Format):
         keep_duplicate: bool = False,
         final_step: int | None = None,
         limit: int | None = None,
+        in_memory_bytes: int = IN_MEMORY_BYTES,
     ) -> dict[str, Corpus]:
-        """Corpora by activation, by default all that the zoo has; the other options are those of `load_zoo`."""
+        """Corpora by activation, by default all that the zoo has; the other options are those of `load_zoo`.
+
+        ``in_memory_bytes``: of all activations together; each may take an equal share.
+        """
         folder = Path(path)
         check_folder(folder)
         names = activations or sorted(set(read_metrics(folder / "metrics.csv.gz").activation.tolist()))
         options: dict[str, Any] = {
             "split_file": split_file, "split_order": split_order, "keep_duplicate": keep_duplicate,
-            "final_step": final_step, "limit": limit,
+            "final_step": final_step, "limit": limit, "in_memory_bytes": in_memory_bytes // max(1, len(names)),
         }  # fmt: skip
         return {name: corpus_of(load_zoo(folder, name, **options)) for name in names}
 

@@ -33,10 +33,20 @@ from nfn_monomial import __version__
 
 from . import graph_models, invariant_models, models  # noqa: F401  (which register their models)
 from .experiment import Job, Progress, Test, Trial, sweep
-from .predict_data import Corpus, Parts, accuracies, augment, fingerprint, groups_of, test_sets
+from .predict_data import (
+    Corpus,
+    Parts,
+    accuracies,
+    augment,
+    fingerprint,
+    groups_of,
+    looked_at,
+    prepared,
+    test_sets,
+)
 from .registry import BALANCED, MixedInfo, NetworkInfo, build_model, model_class, model_names
 from .runs import Run, RunSettings, RunStore
-from .training import Data, Loss, TrainConfig, derive_seed
+from .training import Loss, TrainConfig, derive_seed
 
 __all__ = [
     "DEMO_MODELS",
@@ -231,15 +241,12 @@ def _trial(settings: RunSettings, corpus: Corpus) -> Trial:
     seed, options = settings.seed, settings.options
     model = build_model(settings.model, corpus.info, seed=derive_seed(seed, "model"))
 
-    def prepared(parts: Parts) -> Data:
-        return Data(model.prepare_groups(groups_of(parts)), accuracies(parts))
-
     def tests() -> Iterator[Test]:
         for test in test_sets(corpus, options["scales"], options["widen"], seed):
-            yield Test(test.name, prepared(test.parts), test.scale)
+            yield Test(test.name, prepared(test.parts, model), test.scale)
 
     # Inputs are standardised by the networks as they are: scales of 1e6 among the copies would squash all others to 0.
-    model.fit_inputs(prepared(corpus.train).inputs)
+    model.fit_inputs(model.prepare_groups(groups_of(looked_at(corpus.train))))
     train, val = corpus.train, corpus.val
     if settings.train_set != "original":
         ranges = options["scales"] if options["augment_scale"] is None else [options["augment_scale"]]
@@ -248,7 +255,8 @@ def _trial(settings: RunSettings, corpus: Corpus) -> Trial:
         val = augment(val, ranges, derive_seed(seed, "augment val"))
     if settings.train_set == "moved":
         train, val = _copies(train), _copies(val)
-    return Trial(model, prepared(train), prepared(val), tests, LOSSES[settings.loss], scores, select="tau")
+    data = {"train": prepared(train, model), "val": prepared(val, model)}
+    return Trial(model, **data, tests=tests, loss=LOSSES[settings.loss], metrics=scores, select="tau")
 
 
 def _copies(augmented: Parts) -> Parts:

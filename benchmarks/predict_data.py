@@ -2,6 +2,10 @@
 
 Networks moved by random elements of their symmetry group, and widened ones (`widen`), compute the same functions as
 before, so their accuracies stay as they are.
+
+Networks of one architecture may stay where they are (`Part.streamed`): then what they are turned into is made, and
+prepared for models, batch by batch, and no function here holds more than a block of them. Corpora of many
+architectures are in memory.
 """
 
 from __future__ import annotations
@@ -19,10 +23,12 @@ from torch import Tensor
 
 from nfn_monomial import WeightSpace
 
-from .registry import MixedInfo, NetworkGroup, NetworkInfo
+from .checkpoints import IN_MEMORY_BYTES
+from .moved_rows import MovedRows, WidenedRows, draw_elements, draw_wider, elements_of, joined
+from .registry import MixedInfo, Model, NetworkGroup, NetworkInfo
+from .rows import ConcatRows, Rows, TensorRows
 from .runs import WIDENED
-from .training import derive_seed
-from .widen import widen
+from .training import Data, DataSet, StreamedData, derive_seed
 from .zoo_format import Networks, Zoo
 from .zoo_layout import ZooError, cnn_geometry
 from .zoo_make import CONFIG_FILE
@@ -39,6 +45,8 @@ __all__ = [
     "corpus_of",
     "fingerprint",
     "groups_of",
+    "looked_at",
+    "prepared",
     "stated",
     "test_sets",
     "transform",
@@ -47,6 +55,8 @@ __all__ = [
 
 IMAGE_SIZES = {"digits": 8, "mnist5k": 28}
 PUBLISHED_SIZE = 32  # pixels a side of the images of the published zoos, on which convolutions have no padding
+BLOCK_BYTES = 2**26  # of networks that are read at once for the fingerprint
+LOOKED_AT = 10_000  # training networks that input statistics are taken of, at most
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,11 @@ class Part:
 
     def __len__(self) -> int:
         return len(self.networks)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the networks are not in memory, but read when they are asked for."""
+        return not isinstance(self.networks.rows, TensorRows)
 
 
 Parts = tuple[Part, ...]
@@ -126,7 +141,7 @@ def _info(zoo: Zoo) -> NetworkInfo:
     """Convolutions, global pooling, dense layers; the activation's symmetry."""
     geometry = cnn_geometry(zoo.layout)
     count = len(geometry.kernel_sizes)
-    bias = [f"bias.{i}" in zoo.train.tensors for i in range(count + len(geometry.head))]
+    bias = [f"bias.{i}" in zoo.train.rows.shapes for i in range(count + len(geometry.head))]
     space = WeightSpace.cnn(
         geometry.channels, geometry.kernel_sizes, zoo.activation, head=geometry.head, bias=bias
     )  # fmt: skip
@@ -161,8 +176,36 @@ def stated(folder: Path) -> dict[str, Any]:
 
 
 def groups_of(parts: Parts) -> list[NetworkGroup]:
-    """What `Model.prepare_groups` takes."""
+    """What `Model.prepare_groups` takes: all networks, read into memory."""
     return [(_with_channel(part.networks.tensors), part.info.space) for part in parts]
+
+
+def prepared(parts: Parts, model: Model) -> DataSet:
+    """The networks as inputs of a model, with their accuracies; read and prepared batch by batch if they are streamed.
+
+    Models whose `Model.prepare` treats each network alone get the same inputs in both cases, bit by bit but for what
+    is iterated until a whole batch converges (`balance`), which is equal to rounding.
+    """
+    if len(parts) != 1 or not parts[0].streamed:
+        return Data(model.prepare_groups(groups_of(parts)), accuracies(parts))
+    networks, space = parts[0].networks, parts[0].info.space
+    return StreamedData(
+        networks.rows, lambda tensors: model.prepare_groups([(_with_channel(tensors), space)]), networks.accuracy
+    )
+
+
+def looked_at(parts: Parts) -> Parts:
+    """Networks to take input statistics of: all, or of many some from all over, 10,000 and 2 GiB at most."""
+    count, size = sum(map(len, parts)), sum(part.networks.rows.nbytes for part in parts)
+    share = min(1.0, LOOKED_AT / count, IN_MEMORY_BYTES / size)
+    if share == 1:
+        return parts
+
+    def some(part: Part) -> Part:
+        n = max(1, int(share * len(part)))
+        return replace(part, networks=part.networks.subset(torch.arange(n) * len(part) // n))
+
+    return tuple(map(some, parts))
 
 
 def accuracies(parts: Parts) -> Tensor:
@@ -176,9 +219,14 @@ def transform(parts: Parts, scale: float, seed: int) -> Parts:
 
 
 def _moved(part: Part, group: WeightSpace, scale: float, seed: int) -> Part:
-    generator = torch.Generator().manual_seed(seed)
-    element = group.sample(len(part), scale_range=(1.0, scale), generator=generator)
-    return replace(part, networks=Networks(element.act(part.networks.tensors), part.networks.accuracy))
+    networks = part.networks
+    rows = MovedRows(networks.rows, draw_elements(group, len(part), scale, seed))
+    return replace(part, networks=Networks(_placed(networks.rows, rows), networks.accuracy))
+
+
+def _placed(origin: Rows, rows: Rows) -> Rows:
+    """Rows made of others: in memory if those are."""
+    return TensorRows(rows.read_all()) if isinstance(origin, TensorRows) else rows
 
 
 def widened(parts: Parts, factor: float, seed: int) -> Parts:
@@ -188,13 +236,11 @@ def widened(parts: Parts, factor: float, seed: int) -> Parts:
     """
     wide = []
     for i, part in enumerate(parts):
-        generator = torch.Generator().manual_seed(derive_seed(seed, i, "widen"))
-        tensors, space = widen(
-            _with_channel(part.networks.tensors), part.info.space, factor=factor, generator=generator
-        )
-        networks = Networks({name: t.squeeze(1) for name, t in tensors.items()}, part.networks.accuracy)
-        larger = Part(networks, replace(part.info, space=space))
-        wide.append(_moved(larger, space.restricted("permutation"), 1.0, derive_seed(seed, i, "permute")))
+        networks, space = part.networks, part.info.space
+        drawn = draw_wider(networks.rows, space, factor, derive_seed(seed, i, "widen"))
+        rows = _placed(networks.rows, WidenedRows(networks.rows, drawn))
+        larger = Part(Networks(rows, networks.accuracy), replace(part.info, space=drawn.wider))
+        wide.append(_moved(larger, drawn.wider.restricted("permutation"), 1.0, derive_seed(seed, i, "permute")))
     return tuple(wide)
 
 
@@ -221,18 +267,16 @@ def augment(parts: Parts, scales: Sequence[float], seed: int) -> Parts:
     generator = torch.Generator().manual_seed(derive_seed(seed, "ranges"))
     twice = []
     for i, part in enumerate(parts):
-        n = len(part)
-        choice = torch.randint(len(scales), (n,), generator=generator)
-        tensors = {name: torch.cat([t, t]) for name, t in part.networks.tensors.items()}
-        for j, scale in enumerate(scales):
-            rows = (choice == j).nonzero().flatten()
-            if len(rows):
-                chosen = replace(part, networks=part.networks.subset(rows))
-                moved = _moved(chosen, part.info.space, scale, derive_seed(seed, i, scale))
-                for name, t in moved.networks.tensors.items():
-                    tensors[name][n + rows] = t
-        accuracy = torch.cat([part.networks.accuracy, part.networks.accuracy])
-        twice.append(replace(part, networks=Networks(tensors, accuracy)))
+        choice = torch.randint(len(scales), (len(part),), generator=generator)
+        counts = choice.bincount(minlength=len(scales)).tolist()
+        drawn = [
+            draw_elements(part.info.space, count, scale, derive_seed(seed, i, scale))
+            for scale, count in zip(scales, counts, strict=True)
+        ]
+        element = elements_of(joined(drawn), choice.argsort(stable=True).argsort())
+        rows, accuracy = part.networks.rows, part.networks.accuracy
+        both = _placed(rows, ConcatRows([rows, MovedRows(rows, element)]))
+        twice.append(replace(part, networks=Networks(both, torch.cat([accuracy, accuracy]))))
     return tuple(twice)
 
 
@@ -242,10 +286,13 @@ def fingerprint(corpus: Corpus) -> str:
     for parts in (corpus.train, corpus.val, corpus.test):
         for part in parts:
             digest.update(part.info.activation.encode())
-            tensors = {**part.networks.tensors, "accuracy": part.networks.accuracy}
-            for name, tensor in sorted(tensors.items()):
-                digest.update(f"{name}{tuple(tensor.shape)}".encode())
-                digest.update(tensor.contiguous().numpy().data)
+            rows = part.networks.rows
+            block = max(1, BLOCK_BYTES * len(rows) // max(1, rows.nbytes))
+            for index in torch.arange(len(rows)).split(block):
+                tensors = {**rows.read(index), "accuracy": part.networks.accuracy[index]}
+                for name, tensor in sorted(tensors.items()):
+                    digest.update(f"{name}{tuple(tensor.shape)}".encode())
+                    digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()[:16]
 
 

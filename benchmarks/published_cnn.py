@@ -19,18 +19,21 @@ from torch import Tensor, nn
 from nfn_monomial import Symmetry, symmetry_of
 
 from .checkpoints import (
+    IN_MEMORY_BYTES,
+    FileRows,
     Shape,
+    counter,
     layers_of,
     parameters_of,
     read_mapping,
     require_folder,
     shape_of,
     silent,
-    stack_files,
 )
 from .formats import CorpusError, Format, OnProgress, register_format
 from .predict_data import Corpus, Part
 from .registry import NetworkInfo
+from .rows import Rows
 from .zoo_format import Networks
 
 __all__ = ["MODULES", "ModelZoos", "share", "split", "stack_parts"]
@@ -71,19 +74,29 @@ def split(count: int, seed: int, where: object, limit: int | None = None) -> dic
 def stack_parts(
     files: Mapping[str, Mapping[str, Sequence[tuple[Path, float]]]],
     read: Callable[[Path], dict[str, Tensor]],
+    in_memory_bytes: int,
     on_progress: OnProgress,
 ) -> dict[str, dict[str, Networks]]:
-    """Networks in memory: activation -> part -> files with accuracies, read by `stack_files`, all of one shape."""
-    rows = stack_files([f for parts in files.values() for pairs in parts.values() for f, _ in pairs], read, on_progress)
-    loaded: dict[str, dict[str, Networks]] = {}
-    start = 0
-    for activation, parts in files.items():
-        loaded[activation] = {}
-        for part, pairs in parts.items():
-            own, start = slice(start, start + len(pairs)), start + len(pairs)
-            tensors = {name: t[own] for name, t in rows.items()}
-            loaded[activation][part] = Networks(tensors, torch.tensor([accuracy for _, accuracy in pairs]))
-    return loaded
+    """Networks of one shape: activation -> part -> files with accuracies, as `FileRows`, in memory if they fit.
+
+    All files are read, and so checked, in either case.
+    """
+    pairs = [found for parts in files.values() for found in parts.values()]
+    like = pairs[0][0][0]
+    rows = [FileRows([path for path, _ in found], read, like) for found in pairs]
+    step = counter(sum(map(len, rows)), on_progress)
+    if sum(r.nbytes for r in rows) <= in_memory_bytes:
+        held: list[Rows] = [r.load(step) for r in rows]
+    else:
+        held = list(rows)
+        for r in rows:
+            for index in torch.arange(len(r)).split(1):
+                r.read(index)
+                step()
+    networks = (
+        Networks(r, torch.tensor([accuracy for _, accuracy in found])) for r, found in zip(held, pairs, strict=True)
+    )
+    return {activation: {part: next(networks) for part in parts} for activation, parts in files.items()}
 
 
 def share(value: Any, where: object, name: str) -> float:
@@ -156,6 +169,7 @@ class ModelZoos(Format):
         target: Literal["test_acc", "val_acc"] = "test_acc",
         seed: int = 0,
         limit: int | None = None,
+        in_memory_bytes: int = IN_MEMORY_BYTES,
         on_progress: OnProgress = silent,
     ) -> dict[str, Corpus]:
         """Load a zoo, by activation; 70, 15 and 15 percent of the models for training, validation and testing.
@@ -169,6 +183,7 @@ class ModelZoos(Format):
             target: what to predict.
             seed: of the split.
             limit: train on that many models of each activation.
+            in_memory_bytes: larger sets stay in their files, which are read again for each batch.
             on_progress: called while files are read.
 
         Raises:
@@ -216,7 +231,7 @@ class ModelZoos(Format):
             }
             for name, parts in chosen.items()
         }
-        loaded = stack_parts(files, read, on_progress)
+        loaded = stack_parts(files, read, in_memory_bytes, on_progress)
         pools = poolings.pop() if len(poolings) == 1 else None
         corpora = {}
         for name, parts in chosen.items():
@@ -274,7 +289,7 @@ def _some(numbers: Sequence[int] | set[int] | Mapping[int, Any]) -> str:
 
 
 def _info(networks: Networks, activation: str, pools: Poolings) -> NetworkInfo:
-    shape = shape_of({name: t.shape[1:] for name, t in networks.tensors.items()})
+    shape = shape_of(networks.rows.shapes)
     keeps = [
         symmetry_of(MODULES[activation])
         & (Symmetry.SCALE if kernel and (pools is None or pools[i]) else Symmetry.MONOMIAL)

@@ -15,6 +15,7 @@ from nfn_monomial import symmetry_of
 from nfn_monomial.adapters.matching import match_names
 
 from .checkpoints import (
+    IN_MEMORY_BYTES,
     layers_of,
     parameters_of,
     read_safetensors,
@@ -68,6 +69,7 @@ class HubFolder(Format):
         targets: str | Path | None = None,
         seed: int = 0,
         limit: int | None = None,
+        in_memory_bytes: int = IN_MEMORY_BYTES,
         on_progress: OnProgress = silent,
     ) -> dict[str, Corpus]:
         """Load all snapshots, by activation; 70, 15 and 15 percent for training, validation and testing.
@@ -81,6 +83,7 @@ class HubFolder(Format):
                 snapshot's ``results.json``, ``metrics.json`` or the file's metadata.
             seed: of the split.
             limit: take that many training networks of each activation.
+            in_memory_bytes: larger sets stay in their files, which are read again for each batch.
             on_progress: called while files are read.
 
         Raises:
@@ -105,8 +108,8 @@ class HubFolder(Format):
             for name, parts in chosen.items()
         }
         corpora = {}
-        for name, networks in stack_parts(files, _read, on_progress).items():
-            shape = shape_of({key: t.shape[1:] for key, t in networks["train"].tensors.items()})
+        for name, networks in stack_parts(files, _read, in_memory_bytes, on_progress).items():
+            shape = shape_of(networks["train"].rows.shapes)
             info = NetworkInfo(shape.space(name), name)
             source = {
                 "format": "hub", "path": str(folder), "split": f"70/15/15 percent of snapshots, seed {seed}",

@@ -110,7 +110,7 @@ class Model(nn.Module):
     train_with: ClassVar[Mapping[str, Any]] = {}  # `training` is torch's
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> Any:
-        """Everything without learned parameters, for a whole data set at once.
+        """Everything without learned parameters: for a data set in memory at once, otherwise batch by batch.
 
         Args:
             tensors: parameter name -> ``(N, 1, *shape)``.

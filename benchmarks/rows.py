@@ -6,12 +6,12 @@ An experiment asks for the networks of one minibatch at a time, so that a set ma
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["Rows", "TensorRows"]
+__all__ = ["ChosenRows", "ConcatRows", "Rows", "TensorRows"]
 
 
 class Rows(ABC):
@@ -35,6 +35,10 @@ class Rows(ABC):
     def read_all(self) -> dict[str, Tensor]:
         """All networks at once."""
         return self.read(torch.arange(len(self)))
+
+    def subset(self, index: Tensor | slice) -> Rows:
+        """The networks with these numbers, in this order; read when they are asked for, unless they are in memory."""
+        return ChosenRows(self, index)
 
     @property
     def nbytes(self) -> int:
@@ -60,6 +64,57 @@ class TensorRows(Rows):
     def read_all(self) -> dict[str, Tensor]:
         return self.tensors
 
+    def subset(self, index: Tensor | slice) -> TensorRows:
+        return TensorRows({name: t[index] for name, t in self.tensors.items()})
+
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(t.shape[1:]) for name, t in self.tensors.items()}
+
+
+class ChosenRows(Rows):
+    """Some of other rows, read when they are asked for."""
+
+    def __init__(self, rows: Rows, index: Tensor | slice) -> None:
+        self.rows, self.index = rows, torch.arange(len(rows))[index]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def read(self, index: Tensor) -> dict[str, Tensor]:
+        return self.rows.read(self.index[index])
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return self.rows.shapes
+
+
+class ConcatRows(Rows):
+    """Rows one after another, all of the same shapes.
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+
+    def __init__(self, parts: Sequence[Rows]) -> None:
+        for part in parts:
+            if part.shapes != parts[0].shapes:
+                raise ValueError(f"networks of different shapes cannot be joined: {parts[0].shapes} and {part.shapes}")
+        self.parts = tuple(parts)
+        self.ends = torch.tensor([len(part) for part in parts]).cumsum(0)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def read(self, index: Tensor) -> dict[str, Tensor]:
+        owner = torch.searchsorted(self.ends, index, right=True)
+        places = [(owner == k).nonzero().flatten() for k in range(len(self.parts))]
+        starts = (self.ends - torch.tensor([len(part) for part in self.parts])).tolist()
+        asked = [ask for ask in zip(self.parts, places, starts, strict=True) if len(ask[1]) or not len(index)]
+        found = [part.read(index[place] - start) for part, place, start in asked]
+        back = torch.cat(places).argsort()
+        return {name: torch.cat([tensors[name] for tensors in found])[back] for name in self.shapes}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return self.parts[0].shapes

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from nfn_monomial import Axis, WeightSpace
 
-__all__ = ["widen"]
+__all__ = ["Widening", "draw_widening", "widen"]
 
 LEAST = 0.1  # of a copy's part before parts are divided by their sum: no copy is left with next to nothing
 
@@ -51,23 +52,71 @@ def widen(
             features are no networks), ``factor`` is below 1, or ``extra`` is negative or names no hidden node.
     """
     sizes = space.node_sizes(space.pack(tensors))
-    wide = sizes | _widths(space, sizes, extra, factor)
     first = next(iter(tensors.values()))
-    copies = {node: _draw(first, sizes[node], wide[node], generator) for node in sizes if wide[node] != sizes[node]}
-    out: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        axes = space.axes[name]
-        x = tensor.reshape(*tensor.shape[:2], *(a if isinstance(a, int) else sizes[a.node] for a in axes))
-        for dim, axis in enumerate(axes, start=2):
-            if isinstance(axis, Axis) and axis.node in copies:
-                shape = [-1 if i in (0, dim) else 1 for i in range(x.ndim)]
-                shape[0] = len(x)
-                source, share = (t.view(shape) for t in copies[axis.node])
-                x = torch.take_along_dim(x, source, dim)
-                x = x * share.to(x.dtype) if axis.charge < 0 else x
-        out[name] = x.reshape(*tensor.shape[:2], *space.shape_of(name, wide))
-    nodes = {name: (node.symmetry, wide.get(name)) for name, node in space.nodes.items()}
-    return out, WeightSpace(nodes, space.parameters)
+    drawn = draw_widening(
+        space, sizes, len(first), extra=extra, factor=factor, generator=generator, device=first.device
+    )  # fmt: skip
+    return drawn.apply(tensors), drawn.wider
+
+
+@dataclass(frozen=True)
+class Widening:
+    """What `widen` does to each of B networks, drawn beforehand: for all of them, or any some at a time.
+
+    Attributes:
+        space: of the networks.
+        sizes: node -> neurons before.
+        wide: node -> neurons afterwards.
+        copies: node that changes -> whom each of its wide neurons copies, and its share of the outgoing weights, both
+            ``(B, wide)``.
+    """
+
+    space: WeightSpace
+    sizes: Mapping[str, int]
+    wide: Mapping[str, int]
+    copies: Mapping[str, tuple[Tensor, Tensor]]
+
+    def __getitem__(self, index: Tensor) -> Widening:
+        """That of the networks with these numbers, in this order."""
+        return replace(self, copies={node: (a[index], b[index]) for node, (a, b) in self.copies.items()})
+
+    @property
+    def wider(self) -> WeightSpace:
+        """The weight space of the wider networks: the same parameters and symmetries, the new sizes."""
+        nodes = {name: (node.symmetry, self.wide.get(name)) for name, node in self.space.nodes.items()}
+        return WeightSpace(nodes, self.space.parameters)
+
+    def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The networks, wider: parameter -> ``(B, C, *shape)``, before and after."""
+        out: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            axes = self.space.axes[name]
+            x = tensor.reshape(*tensor.shape[:2], *(a if isinstance(a, int) else self.sizes[a.node] for a in axes))
+            for dim, axis in enumerate(axes, start=2):
+                if isinstance(axis, Axis) and axis.node in self.copies:
+                    shape = [-1 if i in (0, dim) else 1 for i in range(x.ndim)]
+                    shape[0] = len(x)
+                    source, share = (t.view(shape) for t in self.copies[axis.node])
+                    x = torch.take_along_dim(x, source, dim)
+                    x = x * share.to(x.dtype) if axis.charge < 0 else x
+            out[name] = x.reshape(*tensor.shape[:2], *self.space.shape_of(name, self.wide))
+        return out
+
+
+def draw_widening(
+    space: WeightSpace,
+    sizes: Mapping[str, int],
+    count: int,
+    *,
+    extra: int | Mapping[str, int] = 0,
+    factor: float = 1.0,
+    generator: torch.Generator | None = None,
+    device: torch.device | None = None,
+) -> Widening:
+    """Draw how ``count`` networks, whose nodes have ``sizes`` neurons, are widened; otherwise as `widen`."""
+    wide = {**sizes, **_widths(space, sizes, extra, factor)}
+    changed = [node for node in sizes if wide[node] != sizes[node]]
+    return Widening(space, sizes, wide, {n: _draw(count, sizes[n], wide[n], generator, device) for n in changed})
 
 
 def _widths(
@@ -93,9 +142,10 @@ def _widths(
     return {node: math.ceil(factor * sizes[node]) + more.get(node, 0) for node in hidden}
 
 
-def _draw(like: Tensor, size: int, wide: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+def _draw(
+    batch: int, size: int, wide: int, generator: torch.Generator | None, device: torch.device | None
+) -> tuple[Tensor, Tensor]:
     """Whom each wide neuron copies, and its share of the outgoing weights; both ``(B, wide)``."""
-    batch, device = len(like), like.device
     copied = torch.randint(size, (batch, wide - size), generator=generator, device=device)
     source = torch.cat([torch.arange(size, device=device).expand(batch, size), copied], 1)
     part = LEAST + torch.rand(batch, wide, generator=generator, device=device, dtype=torch.float64)

@@ -7,14 +7,15 @@ A zoo is a folder of three files:
 - ``layout.csv``: ``varname, shape, start_idx, end_idx``, the columns of each variable. Kernels are stored as
   ``(*kernel, in, out)`` and dense kernels as ``(in, out)``, in TensorFlow's order of axes.
 
-The published sets hold about 270,000 rows (5 GB): weights are memory-mapped and only the rows asked for are loaded.
+The published sets hold about 270,000 rows (5 GB): weights are memory-mapped and only the rows asked for are loaded, or,
+if these are too many for memory, only those of a batch at a time.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -23,6 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .checkpoints import IN_MEMORY_BYTES
+from .rows import Rows, TensorRows
 from .zoo_files import (
     INCOMPLETE,
     METRIC_COLUMNS,
@@ -41,6 +44,7 @@ from .zoo_layout import Layout, ZooError, cnn_geometry, parse_layout, unflatten
 
 __all__ = [
     "METRIC_COLUMNS",
+    "MappedRows",
     "Networks",
     "SplitOrder",
     "Zoo",
@@ -54,16 +58,29 @@ __all__ = [
 SplitOrder = Literal["activation-then-split", "split-then-activation"]
 
 
-@dataclass(frozen=True)
 class Networks:
-    """Trained networks of one architecture, stacked, in torch's order of axes.
+    """Trained networks of one architecture and their accuracies.
 
-    ``tensors``: ``weight.0`` ``(N, out, in, *kernel)``, ``bias.0`` ``(N, out)``, ... in order of execution, dense
-    layers as ``(N, out, in)``; float32. ``accuracy``: float32 ``(N,)``, the test accuracy in [0, 1].
+    Args:
+        tensors: ``weight.0`` ``(N, out, in, *kernel)``, ``bias.0`` ``(N, out)``, ... in order of execution and in
+            torch's order of axes, dense layers as ``(N, out, in)``; float32. Or rows of such networks, which may lie
+            anywhere.
+        accuracy: float32 ``(N,)``, the test accuracy in [0, 1].
+
+    Raises:
+        ValueError: if there are not as many accuracies as networks.
     """
 
-    tensors: dict[str, Tensor]
-    accuracy: Tensor
+    def __init__(self, tensors: Mapping[str, Tensor] | Rows, accuracy: Tensor) -> None:
+        self.rows = tensors if isinstance(tensors, Rows) else TensorRows(tensors)
+        self.accuracy = accuracy
+        if len(self.rows) != len(accuracy):
+            raise ValueError(f"{len(self.rows)} networks and {len(accuracy)} accuracies: each network needs one")
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All networks at once; read now, if they are not in memory."""
+        return self.rows.read_all()
 
     def __len__(self) -> int:
         return len(self.accuracy)
@@ -72,7 +89,7 @@ class Networks:
         """The networks with these numbers, in this order."""
         if not isinstance(index, slice):
             index = torch.as_tensor(index)
-        return Networks({name: value[index] for name, value in self.tensors.items()}, self.accuracy[index])
+        return Networks(self.rows.subset(index), self.accuracy[index])
 
 
 @dataclass(frozen=True)
@@ -96,6 +113,7 @@ def load_zoo(
     keep_duplicate: bool = False,
     final_step: int | None = None,
     limit: int | None = None,
+    in_memory_bytes: int = IN_MEMORY_BYTES,
 ) -> Zoo:
     """Load the final checkpoints of one activation from a zoo folder, published or made here.
 
@@ -107,6 +125,9 @@ def load_zoo(
 
     nfn's split files begin with a stray ``0``, so that row 0 occurs twice. The stray one is dropped unless
     ``keep_duplicate``, which reproduces the splits of nfn to the row. ``limit`` keeps that many training networks.
+
+    Networks that take more than ``in_memory_bytes`` stay in the file: weights are read, and checked, when they are
+    asked for.
     """
     if split_order not in get_args(SplitOrder):
         raise ValueError(f"unknown split_order {split_order!r}: choose one of {', '.join(get_args(SplitOrder))}")
@@ -140,7 +161,10 @@ def load_zoo(
             f"checkpoints ({'largest step of each network' if final_step is None else f'step {final_step}'}) of which "
             f"{int(of_activation[final].sum())} have the activation {activation!r}; use a larger zoo, or other filters"
         )
-    networks = {name: _load_rows(weights, rows, metrics, layout, folder) for name, rows in parts.items()}
+    found: dict[str, Rows] = {n: MappedRows(weights, rows, layout, folder / "weights.npy") for n, rows in parts.items()}
+    if sum(rows.nbytes for rows in found.values()) <= in_memory_bytes:
+        found = {name: TensorRows(rows.read_all()) for name, rows in found.items()}
+    networks = {name: Networks(found[name], torch.from_numpy(metrics.accuracy[parts[name]])) for name in parts}
     info: dict[str, object] = {
         "path": str(folder),
         "rows": len(weights),
@@ -200,14 +224,40 @@ def _split(rows: Ints) -> dict[str, Ints]:
     return {"train": rows[first[:cut]], "val": rows[first[cut:]], "test": rows[half:]}
 
 
-def _load_rows(weights: Floats, rows: Ints, metrics: Metrics, layout: Layout, folder: Path) -> Networks:
-    by_place = np.argsort(rows, kind="stable")
-    values = np.empty((len(rows), weights.shape[1]), dtype=np.float32)
-    values[by_place] = weights[rows[by_place]]  # read in the order of the file: one pass over it
-    finite = np.isfinite(values).all(axis=1)
-    if not finite.all():
-        raise ZooError(
-            f"{folder / 'weights.npy'}: NaN or infinite weights in {some(sorted(rows[~finite].tolist()), 'row')} "
-            f"({int((~finite).sum())} of the {len(rows)} networks asked for): drop these rows, or make the zoo again"
-        )
-    return Networks(unflatten(torch.from_numpy(values), layout), torch.from_numpy(metrics.accuracy[rows]))
+class MappedRows(Rows):
+    """Networks in a memory-mapped ``weights.npy``; only the rows that are asked for are read.
+
+    Args:
+        weights: ``(rows, columns)``.
+        rows: numbers of the N networks' rows.
+        layout: of the columns.
+        path: of the file, for messages.
+
+    Raises:
+        ZooError: in `read`, if weights are NaN or infinite.
+    """
+
+    def __init__(self, weights: Floats, rows: Ints, layout: Layout, path: Path) -> None:
+        self.weights, self.rows, self.layout, self.path = weights, rows, layout, path
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, index: Tensor) -> dict[str, Tensor]:
+        rows = self.rows[index.numpy()]
+        by_place = np.argsort(rows, kind="stable")
+        values = np.empty((len(rows), self.weights.shape[1]), dtype=np.float32)
+        values[by_place] = self.weights[rows[by_place]]  # read in the order of the file: one pass over it
+        finite = np.isfinite(values).all(axis=1)
+        if not finite.all():
+            raise ZooError(
+                f"{self.path}: NaN or infinite weights in {some(sorted(rows[~finite].tolist()), 'row')} "
+                f"({int((~finite).sum())} of the {len(rows)} networks asked for): drop these rows, or make the zoo "
+                "again"
+            )
+        return unflatten(torch.from_numpy(values), self.layout)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        one = unflatten(torch.empty(1, self.weights.shape[1]), self.layout)
+        return {name: tuple(t.shape[1:]) for name, t in one.items()}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from on_disk import OnDisk
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
@@ -30,7 +31,7 @@ from nfn_monomial.benchmarks.inr_input import Classifier, InputConfig, Warp
 from nfn_monomial.benchmarks.inr_make import InrConfig, make_inrs
 from nfn_monomial.benchmarks.inr_models import SineNetwork, inr_info
 from nfn_monomial.benchmarks.registry import build_model
-from nfn_monomial.benchmarks.rows import Rows, TensorRows
+from nfn_monomial.benchmarks.rows import TensorRows
 from nfn_monomial.benchmarks.runs import Run, RunStore
 from nfn_monomial.benchmarks.training import TrainConfig
 from nfn_monomial.benchmarks.zoo_make import ZooConfig, make_zoo
@@ -58,24 +59,6 @@ def done(config: ClassifyConfig, corpus: InrCorpus) -> list[Run]:
 
 def accuracy(run: Run) -> dict[str, float]:
     return {test.name: test.metrics["accuracy"] for test in run.tests}
-
-
-class OnDisk(Rows):
-    """Rows that are read when asked for; counts the largest request."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows, self.most = rows, 0
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def read(self, index: Tensor) -> dict[str, Tensor]:
-        self.most = max(self.most, len(index))
-        return self.rows.read(index)
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return self.rows.shapes
 
 
 def test_learns_what_the_function_tells_and_nothing_else() -> None:

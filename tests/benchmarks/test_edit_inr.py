@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from on_disk import OnDisk
 from PIL import Image, ImageEnhance
-from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from nfn_monomial.benchmarks import cli, cli_edit
@@ -21,7 +21,7 @@ from nfn_monomial.benchmarks.editors import EditorConfig
 from nfn_monomial.benchmarks.experiment import Progress
 from nfn_monomial.benchmarks.inr_data import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.inr_make import InrConfig, make_inrs
-from nfn_monomial.benchmarks.rows import Rows, TensorRows
+from nfn_monomial.benchmarks.rows import TensorRows
 from nfn_monomial.benchmarks.runs import RunStore
 from nfn_monomial.benchmarks.training import TrainConfig
 from nfn_monomial.benchmarks.zoo_make import ZooConfig, make_zoo
@@ -31,24 +31,6 @@ TINY = EditorConfig(inputs="canonical", fourier=8, fourier_scale=0.3, width=8, m
 CONFIG = EditConfig(
     models=("np", "message-passing"), shown=2, editor=TINY, training=TrainConfig(epochs=2, batch_size=16)
 )
-
-
-class OnDisk(Rows):
-    """Rows that cannot be had but batch by batch."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows, self.most = rows, 0
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def read(self, index: Tensor) -> dict[str, Tensor]:
-        self.most = max(self.most, len(index))
-        return self.rows.read(index)
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return self.rows.shapes
 
 
 def corpus(siren: Siren = SIREN, train: int = 48, others: int = 16) -> InrCorpus:
