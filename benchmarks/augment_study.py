@@ -136,7 +136,7 @@ def augment_study(
     Raises:
         ValueError: as `predict_generalization`.
     """
-    require_readable(corpora, config.models)
+    require_readable(corpora, tuple(dict.fromkeys((*config.models, *config.curve_models))))
     jobs = {job.settings.name: job for plan in config.plans() for job in plan.plan(corpora)}
     runs = sweep(list(jobs.values()), store, on_progress)
     return runs, _by_range(runs) if config.per_scale else runs

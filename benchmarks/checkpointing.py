@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from lightning_fabric.utilities import rank_zero_only
 
-__all__ = ["Checkpoint", "write_atomically"]
+__all__ = ["Checkpoint", "results_folder", "write_atomically"]
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,19 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def results_folder(path: str | Path) -> Path:
+    """The path of a folder for results, which need not be there yet.
+
+    Raises:
+        ValueError: if it, or what it should be in, is a file.
+    """
+    folder = Path(path)
+    there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+    if there.exists() and not there.is_dir():
+        raise ValueError(f"{there} is a file: give a folder for the results")
+    return folder
 
 
 def _partial(path: Path) -> Path:

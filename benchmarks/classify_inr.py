@@ -25,7 +25,7 @@ from .experiment import Job, Progress, Test, Trial, sweep
 from .inr_data import InrCorpus, InrPart, Siren
 from .inr_input import Classifier, InputConfig
 from .inr_models import inr_info
-from .registry import build_model, model_class, model_options
+from .registry import build_model, model_class, model_options, require_task
 from .rows import TensorRows
 from .runs import Run, RunSettings, RunStore
 from .training import Data, DataSet, Loss, StreamedData, TrainConfig, derive_seed
@@ -103,8 +103,7 @@ class ClassifyConfig:
     training: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        for name in self.models:
-            model_class(name)
+        require_task(self.models, "inr")
         for name in ("models", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
@@ -27,6 +27,7 @@ __all__ = ["classify_table", "draw_confusion", "draw_learning", "write_classify_
 
 TESTS = ("original", "moved", "shifted", "train")
 LONG = ("sees", "loss", "peak MiB", "seeds")  # columns that a terminal has no room for
+PREPARED = ("absorb_omega", "canonical_phase", "normalize")  # fields of InputConfig
 WIDE = 4  # panels side by side
 
 
@@ -50,6 +51,7 @@ def classify_table(runs: Sequence[Run], *, short: bool = False) -> Table:
         "nothing (no). sees: the weights alone, or also what the networks compute (runs them). s/epoch: the pass over "
         "the training set. peak MiB: parameters, optimiser state and one training step.",
     ]
+    notes.append(_preparation(runs[0].settings.options["inputs"]))
     lost = {run.label: None for run in runs if any(test.non_finite for test in run.tests)}
     if lost:
         notes.append(f"NaN or infinite predictions, NaN taken as the lowest: {', '.join(lost)}.")
@@ -58,6 +60,16 @@ def classify_table(runs: Sequence[Run], *, short: bool = False) -> Table:
     subjects = ", ".join(dict.fromkeys(run.settings.subject for run in runs))
     table = model_table(f"Images of {subjects} classified by their networks", runs, columns, digits=2, notes=notes)
     return _without(table, LONG) if short else table
+
+
+def _preparation(inputs: Mapping[str, Any]) -> str:
+    """What was done to networks in front of all models, by the fields of `InputConfig`."""
+    noise = f" and noise of {inputs['noise']:g}" * bool(inputs["noise"])
+    warp = inputs["warp"]
+    done = [f"moved by random group elements{noise}"] * inputs["augment"]
+    done += [f"changed so that their images are turned, zoomed and shifted at random (up to {warp:g})"] * bool(warp)
+    prepared = ", ".join(name for name in PREPARED if inputs[name]) or "nothing"
+    return f"In training, networks were {' and '.join(done) or 'seen as they are'}. Done to all networks: {prepared}."
 
 
 def _without(table: Table, names: Sequence[str]) -> Table:

@@ -21,19 +21,17 @@ from .cli_common import (
     SeedCount,
     TensorBoard,
     app,
-    command_line,
     configured,
     console,
     load_with_bar,
     main_process_only,
+    open_store,
     split,
     training_bar,
     user_errors,
 )
-from .configs import record
 from .detect import load_inr
 from .registry import model_names
-from .runs import RunStore
 
 __all__ = ["classify"]
 
@@ -93,10 +91,10 @@ def classify(
     corpus = load_with_bar(load_inr, folder)
     parts = f"{len(corpus.train)} training, {len(corpus.val)} validation, {len(corpus.test)} test networks"
     console.print(f"{corpus.name}: {parts}", highlight=False)
+    store = open_store(out, config, {"path": str(folder), **corpus.info})
     with training_bar() as show:
-        runs = classify_inrs(corpus, config, RunStore(out), show)
+        runs = classify_inrs(corpus, config, store, show)
     main_process_only()
-    record(out, command_line(), config, {"path": str(folder), **corpus.info}, config.training.device)
     paths = write_classify_report(runs, out)
     console.print("", classify_table(runs, short=True).rich(console.width), sep="\n")
     console.print(*(f"{path}" for path in paths.values()), sep="\n", highlight=False)

@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from . import graph_models, invariant_models, models  # noqa: F401  (which register their models)
-from .configs import override
+from .configs import override, record
 from .experiment import Progress
-from .processes import is_main_process
+from .processes import is_main_process, make_fabric
 from .registry import model_names
+from .runs import RunStore
 from .train_config import Precision, TrainConfig
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "main_process_only",
     "numbers",
     "on_hardware",
+    "open_store",
     "run",
     "split",
     "training_bar",
@@ -217,6 +219,20 @@ def load_with_bar(load: Callable[..., D], folder: Path, **options: Any) -> D:
             bar.update(task, completed=done, total=total, visible=True)
 
         return load(folder, on_progress=show, **options)
+
+
+def open_store(out: Path, config: Any, data: Mapping[str, Any]) -> RunStore:
+    """The results folder of an experiment, with its ``config.json``; what cannot be done is found out here.
+
+    Args:
+        out: the folder.
+        config: a configuration with a ``training``.
+        data: what is known of the data.
+    """
+    store = RunStore(out)
+    make_fabric(config.training)  # raises if a device is not there
+    record(out, command_line(), config, dict(data), config.training.device)
+    return store
 
 
 def main_process_only() -> None:

@@ -18,21 +18,19 @@ from .cli_common import (
     SeedCount,
     TensorBoard,
     app,
-    command_line,
     configured,
     console,
     load_with_bar,
     main_process_only,
+    open_store,
     split,
     training_bar,
     user_errors,
 )
-from .configs import record
 from .detect import load_inr
 from .edit_inr import PRESETS, edit_inrs
 from .edit_report import edit_table, write_report
 from .editors import editor_names
-from .runs import RunStore
 
 __all__ = ["edit_inr"]
 
@@ -92,11 +90,10 @@ def edit_inr(
     corpus = load_with_bar(load_inr, folder)
     parts = f"{len(corpus.train)} training, {len(corpus.val)} validation, {len(corpus.test)} test networks"
     console.print(f"{corpus.name}: {parts}", highlight=False)
-    store = RunStore(out or Path(f"results/edit-{config.task}"))
+    store = open_store(out or Path(f"results/edit-{config.task}"), config, {"path": str(folder), **corpus.info})
     with training_bar() as show:
         runs = edit_inrs(corpus, config, store, show)
     main_process_only()
-    record(store.folder, command_line(), config, {"path": str(folder), **corpus.info}, config.training.device)
     paths = write_report(runs, store)
     console.print("", edit_table(runs).rich(console.width), sep="\n")
     console.print(*(f"{path}" for path in paths.values()), sep="\n", highlight=False)

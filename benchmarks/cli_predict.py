@@ -25,25 +25,24 @@ from .cli_common import (
     Seeds,
     TensorBoard,
     app,
-    command_line,
     configured,
     console,
     load_with_bar,
     main_process_only,
     numbers,
     on_hardware,
+    open_store,
     split,
     training_bar,
     user_errors,
 )
 from .cli_zoo import make
-from .configs import override, record
+from .configs import override
 from .detect import load_generalization
 from .predict import DEMO_MODELS, PRESETS, PredictConfig, behind_balance, default_models, predict_generalization
 from .predict_data import Corpus
 from .processes import make_fabric, on_main_process_first
 from .report import rich_tables, summarise, write_report
-from .runs import RunStore
 from .training import TrainConfig
 from .zoo_make import ZooConfig, make_zoo
 
@@ -187,9 +186,7 @@ def _predict(corpora: dict[str, Corpus], out: Path, config: PredictConfig, folde
         train, val, test = (sum(map(len, parts)) for parts in (corpus.train, corpus.val, corpus.test))
         console.print(f"{name}: {train} training, {val} validation, {test} test networks", highlight=False)
     source = {"path": str(folder), **{name: dict(corpus.source) for name, corpus in corpora.items()}}
-    store = RunStore(out)
-    make_fabric(config.training)  # a device that is not there should be found out now
-    record(out, command_line(), config, source, config.training.device)
+    store = open_store(out, config, source)
     with training_bar() as show:
         runs = predict_generalization(corpora, config, store, show)
     main_process_only()

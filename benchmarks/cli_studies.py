@@ -12,6 +12,7 @@ import typer
 
 from . import ablation as ablation_study
 from . import augment_study, cost, params
+from .ablation import STACKS
 from .cli_common import (
     Assignments,
     DataPath,
@@ -30,6 +31,7 @@ from .cli_common import (
     console,
     load_with_bar,
     main_process_only,
+    open_store,
     split,
     training_bar,
     user_errors,
@@ -41,7 +43,7 @@ from .param_tables import claims_table, layer_table, model_tables
 from .predict import predict_generalization
 from .predict_data import Corpus
 from .report import markdown, rich_tables, summarise
-from .runs import RunStore, environment, write_atomically
+from .runs import environment, write_atomically
 from .study_figures import draw_ablation, draw_costs, draw_params, draw_training_curves
 from .tables import Table
 from .training import TrainConfig, make_fabric
@@ -58,6 +60,7 @@ def ablation(
     preset: Preset = "small",
     assignments: Assignments = [],  # noqa: B006 (typer's way to say: none; nothing changes it)
     activations: Annotated[str, typer.Option(help="Comma-separated; the paper's table is of relu.")] = "relu",
+    models: Annotated[str, typer.Option(help=f"Comma-separated, by default all: {', '.join(STACKS)}.")] = "",
     out: Out = Path("results/ablation"),
     seeds: SeedCount = None,
     seed: Seed = 0,
@@ -76,14 +79,19 @@ def ablation(
 
     - `nfn-monomial zoo make && nfn-monomial ablation`
 
-    - `nfn-monomial ablation --activations relu,tanh --seeds 1 --set training.epochs=5 --set models=mnf-1,mnf-1-hnp`
+    - `nfn-monomial ablation --activations relu,tanh --seeds 1 --models mnf-1,mnf-1-hnp`
     """
     hardware = {"device": device, "devices": devices, "precision": precision, "tensorboard": tensorboard}
-    config = configured(ablation_study.PRESETS, preset, assignments, seeds=seeds, seed=seed, hardware=hardware)
+    chosen = split(models) or None
+    config = configured(
+        ablation_study.PRESETS, preset, assignments, seeds=seeds, seed=seed, hardware=hardware, models=chosen
+    )
+    if other := [name for name in config.models if name not in STACKS]:
+        raise ValueError(f"{', '.join(other)}: not of the ablation; choose from {', '.join(STACKS)}")
     corpora, source = _corpora(data, split(activations))
-    record(out, command_line(), config, source, config.training.device)
+    store = open_store(out, config, source)
     with training_bar() as show:
-        runs = predict_generalization(corpora, config, RunStore(out), show)
+        runs = predict_generalization(corpora, config, store, show)
     main_process_only()
     tables = ablation_study.ablation_tables(runs)
     results = {
@@ -139,13 +147,13 @@ def augment(
         per_scale=per_scale,
     )  # fmt: skip
     corpora, source = _corpora(data, config.activations)
-    record(out, command_line(), config, source, config.training.device)
+    store = open_store(out, config, source)
     with training_bar() as show:
-        runs, shown = augment_study.augment_study(corpora, config, RunStore(out), show)
+        runs, shown = augment_study.augment_study(corpora, config, store, show)
     curves: list[augment_study.Curves] = []
     if config.curve_models:
         with training_bar() as show:
-            curves = augment_study.training_curves(corpora, config, RunStore(out), show)
+            curves = augment_study.training_curves(corpora, config, store, show)
     main_process_only()
     rows = summarise(shown)
     tables = augment_study.published_tables()

@@ -12,9 +12,10 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from nfn_monomial import __version__
 
+from .checkpointing import results_folder
 from .runs import environment, write_atomically
 
-__all__ = ["CONFIG_NAME", "override", "record"]
+__all__ = ["CONFIG_NAME", "assignment", "override", "read_value", "record"]
 
 CONFIG_NAME = "config.json"
 C = TypeVar("C")
@@ -34,11 +35,21 @@ def override(config: C, assignments: Sequence[str]) -> C:
         ValueError: for a text without ``=``, an unknown key (listing the known ones), or a value of another type.
     """
     for text in assignments:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ValueError(f"{text!r}: expected key=value, as training.epochs=3")
-        config = _replaced(config, key.strip().split("."), value.strip(), key.strip())
+        key, value = assignment(text)
+        config = _replaced(config, key.split("."), value, key)
     return config
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Key and value of ``key=value``.
+
+    Raises:
+        ValueError: for a text without ``=``.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text!r}: expected key=value, as training.epochs=3")
+    return key.strip(), value.strip()
 
 
 def _replaced(config: Any, path: Sequence[str], text: str, key: str) -> Any:
@@ -56,24 +67,27 @@ def _replaced(config: Any, path: Sequence[str], text: str, key: str) -> Any:
     elif rest:
         raise ValueError(f"unknown key {key!r}: {'.'.join(path[:-1])} is a single value")
     else:
-        value = _read(text, kinds[name], key)
+        value = read_value(text, kinds[name], key)
     return dataclasses.replace(config, **{name: value})
 
 
-def _read(text: str, kind: Any, key: str) -> Any:
-    """The text as a value of this type."""
+def read_value(text: str, kind: Any, key: str) -> Any:
+    """The text as a value of this type, of a union as of its first member that is not None; see `override`.
+
+    Raises:
+        ValueError: naming the key, if it is none.
+    """
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         if type(None) in inner and text.lower() == "none":
             return None
-        (kind,) = (k for k in inner if k is not type(None))
-        return _read(text, kind, key)
+        return read_value(text, next(k for k in inner if k is not type(None)), key)
     if origin is Literal:
         if text not in map(str, inner):
             raise ValueError(f"{key} is {text!r}: choose one of {', '.join(map(str, inner))}")
         return next(value for value in inner if str(value) == text)
-    if origin is tuple:
-        return tuple(_read(part.strip(), inner[0], key) for part in text.split(",") if part.strip())
+    if origin in (tuple, Sequence):
+        return tuple(read_value(part.strip(), inner[0], key) for part in text.split(",") if part.strip())
     if kind is bool and text.lower() in ("true", "false"):
         return text.lower() == "true"
     if kind is str:
@@ -95,6 +109,9 @@ def record(folder: Path, command: str, config: Any, data: dict[str, Any], device
         config: a dataclass.
         data: what is known of the data.
         device: where it ran.
+
+    Raises:
+        ValueError: if the folder is a file.
     """
     values = {
         "command": command,
@@ -103,6 +120,6 @@ def record(folder: Path, command: str, config: Any, data: dict[str, Any], device
         "data": data,
         "environment": environment(device),
     }
-    path = folder / CONFIG_NAME
+    path = results_folder(folder) / CONFIG_NAME
     write_atomically(path, (json.dumps(values, indent=1, default=str) + "\n").encode())
     return path

@@ -54,15 +54,17 @@ class Siren:
     def render(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The images of N networks, differentiable: ``weight.i (N, out, in)``, ``bias.i (N, out)`` -> ``(N, C, H, W)``.
 
-        Pixels in [0, 1] where a network fits well; they are not clamped.
+        Pixels in [0, 1] where a network fits well; they are not clamped. In the dtype of the tensors, inside autocast
+        too: rounded to bfloat16, coordinates and phases would show another image.
         """
         first = tensors["weight.0"]
         x = self.coordinates(first.dtype).to(first.device).expand(len(first), -1, -1)
         last = len(self.sizes) - 2
-        for i in range(last + 1):
-            x = torch.baddbmm(tensors[f"bias.{i}"].unsqueeze(1), x, tensors[f"weight.{i}"].transpose(1, 2))
-            if i < last:
-                x = torch.sin(self.omega_0 * x)
+        with torch.autocast(first.device.type, enabled=False):
+            for i in range(last + 1):
+                x = torch.baddbmm(tensors[f"bias.{i}"].unsqueeze(1), x, tensors[f"weight.{i}"].transpose(1, 2))
+                if i < last:
+                    x = torch.sin(self.omega_0 * x)
         return (self.gain * x + self.offset).transpose(1, 2).reshape(-1, *self.image)
 
 

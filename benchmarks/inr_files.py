@@ -17,11 +17,21 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from .checkpoints import IN_MEMORY_BYTES
 from .images import load_pictures
 from .inr_data import InrCorpus, InrPart, Siren
 from .rows import Rows, TensorRows
 
-__all__ = ["CORPUS_FILE", "ShardRows", "load_inrs", "open_shard", "read_description", "shard_paths", "siren_of"]
+__all__ = [
+    "CORPUS_FILE",
+    "ShardRows",
+    "load_inrs",
+    "open_shard",
+    "read_description",
+    "require_finite",
+    "shard_paths",
+    "siren_of",
+]
 
 KIND = "INRs made by nfn-monomial"
 CORPUS_FILE = "corpus.json"
@@ -32,7 +42,6 @@ FIELDS: dict[str, dict[str, type]] = {  # of the description, beside the network
     "pictures": {"fingerprint": str, "classes": int},
     "networks": dict.fromkeys(SPLITS, int),
 }
-IN_MEMORY = 2**30  # bytes of the networks of a corpus that is loaded, not mapped
 WAY_OUT = "`nfn-monomial inr make` with the options it was made with makes what is missing or damaged"
 
 
@@ -40,15 +49,23 @@ class ShardRows(Rows):
     """Networks in several parts, which may be memory-mapped: only rows that are asked for are read.
 
     Args:
+        paths: where the shards come from, for messages.
         shards: parameter name -> ``(n, *shape)`` each; other entries than ``shapes`` names do not matter.
         shapes: parameter name -> shape of one network's.
         chosen: int64 ``(N,)``, numbers of the networks among those of all shards, one after another.
+
+    Raises:
+        ValueError: in `read`, naming file and tensor, if a number that is read is NaN or infinite.
     """
 
     def __init__(
-        self, shards: Sequence[Mapping[str, Tensor]], shapes: Mapping[str, tuple[int, ...]], chosen: Tensor
+        self,
+        paths: Sequence[Path],
+        shards: Sequence[Mapping[str, Tensor]],
+        shapes: Mapping[str, tuple[int, ...]],
+        chosen: Tensor,
     ) -> None:
-        self.shards, self.chosen, self._shapes = shards, chosen, dict(shapes)
+        self.paths, self.shards, self.chosen, self._shapes = paths, shards, chosen, dict(shapes)
         first = next(iter(shapes))
         self.ends = torch.tensor([len(shard[first]) for shard in shards]).cumsum(0)
 
@@ -62,8 +79,10 @@ class ShardRows(Rows):
         for k in shard_of.unique().tolist():
             here = shard_of == k
             within = rows[here] - (self.ends[k - 1] if k else 0)
+            found = {name: self.shards[k][name][within] for name in result}
+            require_finite(self.paths[k], found, within)
             for name, tensor in result.items():
-                tensor[here] = self.shards[k][name][within]
+                tensor[here] = found[name]
         return result
 
     @property
@@ -71,21 +90,42 @@ class ShardRows(Rows):
         return self._shapes
 
 
-def load_inrs(folder: str | Path) -> InrCorpus:
-    """The corpus that `inr_make.make_inrs` left in a folder, with the images it was fitted to.
+def require_finite(path: Path, tensors: Mapping[str, Tensor], rows: Tensor | None = None) -> None:
+    """Check numbers of networks in a shard.
 
-    Networks stay in their files, from which batches are read, if they take a GiB or more.
+    Args:
+        path: of the shard.
+        tensors: name -> ``(n, ...)``.
+        rows: int64 ``(n,)``, where in the shard the networks are; by default they are all of it.
 
     Raises:
-        ValueError: if there is none, it is not finished, a shard is missing or damaged, or the images that are
-            installed are others.
+        ValueError: naming file, tensor and row, if one is NaN or infinite.
+    """
+    for name, tensor in tensors.items():
+        finite = tensor.isfinite().flatten(1).all(1)
+        if not finite.all():
+            bad = int(finite.logical_not().nonzero()[0])
+            row = bad if rows is None else int(rows[bad])
+            raise ValueError(f"{path}: {name} holds NaN or infinite values in row {row}: {WAY_OUT}")
+
+
+def load_inrs(folder: str | Path, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> InrCorpus:
+    """The corpus that `inr_make.make_inrs` left in a folder, with the images it was fitted to.
+
+    Networks that take more than ``in_memory_bytes`` stay in their files: batches are read, and checked for numbers that
+    are not finite, when they are asked for.
+
+    Raises:
+        ValueError: if there is none, it is not finished, a shard is missing or damaged or a number in it is not finite,
+            or the images that are installed are others.
     """
     folder = Path(folder)
     found = read_description(folder)
     siren, networks = siren_of(found), found["networks"]
     if "psnr" not in found:
         raise ValueError(f"{folder} holds a corpus that is not finished: {WAY_OUT}")
-    shards = [open_shard(path, siren) for path in shard_paths(folder, found)]
+    paths = shard_paths(folder, found)
+    shards = [open_shard(path, siren) for path in paths]
     label, image, split = (torch.cat([shard[name] for shard in shards]) for name in ("label", "image", "split"))
     counts = dict(zip(SPLITS, split.bincount(minlength=len(SPLITS)).tolist(), strict=True))
     if counts != networks:
@@ -100,10 +140,10 @@ def load_inrs(folder: str | Path) -> InrCorpus:
 
     def part(number: int) -> InrPart:
         chosen = torch.nonzero(split == number).flatten()
-        rows: Rows = ShardRows(shards, shapes, chosen)
+        rows: Rows = ShardRows(paths, shards, shapes, chosen)
         return InrPart(rows if mapped else TensorRows(rows.read_all()), label[chosen], image[chosen])
 
-    mapped = ShardRows(shards, shapes, torch.arange(len(label))).nbytes >= IN_MEMORY
+    mapped = ShardRows(paths, shards, shapes, torch.arange(len(label))).nbytes > in_memory_bytes
     train, val, test = map(part, range(len(SPLITS)))
     return InrCorpus(pictures.name, siren, found["pictures"]["classes"], train, val, test, pictures.pixels, found)
 
@@ -147,7 +187,7 @@ def shard_paths(folder: Path, description: Mapping[str, Any]) -> list[Path]:
 
 
 def open_shard(path: Path, siren: Siren) -> dict[str, Tensor]:
-    """All tensors of a shard, memory-mapped.
+    """All tensors of a shard, memory-mapped; whether numbers are finite is for those to check who read them.
 
     Raises:
         ValueError: if the file is missing or damaged, or a tensor is missing or has another shape or type.

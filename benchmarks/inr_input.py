@@ -120,6 +120,8 @@ class Classifier(nn.Module):
 
     def forward(self, networks: Mapping[str, Tensor]) -> Tensor:
         """Parameter name -> ``(B, 1, *shape)``, to logits ``(B, classes)``."""
-        tensors = self.norm(self.canonical(self.augment(networks)))
-        out: Tensor = self.model(self.model.prepare_groups([(tensors, self.space)]))
+        with torch.autocast(networks["weight.0"].device.type, enabled=False):  # to round here would change the images
+            tensors = self.norm(self.canonical(self.augment(networks)))
+            prepared = self.model.prepare_groups([(tensors, self.space)])
+        out: Tensor = self.model(prepared)
         return out

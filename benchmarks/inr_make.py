@@ -15,11 +15,13 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from .checkpointing import results_folder, write_atomically
 from .images import Pictures, PictureSet, load_pictures
 from .inr_data import Siren
-from .inr_files import CORPUS_FILE, KIND, SHARDS, SPLITS, open_shard, read_description, shard_paths
+from .inr_files import CORPUS_FILE, KIND, SHARDS, SPLITS, open_shard, read_description, require_finite, shard_paths
 from .inr_fit import FitConfig, fit_sirens
-from .runs import environment, write_atomically
+from .processes import require_device
+from .runs import environment
 from .zoo_make import Progress, set_up_worker
 
 __all__ = ["DEFAULT_FITS", "InrConfig", "MadeInrs", "make_inrs"]
@@ -97,9 +99,10 @@ def make_inrs(
 
     Raises:
         ValueError: if the folder holds a corpus of another configuration (unless ``overwrite``), or files that are
-            not ours.
+            not ours; if it is a file; or if there is no such device.
     """
-    out, config = Path(out), config or InrConfig()
+    out, config = results_folder(out), config or InrConfig()
+    device = require_device(device)
     pictures = load_pictures(config.images)  # may fail, so before anything is written
     channels, height, width = pictures.pixels.shape[1:]
     siren = Siren((2, *HIDDEN, channels), OMEGA_0, (channels, height, width))
@@ -131,9 +134,7 @@ def make_inrs(
     if progress is not None:
         progress(done, total)
     threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(
-        workers or (threads if torch.device(device).type == "cpu" else 1), initializer=set_up_worker
-    )
+    pool = ThreadPoolExecutor(workers or (threads if device.type == "cpu" else 1), initializer=set_up_worker)
     try:
         for future in as_completed([pool.submit(job, k) for k in todo]):
             future.result()
@@ -221,6 +222,7 @@ def _is_whole(path: Path, siren: Siren, part: dict[str, Tensor]) -> bool:
         shard = open_shard(path, siren)
         if not all(torch.equal(shard[name], column) for name, column in part.items()):
             raise ValueError(f"{path} holds other networks than its place in the corpus demands")
+        require_finite(path, {name: t for name, t in shard.items() if t.is_floating_point()})
     except ValueError as error:
         log.warning("its networks are fitted again: %s", error)
         return False

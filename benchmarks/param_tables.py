@@ -31,6 +31,12 @@ PUBLISHED_CNN = {
     "gnn": ("5.5M", "5.5M"),
 }
 """Table 17, for ReLU and tanh networks; the GNN's from the text beside Tables 12 and 13."""
+NOTE_CNN = "The GNN's number is from the text beside Tables 12 and 13; here it has 32 features."
+NOTE_INR = (
+    "By Table 20 the hybrid for CIFAR-10 is one with HNP and the one for FashionMNIST one with NP; the 16M of Table 21 "
+    "are the size of a hybrid with NP, and its 20M fit neither, with the head of 1000 here or of 500 as in Table 20."
+)
+NOTE_EDIT = "Table 22 does not say for which images; its sizes are those for colour."
 PUBLISHED_INR = {
     "mlp": ("2M", "2M"),
     "inr-np": ("15M", "16M"),
@@ -114,9 +120,9 @@ def model_tables() -> list[Table]:
     }
     images = ("grey", "colour")
     return [
-        _table("predict the accuracy of CNNs 1-16-16-16-10", cnn, tuple(zoo), PUBLISHED_CNN, "Table 17"),
-        _table("classify INRs 2-32-32-1 and 2-32-32-3", classifiers, images, PUBLISHED_INR, "Table 21"),
-        _table("edit INRs 2-32-32-1 and 2-32-32-3", editors, images, PUBLISHED_EDIT, "Table 22"),
+        _table("predict the accuracy of CNNs 1-16-16-16-10", cnn, tuple(zoo), PUBLISHED_CNN, "Table 17", NOTE_CNN),
+        _table("classify INRs 2-32-32-1 and 2-32-32-3", classifiers, images, PUBLISHED_INR, "Table 21", NOTE_INR),
+        _table("edit INRs 2-32-32-1 and 2-32-32-3", editors, images, PUBLISHED_EDIT, "Table 22", NOTE_EDIT),
     ]
 
 
@@ -126,6 +132,7 @@ def _table(
     networks: tuple[str, ...],
     published: Mapping[str, tuple[str, ...]],
     source: str,
+    note: str,
 ) -> Table:
     cells = []
     for name, built in models.items():
@@ -133,5 +140,5 @@ def _table(
         counts = (count(sum(p.numel() for p in model.parameters())) for model in built)
         cells.append((name, label, invariant, *counts, *published.get(name, ("",) * len(networks))))
     header = ("model", "label", "invariant", *networks, *(f"paper: {n}" for n in networks))
-    notes = (f"paper: {source}. Without an entry, the paper does not have the model, or does not state its size.",)
+    notes = (f"paper: {source}. Without an entry, the paper does not have the model, or does not state its size.", note)
     return Table(f"Parameters of models that {what}", header, tuple(cells), text_columns=3, notes=notes)

@@ -44,7 +44,7 @@ from .predict_data import (
     prepared,
     test_sets,
 )
-from .registry import BALANCED, MixedInfo, NetworkInfo, build_model, model_class, model_names
+from .registry import BALANCED, MixedInfo, NetworkInfo, build_model, model_class, model_names, require_task
 from .runs import Run, RunSettings, RunStore
 from .training import Loss, TrainConfig, derive_seed
 
@@ -119,8 +119,7 @@ class PredictConfig:
     training: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        for name in (*self.models, *(self.augmented_models or ())):
-            model_class(name)
+        require_task((*self.models, *(self.augmented_models or ())), "generalization", "ablation")
         if unknown := set(self.train_sets) - set(get_args(TrainSet)):
             raise ValueError(f"unknown train set {sorted(unknown)}: choose from {', '.join(get_args(TrainSet))}")
         for name in ("models", "train_sets", "seeds"):
@@ -183,7 +182,14 @@ PRESETS = {
         training=TrainConfig(epochs=12, batch_size=16),
     ),
     # App. D.3: 50 epochs, batches of 8, Adam with 1e-3, augmentation factor 2; Sec. 6: 5 runs.
-    "paper": PredictConfig(models=_PAPER_MODELS, seeds=(0, 1, 2, 3, 4), training=TrainConfig(50, 8, 1e-3)),
+    # One augmented set serves all ranges of scales; one for each, as the paper has it, is `augment --preset paper`.
+    "paper": PredictConfig(
+        models=_PAPER_MODELS,
+        seeds=(0, 1, 2, 3, 4),
+        scales=(1e1, 1e2, 1e3, 1e4, 1e5, 1e6),
+        widen=0,
+        training=TrainConfig(50, 8, 1e-3),
+    ),
 }
 
 

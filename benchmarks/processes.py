@@ -11,7 +11,8 @@ constants, so backward of ``P L`` gives ``P (do_r/dw)^T dL/do_r``, and the mean 
 ``sum_r (do_r/dw)^T dL/do_r = dL/dw``. No communication but this mean is in backward. Examples that only pad a share are
 not in ``L`` and have no gradient.
 
-This asks of a model that its output for one example does not depend on the others in the batch.
+This asks of a model that its output for one example does not depend on the others in the batch. Random layers
+(dropout, augmentation) draw in every process for its own share, so with them results are equal in distribution only.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision
 from lightning_fabric.plugins.environments import TorchElasticEnvironment
 from lightning_fabric.strategies import DDPStrategy
 from lightning_fabric.utilities import rank_zero_only
@@ -31,12 +33,37 @@ from torch.utils import _pytree as pytree
 
 from .train_config import TrainConfig
 
-__all__ = ["gathered", "is_main_process", "make_fabric", "on_main_process_first", "share"]
+__all__ = ["gathered", "is_main_process", "make_fabric", "on_main_process_first", "require_device", "share"]
 
 
 def is_main_process() -> bool:
     """Whether this process prints and writes: the only one, or the first of several."""
     return rank_zero_only.rank == 0
+
+
+class _Mixed(MixedPrecision):
+    """Autocast decides what is rounded, operation by operation; Fabric would round the data, networks among them."""
+
+    def convert_input(self, data: Any) -> Any:
+        return data
+
+
+def require_device(name: str | torch.device, count: int = 1) -> torch.device:
+    """The device of this name, of which there are ``count``.
+
+    Raises:
+        ValueError: if there is no such device, or not so many.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device {str(name)!r} is unknown; use cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (device.index or 0) + count > torch.cuda.device_count():
+        raise ValueError(
+            f"device {str(name)!r} is not there{f' {count} times' * (count > 1)}: torch {torch.__version__} "
+            f"sees {torch.cuda.device_count()} CUDA devices; use cpu"
+        )
+    return device
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
@@ -45,10 +72,6 @@ def make_fabric(config: TrainConfig) -> Fabric:
     Raises:
         ValueError: if there is no such device, or the number of processes is another one already.
     """
-    try:
-        device = torch.device(config.device)
-    except RuntimeError:
-        raise ValueError(f"device {config.device!r} is unknown; use cpu, cuda or cuda:N") from None
     count, nodes = config.devices, 1
     if TorchElasticEnvironment.detect():
         count = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -57,24 +80,21 @@ def make_fabric(config: TrainConfig) -> Fabric:
         raise ValueError(f"devices is {config.devices}, but {count} processes a node were started: leave it out")
     if torch.distributed.is_initialized() and (started := torch.distributed.get_world_size()) != count * nodes:
         raise ValueError(f"devices is {config.devices}, but {started} processes are running: it cannot change")
+    device = require_device(config.device)
     devices: Any = count
     if device.type == "cuda":
         if device.index is not None and count > 1:
             raise ValueError(f"device {config.device!r} is one GPU, but there are {count} processes: use cuda")
-        if (device.index or 0) + count > torch.cuda.device_count():
-            raise ValueError(
-                f"device {config.device!r} is not there{f' {count} times' * (count > 1)}: torch {torch.__version__} "
-                f"sees {torch.cuda.device_count()} CUDA devices; use cpu"
-            )
+        require_device(device, count)
         devices = count if device.index is None else [device.index]
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or its results vary; read when it starts
     strategy: Any = "auto"
     if count * nodes > 1:
         # Others wait while one makes data, for hours maybe. A process that dies ends the waiting, whatever the timeout.
         strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False, timeout=timedelta(days=7))
-    fabric = Fabric(
-        accelerator=device.type, devices=devices, num_nodes=nodes, strategy=strategy, precision=config.precision
-    )
+    mixed = config.precision == "bf16-mixed"
+    precision: Any = {"plugins": _Mixed("bf16-mixed", device.type)} if mixed else {"precision": config.precision}
+    fabric = Fabric(accelerator=device.type, devices=devices, num_nodes=nodes, strategy=strategy, **precision)
     if "LT_CLI_USED" not in os.environ:  # `fabric run` has launched it
         fabric.launch()  # makes a GPU the current one
     return fabric

@@ -47,6 +47,7 @@ __all__ = [
     "model_names",
     "model_options",
     "register",
+    "require_task",
 ]
 
 InvariantUnder = Literal["group", "permutations", "nothing"]
@@ -148,6 +149,18 @@ register: Register[type[Model]] = Register("model", _balanced)
 def model_names(task: Task = "generalization") -> tuple[str, ...]:
     """Names of all models for a task, in the order of registration: baselines first."""
     return tuple(name for name in register if register[name].task in ("any", task))
+
+
+def require_task(names: Sequence[str], *tasks: Task) -> None:
+    """Check that models were made for one of these tasks, or for any.
+
+    Raises:
+        ValueError: if there is no such model, or it was made for another task.
+    """
+    for name in names:
+        if (found := model_class(name).task) not in ("any", *tasks):
+            able = ", ".join(known for known in register if register[known].task in ("any", *tasks))
+            raise ValueError(f"{name} is a model for the task {found!r}; for {' or '.join(tasks)} choose from {able}")
 
 
 def model_class(name: str) -> type[Model]:

@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from .checkpointing import Checkpoint, write_atomically
+from .checkpointing import Checkpoint, results_folder, write_atomically
 from .train_config import RUNTIME, TrainConfig
 
 __all__ = ["WIDENED", "Run", "RunSettings", "RunStore", "TestResult", "environment", "write_atomically"]
@@ -144,9 +144,7 @@ class RunStore:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"{self.folder} is a file: give a folder for the results")
+        self.folder = results_folder(folder)
 
     def run_file(self, settings: RunSettings) -> Path:
         return self.folder / "runs" / f"{settings.name}.json"
@@ -185,7 +183,9 @@ class RunStore:
     def save(self, run: Run, state: Mapping[str, Tensor], artifacts: Mapping[str, Tensor]) -> None:
         """Write checkpoint, artifacts if there are any, and run file, each whole or not at all."""
         settings = run.settings
-        metadata = {"settings": json.dumps(asdict(settings), sort_keys=True), "best_epoch": str(run.best_epoch)}
+        # One entry, as safetensors writes several in random order, and equal runs shall have equal files.
+        made = {"settings": asdict(settings), "best_epoch": run.best_epoch}
+        metadata = {"run": json.dumps(made, sort_keys=True)}
         files = {self.checkpoint_file(settings): state, self.artifacts_file(settings): artifacts}
         for path, tensors in files.items():
             if tensors:

@@ -4,13 +4,13 @@ Batches are taken out of a data set by index, so that an epoch has no work per n
 injected: a loss, metrics, and the name of the metric that selects the best epoch on the validation set. Nothing else is
 selected on, and the test set never comes here.
 
-**Reproduced.** Epoch ``e`` is shuffled by a generator seeded by ``(seed, e)``, and whatever its step ``s`` draws, for
-dropout, by ``(seed, e, s)``. So a step does not depend on how it was reached, and a training that was cut off anywhere
-continues exactly from its last `Checkpoint`: of two trainings with one seed on a CPU, one cut off and continued, one
-not, all is equal, bit by bit, but the times.
+**Reproduced.** Epoch ``e`` is shuffled by a generator seeded by ``(seed, e)``, and whatever its step ``s`` draws, in
+random layers (dropout, augmentation), by ``(seed, e, s)``. So a step does not depend on how it was reached, and a
+training that was cut off anywhere continues exactly from its last `Checkpoint`: of two trainings with one seed on a
+CPU, one cut off and continued, one not, all is equal, bit by bit, but the times.
 
-**Several processes** give the results of one to rounding, see `nfn_monomial.benchmarks.processes`. With dropout they
-are equal in distribution only: every process draws masks for its own share.
+**Several processes** give the results of one to rounding, see `nfn_monomial.benchmarks.processes`. With random layers
+they are equal in distribution only: every process draws for its own share.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def fit(
         metrics: of the whole validation set.
         select: the metric that decides on the best epoch, larger is better; the first of equal ones wins, and NaN
             is lower than any number.
-        seed: of the order of the examples and of dropout.
+        seed: of the order of the examples and of random layers.
         fabric: where to run; by default as the configuration says.
         on_epoch: called after every epoch.
         checkpoint: file to which the unfinished training is written now and then, and from which it continues if that
@@ -337,7 +337,7 @@ def predict(model: nn.Module, data: DataSet, fabric: Fabric, batch_size: int = E
 
 
 def _converted(inputs: Any, fabric: Fabric) -> Any:
-    """Inputs in the dtype of the precision; Fabric by itself looks for tensors in lists and dicts, not in pytrees."""
+    """Inputs as the precision wants them; Fabric by itself looks for tensors in lists and dicts, not in pytrees."""
     return pytree.tree_map(fabric.strategy.precision.convert_input, inputs)
 
 

@@ -28,6 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .images import ImageSet, load_images
+from .processes import require_device
 from .zoo_files import FILES, METRIC_COLUMNS, write_zoo
 from .zoo_layout import ZooError, cnn_geometry, cnn_layout
 from .zoo_recipes import Recipe, ZooConfig, draw_recipes, redraw
@@ -74,8 +75,13 @@ def make_zoo(
     GPU), each stored as soon as it is finished. A call that was interrupted is continued by an equal call and ends
     in the same zoo, bit for bit; one whose zoo is there returns at once. A folder with another configuration is
     refused unless ``overwrite``. Numbers of threads have no influence on the result.
+
+    Raises:
+        ZooError: if the folder is refused, or networks keep diverging.
+        ValueError: if there is no such device.
     """
     out, config = Path(out), config or ZooConfig()
+    require_device(device)
     if overwrite:
         _check_ours(out)
         _clear(out)

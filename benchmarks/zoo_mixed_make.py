@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .images import Images, load_images
+from .processes import require_device
 from .zoo_files import FILES
 from .zoo_layout import ZooError
 from .zoo_make import ATTEMPTS, CONFIG_FILE, GROUPS, LARGEST_WEIGHT, MadeZoo, Progress, set_up_worker, write_json
@@ -47,8 +48,10 @@ def make_mixed_zoo(
     Raises:
         ZooError: if the folder holds another configuration (unless ``overwrite``), another kind of zoo, or files that
             are not ours; or if networks keep diverging.
+        ValueError: if there is no such device.
     """
     out, config = Path(out), config or MixedConfig()
+    require_device(device)
     found = _existing(out, config, overwrite)
     paths = [group_path(out, number) for number in range(math.ceil(config.networks / config.per_architecture))]
     if found is not None and "groups" in found and all(path.exists() for path in paths):

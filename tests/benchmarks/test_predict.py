@@ -343,7 +343,8 @@ def test_checkpoints_hold_the_tested_parameters(zoo: Corpus, tmp_path: Path) -> 
     model = build_model("np", zoo.info, seed=77)
     with safe_open(store.checkpoint_file(run.settings), framework="pt") as file:
         model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-        assert json.loads(file.metadata()["settings"])["model"] == "np"
+        made = json.loads(file.metadata()["run"])
+        assert (made["settings"]["model"], made["best_epoch"]) == ("np", run.best_epoch)
     with torch.no_grad():
         logits = model(model.prepare_groups(groups_of(zoo.test)))
     assert scores(logits, accuracies(zoo.test))["tau"] == pytest.approx(run.tests[0].metrics["tau"], abs=1e-6)
@@ -442,10 +443,14 @@ def test_enormous_inputs_do_not_crash_a_model_without_the_symmetry(zoo: Corpus) 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
 def test_precisions_reach_packed_inputs(zoo: Corpus, precision: Any) -> None:
-    config = replace(CONFIG, models=("monomial", "hnp"), seeds=(0,), train_sets=("original",))
+    models = default_models({"relu": zoo}) if precision == "bf16-mixed" else ("monomial", "hnp")
+    config = replace(CONFIG, models=models, seeds=(0,), train_sets=("original",), scales=(1e1,), widen=0)
     config = replace(config, training=replace(TINY, epochs=1, precision=precision))
     for job in config.plan({"relu": zoo}):
-        assert math.isfinite(run_job(job).run.tests[0].metrics["tau"])
+        run = run_job(job).run
+        assert not run.diverged, run.label
+        assert math.isfinite(run.history[0]["train_loss"]), run.label
+        assert all(test.non_finite == 0 and math.isfinite(test.metrics["tau"]) for test in run.tests), run.label
 
 
 def test_a_model_of_one_width_is_not_tested_on_widened_networks(zoo: Corpus) -> None:

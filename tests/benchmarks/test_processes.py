@@ -90,7 +90,7 @@ def _runs(store: RunStore) -> list[Run]:
     return [Run.from_json(path.read_text()) for path in sorted((store.folder / "runs").glob("*.json"))]
 
 
-def test_dropout_differs_between_processes(both: tuple[RunStore, RunStore]) -> None:
+def test_draws_of_random_layers_differ_between_processes(both: tuple[RunStore, RunStore]) -> None:
     two, one = (next(run for run in _runs(store) if run.settings.subject == "dropout") for store in both)
     assert 1e-4 < distance(two, one) < 1
 

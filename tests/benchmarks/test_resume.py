@@ -252,6 +252,8 @@ def assert_same_tensors(job: Job, *stores: RunStore) -> None:
     found, expected = (load_file(store.checkpoint_file(job.settings)) for store in stores)
     assert found.keys() == expected.keys()
     assert all(torch.equal(value, expected[name]) for name, value in found.items())
+    first, second = (store.checkpoint_file(job.settings).read_bytes() for store in stores)
+    assert first == second, "what is said of the tensors is the same, too"
 
 
 def assert_same_run(found: Run, expected: Run) -> None:

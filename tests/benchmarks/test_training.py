@@ -5,10 +5,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import harness_worker
 import pytest
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
@@ -254,6 +256,35 @@ def test_mixed_precision() -> None:
     assert negative_error(outputs, toy(32, seed=1).targets) == result.best.metrics, "tested as it was validated"
 
 
+def seen_in(precision: str, fabric: Fabric | None = None) -> tuple[list[Tensor], list[Tensor]]:
+    """What a model gets of a plain tensor and of a list in a pytree, in training and validation; what was given."""
+    seen: list[Tensor] = []
+
+    class Spy(Linear):
+        def forward(self, batch: Any) -> Tensor:
+            x = batch["all"][0] if isinstance(batch, dict) else batch
+            seen.append(x)
+            return self.layers(x).squeeze(-1)  # type: ignore[no-any-return]
+
+    config = TrainConfig(epochs=1, batch_size=64, precision=precision)  # type: ignore[arg-type]
+    pytrees = toy()
+    plain = Data(pytrees.inputs["all"][0], pytrees.targets)
+    for data in (pytrees, plain):
+        given = {"loss": nn.functional.mse_loss, "metrics": negative_error, "select": "score", "seed": 0}
+        fit(Spy(), data, data, config, fabric=fabric, **given)  # type: ignore[arg-type]
+    return seen, [x[x[:, 0].argsort()] for x in [plain.inputs] * len(seen)]
+
+
+def test_data_reach_models_as_they_are() -> None:
+    for precision, dtype in (("32-true", torch.float32), ("bf16-mixed", torch.float32), ("64-true", torch.float64)):
+        seen, expected = seen_in(precision)
+        assert len(seen) == 2 * 3, "a step, a validation, and the step that is measured"
+        assert {x.dtype for x in seen} == {dtype}
+        assert all(torch.equal(x[x[:, 0].argsort()], y.to(dtype)) for x, y in zip(seen, expected, strict=True))
+    rounded, _ = seen_in("bf16-mixed", Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"))
+    assert {x.dtype for x in rounded} == {torch.bfloat16}, "which is what Fabric does by itself"
+
+
 class WatchedRows(TensorRows):
     """Says what was asked for."""
 
@@ -408,6 +439,10 @@ def test_seeds_of_different_parts_differ() -> None:
         ({"learning_rate": 0.0}, "learning_rate is 0.0, but must be positive"),
         ({"learning_rate": math.nan}, "learning_rate is nan"),
         ({"clip_norm": -1.0}, "clip_norm is -1.0"),
+        ({"warmup_steps": -1}, "warmup_steps is -1, but must be at least 0 and finite"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1, but must be at least 0 and finite"),
+        ({"weight_decay": math.nan}, "weight_decay is nan"),
+        ({"weight_decay": math.inf}, "weight_decay is inf"),
         ({"precision": "16"}, "unknown precision '16': choose from 32-true, bf16-mixed, 64-true"),
     ],
 )
