@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-BENCH_PACKAGES = ("lightning_fabric", "matplotlib", "mlxtend", "rich", "scipy", "sklearn", "torchmetrics", "typer")
+BENCH_PACKAGES = ("lightning_fabric", "markdown_it", "matplotlib", "mlxtend", "rich", "scipy", "sklearn", "typer")
 
 
 def main() -> None:

@@ -42,7 +42,6 @@ __all__ = [
     "shape_of",
     "silent",
     "some_folders",
-    "stack_files",
 ]
 
 IN_MEMORY_BYTES = 2 * 1024**3
@@ -251,13 +250,6 @@ class FileRows(Rows):
                 raise CorpusError(
                     f"{path}: {name} is {here}, expected {there} as in {self.like}: all networks must have one shape"
                 )
-
-
-def stack_files(
-    paths: Sequence[Path], read: Callable[[Path], dict[str, Tensor]], on_progress: OnProgress
-) -> dict[str, Tensor]:
-    """Networks of one shape in memory: parameter -> ``(len(paths), *shape)``; raises as `FileRows`."""
-    return FileRows(paths, read).load(counter(len(paths), on_progress)).tensors
 
 
 def in_memory(parts: Iterable[FileRows], limit: int, on_progress: OnProgress) -> list[Rows]:

@@ -9,6 +9,8 @@ import typer
 from rich.markup import escape
 
 from .cli_common import app, console, errors, user_errors
+from .html_records import counted
+from .html_report import write_page
 
 __all__ = ["report"]
 
@@ -30,9 +32,6 @@ def report(
 
     - `nfn-monomial report results/demo --out demo.html`
     """
-    from .html_records import counted
-    from .html_report import write_page
-
     path, page = write_page(folder, out)
     for problem in page.problems:
         errors.print(f"[yellow]warning:[/] {escape(problem)}", soft_wrap=True, highlight=False)

@@ -6,12 +6,14 @@ Commands call `load_generalization` and `load_inr`; published and home-made data
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import typing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from . import published_cnn, published_dws, published_hub, published_inr, published_park  # noqa: F401  (which register their formats)
 from .checkpoints import IN_MEMORY_BYTES, require_folder
+from .configs import assignment, read_value
 from .formats import FORMATS, CorpusError, Format, Kind, register_format
 from .inr_data import InrCorpus
 from .inr_files import load_inrs
@@ -28,6 +30,7 @@ COMMANDS: dict[Kind, tuple[str, str]] = {
     "inr": ("images (INRs)", "classify-inr and edit-inr"),
     "generalization": ("classifiers with their accuracies", "predict-generalization"),
 }
+CALLBACK = "on_progress"  # which is no option that a user gives
 SHOWN = 8  # entries of a folder in a message
 
 
@@ -98,9 +101,9 @@ class MadeInrs(Format):
         return (path / "corpus.json").is_file()
 
     @staticmethod
-    def load(path: str | Path) -> InrCorpus:
-        """The corpus."""
-        return load_inrs(path)
+    def load(path: str | Path, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> InrCorpus:
+        """The corpus; larger ones than ``in_memory_bytes`` stay in their files."""
+        return load_inrs(path, in_memory_bytes=in_memory_bytes)
 
 
 def detect(path: str | Path) -> str:
@@ -122,36 +125,55 @@ def detect(path: str | Path) -> str:
     raise CorpusError(f"{folder} has no known format. Looked for: {wanted}. Found: {found or 'nothing, it is empty'}")
 
 
-def load_corpus(path: str | Path, **options: Any) -> dict[str, Corpus] | InrCorpus:
+def load_corpus(
+    path: str | Path, assignments: Sequence[str] = (), /, **options: Any
+) -> dict[str, Corpus] | InrCorpus:
     """The networks in a folder of any known format.
 
     Args:
         path: the folder.
+        assignments: options as ``key=value``, read by the types that the format's ``load`` states, see
+            `configs.override`; they win over ``options``.
         options: those of the format's ``load``; any takes ``on_progress(done, total)``, for a bar.
 
     Raises:
         CorpusError: as `detect`; for an option that the format does not have, naming those it has; and, as ZooError,
             for data that is missing or damaged, naming the file.
+        ValueError: for an assignment without ``=`` or with a value of another type.
     """
-    return cast("dict[str, Corpus] | InrCorpus", _load(path, detect(path), options))
+    return cast("dict[str, Corpus] | InrCorpus", _load(path, detect(path), assignments, options))
 
 
-def load_generalization(path: str | Path, **options: Any) -> dict[str, Corpus]:
+def load_generalization(
+    path: str | Path, assignments: Sequence[str] = (), /, *, activations: Sequence[str] = (), **options: Any
+) -> dict[str, Corpus]:
     """The networks of a zoo by activation, ``mixed`` for many architectures; otherwise as `load_corpus`.
 
+    ``activations``: those that are wanted, by default all; of a format that has no such option some of what it has.
+
     Raises:
-        CorpusError: also for a corpus of INRs, naming the commands that read it.
+        CorpusError: also for a corpus of INRs, naming the commands that read it, and for an activation that no network
+            has.
     """
-    return cast("dict[str, Corpus]", _load(path, _of_kind(path, "generalization"), options))
+    name = _of_kind(path, "generalization")
+    selects = "activations" in _options(name)
+    if activations and selects:
+        options["activations"] = activations
+    found = cast("dict[str, Corpus]", _load(path, name, assignments, options))
+    if not activations or selects:
+        return found
+    if missing := [activation for activation in activations if activation not in found]:
+        raise CorpusError(f"{path}: no network has the activation {missing[0]!r}; those present: {', '.join(found)}")
+    return {activation: found[activation] for activation in activations}
 
 
-def load_inr(path: str | Path, **options: Any) -> InrCorpus:
+def load_inr(path: str | Path, assignments: Sequence[str] = (), /, **options: Any) -> InrCorpus:
     """A corpus of INRs; otherwise as `load_corpus`.
 
     Raises:
         CorpusError: also for a zoo of classifiers, naming the command that reads it.
     """
-    return cast("InrCorpus", _load(path, _of_kind(path, "inr"), options))
+    return cast("InrCorpus", _load(path, _of_kind(path, "inr"), assignments, options))
 
 
 def _of_kind(path: str | Path, kind: Kind) -> str:
@@ -165,12 +187,21 @@ def _of_kind(path: str | Path, kind: Kind) -> str:
     return name
 
 
-def _load(path: str | Path, name: str, options: dict[str, Any]) -> Any:
+def _options(name: str) -> dict[str, Any]:
+    """The options of a format, with their types."""
     load = FORMATS[name].load
-    if "on_progress" not in inspect.signature(load).parameters:  # of formats that read at once
-        options = {option: value for option, value in options.items() if option != "on_progress"}
-    known = [option for option in inspect.signature(load).parameters if option != "path"]
-    if unknown := [option for option in options if option not in known]:
-        able = ", ".join(known) or "none"
-        raise CorpusError(f"{path} has the format {name}, which has no option {', '.join(unknown)}; it has {able}")
-    return load(path, **options)
+    kinds = typing.get_type_hints(load)
+    return {option: kinds.get(option, Any) for option in list(inspect.signature(load).parameters)[1:]}
+
+
+def _load(path: str | Path, name: str, assignments: Sequence[str], options: Mapping[str, Any]) -> Any:
+    known = _options(name)
+    able = [option for option in known if option != CALLBACK]
+    texts = dict(map(assignment, assignments))
+    given = [option for option in options if option != CALLBACK] + list(texts)
+    if unknown := [option for option in given if option not in able]:
+        has = ", ".join(able) or "none"
+        raise CorpusError(f"{path} has the format {name}, which has no option {', '.join(unknown)}; it has {has}")
+    values = {**options, **{option: read_value(text, known[option], option) for option, text in texts.items()}}
+    # Formats that read at once have no callback.
+    return FORMATS[name].load(path, **{option: value for option, value in values.items() if option in known})

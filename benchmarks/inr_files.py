@@ -102,9 +102,9 @@ def require_finite(path: Path, tensors: Mapping[str, Tensor], rows: Tensor | Non
         ValueError: naming file, tensor and row, if one is NaN or infinite.
     """
     for name, tensor in tensors.items():
-        finite = tensor.isfinite().flatten(1).all(1)
+        finite = tensor.isfinite()
         if not finite.all():
-            bad = int(finite.logical_not().nonzero()[0])
+            bad = int(finite.logical_not().nonzero()[0, 0])
             row = bad if rows is None else int(rows[bad])
             raise ValueError(f"{path}: {name} holds NaN or infinite values in row {row}: {WAY_OUT}")
 

@@ -49,20 +49,23 @@ class _Mixed(MixedPrecision):
 
 
 def require_device(name: str | torch.device, count: int = 1) -> torch.device:
-    """The device of this name, of which there are ``count``.
+    """The device of this name, for ``count`` processes here.
 
     Raises:
-        ValueError: if there is no such device, or not so many.
+        ValueError: if there is no such device, or not one for each process.
     """
     try:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"device {str(name)!r} is unknown; use cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and (device.index or 0) + count > torch.cuda.device_count():
-        raise ValueError(
-            f"device {str(name)!r} is not there{f' {count} times' * (count > 1)}: torch {torch.__version__} "
-            f"sees {torch.cuda.device_count()} CUDA devices; use cpu"
-        )
+    if device.type == "cuda":
+        if device.index is not None and count > 1:
+            raise ValueError(f"device {str(name)!r} is one GPU, but there are {count} processes: use cuda")
+        if (device.index or 0) + count > torch.cuda.device_count():
+            raise ValueError(
+                f"device {str(name)!r} is not there{f' {count} times' * (count > 1)}: torch {torch.__version__} "
+                f"sees {torch.cuda.device_count()} CUDA devices; use cpu"
+            )
     return device
 
 
@@ -80,12 +83,9 @@ def make_fabric(config: TrainConfig) -> Fabric:
         raise ValueError(f"devices is {config.devices}, but {count} processes a node were started: leave it out")
     if torch.distributed.is_initialized() and (started := torch.distributed.get_world_size()) != count * nodes:
         raise ValueError(f"devices is {config.devices}, but {started} processes are running: it cannot change")
-    device = require_device(config.device)
+    device = require_device(config.device, count)
     devices: Any = count
     if device.type == "cuda":
-        if device.index is not None and count > 1:
-            raise ValueError(f"device {config.device!r} is one GPU, but there are {count} processes: use cuda")
-        require_device(device, count)
         devices = count if device.index is None else [device.index]
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or its results vary; read when it starts
     strategy: Any = "auto"

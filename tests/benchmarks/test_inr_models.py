@@ -1,18 +1,25 @@
 """Models of INRs: invariant under exactly what they claim, sizes by options, parameter counts as published."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
-from nfn_monomial.benchmarks import classify_inr
-from nfn_monomial.benchmarks.inr_data import Siren
+from nfn_monomial.benchmarks import classify_inr, edit_inr
+from nfn_monomial.benchmarks.editors import EditorConfig, build_editor
+from nfn_monomial.benchmarks.experiment import run_job
+from nfn_monomial.benchmarks.inr_data import InrCorpus, InrPart, Siren
+from nfn_monomial.benchmarks.inr_input import Classifier, InputConfig
 from nfn_monomial.benchmarks.inr_models import MonomialFront, SineNetwork, inr_info
 from nfn_monomial.benchmarks.registry import Model, NetworkInfo, build_model, model_class, model_names, model_options
+from nfn_monomial.benchmarks.rows import TensorRows
+from nfn_monomial.benchmarks.training import TrainConfig
 
 NETWORKS, CLASSES = 12, 3
 SIREN = Siren((2, 6, 5, 1), 1.0, (1, 4, 4))
@@ -145,3 +152,101 @@ def test_probes_need_to_know_how_networks_run() -> None:
     with pytest.raises(ValueError, match="how they run is not known"):
         build_model("inr-probes", NetworkInfo(SIREN.space, "sin"), seed=0)
     assert model_class("inr-probes").sees == "functions"
+
+
+def single(siren: Siren, count: int, seed: int) -> dict[str, Tensor]:
+    """Float32 networks ``(N, *shape)``, of the sizes that sine networks have."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = siren.space.shapes().items()
+    return {name: (torch.rand(count, *shape, generator=generator) - 0.5) / 2 for name, shape in shapes}
+
+
+def corpus(siren: Siren) -> InrCorpus:
+    counts = enumerate((24, 8, 8))
+    parts = [
+        InrPart(TensorRows(single(siren, n, seed)), torch.arange(n) % CLASSES, torch.arange(n)) for seed, n in counts
+    ]
+    return InrCorpus("toy", siren, CLASSES, *parts)
+
+
+IMAGE = Siren((2, 8, 8, 1), 20.0, (1, 6, 6))
+BF16 = TrainConfig(epochs=1, batch_size=8, precision="bf16-mixed")
+EDITOR = EditorConfig(
+    inputs="canonical", fourier=8, fourier_scale=0.3, width=8, monomial=4, mlp=16, messages=8, blocks=2
+)
+
+
+def test_all_models_and_editors_train_in_mixed_precision() -> None:
+    small, data = classify_inr.PRESETS["small"], corpus(IMAGE)
+    classify = replace(
+        small, sizes=classify_inr.Sizes(**{**SIZES, "dropout": 0.1}), training=replace(BF16, clip_norm=1.0)
+    )
+    edit = edit_inr.EditConfig(edit_inr.PRESETS["small"].models, editor=EDITOR, training=BF16)
+    for job in (*classify.plan(data), *edit.plan(data)):
+        run = run_job(job).run
+        assert math.isfinite(run.history[0]["train_loss"]), run.label
+        assert all(test.non_finite == 0 for test in run.tests), run.label
+        assert all(math.isfinite(value) for test in run.tests for value in test.metrics.values()), run.label
+
+
+def test_images_are_rendered_without_rounding() -> None:
+    tensors = single(IMAGE, 16, 0)
+    expected = IMAGE.render(tensors)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(IMAGE.render(tensors), expected)
+        module = SineNetwork(IMAGE)  # which is rounded, and shows another image
+        module.load_state_dict(dict(zip(module.state_dict(), (t[0] for t in tensors.values()), strict=True)))
+        rounded = IMAGE.gain * module(IMAGE.coordinates()) + IMAGE.offset
+    assert (rounded.T.reshape(1, 6, 6) - expected[0]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("inputs", ["stored", "canonical"])
+def test_an_editor_that_changes_nothing_shows_the_same_images_in_mixed_precision(inputs: str) -> None:
+    tensors = single(IMAGE, 16, 0)
+    for name in edit_inr.PRESETS["small"].models:
+        editor = build_editor(name, IMAGE, replace(EDITOR, inputs=inputs), seed=0)  # type: ignore[arg-type]
+        prepared = editor.prepare(tensors)
+        editor.fit_inputs([prepared])
+        with torch.no_grad():
+            changed = editor(prepared)
+            for parameter_name, parameter in editor.named_parameters():
+                if "scale" in parameter_name:
+                    parameter.zero_()
+            expected = editor(prepared)
+            assert not torch.equal(changed, expected), name
+            with torch.autocast("cpu", torch.bfloat16):
+                assert torch.equal(editor(prepared), expected), name
+
+
+class Seen(nn.Module):
+    """A model that keeps what it gets."""
+
+    label, invariant_under, sees = "seen", "nothing", "weights"
+
+    def prepare_groups(self, groups: list[tuple[Mapping[str, Tensor], WeightSpace]]) -> Mapping[str, Tensor]:
+        return groups[0][0]
+
+    def fit_inputs(self, batch: Mapping[str, Tensor]) -> None:
+        pass
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        self.got = dict(batch)
+        return batch["bias.0"].sum((1, 2))
+
+
+def test_networks_are_prepared_without_rounding() -> None:
+    model = Seen()
+    classifier = Classifier(model, IMAGE, InputConfig(augment=True, noise=0.01, warp=0.1))  # type: ignore[arg-type]
+    given = {name: t.unsqueeze(1) for name, t in single(IMAGE, 16, 0).items()}
+    classifier.fit_inputs(given)
+    torch.manual_seed(0)
+    classifier(given)
+    expected = model.got
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        classifier(given)
+        found = model.got
+        warped = classifier.augment[0](given)  # where it matters: a product of matrices
+    assert found.keys() == expected.keys() == given.keys()
+    assert all(torch.equal(t, expected[name]) for name, t in found.items())
+    assert warped["weight.0"].dtype == torch.bfloat16
