@@ -11,6 +11,7 @@ from .classify_inr import PRESETS, classify_inrs
 from .classify_report import classify_table, write_classify_report
 from .cli_common import (
     Assignments,
+    DataOptions,
     DataPath,
     Device,
     Devices,
@@ -42,6 +43,7 @@ DEFAULT_DATA = Path("inrs/mnist5k")
 @user_errors
 def classify(
     data: DataPath = None,
+    data_options: DataOptions = [],  # noqa: B006 (as assignments)
     out: Out = Path("results/classify-inr"),
     preset: Preset = "small",
     assignments: Assignments = [],  # noqa: B006  (typer makes a new one for every call)
@@ -88,7 +90,7 @@ def classify(
             f"{folder} is not there: make it with `nfn-monomial inr make --images mnist5k`, or give another folder as "
             "--data"
         )
-    corpus = load_with_bar(load_inr, folder)
+    corpus = load_with_bar(load_inr, folder, data_options)
     parts = f"{len(corpus.train)} training, {len(corpus.val)} validation, {len(corpus.test)} test networks"
     console.print(f"{corpus.name}: {parts}", highlight=False)
     store = open_store(out, config, {"path": str(folder), **corpus.info})

@@ -31,6 +31,7 @@ from .train_config import Precision, TrainConfig
 __all__ = [
     "Assignments",
     "BatchSize",
+    "DataOptions",
     "DataPath",
     "Device",
     "Devices",
@@ -103,6 +104,14 @@ Assignments = Annotated[
 ]
 DataPath = Annotated[
     Path | None, typer.Option("--data", help="Folder of networks, made here or published; its format is detected.")
+]
+DataOptions = Annotated[
+    list[str],
+    typer.Option(
+        "--data-option",
+        help="key=value for an option of the format of the data, as limit=1000; repeat it for several. An unknown key "
+        "lists those that the format has.",
+    ),
 ]
 BatchSize = Annotated[int, typer.Option(help="Networks per step.")]
 Models = Annotated[
@@ -210,15 +219,15 @@ def command_line() -> str:
     return shlex.join(["nfn-monomial", *sys.argv[1:]])
 
 
-def load_with_bar(load: Callable[..., D], folder: Path, **options: Any) -> D:
-    """``load(folder, **options)``, with a bar while files are read."""
+def load_with_bar(load: Callable[..., D], folder: Path, assignments: Sequence[str] = (), **options: Any) -> D:
+    """``load(folder, assignments, **options)``, one of `detect`, with a bar while files are read."""
     with rich.progress.Progress(console=console, transient=True) as bar:
         task = bar.add_task(f"reading {folder}", total=None, visible=False)
 
         def show(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, visible=True)
 
-        return load(folder, on_progress=show, **options)
+        return load(folder, assignments, on_progress=show, **options)
 
 
 def open_store(out: Path, config: Any, data: Mapping[str, Any]) -> RunStore:

@@ -9,6 +9,7 @@ import typer
 
 from .cli_common import (
     Assignments,
+    DataOptions,
     DataPath,
     Device,
     Devices,
@@ -44,6 +45,7 @@ def edit_inr(
         str, typer.Option(help="dilate (by default on inrs/mnist5k) or contrast (on inrs/crops).")
     ] = "dilate",
     data: DataPath = None,
+    data_options: DataOptions = [],  # noqa: B006 (as assignments)
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the results, by default results/edit-TASK.")
     ] = None,
@@ -87,7 +89,7 @@ def edit_inr(
         models=split(models) or None,
     )  # fmt: skip
     folder = data or _default_data(config.task)
-    corpus = load_with_bar(load_inr, folder)
+    corpus = load_with_bar(load_inr, folder, data_options)
     parts = f"{len(corpus.train)} training, {len(corpus.val)} validation, {len(corpus.test)} test networks"
     console.print(f"{corpus.name}: {parts}", highlight=False)
     store = open_store(out or Path(f"results/edit-{config.task}"), config, {"path": str(folder), **corpus.info})

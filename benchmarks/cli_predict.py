@@ -12,6 +12,7 @@ import typer
 from .cli_common import (
     Assignments,
     BatchSize,
+    DataOptions,
     DataPath,
     Device,
     Devices,
@@ -58,6 +59,7 @@ def predict(
         Path | None, typer.Argument(help="Folder of a zoo, as --data; by default zoos/digits.", show_default=False)
     ] = None,
     data: DataPath = None,
+    data_options: DataOptions = [],  # noqa: B006 (as assignments)
     preset: Preset = "small",
     assignments: Assignments = [],  # noqa: B006 (typer's way to say: none; nothing changes it)
     out: Out = Path("results/predict"),
@@ -129,7 +131,7 @@ def predict(
         "split_order": split_order, "unseen_architectures": unseen_architectures or None,
     }  # fmt: skip
     options = {name: value for name, value in given.items() if value is not None}
-    corpora = load_with_bar(load_generalization, folder, **options)
+    corpora = load_with_bar(load_generalization, folder, data_options, **options)
     able = default_models(corpora)
     names = split(models) or tuple(name for name in config.models if name in able) or able
     config = replace(config, models=able if names == ("all",) else names)

@@ -15,6 +15,7 @@ from . import augment_study, cost, params
 from .ablation import STACKS
 from .cli_common import (
     Assignments,
+    DataOptions,
     DataPath,
     Device,
     Devices,
@@ -57,6 +58,7 @@ DEFAULT_DATA = Path("zoos/digits")
 @user_errors
 def ablation(
     data: DataPath = None,
+    data_options: DataOptions = [],  # noqa: B006 (as assignments)
     preset: Preset = "small",
     assignments: Assignments = [],  # noqa: B006 (typer's way to say: none; nothing changes it)
     activations: Annotated[str, typer.Option(help="Comma-separated; the paper's table is of relu.")] = "relu",
@@ -88,7 +90,7 @@ def ablation(
     )
     if other := [name for name in config.models if name not in STACKS]:
         raise ValueError(f"{', '.join(other)}: not of the ablation; choose from {', '.join(STACKS)}")
-    corpora, source = _corpora(data, split(activations))
+    corpora, source = _corpora(data, data_options, split(activations))
     store = open_store(out, config, source)
     with training_bar() as show:
         runs = predict_generalization(corpora, config, store, show)
@@ -107,6 +109,7 @@ def ablation(
 @user_errors
 def augment(
     data: DataPath = None,
+    data_options: DataOptions = [],  # noqa: B006 (as assignments)
     preset: Preset = "small",
     assignments: Assignments = [],  # noqa: B006 (see ablation)
     per_scale: Annotated[
@@ -146,7 +149,7 @@ def augment(
         models=split(models) or None,
         per_scale=per_scale,
     )  # fmt: skip
-    corpora, source = _corpora(data, config.activations)
+    corpora, source = _corpora(data, data_options, config.activations)
     store = open_store(out, config, source)
     with training_bar() as show:
         runs, shown = augment_study.augment_study(corpora, config, store, show)
@@ -241,12 +244,14 @@ def cost_command(
     _show(tables)
 
 
-def _corpora(data: Path | None, activations: Sequence[str]) -> tuple[dict[str, Corpus], dict[str, Any]]:
+def _corpora(
+    data: Path | None, data_options: Sequence[str], activations: Sequence[str]
+) -> tuple[dict[str, Corpus], dict[str, Any]]:
     """The networks with these activations, and what is recorded of them."""
     folder = data or DEFAULT_DATA
     if data is None and not folder.exists():
         raise ValueError(f"{folder} is not there: make it by `nfn-monomial zoo make`, or give another zoo by --data")
-    found = load_with_bar(load_generalization, folder)
+    found = load_with_bar(load_generalization, folder, data_options)
     corpora = {name: corpus for name, corpus in found.items() if name in activations}
     if not corpora:
         raise ValueError(f"{folder} has networks with {', '.join(found)}, none with {', '.join(activations)}")

@@ -125,9 +125,7 @@ def detect(path: str | Path) -> str:
     raise CorpusError(f"{folder} has no known format. Looked for: {wanted}. Found: {found or 'nothing, it is empty'}")
 
 
-def load_corpus(
-    path: str | Path, assignments: Sequence[str] = (), /, **options: Any
-) -> dict[str, Corpus] | InrCorpus:
+def load_corpus(path: str | Path, assignments: Sequence[str] = (), /, **options: Any) -> dict[str, Corpus] | InrCorpus:
     """The networks in a folder of any known format.
 
     Args:
@@ -187,21 +185,20 @@ def _of_kind(path: str | Path, kind: Kind) -> str:
     return name
 
 
-def _options(name: str) -> dict[str, Any]:
-    """The options of a format, with their types."""
-    load = FORMATS[name].load
-    kinds = typing.get_type_hints(load)
-    return {option: kinds.get(option, Any) for option in list(inspect.signature(load).parameters)[1:]}
+def _options(name: str) -> list[str]:
+    """The names of a format's options, the callback among them if it has one."""
+    return list(inspect.signature(FORMATS[name].load).parameters)[1:]
 
 
 def _load(path: str | Path, name: str, assignments: Sequence[str], options: Mapping[str, Any]) -> Any:
-    known = _options(name)
+    load, known = FORMATS[name].load, _options(name)
     able = [option for option in known if option != CALLBACK]
     texts = dict(map(assignment, assignments))
     given = [option for option in options if option != CALLBACK] + list(texts)
     if unknown := [option for option in given if option not in able]:
         has = ", ".join(able) or "none"
         raise CorpusError(f"{path} has the format {name}, which has no option {', '.join(unknown)}; it has {has}")
-    values = {**options, **{option: read_value(text, known[option], option) for option, text in texts.items()}}
+    kinds = typing.get_type_hints(load) if texts else {}
+    values = {**options, **{option: read_value(text, kinds[option], option) for option, text in texts.items()}}
     # Formats that read at once have no callback.
-    return FORMATS[name].load(path, **{option: value for option, value in values.items() if option in known})
+    return load(path, **{option: value for option, value in values.items() if option in known})

@@ -204,7 +204,8 @@ class ModelZoos(Format):
         if unknown := by_activation.keys() - MODULES.keys():
             raise CorpusError(
                 f"{folder}: activation {', '.join(sorted(unknown))} is not known, expected one of "
-                f"{', '.join(MODULES)}; give activation if the configuration says something else"
+                f"{', '.join(MODULES)}; give activation (--data-option activation=NAME) if the configuration says "
+                "something else"
             )
         chosen = {
             name: {

@@ -1,4 +1,9 @@
-"""The INRs of DWSNets (Navon et al. 2023): MNIST and FashionMNIST. Pixels are the networks' outputs + 0.5."""
+"""The INRs of DWSNets (Navon et al. 2023): MNIST and FashionMNIST. Pixels are the networks' outputs + 0.5.
+
+The two coordinates are taken to be row and column, in this order, as in nfn's files (`inr_data.Siren`). This has not
+been checked against the published images. It decides how images are oriented and nothing else: were it column and row,
+all images would be transposed.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +78,7 @@ class DwsMnistInrs(Format):
         if file is None:
             raise CorpusError(
                 f"{folder}: the file of splits is missing, looked for {', '.join(map(str, places))}: it is part of the "
-                "data set; give its path as splits"
+                "data set; give its path as splits (--data-option splits=FILE)"
             )
         parts = _dws_splits(file, base)
         parts["train"] = first(parts["train"], limit)

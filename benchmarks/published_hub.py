@@ -138,7 +138,8 @@ def _snapshot(repo: str, file: Path, activation: str | None, targets: Mapping[st
     name = activation or _first(_json(file.with_name("config.json")), ACTIVATION)
     if name is None:
         raise CorpusError(
-            f"{file.with_name('config.json')} does not state {', '.join(ACTIVATION)}: give activation, as relu"
+            f"{file.with_name('config.json')} does not state {', '.join(ACTIVATION)}: give activation, as relu "
+            "(--data-option activation=relu)"
         )
     try:
         symmetry_of(str(name))
@@ -153,7 +154,7 @@ def _snapshot(repo: str, file: Path, activation: str | None, targets: Mapping[st
         if accuracy is None:
             raise CorpusError(
                 f"{file.parent}: no {', '.join(ACCURACY)} in {', '.join(RESULTS)} or the metadata of {FILE}: give "
-                "targets, a CSV file with columns repo and accuracy"
+                "targets, a CSV file with columns repo and accuracy (--data-option targets=FILE)"
             )
         return _Snapshot(repo, file, str(name).lower(), share(accuracy, where, "accuracy"))
     if repo not in targets:

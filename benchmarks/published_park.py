@@ -72,7 +72,8 @@ class CnnWildPark(Format):
     """A folder a network with ``checkpoint.pt``: ``model`` (the state dict), ``config``, ``last_result``.
 
     Networks are grouped by architecture and activations. Those with residual connections have no chain of layers,
-    which is what all models of mixed networks read, so they are left out by default.
+    which is what all models of mixed networks read, so they are left out by default. All are held in memory, however
+    many there are.
     """
 
     kind = "generalization"
@@ -130,8 +131,8 @@ class CnnWildPark(Format):
         if empty := [part for part, found in loaded.items() if not found]:
             why = ", ".join(f"{count} with a {what}" for what, count in left_out.items())
             raise CorpusError(
-                f"{folder}: no network is left for {' and '.join(empty)}; left out: {why}. residuals='tie' keeps those "
-                "that join layers of equal width"
+                f"{folder}: no network is left for {' and '.join(empty)}; left out: {why}. residuals='tie' "
+                "(--data-option residuals=tie) keeps those that join layers of equal width"
             )
         source = {
             "format": "cnn-wild-park", "path": str(folder), "split": f"70/15/15 percent of networks, seed {seed}",

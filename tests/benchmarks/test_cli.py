@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from published_writers import write_nfn
 from typer.testing import CliRunner, Result
 
 from nfn_monomial.benchmarks import __main__ as main_module
@@ -214,3 +215,60 @@ def test_bench_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0, result.output
     assert asked == [[8, 64], 16, 2, "cpu"]
     assert "layers.md" in plain(result)
+
+
+def test_data_options_reach_the_format(zoo: Path, tmp_path: Path) -> None:
+    options = ("--data", zoo, "--data-option", "limit=10", "--data-option", "split_order=split-then-activation")
+    short = ("--out", tmp_path, "--models", "statnn", "--seeds", 1, "--train-sets", "original", "--epochs", 1)
+    result = invoke("predict-generalization", *options, *short)
+    assert result.exit_code == 0, result.output
+    assert "relu: 10 training" in plain(result)
+    data = json.loads((tmp_path / "config.json").read_text())["data"]
+    assert data["relu"]["split_order"] == "split-then-activation"
+    able = "it has activations, split_file, split_order, keep_duplicate, final_step, limit, in_memory_bytes"
+    for command in ("predict-generalization", "ablation", "augment"):
+        for option, message in (
+            ("limits=10", f"no option limits; {able}"),
+            ("limit=ten", "limit is 'ten', expected int"),
+            ("limit", "'limit': expected key=value"),
+        ):
+            result = invoke(command, "--data", zoo, "--out", tmp_path / "none", "--data-option", option)
+            assert (result.exit_code, message in plain(result)) == (2, True), plain(result)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("command", ["classify-inr", "edit-inr"])
+def test_data_options_of_inrs(command: str, tmp_path: Path) -> None:
+    write_nfn(tmp_path / "nfn", (0, 45_000, 50_000))
+    asked = (command, "--data", tmp_path / "nfn", "--out", tmp_path / "none", "--data-option")
+    for option, message in (
+        ("omega=20", "no option omega; it has prefix, augmented, limit, omega_0, in_memory_bytes"),
+        ("prefix=other", "label folders missing: other_0s"),
+        ("augmented=1", "augmented is 1, but the augmented copies found are none"),
+    ):
+        result = invoke(*asked, option)
+        assert (result.exit_code, message in plain(result)) == (2, True), plain(result)
+
+
+def test_activations_of_a_mixed_zoo(tmp_path: Path) -> None:
+    make_mixed_zoo(tmp_path, MixedConfig(networks=10, epochs=(1, 1), depths=(2, 2), widths=(2, 2)))
+    result = invoke("predict-generalization", tmp_path, "--activations", "relu", "--out", tmp_path / "out")
+    assert "no network has the activation 'relu'; those present: mixed" in plain(result)
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize("kind", [[], ["--vary-architecture"]])
+@pytest.mark.parametrize("device", ["foo", "cuda:9"])
+def test_devices_of_zoo_make(kind: list[str], device: str, tmp_path: Path) -> None:
+    result = invoke("zoo", "make", "--out", tmp_path / "zoo", "--device", device, *kind)
+    assert (result.exit_code, f"device '{device}' is " in plain(result)) == (2, True), plain(result)
+    assert not (tmp_path / "zoo").exists()
+
+
+def test_missing_package_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cli", "cli_report", "html_report", "html_markdown"):
+        monkeypatch.delitem(sys.modules, f"nfn_monomial.benchmarks.{name}")
+    monkeypatch.delattr("nfn_monomial.benchmarks.cli_report")
+    monkeypatch.setitem(sys.modules, "markdown_it", None)
+    with pytest.raises(SystemExit, match=r"needs the package markdown_it: pip install nfn-monomial\[bench\]"):
+        main_module.main()

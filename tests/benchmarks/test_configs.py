@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
-from nfn_monomial.benchmarks.configs import CONFIG_NAME, override, record
+from nfn_monomial.benchmarks.configs import CONFIG_NAME, override, read_value, record
 from nfn_monomial.benchmarks.predict import PredictConfig
 from nfn_monomial.benchmarks.training import TrainConfig
 
@@ -70,6 +71,26 @@ def test_later_ones_win_and_the_original_stays() -> None:
 def test_errors(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         override(Config(), [text])
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("a.csv", str | Path | None, "a.csv"),
+        ("None", str | Path | None, None),
+        ("3, 5", Sequence[int] | None, (3, 5)),
+        ("relu", Sequence[str], ("relu",)),
+    ],
+)
+def test_types_of_options(text: str, kind: Any, expected: Any) -> None:
+    assert read_value(text, kind, "key") == expected
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "in"):
+        with pytest.raises(ValueError, match="file is a file: give a folder for the results"):
+            record(folder, "nfn-monomial x", Config(), {}, "cpu")
 
 
 def test_record(tmp_path: Path) -> None:

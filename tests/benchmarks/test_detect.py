@@ -117,3 +117,50 @@ def test_two_formats_in_one_folder(tmp_path: Path) -> None:
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(ValueError, match="a format is registered as 'hub' already: HubFolder"):
         register_format("hub")(type("Other", (Format,), {}))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_options_as_texts(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path)
+    with pytest.raises(CorpusError, match=rf"{name}, which has no option sead; it has ") as caught:
+        load_corpus(tmp_path, ["sead=1"])
+    assert "on_progress" not in str(caught.value)
+    known = str(caught.value).partition("it has ")[2].split(", ")
+    with pytest.raises(CorpusError, match="no option on_progress; it has "):
+        load_corpus(tmp_path, ["on_progress=print"])
+    numbers = {"limit": "2", "seed": "3", "in_memory_bytes": "0", "omega_0": "20"}
+    for option in numbers.keys() & known:
+        load_corpus(tmp_path, [f"{option}={numbers[option]}"])
+        with pytest.raises(ValueError, match=f"{option} is 'many', expected (int|float)"):
+            load_corpus(tmp_path, [f"{option}=many"])
+    with pytest.raises(ValueError, match="'limit': expected key=value"):
+        load_corpus(tmp_path, ["limit"])
+
+
+def test_options_as_texts_do_what_options_do(tmp_path: Path) -> None:
+    small_zoo(tmp_path / "zoo")
+    zoo, done = tmp_path / "zoo", list[tuple[int, int]]()
+    assert list(load_generalization(zoo, ["activations=tanh", "limit = 2"], activations=["relu"])) == ["tanh"]
+    assert len(load_generalization(zoo, ["limit=2"], limit=3)["relu"].train[0]) == 2
+    with pytest.raises(ValueError, match="keep_duplicate is 'maybe', expected bool"):
+        load_generalization(zoo, ["keep_duplicate=maybe"])
+    write_nfn(tmp_path / "nfn", (0, 1, 45_000, 50_000))
+    found = load_inr(tmp_path / "nfn", ["omega_0=20", "limit=1"], on_progress=lambda *at: done.append(at))
+    assert (found.siren.omega_0, len(found.train), done[-1]) == (20.0, 1, (3, 3))
+    assert load_inr(tmp_path / "nfn").siren.omega_0 == 30.0
+    plain, joined = wild_config([2], [3], ["relu"]), wild_config([2, 2], [3, 3], ["relu"] * 2, residual=[-1, 0])
+    write_wild_park(tmp_path / "park", [plain] * 12 + [joined] * 4)
+    for mode, count in (("skip", 12), ("tie", 16)):
+        park = load_generalization(tmp_path / "park", [f"residuals={mode}"])["mixed"]
+        assert sum(map(len, (*park.train, *park.val, *park.test))) == count
+    with pytest.raises(ValueError, match="residuals is 'cut': choose one of skip, tie"):
+        load_generalization(tmp_path / "park", ["residuals=cut"])
+
+
+def test_activations_of_formats_without_such_an_option(tmp_path: Path) -> None:
+    write_hub(tmp_path, ["a", "b", "c"])
+    everything = load_generalization(tmp_path)
+    (name,) = everything
+    assert list(load_generalization(tmp_path, activations=[name])) == [name]
+    with pytest.raises(CorpusError, match=f"no network has the activation 'gelu'; those present: {name}"):
+        load_generalization(tmp_path, activations=[name, "gelu"])

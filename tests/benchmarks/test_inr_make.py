@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-from nfn_monomial.benchmarks import inr_files
 from nfn_monomial.benchmarks.cli import app
 from nfn_monomial.benchmarks.images import load_pictures
 from nfn_monomial.benchmarks.inr_data import Siren
@@ -278,6 +277,12 @@ def _shorten(path: Path) -> None:
     save_file({name: t[:-1].contiguous() for name, t in load_file(path).items()}, path)
 
 
+def _not_finite(path: Path) -> None:
+    tensors = load_file(path)
+    tensors["weight.1"][5, 3, 2] = torch.nan
+    save_file(tensors, path)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -285,6 +290,7 @@ def _shorten(path: Path) -> None:
         (_truncate, "shard-00001.safetensors cannot be read"),
         (_drop, "shard-00001.safetensors: bias.1 is missing, expected"),
         (_reshape, r"shard-00001.safetensors: weight.1 is .*\(16, 31, 32\)\), expected .*\(16, 32, 32\)"),
+        (_not_finite, r"shard-00001.safetensors: weight.1 holds NaN or infinite values in row 5"),
         (_shorten, r"speaks of networks .*'train': 64.* the shards hold .*'train': 63"),
     ],
 )
@@ -379,7 +385,8 @@ def test_rows_of_shards_are_the_rows_of_all(data: st.DataObject, counts: list[in
     parts = [
         dict(zip(tensors, part, strict=True)) for part in zip(*(t.split(counts) for t in tensors.values()), strict=True)
     ]
-    found = ShardRows(parts, {"weight.0": (3, 2), "bias.0": (3,)}, chosen)
+    paths = [Path(f"shard-{k}") for k in range(len(parts))]
+    found = ShardRows(paths, parts, {"weight.0": (3, 2), "bias.0": (3,)}, chosen)
     wanted = TensorRows({name: t[chosen] for name, t in tensors.items()})
     assert len(found) == len(wanted)
     assert found.shapes == wanted.shapes
@@ -388,10 +395,25 @@ def test_rows_of_shards_are_the_rows_of_all(data: st.DataObject, counts: list[in
         assert torch.equal(found.read(index)[name], tensor)
 
 
-def test_large_corpora_stay_in_their_files(corpus_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_mapped_networks_are_checked_when_they_are_read(copied: Path) -> None:
+    path = copied / "shard-00001.safetensors"
+    tensors = load_file(path)
+    tensors["bias.2"][7] = torch.inf
+    save_file(tensors, path)
+    rows = load_inrs(copied, in_memory_bytes=0).train.rows  # network 16 + 7 of the first fits, which are for training
+    assert isinstance(rows, ShardRows)
+    bad = int((rows.chosen == 23).nonzero())
+    rest = torch.arange(len(rows))[torch.arange(len(rows)) != bad]
+    assert all(t.isfinite().all() for t in rows.read(rest).values())
+    with pytest.raises(ValueError, match=r"shard-00001.safetensors: bias.2 holds NaN or infinite values in row 7: "):
+        rows.read(torch.tensor([0, bad, 1]))
+
+
+def test_large_corpora_stay_in_their_files(corpus_folder: Path) -> None:
     loaded = load_inrs(corpus_folder)
-    monkeypatch.setattr(inr_files, "IN_MEMORY", 1)
-    mapped = load_inrs(corpus_folder)
+    nbytes = sum(len(part) for part in (loaded.train, loaded.val, loaded.test)) * loaded.train.rows.nbytes // 64
+    assert isinstance(load_inrs(corpus_folder, in_memory_bytes=nbytes).train.rows, TensorRows)
+    mapped = load_inrs(corpus_folder, in_memory_bytes=nbytes - 1)
     assert isinstance(loaded.train.rows, TensorRows)
     assert isinstance(mapped.train.rows, ShardRows)
     for name in ("train", "val", "test"):
@@ -425,3 +447,19 @@ def test_command_makes_a_corpus_of_colour_images_and_continues(tmp_path: Path) -
     third = CliRunner().invoke(app, [*command, "--seed", "1"])
     assert third.exit_code == 2
     assert "seed is 0 there, 1 asked for" in third.output
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:9"])
+def test_devices_and_folders_are_checked_first(tmp_path: Path, device: str) -> None:
+    (tmp_path / "file").touch()
+    command = ["inr", "make", "--images", "digits", "--out"]
+    for options, message in (
+        ([str(tmp_path / "out"), "--device", device], f"device '{device}' is "),
+        ([str(tmp_path / "file")], "is a file: give a folder for the results"),
+        ([str(tmp_path / "file" / "in")], "is a file: give a folder for the results"),
+    ):
+        result = CliRunner().invoke(app, [*command, *options])
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.split())
+        assert "Traceback" not in result.output
+    assert not (tmp_path / "out").exists()
