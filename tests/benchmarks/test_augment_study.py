@@ -158,7 +158,7 @@ def test_published_numbers() -> None:
 
 def test_command(corpora: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli.console, "_width", 80)
-    monkeypatch.setattr(cli_studies, "load_generalization", lambda folder, on_progress: corpora)
+    monkeypatch.setattr(cli_studies, "load_generalization", lambda folder, assignments, on_progress: corpora)
     arguments = ["augment", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--models", "statnn,monomial"]
     arguments += ["--seeds", "1", "--set", "training.epochs=1", "--set", "scales=10,1e4", "--set", "curve_epochs=1"]
     arguments += ["--set", "curve_models=monomial,statnn", "--set", "activations=relu"]
