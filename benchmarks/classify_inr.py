@@ -87,6 +87,7 @@ class ClassifyConfig:
         fits: of several networks of one image, train on so many at most; None for all.
         limit: train on so many networks; None for all.
         loss: see `LOSSES`.
+        slower: models that are trained with a third of the learning rate; at the others' they may stay at chance.
         steps: train for so many steps, rounded up to whole epochs, instead of ``training.epochs``.
         sizes: of the models.
         training: see `TrainConfig`.
@@ -98,12 +99,13 @@ class ClassifyConfig:
     fits: int | None = None
     limit: int | None = None
     loss: str = "cross-entropy"
+    slower: tuple[str, ...] = ()
     steps: int | None = None
     sizes: Sizes = field(default_factory=Sizes)
     training: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        require_task(self.models, "inr")
+        require_task((*self.models, *self.slower), "inr")
         for name in ("models", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
@@ -127,6 +129,8 @@ class ClassifyConfig:
         own = dict(model_class(model).train_with)
         loss = own.pop("loss", self.loss)
         training = self.training
+        if model in self.slower:
+            training = replace(training, learning_rate=training.learning_rate / 3)
         if self.steps is not None:
             training = replace(training, epochs=-(-self.steps // -(-len(corpus.train) // training.batch_size)))
         options = {"inputs": asdict(self.inputs), "fits": self.fits, "limit": self.limit, "sizes": self.sizes.of(model)}
@@ -170,6 +174,7 @@ def _paper(hidden: int, learning_rate: float, head: int = 1000, dropout: float =
 PRESETS: dict[str, ClassifyConfig] = {
     "small": ClassifyConfig(
         models=_SMALL_MODELS,
+        slower=("gnn", "inr-monomial-np", "inr-monomial-hnp"),  # chosen on validation networks
         inputs=InputConfig(augment=True, warp=0.1),
         sizes=Sizes(
             hidden=16,

@@ -51,7 +51,7 @@ def classify_table(runs: Sequence[Run], *, short: bool = False) -> Table:
         "nothing (no). sees: the weights alone, or also what the networks compute (runs them). s/epoch: the pass over "
         "the training set. peak MiB: parameters, optimiser state and one training step.",
     ]
-    notes.append(_preparation(runs[0].settings.options["inputs"]))
+    notes.append(f"{_preparation(runs[0].settings.options['inputs'])} {_learning_rates(runs)}")
     lost = {run.label: None for run in runs if any(test.non_finite for test in run.tests)}
     if lost:
         notes.append(f"NaN or infinite predictions, NaN taken as the lowest: {', '.join(lost)}.")
@@ -70,6 +70,15 @@ def _preparation(inputs: Mapping[str, Any]) -> str:
     done += [f"changed so that their images are turned, zoomed and shifted at random (up to {warp:g})"] * bool(warp)
     prepared = ", ".join(name for name in PREPARED if inputs[name]) or "nothing"
     return f"In training, networks were {' and '.join(done) or 'seen as they are'}. Done to all networks: {prepared}."
+
+
+def _learning_rates(runs: Sequence[Run]) -> str:
+    rates: dict[float, dict[str, None]] = {}
+    for run in runs:
+        rates.setdefault(run.settings.training.learning_rate, {})[run.label] = None
+    (usual, _), *others = sorted(rates.items(), key=lambda item: -len(item[1]))
+    exceptions = [f"{rate:g} for {', '.join(labels)}" for rate, labels in others]
+    return f"Learning rate: {'; '.join([f'{usual:g}', *exceptions])}."
 
 
 def _without(table: Table, names: Sequence[str]) -> Table:

@@ -348,3 +348,13 @@ def test_errors_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert f"error: {'' if message in ('elsewhere', 'zoo') else message}" in plain(result)
         assert message in plain(result)
     assert not (tmp_path / "results").exists()
+
+
+def test_slower_models_have_a_third_of_the_learning_rate_and_the_table_says_so() -> None:
+    config = replace(QUICK, models=("mlp", "statnn", "inr-probes"), slower=("statnn",))
+    jobs = config.plan(toy(32))
+    assert [job.settings.training.learning_rate for job in jobs] == [5e-3, 5e-3 / 3, 5e-3]
+    notes = classify_table([run_job(job).run for job in jobs]).notes
+    assert any("Learning rate: 0.005; 0.00166667 for STATNN." in note for note in notes)
+    with pytest.raises(ValueError, match="unknown model 'mpl'"):
+        replace(config, slower=("mpl",))
