@@ -51,3 +51,13 @@ def test_other_results_are_those_of_their_folders():
     taus = [(row[0], cell) for row in rows if row[0] in known for cell in row if re.match(r"-?0\.\d{3}( |$)", cell)]
     assert len(taus) > 50
     assert not [(label, cell) for label, cell in taus if cell not in known[label]]
+
+
+def test_tables_of_the_other_experiments_are_those_of_their_folders():
+    """Word for word."""
+    folders = ("classify-inr", "edit-dilate", "edit-contrast")
+    tables = "\n".join((ROOT / "benchmarks/results" / name / "table.md").read_text("utf-8") for name in folders)
+    section = README.split("### The paper's other experiments")[1].split("### Speed")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")]
+    assert len(rows) > 30
+    assert not [row for row in rows if row not in tables.splitlines()]
