@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from nfn_monomial import Axis, WeightSpace
-from nfn_monomial.packing import split_shape
+from nfn_monomial.space.packing import split_shape
 
 _ROLE = re.compile(r"(?:(?<=[._/])|^)(weights?|kernels?|w|bias(?:es)?|b)(?=$|[./:])", re.IGNORECASE)
 _MAX_STEPS = 10_000

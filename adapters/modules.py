@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import Symmetry, WeightSpace
-from nfn_monomial.modules import chain_of
+from nfn_monomial.space.chain import chain_of
 
 from .matching import is_ignored, match_names
 

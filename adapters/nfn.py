@@ -17,17 +17,10 @@ import torch
 from nfn.common import NetworkSpec, WeightSpaceFeatures
 from torch import Tensor, nn
 
-from nfn_monomial import (
-    Balance,
-    Canonicalize,
-    EquivariantLinear,
-    Features,
-    PointwiseActivation,
-    Symmetry,
-    WeightSpace,
-)
+from nfn_monomial import Canonicalize, EquivariantLinear, Features, PointwiseActivation, Symmetry, WeightSpace
+from nfn_monomial.canonical import Balance
+from nfn_monomial.space.weight_space import SymmetryLike
 from nfn_monomial.symmetry import Activation
-from nfn_monomial.weight_space import SymmetryLike
 
 __all__ = [
     "MonomialActivation",

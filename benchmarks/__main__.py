@@ -10,7 +10,7 @@ BENCH_PACKAGES = ("lightning_fabric", "markdown_it", "matplotlib", "mlxtend", "r
 def main() -> None:
     """Run the command line; says what to install if the ``[bench]`` extra is missing."""
     try:
-        from .cli import run
+        from nfn_monomial.benchmarks.cli.application import run
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in BENCH_PACKAGES:
             raise

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .features import Features, Layout, field_name
-from .groups import GroupElement, MonomialMatrix
+from nfn_monomial.space.features import Features, Layout, field_name
+from nfn_monomial.space.groups import GroupElement, MonomialMatrix
+from nfn_monomial.space.weight_space import WeightSpace
+
 from .symmetry import Symmetry
-from .weight_space import WeightSpace
 
 _RTOL = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 

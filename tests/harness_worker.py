@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.experiment import Job, Test, Trial, sweep
-from nfn_monomial.benchmarks.models import NetworkInfo, build_model
-from nfn_monomial.benchmarks.processes import make_fabric, on_main_process_first
-from nfn_monomial.benchmarks.rows import TensorRows
-from nfn_monomial.benchmarks.runs import RunSettings, RunStore
-from nfn_monomial.benchmarks.training import Data, DataSet, StreamedData, TrainConfig
+from nfn_monomial.benchmarks.data.rows import TensorRows
+from nfn_monomial.benchmarks.models.baselines import NetworkInfo, build_model
+from nfn_monomial.benchmarks.train.devices import make_fabric, on_main_process_first
+from nfn_monomial.benchmarks.train.loop import Data, DataSet, StreamedData, TrainConfig
+from nfn_monomial.benchmarks.train.runs import RunSettings, RunStore
+from nfn_monomial.benchmarks.train.sweep import Job, Test, Trial, sweep
 from nfn_monomial.testing import random_networks
 
 SPACE = WeightSpace.mlp([2, 4, 1], "relu")

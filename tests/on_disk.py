@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from nfn_monomial.benchmarks.rows import Rows
+from nfn_monomial.benchmarks.data.rows import Rows
 
 
 class OnDisk(Rows):

@@ -2,7 +2,8 @@
 
 import torch
 
-from nfn_monomial import Features, Layout
+from nfn_monomial import Features
+from nfn_monomial.space import Layout
 
 
 def basis_features(layout: Layout, sizes: dict[str, int]) -> Features:

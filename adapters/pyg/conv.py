@@ -2,7 +2,7 @@
 
 The core's `MessagePassing`, `GatedActivation` and `EquivariantNorm` with parameters tied over layers, on graphs:
 networks of different architectures and activations in one batch. Node features ``x (N, 3 C)`` are three streams side
-by side, of charge +1, -1 and 0 (``out``, ``back``, ``inv``, see `nfn_monomial.neurons`); edge features
+by side, of charge +1, -1 and 0 (``out``, ``back``, ``inv``, see `nfn_monomial.nn.neurons`); edge features
 ``edge_attr (E, C)`` have charge +1 at the target and -1 at the source. Layers take and give tensors, as those of
 ``torch_geometric`` do, and fit into its ``Sequential``. `MonomialCanonicalize` ends the charges: behind it any layer,
 PNAConv, GATv2Conv or GPSConv, keeps the symmetries.
@@ -18,8 +18,8 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import scatter
 
 from nfn_monomial import Symmetry
-from nfn_monomial.messages import EdgeMessages, Ends, NeuronGate, NeuronUpdate, Streams, frame, inverse_root
-from nfn_monomial.pointwise import degree_zero
+from nfn_monomial.nn.messages import EdgeMessages, Ends, NeuronGate, NeuronUpdate, Streams, frame, inverse_root
+from nfn_monomial.nn.pointwise import degree_zero
 
 _FLIPS, _SCALES = Symmetry.SIGN.value & ~1, Symmetry.SCALE.value & ~1
 

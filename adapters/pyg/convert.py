@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from nfn_monomial import Features, WeightSpace
-from nfn_monomial.packing import check_tensors, require_finite
+from nfn_monomial.space.packing import check_tensors, require_finite
 
 from .checks import check_graph
 from .layout import chain_of, common_kernel, pad, skeleton

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.transforms import BaseTransform
 
 from nfn_monomial import GroupElement, Symmetry, WeightSpace
-from nfn_monomial.balance import balance
+from nfn_monomial.canonical.balance import balance
 
 from .checks import check_graph, graph_ids
 from .convert import from_graph

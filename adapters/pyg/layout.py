@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nfn_monomial import Axis, WeightSpace
-from nfn_monomial.features import field_name
+from nfn_monomial.space.features import field_name
 
 
 class Weight(NamedTuple):

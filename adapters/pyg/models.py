@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.utils import scatter
 
-from nfn_monomial.messages import inverse_root
+from nfn_monomial.nn.messages import inverse_root
 
 from .checks import check_graph, graph_ids
 from .conv import _SCALES, MonomialConv, MonomialGate, MonomialNorm, layer_groups

@@ -31,7 +31,7 @@ from nfn_monomial.adapters.pyg import (
     to_graph,
     to_graphs,
 )
-from nfn_monomial.balance import balance
+from nfn_monomial.canonical.balance import balance
 from nfn_monomial.testing import random_element, random_networks
 
 seeds = st.integers(0, 10**6)

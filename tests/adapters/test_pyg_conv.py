@@ -12,7 +12,7 @@ from torch import nn
 from torch_geometric.data import Batch
 from torch_geometric.nn import GATv2Conv, GPSConv, PNAConv, Sequential
 
-from nfn_monomial import EquivariantNorm, Features, GatedActivation, MessageBlock, MessagePassing, WeightSpace
+from nfn_monomial import EquivariantNorm, Features, GatedActivation, MessagePassing, WeightSpace
 from nfn_monomial.adapters.pyg import (
     MonomialBlock,
     MonomialCanonicalize,
@@ -29,7 +29,8 @@ from nfn_monomial.adapters.pyg import (
     to_graph,
     to_graphs,
 )
-from nfn_monomial.neurons import neuron_layout
+from nfn_monomial.nn import MessageBlock
+from nfn_monomial.nn.neurons import neuron_layout
 from nfn_monomial.testing import random_networks
 
 widths = st.integers(1, 3)

@@ -11,10 +11,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nfn_monomial.benchmarks import cli, formats, registry
-from nfn_monomial.benchmarks.detect import detect
-from nfn_monomial.benchmarks.predict import predict_generalization
-from nfn_monomial.benchmarks.runs import RunStore
+from nfn_monomial.benchmarks.cli import application as cli
+from nfn_monomial.benchmarks.data.formats import base as formats
+from nfn_monomial.benchmarks.data.formats.detection import detect
+from nfn_monomial.benchmarks.models import base as registry
+from nfn_monomial.benchmarks.studies.predict import predict_generalization
+from nfn_monomial.benchmarks.train.runs import RunStore
 
 PAGE = (Path(__file__).parents[2] / "benchmarks" / "EXTENDING.md").read_text(encoding="utf-8")
 NAMES = ("cli", "model", "zoo", "inrs", "experiment")

@@ -1,0 +1,1 @@
+"""Networks and images that experiments read."""

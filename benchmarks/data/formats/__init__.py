@@ -1,0 +1,1 @@
+"""Formats of data on disk, published and made here, and how they are told apart."""

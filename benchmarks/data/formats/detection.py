@@ -1,0 +1,205 @@
+"""Data by its path: which format a folder has, and the networks in it, whatever the format.
+
+Commands call `load_generalization` and `load_inr`; published and home-made data are the same to them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from nfn_monomial.benchmarks.data.networks import Corpus, corpus_of, stated
+from nfn_monomial.benchmarks.data.sirens import InrCorpus
+from nfn_monomial.benchmarks.make.zoo import CONFIG_FILE
+from nfn_monomial.benchmarks.settings import assignment, read_value
+
+from . import dws, hub, model_zoos, nfn_sirens, wild_park  # noqa: F401  (which register their formats)
+from .base import FORMATS, CorpusError, Format, Kind, register_format
+from .checkpoints import IN_MEMORY_BYTES, require_folder
+from .made_inrs import load_inrs
+from .mixed_files import KIND
+from .mixed_zoo import load_mixed_zoo
+from .small_cnn_zoo import SplitOrder, load_zoo
+from .zoo_files import FILES, check_folder, read_metrics
+
+__all__ = ["detect", "load_corpus", "load_generalization", "load_inr"]
+
+COMMANDS: dict[Kind, tuple[str, str]] = {
+    "inr": ("images (INRs)", "classify-inr and edit-inr"),
+    "generalization": ("classifiers with their accuracies", "predict-generalization"),
+}
+CALLBACK = "on_progress"  # which is no option that a user gives
+SHOWN = 8  # entries of a folder in a message
+
+
+@register_format("small-cnn-zoo")
+class SmallCnnZoo(Format):
+    """The Small CNN Zoo's three files, published or made by ``zoo make``; see `load_zoo`."""
+
+    kind = "generalization"
+    looks_for = " or ".join(FILES)
+
+    @staticmethod
+    def detects(path: Path) -> bool:
+        made = (path / CONFIG_FILE).is_file() and stated(path).get("kind") != KIND
+        return made or any((path / name).is_file() for name in FILES)
+
+    @staticmethod
+    def load(
+        path: str | Path,
+        *,
+        activations: Sequence[str] = (),
+        split_file: str | Path | None = None,
+        split_order: SplitOrder = "activation-then-split",
+        keep_duplicate: bool = False,
+        final_step: int | None = None,
+        limit: int | None = None,
+        in_memory_bytes: int = IN_MEMORY_BYTES,
+    ) -> dict[str, Corpus]:
+        """Corpora by activation, by default all that the zoo has; the other options are those of `load_zoo`.
+
+        ``in_memory_bytes``: of all activations together; each may take an equal share.
+        """
+        folder = Path(path)
+        check_folder(folder)
+        names = activations or sorted(set(read_metrics(folder / "metrics.csv.gz").activation.tolist()))
+        options: dict[str, Any] = {
+            "split_file": split_file, "split_order": split_order, "keep_duplicate": keep_duplicate,
+            "final_step": final_step, "limit": limit, "in_memory_bytes": in_memory_bytes // max(1, len(names)),
+        }  # fmt: skip
+        return {name: corpus_of(load_zoo(folder, name, **options)) for name in names}
+
+
+@register_format("mixed-zoo")
+class MadeMixedZoo(Format):
+    """A zoo of many architectures, made by ``zoo make --vary-architecture``; see `load_mixed_zoo`."""
+
+    kind = "generalization"
+    looks_for = f"{CONFIG_FILE} of a mixed zoo"
+
+    @staticmethod
+    def detects(path: Path) -> bool:
+        return stated(path).get("kind") == KIND
+
+    @staticmethod
+    def load(path: str | Path, *, unseen_architectures: bool = False, seed: int = 0) -> dict[str, Corpus]:
+        """One corpus, ``mixed``; the options are those of `load_mixed_zoo`."""
+        return {"mixed": corpus_of(load_mixed_zoo(path, unseen_architectures=unseen_architectures, seed=seed))}
+
+
+@register_format("made-inrs")
+class MadeInrs(Format):
+    """A corpus made by ``inr make``; see `load_inrs`."""
+
+    kind = "inr"
+    looks_for = "corpus.json"
+
+    @staticmethod
+    def detects(path: Path) -> bool:
+        return (path / "corpus.json").is_file()
+
+    @staticmethod
+    def load(path: str | Path, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> InrCorpus:
+        """The corpus; larger ones than ``in_memory_bytes`` stay in their files."""
+        return load_inrs(path, in_memory_bytes=in_memory_bytes)
+
+
+def detect(path: str | Path) -> str:
+    """The name of the format that a folder has.
+
+    Raises:
+        CorpusError: if it has none or several that are known, saying what was looked for and what was found; or is no
+            folder.
+    """
+    folder = require_folder(path)
+    names = [name for name, known in FORMATS.items() if known.detects(folder)]
+    if len(names) == 1:
+        return names[0]
+    if names:
+        raise CorpusError(f"{folder} looks like several formats, {', '.join(names)}: put each in a folder of its own")
+    entries = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in folder.iterdir())
+    found = ", ".join(entries[:SHOWN]) + f" and {len(entries) - SHOWN} more" * (len(entries) > SHOWN)
+    wanted = "; ".join(f"{name}: {known.looks_for}" for name, known in FORMATS.items())
+    raise CorpusError(f"{folder} has no known format. Looked for: {wanted}. Found: {found or 'nothing, it is empty'}")
+
+
+def load_corpus(path: str | Path, assignments: Sequence[str] = (), /, **options: Any) -> dict[str, Corpus] | InrCorpus:
+    """The networks in a folder of any known format.
+
+    Args:
+        path: the folder.
+        assignments: options as ``key=value``, read by the types that the format's ``load`` states, see
+            `configs.override`; they win over ``options``.
+        options: those of the format's ``load``; any takes ``on_progress(done, total)``, for a bar.
+
+    Raises:
+        CorpusError: as `detect`; for an option that the format does not have, naming those it has; and, as ZooError,
+            for data that is missing or damaged, naming the file.
+        ValueError: for an assignment without ``=`` or with a value of another type.
+    """
+    return cast("dict[str, Corpus] | InrCorpus", _load(path, detect(path), assignments, options))
+
+
+def load_generalization(
+    path: str | Path, assignments: Sequence[str] = (), /, *, activations: Sequence[str] = (), **options: Any
+) -> dict[str, Corpus]:
+    """The networks of a zoo by activation, ``mixed`` for many architectures; otherwise as `load_corpus`.
+
+    ``activations``: those that are wanted, by default all; of a format that has no such option some of what it has.
+
+    Raises:
+        CorpusError: also for a corpus of INRs, naming the commands that read it, and for an activation that no network
+            has.
+    """
+    name = _of_kind(path, "generalization")
+    selects = "activations" in _options(name)
+    if activations and selects:
+        options["activations"] = activations
+    found = cast("dict[str, Corpus]", _load(path, name, assignments, options))
+    if not activations or selects:
+        return found
+    if missing := [activation for activation in activations if activation not in found]:
+        raise CorpusError(f"{path}: no network has the activation {missing[0]!r}; those present: {', '.join(found)}")
+    return {activation: found[activation] for activation in activations}
+
+
+def load_inr(path: str | Path, assignments: Sequence[str] = (), /, **options: Any) -> InrCorpus:
+    """A corpus of INRs; otherwise as `load_corpus`.
+
+    Raises:
+        CorpusError: also for a zoo of classifiers, naming the command that reads it.
+    """
+    return cast("InrCorpus", _load(path, _of_kind(path, "inr"), assignments, options))
+
+
+def _of_kind(path: str | Path, kind: Kind) -> str:
+    name = detect(path)
+    if FORMATS[name].kind != kind:
+        what, commands = COMMANDS[FORMATS[name].kind]
+        raise CorpusError(
+            f"{path} has the format {name}: {what}, expected {COMMANDS[kind][0]}; it is data for nfn-monomial "
+            f"{commands}"
+        )
+    return name
+
+
+def _options(name: str) -> list[str]:
+    """The names of a format's options, the callback among them if it has one."""
+    return list(inspect.signature(FORMATS[name].load).parameters)[1:]
+
+
+def _load(path: str | Path, name: str, assignments: Sequence[str], options: Mapping[str, Any]) -> Any:
+    load, known = FORMATS[name].load, _options(name)
+    able = [option for option in known if option != CALLBACK]
+    texts = dict(map(assignment, assignments))
+    given = [option for option in options if option != CALLBACK] + list(texts)
+    if unknown := [option for option in given if option not in able]:
+        has = ", ".join(able) or "none"
+        raise CorpusError(f"{path} has the format {name}, which has no option {', '.join(unknown)}; it has {has}")
+    kinds = typing.get_type_hints(load) if texts else {}
+    values = {**options, **{option: read_value(text, kinds[option], option) for option, text in texts.items()}}
+    # Formats that read at once have no callback.
+    return load(path, **{option: value for option, value in values.items() if option in known})

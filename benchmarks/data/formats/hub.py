@@ -1,0 +1,204 @@
+"""Folders of networks in the style of the Hugging Face hub: a snapshot a network, each with ``model.safetensors``."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from nfn_monomial import symmetry_of
+from nfn_monomial.adapters.matching import match_names
+from nfn_monomial.benchmarks.data.networks import Corpus, Part
+from nfn_monomial.benchmarks.models.base import NetworkInfo
+
+from .base import CorpusError, Format, OnProgress, register_format
+from .checkpoints import (
+    IN_MEMORY_BYTES,
+    layers_of,
+    parameters_of,
+    read_safetensors,
+    require_folder,
+    shape_of,
+    silent,
+    some_folders,
+)
+from .model_zoos import share, split, stack_parts
+
+__all__ = ["HubFolder"]
+
+FILE = "model.safetensors"
+RESULTS = ("results.json", "metrics.json")
+ACCURACY = ("accuracy", "test_accuracy", "eval_accuracy", "test_acc")
+ACTIVATION = ("activation", "hidden_act", "activation_function")
+_PLACES = (f"*/{FILE}", f"models--*/snapshots/*/{FILE}")  # plain folders, and the layout of the hub's own cache
+
+
+class _Snapshot(NamedTuple):
+    repo: str
+    file: Path
+    activation: str
+    accuracy: float
+
+
+@register_format("hub")
+class HubFolder(Format):
+    """``{repo}/model.safetensors``, or the hub's cache ``models--{owner}--{name}/snapshots/{revision}/...``.
+
+    All networks have one shape: a chain of convolutions and linear layers with keys ``{layer}.weight`` and
+    ``{layer}.bias``. Layers run in this order: convolutions, then linear layers, each by the numbers in their names;
+    where sizes and numbers leave the order open, that is an error.
+    """
+
+    kind = "generalization"
+    looks_for = f"{FILE} in folders of its own, or the hub's cache models--*/snapshots/*/{FILE}"
+
+    @staticmethod
+    def detects(path: Path) -> bool:
+        return any((f / FILE).is_file() or (f.name.startswith("models--") and f.is_dir()) for f in some_folders(path))
+
+    @staticmethod
+    def load(
+        path: str | Path,
+        *,
+        activation: str | None = None,
+        targets: str | Path | None = None,
+        seed: int = 0,
+        limit: int | None = None,
+        in_memory_bytes: int = IN_MEMORY_BYTES,
+        on_progress: OnProgress = silent,
+    ) -> dict[str, Corpus]:
+        """Load all snapshots, by activation; 70, 15 and 15 percent for training, validation and testing.
+
+        Args:
+            path: the folder of the snapshots.
+            activation: of all networks; by default ``activation``, ``hidden_act`` or ``activation_function`` of each
+                snapshot's ``config.json``.
+            targets: CSV file with columns ``repo`` (the folder's name, or ``owner/name`` in the hub's cache) and
+                ``accuracy``. By default ``accuracy``, ``test_accuracy``, ``eval_accuracy`` or ``test_acc`` of each
+                snapshot's ``results.json``, ``metrics.json`` or the file's metadata.
+            seed: of the split.
+            limit: take that many training networks of each activation.
+            in_memory_bytes: larger sets stay in their files, which are read again for each batch.
+            on_progress: called while files are read.
+
+        Raises:
+            CorpusError: naming the file, if one is damaged or has another shape than the first, or if an accuracy or
+                activation is not stated anywhere.
+        """
+        folder = require_folder(path)
+        stated = None if targets is None else _targets(Path(targets))
+        by_activation: dict[str, list[_Snapshot]] = defaultdict(list)
+        for repo, file in _files(folder).items():
+            snapshot = _snapshot(repo, file, activation, stated)
+            by_activation[snapshot.activation].append(snapshot)
+        chosen = {
+            name: {
+                part: [found[i] for i in numbers]
+                for part, numbers in split(len(found), seed, f"{folder}, activation {name}", limit).items()
+            }
+            for name, found in sorted(by_activation.items())
+        }
+        files = {
+            name: {part: [(s.file, s.accuracy) for s in snapshots] for part, snapshots in parts.items()}
+            for name, parts in chosen.items()
+        }
+        corpora = {}
+        for name, networks in stack_parts(files, _read, in_memory_bytes, on_progress).items():
+            shape = shape_of(networks["train"].rows.shapes)
+            info = NetworkInfo(shape.space(name), name)
+            source = {
+                "format": "hub", "path": str(folder), "split": f"70/15/15 percent of snapshots, seed {seed}",
+                "targets": str(targets or "as stated with each snapshot"),
+                **{part: len(found) for part, found in networks.items()},
+            }  # fmt: skip
+            parts = {part: (Part(found, info),) for part, found in networks.items()}
+            corpora[name] = Corpus(name, **parts, info=info, source=source)
+        return corpora
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for file in sorted(file for pattern in _PLACES for file in folder.glob(pattern)):
+        inner = file.relative_to(folder).parts
+        repo = inner[0].removeprefix("models--").replace("--", "/") if len(inner) > 2 else inner[0]
+        if repo in found:
+            raise CorpusError(f"{file} and {found[repo]} are snapshots of the same {repo}: delete all but one")
+        found[repo] = file
+    if not found:
+        raise CorpusError(f"{folder}: no {' and no '.join(_PLACES)}")
+    return found
+
+
+def _snapshot(repo: str, file: Path, activation: str | None, targets: Mapping[str, float] | None) -> _Snapshot:
+    name = activation or _first(_json(file.with_name("config.json")), ACTIVATION)
+    if name is None:
+        raise CorpusError(
+            f"{file.with_name('config.json')} does not state {', '.join(ACTIVATION)}: give activation, as relu "
+            "(--data-option activation=relu)"
+        )
+    try:
+        symmetry_of(str(name))
+    except ValueError as error:
+        raise CorpusError(f"{file.parent}: {error}") from error
+    if targets is None:
+        metadata = read_safetensors(file)[1]
+        places = [(place, _json(place)) for place in map(file.with_name, RESULTS)] + [(file, metadata)]
+        accuracy, where = next(
+            ((value, place) for place, found in places if (value := _first(found, ACCURACY)) is not None), (None, file)
+        )
+        if accuracy is None:
+            raise CorpusError(
+                f"{file.parent}: no {', '.join(ACCURACY)} in {', '.join(RESULTS)} or the metadata of {FILE}: give "
+                "targets, a CSV file with columns repo and accuracy (--data-option targets=FILE)"
+            )
+        return _Snapshot(repo, file, str(name).lower(), share(accuracy, where, "accuracy"))
+    if repo not in targets:
+        raise CorpusError(f"{file.parent}: targets has no line for repo {repo}")
+    return _Snapshot(repo, file, str(name).lower(), targets[repo])
+
+
+def _first(found: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((found[key] for key in keys if found.get(key) is not None), None)
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CorpusError(f"{path} is damaged ({error}): download it again") from error
+    return found if isinstance(found, Mapping) else {}
+
+
+def _targets(path: Path) -> dict[str, float]:
+    if not path.is_file():
+        raise CorpusError(f"targets {path} does not exist, expected a CSV file with columns repo and accuracy")
+    with path.open(encoding="utf-8", newline="") as file:
+        lines = csv.DictReader(file)
+        if not {"repo", "accuracy"} <= set(lines.fieldnames or ()):
+            raise CorpusError(f"{path} has columns {', '.join(lines.fieldnames or ())}, expected repo and accuracy")
+        found: dict[str, float] = {}
+        for line in lines:
+            if line["repo"] in found:
+                raise CorpusError(f"{path}, line {lines.line_num}: repo {line['repo']} occurs twice")
+            found[line["repo"]] = share(line["accuracy"], f"{path}, line {lines.line_num}", "accuracy")
+    return found
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    state = read_safetensors(path)[0]
+    tensors = parameters_of(layers_of(state, path, r".+", "{layer}.weight and {layer}.bias"), path, biases=False)
+    space = shape_of({name: t.shape for name, t in tensors.items()}).space("permutation")
+    try:
+        match_names(state, space)  # which finds out whether another order would fit as well
+    except ValueError as error:
+        raise CorpusError(
+            f"{path}: the order of the layers is not clear ({error}): number them in their names"
+        ) from error
+    return tensors

@@ -1,0 +1,264 @@
+"""The file format of the published Small CNN Zoo (Unterthiner et al. 2020, arXiv:2002.11448), read and written.
+
+A zoo is a folder of three files:
+
+- ``weights.npy``: float32 ``(rows, columns)``; a row is one checkpoint of one network, all parameters in a line;
+- ``metrics.csv.gz``: a line per row: hyperparameters (``config.*``), ``modeldir`` (one per network), ``step``, results;
+- ``layout.csv``: ``varname, shape, start_idx, end_idx``, the columns of each variable. Kernels are stored as
+  ``(*kernel, in, out)`` and dense kernels as ``(in, out)``, in TensorFlow's order of axes.
+
+The published sets hold about 270,000 rows (5 GB): weights are memory-mapped and only the rows asked for are loaded, or,
+if these are too many for memory, only those of a batch at a time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nfn_monomial.benchmarks.data.rows import Rows, TensorRows
+
+from .checkpoints import IN_MEMORY_BYTES
+from .zoo_files import (
+    INCOMPLETE,
+    METRIC_COLUMNS,
+    Bools,
+    Floats,
+    Ints,
+    Metrics,
+    check_folder,
+    map_weights,
+    read_metrics,
+    row_order,
+    some,
+    write_zoo,
+)
+from .zoo_layout import Layout, ZooError, cnn_geometry, parse_layout, unflatten
+
+__all__ = [
+    "METRIC_COLUMNS",
+    "MappedRows",
+    "Networks",
+    "SplitOrder",
+    "Zoo",
+    "ZooError",
+    "cnn_geometry",
+    "load_zoo",
+    "row_order",
+    "write_zoo",
+]
+
+SplitOrder = Literal["activation-then-split", "split-then-activation"]
+
+
+class Networks:
+    """Trained networks of one architecture and their accuracies.
+
+    Args:
+        tensors: ``weight.0`` ``(N, out, in, *kernel)``, ``bias.0`` ``(N, out)``, ... in order of execution and in
+            torch's order of axes, dense layers as ``(N, out, in)``; float32. Or rows of such networks, which may lie
+            anywhere.
+        accuracy: float32 ``(N,)``, the test accuracy in [0, 1].
+
+    Raises:
+        ValueError: if there are not as many accuracies as networks.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor] | Rows, accuracy: Tensor) -> None:
+        self.rows = tensors if isinstance(tensors, Rows) else TensorRows(tensors)
+        self.accuracy = accuracy
+        if len(self.rows) != len(accuracy):
+            raise ValueError(f"{len(self.rows)} networks and {len(accuracy)} accuracies: each network needs one")
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All networks at once; read now, if they are not in memory."""
+        return self.rows.read_all()
+
+    def __len__(self) -> int:
+        return len(self.accuracy)
+
+    def subset(self, index: Tensor | Sequence[int] | slice) -> Networks:
+        """The networks with these numbers, in this order."""
+        if not isinstance(index, slice):
+            index = torch.as_tensor(index)
+        return Networks(self.rows.subset(index), self.accuracy[index])
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """Final checkpoints of the networks of one activation, split; ``info`` records how they were chosen."""
+
+    train: Networks
+    val: Networks
+    test: Networks
+    activation: str
+    layout: Layout
+    info: dict[str, object]
+
+
+def load_zoo(
+    path: str | Path,
+    activation: str = "relu",
+    *,
+    split_file: str | Path | None = None,
+    split_order: SplitOrder = "activation-then-split",
+    keep_duplicate: bool = False,
+    final_step: int | None = None,
+    limit: int | None = None,
+    in_memory_bytes: int = IN_MEMORY_BYTES,
+) -> Zoo:
+    """Load the final checkpoints of one activation from a zoo folder, published or made here.
+
+    All rows are put in the order of ``split_file`` (nfn's ``{name}_split.csv``, by default the one found in or next
+    to the folder; without one, ``row_order``). Of these the final checkpoints are kept: the largest step of each
+    network, or exactly ``final_step`` (86 in the published sets). The first half is for training and validation
+    (shuffled by ``random.Random(0)``, 80/20), the second half is the test set. ``split_order`` says whether the
+    activation is selected before halving (the paper) or afterwards, part by part (ScaleGMN).
+
+    nfn's split files begin with a stray ``0``, so that row 0 occurs twice. The stray one is dropped unless
+    ``keep_duplicate``, which reproduces the splits of nfn to the row. ``limit`` keeps that many training networks.
+
+    Networks that take more than ``in_memory_bytes`` stay in the file: weights are read, and checked, when they are
+    asked for.
+    """
+    if split_order not in get_args(SplitOrder):
+        raise ValueError(f"unknown split_order {split_order!r}: choose one of {', '.join(get_args(SplitOrder))}")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit is {limit}, but at least 1 training network is needed")
+    folder = Path(path)
+    check_folder(folder)
+    weights = map_weights(folder / "weights.npy")
+    layout = parse_layout(folder / "layout.csv", columns=weights.shape[1])
+    metrics = read_metrics(folder / "metrics.csv.gz")
+    if len(metrics.step) != len(weights):
+        raise ZooError(
+            f"{folder}: weights.npy has {len(weights)} rows but metrics.csv.gz has {len(metrics.step)}; "
+            f"they are of different zoos: {INCOMPLETE}"
+        )
+    order, split_info = _order(folder, split_file, len(weights), keep_duplicate)
+    final = order[_is_final(metrics, final_step)[order]]
+    of_activation = metrics.activation == activation
+    if not of_activation.any():
+        present = ", ".join(sorted(set(metrics.activation.tolist()))) or "none"
+        raise ZooError(f"{folder}: no network has the activation {activation!r}; those present: {present}")
+    if split_order == "activation-then-split":
+        parts = _split(final[of_activation[final]])
+    else:
+        parts = {name: rows[of_activation[rows]] for name, rows in _split(final).items()}
+    if limit is not None:
+        parts["train"] = parts["train"][:limit]
+    if empty := [name for name, rows in parts.items() if len(rows) == 0]:
+        raise ZooError(
+            f"{folder}: no network is left for {' and '.join(empty)}: {len(weights)} rows, of which {len(final)} final "
+            f"checkpoints ({'largest step of each network' if final_step is None else f'step {final_step}'}) of which "
+            f"{int(of_activation[final].sum())} have the activation {activation!r}; use a larger zoo, or other filters"
+        )
+    found: dict[str, Rows] = {n: MappedRows(weights, rows, layout, folder / "weights.npy") for n, rows in parts.items()}
+    if sum(rows.nbytes for rows in found.values()) <= in_memory_bytes:
+        found = {name: TensorRows(rows.read_all()) for name, rows in found.items()}
+    networks = {name: Networks(found[name], torch.from_numpy(metrics.accuracy[parts[name]])) for name in parts}
+    info: dict[str, object] = {
+        "path": str(folder),
+        "rows": len(weights),
+        "final_checkpoints": len(final),
+        "final_steps": dict(sorted(Counter(metrics.step[final].tolist()).items())),
+        **{name: len(rows) for name, rows in parts.items()},
+        "split_order": split_order,
+        **split_info,
+    }
+    return Zoo(**networks, activation=activation, layout=layout, info=info)
+
+
+def _is_final(metrics: Metrics, final_step: int | None) -> Bools:
+    if final_step is not None:
+        return np.asarray(metrics.step == final_step)
+    last = np.full(int(metrics.network.max(initial=-1)) + 1, -1, dtype=np.int64)
+    np.maximum.at(last, metrics.network, metrics.step)
+    return np.asarray(metrics.step == last[metrics.network])
+
+
+def _order(
+    folder: Path, split_file: str | Path | None, rows: int, keep_duplicate: bool
+) -> tuple[Ints, dict[str, object]]:
+    name = f"{folder.resolve().name}_split.csv"
+    places = [Path(split_file)] if split_file is not None else [folder / name, folder.resolve().parent / name]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None and split_file is not None:
+        raise ZooError(f"split file {split_file} does not exist: give another, or none for a fixed permutation")
+    if file is None:
+        return np.array(row_order(rows), dtype=np.int64), {"split_file": None, "duplicates_dropped": 0}
+    order: list[int] = []
+    for number, text in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        if text.strip():
+            try:
+                order.append(int(text))
+            except ValueError as error:
+                raise ZooError(f"{file}, line {number}: {text[:40]!r}, expected one row number a line") from error
+    stray = len(order) == rows + 1 and order[0] == 0 and 0 in order[1:]
+    proper = order[1:] if stray else order
+    if sorted(proper) != list(range(rows)):
+        raise ZooError(
+            f"{file} does not order the rows of {folder}: it has {len(proper)} lines with {len(set(proper))} different "
+            f"numbers from {min(proper, default=0)} to {max(proper, default=0)}, expected 0 to {rows - 1} once each; "
+            "give the split file of this zoo as split_file"
+        )
+    dropped = stray and not keep_duplicate
+    chosen = proper if dropped else order
+    return np.array(chosen, dtype=np.int64), {"split_file": str(file), "duplicates_dropped": int(dropped)}
+
+
+def _split(rows: Ints) -> dict[str, Ints]:
+    """nfn's split: second half test; first half shuffled by ``random.Random(0)``, four fifths of it for training."""
+    half = int(0.5 * len(rows))
+    first = list(range(half))
+    random.Random(0).shuffle(first)
+    cut = int(0.8 * half)
+    return {"train": rows[first[:cut]], "val": rows[first[cut:]], "test": rows[half:]}
+
+
+class MappedRows(Rows):
+    """Networks in a memory-mapped ``weights.npy``; only the rows that are asked for are read.
+
+    Args:
+        weights: ``(rows, columns)``.
+        rows: numbers of the N networks' rows.
+        layout: of the columns.
+        path: of the file, for messages.
+
+    Raises:
+        ZooError: in `read`, if weights are NaN or infinite.
+    """
+
+    def __init__(self, weights: Floats, rows: Ints, layout: Layout, path: Path) -> None:
+        self.weights, self.rows, self.layout, self.path = weights, rows, layout, path
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, index: Tensor) -> dict[str, Tensor]:
+        rows = self.rows[index.numpy()]
+        by_place = np.argsort(rows, kind="stable")
+        values = np.empty((len(rows), self.weights.shape[1]), dtype=np.float32)
+        values[by_place] = self.weights[rows[by_place]]  # read in the order of the file: one pass over it
+        finite = np.isfinite(values).all(axis=1)
+        if not finite.all():
+            raise ZooError(
+                f"{self.path}: NaN or infinite weights in {some(sorted(rows[~finite].tolist()), 'row')} "
+                f"({int((~finite).sum())} of the {len(rows)} networks asked for): drop these rows, or make the zoo "
+                "again"
+            )
+        return unflatten(torch.from_numpy(values), self.layout)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        one = unflatten(torch.empty(1, self.weights.shape[1]), self.layout)
+        return {name: tuple(t.shape[1:]) for name, t in one.items()}

@@ -1,0 +1,1 @@
+"""Making networks to learn from: zoos of classifiers, corpora of INRs."""

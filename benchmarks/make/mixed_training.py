@@ -1,0 +1,142 @@
+"""Training many networks of one architecture at once, each with its own images and hyperparameters.
+
+The forward pass is the architecture's own module under ``vmap``: convolutions of different networks become one grouped
+convolution, linear layers one batched product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nfn_monomial.benchmarks.data.formats.zoo_layout import unflatten
+from nfn_monomial.benchmarks.data.images import Images
+
+from .mixed_recipes import Architecture, layout_of, parameter_names, template
+from .recipes import Recipe
+from .training import Plan
+
+__all__ = ["train_group"]
+
+EVALUATED = 256  # test images at once: bounds the memory
+
+
+class _Optimizers:
+    """Adam, RMSprop and SGD with Keras' defaults, one per row: ``w -= rate c mean / (sqrt(square) + 1e-7)``.
+
+    RMSprop's mean has no memory; SGD has none either, and its square stays 1.
+    """
+
+    def __init__(self, recipes: Sequence[Recipe], weights: Tensor) -> None:
+        def column(adam: float, rmsprop: float, sgd: float) -> Tensor:
+            values = {"adam": adam, "rmsprop": rmsprop, "sgd": sgd}
+            return torch.tensor([[values[r.optimizer]] for r in recipes], device=weights.device)
+
+        self.weights = weights
+        self.rate = torch.tensor([[r.learning_rate] for r in recipes], device=weights.device)
+        self.forget, self.corrected = column(0.1, 1.0, 1.0), column(1.0, 0.0, 0.0)
+        self.decay, self.news = column(0.999, 0.9, 1.0), column(0.001, 0.1, 0.0)
+        self.mean = torch.zeros_like(weights)
+        self.square = column(0.0, 0.0, 1.0).expand_as(weights).clone()
+
+    def step(self, grad: Tensor, number: int) -> None:
+        """Update the first ``len(grad)`` networks; ``number`` counts from 1."""
+        n = len(grad)
+        mean, square, corrected = self.mean[:n], self.square[:n], self.corrected[:n]
+        mean.lerp_(grad, self.forget[:n].expand_as(grad))
+        square.mul_(self.decay[:n]).addcmul_(grad * self.news[:n], grad)
+        correction = math.sqrt(1 - 0.999**number) / (1 - 0.9**number) * corrected + (1 - corrected)
+        self.weights[:n].addcdiv_(mean * (self.rate[:n] * correction), square.sqrt().add_(1e-7), value=-1)
+
+
+def train_group(
+    recipes: Sequence[Recipe],
+    images: Images,
+    architecture: Architecture,
+    *,
+    batch: int = 32,
+    check: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Train one network per recipe; of the recipe's fields all but activation and dropout count.
+
+    Batches of ``batch`` images run on from one epoch into the next. Networks that need fewer steps stop earlier and
+    cost nothing from then on. ``check`` is called before every step; what it raises ends the training.
+
+    Args:
+        recipes: N of them.
+        images: on the device of training.
+        architecture: of all the networks.
+        batch: images per step.
+        check: raises to stop.
+
+    Returns:
+        Parameter of the weight space -> ``(N, *shape)`` on the CPU, and test accuracies ``(N,)``.
+    """
+    device = images.x.device
+    with torch.device("meta"):  # the module lends its structure, never its parameters
+        model = template(architecture)
+    layout = layout_of(architecture)
+    train_x, train_y = images.x[images.train], images.y[images.train]
+
+    plans = [Plan(r, layout, len(train_y), batch, units=0) for r in recipes]
+    rank = sorted(range(len(plans)), key=lambda i: -plans[i].steps)  # so that the running ones are a prefix
+    plans, ranked = [plans[i] for i in rank], [recipes[i] for i in rank]
+    steps = [plan.steps for plan in plans]
+    order = torch.zeros(steps[0], len(plans), batch, dtype=torch.int64)
+    for i, plan in enumerate(plans):
+        order[: plan.steps, i] = plan.order.view(-1, batch)
+    order = order.to(device)
+
+    start = unflatten(torch.stack([plan.weights for plan in plans]), layout)
+    shapes = {name: value.shape[1:] for name, value in start.items()}
+    penalty = torch.tensor([2 * r.l2reg for r in ranked]).view(-1, 1)  # its gradient is 2 l2reg w, on weights only
+    penalised = [penalty * name.startswith("weight") * torch.ones(s.numel()) for name, s in shapes.items()]
+    decay = torch.cat(penalised, 1).to(device)
+    weights = torch.cat([value.flatten(1) for value in start.values()], 1).to(device)
+    optimizers = _Optimizers(ranked, weights)
+    names = parameter_names(architecture)
+
+    def parameters(rows: Tensor) -> dict[str, Tensor]:
+        parts = torch.split(rows, [shape.numel() for shape in shapes.values()], 1)
+        return {names[name]: part.view(-1, *s) for (name, s), part in zip(shapes.items(), parts, strict=True)}
+
+    done = 0
+    for end in sorted(set(steps)):
+        n = sum(s >= end for s in steps)
+        for t in range(done, end):
+            check()
+            chosen = order[t, :n]
+            leaf = weights[:n].detach().requires_grad_()
+            logits = _logits(model, parameters(leaf), train_x[chosen], 0)
+            loss = F.cross_entropy(logits.flatten(0, 1), train_y[chosen].flatten(), reduction="sum") / batch
+            (grad,) = torch.autograd.grad(loss, leaf)
+            optimizers.step(grad.addcmul_(weights[:n], decay[:n]), t + 1)
+        done = end
+
+    back = torch.tensor(rank).argsort()
+    accuracy = _accuracy(model, parameters(weights), images).cpu()[back]
+    trained = {name: value.cpu()[back] for name, value in zip(shapes, parameters(weights).values(), strict=True)}
+    return trained, accuracy
+
+
+def _logits(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor, image_dim: int | None) -> Tensor:
+    """``(N, b, classes)``; images ``(b, C, H, W)`` for all networks (None), or ``(N, b, C, H, W)`` (0)."""
+
+    def run(own: dict[str, Tensor], images: Tensor) -> Tensor:
+        out: Tensor = torch.func.functional_call(model, own, (images,))
+        return out
+
+    out: Tensor = torch.func.vmap(run, in_dims=(0, image_dim))(dict(parameters), x)
+    return out
+
+
+@torch.no_grad()
+def _accuracy(model: nn.Module, parameters: Mapping[str, Tensor], images: Images) -> Tensor:
+    """Share of the test images that each network gets right, ``(N,)``."""
+    parts = torch.split(images.test, EVALUATED)
+    right = [(_logits(model, parameters, images.x[i], None).argmax(-1) == images.y[i]).sum(1) for i in parts]
+    return torch.stack(right).sum(0) / len(images.test)

@@ -1,0 +1,205 @@
+"""Training many small CNNs at once: every network of a batch has its own images and hyperparameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nfn_monomial.benchmarks.data.formats.zoo_layout import Layout, layers_of
+
+from .batched_cnn import BatchedCNN, patch_table
+from .recipes import Optimizer, Recipe
+
+__all__ = ["ImageTensors", "Plan", "Trained", "initial_weights", "train"]
+
+
+@dataclass(frozen=True)
+class ImageTensors:
+    """Images on the device of training: ``x`` ``(n, H, W, C)``, ``y`` ``(n,)``, for training and for testing."""
+
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+
+
+@dataclass(frozen=True)
+class Trained:
+    """In the order of the recipes, on the CPU: ``weights`` ``(n, columns)`` as in the layout, each metric ``(n,)``."""
+
+    weights: Tensor
+    metrics: dict[str, Tensor]
+
+
+def initial_weights(recipe: Recipe, layout: Layout, generator: torch.Generator) -> Tensor:
+    """One row of the zoo, ``(columns,)``, before training; fans count the kernel's positions, as Keras does."""
+    row = torch.zeros(layout[-1].end)
+    for layer in layers_of(layout):
+        kernel = layer.kernel
+        positions = math.prod(layer.kernel_size)
+        fan_in, fan_out = positions * layer.fan[0], positions * layer.fan[1]
+        noise = torch.randn(fan_in, layer.fan[1], generator=generator)
+        bias_noise = torch.randn(layer.fan[1], generator=generator)
+        if recipe.w_init == "orthogonal":
+            q, r = torch.linalg.qr(noise if fan_in >= layer.fan[1] else noise.T)
+            q = q * r.diagonal().sign()
+            value = q if fan_in >= layer.fan[1] else q.T
+        elif recipe.w_init == "TruncatedNormal":
+            low, high = torch.special.ndtr(torch.tensor([-2.0, 2.0]))
+            value = torch.special.ndtri(low + (high - low) * torch.special.ndtr(noise)) * recipe.init_std
+        else:
+            std = {
+                "glorot_normal": math.sqrt(2 / (fan_in + fan_out)),
+                "he_normal": math.sqrt(2 / fan_in),
+                "RandomNormal": recipe.init_std,
+            }[recipe.w_init]
+            value = noise * std
+        row[kernel.start : kernel.end] = value.flatten()
+        if layer.bias is not None and recipe.b_init == "RandomNormal":
+            row[layer.bias.start : layer.bias.end] = bias_noise * recipe.init_std
+    return row
+
+
+class _Optimizer:
+    """Adam, RMSprop or SGD with Keras' defaults, for all networks at once with one learning rate each."""
+
+    def __init__(self, kind: Optimizer, weights: Tensor, learning_rate: Tensor) -> None:
+        self.kind, self.weights, self.learning_rate = kind, weights, learning_rate
+        self.mean = torch.zeros_like(weights) if kind == "adam" else weights.new_empty(0)
+        self.square = torch.zeros_like(weights) if kind != "sgd" else weights.new_empty(0)
+        self.scratch = torch.empty_like(weights) if kind != "sgd" else weights.new_empty(0)
+
+    def step(self, grad: Tensor, number: int) -> None:
+        """Update the first ``len(grad)`` networks; ``number`` counts from 1."""
+        n = len(grad)
+        weights, rate = self.weights[:n], self.learning_rate[:n]
+        if self.kind == "sgd":
+            weights.addcmul_(grad, rate, value=-1)
+            return
+        square, scratch = self.square[:n], self.scratch[:n]
+        decay, correction = (0.999, math.sqrt(1 - 0.999**number) / (1 - 0.9**number))
+        if self.kind == "rmsprop":
+            decay, correction = 0.9, 1.0
+        else:
+            self.mean[:n].lerp_(grad, 0.1)
+        square.mul_(decay).addcmul_(grad, grad, value=1 - decay)
+        torch.sqrt(square, out=scratch).add_(1e-7)
+        torch.div(self.mean[:n] if self.kind == "adam" else grad, scratch, out=scratch)
+        weights.addcmul_(scratch, rate, value=-correction)
+
+
+class Plan:
+    """What one network draws at random: its first weights, its images, their order and its dropout masks."""
+
+    def __init__(self, recipe: Recipe, layout: Layout, images: int, batch: int, units: int) -> None:
+        generator = torch.Generator().manual_seed(recipe.random_seed)
+        self.weights = initial_weights(recipe, layout, generator)
+        count = max(1, round(recipe.train_fraction * images))
+        self.subset = torch.randperm(images, generator=generator)[:count]
+        self.steps = max(1, recipe.epochs * count // batch)
+        rounds = math.ceil(self.steps * batch / count)
+        stream = torch.cat([torch.randperm(count, generator=generator) for _ in range(rounds)])
+        self.order = self.subset[stream[: self.steps * batch]].to(torch.int32)
+        # Twice the masks that a step needs; each step reads them from another offset.
+        keep = torch.rand(2 * units if recipe.dropout else 0, generator=generator) >= recipe.dropout
+        self.masks = keep / (1 - recipe.dropout)
+
+
+@torch.no_grad()
+def train(
+    recipes: Sequence[Recipe],
+    images: ImageTensors,
+    layout: Layout,
+    *,
+    padding: int,
+    batch: int = 32,
+    check: Callable[[], None] = lambda: None,
+) -> Trained:
+    """Train one network per recipe; the recipes share activation and optimizer, and all or none have dropout.
+
+    Batches of ``batch`` images run on from one epoch into the next. Networks that need fewer steps stop earlier and
+    cost nothing from then on. ``check`` is called before every step; what it raises ends the training.
+    """
+    if len({(r.activation, r.optimizer, r.dropout > 0) for r in recipes}) != 1:
+        raise ValueError("recipes trained together share activation and optimizer, and all or none have dropout")
+    first, device = recipes[0], images.train_x.device
+    size = images.train_x.shape[1]
+    table = patch_table(images.train_x, layers_of(layout)[0].kernel_size[0], padding)
+    classes = layout[-1].shape[-1]
+    targets = torch.nn.functional.one_hot(images.train_y, classes).float()
+
+    units = _mask_shapes(layout, size, padding, batch)
+    plans = [Plan(r, layout, len(table), batch, sum(map(math.prod, units))) for r in recipes]
+    rank = sorted(range(len(plans)), key=lambda i: -plans[i].steps)  # so that the running ones are a prefix
+    plans = [plans[i] for i in rank]
+    steps = [plan.steps for plan in plans]
+    order = torch.zeros(steps[0], len(plans), batch, dtype=torch.int32)
+    for i, plan in enumerate(plans):
+        order[: plan.steps, i] = plan.order.view(-1, batch)
+    order = order.to(device)
+    masks = torch.stack([plan.masks for plan in plans]).to(device)
+    weights = torch.stack([plan.weights for plan in plans]).to(device)
+    column = torch.tensor([[recipes[i].learning_rate, 2 * recipes[i].l2reg] for i in rank], device=device)
+    decay = weights.new_zeros(weights.shape)  # the gradient of the penalty is 2 l2reg w, on kernels only
+    for layer in layers_of(layout):
+        decay[:, layer.kernel.start : layer.kernel.end] = column[:, 1:]
+    optimizer = _Optimizer(first.optimizer, weights, column[:, :1])
+
+    everyone = BatchedCNN(weights, layout, batch, size, padding, relu=first.activation == "relu")
+    done = 0
+    for end in sorted(set(steps)):
+        n = sum(s >= end for s in steps)
+        model = everyone.running(n)
+        for t in range(done, end):
+            check()
+            index = order[t, :n].reshape(-1)
+            offset = t * 7919 % max(1, sum(map(math.prod, units)))
+            logits = model.forward(table, index, list(_cut(masks[:n], units, offset)))
+            p = logits.sub_(logits.amax(-1, keepdim=True)).exp_()  # softmax() takes five times as long on short rows
+            p.div_(p.sum(-1, keepdim=True))
+            dlogits = p.sub_(torch.index_select(targets, 0, index).view_as(p))
+            model.backward(dlogits.div_(batch))
+            model.grad.addcmul_(model.weights, decay[:n])
+            optimizer.step(model.grad, t + 1)
+        done = end
+    metrics = _measure(everyone, plans, images)
+    back = torch.tensor(rank).argsort()
+    return Trained(weights.cpu()[back], {name: values[back] for name, values in metrics.items()})
+
+
+def _mask_shapes(layout: Layout, size: int, padding: int, batch: int) -> list[tuple[int, ...]]:
+    """Shape of one network's activations ``(b, out, out, c)`` after each convolution."""
+    shapes: list[tuple[int, ...]] = []
+    for layer in layers_of(layout)[:-1]:
+        size = (size + 2 * padding - layer.kernel_size[0]) // 2 + 1
+        shapes.append((batch, size, size, layer.fan[1]))
+    return shapes
+
+
+def _cut(masks: Tensor, shapes: Sequence[tuple[int, ...]], offset: int) -> Iterator[Tensor]:
+    if not masks.numel():
+        return
+    for shape in shapes:
+        end = offset + math.prod(shape)
+        yield masks[:, offset:end].view(-1, *shape)
+        offset = end
+
+
+def _measure(model: BatchedCNN, plans: Sequence[Plan], images: ImageTensors) -> dict[str, Tensor]:
+    """Accuracy and cross-entropy on the test images, and on the training images that each network saw."""
+    metrics: dict[str, Tensor] = {}
+    for part, x, y in (("test", images.test_x, images.test_y), ("train", images.train_x, images.train_y)):
+        logits = model.evaluate(x)
+        losses = logits.logsumexp(-1) - logits.gather(-1, y.expand(model.n, -1)[..., None])[..., 0]
+        for name, values in (("accuracy", logits.argmax(-1) == y), ("loss", losses)):
+            rows = values.double().cpu()
+            if part == "train":
+                means = [row[plan.subset].mean() for row, plan in zip(rows, plans, strict=True)]
+                metrics[f"{part}_{name}"] = torch.stack(means)
+            else:
+                metrics[f"{part}_{name}"] = rows.mean(1)
+    return metrics

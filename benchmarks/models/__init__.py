@@ -1,0 +1,1 @@
+"""Models that experiments compare, by name."""

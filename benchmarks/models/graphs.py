@@ -1,0 +1,285 @@
+"""Models that read networks as graphs: the GNN baseline, `MonomialConv`, and hybrids of layers on graphs and weights.
+
+**Data.** What is prepared once is each network's values, as `to_graph` orders them, and the sizes of its layers
+(`store`); the graphs of a minibatch are made from these by index arithmetic (`assemble`). Networks of different
+architectures are padded to equal length in storage only.
+
+**Sizes.** The GNN that the paper measured takes eleven times the hours of Monomial-NFN and seven times its memory. Here
+it has `WIDTH` features, with which an epoch over 500 networks of the zoo takes seconds on two cores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torch_geometric.data import Batch
+from torch_geometric.nn import PNAConv, global_mean_pool
+
+from nfn_monomial import Canonicalize, EquivariantLinear, Features, InvariantPool, PointwiseActivation, WeightSpace
+from nfn_monomial.adapters.pyg import MonomialGNN, ToGraph, common_kernel, from_graph, to_graph
+from nfn_monomial.canonical.balance import balance
+from nfn_monomial.models import equivariant_stack
+
+from .base import MixedInfo, Model, NetworkGroup, NetworkInfo, register
+from .baselines import _logits, _mlp
+
+__all__ = ["GNN", "GNNHNP", "MonomialConvolutions", "MonomialToGNN", "PNABlock", "PNAStack", "assemble", "store"]
+
+WIDTH = 32  # of the GNN's node and edge features
+LAYERS = 4  # of message passing, in every model (Kofinas et al. 2024)
+CHANNELS = 16  # of the features on weights in hybrids, and of MonomialConv's streams
+NARROW = 5  # channels that are pooled behind the layer of HNP, as in the other hybrid (paper App. D, ablation)
+HEAD_WIDTH = 200  # of the MLPs, as in Monomial-NFN
+AGGREGATORS = ("mean", "min", "max", "std")  # Corso et al. 2020
+SCALERS = ("identity", "amplification", "attenuation")
+
+Prepared = dict[str, Tensor]
+
+
+def store(groups: Sequence[NetworkGroup], kernel: Sequence[int]) -> Prepared:
+    """Networks as tensors with one row each, ``N`` rows in all, from which `assemble` makes graphs.
+
+    Args:
+        groups: pairs (tensors ``(N_i, C, *shape)``, their space).
+        kernel: the shape that kernels are padded to, see `to_graph`.
+
+    Returns:
+        ``x (N, nodes, C)`` and ``edge_attr (N, edges, K C)``, padded with zeros; ``layers (N, depth + 1, 3)``: size,
+        symmetry and whether there is a bias, of every layer, zeros behind the last; ``kernel (N, D)``.
+    """
+    rows: dict[str, list[Tensor]] = {"x": [], "edge_attr": [], "layers": []}
+    for tensors, space in groups:
+        graph = to_graph(tensors, space, kernel=kernel)
+        networks = graph.num_graphs
+        first = graph[0]
+        sizes = torch.bincount(first.layer)
+        start = sizes.cumsum(0) - sizes
+        layers = torch.stack([sizes, first.symmetry[start], first.has_bias[start].long()], -1)
+        rows["x"] += graph.x.view(networks, -1, graph.x.shape[1])
+        rows["edge_attr"] += graph.edge_attr.view(networks, -1, graph.edge_attr.shape[1])
+        rows["layers"] += layers.expand(networks, -1, -1)
+    stored = {name: pad_sequence(parts, batch_first=True) for name, parts in rows.items()}
+    shape = torch.tensor(list(kernel), dtype=torch.long, device=stored["layers"].device)
+    return stored | {"kernel": shape.expand(len(stored["layers"]), -1)}
+
+
+def assemble(stored: Prepared) -> Batch:
+    """Rows of `store`, any of them in any order -> the ``Batch`` that `to_graphs` makes of these networks."""
+    sizes, symmetry, has_bias = stored["layers"].unbind(-1)
+    networks, width = sizes.shape
+    flat = sizes.flatten()
+    start = flat.cumsum(0) - flat  # first node of every layer of every network
+    group = torch.repeat_interleave(flat)  # of nodes: which of these layers
+    graph, layer = group // width, group % width
+    nodes = sizes.sum(1)
+
+    rows, columns = sizes[:, 1:], sizes[:, :-1]
+    counts = (rows * columns).flatten()
+    block = torch.repeat_interleave(counts)  # of edges: which weight of which network
+    place = torch.arange(len(block), device=block.device) - (counts.cumsum(0) - counts)[block]
+    across = columns.flatten()[block]
+    starts = start.view(networks, width)
+    source = starts[:, :-1].flatten()[block] + place % across
+    target = starts[:, 1:].flatten()[block] + place // across
+
+    batch = Batch(
+        x=_rows(stored["x"], nodes),
+        edge_index=torch.stack([source, target]),
+        edge_attr=_rows(stored["edge_attr"], counts.view(networks, -1).sum(1)),
+        edge_layer=block % (width - 1),
+        symmetry=symmetry.flatten()[group],
+        layer=layer,
+        neuron=torch.arange(len(group), device=group.device) - start[group],
+        depth=((sizes > 0).sum(1) - 1)[graph],
+        has_bias=has_bias.flatten()[group] > 0,
+        kernel=stored["kernel"],
+    )
+    batch.batch = graph
+    batch.ptr = torch.cat([nodes.new_zeros(1), nodes.cumsum(0)])
+    return batch
+
+
+def _rows(padded: Tensor, counts: Tensor) -> Tensor:
+    """``(N, longest, c)`` -> the first ``counts`` rows of each, one after the other."""
+    return padded[torch.arange(padded.shape[1], device=padded.device) < counts[:, None]]
+
+
+class PNABlock(nn.Module):
+    """PNAConv, then the edges' update by an MLP of ``[x_target, x_source, edge]``; both normalised and residual."""
+
+    def __init__(self, width: int, degrees: Tensor) -> None:
+        super().__init__()
+        self.conv = PNAConv(width, width, list(AGGREGATORS), list(SCALERS), degrees, edge_dim=width)
+        self.edges = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, width))
+        self.node_norm, self.edge_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> tuple[Tensor, Tensor]:
+        x = x + self.node_norm(self.conv(x, edge_index, edge_attr)).relu()
+        source, target = edge_index
+        change = self.edges(torch.cat([x[target], x[source], edge_attr], -1))
+        return x, edge_attr + self.edge_norm(change).relu()
+
+
+class PNAStack(nn.Module):
+    """The GNN of Kofinas et al. 2024 on graphs of networks: embeddings, then `PNABlock`s.
+
+    Every input and every output neuron has an embedding of its own, hidden ones share one for each layer and one for
+    each symmetry, which is what is known of the activation.
+
+    Args:
+        networks: the architectures, whose degrees PNA's scalers are normalised by.
+        channels: of the graphs' ``x``.
+        entries: width of their ``edge_attr``.
+        width: of the features of nodes and edges.
+    """
+
+    def __init__(self, networks: NetworkInfo | MixedInfo, channels: int, entries: int, width: int = WIDTH) -> None:
+        super().__init__()
+        widths = [_widths(info.space) for info in networks.architectures]
+        self.inputs, self.outputs = (nn.Embedding(max(w[end] for w in widths), width) for end in (0, -1))
+        self.hidden = nn.Embedding(max(map(len, widths)), width)
+        self.symmetry = nn.Embedding(8, width)  # a Symmetry's value has three bits
+        self.node, self.edge = nn.Linear(channels, width), nn.Linear(entries, width)
+        before = torch.cat([torch.tensor([0, *w[:-1]]).repeat_interleave(torch.tensor(w)) for w in widths])
+        self.blocks = nn.ModuleList(PNABlock(width, torch.bincount(before)) for _ in range(LAYERS))
+
+    def forward(self, graph: Batch) -> tuple[Tensor, Tensor]:
+        """A batch -> features of nodes ``(nodes, width)`` and of edges ``(edges, width)``."""
+        first, last = graph.layer == 0, graph.layer == graph.depth
+        between = self.hidden(graph.layer) + self.symmetry(graph.symmetry)
+        ends = self.inputs(graph.neuron.where(first, 0)).where(first[:, None], between)
+        ends = self.outputs(graph.neuron.where(last, 0)).where(last[:, None], ends)
+        x, edge_attr = self.node(graph.x) + ends, self.edge(graph.edge_attr)
+        for block in self.blocks:
+            x, edge_attr = block(x, graph.edge_index, edge_attr)
+        return x, edge_attr
+
+
+def _widths(space: WeightSpace) -> list[int]:
+    sizes = [node.size for node in space.nodes.values()]
+    return [size for size in sizes if size is not None]
+
+
+class _GraphModel(Model):
+    """Prepared by `store`; a subclass assembles the graphs of a minibatch."""
+
+    def __init__(self, networks: NetworkInfo | MixedInfo) -> None:
+        super().__init__()
+        spaces = [info.space for info in networks.architectures]
+        self.space = spaces[0]
+        self.kernel = common_kernel(*spaces)
+        self.entries = math.prod(self.kernel)
+
+    def prepare(self, tensors: Mapping[str, Tensor]) -> Prepared:
+        return self.prepare_groups([(tensors, self.space)])
+
+    def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Prepared:
+        return store(groups, self.kernel)
+
+
+@register("gnn")
+class GNN(_GraphModel):
+    """Kofinas et al. 2024, the paper's baseline, narrower (it has 5.5M parameters there): PNA with edge updates; the
+    mean over all nodes and over outputs.
+    """
+
+    label, invariant_under = "GNN", "permutations"
+    mixed = True
+
+    def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1, *, features: int = WIDTH) -> None:
+        super().__init__(networks)
+        self.body = PNAStack(networks, 1, self.entries, features)
+        self.head = _mlp(2 * features, HEAD_WIDTH, out_features)
+
+    def forward(self, batch: Prepared) -> Tensor:
+        graph = assemble(batch)
+        return _logits(self.head(_pool(self.body(graph)[0], graph)))
+
+
+def _pool(x: Tensor, graph: Batch) -> Tensor:
+    """Means over all nodes of a network and over its outputs."""
+    last = graph.layer == graph.depth
+    return torch.cat([global_mean_pool(x, graph.batch), global_mean_pool(x[last], graph.batch[last])], -1)
+
+
+@register("gnn-hnp")
+class GNNHNP(_GraphModel):
+    """Features of the GNN's edges and nodes back on weights and biases, a layer of HNP on them, average, MLP."""
+
+    label, invariant_under = "GNN-HNP", "permutations"
+
+    def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
+        super().__init__(networks)
+        plain = self.plain = self.space.uncharged()
+        self.body = PNAStack(networks, 1, self.entries)
+        self.node, self.edge = nn.Linear(WIDTH, CHANNELS), nn.Linear(WIDTH, CHANNELS * self.entries)
+        self.hnp = nn.Sequential(
+            PointwiseActivation(plain, "relu"),
+            EquivariantLinear(plain, CHANNELS, NARROW),
+            PointwiseActivation(plain, "relu"),
+        )
+        self.pool = InvariantPool(plain, NARROW)
+        self.head = _mlp(self.pool.out_features, HEAD_WIDTH, out_features)
+
+    def forward(self, batch: Prepared) -> Tensor:
+        graph = assemble(batch)
+        x, edge_attr = self.body(graph)
+        graph.x, graph.edge_attr = self.node(x), self.edge(edge_attr)
+        features = self.plain.pack(from_graph(graph, self.space), check_finite=False)
+        return _logits(self.head(self.pool(self.hnp(features))))
+
+
+@register("monomial-gnn")
+class MonomialToGNN(Model):
+    """Two layers of Monomial-NFN, canonicalised, as a graph: the GNN sees nothing that scales or flips."""
+
+    label, invariant_under = "Monomial-GNN", "group"
+
+    def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
+        super().__init__()
+        self.space = networks.space
+        self.front = equivariant_stack(self.space, [1, CHANNELS, CHANNELS])
+        self.front.append(PointwiseActivation(self.space, "auto"))
+        self.front.append(Canonicalize(self.space, CHANNELS))
+        self.to_graph = ToGraph(self.space.uncharged())
+        entries = math.prod(self.to_graph.kernel)
+        self.body = PNAStack(networks, CHANNELS, CHANNELS * entries)
+        self.head = _mlp(2 * WIDTH, HEAD_WIDTH, out_features)
+
+    def prepare(self, tensors: Mapping[str, Tensor]) -> Features:
+        return self.space.pack(tensors)
+
+    def forward(self, batch: Features) -> Tensor:
+        graph = self.to_graph(self.front(batch))
+        return _logits(self.head(_pool(self.body(graph)[0], graph)))
+
+
+@register("monomial-conv")
+class MonomialConvolutions(_GraphModel):
+    """`MonomialGNN`: four rounds of `MonomialConv` on networks whose scales are balanced, so that sizes count."""
+
+    label, invariant_under = "MonomialConv", "group"
+    mixed = True
+
+    def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1) -> None:
+        super().__init__(networks)
+        widths = [_widths(info.space) for info in networks.architectures]
+        inputs, outputs = (max(w[end] for w in widths) for end in (0, -1))
+        apart = all(w[-1] == outputs for w in widths)
+        self.net = MonomialGNN(
+            CHANNELS, LAYERS, kernel=self.kernel, inputs=inputs, outputs=outputs, hidden=HEAD_WIDTH,
+            out_features=out_features, readout="apart" if apart else "mean",
+        )  # fmt: skip
+
+    def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Prepared:
+        balanced = [(balance(tensors, space, signs=False)[0], space.restricted("sign")) for tensors, space in groups]
+        return super().prepare_groups(balanced)
+
+    def forward(self, batch: Prepared) -> Tensor:
+        out: Any = self.net(assemble(batch))
+        return _logits(out)

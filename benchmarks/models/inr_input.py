@@ -1,0 +1,128 @@
+"""What happens to INRs on their way into a model: augmented, brought into a canonical form, normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial.benchmarks.data.sirens import Siren
+from nfn_monomial.canonical import absorb_omega, canonical_phase
+from nfn_monomial.nn import Augment, InputNorm
+
+from .base import Model
+
+__all__ = ["Classifier", "InputConfig", "Warp"]
+
+
+@dataclass(frozen=True)
+class InputConfig:
+    """How networks are prepared, the same for all models; the last three act in training only.
+
+    Attributes:
+        absorb_omega: whether omega_0 goes into the weights.
+        canonical_phase: whether biases are brought to (-pi/2, pi/2], see `nfn_monomial.canonical_phase`.
+        normalize: whether `InputNorm` stands in front of models, but those that run the networks.
+        augment: whether every network is moved by a random group element whenever it is seen.
+        noise: of `Augment`; it needs ``augment``.
+        warp: of `Warp`; 0 for none.
+    """
+
+    absorb_omega: bool = True
+    canonical_phase: bool = True
+    normalize: bool = True
+    augment: bool = False
+    noise: float = 0.0
+    warp: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.noise and not self.augment:
+            raise ValueError(f"noise is {self.noise}, but without augment=true networks stay as they are")
+        if not 0 <= self.warp < 1:
+            raise ValueError(f"warp is {self.warp}, but must be at least 0 and below 1")
+
+    def siren(self, given: Siren) -> Siren:
+        """What prepared networks have in common: those with omega_0 absorbed have the frequency 1."""
+        return replace(given, omega_0=1.0) if self.absorb_omega else given
+
+
+class Warp(nn.Module):
+    """In training, turn, zoom and shift every image a little: ``W (A x + t) + b`` in a network's first layer.
+
+    Shifts are uniform up to ``size`` either way, in units of half an image, logarithms of zooms likewise; angles up to
+    ``2 size``. Exact, as networks are functions of coordinates; in eval mode the identity.
+    """
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Parameter name -> ``(B, 1, *shape)``, both ways; the first layer is ``weight.0``, ``bias.0``."""
+        out = dict(networks)
+        if self.training:
+            weight = out["weight.0"]
+            drawn = self.size * (2 * torch.rand(4, len(weight), device=weight.device, dtype=weight.dtype) - 1)
+            angle, zoom, shift = 2 * drawn[0], drawn[1].exp(), drawn[2:].T
+            cos, sin = zoom * angle.cos(), zoom * angle.sin()
+            turn = torch.stack([cos, -sin, sin, cos], -1).view(-1, 1, 2, 2)
+            out["weight.0"] = weight @ turn
+            out["bias.0"] = out["bias.0"] + (weight @ shift.view(-1, 1, 2, 1)).squeeze(-1)
+        return out
+
+    def extra_repr(self) -> str:
+        return str(self.size)
+
+
+class Classifier(nn.Module):
+    """What is trained: networks as they come -> augmentation, canonical form, normalisation, model -> logits.
+
+    Statistics of the normalisation are buffers, so that a checkpoint has all that is needed. To tables it looks as its
+    model does.
+
+    Args:
+        model: reads networks of ``config.siren(siren)``.
+        siren: what the given networks have in common.
+        config: see `InputConfig`.
+    """
+
+    def __init__(self, model: Model, siren: Siren, config: InputConfig) -> None:
+        super().__init__()
+        self.label, self.invariant_under, self.sees = model.label, model.invariant_under, model.sees
+        self.siren, self.space, self.config = siren, siren.space, config
+        self.augment = nn.Sequential()
+        if config.warp:
+            self.augment.append(Warp(config.warp))
+        if config.augment:
+            self.augment.append(Augment(self.space, noise=config.noise))
+        # A network whose weights were normalised computes something else: models that run it get it as it is.
+        self.norm: nn.Module = InputNorm(self.space) if config.normalize and model.sees == "weights" else nn.Identity()
+        self.model = model
+
+    def fit_inputs(self, networks: Mapping[str, Tensor]) -> None:
+        """Take input statistics from training networks; called once, before training."""
+        tensors = self.canonical(networks)
+        if isinstance(self.norm, InputNorm):
+            self.norm.fit(tensors)
+        self.model.fit_inputs(self.model.prepare_groups([(self.norm(tensors), self.space)]))
+
+    def canonical(self, networks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Frequency and phases as the configuration wants them; the images stay as they are."""
+        config, omega_0 = self.config, self.siren.omega_0
+        if config.absorb_omega or config.canonical_phase:
+            networks = absorb_omega(networks, self.space, omega_0)
+        if config.canonical_phase:
+            networks = canonical_phase(networks, self.space)
+            if not config.absorb_omega:
+                networks = absorb_omega(networks, self.space, 1 / omega_0)
+        return networks
+
+    def forward(self, networks: Mapping[str, Tensor]) -> Tensor:
+        """Parameter name -> ``(B, 1, *shape)``, to logits ``(B, classes)``."""
+        with torch.autocast(networks["weight.0"].device.type, enabled=False):  # to round here would change the images
+            tensors = self.norm(self.canonical(self.augment(networks)))
+            prepared = self.model.prepare_groups([(tensors, self.space)])
+        out: Tensor = self.model(prepared)
+        return out

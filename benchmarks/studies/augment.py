@@ -1,0 +1,314 @@
+"""Augmentation against symmetry (paper Figure 1, Tables 2 and 12 to 15), and quasi-invariance in training.
+
+**Curves of tau.** Models are trained on the networks as they are and on the set augmented by random group elements, and
+tested under scales up to 1e6. The paper trains and tests once for each range of scales, so that a model meets at test
+time the range that it was trained on (``per_scale``); by default one augmented set serves all ranges.
+
+**Training curves.** For an invariant model the augmented copies are the original networks again: trained on them
+*alone*, its loss is the same at every step, to rounding. Measured in float64, with one seed, one order of minibatches
+and one initialisation, as the largest relative difference of the epochs' mean losses; models that know permutations
+only are the contrast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+
+from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import Networks
+from nfn_monomial.benchmarks.data.networks import Corpus, Parts
+from nfn_monomial.benchmarks.report.tables import INVARIANT, Table
+from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.train.runs import Run, RunStore
+from nfn_monomial.benchmarks.train.sweep import Progress, sweep
+
+from .predict import PredictConfig, predict_generalization, require_readable
+
+__all__ = [
+    "PER_SCALE",
+    "PRESETS",
+    "AugmentConfig",
+    "Curves",
+    "augment_study",
+    "curves_table",
+    "published_tables",
+    "training_curves",
+]
+
+PER_SCALE = "Augmented: under every range of scales, the model that was trained on the set augmented with that range."
+MODELS = ("statnn", "np", "hnp", "gnn", "monomial", "monomial-hnp", "message-passing-stats", "monomial-conv")
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """The study.
+
+    Attributes:
+        models: of the curves of tau.
+        activations: of the networks; those that the data have.
+        scales: upper bounds of the uniform scales ``[1, s]`` of the moved test networks.
+        per_scale: one augmented set for each range of scales, tested on that range, as the paper does; otherwise one
+            for all, with scales up to ``augment_scale``.
+        augment_scale: of that one set.
+        seeds: of everything random; results are means over them.
+        training: how to train.
+        curve_models: models whose training curves on original and on moved networks are compared; empty for none.
+        curve_scale: upper bound of the moved networks' scales.
+        curve_networks: how many networks to train on there, and at most to validate and test on; None for all.
+        curve_epochs: epochs there.
+    """
+
+    models: tuple[str, ...] = MODELS
+    activations: tuple[str, ...] = ("relu", "tanh")
+    scales: tuple[float, ...] = (1e1, 1e2, 1e3, 1e4, 1e5, 1e6)
+    per_scale: bool = False
+    augment_scale: float = 10.0
+    seeds: tuple[int, ...] = (0, 1, 2)
+    training: TrainConfig = field(default_factory=TrainConfig)
+    curve_models: tuple[str, ...] = ("monomial", "message-passing", "statnn", "hnp")
+    curve_scale: float = 1e2
+    curve_networks: int | None = 100
+    curve_epochs: int = 10
+
+    def __post_init__(self) -> None:
+        if self.curve_networks is not None and self.curve_networks < 1:
+            raise ValueError(f"curve_networks is {self.curve_networks}, but must be at least 1, or None for all")
+        self.plans()  # which checks what is shared with predict-generalization
+        if self.curve_models:
+            self.curve_plan()
+
+    def plans(self) -> list[PredictConfig]:
+        """What predict-generalization has to do for the curves of tau."""
+        base = PredictConfig(
+            self.models, ("original",), seeds=self.seeds, scales=self.scales, widen=0.0, training=self.training
+        )
+        if not self.per_scale:
+            return [replace(base, train_sets=("original", "augmented"), augment_scale=self.augment_scale)]
+        ranges = [replace(base, train_sets=("augmented",), scales=(s,), augment_scale=s) for s in self.scales]
+        return [base, *ranges]
+
+    def curve_plan(self) -> PredictConfig:
+        """The same for the training curves."""
+        return PredictConfig(
+            self.curve_models,
+            ("original", "moved"),
+            seeds=self.seeds[:1],
+            scales=(self.curve_scale,),
+            augment_scale=self.curve_scale,
+            widen=0.0,
+            training=replace(self.training, epochs=self.curve_epochs, patience=None, precision="64-true"),
+        )
+
+
+PRESETS = {
+    "small": AugmentConfig(
+        scales=(1e1, 1e2, 1e4, 1e6), seeds=(0,), training=TrainConfig(epochs=10, batch_size=16), curve_networks=64
+    ),
+    # App. D.3: 50 epochs, batches of 8, Adam with 1e-3, augmentation factor 2; Sec. 6: 5 runs.
+    "paper": AugmentConfig(
+        seeds=(0, 1, 2, 3, 4), per_scale=True, training=TrainConfig(50, 8, 1e-3), curve_networks=None, curve_epochs=50
+    ),
+}
+
+
+def augment_study(
+    corpora: Mapping[str, Corpus],
+    config: AugmentConfig,
+    store: RunStore,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> tuple[list[Run], list[Run]]:
+    """Do all runs of the curves of tau that the store does not have.
+
+    Args:
+        corpora: activation -> networks.
+        config: see `AugmentConfig`.
+        store: where finished runs are kept.
+        on_progress: see `sweep`.
+
+    Returns:
+        The runs as they are stored, and as tables show them: with ``per_scale``, the augmented runs of a model and seed
+        as one, every test of which is of the run that was trained on its range.
+
+    Raises:
+        ValueError: as `predict_generalization`.
+    """
+    require_readable(corpora, tuple(dict.fromkeys((*config.models, *config.curve_models))))
+    jobs = {job.settings.name: job for plan in config.plans() for job in plan.plan(corpora)}
+    runs = sweep(list(jobs.values()), store, on_progress)
+    return runs, _by_range(runs) if config.per_scale else runs
+
+
+def _by_range(runs: Sequence[Run]) -> list[Run]:
+    """Augmented runs that differ only in their range of scales -> one, with the tests under scales of them all."""
+    shown = [run for run in runs if run.settings.train_set == "original"]
+    groups: dict[tuple[str, str, int], list[Run]] = {}
+    for run in runs:
+        if run.settings.train_set == "augmented":
+            groups.setdefault((run.settings.subject, run.settings.model, run.settings.seed), []).append(run)
+    for group in groups.values():
+        if len(group) == 1:  # no group scales: there is one augmented set
+            shown += group
+            continue
+        tests = [test for run in group for test in run.tests if test.scale is not None]
+        options = {**group[0].settings.options, "scales": [t.scale for t in tests], "augment_scale": "of each test"}
+        settings = replace(group[0].settings, options=options)
+        diverged = any(run.diverged for run in group)
+        shown.append(replace(group[0], settings=settings, tests=tuple(tests), diverged=diverged))
+    return shown
+
+
+# -- quasi-invariance in training -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Training losses of one model, epoch by epoch, on the original networks and on moved copies of them alone."""
+
+    subject: str
+    model: str
+    label: str
+    invariant_under: str
+    original: tuple[float, ...]
+    moved: tuple[float, ...]
+
+    @property
+    def difference(self) -> float:
+        """Largest relative difference over epochs; infinite where one of the trainings diverged."""
+        if len(self.original) != len(self.moved) or not all(map(math.isfinite, (*self.original, *self.moved))):
+            return math.inf
+        return max(abs(a - b) / abs(a) for a, b in zip(self.original, self.moved, strict=True))
+
+    def record(self) -> dict[str, Any]:
+        """The curves with their difference as JSON has it, None where a number is not finite."""
+        numbers = {"original": list(self.original), "moved": list(self.moved), "difference": [self.difference]}
+        finite = {name: [x if math.isfinite(x) else None for x in values] for name, values in numbers.items()}
+        return {**asdict(self), **finite, "difference": finite["difference"][0]}
+
+
+def training_curves(
+    corpora: Mapping[str, Corpus],
+    config: AugmentConfig,
+    store: RunStore,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> list[Curves]:
+    """Train in float64 on original and on moved networks; arguments and errors as `augment_study`."""
+    with _float64():
+        precise = {name: _precise(corpus, config.curve_networks) for name, corpus in corpora.items()}
+        runs = predict_generalization(precise, config.curve_plan(), store, on_progress)
+    losses = {
+        (run.settings.subject, run.settings.model, run.settings.train_set): tuple(
+            float("nan") if epoch["train_loss"] is None else float(epoch["train_loss"]) for epoch in run.history
+        )
+        for run in runs
+    }
+    return [
+        Curves(
+            run.settings.subject,
+            run.settings.model,
+            run.label,
+            run.invariant_under,
+            losses[run.settings.subject, run.settings.model, "original"],
+            losses[run.settings.subject, run.settings.model, "moved"],
+        )
+        for run in runs
+        if run.settings.train_set == "original"
+    ]
+
+
+@contextmanager
+def _float64() -> Iterator[None]:
+    """New tensors in float64, and so models, group elements, and what Fabric makes of outputs (the default dtype)."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _precise(corpus: Corpus, limit: int | None) -> Corpus:
+    """The same networks in float64, the first ``limit`` of every part."""
+
+    def convert(parts: Parts) -> Parts:
+        taken = [(part, part.networks.subset(slice(limit))) for part in parts]
+        return tuple(
+            replace(part, networks=Networks({k: t.double() for k, t in n.tensors.items()}, n.accuracy.double()))
+            for part, n in taken
+        )
+
+    return replace(corpus, train=convert(corpus.train), val=convert(corpus.val), test=convert(corpus.test))
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def curves_table(curves: Sequence[Curves]) -> Table:
+    """How far the loss on moved networks is from that on the original ones."""
+    cells = tuple(
+        (
+            c.label,
+            c.subject,
+            INVARIANT.get(c.invariant_under, "no"),
+            f"{c.original[-1]:.6f}",
+            f"{c.moved[-1]:.6f}",
+            f"{c.difference:.1e}",
+            str(len(c.original)),
+        )
+        for c in curves
+    )
+    return Table(
+        "Training loss on moved copies of the networks alone, and on the original networks",
+        ("model", "networks", "invariant", "original", "moved", "difference", "epochs"),
+        cells,
+        text_columns=3,
+        bold=frozenset(i for i, c in enumerate(curves) if c.invariant_under == "group"),
+        notes=("float64, one seed. Losses of the last epoch; the largest relative difference of all epochs.",),
+    )
+
+
+_PUBLISHED_RELU = (
+    ("original", "GNN", ".897", ".794", ".679", ".586", ".562"),
+    ("original", "Monomial-NFN", ".922", ".920", ".919", ".920", ".920"),
+    ("augmented", "GNN", "", ".892", ".885", ".858", ".851"),
+    ("augmented", "Monomial-NFN", "", ".920", ".919", ".920", ".920"),
+)
+_PUBLISHED_TANH = (
+    ("original", "STATNN", ".913", ""),
+    ("original", "NP", ".925", ""),
+    ("original", "HNP", ".933", ""),
+    ("original", "GNN", ".893", ".883"),
+    ("original", "Monomial-NFN", ".939", ".940"),
+    ("augmented", "STATNN", "", ".914"),
+    ("augmented", "NP", "", ".928"),
+    ("augmented", "HNP", "", ".935"),
+    ("augmented", "GNN", "", ".902"),
+    ("augmented", "Monomial-NFN", "", ".943"),
+)
+
+
+def published_tables() -> list[Table]:
+    """What the paper prints of ReLU and of tanh networks; the values of its Figure 1 are in the figure alone."""
+    title = "Published: tau of {} networks of the Small CNN Zoo (CIFAR-10), another data set"
+    note = "Other networks than those above: compare how models fall or hold, never number with number."
+    levels = ("1e1", "1e2", "1e3", "1e4")
+    return [
+        Table(
+            title.format("ReLU"),
+            ("trained on", "model", "original", *levels),
+            _PUBLISHED_RELU,
+            text_columns=2,
+            notes=(f"Tables 12 (augmented, with the range of the test networks) and 14 (original). {note}",),
+        ),
+        Table(
+            title.format("tanh"),
+            ("trained on", "model", "original", "sign flips"),
+            _PUBLISHED_TANH,
+            text_columns=2,
+            notes=(f"Tables 2, 13 and 15. {note}",),
+        ),
+    ]

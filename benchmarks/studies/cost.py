@@ -1,0 +1,243 @@
+"""Run time and memory of training, every model in one run (paper Tables 10 and 11).
+
+What is timed is one step as in every experiment: take a batch out by index, forward, backward, optimiser. Models take
+turns step by step, so that a slow moment of the machine hits all of them, and ratios are of one run. The networks are
+random weights of the zoo's architecture: neither time nor memory depends on what they learned, and no zoo is needed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from nfn_monomial.benchmarks.models.base import Model, NetworkInfo, build_model, model_class, model_names
+from nfn_monomial.benchmarks.report.tables import INVARIANT, MIB, Table, count
+from nfn_monomial.benchmarks.speed.layers import race
+from nfn_monomial.benchmarks.train.loop import Data
+from nfn_monomial.benchmarks.train.measure import step_memory
+from nfn_monomial.testing import random_networks
+
+from .params import zoo_network
+
+__all__ = ["PRESETS", "Cost", "CostConfig", "cost_table", "measure_costs", "published_table"]
+
+REFERENCE = "hnp"  # what the others are compared with
+EPOCHS = 50  # of a run (App. D.3)
+PREPARED = 128  # networks at least, over which the time to prepare one is taken
+_PUBLISHED = {
+    "NP": ("35m34s", "36m40s", "838MB", "838MB"),
+    "HNP": ("29m37s", "30m06s", "856MB", "856MB"),
+    "GNN": ("4h25m17s", "4h27m29s", "6390MB", "6390MB"),
+    "Monomial-NFN": ("18m23s", "23m47s", "582MB", "560MB"),
+}
+"""Tables 10 and 11: run time for tanh and for ReLU networks, then memory."""
+
+
+@dataclass(frozen=True)
+class CostConfig:
+    """What to measure.
+
+    Attributes:
+        models: registered names; `REFERENCE` has to be among them.
+        activations: of the networks read.
+        batch_sizes: networks per step.
+        networks: in an epoch; the paper's ReLU set has 6,050.
+        repeats: steps of each model that are timed, after three that are not.
+        seconds: after so many, for each activation and batch size, no further round of steps begins.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+    """
+
+    models: tuple[str, ...] = field(default_factory=model_names)
+    activations: tuple[str, ...] = ("relu", "tanh")
+    batch_sizes: tuple[int, ...] = (8, 64)
+    networks: int = 6050
+    repeats: int = 10
+    seconds: float = 60.0
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in self.models:
+            model_class(name)
+        if REFERENCE not in self.models:
+            raise ValueError(f"models is {', '.join(self.models)}: add {REFERENCE}, which the others are compared with")
+        for name in ("activations", "batch_sizes"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise ValueError(f"{name} is {values}: give at least one, and none twice")
+        if min(*self.batch_sizes, self.networks, self.repeats) < 1:
+            raise ValueError("batch_sizes, networks and repeats must be at least 1")
+
+
+PRESETS = {
+    "small": CostConfig(),
+    # App. D.3: batches of 8. The paper's Tables 10 and 11 were measured on one A100 GPU.
+    "paper": CostConfig(batch_sizes=(8,), repeats=100, seconds=math.inf),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One model in one setting.
+
+    Attributes:
+        activation: of the networks.
+        batch: networks per step.
+        model: registered name.
+        label: name in tables.
+        invariant_under: see `Model`.
+        parameters: how many.
+        step_ms: median milliseconds of a training step.
+        prepare_ms: milliseconds per network of `Model.prepare_groups`, which is done once, before training.
+        peak_bytes: see `step_memory`.
+    """
+
+    activation: str
+    batch: int
+    model: str
+    label: str
+    invariant_under: str
+    parameters: int
+    step_ms: float
+    prepare_ms: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class _Contender:
+    model: Model
+    step: Callable[[], object]
+    optimizer: torch.optim.Optimizer
+    prepare_ms: float
+
+
+def measure_costs(config: CostConfig, progress: Callable[[str], None] = lambda text: None) -> list[Cost]:
+    """Time and measure all models in every setting.
+
+    Args:
+        config: see `CostConfig`.
+        progress: called with a line of text before each setting.
+    """
+    device = torch.device(config.device)
+    costs = []
+    for activation in config.activations:
+        info = zoo_network(activation)
+        for batch in config.batch_sizes:
+            progress(f"{activation} networks, batches of {batch}")
+            contenders = {name: _contender(name, info, batch, device) for name in config.models}
+            steps = {name: c.step for name, c in contenders.items()}
+            medians = race(steps, config.repeats, config.device, config.seconds)
+            for name, c in contenders.items():
+                c.optimizer.zero_grad(set_to_none=True)
+                costs.append(
+                    Cost(
+                        activation,
+                        batch,
+                        name,
+                        c.model.label,
+                        c.model.invariant_under,
+                        sum(p.numel() for p in c.model.parameters()),
+                        medians[name],
+                        c.prepare_ms,
+                        step_memory(c.step, c.model, c.optimizer, device),
+                    )
+                )
+    return costs
+
+
+def _contender(name: str, info: NetworkInfo, batch: int, device: torch.device) -> _Contender:
+    """A model and one of its training steps, as `nfn_monomial.benchmarks.train.loop.fit` does them."""
+    generator = torch.Generator().manual_seed(0)
+    networks = max(batch, PREPARED)
+    tensors = random_networks(info.space, networks, dtype=torch.float32, generator=generator)
+    model = build_model(name, info, seed=0)
+    seconds = []
+    for _ in range(2):  # the first call may have to set things up
+        start = time.perf_counter()
+        prepared = model.prepare_groups([(tensors, info.space)])
+        seconds.append(time.perf_counter() - start)
+    model.fit_inputs(prepared)
+    model.to(device).train()
+    data = Data(prepared, torch.rand(networks, generator=generator)).to(device)
+    index = torch.arange(batch, device=device)
+    fused = device.type in ("cpu", "cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.0, fused=fused)
+
+    def step() -> Tensor:
+        taken = data.take(index)
+        optimizer.zero_grad(set_to_none=True)
+        loss = binary_cross_entropy_with_logits(model(taken.inputs), taken.targets)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return _Contender(model, step, optimizer, 1e3 * min(seconds) / networks)
+
+
+def cost_table(costs: Sequence[Cost], networks: int, device: str) -> Table:
+    """The measurements of one activation and batch size; see `CostConfig` for ``networks``."""
+    first = costs[0]
+    hnp = next(c for c in costs if c.model == REFERENCE)
+    steps = math.ceil(networks / first.batch)
+    cells = tuple(
+        (
+            c.label,
+            INVARIANT[c.invariant_under],
+            count(c.parameters),
+            f"{c.prepare_ms:.2f}",
+            f"{c.step_ms:.1f}",
+            f"{c.step_ms * steps / 1e3:.1f}",
+            f"{c.step_ms * steps * EPOCHS / 6e4:.1f}",
+            f"{c.step_ms / hnp.step_ms:.2f}",
+            f"{c.peak_bytes / MIB:.0f}",
+            f"{c.peak_bytes / hnp.peak_bytes:.2f}",
+        )
+        for c in costs
+    )
+    return Table(
+        f"Training on {first.activation} networks in batches of {first.batch}, {device}",
+        (
+            "model", "invariant", "params", "ms to prepare", "ms/step", "s/epoch", f"min/{EPOCHS} epochs",
+            "time / HNP", "peak MiB", "memory / HNP",
+        ),
+        cells,
+        text_columns=2,
+        bold=frozenset(i for i, c in enumerate(costs) if c.invariant_under == "group"),
+        notes=(
+            f"Medians of steps, models taking turns. An epoch is {networks:,} networks. to prepare: one network, once, "
+            "not part of a step. peak: parameters, optimiser state and one step.",
+        ),
+    )  # fmt: skip
+
+
+def published_table() -> Table:
+    """The paper's Tables 10 and 11, as they are and relative to HNP."""
+
+    def seconds(text: str) -> int:
+        hours, _, rest = text.rpartition("h")
+        minutes, _, last = rest.removesuffix("s").partition("m")
+        return 3600 * int(hours or 0) + 60 * int(minutes) + int(last)
+
+    cells = []
+    hnp = _PUBLISHED["HNP"]
+    for label, (tanh, relu, *memory) in _PUBLISHED.items():
+        times = [f"{seconds(t) / seconds(h):.2f}" for t, h in zip((tanh, relu), hnp, strict=False)]
+        sizes = [f"{int(m[:-2]) / int(h[:-2]):.2f}" for m, h in zip(memory, hnp[2:], strict=True)]
+        cells.append((label, tanh, relu, *times, *memory, *sizes))
+    return Table(
+        "Published: 50 epochs on the Small CNN Zoo in batches of 8, A100 GPU",
+        (
+            "model", "time, tanh", "time, relu", "HNP = 1, tanh", "HNP = 1, relu",
+            "memory, tanh", "memory, relu", "HNP = 1, tanh", "HNP = 1, relu",
+        ),
+        tuple(cells),
+        notes=(
+            "Another machine, and memory as the paper measured it, which is not said to be what is counted above. The "
+            "paper's GNN has 5.5M parameters.",
+        ),
+    )  # fmt: skip

@@ -1,0 +1,271 @@
+"""Can a model compute what a network does, from its weights alone? Message passing against linear layers.
+
+Random MLPs, their outputs at fixed inputs as targets, new networks to test on: a network that predicts them has to
+emulate a forward pass. One block of messages does one layer of it (contract a weight with the activations before it,
+gate); a linear layer sees every hidden weight by itself. Both models read weights only and are invariant to the whole
+group: the linear one by its layers, the other one because scales are balanced before (`balance`), signs by its layers.
+"""
+
+from __future__ import annotations
+
+import bisect
+import io
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.table import Table
+from torch import Tensor, nn
+
+from nfn_monomial import MonomialNFN, WeightSpace, balance
+from nfn_monomial.benchmarks.report.figures import PALETTE
+from nfn_monomial.benchmarks.speed.layers import machine
+from nfn_monomial.benchmarks.train.loop import Data, Epoch, TrainConfig, derive_seed, fit, make_fabric, predict
+from nfn_monomial.models import MessagePassingNFN
+from nfn_monomial.nn import neuron_layout
+
+__all__ = ["ExpressivityConfig", "Outcome", "as_markdown", "bench_expressivity", "rich_table", "write"]
+
+ACTIVATIONS = {"relu": (torch.relu, 2.0), "tanh": (torch.tanh, 1.7)}
+"""Activation -> the function, and the variance of weights times their fan-in, at which outputs vary."""
+BIAS_STD = 0.3
+MODELS = ("message passing", "linear")
+DECAY = (1.0, 0.3, 0.1)  # learning rates of three phases of equal length, relative to the first
+VALIDATION = 1000  # networks
+HIDDEN = 64  # of the MLP behind message passing
+
+
+@dataclass(frozen=True)
+class ExpressivityConfig:
+    """What to learn, from how much, with what.
+
+    ``sizes``: of the MLPs. ``points``: fixed inputs. ``channels``: of the message-passing model, which has one block
+    for every layer of the MLPs; the linear model gets as many parameters. ``seeds``: of data and training.
+    """
+
+    activations: tuple[str, ...] = ("relu", "tanh")
+    sizes: tuple[int, ...] = (2, 16, 16, 1)
+    points: int = 8
+    networks: int = 12_000
+    test_networks: int = 2_000
+    channels: int = 16
+    epochs: int = 21
+    batch_size: int = 64
+    learning_rate: float = 5e-3
+    seeds: tuple[int, ...] = (0,)
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("points", "networks", "test_networks", "channels"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {value}, but must be at least 1")
+        if self.epochs < len(DECAY):
+            raise ValueError(f"epochs is {self.epochs}, but the learning rate has {len(DECAY)} phases of at least one")
+        if unknown := set(self.activations) - set(ACTIVATIONS):
+            raise ValueError(f"unknown activations {sorted(unknown)}; known: {', '.join(ACTIVATIONS)}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One model after training: R2 on unseen networks (mean over the points), and its predictions there."""
+
+    activation: str
+    model: str
+    seed: int
+    parameters: int
+    r2: float
+    seconds: float
+    predicted: Tensor = field(repr=False, compare=False)
+    true: Tensor = field(repr=False, compare=False)
+
+
+def random_mlps(sizes: Sequence[int], activation: str, count: int, seed: int) -> dict[str, Tensor]:
+    """Weights and biases of random MLPs, ``(count, 1, *shape)`` each, so large that outputs vary."""
+    generator = torch.Generator().manual_seed(seed)
+    gain = ACTIVATIONS[activation][1]
+    tensors = {}
+    for i, (n, m) in enumerate(itertools.pairwise(sizes)):
+        tensors[f"weight.{i}"] = torch.randn(count, 1, m, n, generator=generator) * (gain / n) ** 0.5
+        tensors[f"bias.{i}"] = torch.randn(count, 1, m, generator=generator) * BIAS_STD
+    return tensors
+
+
+def probe_points(count: int, inputs: int) -> Tensor:
+    """The same inputs for all networks, spread over ``[-1, 1]^inputs``: ``(count, inputs)``."""
+    sobol: Any = torch.quasirandom.SobolEngine(inputs, scramble=True, seed=0)  # type: ignore[no-untyped-call]
+    points: Tensor = 2 * sobol.draw(count) - 1
+    return points
+
+
+def run_mlps(tensors: Mapping[str, Tensor], activation: str, x: Tensor) -> Tensor:
+    """The outputs of all networks at all points: ``(count, points x outputs)``."""
+    layers = len(tensors) // 2
+    for i in range(layers):
+        x = x @ tensors[f"weight.{i}"][:, 0].mT + tensors[f"bias.{i}"]
+        x = ACTIVATIONS[activation][0](x) if i + 1 < layers else x
+    return x.flatten(1)
+
+
+def r2_score(predicted: Tensor, true: Tensor) -> float:
+    """Share of variance explained, mean over columns."""
+    unexplained = (predicted - true).square().sum(0) / (true - true.mean(0)).square().sum(0)
+    return float(1 - unexplained.mean())
+
+
+def build(model: str, space: WeightSpace, channels: int, outputs: int) -> nn.Module:
+    """A model by name; the linear one's MLP is as wide as it takes to have the parameters of the other."""
+    # One block for every layer of the networks. No norm: how large activations are is the question.
+    messages = MessagePassingNFN(
+        space, channels, len(neuron_layout(space).pairs), HIDDEN, outputs, norm=False, balance=False
+    )
+    if model == MODELS[0]:
+        return messages
+
+    def linear(hidden: int) -> MonomialNFN:
+        return MonomialNFN(space, (channels, channels, 8), hidden, outputs)
+
+    def count(hidden: int) -> int:
+        with torch.device("meta"):
+            return _parameters(linear(hidden))
+
+    return linear(8 + bisect.bisect_left(range(8, 4096), _parameters(messages), key=count))
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def _prepare(model: str, space: WeightSpace, tensors: dict[str, Tensor]) -> Any:
+    """What a model reads, made once: balanced tensors, or packed ones."""
+    return balance(tensors, space, signs=False)[0] if model == MODELS[0] else space.pack(tensors)
+
+
+def bench_expressivity(
+    config: ExpressivityConfig, progress: Callable[[int, int], object] = lambda done, total: None
+) -> list[Outcome]:
+    """Train both models for every activation and seed, and test them on unseen networks.
+
+    Args:
+        config: see there.
+        progress: called after every epoch with the numbers of epochs that are done and that there are in all.
+    """
+    runs = list(itertools.product(config.activations, config.seeds, MODELS))
+    done = itertools.count(1)
+
+    def show(_: Epoch) -> None:
+        progress(next(done), len(runs) * config.epochs)
+
+    return [_train(config, activation, model, seed, show) for activation, seed, model in runs]
+
+
+def _train(
+    config: ExpressivityConfig, activation: str, model: str, seed: int, on_epoch: Callable[[Epoch], None]
+) -> Outcome:
+    space = WeightSpace.mlp(config.sizes, activation)
+    points = probe_points(config.points, config.sizes[0])
+    inputs, outputs = {}, {}
+    for name, count in {"train": config.networks, "val": VALIDATION, "test": config.test_networks}.items():
+        tensors = random_mlps(config.sizes, activation, count, derive_seed(seed, activation, name))
+        inputs[name], outputs[name] = _prepare(model, space, tensors), run_mlps(tensors, activation, points)
+    mean, std = outputs["train"].mean(0), outputs["train"].std(0)
+    train, val, test = (Data(inputs[name], (outputs[name] - mean) / std) for name in ("train", "val", "test"))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "init"))
+        net = build(model, space, config.channels, outputs["train"].shape[1])
+    start = time.perf_counter()
+    for phase, factor in enumerate(DECAY):
+        training = TrainConfig(
+            epochs=config.epochs * (phase + 1) // len(DECAY) - config.epochs * phase // len(DECAY),
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate * factor,
+            warmup_steps=100,
+            clip_norm=1.0,
+            device=config.device,
+        )
+        fit(
+            net, train, val, training,
+            loss=nn.functional.mse_loss, metrics=lambda y, z: {"r2": r2_score(y, z)}, select="r2",
+            seed=derive_seed(seed, phase), on_epoch=on_epoch,
+        )  # fmt: skip
+    seconds = time.perf_counter() - start
+    fabric = make_fabric(training)
+    found = predict(net, test.to(fabric.device), fabric).cpu() * std + mean
+    r2 = r2_score(found, outputs["test"])
+    return Outcome(activation, model, seed, _parameters(net), r2, seconds, found, outputs["test"])
+
+
+def _summary(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str, str, str]]:
+    """Activation, model, parameters, R2 (mean, standard deviation over seeds), seconds of every pair."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for o in outcomes:
+        groups.setdefault((o.activation, o.model), []).append(o)
+    rows = []
+    for (activation, model), group in groups.items():
+        r2 = [o.r2 for o in group]
+        shown = f"{statistics.mean(r2):.4f}" + (f" ± {statistics.stdev(r2):.4f}" if len(r2) > 1 else "")
+        seconds = statistics.mean(o.seconds for o in group)
+        rows.append((activation, model, f"{group[0].parameters:,}", shown, f"{seconds:.0f}"))
+    return rows
+
+
+COLUMNS = ("networks", "model", "parameters", "R2 on unseen networks", "seconds")
+
+
+def as_markdown(outcomes: Sequence[Outcome]) -> str:
+    """The table."""
+    lines = [COLUMNS, ("---",) * len(COLUMNS), *_summary(outcomes)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def rich_table(outcomes: Sequence[Outcome]) -> Table:
+    """The table for a terminal."""
+    table = Table(title="Outputs of random networks predicted from their weights", title_justify="left")
+    for i, column in enumerate(COLUMNS):
+        table.add_column(column, justify="left" if i < 2 else "right")
+    for row in _summary(outcomes):
+        table.add_row(*row)
+    return table
+
+
+def draw(outcomes: Sequence[Outcome]) -> bytes:
+    """Predicted against true outputs of the first seed as PNG: a row for every activation, a column for every model."""
+    first = [o for o in outcomes if o.seed == outcomes[0].seed]
+    activations = list(dict.fromkeys(o.activation for o in first))
+    r2 = {row[:2]: row[3] for row in _summary(outcomes)}
+    figure = Figure(figsize=(8.4, 4.0 * len(activations)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(activations), len(MODELS), squeeze=False)
+    for o in first:
+        ax = axes[activations.index(o.activation)][MODELS.index(o.model)]
+        true, predicted = o.true.flatten(), o.predicted.flatten()
+        low, high = torch.quantile(true[:100_000], torch.tensor([0.001, 0.999])).tolist()
+        color = PALETTE[3 + MODELS.index(o.model)]
+        ax.plot([low, high], [low, high], color="#404040", linewidth=0.8)
+        ax.scatter(true, predicted, s=2, alpha=0.25, color=color, linewidths=0, rasterized=True)
+        ax.set(xlim=(low, high), ylim=(low, high), xlabel="true output", ylabel="predicted from the weights")
+        ax.set_title(f"{o.activation} networks, {o.model}: R2 {r2[o.activation, o.model]}", fontsize=10)
+        ax.spines[["top", "right"]].set_visible(False)
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
+    return png.getvalue()
+
+
+def write(outcomes: Sequence[Outcome], config: ExpressivityConfig, out: Path) -> dict[str, Path]:
+    """Write ``expressivity.md``, ``.json`` and ``.png`` into ``out``; their paths."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = {kind: out / f"expressivity.{kind}" for kind in ("md", "json", "png")}
+    numbers = ("activation", "model", "seed", "parameters", "r2", "seconds")
+    rows = [{name: getattr(o, name) for name in numbers} for o in outcomes]
+    record = {"machine": machine(config.device), "config": asdict(config), "outcomes": rows}
+    paths["md"].write_text(as_markdown(outcomes))
+    paths["json"].write_text(json.dumps(record, indent=1))
+    paths["png"].write_bytes(draw(outcomes))
+    return paths

@@ -1,0 +1,140 @@
+"""Training in several processes: on CPU cores, GPUs or nodes, by the same command.
+
+    torchrun --nproc-per-node 2 -m nfn_monomial.benchmarks predict-generalization zoos/digits
+    nfn-monomial predict-generalization zoos/digits --devices 2
+
+Every process runs the whole command and holds the same model. A batch's examples are shared out (`share`), each process
+computes the outputs of its own, and the outputs of all are put together again (`gathered`), so that every process has
+the loss of the whole batch, whatever the loss is. Then the gradient is that of one process, by this: let ``o_r(w)`` be
+the outputs of process ``r`` of ``P`` and ``L(o_1, ..., o_P)`` the loss. In process ``r`` the others' outputs are
+constants, so backward of ``P L`` gives ``P (do_r/dw)^T dL/do_r``, and the mean over processes, which DDP takes, is
+``sum_r (do_r/dw)^T dL/do_r = dL/dw``. No communication but this mean is in backward. Examples that only pad a share are
+not in ``L`` and have no gradient.
+
+This asks of a model that its output for one example does not depend on the others in the batch. Random layers
+(dropout, augmentation) draw in every process for its own share, so with them results are equal in distribution only.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision
+from lightning_fabric.plugins.environments import TorchElasticEnvironment
+from lightning_fabric.strategies import DDPStrategy
+from lightning_fabric.utilities import rank_zero_only
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .config import TrainConfig
+
+__all__ = ["gathered", "is_main_process", "make_fabric", "on_main_process_first", "require_device", "share"]
+
+
+def is_main_process() -> bool:
+    """Whether this process prints and writes: the only one, or the first of several."""
+    return rank_zero_only.rank == 0
+
+
+class _Mixed(MixedPrecision):
+    """Autocast decides what is rounded, operation by operation; Fabric would round the data, networks among them."""
+
+    def convert_input(self, data: Any) -> Any:
+        return data
+
+
+def require_device(name: str | torch.device, count: int = 1) -> torch.device:
+    """The device of this name, for ``count`` processes here.
+
+    Raises:
+        ValueError: if there is no such device, or not one for each process.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device {str(name)!r} is unknown; use cpu, cuda or cuda:N") from None
+    if device.type == "cuda":
+        if device.index is not None and count > 1:
+            raise ValueError(f"device {str(name)!r} is one GPU, but there are {count} processes: use cuda")
+        if (device.index or 0) + count > torch.cuda.device_count():
+            raise ValueError(
+                f"device {str(name)!r} is not there{f' {count} times' * (count > 1)}: torch {torch.__version__} "
+                f"sees {torch.cuda.device_count()} CUDA devices; use cpu"
+            )
+    return device
+
+
+def make_fabric(config: TrainConfig) -> Fabric:
+    """Fabric on the configured devices. Starts the other processes, unless ``torchrun`` or ``fabric run`` has.
+
+    Raises:
+        ValueError: if there is no such device, or the number of processes is another one already.
+    """
+    count, nodes = config.devices, 1
+    if TorchElasticEnvironment.detect():
+        count = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // count
+    if config.devices not in (1, count):
+        raise ValueError(f"devices is {config.devices}, but {count} processes a node were started: leave it out")
+    if torch.distributed.is_initialized() and (started := torch.distributed.get_world_size()) != count * nodes:
+        raise ValueError(f"devices is {config.devices}, but {started} processes are running: it cannot change")
+    device = require_device(config.device, count)
+    devices: Any = count
+    if device.type == "cuda":
+        devices = count if device.index is None else [device.index]
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or its results vary; read when it starts
+    strategy: Any = "auto"
+    if count * nodes > 1:
+        # Others wait while one makes data, for hours maybe. A process that dies ends the waiting, whatever the timeout.
+        strategy = DDPStrategy(find_unused_parameters=True, broadcast_buffers=False, timeout=timedelta(days=7))
+    mixed = config.precision == "bf16-mixed"
+    precision: Any = {"plugins": _Mixed("bf16-mixed", device.type)} if mixed else {"precision": config.precision}
+    fabric = Fabric(accelerator=device.type, devices=devices, num_nodes=nodes, strategy=strategy, **precision)
+    if "LT_CLI_USED" not in os.environ:  # `fabric run` has launched it
+        fabric.launch()  # makes a GPU the current one
+    return fabric
+
+
+def on_main_process_first(fabric: Fabric) -> AbstractContextManager[None]:
+    """A block that the main process goes through alone, then all others: they find what it has made.
+
+    with on_main_process_first(fabric):
+        make_zoo(folder, config)  # which does nothing if the zoo is there
+    """
+    return fabric.rank_zero_first()
+
+
+def share(index: Tensor, fabric: Fabric) -> Tensor:
+    """This process's part ``(ceil(n / P),)`` of a batch ``(n,)``. Shares are of one length, the last examples padding
+    by repetition.
+    """
+    if fabric.world_size == 1:
+        return index
+    size = -(-len(index) // fabric.world_size)
+    places = torch.arange(size, device=index.device) + fabric.global_rank * size
+    return index[places % len(index)]
+
+
+def gathered(outputs: Any, count: int, fabric: Fabric) -> Any:
+    """Outputs of the whole batch of ``count`` from those of every share; those of other processes are constants.
+
+    Args:
+        outputs: a pytree of tensors ``(ceil(count / P), ...)``.
+        count: of examples in the batch; what padded the shares is dropped.
+        fabric: as for `share`.
+    """
+    if fabric.world_size == 1:
+        return outputs
+
+    def whole(own: Tensor) -> Tensor:
+        parts = [torch.empty_like(own, memory_format=torch.contiguous_format) for _ in range(fabric.world_size)]
+        torch.distributed.all_gather(parts, own.detach().contiguous())
+        parts[fabric.global_rank] = own
+        return torch.cat(parts)[:count]
+
+    return pytree.tree_map(whole, outputs)

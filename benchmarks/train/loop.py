@@ -1,0 +1,350 @@
+"""The training loop that all experiments share, on Lightning Fabric.
+
+Batches are taken out of a data set by index, so that an epoch has no work per network in Python. What to learn is
+injected: a loss, metrics, and the name of the metric that selects the best epoch on the validation set. Nothing else is
+selected on, and the test set never comes here.
+
+**Reproduced.** Epoch ``e`` is shuffled by a generator seeded by ``(seed, e)``, and whatever its step ``s`` draws, in
+random layers (dropout, augmentation), by ``(seed, e, s)``. So a step does not depend on how it was reached, and a
+training that was cut off anywhere continues exactly from its last `Checkpoint`: of two trainings with one seed on a
+CPU, one cut off and continued, one not, all is equal, bit by bit, but the times.
+
+**Several processes** give the results of one to rounding, see `train.devices`. With random layers
+they are equal in distribution only: every process draws for its own share.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from nfn_monomial.benchmarks.data.batches import Data, DataSet, StreamedData, pick
+
+from .checkpoint import Checkpoint
+from .config import TrainConfig
+from .devices import gathered, make_fabric, share
+from .measure import Clock, step_memory
+from .seeds import derive_seed, reproducible, seed_generators
+
+__all__ = [
+    "Data",
+    "DataSet",
+    "Epoch",
+    "FitResult",
+    "StreamedData",
+    "TrainConfig",
+    "derive_seed",
+    "fit",
+    "make_fabric",
+    "predict",
+]
+
+Loss = Callable[[Any, Any], Tensor]
+"""(outputs, targets) of one batch -> scalar."""
+Metrics = Callable[[Any, Any], Mapping[str, float]]
+"""(outputs, targets) of a whole data set -> named numbers."""
+
+EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch. Times in seconds: ``seconds`` of the pass over the training set, of which ``step_seconds`` were
+    forward, backward and optimiser; ``validation_seconds`` of the validation that followed.
+    """
+
+    number: int  # from 1
+    train_loss: float
+    metrics: dict[str, float]  # on the validation set
+    seconds: float
+    step_seconds: float
+    validation_seconds: float
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What a training left. ``best`` is the selected epoch, whose parameters the model has.
+
+    ``seconds_per_epoch``: median over epochs of the pass over the training set. ``step_share``: the share of that
+    time in forward, backward and optimiser. ``peak_bytes``: see `step_memory`, of one process. ``diverged``: the loss
+    became NaN or infinite, which ended the training.
+    """
+
+    history: list[Epoch]
+    best: Epoch
+    seconds_per_epoch: float
+    step_share: float
+    peak_bytes: int
+    diverged: bool
+
+
+def fit(
+    model: nn.Module,
+    train: DataSet,
+    val: DataSet,
+    config: TrainConfig,
+    *,
+    loss: Loss,
+    metrics: Metrics,
+    select: str,
+    seed: int,
+    fabric: Fabric | None = None,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+    checkpoint: Path | None = None,
+) -> FitResult:
+    """Train ``model`` in place; it ends on the configured device with the parameters of the best epoch.
+
+    Args:
+        model: maps a batch of ``train``'s inputs to outputs, a pytree of tensors whose first dimension is the batch's.
+        train: training data.
+        val: validation data.
+        config: see `TrainConfig`.
+        loss: of a batch.
+        metrics: of the whole validation set.
+        select: the metric that decides on the best epoch, larger is better; the first of equal ones wins, and NaN
+            is lower than any number.
+        seed: of the order of the examples and of random layers.
+        fabric: where to run; by default as the configuration says.
+        on_epoch: called after every epoch.
+        checkpoint: file to which the unfinished training is written now and then, and from which it continues if that
+            is there. It is for the caller to remove, when the result is safe, and to name by all that determines it.
+
+    Raises:
+        ValueError: if a data set is empty.
+    """
+    if not len(train) or not len(val):
+        raise ValueError(f"{len(train)} training and {len(val)} validation examples; at least one of each is needed")
+    fabric = fabric or make_fabric(config)
+    with reproducible(fabric.device), warnings.catch_warnings():
+        # Its new name is not known to older versions of torch.
+        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
+        training = _Training(model, train, val, config, loss, metrics, select, seed, fabric)
+        return training.run(on_epoch, Checkpoint(checkpoint, config.checkpoint_seconds) if checkpoint else None)
+
+
+@dataclass
+class _State:
+    """Where a training stands, besides the model and the optimiser: so many steps of so many epochs are done."""
+
+    total: Tensor  # of the losses in this epoch, each times its number of examples
+    step: int = 0
+    seconds: float = 0.0  # spent on this epoch
+    step_seconds: float = 0.0
+    history: list[Epoch] = field(default_factory=list)
+    best: int = 0  # number of the best epoch
+    best_model: dict[str, Tensor] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "history": [asdict(epoch) for epoch in self.history]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], device: torch.device) -> _State:
+        moved = pytree.tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, dict(values))
+        return cls(**{**moved, "history": [Epoch(**epoch) for epoch in moved["history"]]})
+
+
+class _Leaves(nn.Module):
+    """The model with its outputs as a list of tensors: DDP looks for them in lists, not in all pytrees."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.unused = nn.Parameter(torch.zeros(()))  # or DDP, told to look for such, says where it found none
+        self.structure: pytree.TreeSpec
+
+    def forward(self, inputs: Any) -> list[Tensor]:
+        leaves, self.structure = pytree.tree_flatten(self.model(inputs))
+        return leaves
+
+
+class _Training:
+    """One call of `fit`."""
+
+    def __init__(
+        self, model: nn.Module, train: DataSet, val: DataSet, config: TrainConfig, loss: Loss, metrics: Metrics,
+        select: str, seed: int, fabric: Fabric,
+    ) -> None:  # fmt: skip
+        device = fabric.device
+        self.model, self.config, self.fabric, self.seed = model, config, fabric, seed
+        self.loss, self.metrics, self.select = loss, metrics, select
+        self.train, self.val = train.to(device), val.to(device)
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
+        )
+        self.leaves = _Leaves(model)
+        self.wrapped, self.wrapped_optimizer = fabric.setup(self.leaves, self.optimizer)
+        self.clock = Clock(device)
+        self.state = _State(torch.zeros((), device=device))
+
+    def run(self, on_epoch: Callable[[Epoch], None], checkpoint: Checkpoint | None) -> FitResult:
+        if checkpoint is not None:
+            self._resume(checkpoint)
+        state = self.state
+        while not self._over():
+            self._train_epoch(checkpoint)
+            self._validate()
+            if checkpoint is not None and checkpoint.due:
+                self._save(checkpoint)
+            on_epoch(state.history[-1])
+        peak = self._measure()
+        self.model.load_state_dict(state.best_model)
+        self.model.eval()
+        return FitResult(
+            state.history,
+            state.history[state.best - 1],
+            seconds_per_epoch=sorted(e.seconds for e in state.history)[len(state.history) // 2],
+            step_share=sum(e.step_seconds for e in state.history) / sum(e.seconds for e in state.history),
+            peak_bytes=peak,
+            diverged=not math.isfinite(state.history[-1].train_loss),
+        )
+
+    def _over(self) -> bool:
+        if not self.state.history:
+            return False
+        last, epochs = self.state.history[-1], self.config.epochs
+        waited = last.number - self.state.best
+        return last.number >= epochs or waited >= (self.config.patience or epochs) or not math.isfinite(last.train_loss)
+
+    def _batches(self, epoch: int) -> tuple[Tensor, ...]:
+        """Numbers of the examples of every batch of an epoch."""
+        order = torch.Generator().manual_seed(derive_seed(self.seed, epoch, "order"))
+        return torch.split(torch.randperm(len(self.train), generator=order), self.config.batch_size)
+
+    def _read(self, batches: tuple[Tensor, ...]) -> Iterator[Any]:
+        """Inputs of this process's share of each."""
+        return self.train.read(share(index, self.fabric) for index in batches)
+
+    def _train_epoch(self, checkpoint: Checkpoint | None) -> None:
+        """What is left of it."""
+        state, clock = self.state, self.clock
+        self.wrapped.train()
+        epoch = len(state.history) + 1
+        batches = self._batches(epoch)[state.step :]
+        start = clock.now()
+        for index, inputs in zip(batches, self._read(batches), strict=True):
+            seed_generators(derive_seed(self.seed, epoch, state.step, self.fabric.global_rank), self.fabric.device)
+            state.total += self._step(index, inputs) * len(index)
+            state.step += 1
+            if checkpoint is not None and checkpoint.due:
+                self._count(start)
+                self._save(checkpoint)
+                start = clock.now()
+        self._count(start)
+
+    def _step(self, index: Tensor, inputs: Any) -> Tensor:
+        """One step on the batch with these numbers, of which ``inputs`` are those of this process's share."""
+        fabric, config = self.fabric, self.config
+        targets = pick(self.train.targets, index)
+        start = self.clock.now()
+        self.wrapped_optimizer.zero_grad(set_to_none=True)
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate * min(1.0, (self._steps_done() + 1) / (config.warmup_steps + 1))
+        outputs = gathered(self.wrapped(_converted(inputs, fabric)), len(index), fabric)
+        value = self.loss(pytree.tree_unflatten(outputs, self.leaves.structure), targets)
+        fabric.backward(value * fabric.world_size)  # see `processes` for why
+        if config.clip_norm is not None:
+            # An infinite norm makes its infinite entries NaN, so the next loss is NaN and ends the training.
+            fabric.clip_gradients(
+                self.wrapped, self.wrapped_optimizer, max_norm=config.clip_norm, error_if_nonfinite=False
+            )
+        self.wrapped_optimizer.step()
+        self.clock.mark(start)
+        return value.detach()
+
+    def _steps_done(self) -> int:
+        return len(self.state.history) * -(-len(self.train) // self.config.batch_size) + self.state.step
+
+    def _count(self, start: Any) -> None:
+        """Add the time since ``start`` to the epoch's."""
+        seconds, step_seconds = self.clock.stop(start)
+        self.state.seconds += seconds
+        self.state.step_seconds += step_seconds
+
+    def _validate(self) -> None:
+        """End the epoch."""
+        state = self.state
+        start = self.clock.now()
+        found = self.metrics(predict(self.model, self.val, self.fabric), self.val.targets)
+        numbers = (float(state.total) / len(self.train), {name: float(value) for name, value in found.items()})
+        train_loss, metrics = self.fabric.broadcast(numbers)  # lest processes decide differently
+        seconds, _ = self.clock.stop(start)
+        epoch = Epoch(len(state.history) + 1, train_loss, metrics, state.seconds, state.step_seconds, seconds)
+        state.history.append(epoch)
+        best = state.history[state.best - 1]
+        if not state.best or _or_lowest(metrics[self.select]) > _or_lowest(best.metrics[self.select]):
+            state.best = epoch.number
+            state.best_model = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+        state.total.zero_()
+        state.step, state.seconds, state.step_seconds = 0, 0.0, 0.0
+
+    def _measure(self) -> int:
+        """Peak memory of a step, which goes beyond the result."""
+        batches = self._batches(1)[:1]
+
+        def step() -> None:
+            (inputs,) = self._read(batches)
+            self._step(batches[0], inputs)
+
+        self.wrapped.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        peak = step_memory(step, self.model, self.optimizer, self.fabric.device)
+        self.optimizer.zero_grad(set_to_none=True)
+        return peak
+
+    def _save(self, checkpoint: Checkpoint) -> None:
+        if self.fabric.is_global_zero:
+            model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
+            checkpoint.save({"model": model, "optimizer": optimizer, "state": self.state.to_dict()})
+
+    def _resume(self, checkpoint: Checkpoint) -> None:
+        saved = checkpoint.load() if self.fabric.is_global_zero else None
+        if saved is not None and _shapes(saved["model"]) != _shapes(self.model.state_dict()):
+            checkpoint.reject("it has other parameters than the model")
+            saved = None
+        if (saved := self.fabric.broadcast(saved)) is not None:
+            self.model.load_state_dict(saved["model"])
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.state = _State.from_dict(saved["state"], self.fabric.device)
+
+
+def predict(model: nn.Module, data: DataSet, fabric: Fabric, batch_size: int = EVALUATION_BATCH) -> Any:
+    """Outputs ``(N, ...)`` of the model in evaluation mode for a whole data set, in every process.
+
+    Args:
+        model: on the device of the data.
+        data: ``N`` examples.
+        fabric: shares them out over its processes, and has the precision.
+        batch_size: examples at once.
+    """
+    precision = fabric.strategy.precision
+    batches = torch.split(torch.arange(len(data)), batch_size)
+    model.eval()
+    parts = []
+    with torch.no_grad():
+        for index, inputs in zip(batches, data.read(share(index, fabric) for index in batches), strict=True):
+            with precision.forward_context():
+                outputs = precision.convert_output(model(_converted(inputs, fabric)))
+            parts.append(gathered(outputs, len(index), fabric))
+    return pytree.tree_map(lambda *tensors: torch.cat(tensors), *parts)
+
+
+def _converted(inputs: Any, fabric: Fabric) -> Any:
+    """Inputs as the precision wants them; Fabric by itself looks for tensors in lists and dicts, not in pytrees."""
+    return pytree.tree_map(fabric.strategy.precision.convert_input, inputs)
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: t.shape for name, t in state.items()}
+
+
+def _or_lowest(value: float) -> float:
+    return -math.inf if math.isnan(value) else value

@@ -1,0 +1,234 @@
+"""Finished runs on disk: one JSON file and one checkpoint each, whole or not there at all.
+
+The names of a run's files end in a hash of everything that determines its result (`RunSettings`), so a folder may hold
+runs of many configurations and a later call finds exactly those it asks for. The checkpoint is written first, the JSON
+file last: a run counts as finished when its JSON file is there, is whole, states these very settings, and its
+checkpoint is there too. Anything else is run again and overwritten.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from .checkpoint import Checkpoint, results_folder, write_atomically
+from .config import RUNTIME, TrainConfig
+
+__all__ = ["WIDENED", "Run", "RunSettings", "RunStore", "TestResult", "environment", "write_atomically"]
+
+log = logging.getLogger(__name__)
+
+WIDENED = "widened"  # name of the test set of networks with more neurons and the same functions
+PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric", "numpy", "scipy")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """All that determines the result of one run.
+
+    Attributes:
+        experiment: the command's name, as ``predict-generalization``.
+        subject: which networks are read, as ``relu`` or ``mnist5k``.
+        model: registered name.
+        train_set: what was trained on, as ``original`` or ``augmented``.
+        seed: of everything random.
+        options: what else the experiment can be told, as JSON has it.
+        loss: name of the loss; as ``training``, with what the model asks for.
+        training: how it was trained.
+        data: fingerprint of the data.
+        version: of this package.
+    """
+
+    experiment: str
+    subject: str
+    model: str
+    train_set: str
+    seed: int
+    options: dict[str, Any]
+    loss: str
+    training: TrainConfig
+    data: str
+    version: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", json.loads(json.dumps(self.options)))  # equal to what is read back
+
+    @property
+    def name(self) -> str:
+        """Stem of the run's file names."""
+        values = asdict(self)
+        for name in RUNTIME:
+            del values["training"][name]
+        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
+        return f"{self.subject}-{self.model}-{self.train_set}-seed{self.seed}-{digest}"
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One model on one test set. ``scale``: upper bound of the scales, None where nothing was scaled.
+
+    ``non_finite``: how many of the predictions were NaN or infinite.
+    """
+
+    __test__ = False  # not a test case, whatever pytest makes of the name
+
+    name: str
+    scale: float | None
+    metrics: dict[str, float]
+    non_finite: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run; times in seconds, see `nfn_monomial.benchmarks.train.loop.FitResult` for what is measured."""
+
+    settings: RunSettings
+    label: str
+    invariant_under: str
+    sees: str
+    parameters: int
+    networks: dict[str, int]  # numbers of networks for train, val, test
+    tests: tuple[TestResult, ...]
+    val: dict[str, float]  # metrics of the best epoch on the validation set
+    best_epoch: int
+    seconds_per_epoch: float
+    step_share: float
+    peak_bytes: int
+    diverged: bool
+    has_artifacts: bool
+    history: tuple[dict[str, Any], ...]  # one entry an epoch; numbers that were not finite are None
+    environment: dict[str, Any]
+    extra: dict[str, Any] = field(default_factory=dict)  # what the experiment adds, as JSON has it
+
+    def to_json(self) -> str:
+        return json.dumps(_finite(asdict(self)), indent=1, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Run:
+        """The run that `to_json` wrote.
+
+        Raises:
+            ValueError: if the text is anything else.
+        """
+        try:
+            values = json.loads(text)
+            if not isinstance(values, dict) or set(values) != {f.name for f in fields(cls)}:
+                raise ValueError("not the fields of a run")
+            settings = dict(values["settings"])
+            settings["training"] = TrainConfig(**settings["training"])
+            values["settings"] = RunSettings(**settings)
+            values["tests"] = tuple(TestResult(**test) for test in values["tests"])
+            values["history"] = tuple(values["history"])
+            return cls(**values)
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not a run: {error!r}") from error
+
+
+class RunStore:
+    """The runs of one results folder: ``runs/*.json``, ``checkpoints/*.safetensors``, ``artifacts/*.safetensors``; and
+    in ``partial/*.ckpt`` those that are in training.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = results_folder(folder)
+
+    def run_file(self, settings: RunSettings) -> Path:
+        return self.folder / "runs" / f"{settings.name}.json"
+
+    def checkpoint_file(self, settings: RunSettings) -> Path:
+        return self.folder / "checkpoints" / f"{settings.name}.safetensors"
+
+    def artifacts_file(self, settings: RunSettings) -> Path:
+        return self.folder / "artifacts" / f"{settings.name}.safetensors"
+
+    def partial_file(self, settings: RunSettings) -> Path:
+        """Where the run is kept while it trains; `save` removes it."""
+        return self.folder / "partial" / f"{settings.name}.ckpt"
+
+    def artifacts(self, settings: RunSettings) -> dict[str, Tensor]:
+        """The tensors that a run left beside its checkpoint."""
+        return load_file(self.artifacts_file(settings))
+
+    def load(self, settings: RunSettings) -> Run | None:
+        """The finished run with these settings, or None if it has to be run."""
+        path = self.run_file(settings)
+        if not path.exists():
+            return None
+        try:
+            run = Run.from_json(path.read_text(encoding="utf-8"))
+            if run.settings.name != settings.name:
+                raise ValueError("it states other settings than its name does")
+            for file in (self.checkpoint_file(settings), *[self.artifacts_file(settings)] * run.has_artifacts):
+                if not file.exists():
+                    raise ValueError(f"its {file} is missing")
+        except ValueError as error:
+            log.warning("%s cannot be used (%s): this run is done again", path, error)
+            return None
+        return run
+
+    def save(self, run: Run, state: Mapping[str, Tensor], artifacts: Mapping[str, Tensor]) -> None:
+        """Write checkpoint, artifacts if there are any, and run file, each whole or not at all."""
+        settings = run.settings
+        # One entry, as safetensors writes several in random order, and equal runs shall have equal files.
+        made = {"settings": asdict(settings), "best_epoch": run.best_epoch}
+        metadata = {"run": json.dumps(made, sort_keys=True)}
+        files = {self.checkpoint_file(settings): state, self.artifacts_file(settings): artifacts}
+        for path, tensors in files.items():
+            if tensors:
+                stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+                write_atomically(path, save(stored, metadata))
+        write_atomically(self.run_file(settings), run.to_json().encode())
+        Checkpoint(self.partial_file(settings)).remove()
+
+
+def environment(device: str) -> dict[str, Any]:
+    """What a run was made with: versions, commit if this is a checkout, and the class of machine (no names)."""
+    kind = torch.device(device).type
+    return {
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "commit": _commit(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if kind == "cuda" else kind,
+    }
+
+
+@functools.cache
+def _commit() -> str | None:
+    """Commit of the checkout that this file is tracked in, with ``+`` if tracked files were changed."""
+    here = Path(__file__).resolve()
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here.parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", here.name)
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become None, which only the history of a diverged run holds."""
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and value - value != 0 else value

@@ -1,0 +1,230 @@
+"""What all experiments share: a plan of runs, of which those are done that a results folder does not have.
+
+An experiment is a list of `Job`s. A job states everything that determines its result (`RunSettings`), by which a
+finished run is found again, and builds its `Trial` when it is its turn: a model, the data to train, validate and test
+on, and how answers are scored. How trials are trained, on which devices, interrupted, resumed and recorded is here and
+in `nfn_monomial.benchmarks.train.loop`, for all of them alike.
+
+Where there are several processes (see `train.devices`), each does all that is here, with its share
+of every batch. The main one alone looks up and stores runs, and reports; all return its runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.loggers import TensorBoardLogger
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .loop import DataSet, Epoch, Loss, Metrics, TrainConfig, fit, make_fabric, predict
+from .runs import Run, RunSettings, RunStore, TestResult, environment
+
+__all__ = ["Finish", "Finished", "Job", "Progress", "Test", "Trainable", "Trial", "run_job", "sweep"]
+
+
+class Trainable(Protocol):
+    """A model as tables show it; see `nfn_monomial.benchmarks.models.base.Model` for the attributes."""
+
+    label: str
+    invariant_under: str
+    sees: str
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test set. ``scale``: upper bound of the scales that its networks were moved by, None if they were not."""
+
+    __test__ = False  # not a test case, whatever pytest makes of the name
+
+    name: str
+    data: DataSet
+    scale: float | None = None
+
+
+Finish = Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Tensor]]]
+"""Answers by name of test set -> (what the run's JSON file gets as ``extra``, tensors to keep as artifacts)."""
+
+
+def _nothing(answers: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    return {}, {}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A job in full.
+
+    Attributes:
+        model: a freshly initialised ``nn.Module`` with the attributes of `Trainable`.
+        train: training data.
+        val: validation data; nothing but this selects the epoch.
+        tests: makes the test sets one by one, so that only one of them is in memory.
+        loss: of a batch.
+        metrics: of a whole data set.
+        select: the metric that selects the epoch; larger is better.
+        finish: what to keep of the answers to the test sets.
+    """
+
+    model: Any
+    train: DataSet
+    val: DataSet
+    tests: Callable[[], Iterable[Test]]
+    loss: Loss
+    metrics: Metrics
+    select: str
+    finish: Finish = _nothing
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to do. ``networks``: numbers of networks for train, val and test. ``trial`` is called when it starts."""
+
+    settings: RunSettings
+    networks: dict[str, int]
+    trial: Callable[[], Trial]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run with the parameters of its selected epoch and the tensors to keep beside."""
+
+    run: Run
+    state: dict[str, Tensor]
+    artifacts: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the experiment stands: ``number`` of ``total`` runs; ``kept`` if it was there already; the last epoch."""
+
+    settings: RunSettings
+    number: int
+    total: int
+    kept: bool = False
+    epoch: Epoch | None = None
+    run: Run | None = None
+
+
+def _ignore(news: object) -> None:
+    pass
+
+
+def sweep(jobs: Sequence[Job], store: RunStore, on_progress: Callable[[Progress], None] = _ignore) -> list[Run]:
+    """Do all jobs that the store does not have; returns all runs, kept and new, in the order of the jobs.
+
+    A run is stored when it is finished; one that is cut off before is continued where it was, by the next call.
+
+    Args:
+        jobs: what to do.
+        store: where finished runs are kept.
+        on_progress: called before a run, after each of its epochs and when it is finished; in the main process.
+
+    Raises:
+        ValueError: if a device is not there.
+        ImportError: if epochs shall be logged for TensorBoard, but it is not installed.
+    """
+    # A device that is not there should be found out now, not after minutes.
+    fabrics = {_hardware(config): make_fabric(config) for config in (job.settings.training for job in jobs)}
+    runs = []
+    for number, job in enumerate(jobs, start=1):
+        fabric = fabrics[_hardware(job.settings.training)]
+        tell = _teller(on_progress if fabric.is_global_zero else _ignore, job.settings, number, len(jobs))
+        run = fabric.broadcast(store.load(job.settings) if fabric.is_global_zero else None)
+        kept = run is not None
+        if run is None:
+            tell()
+            run = _do(job, store, fabric, tell)
+        tell(kept=kept, run=run)
+        runs.append(run)
+    return runs
+
+
+def _teller(on_progress: Callable[[Progress], None], *place: Any) -> Callable[..., None]:
+    return lambda **news: on_progress(Progress(*place, **news))
+
+
+def _do(job: Job, store: RunStore, fabric: Fabric, tell: Callable[..., None]) -> Run:
+    """Do and store a run."""
+    settings = job.settings
+    log = _tensorboard(store.folder, settings) if settings.training.tensorboard else _ignore
+
+    def report(epoch: Epoch) -> None:
+        log(epoch)
+        tell(epoch=epoch)
+
+    finished = run_job(job, fabric=fabric, on_epoch=report, checkpoint=store.partial_file(settings))
+    if fabric.is_global_zero:
+        store.save(finished.run, finished.state, finished.artifacts)
+    return fabric.broadcast(finished.run)
+
+
+def _hardware(config: TrainConfig) -> tuple[object, ...]:
+    """What `make_fabric` looks at."""
+    return config.device, config.devices, config.precision
+
+
+def _tensorboard(folder: Path, settings: RunSettings) -> Callable[[Epoch], None]:
+    """Writes epochs to ``tensorboard/<name of the run>`` in this folder, in the main process."""
+    try:
+        logger = TensorBoardLogger(folder / "tensorboard", settings.name, version="")
+    except ModuleNotFoundError:
+        raise ImportError("--tensorboard needs the extra: pip install nfn-monomial[tensorboard]") from None
+
+    def log(epoch: Epoch) -> None:
+        validation = {f"validation/{name}": value for name, value in epoch.metrics.items()}
+        numbers = {"train/loss": epoch.train_loss, "train/seconds": epoch.seconds, **validation}
+        logger.log_metrics(numbers, step=epoch.number)
+        logger.save()
+
+    return log
+
+
+def run_job(
+    job: Job,
+    *,
+    fabric: Fabric | None = None,
+    on_epoch: Callable[[Epoch], None] = _ignore,
+    checkpoint: Path | None = None,
+) -> Finished:
+    """Train and test; see `sweep`, and for ``checkpoint`` `fit`."""
+    settings, trial = job.settings, job.trial()
+    fabric = fabric or make_fabric(settings.training)
+    fitted = fit(
+        trial.model, trial.train, trial.val, settings.training,
+        loss=trial.loss, metrics=trial.metrics, select=trial.select, seed=settings.seed, fabric=fabric,
+        on_epoch=on_epoch, checkpoint=checkpoint,
+    )  # fmt: skip
+    results, answers = [], {}
+    for test in trial.tests():
+        data = test.data.to(fabric.device)
+        answer = predict(trial.model, data, fabric)
+        lost = sum(int((~torch.isfinite(t)).sum()) for t in pytree.tree_leaves(answer))
+        results.append(TestResult(test.name, test.scale, dict(trial.metrics(answer, data.targets)), lost))
+        answers[test.name] = pytree.tree_map(lambda t: t.cpu(), answer)
+    extra, artifacts = trial.finish(answers)
+    model: Trainable = trial.model
+    run = Run(
+        settings,
+        label=model.label,
+        invariant_under=model.invariant_under,
+        sees=model.sees,
+        parameters=sum(p.numel() for p in trial.model.parameters()),
+        networks=job.networks,
+        tests=tuple(results),
+        val=fitted.best.metrics,
+        best_epoch=fitted.best.number,
+        seconds_per_epoch=fitted.seconds_per_epoch,
+        step_share=fitted.step_share,
+        peak_bytes=fitted.peak_bytes,
+        diverged=fitted.diverged,
+        has_artifacts=bool(artifacts),
+        history=tuple(asdict(epoch) for epoch in fitted.history),
+        environment={**environment(settings.training.device), "processes": fabric.world_size},
+        extra=extra,
+    )
+    return Finished(run, trial.model.state_dict(), artifacts)

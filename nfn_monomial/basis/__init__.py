@@ -1,0 +1,5 @@
+"""Which maps are equivariant, found without tensors: partitions of axes with balanced charges."""
+
+from .linear import BilinearTerm, bilinear_terms, count_bilinear_terms, count_terms
+
+__all__ = ["BilinearTerm", "bilinear_terms", "count_bilinear_terms", "count_terms"]

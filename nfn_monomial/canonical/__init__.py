@@ -1,0 +1,6 @@
+"""Canonical forms: of all networks with one function, one."""
+
+from .balance import Balance, balance
+from .phases import absorb_omega, canonical_phase, shift_phase
+
+__all__ = ["Balance", "absorb_omega", "balance", "canonical_phase", "shift_phase"]

@@ -1,0 +1,230 @@
+"""Sine networks as input: the frequency absorbed into the weights, and a canonical form of the phases.
+
+``sin(z + pi) = -sin z``, so besides permutations and sign flips a hidden neuron ``sin(w x + b)`` with outgoing weights
+``a`` has the symmetry ``(w, b, a) -> (w, b + k pi, (-1)^k a)`` for every integer k. It acts on biases by addition, so
+it is not part of the monomial group and no equivariant layer respects it; it is removed from the input instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from nfn_monomial.space.features import Axis
+from nfn_monomial.space.packing import _concrete, check_tensors, require_finite, split_shape
+from nfn_monomial.space.weight_space import WeightSpace
+
+from .solver import along
+
+
+def absorb_omega(
+    tensors: Mapping[str, Tensor],
+    space: WeightSpace,
+    omega_0: float | Sequence[float],
+    *,
+    layers: Sequence[str] | None = None,
+) -> dict[str, Tensor]:
+    """Networks ``sin(omega_0 (W x + b))`` -> the same functions as ``sin(W x + b)``.
+
+    Weights and biases of every layer that a sine follows are multiplied by its ``omega_0``; the others, such as the
+    last one, stay. Commutes with the group. The inverse, up to rounding, is ``absorb_omega(tensors, space,
+    1 / omega_0)``, as for weights that a model edited.
+
+    Args:
+        tensors: parameter name -> ``(..., *shape)`` with any leading dimensions, the same for all: ``(B, C, *shape)``,
+            ``(N, *shape)``, or one network.
+        space: the weight space; its sine nodes may have the symmetry SIGN or a smaller one.
+        omega_0: the frequency, one or one per sine layer.
+        layers: the hidden nodes whose activation is the sine, all by default.
+
+    Returns:
+        Tensors of the same shapes and dtype.
+
+    Raises:
+        ValueError: if tensors do not fit the space, frequencies are not one per layer or one is 0 or not finite, or a
+            layer is no hidden node or has a symmetry that sine has not (SCALE, MONOMIAL).
+
+    >>> space = WeightSpace.mlp([1, 1, 1], "sin")
+    >>> tensors = {name: torch.ones(shape) for name, shape in space.shapes().items()}
+    >>> [x.item() for x in absorb_omega(tensors, space, 30.0).values()]
+    [30.0, 30.0, 1.0, 1.0]
+    """
+    sines = _sines(space, layers)
+    omegas = [float(o) for o in omega_0] if isinstance(omega_0, Sequence) else [float(omega_0)] * len(sines)
+    if len(omegas) != len(sines):
+        raise ValueError(f"{len(omegas)} frequencies for {len(sines)} sine layers ({', '.join(sines)} of {space})")
+    if not all(math.isfinite(o) and o for o in omegas):
+        raise ValueError(f"omega_0 must be finite and not 0, found {omega_0}")
+    factors = dict(zip(sines, omegas, strict=True))
+    _flat(tensors, space)
+    out = {}
+    for name, axes in space.axes.items():
+        rows = [axis.node for axis in axes if isinstance(axis, Axis) and axis.charge > 0]
+        out[name] = tensors[name] * math.prod([factors.get(node, 1.0) for node in rows])
+    return out
+
+
+def canonical_phase(
+    tensors: Mapping[str, Tensor], space: WeightSpace, *, layers: Sequence[str] | None = None
+) -> dict[str, Tensor]:
+    """Of all sine networks that differ by ``b -> b + k pi``, ``a -> (-1)^k a``, the one with b in (-pi/2, pi/2].
+
+    The frequency must be absorbed first (`absorb_omega`). The function stays, in exact arithmetic; phases are reduced
+    in float64 with sine and cosine, so that a bias is off by the rounding of its new value only, however large it was
+    (by up to 4 machine epsilons at the end points, see below). Idempotent, permutation-equivariant. Biases have the
+    gradient 1, signs are constants.
+
+    **Sign flips.** ``canonical_phase``, then `balance` (in this order: the signs depend on the biases) is one form for
+    all networks that permutations, sign flips and phases turn into one another, up to the permutation: a flip maps the
+    open interval to itself. The exception are biases that are odd multiples of pi/2, a set of measure 0, where the
+    neuron is ``a cos(w x)``: a flip with a phase leaves ``(-w, pi/2, a)`` of ``(w, pi/2, a)``, and nothing here
+    chooses between the two. A bias within 4 machine epsilons of such a multiple counts as one.
+
+    Args:
+        tensors: as in `absorb_omega`. Leading dimensions are independent networks.
+        space: the weight space.
+        layers: the hidden nodes whose activation is the sine, all by default. The space knows their symmetry, not
+            their activation: for another odd function, such as tanh, **this changes what the network computes**.
+
+    Returns:
+        Tensors of the same shapes and dtype. What is read from layers without a bias stays.
+
+    Raises:
+        ValueError: as `absorb_omega`; for NaN or infinite values; or if a node has more than one bias.
+
+    >>> space = WeightSpace.mlp([1, 1, 1], "sin")
+    >>> tensors = {name: torch.ones(shape) for name, shape in space.shapes().items()}
+    >>> tensors["bias.0"] += torch.pi
+    >>> [round(x.item(), 5) for x in canonical_phase(tensors, space).values()]
+    [1.0, 1.0, -1.0, 1.0]
+    """
+    biases, (flat, sizes) = phase_biases(space, layers), _flat(tensors, space)
+    signs = {}
+    for node, name in biases.items():
+        given = flat[name]
+        wide = given.to(torch.float64)
+        cos = wide.cos()
+        sign = torch.where(cos.detach() < 0, -1.0, 1.0)
+        phase = torch.where(wide.abs() <= math.pi / 2, wide, torch.atan2(wide.sin() * sign, cos * sign))
+        phase = phase.to(given.dtype)
+        # Both ends are one point of the circle, and rounding may put a phase at either.
+        end = phase.abs() >= math.pi / 2 - 4 * torch.finfo(given.dtype).eps
+        flat[name] = torch.where(end, math.pi / 2, phase)
+        signs[node] = torch.where(end & (phase < 0), -sign, sign)
+    return _signed(tensors, space, flat, sizes, signs)
+
+
+def shift_phase(
+    tensors: Mapping[str, Tensor],
+    space: WeightSpace,
+    shifts: Mapping[str, Tensor],
+    *,
+    layers: Sequence[str] | None = None,
+) -> dict[str, Tensor]:
+    """The same sine networks with other phases: ``b -> b + k pi`` and ``a -> (-1)^k a``.
+
+    Args:
+        tensors: as in `absorb_omega`.
+        space: the weight space.
+        shifts: node -> integers k, ``(..., n)`` as the node's bias, or what broadcasts to it.
+        layers: see `canonical_phase`.
+
+    Raises:
+        ValueError: as `canonical_phase`; or if a shifted node is no sine layer with a bias.
+    """
+    biases = phase_biases(space, layers)
+    for node in shifts:
+        if node not in biases:
+            raise ValueError(f"shift_phase: {node!r} is no sine layer with a bias; those of {space}: {list(biases)}")
+    flat, sizes = _flat(tensors, space)
+    signs = {}
+    for node, k in shifts.items():
+        bias = flat[biases[node]]
+        k = k.to(bias.device, torch.float64).expand(tensors[biases[node]].shape).reshape(bias.shape)
+        flat[biases[node]] = (bias + k * math.pi).to(bias.dtype)
+        signs[node] = 1 - 2 * k.remainder(2)
+    return _signed(tensors, space, flat, sizes, signs)
+
+
+def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dict[str, str]:
+    """Sine node -> its bias, for those that have one; see `canonical_phase`."""
+    found: dict[str, str] = {}
+    sines = _sines(space, layers)
+    for name, axes in space.axes.items():
+        if len(axes) == 1 and isinstance(axes[0], Axis) and axes[0].charge > 0 and axes[0].node in sines:
+            node = axes[0].node
+            if node in found:
+                raise ValueError(
+                    f"{found[node]} and {name} are both biases of {node!r}: which takes the phase? Add them first"
+                )
+            found[node] = name
+    return found
+
+
+def _sines(space: WeightSpace, layers: Sequence[str] | None) -> list[str]:
+    """The sine nodes, checked, in the order of the space."""
+    charges: dict[str, set[int]] = {name: set() for name in space.nodes}
+    for name, axes in space.axes.items():
+        for axis in axes:
+            if isinstance(axis, Axis):
+                if axis.charge not in (1, -1):
+                    raise ValueError(
+                        f"{name}: axis {axis} is neither a row (+1) nor a column (-1) of a layer sin(W x + b) of "
+                        f"{space}; give the space that packed the networks, not uncharged() or another"
+                    )
+                charges[axis.node].add(axis.charge)
+    hidden = [name for name, found in charges.items() if len(found) == 2]
+    chosen = hidden if layers is None else list(layers)
+    for name in chosen:
+        if name not in hidden:
+            raise ValueError(f"layers: {name!r} is no hidden node of {space}; those are: {', '.join(hidden) or 'none'}")
+        if space.nodes[name].symmetry.scales:
+            raise ValueError(
+                f"node {name!r} of {space} has the symmetry {space.nodes[name].symmetry}, so its activation is not the "
+                "sine; name the sine layers: layers=[...]"
+            )
+    return [name for name in hidden if name in chosen]
+
+
+def _flat(tensors: Mapping[str, Tensor], space: WeightSpace) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Tensors ``(..., *shape)``, checked, as ``(N, 1, *shape)``; and the sizes of all nodes."""
+    leads = {
+        name: tuple(x.shape[: max(x.ndim - len(space.parameters[name]), 0)])
+        for name, x in tensors.items()
+        if name in space.parameters
+    }
+    first = next(iter(leads), "")
+    flat = dict(tensors)
+    for name, lead in leads.items():
+        if lead != leads[first]:
+            raise ValueError(
+                f"{name} has shape {tuple(tensors[name].shape)}, so leading dimensions {lead}, but {first} has "
+                f"{leads[first]}; {space.describe(name)} is expected, with any leading dimensions that are the same "
+                "for all"
+            )
+        flat[name] = tensors[name].reshape(math.prod(lead), 1, *tensors[name].shape[len(lead) :])
+    return flat, check_tensors(space, flat)
+
+
+def _signed(
+    tensors: Mapping[str, Tensor],
+    space: WeightSpace,
+    flat: Mapping[str, Tensor],
+    sizes: Mapping[str, int],
+    signs: Mapping[str, Tensor],
+) -> dict[str, Tensor]:
+    """``flat`` with what is read from a node's neurons times ``signs`` (node -> (N, 1, n)), in the shapes of before."""
+    if _concrete(tensors.values()):
+        require_finite(tensors)
+    out = {}
+    for name, axes in space.axes.items():
+        x = flat[name]
+        x = x.reshape(x.shape[0], *split_shape(space, name, tuple(x.shape[2:]), sizes))
+        for dim, axis in enumerate(axes, start=1):
+            if isinstance(axis, Axis) and axis.charge < 0 and axis.node in signs:
+                x = x * along(signs[axis.node][:, 0].to(x.dtype), dim, x.ndim)
+        out[name] = x.reshape(tensors[name].shape)
+    return out

@@ -1,0 +1,6 @@
+"""Whole models: networks in, predictions or edited networks out."""
+
+from .message_passing import MessagePassingEditor, MessagePassingNFN
+from .monomial import EquivariantNFN, MonomialNFN, equivariant_stack
+
+__all__ = ["EquivariantNFN", "MessagePassingEditor", "MessagePassingNFN", "MonomialNFN", "equivariant_stack"]

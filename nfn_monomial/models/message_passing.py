@@ -1,0 +1,161 @@
+"""Networks of message-passing layers: an invariant one (predict, classify) and an equivariant one (edit)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial.canonical.balance import Balance, balance_factors, multiply
+from nfn_monomial.nn.messages import EquivariantNorm, MessageBlock
+from nfn_monomial.nn.neurons import NeuronEmbedding, NeuronPool, NeuronReadout
+from nfn_monomial.read.probes import ProbeFeatures
+from nfn_monomial.read.statistics import InvariantStatistics
+from nfn_monomial.space.features import Features
+from nfn_monomial.space.weight_space import WeightSpace
+
+
+class _MessageBody(nn.Module):
+    """Embedding, blocks and a last norm: networks on which no scale acts -> neuron features."""
+
+    def __init__(
+        self,
+        space: WeightSpace,
+        in_channels: int,
+        channels: int,
+        layers: int,
+        tied: bool,
+        norm: bool = True,
+        extra: int = 0,
+    ) -> None:
+        super().__init__()
+        if layers < 1:
+            raise ValueError(f"message passing needs at least one layer, found {layers}")
+        self.embed = NeuronEmbedding(space, in_channels, channels, extra=extra)
+        self.blocks = nn.Sequential(*(MessageBlock(space, channels, tied=tied, norm=norm) for _ in range(layers)))
+        self.norm = EquivariantNorm(space, channels) if norm else nn.Identity()
+
+    def forward(self, networks: Features | Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Features:
+        out: Features = self.norm(self.blocks(self.embed(networks, extra)))
+        return out
+
+
+class MessagePassingNFN(nn.Module):
+    """An invariant network in which weights talk to one another: predict, classify.
+
+    Scales are balanced (`Balance`), which no later layer then has to undo; sign flips and permutations are respected by
+    the layers: `NeuronEmbedding`, blocks of norm, `MessagePassing` and `GatedActivation`, `NeuronPool`, MLP.
+
+    Args:
+        space: the weight space of the input networks: any symmetries, one layer or more.
+        channels: of all streams of the neuron features.
+        layers: number of blocks. Messages travel one layer of the network, both ways, in each.
+        hidden: width of the MLP's two hidden layers.
+        out_features: outputs of the MLP.
+        in_channels: channels of the input networks.
+        tied: whether all layers of the network share parameters, see `MessagePassing`.
+        norm: whether blocks normalise, see `MessageBlock`.
+        balance: whether scales are to be balanced here; without it the given networks must be balanced already, or the
+            output depends on their scales.
+        append_stats: whether `InvariantStatistics` join the pooled vector.
+        probes: `ProbeFeatures` of the networks: their answers join the pooled vector, their hidden activations the
+            neurons' features.
+        dropout: in the MLP.
+
+    >>> space = WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10])
+    >>> model = MessagePassingNFN(space)
+    >>> model({name: torch.randn(8, 1, *shape) for name, shape in space.shapes().items()}).shape
+    torch.Size([8, 1])
+    """
+
+    def __init__(
+        self,
+        space: WeightSpace,
+        channels: int = 16,
+        layers: int = 3,
+        hidden: int = 128,
+        out_features: int = 1,
+        *,
+        in_channels: int = 1,
+        tied: bool = False,
+        norm: bool = True,
+        balance: bool = True,
+        append_stats: bool = False,
+        probes: ProbeFeatures | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.space, self.in_channels = space, in_channels
+        self.inner = space.restricted("sign")
+        self.balance = Balance(space, signs=False) if balance else None
+        self.probes = probes
+        extra = 0 if probes is None else probes.count
+        self.body = _MessageBody(self.inner, in_channels, channels, layers, tied, norm, extra)
+        self.pool = NeuronPool(self.inner, channels)
+        self.stats = InvariantStatistics(self.inner, in_channels) if append_stats else None
+        width = self.pool.out_features
+        width += 0 if self.stats is None else self.stats.out_features
+        width += 0 if probes is None else probes.out_features
+        self.head = nn.Sequential(
+            nn.Linear(width, hidden), nn.SiLU(), nn.Dropout(dropout),
+            nn.Linear(hidden, hidden), nn.SiLU(), nn.Dropout(dropout),
+            nn.Linear(hidden, out_features),
+        )  # fmt: skip
+
+    def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
+        """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
+        if self.balance is not None:
+            networks = self.balance(networks)
+        tensors = self.space.unpack(networks) if isinstance(networks, Features) else networks
+        parts, hidden = [], None
+        if self.probes is not None:
+            outputs, hidden = self.probes(tensors)
+            parts.append(outputs.flatten(1))
+        if self.stats is not None:
+            parts.append(self.stats(tensors))
+        pooled: Tensor = self.pool(self.body(tensors, hidden))
+        out: Tensor = self.head(torch.cat([pooled, *parts], -1))
+        return out
+
+
+class MessagePassingEditor(nn.Module):
+    """The equivariant twin, for editing networks: adds a learned, small, equivariant change.
+
+    The change is computed in the balanced frame and carried back, so that it commutes with the whole group.
+
+    Args:
+        space: the weight space of the input networks.
+        channels: see `MessagePassingNFN`, as are ``layers``, ``in_channels`` and ``tied``.
+        layers: number of blocks.
+        in_channels: channels of the input networks, and of the edited ones.
+        tied: whether layers share parameters.
+        init_scale: initial size of the change relative to the layers' output; learned.
+    """
+
+    def __init__(
+        self,
+        space: WeightSpace,
+        channels: int = 16,
+        layers: int = 3,
+        *,
+        in_channels: int = 1,
+        tied: bool = False,
+        init_scale: float = 0.01,
+    ) -> None:
+        super().__init__()
+        self.space, self.in_channels = space, in_channels
+        self.inner = space.restricted("sign")
+        self.body = _MessageBody(self.inner, in_channels, channels, layers, tied)
+        self.readout = NeuronReadout(self.inner, channels, in_channels)
+        self.scale = nn.Parameter(torch.full((len(space.layout),), init_scale))
+
+    def forward(self, networks: Features | Mapping[str, Tensor]) -> Features:
+        """Networks (packed, or named tensors ``(B, C, *shape)``) -> edited networks; ``space.unpack`` names them."""
+        features = networks if isinstance(networks, Features) else self.space.pack(networks)
+        factors = balance_factors(self.space, features, scales=True, signs=False)
+        balanced = self.space.unpack(multiply(features, factors))
+        change = self.space.pack(self.inner.unpack(self.readout(self.body(balanced))), check_finite=False)
+        change = multiply(change, {node: 1 / factor for node, factor in factors.items()})
+        scaled = [x + s * d for x, s, d in zip(features.tensors, self.scale, change.tensors, strict=True)]
+        return Features(self.space.layout, tuple(scaled))

@@ -1,0 +1,89 @@
+"""Augmentation by the group: networks that compute the same, anew in every epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import overload
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial.canonical.phases import phase_biases, shift_phase
+from nfn_monomial.space.features import Features
+from nfn_monomial.space.packing import check_tensors
+from nfn_monomial.space.weight_space import WeightSpace
+
+
+class Augment(nn.Module):
+    """In training, move every network by a random group element of its own; in eval mode, the identity.
+
+    What augmentation can do for a model without the symmetry; one move by hand is
+    ``space.sample(len(networks)).act(networks)``. Draws from torch's global generator
+    (``torch.manual_seed``). In training it breaks a compiled graph in two.
+
+    In this order: noise, in the frame in which the networks are given; phases; the element.
+
+    Args:
+        space: the weight space.
+        scale_range: bounds of uniform scales, as in `WeightSpace.sample`; log-normal by default.
+        noise: standard deviation of Gaussian noise on every entry, relative to the root mean square of its tensor in
+            its network and channel. The one part that changes what networks compute.
+        phases: for sine networks, whose frequency is absorbed: `shift_phase` by integers up to this number, either way.
+        layers: the sine nodes, see `canonical_phase`.
+
+    Raises:
+        ValueError: for a negative ``noise`` or ``phases``, and as `canonical_phase` for ``layers``.
+    """
+
+    def __init__(
+        self,
+        space: WeightSpace,
+        *,
+        scale_range: tuple[float, float] | None = None,
+        noise: float = 0.0,
+        phases: int = 0,
+        layers: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 <= noise < math.inf or phases < 0:
+            raise ValueError(f"Augment: noise and phases must be at least 0, found {noise} and {phases}")
+        self.space, self.scale_range, self.noise, self.phases = space, scale_range, noise, phases
+        self._biases = phase_biases(space, layers) if phases or layers is not None else {}
+
+    @overload
+    def forward(self, networks: Features) -> Features: ...
+    @overload
+    def forward(self, networks: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
+    def forward(self, networks: Features | Mapping[str, Tensor]) -> Features | Mapping[str, Tensor]:
+        """Features or named tensors ``(B, C, *shape)`` -> the same kind of thing, same shapes."""
+        if not self.training:
+            return networks
+        if isinstance(networks, Features):
+            return self.space.pack(self._moved(self.space.unpack(networks)), check_finite=False)
+        moved: dict[str, Tensor] = self._moved(networks)
+        return moved
+
+    # Elements are checked when they are made, which looks at values.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _moved(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        sizes = check_tensors(self.space, networks)
+        if self.noise:
+            networks = {name: x + self.noise * _size(x) * torch.randn_like(x) for name, x in networks.items()}
+        if self.phases:
+            shifts = {
+                node: torch.randint(-self.phases, self.phases + 1, networks[bias].shape, device=networks[bias].device)
+                for node, bias in self._biases.items()
+            }
+            networks = shift_phase(networks, self.space, shifts, layers=list(self._biases))
+        first = next(iter(networks.values()))
+        element = self.space.sample(len(first), scale_range=self.scale_range, device=first.device, sizes=sizes)
+        return element.act(networks)
+
+    def extra_repr(self) -> str:
+        return f"{self.space}, scale_range={self.scale_range}, noise={self.noise}, phases={self.phases}"
+
+
+def _size(x: Tensor) -> Tensor:
+    """``(B, C, *shape)`` -> root mean squares ``(B, C, 1, ..)``."""
+    return x.detach().double().square().mean(list(range(2, x.ndim)), keepdim=True).sqrt().to(x.dtype)

@@ -1,0 +1,315 @@
+"""The equivariant affine layer: contract, one matrix per contracted type, expand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial.basis.linear import Contraction, routes
+from nfn_monomial.space.features import Features, FieldType, Layout, field_name
+from nfn_monomial.space.weight_space import WeightSpace
+
+
+class EquivariantLinear(nn.Module):
+    r"""Every equivariant affine map between weight-space features: ``E(g x) = g E(x)`` for all g of the space's group.
+
+    The layer of paper Eq. (equi_layer) for SCALE, of Table 8 (equi-layer-sin) for SIGN, of NP and HNP for
+    PERMUTATION, and of anything mixed: one code path, see `nfn_monomial.basis` for the theorem. For each contracted
+    type R,
+
+        y_R = A_R concat(contract(x, R)),    out_t = sum over R of expand(y_R, t) + expand(bias, t)
+
+    where contractions average over closed axes and expansions broadcast. On charged fields most of these vanish and
+    the layer is one matrix product per field type.
+
+    Shapes: a field ``(B, *node sizes, m_in x C_in)`` -> ``(B, *node sizes, m_out x C_out)``, any number of neurons.
+
+    Args:
+        space: the weight space.
+        in_channels: channels of the input features.
+        out_channels: channels of the output features.
+        io: ``"full"`` has all equivariant maps. Its matrices are quadratic in a field's multiplicity, so in the
+            sizes of FIXED nodes: ``(n_0 + 1)^2`` blocks of ``C_in x C_out`` for the first layer's field.
+            ``"factored"`` replaces each matrix, where that saves parameters, by one map per fixed position plus a
+            product of rank ``max(C_in, C_out)`` that mixes positions: linear in ``n_0`` and ``n_L``, equally
+            equivariant, not complete.
+        bias: whether to add the equivariant constants (balanced partitions of the output alone).
+        in_types: field types (with multiplicities) of the input, if it is not the space's own parameters.
+        out_types: likewise of the output.
+
+    Raises:
+        ValueError: if a channel number is below 1, ``io`` is unknown, or an output field cannot be reached by any
+            equivariant map from the input (a charged field from uncharged ones).
+
+    >>> space = WeightSpace.mlp([2, 3, 2], "tanh")
+    >>> layer = EquivariantLinear(space, 1, 1)
+    >>> sum(p.numel() for p in layer.parameters())  # DESIGN: 29 linear + 2 affine
+    31
+    """
+
+    def __init__(
+        self,
+        space: WeightSpace,
+        in_channels: int,
+        out_channels: int,
+        *,
+        io: Literal["full", "factored"] = "full",
+        bias: bool = True,
+        in_types: Mapping[FieldType, int] | Iterable[FieldType] | None = None,
+        out_types: Mapping[FieldType, int] | Iterable[FieldType] | None = None,
+    ) -> None:
+        super().__init__()
+        if in_channels < 1 or out_channels < 1:
+            raise ValueError(f"channels must be at least 1, found {in_channels} -> {out_channels}")
+        if io not in ("full", "factored"):
+            raise ValueError(f"io must be 'full' or 'factored', found {io!r}")
+        self.space, self.io = space, io
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.in_layout = space.layout if in_types is None else space.layout_of(in_types)
+        self.out_layout = space.layout if out_types is None else space.layout_of(out_types)
+        self._plan = _plan(space, self.in_layout, self.out_layout, bias)
+
+        self.mix = nn.ModuleDict()
+        constants = 0
+        for route in self._plan.routes:
+            if route.sources:
+                self.mix[route.key] = _mix(route, self.in_layout, self.out_layout, in_channels, out_channels, io)
+            if bias and not route.rank:
+                constants = sum(self._widths(route))
+        self.bias = nn.Parameter(torch.empty(constants)) if constants else None
+        self._split = tuple(self._widths(route) for route in self._plan.routes)
+        self.reset_parameters()
+
+    def _widths(self, route: _Route) -> list[int]:
+        return [self.out_layout.multiplicities[target.field] * self.out_channels for target in route.targets]
+
+    def reset_parameters(self) -> None:
+        """Uniform weights of variance 1 / (total fan-in of the output field), biases as in ``nn.Linear``.
+
+        All blocks that add into one output field share its fan-in, so its variance at initialisation is that of
+        its inputs.
+        """
+        fan_in = [0] * len(self.out_layout)
+        for route in self._plan.routes:
+            width = sum(self.in_layout.multiplicities[s.field] for s in route.sources) * self.in_channels
+            for target in route.targets:
+                fan_in[target.field] += width
+        with torch.no_grad():
+            for route, widths in zip(self._plan.routes, self._split, strict=True):
+                start = 0
+                for target, width in zip(route.targets, widths, strict=True):
+                    rows = slice(start, start + width)
+                    start += width
+                    fan = max(fan_in[target.field], 1)
+                    if route.sources:
+                        mix = self.mix[route.key]
+                        if isinstance(mix, _FactoredMix):
+                            mix.reset_rows(rows, fan)
+                        else:
+                            nn.init.uniform_(mix.weight[rows], -math.sqrt(3 / fan), math.sqrt(3 / fan))  # type: ignore[index]
+                    if self.bias is not None and not route.rank:
+                        nn.init.uniform_(self.bias[rows], -1 / math.sqrt(fan), 1 / math.sqrt(fan))
+
+    def forward(self, features: Features) -> Features:
+        """Map features of ``in_layout`` with ``in_channels`` to ``out_layout`` with ``out_channels``."""
+        self.in_layout.require(features, self.in_channels, "EquivariantLinear")
+        inputs = features.tensors
+        sums: list[Tensor | None] = [None] * len(self.out_layout)
+        sizes = {node: inputs[i].shape[dim] if i >= 0 else dim for node, i, dim in self._plan.sizes}
+        for route, split in zip(self._plan.routes, self._split, strict=True):
+            if route.sources:
+                parts = [_contract(inputs[source.field], source) for source in route.sources]
+                y: Tensor = self.mix[route.key](parts[0] if len(parts) == 1 else torch.cat(parts, -1))
+                if self.bias is not None and not route.rank:
+                    y = y + self.bias.to(y.dtype)
+            elif self.bias is not None:
+                y = self.bias.expand(inputs[0].shape[0], -1)
+            for target, piece in zip(
+                route.targets, (y,) if len(split) == 1 else torch.split(y, split, -1), strict=True
+            ):
+                piece = _expand(piece, target, sizes)
+                before = sums[target.field]
+                sums[target.field] = piece if before is None else before + piece
+        out = []
+        for total, axes, broadcast in zip(sums, self.out_layout.types, self._plan.broadcast, strict=True):
+            assert total is not None, "every output field is reached: checked when the layer was built"
+            if broadcast:
+                total = total.expand(inputs[0].shape[0], *(sizes[a.node] for a in axes), -1)
+            out.append(total)
+        return Features(self.out_layout, tuple(out))
+
+    def extra_repr(self) -> str:
+        io = "" if self.io == "full" else f", io={self.io!r}"
+        return f"{self.space}, {self.in_channels}, {self.out_channels}{io}, bias={self.bias is not None}"
+
+
+class _Step(NamedTuple):
+    """One contraction or expansion of one field, prepared for tensors ``(B, *axes, F)``."""
+
+    field: int
+    diagonal: str | None  # einsum that takes diagonals of blocks of several axes, leaving open then closed blocks
+    mean: tuple[int, ...]  # dimensions to average over
+    order: tuple[int, ...] | None  # permutation afterwards
+    unsqueeze: tuple[int, ...]  # expansion: dimensions to insert
+    eyes: tuple[tuple[int, int, str], ...]  # expansion: pairs of dimensions that must be equal, and their node
+    identity: bool
+
+
+class _Route(NamedTuple):
+    key: str
+    rank: int
+    sources: tuple[_Step, ...]
+    targets: tuple[_Step, ...]
+
+
+class _Plan(NamedTuple):
+    routes: tuple[_Route, ...]
+    sizes: tuple[tuple[str, int, int], ...]  # node -> (input field, dimension), or (-1, known size)
+    broadcast: tuple[bool, ...]  # per output field: whether no term spans it fully
+
+
+def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Plan:
+    symmetries = {name: node.symmetry for name, node in space.nodes.items()}
+    found = []
+    reached = [-1] * len(target)  # the largest number of aligned axes that any term brings to a field
+    # Least aligned first: small terms are added up before they meet the full-size one.
+    for route in sorted(routes(source.types, target.types, symmetries), key=lambda r: len(r.contracted)):
+        if not route.sources and not bias:
+            continue
+        key = "_".join(f"{a.node}{a.charge:+d}" for a in route.contracted) or "const"
+        steps = [_contraction_step(i, source.types[i], c) for i, c in route.sources]
+        ends = [_expansion_step(i, target.types[i], c) for i, c in route.targets]
+        for end in ends:
+            full = not end.unsqueeze
+            reached[end.field] = max(reached[end.field], len(target.types[end.field]) if full else 0)
+        found.append(_Route(key, len(route.contracted), tuple(steps), tuple(ends)))
+    for field_type, rank in zip(target.types, reached, strict=True):
+        if rank < 0:
+            raise ValueError(
+                f"no equivariant map leads to field [{field_name(field_type)}] from [{source}]: a charge cannot be "
+                "made from fields without it. Choose other out_types, or add a field of that charge to the input"
+            )
+    broadcast = tuple(rank < len(t) for rank, t in zip(reached, target.types, strict=True))
+    needed = {a.node for t, b in zip(target.types, broadcast, strict=True) if b for a in t}
+    needed |= {node for route in found for end in route.targets for _, _, node in end.eyes}
+    sizes = []
+    for node in sorted(needed):
+        at = [(i, d) for i, t in enumerate(source.types) for d, a in enumerate(t, start=1) if a.node == node]
+        size = space.nodes[node].size
+        if not at and size is None:
+            raise ValueError(f"the size of node {node!r} is neither known to {space} nor seen in the input fields")
+        sizes.append((node, *at[0]) if at else (node, -1, size or 0))
+    return _Plan(tuple(found), tuple(sizes), broadcast)
+
+
+def _contraction_step(field: int, axes: FieldType, contraction: Contraction) -> _Step:
+    opened, closed = contraction
+    diagonal, mean, order = None, tuple(1 + b[0] for b in closed), None
+    if any(len(block) > 1 for block in opened + closed):
+        letters = {i: chr(ord("a") + n) for n, block in enumerate(opened + closed) for i in block}
+        kept = "".join(letters[block[0]] for block in opened + closed)
+        diagonal = f"y{''.join(letters[i] for i in range(len(axes)))}z->y{kept}z"
+        mean = tuple(range(1 + len(opened), 1 + len(opened) + len(closed)))
+    else:
+        left = [block[0] for block in opened]
+        if left != sorted(left):
+            order = (0, *(1 + sorted(left).index(i) for i in left), 1 + len(left))
+    identity = diagonal is None and not mean and order is None
+    return _Step(field, diagonal, mean, order, (), (), identity)
+
+
+def _expansion_step(field: int, axes: FieldType, contraction: Contraction) -> _Step:
+    opened, closed = contraction
+    first = [block[0] for block in opened]
+    order = None
+    if first != sorted(first):
+        order = (0, *(1 + i for i in sorted(range(len(first)), key=first.__getitem__)), 1 + len(first))
+    unsqueeze = tuple(1 + i for i in range(len(axes)) if i not in first)
+    eyes = tuple((1 + block[0], 1 + i, axes[i].node) for block in opened + closed for i in block[1:])
+    return _Step(field, None, (), order, unsqueeze, eyes, not unsqueeze and order is None)
+
+
+def _contract(x: Tensor, step: _Step) -> Tensor:
+    if step.identity:
+        return x
+    if step.diagonal is not None:
+        x = torch.einsum(step.diagonal, x)
+    if step.mean:
+        x = x.mean(step.mean)
+    return x if step.order is None else x.permute(step.order)
+
+
+def _expand(y: Tensor, step: _Step, sizes: Mapping[str, int]) -> Tensor:
+    if step.identity:
+        return y
+    if step.order is not None:
+        y = y.permute(step.order)
+    for dim in step.unsqueeze:
+        y = y.unsqueeze(dim)
+    for first, second, node in step.eyes:
+        shape = [1] * y.ndim
+        shape[first] = shape[second] = sizes[node]
+        y = y * torch.eye(sizes[node], dtype=y.dtype, device=y.device).view(shape)
+    return y
+
+
+def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_channels: int, io: str) -> nn.Module:
+    m_in = [source.multiplicities[s.field] for s in route.sources]
+    m_out = [target.multiplicities[t.field] for t in route.targets]
+    if io == "factored":
+        # The same field seen on both sides as a whole keeps a map of its own at every fixed position.
+        kept = [
+            (sum(m_in[:i]), sum(m_out[:j]), m_in[i])
+            for i, s in enumerate(route.sources)
+            for j, t in enumerate(route.targets)
+            if s.identity and t.identity and source.types[s.field] == target.types[t.field] and m_in[i] == m_out[j]
+        ]
+        factored = _FactoredMix(sum(m_in), sum(m_out), in_channels, out_channels, kept)
+        if factored.count() < sum(m_in) * sum(m_out) * in_channels * out_channels:
+            return factored
+    return nn.Linear(sum(m_in) * in_channels, sum(m_out) * out_channels, bias=False)
+
+
+class _FactoredMix(nn.Module):
+    """A map between channels x multiplicity whose cost is linear in the multiplicities, see ``io="factored"``."""
+
+    def __init__(
+        self, m_in: int, m_out: int, in_channels: int, out_channels: int, kept: list[tuple[int, int, int]]
+    ) -> None:
+        super().__init__()
+        rank = max(in_channels, out_channels)
+        self.in_channels, self.out_channels, self.kept = in_channels, out_channels, tuple(kept)
+        self.down = nn.Parameter(torch.empty(rank, m_in * in_channels))
+        self.up = nn.Parameter(torch.empty(m_out * out_channels, rank))
+        self.position = nn.ParameterList(torch.empty(m, in_channels, out_channels) for _, _, m in kept)
+        nn.init.uniform_(self.down, -math.sqrt(3 / self.down.shape[1]), math.sqrt(3 / self.down.shape[1]))
+
+    def count(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+    def reset_rows(self, rows: slice, fan_in: int) -> None:
+        """Initialise some outputs so that they get the share in_features / fan_in of their field's variance."""
+        share = self.down.shape[1] / fan_in
+        start = rows.start // self.out_channels
+        own = [p for p, (_, at, _) in zip(self.position, self.kept, strict=True) if at == start]
+        share /= 1 + len(own)
+        bound = math.sqrt(3 * share / self.up.shape[1])
+        nn.init.uniform_(self.up[rows], -bound, bound)
+        for p in own:
+            bound = math.sqrt(3 * share / self.in_channels)
+            nn.init.uniform_(p, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.functional.linear(nn.functional.linear(x, self.down), self.up)
+        for weight, (at_in, at_out, m) in zip(self.position, self.kept, strict=True):
+            part = x.narrow(-1, at_in * self.in_channels, m * self.in_channels)
+            part = torch.einsum("...mc,mcd->...md", part.reshape(*x.shape[:-1], m, self.in_channels), weight).flatten(
+                -2
+            )
+            before, after = at_out * self.out_channels, y.shape[-1] - (at_out + m) * self.out_channels
+            y = y + (part if not before and not after else nn.functional.pad(part, (before, after)))
+        return y

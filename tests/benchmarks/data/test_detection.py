@@ -1,0 +1,166 @@
+"""Data by its path: every format is told from every other, and each is read by the commands it is for."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from published_writers import (
+    wild_config,
+    write_dws_fashion,
+    write_dws_mnist,
+    write_hub,
+    write_model_zoo,
+    write_nfn,
+    write_wild_park,
+)
+
+from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError, Format, register_format
+from nfn_monomial.benchmarks.data.formats.detection import detect, load_corpus, load_generalization, load_inr
+from nfn_monomial.benchmarks.data.formats.mixed_zoo import MixedConfig, make_mixed_zoo
+from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import METRIC_COLUMNS, write_zoo
+from nfn_monomial.benchmarks.data.formats.zoo_layout import ZooError, cnn_layout
+from nfn_monomial.benchmarks.data.sirens import InrCorpus
+from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
+
+
+def small_zoo(folder: Path) -> None:
+    rows, layout = 24, cnn_layout((1, 2, 2), head=(3,))
+    metrics = {name: [0] * rows for name in METRIC_COLUMNS} | {
+        "config.activation": ["relu", "tanh"] * (rows // 2), "modeldir": list(range(rows)),
+        "test_accuracy": [i / rows for i in range(rows)],
+    }  # fmt: skip
+    write_zoo(folder, torch.randn(rows, layout[-1].end), metrics, layout)
+
+
+def dws_mnist(folder: Path) -> None:
+    parts = {"train": "training", "val": "training", "test": "testing"}
+    write_dws_mnist(folder, {part: [(kind, 1, n)] for n, (part, kind) in enumerate(parts.items())})
+
+
+WRITERS = {
+    "small-cnn-zoo": small_zoo,
+    "mixed-zoo": lambda p: make_mixed_zoo(p, MixedConfig(networks=10, epochs=(1, 1), depths=(2, 2), widths=(2, 2))),
+    "nfn-sirens": lambda p: write_nfn(p, (0, 45_000, 50_000)),
+    "dws-mnist": dws_mnist,
+    "dws-fashion": lambda p: write_dws_fashion(p, {"train": [1], "val": [0], "test": [2]}),
+    "model-zoos": lambda p: write_model_zoo(p, 3),
+    "cnn-wild-park": lambda p: write_wild_park(p, [wild_config([2], [3], ["relu"])] * 4),
+    "made-inrs": lambda p: make_inrs(p, InrConfig("digits", limit=40, steps=1)),
+    "hub": lambda p: write_hub(p, ["a", "b", "c"]),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_is_found_and_read_for_its_kind(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path)
+    assert detect(tmp_path) == name
+    if FORMATS[name].kind == "inr":
+        found = load_inr(str(tmp_path))
+        assert isinstance(found, InrCorpus)
+        assert all(len(part) for part in (found.train, found.val, found.test))
+        with pytest.raises(CorpusError, match=rf"{name}: images \(INRs\), .* nfn-monomial classify-inr and edit-inr"):
+            load_generalization(tmp_path)
+    else:
+        corpora = load_generalization(str(tmp_path))
+        assert all(len(part) for corpus in corpora.values() for part in (corpus.train, corpus.val, corpus.test))
+        assert all(corpus.source["path"] == str(tmp_path) for corpus in corpora.values())
+        with pytest.raises(CorpusError, match=rf"{name}: classifiers .* data for nfn-monomial predict-generalization"):
+            load_inr(tmp_path)
+    assert type(load_corpus(tmp_path)) is (InrCorpus if FORMATS[name].kind == "inr" else dict)
+    with pytest.raises(CorpusError, match=rf"format {name}, which has no option sead; it has "):
+        load_corpus(tmp_path, sead=1)
+
+
+def test_all_formats_are_tested_here() -> None:
+    assert set(FORMATS) == set(WRITERS)
+
+
+def test_zoos_by_activation(tmp_path: Path) -> None:
+    small_zoo(tmp_path)
+    found = load_generalization(tmp_path)
+    assert list(found) == ["relu", "tanh"]
+    assert list(load_generalization(tmp_path, activations=["tanh"], limit=2)) == ["tanh"]
+
+
+@pytest.mark.parametrize("missing", ["weights.npy", "layout.csv", "metrics.csv.gz"])
+def test_incomplete_zoos_are_still_called_zoos(tmp_path: Path, missing: str) -> None:
+    small_zoo(tmp_path)
+    (tmp_path / missing).unlink()
+    with pytest.raises(ZooError, match=f"{missing} missing"):
+        load_generalization(tmp_path)
+
+
+def test_unknown_folders(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"has no known format.* Found: nothing, it is empty"):
+        detect(tmp_path)
+    for n in range(10):
+        (tmp_path / f"photo{n}.png").touch()
+    (tmp_path / "sub").mkdir()
+    with pytest.raises(CorpusError) as caught:
+        detect(tmp_path)
+    assert all(f"{name}: {known.looks_for}" in str(caught.value) for name, known in FORMATS.items())
+    assert "Found: photo0.png, photo1.png" in str(caught.value)
+    assert str(caught.value).endswith("photo7.png and 3 more")
+    with pytest.raises(CorpusError, match=r"photo0\.png is a file, expected the folder of a data set"):
+        detect(tmp_path / "photo0.png")
+    with pytest.raises(CorpusError, match="nowhere does not exist"):
+        detect(tmp_path / "nowhere")
+
+
+def test_two_formats_in_one_folder(tmp_path: Path) -> None:
+    small_zoo(tmp_path)
+    write_hub(tmp_path, ["a", "b", "c"])
+    with pytest.raises(CorpusError, match="looks like several formats, hub, small-cnn-zoo"):
+        detect(tmp_path)
+
+
+def test_a_name_is_taken_once() -> None:
+    with pytest.raises(ValueError, match="a format is registered as 'hub' already: HubFolder"):
+        register_format("hub")(type("Other", (Format,), {}))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_options_as_texts(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path)
+    with pytest.raises(CorpusError, match=rf"{name}, which has no option sead; it has ") as caught:
+        load_corpus(tmp_path, ["sead=1"])
+    assert "on_progress" not in str(caught.value)
+    known = str(caught.value).partition("it has ")[2].split(", ")
+    with pytest.raises(CorpusError, match="no option on_progress; it has "):
+        load_corpus(tmp_path, ["on_progress=print"])
+    numbers = {"limit": "2", "seed": "3", "in_memory_bytes": "0", "omega_0": "20"}
+    for option in numbers.keys() & known:
+        load_corpus(tmp_path, [f"{option}={numbers[option]}"])
+        with pytest.raises(ValueError, match=f"{option} is 'many', expected (int|float)"):
+            load_corpus(tmp_path, [f"{option}=many"])
+    with pytest.raises(ValueError, match="'limit': expected key=value"):
+        load_corpus(tmp_path, ["limit"])
+
+
+def test_options_as_texts_do_what_options_do(tmp_path: Path) -> None:
+    small_zoo(tmp_path / "zoo")
+    zoo, done = tmp_path / "zoo", list[tuple[int, int]]()
+    assert list(load_generalization(zoo, ["activations=tanh", "limit = 2"], activations=["relu"])) == ["tanh"]
+    assert len(load_generalization(zoo, ["limit=2"], limit=3)["relu"].train[0]) == 2
+    with pytest.raises(ValueError, match="keep_duplicate is 'maybe', expected bool"):
+        load_generalization(zoo, ["keep_duplicate=maybe"])
+    write_nfn(tmp_path / "nfn", (0, 1, 45_000, 50_000))
+    found = load_inr(tmp_path / "nfn", ["omega_0=20", "limit=1"], on_progress=lambda *at: done.append(at))
+    assert (found.siren.omega_0, len(found.train), done[-1]) == (20.0, 1, (3, 3))
+    assert load_inr(tmp_path / "nfn").siren.omega_0 == 30.0
+    plain, joined = wild_config([2], [3], ["relu"]), wild_config([2, 2], [3, 3], ["relu"] * 2, residual=[-1, 0])
+    write_wild_park(tmp_path / "park", [plain] * 12 + [joined] * 4)
+    for mode, count in (("skip", 12), ("tie", 16)):
+        park = load_generalization(tmp_path / "park", [f"residuals={mode}"])["mixed"]
+        assert sum(map(len, (*park.train, *park.val, *park.test))) == count
+    with pytest.raises(ValueError, match="residuals is 'cut': choose one of skip, tie"):
+        load_generalization(tmp_path / "park", ["residuals=cut"])
+
+
+def test_activations_of_formats_without_such_an_option(tmp_path: Path) -> None:
+    write_hub(tmp_path, ["a", "b", "c"])
+    everything = load_generalization(tmp_path)
+    (name,) = everything
+    assert list(load_generalization(tmp_path, activations=[name])) == [name]
+    with pytest.raises(CorpusError, match=f"no network has the activation 'gelu'; those present: {name}"):
+        load_generalization(tmp_path, activations=[name, "gelu"])

@@ -1,0 +1,465 @@
+"""Fitting SIRENs to images, and corpora of them on disk."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from typer.testing import CliRunner
+
+from nfn_monomial.benchmarks.cli.application import app
+from nfn_monomial.benchmarks.data.formats.made_inrs import CORPUS_FILE, ShardRows, load_inrs
+from nfn_monomial.benchmarks.data.images import load_pictures
+from nfn_monomial.benchmarks.data.rows import TensorRows
+from nfn_monomial.benchmarks.data.sirens import Siren
+from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
+from nfn_monomial.benchmarks.make.reconstructions import draw_reconstructions
+from nfn_monomial.benchmarks.make.siren_fit import FitConfig, SirenBatch, fit_sirens, initialise, psnr
+
+SIREN = Siren((2, 16, 16, 1), 30.0, (1, 8, 8))
+SEEDS = [(0, image, 0) for image in range(5)]
+TINY = InrConfig("digits", fits=2, limit=40, steps=100, shard=16)  # 32 * 2 + 4 + 4 networks: five shards
+
+
+@pytest.fixture(scope="module")
+def pixels() -> Tensor:
+    return load_pictures("digits").pixels[:5]
+
+
+@pytest.fixture(scope="module")
+def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    made = make_inrs(folder, TINY)
+    assert made.made == len(made.psnr) == 72
+    return folder
+
+
+@pytest.fixture
+def copied(corpus_folder: Path, tmp_path: Path) -> Path:
+    for path in corpus_folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def shards(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("shard-*"))}
+
+
+# Fitting
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    hidden=st.lists(st.integers(1, 7), max_size=3),
+    channels=st.integers(1, 3),
+    networks=st.integers(1, 4),
+    seed=st.integers(0, 2**16),
+)
+def test_gradient_is_that_of_autograd(hidden: list[int], channels: int, networks: int, seed: int) -> None:
+    siren = Siren((2, *hidden, channels), 7.0, (channels, 3, 4))
+    tensors = {name: t.double() for name, t in initialise(siren, [(seed, i) for i in range(networks)]).items()}
+    pixels = torch.rand(networks, channels, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    coordinates = siren.coordinates(torch.float64)
+    x = torch.cat([coordinates, torch.ones(12, 1, dtype=torch.float64)], 1).T.contiguous()
+
+    leaves = {name: t.clone().requires_grad_() for name, t in tensors.items()}
+    error = (siren.render(leaves) - pixels) / siren.gain
+    (0.5 * error.square().flatten(1).mean(1).sum()).backward()
+    # As the batch has them: omega_0 is in its weights, so that its gradients are smaller by that.
+    gradients = {name: t.grad for name, t in leaves.items()}
+    last = len(siren.sizes) - 2
+    expected = torch.cat(
+        [
+            torch.cat([gradients[f"weight.{i}"], gradients[f"bias.{i}"].unsqueeze(2)], 2).flatten(1)
+            / (1 if i == last else siren.omega_0)
+            for i in range(last + 1)
+        ],
+        1,
+    )
+
+    batch = SirenBatch(siren, tensors)
+    targets = ((pixels - siren.offset) / siren.gain).flatten(2)
+    for _ in range(2):  # the second call uses the buffers of the first
+        found = batch.gradient(x, targets)
+        assert (found - expected).norm() <= 1e-10 * expected.norm()
+    # A gradient that forgets the row of ones is not it.
+    wrong = batch.gradient(torch.cat([x[:2], torch.zeros_like(x[:1])]), targets)
+    assert (wrong - expected).norm() > 1e-3 * expected.norm()
+
+
+def test_batch_gives_back_the_weights_it_was_given() -> None:
+    tensors = initialise(SIREN, SEEDS)
+    for name, tensor in SirenBatch(SIREN, tensors).tensors().items():
+        torch.testing.assert_close(tensor, tensors[name])
+
+
+def test_psnr_is_minus_ten_times_the_logarithm_of_the_mean_squared_error() -> None:
+    image = torch.rand(1, 3, 4, 5).expand(3, -1, -1, -1)
+    error = torch.tensor([0.1, 0.01, 0.0]).view(3, 1, 1, 1)
+    found = psnr(image + error, image)
+    torch.testing.assert_close(found[:2], torch.tensor([20.0, 40.0]), atol=1e-3, rtol=0)
+    assert found[2] == 300  # not infinite
+    half = torch.cat([image[:1, :1] + 0.1, image[:1, 1:]], 1)  # one channel of three
+    torch.testing.assert_close(psnr(half, image[:1]), torch.tensor([20 + 10 * np.log10(3)]).float())
+
+
+def test_initialisation_is_that_of_sirens_and_of_each_network_alone() -> None:
+    found = initialise(SIREN, SEEDS)
+    assert {name: tuple(t.shape[1:]) for name, t in found.items()} == SIREN.space.shapes()
+    bounds = {
+        "weight.0": 1 / 2,
+        "bias.0": 2**-0.5,
+        "weight.1": (6 / 16) ** 0.5 / 30,
+        "bias.1": 1 / 4,
+        "weight.2": (6 / 16) ** 0.5 / 30,
+        "bias.2": 1 / 4,
+    }
+    for name, bound in bounds.items():
+        assert found[name].abs().max() <= bound
+        assert (
+            found[name].abs().max() > (0.5 if name == "bias.2" else 0.9) * bound
+        )  # of five numbers, or of 80 and more
+    alone = initialise(SIREN, SEEDS[3:4])
+    for name, tensor in found.items():
+        assert torch.equal(tensor[3], alone[name][0])
+        assert len(tensor.flatten(1).unique(dim=0)) == len(SEEDS)
+
+
+def test_fitting_lowers_the_error(pixels: Tensor) -> None:
+    before = psnr(SIREN.render(initialise(SIREN, SEEDS)), pixels)
+    short, long = (fit_sirens(SIREN, pixels, SEEDS, FitConfig(steps, 1e-3))["psnr"] for steps in (60, 300))
+    assert (before < 15).all()
+    assert (short > before + 3).all()
+    assert (long > short + 3).all()
+    assert (long > 30).all()
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_batch_of_fits_equals_fits_of_single_networks(pixels: Tensor, parts: int) -> None:
+    config = FitConfig(30, 1e-3, parts)
+    together = fit_sirens(SIREN, pixels, SEEDS, config)
+    for i, seed in enumerate(SEEDS):
+        alone = fit_sirens(SIREN, pixels[i : i + 1], [seed], config)
+        for name, tensor in alone.items():
+            torch.testing.assert_close(together[name][i : i + 1], tensor, rtol=1e-3, atol=1e-4)
+    other = fit_sirens(SIREN, pixels[:1], [(1, 0, 0)], config)
+    assert not torch.allclose(other["weight.0"], together["weight.0"][:1], atol=1e-2)
+
+
+def test_all_parts_of_an_image_are_fitted(pixels: Tensor) -> None:
+    """Were a part left out, its pixels would be as wrong as at the start."""
+    found = fit_sirens(SIREN, pixels, SEEDS, FitConfig(300, 2e-3, parts=4))
+    error = (SIREN.render(found) - pixels).flatten(1).abs()
+    assert all(error[:, k::4].mean() < 0.05 for k in range(4))
+
+
+@pytest.mark.parametrize("name", ["steps", "learning_rate", "parts"])
+def test_numbers_of_a_fit_are_positive(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is 0: it has to be positive"):
+        replace(FitConfig(10), **{name: 0})
+
+
+def test_images_of_another_size_are_refused(pixels: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"pixels \(5, 1, 7, 8\): expected \(5, 1, 8, 8\)"):
+        fit_sirens(SIREN, pixels[:, :, 1:], SEEDS, FitConfig(1))
+
+
+# Corpora
+
+
+def test_stored_weights_show_the_images_with_the_stored_psnr(corpus_folder: Path) -> None:
+    corpus = load_inrs(corpus_folder)
+    assert corpus.pixels is not None
+    stored = torch.cat([load_file(path)["psnr"] for path in sorted(corpus_folder.glob("shard-*"))])
+    split = torch.cat([load_file(path)["split"] for path in sorted(corpus_folder.glob("shard-*"))])
+    for number, part in enumerate((corpus.train, corpus.val, corpus.test)):
+        tensors, pixels = part.rows.read_all(), corpus.pixels[part.image]
+        torch.testing.assert_close(psnr(corpus.siren.render(tensors), pixels), stored[split == number])
+        assert stored[split == number].min() > 25
+        wrong = replace(corpus.siren, omega_0=29.0)  # a little off is far off
+        assert (psnr(wrong.render(tensors), pixels) < 20).all()
+    assert corpus.info["psnr"]["median"] == pytest.approx(stored.median().item())
+
+
+def test_parts_share_no_image_and_only_training_images_have_several_networks(corpus_folder: Path) -> None:
+    corpus, pictures = load_inrs(corpus_folder), load_pictures("digits")
+    parts = {name: getattr(corpus, name) for name in ("train", "val", "test")}
+    for name, part in parts.items():
+        assert set(part.image.tolist()) <= set(getattr(pictures, name).tolist())
+        assert torch.equal(part.labels, pictures.labels[part.image])
+        assert (part.image.unique(return_counts=True)[1] == (2 if name == "train" else 1)).all()
+        assert len(part) == len(part.rows) == {"train": 64, "val": 4, "test": 4}[name]
+    train = parts["train"].rows.read_all()["weight.0"].flatten(1)
+    assert len(train.unique(dim=0)) == len(train)  # fits of one image begin elsewhere
+    assert corpus.classes == 10
+
+
+def test_more_fits_keep_the_first_and_smaller_corpora_are_part_of_larger(corpus_folder: Path, tmp_path: Path) -> None:
+    make_inrs(tmp_path, replace(TINY, fits=1, limit=20))
+    large, small = load_inrs(corpus_folder), load_inrs(tmp_path)
+    for name in ("train", "val", "test"):
+        few, many = getattr(small, name), getattr(large, name)
+        assert 0 < len(few) < len(many)
+        place = [many.image.tolist().index(image) for image in few.image.tolist()]  # the first one
+        for key, tensor in few.rows.read_all().items():
+            torch.testing.assert_close(tensor, many.rows.read(torch.tensor(place))[key], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_interrupted_and_continued_is_the_same_to_the_byte(corpus_folder: Path, tmp_path: Path, workers: int) -> None:
+    calls: list[tuple[int, int]] = []
+
+    def interrupt(done: int, total: int) -> None:
+        calls.append((done, total))
+        if done >= 40:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_inrs(tmp_path, TINY, workers=workers, progress=interrupt)
+    kept = shards(tmp_path)
+    assert 0 < len(kept) < 5
+    with pytest.raises(ValueError, match="not finished: `nfn-monomial inr make`"):
+        load_inrs(tmp_path)
+    calls.clear()
+    made = make_inrs(tmp_path, TINY, workers=workers, progress=lambda *done: calls.append(done))
+    assert 0 < made.made < 72
+    assert calls[0] == (72 - made.made, 72)
+    assert calls[-1] == (72, 72)
+    assert shards(tmp_path) == shards(corpus_folder)
+    assert make_inrs(tmp_path, TINY).made == 0
+    assert load_inrs(tmp_path).info["psnr"] == load_inrs(corpus_folder).info["psnr"]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_seeds_decide(corpus_folder: Path, tmp_path: Path, seed: int) -> None:
+    make_inrs(tmp_path, replace(TINY, seed=seed), workers=2)
+    assert (shards(tmp_path) == shards(corpus_folder)) == (seed == TINY.seed)
+
+
+def test_another_configuration_is_refused_unless_told(copied: Path) -> None:
+    other = replace(TINY, fits=1, steps=5, limit=20, shard=500)
+    before = shards(copied)
+    with pytest.raises(ValueError, match=r"another configuration: fits is 2 there, 1 asked for; .*--overwrite"):
+        make_inrs(copied, other)
+    assert shards(copied) == before
+    made = make_inrs(copied, other, overwrite=True)
+    assert list(shards(copied)) == ["shard-00000.safetensors"]  # and none of the five of before
+    assert len(made.psnr) == made.made == 20
+
+
+def test_shards_that_are_nobodys_are_left_alone(copied: Path) -> None:
+    (copied / CORPUS_FILE).unlink()
+    with pytest.raises(ValueError, match=r"holds shard-00000.safetensors but no corpus.json.*choose another folder"):
+        make_inrs(copied, TINY, overwrite=True)
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def _drop(path: Path) -> None:
+    save_file({name: t for name, t in load_file(path).items() if name != "bias.1"}, path)
+
+
+def _reshape(path: Path) -> None:
+    tensors = load_file(path)
+    save_file({**tensors, "weight.1": tensors["weight.1"][:, :-1].contiguous()}, path)
+
+
+def _shorten(path: Path) -> None:
+    save_file({name: t[:-1].contiguous() for name, t in load_file(path).items()}, path)
+
+
+def _not_finite(path: Path) -> None:
+    tensors = load_file(path)
+    tensors["weight.1"][5, 3, 2] = torch.nan
+    save_file(tensors, path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (Path.unlink, "shard-00001.safetensors is missing"),
+        (_truncate, "shard-00001.safetensors cannot be read"),
+        (_drop, "shard-00001.safetensors: bias.1 is missing, expected"),
+        (_reshape, r"shard-00001.safetensors: weight.1 is .*\(16, 31, 32\)\), expected .*\(16, 32, 32\)"),
+        (_not_finite, r"shard-00001.safetensors: weight.1 holds NaN or infinite values in row 5"),
+        (_shorten, r"speaks of networks .*'train': 64.* the shards hold .*'train': 63"),
+    ],
+)
+def test_damaged_shards_are_named_and_can_be_mended(
+    corpus_folder: Path, copied: Path, damage: Any, message: str
+) -> None:
+    damage(copied / "shard-00001.safetensors")
+    with pytest.raises(ValueError, match=message) as caught:
+        load_inrs(copied)
+    assert "`nfn-monomial inr make` with the options it was made with" in str(caught.value)
+    assert make_inrs(copied, TINY).made == 16
+    assert shards(copied) == shards(corpus_folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"kind": "another"}',
+        '{"kind": "INRs made by nfn-monomial"}',
+        '{"kind": "INRs made by nfn-monomial", "siren": {"sizes": [3, 4]}}',
+    ],
+)
+def test_descriptions_of_something_else_are_refused(copied: Path, text: str) -> None:
+    (copied / CORPUS_FILE).write_text(text)
+    for use in (load_inrs, lambda folder: make_inrs(folder, TINY)):
+        with pytest.raises(ValueError, match=r"corpus.json does not describe a corpus .*give another folder"):
+            use(copied)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [("config", "shard", "16"), ("pictures", "fingerprint", 1), ("networks", "test", None), ("siren", "omega", 30.0)],
+)
+def test_descriptions_with_an_entry_gone_wrong_are_refused(copied: Path, part: str, name: str, value: Any) -> None:
+    found = json.loads((copied / CORPUS_FILE).read_text())
+    found[part][name] = value
+    (copied / CORPUS_FILE).write_text(json.dumps(found))
+    with pytest.raises(ValueError, match=f"corpus.json does not describe a corpus .*{name}"):
+        load_inrs(copied)
+
+
+def test_no_corpus_at_all(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"holds no corpus.json: give a folder that"):
+        load_inrs(tmp_path / "nowhere")
+
+
+def test_other_images_than_those_that_were_fitted_are_noticed(copied: Path) -> None:
+    found = json.loads((copied / CORPUS_FILE).read_text())
+    found["pictures"]["fingerprint"] = "0" * 16
+    (copied / CORPUS_FILE).write_text(json.dumps(found))
+    with pytest.raises(ValueError, match="was fitted to other images than the digits installed here"):
+        load_inrs(copied)
+    with pytest.raises(ValueError, match="fingerprint is '0000000000000000' there"):
+        make_inrs(copied, TINY)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"images": "cifar"}, "unknown images 'cifar': choose one of digits, mnist5k, crops"),
+        ({"fits": 0}, "fits is 0: it has to be at least 1"),
+        ({"limit": 0}, "limit is 0: it has to be at least 1"),
+        ({"steps": -1}, "steps is -1"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_configurations_that_make_no_sense(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **change)
+
+
+def test_more_images_than_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="limit is 1798, but digits has 1797 images"):
+        make_inrs(tmp_path / "none", InrConfig("digits", limit=1798))
+    assert not (tmp_path / "none").exists()
+
+
+# Rows in shards
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data(), counts=st.lists(st.integers(1, 5), min_size=1, max_size=5))
+def test_rows_of_shards_are_the_rows_of_all(data: st.DataObject, counts: list[int]) -> None:
+    total = sum(counts)
+    tensors = {"weight.0": torch.rand(total, 3, 2), "bias.0": torch.rand(total, 3)}
+    rows = st.lists(st.integers(0, total - 1), min_size=1, max_size=8)
+    chosen = torch.tensor(data.draw(rows))
+    index = torch.tensor(data.draw(st.lists(st.integers(0, len(chosen) - 1), max_size=8)), dtype=torch.int64)
+    parts = [
+        dict(zip(tensors, part, strict=True)) for part in zip(*(t.split(counts) for t in tensors.values()), strict=True)
+    ]
+    paths = [Path(f"shard-{k}") for k in range(len(parts))]
+    found = ShardRows(paths, parts, {"weight.0": (3, 2), "bias.0": (3,)}, chosen)
+    wanted = TensorRows({name: t[chosen] for name, t in tensors.items()})
+    assert len(found) == len(wanted)
+    assert found.shapes == wanted.shapes
+    assert found.nbytes == wanted.nbytes
+    for name, tensor in wanted.read(index).items():
+        assert torch.equal(found.read(index)[name], tensor)
+
+
+def test_numbers_of_mapped_networks_are_checked_when_they_are_read(copied: Path) -> None:
+    path = copied / "shard-00001.safetensors"
+    tensors = load_file(path)
+    tensors["bias.2"][7] = torch.inf
+    save_file(tensors, path)
+    rows = load_inrs(copied, in_memory_bytes=0).train.rows  # network 16 + 7 of the first fits, which are for training
+    assert isinstance(rows, ShardRows)
+    bad = int((rows.chosen == 23).nonzero())
+    rest = torch.arange(len(rows))[torch.arange(len(rows)) != bad]
+    assert all(t.isfinite().all() for t in rows.read(rest).values())
+    with pytest.raises(ValueError, match=r"shard-00001.safetensors: bias.2 holds NaN or infinite values in row 7: "):
+        rows.read(torch.tensor([0, bad, 1]))
+
+
+def test_large_corpora_stay_in_their_files(corpus_folder: Path) -> None:
+    loaded = load_inrs(corpus_folder)
+    nbytes = sum(len(part) for part in (loaded.train, loaded.val, loaded.test)) * loaded.train.rows.nbytes // 64
+    assert isinstance(load_inrs(corpus_folder, in_memory_bytes=nbytes).train.rows, TensorRows)
+    mapped = load_inrs(corpus_folder, in_memory_bytes=nbytes - 1)
+    assert isinstance(loaded.train.rows, TensorRows)
+    assert isinstance(mapped.train.rows, ShardRows)
+    for name in ("train", "val", "test"):
+        for key, tensor in getattr(loaded, name).rows.read_all().items():
+            assert torch.equal(getattr(mapped, name).rows.read_all()[key], tensor)
+
+
+# Figure and command
+
+
+def test_figure_needs_the_images(corpus_folder: Path) -> None:
+    with pytest.raises(ValueError, match="digits: the images that its networks were fitted to are not known"):
+        draw_reconstructions(replace(load_inrs(corpus_folder), pixels=None))
+
+
+def test_command_makes_a_corpus_of_colour_images_and_continues(tmp_path: Path) -> None:
+    command = ["inr", "make", "--images", "crops", "--networks", "12", "--steps", "8", "--out", str(tmp_path)]
+    first = CliRunner().invoke(app, command)
+    assert first.exit_code == 0, first.output
+    assert "12 networks, 12 fitted in" in first.output
+    assert "PSNR: min" in first.output
+    figure = tmp_path / "reconstructions.png"
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    corpus = load_inrs(tmp_path)
+    assert corpus.siren == Siren((2, 32, 32, 3), 30.0, (3, 32, 32))
+    assert corpus.info["config"]["steps"] == 8
+    figure.unlink()
+    second = CliRunner().invoke(app, command)
+    assert "12 networks, all were there already" in second.output
+    assert figure.exists()
+    third = CliRunner().invoke(app, [*command, "--seed", "1"])
+    assert third.exit_code == 2
+    assert "seed is 0 there, 1 asked for" in third.output
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:9"])
+def test_devices_and_folders_are_checked_first(tmp_path: Path, device: str) -> None:
+    (tmp_path / "file").touch()
+    command = ["inr", "make", "--images", "digits", "--out"]
+    for options, message in (
+        ([str(tmp_path / "out"), "--device", device], f"device '{device}' is "),
+        ([str(tmp_path / "file")], "is a file: give a folder for the results"),
+        ([str(tmp_path / "file" / "in")], "is a file: give a folder for the results"),
+    ):
+        result = CliRunner().invoke(app, [*command, *options])
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.split())
+        assert "Traceback" not in result.output
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,438 @@
+"""Zoos of many architectures: what is stored is what was trained, and the modules of the architectures compute it."""
+
+import json
+import logging
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from torch.nn import functional as F
+from typer.testing import CliRunner
+
+from nfn_monomial import Symmetry, WeightSpace
+from nfn_monomial.adapters.modules import network_outputs
+from nfn_monomial.benchmarks.cli import application as cli
+from nfn_monomial.benchmarks.cli import zoo as cli_zoo
+from nfn_monomial.benchmarks.data.formats.mixed_files import read_group
+from nfn_monomial.benchmarks.data.formats.mixed_zoo import (
+    Architecture,
+    Group,
+    MixedConfig,
+    MixedZoo,
+    load_mixed_zoo,
+    make_mixed_zoo,
+    parameter_names,
+    template,
+)
+from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import ZooError
+from nfn_monomial.benchmarks.data.images import Images, load_images
+from nfn_monomial.benchmarks.make import mixed as zoo_mixed_make
+from nfn_monomial.benchmarks.make.mixed_recipes import draw_architecture, layout_of
+from nfn_monomial.benchmarks.make.mixed_training import train_group
+from nfn_monomial.benchmarks.make.recipes import Recipe, draw_recipes
+from nfn_monomial.benchmarks.make.training import Plan
+from nfn_monomial.benchmarks.make.zoo import ZooConfig, make_zoo
+
+# 22 networks of 6 architectures, the last of which has 2 networks, trained for a few steps.
+TINY = MixedConfig(networks=22, per_architecture=4, widths=(8, 16), epochs=(1, 2), train_fractions=(0.1, 0.2), seed=1)
+SMALL = Architecture((1, 8, 9), (3, 5), (2, 1), (1, 2), (11, 10), ("tanh", "gelu", "leaky_relu"))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("zoos") / "tiny"
+    made = make_mixed_zoo(out, TINY)
+    assert (made.made, made.networks, made.diverged) == (True, 22, 0)
+    return out
+
+
+@pytest.fixture(scope="module")
+def digits() -> Images:
+    return load_images("digits")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def everything(zoo: MixedZoo) -> list[tuple[str, Group]]:
+    return [(name, group) for name in ("train", "val", "test") for group in getattr(zoo, name)]
+
+
+def run(group: Group, x: Tensor) -> Tensor:
+    """What the group's networks answer, by the template: ``(N, b, 10)``."""
+    names = parameter_names(group.architecture)
+    module = template(group.architecture).to(x.dtype)
+    return network_outputs(module, {names[key]: t.unsqueeze(1).to(x.dtype) for key, t in group.tensors.items()}, x)
+
+
+def recipe(seed: int, **changes: object) -> Recipe:
+    base = Recipe("relu", "adam", 3e-3, 1e-3, 0.0, 0.1, 4, "glorot_normal", 0.1, "zeros", seed)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+# --- architectures -------------------------------------------------------------------------------------------------
+
+
+def test_the_template_computes_the_architecture() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 1, 8, 8, generator=generator, dtype=torch.float64)
+    w = {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64)
+        for name, shape in SMALL.space.shapes().items()
+    }
+    found = run(Group({name: t[None] for name, t in w.items()}, torch.zeros(1), SMALL.space, SMALL), x)[0]
+    h = torch.tanh(F.conv2d(x, w["weight.0"], w["bias.0"], stride=2, padding=1))
+    h = F.gelu(F.conv2d(h, w["weight.1"], w["bias.1"], stride=1, padding=2)).mean((2, 3))
+    h = F.leaky_relu(h @ w["weight.2"].T + w["bias.2"], 0.01)
+    torch.testing.assert_close(found, h @ w["weight.3"].T + w["bias.3"], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("image_size", [8, 28])
+def test_drawn_architectures_are_of_the_ranges_and_of_the_modules_symmetry(image_size: int) -> None:
+    config = MixedConfig(seed=5)
+    drawn = [draw_architecture(config, number, image_size, 10) for number in range(60)]
+    assert drawn[:9] == [draw_architecture(replace(config, networks=90), i, image_size, 10) for i in range(9)]
+    for architecture in drawn:
+        space = architecture.space
+        module = template(architecture)
+        assert module(torch.zeros(2, 1, image_size, image_size)).shape == (2, 10)
+        own = WeightSpace.from_module(module, torch.zeros(2, 1, image_size, image_size))
+        assert own.nodes == space.nodes
+        assert list(own.parameters.values()) == list(space.parameters.values())
+        assert list(own.parameters) == list(parameter_names(architecture).values())
+        assert layout_of(architecture)[-1].end == sum(p.numel() for p in module.parameters())
+        assert {node.size for node in space.nodes.values()} <= {1, *range(8, 33)}
+        assert set(architecture.kernel_sizes) <= {3, 5}
+    assert {len(a.kernel_sizes) + len(a.head) for a in drawn} == {2, 3, 4, 5}
+    assert {len(a.head) for a in drawn} == {1, 2}
+    uniform = Counter(len(set(a.activations)) == 1 for a in drawn if len(a.activations) > 1)
+    assert 10 < uniform[True] < 50, "some with one activation throughout, some mixed"
+    symmetries = {node.symmetry for a in drawn for node in a.space.nodes.values()}
+    assert symmetries == {Symmetry.FIXED, Symmetry.SCALE, Symmetry.SIGN, Symmetry.PERMUTATION}
+
+
+def test_leaky_relu_and_gelu_keep_their_symmetries_and_no_more() -> None:
+    assert [n.symmetry for n in SMALL.space.nodes.values()][1:-1] == [
+        Symmetry.SIGN,
+        Symmetry.PERMUTATION,
+        Symmetry.SCALE,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"strides": (2,)}, r"strides is \(2,\), but 2 are needed"),
+        ({"activations": ("relu", "relu")}, "activations is .*but 3 are needed"),
+        (
+            {"activations": ("relu", "relu", "sin")},
+            "unknown activation 'sin': choose from relu, leaky_relu, tanh, gelu",
+        ),
+        ({"head": (), "activations": ("relu",)}, "a convolution and a linear layer are needed"),
+        ({"paddings": (1, -1)}, "sizes must be positive"),
+        ({"channels": (1, 8.0, 9)}, "sizes must be positive integers"),
+    ],
+)
+def test_architectures_that_make_no_sense(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **changes)  # type: ignore[arg-type]
+
+
+# --- training ------------------------------------------------------------------------------------------------------
+
+
+def test_networks_trained_together_are_those_trained_alone(digits: Images) -> None:
+    """Different lengths, optimisers, rates and data: nothing leaks from one network into another."""
+    chosen = [
+        recipe(0, epochs=2),
+        recipe(1, epochs=4, optimizer="sgd", learning_rate=0.1, train_fraction=0.2),
+        recipe(2, epochs=3, optimizer="rmsprop", l2reg=1e-2, w_init="he_normal"),
+    ]
+    together, accuracy = train_group(chosen, digits, SMALL)
+    for i, one in enumerate(chosen):
+        alone, own = train_group([one], digits, SMALL)
+        for name, value in together.items():
+            torch.testing.assert_close(value[i], alone[name][0], rtol=1e-3, atol=1e-4)
+        assert abs(accuracy[i] - own[0]) < 0.005
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])
+def test_training_is_that_of_torchs_optimisers(digits: Images, name: str) -> None:
+    one = recipe(7, optimizer=name, l2reg=1e-2)
+    plan = Plan(one, layout_of(SMALL), len(digits.train), batch=32, units=0)
+    start, _ = train_group([replace(one, learning_rate=0.0)], digits, SMALL)
+    found, _ = train_group([one], digits, SMALL)
+
+    module = template(SMALL)
+    module.load_state_dict({key: start[own][0] for own, key in parameter_names(SMALL).items()})
+    optimizer: torch.optim.Optimizer = {
+        "adam": lambda p: torch.optim.Adam(p, one.learning_rate, eps=1e-7),
+        "rmsprop": lambda p: torch.optim.RMSprop(p, one.learning_rate, alpha=0.9, eps=1e-7),
+        "sgd": lambda p: torch.optim.SGD(p, one.learning_rate),
+    }[name](module.parameters())
+    for batch in plan.order.view(-1, 32).long():
+        rows = digits.train[batch]
+        penalty = one.l2reg * sum((p**2).sum() for key, p in module.named_parameters() if key.endswith("weight"))
+        optimizer.zero_grad()
+        (F.cross_entropy(module(digits.x[rows]), digits.y[rows]) + penalty).backward()
+        optimizer.step()
+    assert plan.steps > 10
+    expected = dict(module.named_parameters())
+    for own, key in parameter_names(SMALL).items():
+        moved = (expected[key].detach() - start[own][0]).norm()
+        assert moved > 0
+        assert (found[own][0] - expected[key].detach()).norm() < 0.02 * moved  # Keras adds Adam's epsilon elsewhere
+
+
+def test_a_network_learns(digits: Images) -> None:
+    one = recipe(0, epochs=6, train_fraction=1.0, learning_rate=1e-2, l2reg=1e-6)
+    _, accuracy = train_group([one], digits, SMALL)
+    assert accuracy.item() > 0.8
+
+
+# --- the zoo -------------------------------------------------------------------------------------------------------
+
+
+def test_stored_accuracies_are_those_of_the_stored_networks(tiny: Path, digits: Images) -> None:
+    x, y = digits.x[digits.test], digits.y[digits.test]
+    seen: list[float] = []
+    for _, group in everything(load_mixed_zoo(tiny)):
+        accuracy = (run(group, x).argmax(-1) == y).float().mean(1)
+        torch.testing.assert_close(group.accuracy, accuracy, rtol=0, atol=1.5 / len(y))  # rounding: one image
+        seen += group.accuracy.tolist()
+    assert len(seen) == 22
+    assert len(set(seen)) > 10
+
+
+def test_every_architecture_is_spread_over_the_parts(tiny: Path) -> None:
+    zoo = load_mixed_zoo(tiny)
+    assert [sum(map(len, part)) for part in (zoo.train, zoo.val, zoo.test)] == [9, 2, 11]
+    assert zoo.info["architectures"] == len({g.architecture for _, g in everything(zoo)}) == 6
+    assert {g.architecture for g in zoo.train} == {g.architecture for g in zoo.test}
+    fingerprints = [t.item() for _, g in everything(zoo) for t in g.tensors["weight.0"].flatten(1).sum(1)]
+    assert len(set(fingerprints)) == 22, "every network is in one part"
+    for _, group in everything(zoo):
+        group.space.validate({name: t.unsqueeze(1) for name, t in group.tensors.items()})
+    again = load_mixed_zoo(tiny)
+    other = load_mixed_zoo(tiny, seed=1)
+    first, same, moved = (torch.cat([g.accuracy for g in z.test]) for z in (zoo, again, other))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, moved)
+
+
+def test_unseen_architectures(tiny: Path) -> None:
+    zoo = load_mixed_zoo(tiny, unseen_architectures=True)
+    parts = [{g.architecture for g in part} for part in (zoo.train, zoo.val, zoo.test)]
+    assert [len(part) for part in parts] == [2, 1, 3]
+    assert len(set.union(*parts)) == 6
+    assert sum(len(g) for _, g in everything(zoo)) == 22
+
+
+def test_subset(tiny: Path) -> None:
+    group, _ = read_group(tiny / "group_00000.safetensors")
+    part = group.subset([2, 0])
+    assert len(part) == 2
+    assert torch.equal(part.accuracy, group.accuracy[[2, 0]])
+    assert torch.equal(part.tensors["weight.0"], group.tensors["weight.0"][[2, 0]])
+    assert len(group.subset(slice(1, None))) == 3
+
+
+def test_files_state_recipes_and_configuration(tiny: Path) -> None:
+    stated = json.loads((tiny / "zoo.json").read_text())
+    assert (stated["kind"], stated["groups"], stated["diverged"]) == ("mixed", 6, 0)
+    assert stated["config"]["depths"] == [2, 5]
+    drawn = draw_recipes(TINY.training)
+    with safe_open(tiny / "group_00005.safetensors", framework="pt") as file:
+        described = json.loads(file.metadata()["group"])
+    assert [r["learning_rate"] for r in described["recipes"]] == [r.learning_rate for r in drawn[20:]]
+    assert "dropout" not in described["recipes"][0]
+
+
+def test_seed_reproduces_a_zoo_and_another_makes_another(tiny: Path, tmp_path: Path) -> None:
+    state = torch.get_rng_state()
+    make_mixed_zoo(tmp_path / "again", TINY, workers=2)
+    assert contents(tiny) == contents(tmp_path / "again")
+    assert torch.equal(state, torch.get_rng_state()), "the global generator is left alone"
+    other = draw_architecture(replace(TINY, seed=2), 0, 8, 10)
+    assert other != read_group(tiny / "group_00000.safetensors")[0].architecture
+
+
+def test_interrupted_and_continued_is_the_same_zoo(tiny: Path, tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+
+    def interrupt(done: int, total: int) -> None:
+        calls.append((done, total))
+        if len(calls) == 4:  # at the start, and after each of three architectures
+            raise KeyboardInterrupt
+
+    out = tmp_path / "zoo"
+    with pytest.raises(KeyboardInterrupt):
+        make_mixed_zoo(out, TINY, workers=1, progress=interrupt)
+    stored = sorted(out.glob("group_*.safetensors"))
+    assert 3 <= len(stored) < 6
+    with pytest.raises(ZooError, match="is not finished, its making was interrupted"):
+        load_mixed_zoo(out)
+
+    stored[0].write_bytes(stored[0].read_bytes()[:1000])  # a machine that lost power: trained again
+    kept = stored[1].stat().st_mtime_ns
+    resumed: list[tuple[int, int]] = []
+    assert make_mixed_zoo(out, TINY, progress=lambda done, total: resumed.append((done, total))).made
+    assert 0 < resumed[0][0] < calls[-1][1]
+    assert resumed[-1][0] == resumed[-1][1] == calls[-1][1]
+    assert contents(tiny) == contents(out)
+    assert stored[1].stat().st_mtime_ns == kept
+
+
+def test_finished_zoo_is_not_made_again(tiny: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tiny.iterdir()}
+    made = make_mixed_zoo(tiny, TINY, progress=lambda done, total: pytest.fail("nothing should be trained"))
+    assert (made.made, made.networks) == (False, 22)
+    assert before == {path: path.stat().st_mtime_ns for path in tiny.iterdir()}
+
+
+def test_another_configuration_is_refused_or_overwrites(tmp_path: Path) -> None:
+    few = replace(TINY, networks=6, per_architecture=2, widths=(8, 9), epochs=(1, 1))
+    make_mixed_zoo(tmp_path, few)
+    other = replace(few, networks=2, depths=(2, 2))
+    with pytest.raises(ZooError, match=r"depths is \[2, 5\] there, \[2, 2\] asked for; networks is 6 .*--overwrite"):
+        make_mixed_zoo(tmp_path, other)
+    assert make_mixed_zoo(tmp_path, other, overwrite=True).made
+    assert sorted(contents(tmp_path)) == ["group_00000.safetensors", "zoo.json"]
+    with pytest.raises(ZooError, match="has 2 networks, too few for three parts"):
+        load_mixed_zoo(tmp_path)
+
+
+def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
+    for name in ("weights.npy", "group_00000.safetensors"):
+        folder = tmp_path / name[:5]
+        folder.mkdir()
+        (folder / name).write_text("something dear")
+        for overwrite in (False, True):
+            with pytest.raises(ZooError, match=rf"holds {re.escape(name)} but no zoo\.json"):
+                make_mixed_zoo(folder, TINY, overwrite=overwrite)
+        assert (folder / name).exists()
+    with pytest.raises(ZooError, match="is a file: give the folder"):
+        make_mixed_zoo(tmp_path / "weigh" / "weights.npy", TINY)
+    plain = tmp_path / "plain"
+    make_zoo(plain, ZooConfig(networks=2, epochs=(1, 1), train_fractions=(0.1,)))
+    for overwrite in (False, True):
+        with pytest.raises(ZooError, match="holds a zoo of one architecture"):
+            make_mixed_zoo(plain, TINY, overwrite=overwrite)
+    with pytest.raises(ZooError, match="holds a zoo of one architecture, which load_zoo reads"):
+        load_mixed_zoo(plain)
+
+
+def test_damaged_zoos(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(ZooError, match="does not exist"):
+        load_mixed_zoo(tmp_path / "nothing")
+    with pytest.raises(ZooError, match=r"holds no zoo\.json: mixed zoos are made by nfn-monomial zoo make --vary"):
+        load_mixed_zoo(tmp_path)
+    for name, data in contents(tiny).items():
+        (tmp_path / name).write_bytes(data)
+    group = tmp_path / "group_00002.safetensors"
+    good = group.read_bytes()
+    for bad in (good[:-10], b"", good.replace(b"gelu", b"sinh").replace(b"tanh", b"sinh").replace(b"relu", b"sinh")):
+        group.write_bytes(bad)
+        with pytest.raises(ZooError, match=r"group_00002\.safetensors is missing or damaged .*delete it"):
+            load_mixed_zoo(tmp_path)
+    group.write_bytes((tmp_path / "group_00001.safetensors").read_bytes().replace(b'"bias.0"', b'"bias.9"'))
+    with pytest.raises(ZooError, match="is missing or damaged"):
+        load_mixed_zoo(tmp_path)
+    group.unlink()
+    assert make_mixed_zoo(tmp_path, TINY).made
+    assert contents(tiny) == contents(tmp_path), "what was deleted is trained again"
+    (tmp_path / "zoo.json").write_text("{")
+    with pytest.raises(ZooError, match=r"zoo\.json is damaged"):
+        load_mixed_zoo(tmp_path)
+
+
+def test_diverged_networks_are_drawn_again_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wild = replace(
+        TINY,
+        networks=3,
+        epochs=(1, 1),
+        depths=(2, 3),
+        optimizers=("sgd",),
+        sgd_learning_rate=(1e-2, 1e5),
+        activations=("relu",),
+    )
+    with caplog.at_level(logging.INFO, logger="nfn_monomial.benchmarks"):
+        made = make_mixed_zoo(tmp_path / "wild", wild)
+    assert made.diverged > 0
+    assert f"{made.diverged} networks diverged" in caplog.text
+    group, diverged = read_group(tmp_path / "wild" / "group_00000.safetensors")
+    assert diverged == made.diverged == make_mixed_zoo(tmp_path / "wild", wild).diverged
+    assert all(torch.isfinite(t).all() for t in group.tensors.values())
+    hopeless = replace(wild, sgd_learning_rate=(1e8, 1e9))
+    with pytest.raises(ZooError, match=r"network \d diverged 6 times: choose smaller learning rates"):
+        make_mixed_zoo(tmp_path / "hopeless", hopeless)
+
+
+def test_missing_images_leave_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError("pip install nfn-monomial[bench]")
+
+    monkeypatch.setattr(zoo_mixed_make, "load_images", missing)
+    with pytest.raises(ImportError, match="bench"):
+        make_mixed_zoo(tmp_path / "zoo", TINY)
+    assert not (tmp_path / "zoo").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": "cifar"}, "unknown images 'cifar': choose one of digits, mnist5k"),
+        ({"networks": 0}, "networks is 0, but must be at least 1"),
+        ({"per_architecture": 0}, "per_architecture is 0"),
+        ({"depths": (1, 3)}, r"depths is \(1, 3\), expected a range .* with 2 <= low <= high"),
+        ({"widths": (9, 8)}, r"widths is \(9, 8\), expected a range"),
+        ({"kernels": (3, 4)}, r"kernels is \(3, 4\), expected at least one odd size"),
+        ({"activations": ()}, "activations is empty"),
+        ({"activations": ("relu", "sin")}, "unknown activation 'sin'"),
+        ({"epochs": (5, 2)}, r"epochs is \(5, 2\), expected a range"),
+        ({"train_fractions": (1.5,)}, "train_fractions is"),
+    ],
+)
+def test_configurations_that_make_no_sense(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(TINY, **changes)  # type: ignore[arg-type]
+
+
+# --- the command ---------------------------------------------------------------------------------------------------
+
+
+def invoke(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(cli.app, [str(a) for a in arguments])
+    return result.exit_code, re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m", "", result.output))
+
+
+def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_zoo, "MixedConfig", lambda **given: replace(TINY, **given))
+    monkeypatch.setattr(cli.console, "_width", 200)
+    monkeypatch.setattr(cli.errors, "_width", 200)
+    command = (
+        "zoo",
+        "make",
+        "--vary-architecture",
+        "--out",
+        tmp_path / "zoo",
+        "--networks",
+        8,
+        "--activations",
+        "tanh",
+    )
+    code, text = invoke(*command)
+    assert code == 0, text
+    assert "8 networks trained" in text
+    assert "8 networks were there already" in invoke(*command)[1]
+    assert {g.architecture.activations[0] for _, g in everything(load_mixed_zoo(tmp_path / "zoo"))} == {"tanh"}
+    code, text = invoke(*command, "--seed", 7)
+    assert code == 2
+    assert "error:" in text
+    assert "another configuration: seed is 0 there, 7 asked for" in text

@@ -1,0 +1,215 @@
+"""Editors: which symmetries the edited image has, and which it has not; published sizes; input preparation."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from nfn_monomial.benchmarks.data.sirens import Siren
+from nfn_monomial.benchmarks.models.editors import (
+    Editor,
+    EditorConfig,
+    build_editor,
+    editor_class,
+    editor_names,
+    register_editor,
+)
+from nfn_monomial.canonical import shift_phase
+
+TINY = {"fourier": 6, "width": 5, "monomial": 3, "mlp": 7, "messages": 4, "blocks": 2, "init_scale": 0.5}
+STORED = EditorConfig(**TINY)
+CANONICAL = EditorConfig(inputs="canonical", fourier_scale=0.5, **TINY)
+EQUIVARIANT = ("monomial", "message-passing", "balanced-np", "balanced-hnp", "balanced-monomial-np")
+PERMUTED = ("np", "hnp", "monomial-np")
+SIREN = Siren((2, 5, 4, 3), 20.0, (3, 4, 6))
+
+
+def networks(siren: Siren, count: int = 3, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = siren.space.shapes()
+    return {name: 0.2 * torch.randn(count, *shape, generator=generator).double() for name, shape in shapes.items()}
+
+
+def editor(name: str, siren: Siren, config: EditorConfig, seed: int = 0) -> Editor:
+    built = build_editor(name, siren, config, seed=seed).double().eval()
+    built.fit_inputs([built.prepare(networks(siren, 6, seed=1))])
+    return built
+
+
+def apart(name: str, siren: Siren, config: EditorConfig, moved: dict[str, Tensor], seed: int = 0) -> float:
+    """How far the edited images of networks and of moved ones differ, in units of what the edit changes."""
+    built, tensors = editor(name, siren, config, seed), networks(siren, seed=seed)
+    with torch.no_grad():
+        images, others = (built(built.prepare(t)) for t in (tensors, moved))
+        change = (images - siren.render(tensors)).abs().max()
+        assert change > 1e-6, "an edit that changes nothing has every symmetry"
+        return float((images - others).abs().max() / change)
+
+
+@st.composite
+def sirens(draw: st.DrawFn) -> Siren:
+    hidden = draw(st.lists(st.integers(2, 5), min_size=1, max_size=3))
+    channels = draw(st.sampled_from((1, 3)))
+    return Siren((2, *hidden, channels), draw(st.sampled_from((1.0, 30.0))), (channels, 3, 4))
+
+
+@pytest.mark.parametrize("config", [STORED, CANONICAL], ids=["stored", "canonical"])
+@pytest.mark.parametrize("name", EQUIVARIANT)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(siren=sirens(), seed=st.integers(0, 2**20))
+def test_the_edited_image_stays_when_the_network_is_moved(
+    name: str, config: EditorConfig, siren: Siren, seed: int
+) -> None:
+    assert editor_class(name).invariant_under == "group"
+    generator = torch.Generator().manual_seed(seed)
+    moved = siren.space.sample(3, generator=generator).act(networks(siren, seed=seed))
+    assert apart(name, siren, config, moved, seed) < 1e-10
+
+
+@pytest.mark.parametrize("config", [STORED, CANONICAL], ids=["stored", "canonical"])
+@pytest.mark.parametrize("name", PERMUTED)
+def test_permutation_editors_bear_permutations_and_break_under_sign_flips(name: str, config: EditorConfig) -> None:
+    assert editor_class(name).invariant_under == "permutations"
+    generator = torch.Generator().manual_seed(2)
+    space, tensors = SIREN.space, networks(SIREN)
+    permuted = space.restricted("permutation").sample(3, generator=generator).act(tensors)
+    flipped = space.sample(3, generator=generator).act(tensors)
+    torch.testing.assert_close(SIREN.render(flipped), SIREN.render(tensors), atol=1e-12, rtol=0)
+    assert apart(name, SIREN, config, permuted) < 1e-10
+    assert apart(name, SIREN, config, flipped) > 1e-3
+
+
+def test_the_mlp_breaks_under_permutations_balanced_or_not() -> None:
+    permuted = SIREN.space.restricted("permutation").sample(3).act(networks(SIREN))
+    for name in ("mlp", "balanced-mlp"):
+        assert editor_class(name).invariant_under == "nothing"
+        assert apart(name, SIREN, STORED, permuted) > 1e-3
+
+
+def test_phases_are_taken_off_canonical_inputs_alone() -> None:
+    shifts = {node: torch.randint(-3, 4, (3, n), generator=torch.Generator().manual_seed(0)) for node, n in
+              (("h1", 5), ("h2", 4))}  # fmt: skip
+    space, omega = SIREN.space, SIREN.omega_0
+    hidden = ("weight.0", "bias.0", "weight.1", "bias.1")
+    absorbed = {name: t * omega if name in hidden else t for name, t in networks(SIREN).items()}
+    shifted = shift_phase(absorbed, space, shifts)
+    shifted = {name: t / omega if name in hidden else t for name, t in shifted.items()}
+    torch.testing.assert_close(SIREN.render(shifted), SIREN.render(networks(SIREN)), atol=1e-10, rtol=0)
+    assert apart("monomial", SIREN, CANONICAL, shifted) < 1e-9
+    assert apart("monomial", SIREN, STORED, shifted) > 1e-3
+
+
+@pytest.mark.parametrize("config", [STORED, CANONICAL], ids=["stored", "canonical"])
+@pytest.mark.parametrize("name", [*editor_names(), "balanced-np"])
+def test_no_change_gives_the_image_of_the_network(name: str, config: EditorConfig) -> None:
+    built, tensors = editor(name, SIREN, config), networks(SIREN)
+    with torch.no_grad():
+        assert (built(built.prepare(tensors)) - SIREN.render(tensors)).abs().max() > 1e-6
+        for parameter in built.parameters():
+            parameter.zero_()
+        torch.testing.assert_close(built(built.prepare(tensors)), SIREN.render(tensors), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("name", editor_names())
+def test_every_parameter_of_the_networks_is_edited_and_every_weight_of_the_editor_learns(name: str) -> None:
+    built, tensors = editor(name, SIREN, CANONICAL), networks(SIREN)
+    prepared = built.prepare(tensors)
+    before = {key: t.squeeze(1) for key, t in built.space.unpack(prepared).items()}
+    for key, after in built.edited(prepared).items():
+        assert after.shape == tensors[key].shape
+        assert (after - before[key]).abs().max() > 1e-9, key
+    built(prepared).square().mean().backward()
+    unused = [key for key, p in built.named_parameters() if p.grad is None]
+    # What the last block of message passing tells the neurons of the input is read by nobody.
+    assert not unused if name != "message-passing" else all(key.startswith("net.body.blocks.1.") for key in unused)
+
+
+def test_published_parameter_counts() -> None:
+    """Table "Number of parameters of all models for Weight space style editing task", whose digits are cut off."""
+    cifar = Siren((2, 32, 32, 3), 30.0, (3, 32, 32))
+    published = {"mlp": 4.5, "np": 4.1, "hnp": 12.8, "monomial-np": 4.1}
+    for name, millions in published.items():
+        counted = sum(p.numel() for p in build_editor(name, cifar, EditorConfig(), seed=0).parameters())
+        assert int(counted / 1e5) / 10 == millions, name
+
+
+class SirenModule(nn.Module):
+    """One network as a torch module."""
+
+    def __init__(self, siren: Siren) -> None:
+        super().__init__()
+        self.siren = siren
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(siren.sizes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in list(self.layers)[:-1]:
+            x = torch.sin(self.siren.omega_0 * layer(x))
+        out: Tensor = self.siren.gain * self.layers[-1](x) + self.siren.offset
+        return out
+
+
+def test_rendering_is_vmapped_functional_call_gradients_included() -> None:
+    module, x = SirenModule(SIREN), SIREN.coordinates(torch.float64)
+
+    def called(tensors: dict[str, Tensor]) -> Tensor:
+        parameters = {f"layers.{n.split('.')[1]}.{n.split('.')[0]}": t for n, t in tensors.items()}
+        values = vmap(lambda p: functional_call(module, p, (x,)))(parameters)
+        return values.transpose(1, 2).reshape(-1, *SIREN.image)
+
+    found = []
+    for render in (SIREN.render, called):
+        tensors = {name: t.requires_grad_() for name, t in networks(SIREN).items()}
+        images = render(tensors)
+        found.append([images, *torch.autograd.grad(images.pow(3).sum(), list(tensors.values()))])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+
+
+def test_seed_fixes_the_parameters_and_the_global_generator_is_left_alone() -> None:
+    state = torch.get_rng_state()
+    first, again, other = (build_editor("np", SIREN, STORED, seed=seed).state_dict() for seed in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.fixture
+def _register(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(register_editor, "classes", dict(register_editor.classes))
+    return
+
+
+@pytest.mark.usefixtures("_register")
+def test_an_editor_is_one_registered_class() -> None:
+    @register_editor("nothing")
+    class Nothing(Editor):
+        label, invariant_under = "Nothing", "group"
+
+        def edit(self, networks):  # type: ignore[no-untyped-def]
+            return networks
+
+    assert "nothing" in editor_names()
+    built, tensors = editor("nothing", SIREN, CANONICAL), networks(SIREN)
+    torch.testing.assert_close(built(built.prepare(tensors)), SIREN.render(tensors), atol=1e-10, rtol=0)
+    with pytest.raises(ValueError, match="registered as 'nothing' already"):
+        register_editor("nothing")(type("Other", (Editor,), {}))
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="unknown editor 'nft': choose from mlp, np, hnp"):
+        build_editor("nft", SIREN, STORED, seed=0)
+    with pytest.raises(ValueError, match="fourier is 7, but must be even"):
+        EditorConfig(fourier=7)
+    with pytest.raises(ValueError, match="init_scale is 0, but must be positive"):
+        EditorConfig(init_scale=0)
+    built, tensors = build_editor("np", SIREN, STORED, seed=0).double(), networks(SIREN)
+    tensors["bias.1"][2, 1] = torch.nan
+    with pytest.raises(ValueError, match=r"bias\.1 holds 1 NaN"):
+        built.prepare(tensors)
+    with pytest.raises(ValueError, match=r"missing: weight\.2, bias\.2"):
+        built.prepare(networks(Siren((2, 5, 3), 1.0, (3, 4, 6))))

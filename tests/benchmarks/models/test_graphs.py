@@ -1,0 +1,115 @@
+"""Models on graphs: minibatches are the graphs of their networks, in any order and of any architectures."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.adapters.pyg import check_graph, common_kernel, to_graphs
+from nfn_monomial.benchmarks.data.widen import widen
+from nfn_monomial.benchmarks.models.base import MixedInfo, Model, NetworkGroup, NetworkInfo, build_model
+from nfn_monomial.benchmarks.models.graphs import WIDTH, PNABlock, PNAStack, assemble, store
+from nfn_monomial.testing import random_networks
+
+SPACES = [
+    WeightSpace.cnn([1, 4, 5], 3, "relu", head=[3]),
+    WeightSpace.cnn([1, 6], 5, ["tanh", "gelu"], head=[7, 3], bias=[True, False, True]),
+    WeightSpace.mlp([1, 3, 4, 2, 3], ["leaky_relu", "tanh", "gelu"]),
+]
+MIXED = MixedInfo(tuple(NetworkInfo(space, "mixed") for space in SPACES))
+
+
+def groups() -> list[NetworkGroup]:
+    generator = torch.Generator().manual_seed(0)
+    return [(random_networks(space, 2 + i, generator=generator), space) for i, space in enumerate(SPACES)]
+
+
+def built(name: str, info: NetworkInfo | MixedInfo) -> Model:
+    return build_model(name, info, seed=0).double().eval()
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5, 6, 7, 8], [8, 0, 5], [3, 3, 1]])
+def test_minibatches_are_what_to_graphs_makes(order: list[int]) -> None:
+    kernel = common_kernel(*SPACES)
+    singles = [
+        ({n: t[i : i + 1] for n, t in tensors.items()}, space)
+        for tensors, space in groups()
+        for i in range(len(tensors["weight.0"]))
+    ]
+    expected = to_graphs([singles[i] for i in order], kernel=kernel)
+    stored = store(groups(), kernel)
+    assert {len(t) for t in stored.values()} == {9}
+    found = assemble({name: t[order] for name, t in stored.items()})
+    check_graph(found)
+    assert found.num_graphs == expected.num_graphs == len(order)
+    for name in (*expected.keys(), "batch", "ptr"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+@pytest.mark.parametrize("name", ["gnn", "monomial-conv"])
+def test_mixed_batches_are_answered_network_by_network(name: str) -> None:
+    model = built(name, MIXED)
+    with torch.no_grad():
+        together = model(model.prepare_groups(groups()))
+        alone = torch.cat([model(model.prepare_groups([group])) for group in groups()])
+    assert together.shape == (9,)
+    assert together.std() > 1e-3
+    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["gnn", "gnn-hnp", "monomial-gnn", "monomial-conv"])
+def test_wider_networks_are_read(name: str) -> None:
+    (tensors, space), *_ = groups()
+    model = built(name, NetworkInfo(space, "relu"))
+    wide, _ = widen(tensors, space, factor=1.5, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        answers = model(model.prepare(wide))
+        assert answers.shape == (2,)
+        assert (answers - model(model.prepare(tensors))).abs().min() > 1e-6
+
+
+@pytest.mark.parametrize("name", ["gnn", "gnn-hnp", "monomial-gnn", "monomial-conv"])
+def test_every_parameter_learns_and_every_weight_counts(name: str) -> None:
+    (tensors, space), *_ = groups()
+    model = built(name, NetworkInfo(space, "relu"))
+    batch = model.prepare(tensors)
+    model(batch).square().sum().backward()
+    idle = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    # The last round of messages makes edges and backward features that nothing reads.
+    last = ("body.blocks.3.edges", "body.blocks.3.edge_norm", "net.blocks.3.")
+    known = {"gnn": last, "monomial-gnn": last, "monomial-conv": last}.get(name, ())
+    assert [n for n in idle if not n.startswith(known)] == []
+    for key, t in tensors.items():
+        # Negated, for canonicalised biases are known by their signs only.
+        with torch.no_grad():
+            assert (model(model.prepare(tensors | {key: -t})) - model(batch)).abs().max() > 1e-6, key
+
+
+def test_pna_scalers_know_the_degrees_of_all_architectures() -> None:
+    body = PNAStack(MIXED, 1, 1)
+    block = body.blocks[0]
+    assert isinstance(block, PNABlock)
+    sizes = [[1, 4, 5, 3], [1, 6, 7, 3], [1, 3, 4, 2, 3]]
+    degrees = [d for w in sizes for d, n in zip([0, *w], w, strict=False) for _ in range(n)]
+    found = block.conv.aggr_module.avg_deg_lin
+    assert float(found) == pytest.approx(sum(degrees) / len(degrees))
+
+
+def test_embeddings_tell_ends_layers_and_symmetries_apart() -> None:
+    """With all weights 0, the features of nodes that enter the first block are their embeddings."""
+    zero = [({n: torch.zeros_like(t) for n, t in tensors.items()}, space) for tensors, space in groups()]
+    body = PNAStack(MIXED, 1, 25).double()
+    seen: list[Tensor] = []
+    body.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    graph = assemble(store(zero, common_kernel(*SPACES)))
+    body(graph)
+    (x,) = seen
+    assert x.shape == (len(graph.x), WIDTH)
+    kind = [
+        ("end", i == 0, n) if i in (0, d) else ("hidden", i, s)
+        for i, n, d, s in zip(
+            graph.layer.tolist(), graph.neuron.tolist(), graph.depth.tolist(), graph.symmetry.tolist(), strict=True
+        )
+    ]
+    distinct = len(torch.unique(x.round(decimals=9), dim=0))
+    assert distinct == len(set(kind)) == 1 + 3 + 6

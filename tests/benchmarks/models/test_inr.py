@@ -1,0 +1,253 @@
+"""Models of INRs: invariant under exactly what they claim, sizes by options, parameter counts as published."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
+from nfn_monomial.benchmarks.data.rows import TensorRows
+from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
+from nfn_monomial.benchmarks.models.base import Model, NetworkInfo, build_model, model_class, model_names, model_options
+from nfn_monomial.benchmarks.models.editors import EditorConfig, build_editor
+from nfn_monomial.benchmarks.models.inr import MonomialFront, SineNetwork, inr_info
+from nfn_monomial.benchmarks.models.inr_input import Classifier, InputConfig
+from nfn_monomial.benchmarks.studies import classify as classify_inr
+from nfn_monomial.benchmarks.studies import edit as edit_inr
+from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.train.sweep import run_job
+
+NETWORKS, CLASSES = 12, 3
+SIREN = Siren((2, 6, 5, 1), 1.0, (1, 4, 4))
+SIZES = {
+    "hidden": 4, "width": 8, "attention": 8, "head": 16, "fourier": 6, "fourier_scale": 0.3, "channels": 4,
+    "rounds": 2, "features": 8, "probes": 6,
+}  # fmt: skip
+ALL = (
+    "inr-np", "inr-hnp", "inr-nft", "inr-monomial-np", "inr-monomial-hnp", "inr-message-passing", "inr-probes",
+    "mlp", "statnn", "np", "hnp", "gnn", "monomial", "monomial-hnp", "stats", "message-passing", "balanced-inr-hnp",
+)  # fmt: skip
+TABLE_21 = {
+    ("inr-np", "paper"): 15, ("inr-hnp", "paper"): 22, ("inr-monomial-hnp", "paper"): 22,
+    ("inr-np", "paper-cifar"): 16, ("inr-hnp", "paper-cifar"): 42, ("inr-monomial-np", "paper-cifar"): 16,
+    ("inr-monomial-hnp", "paper-fashion"): 20, ("mlp", "paper"): 2,
+}  # fmt: skip
+
+
+def networks(space: WeightSpace, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = space.shapes().items()
+    return {n: torch.randn(NETWORKS, 1, *shape, generator=generator, dtype=torch.float64) for n, shape in shapes}
+
+
+def built(name: str, siren: Siren = SIREN) -> Model:
+    sizes = {option: value for option, value in SIZES.items() if option in model_options(name)}
+    model = build_model(name, inr_info(siren), seed=0, out_features=CLASSES, **sizes).double()
+    model.fit_inputs(model.prepare_groups([(networks(siren.space), siren.space)]))
+    return model.eval()
+
+
+def relative_change(model: Model, element: GroupElement, siren: Siren = SIREN) -> float:
+    """Largest change of a logit, relative to the spread over networks."""
+    space, tensors = siren.space, networks(siren.space, seed=1)
+    with torch.no_grad():
+        before = model(model.prepare_groups([(tensors, space)]))
+        after = model(model.prepare_groups([(element.act(tensors), space)]))
+    assert before.shape == (NETWORKS, CLASSES)
+    spread = before.std(0).min()
+    assert spread > 1e-7, "an answer that does not depend on the network would be invariant, too"
+    return float((after - before).abs().max() / spread)
+
+
+def moved(seed: int, siren: Siren = SIREN) -> GroupElement:
+    return siren.space.sample(NETWORKS, generator=torch.Generator().manual_seed(seed))
+
+
+def permutations_only(element: GroupElement) -> GroupElement:
+    matrices = {n: MonomialMatrix(torch.ones_like(m.scale), m.permutation) for n, m in element.matrices.items()}
+    return GroupElement(element.space, matrices)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_invariant_under_what_it_claims_and_nothing_else(name: str) -> None:
+    model, element = built(name), moved(3)
+    claims = model.invariant_under
+    assert (relative_change(model, permutations_only(element)) < 1e-10) == (claims != "nothing")
+    assert (relative_change(model, element) < 1e-10) == (claims == "group")
+
+
+@pytest.mark.parametrize("name", ["inr-monomial-np", "inr-monomial-hnp", "inr-message-passing"])
+def test_invariant_for_any_depth_and_colour(name: str) -> None:
+    model_of = {sizes: built(name, Siren(sizes, 1.0, (sizes[-1], 4, 4))) for sizes in ((2, 4, 3), (2, 3, 5, 4, 3))}
+
+    @settings(max_examples=10, deadline=None)
+    @given(st.sampled_from(sorted(model_of)), st.integers(0, 2**31))
+    def check(sizes: tuple[int, ...], seed: int) -> None:
+        siren = Siren(sizes, 1.0, (sizes[-1], 4, 4))
+        assert relative_change(model_of[sizes], moved(seed, siren), siren) < 1e-10
+
+    check()
+
+
+def test_front_is_equivariant_and_illegal_under_scalings() -> None:
+    front = MonomialFront(SIREN.space, 4).double()
+    element, tensors = moved(5), networks(SIREN.space)
+    expected = permutations_only(element).act(front(tensors))
+    for name, found in front(element.act(tensors)).items():
+        torch.testing.assert_close(found, expected[name], rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(front(element.act(tensors))["weight.1"], front(tensors)["weight.1"])
+    with pytest.raises(ValueError, match="sin"):
+        MonomialFront(WeightSpace.mlp([2, 4, 1], "relu"), 4)
+
+
+@pytest.mark.parametrize(("name", "preset"), TABLE_21)
+def test_paper_presets_have_the_published_parameter_counts(name: str, preset: str) -> None:
+    channels = 3 if preset == "paper-cifar" else 1
+    siren = Siren((2, 32, 32, channels), 30.0, (channels, 32, 32))
+    sizes = classify_inr.PRESETS[preset].sizes.of(name)
+    with torch.device("meta"):
+        model = build_model(name, inr_info(siren), seed=0, out_features=10, **sizes)
+    count = sum(p.numel() for p in model.parameters()) / 1e6
+    assert count == pytest.approx(TABLE_21[name, preset], abs=0.6)
+
+
+def test_the_module_computes_what_the_corpus_renders() -> None:
+    siren = replace(SIREN, omega_0=7.0)
+    module = SineNetwork(siren).double()
+    tensors = dict(zip(siren.space.parameters, (p.detach()[None] for p in module.parameters()), strict=True))
+    with torch.no_grad():
+        pixels = siren.gain * module(siren.coordinates(torch.float64)) + siren.offset
+    torch.testing.assert_close(pixels.T.reshape(1, 1, 4, 4), siren.render(tensors), rtol=1e-12, atol=1e-12)
+
+
+def test_options() -> None:
+    assert set(model_options("inr-monomial-np")) == {"hidden", "width", "head", "dropout", "fourier", "fourier_scale"}
+    assert "hidden" not in model_options("inr-np")
+    assert model_options("balanced-inr-np") == model_options("inr-np")
+    wide, narrow = (build_model("inr-hnp", inr_info(SIREN), seed=0, width=w, fourier=4) for w in (16, 8))
+    assert sum(p.numel() for p in wide.parameters()) > sum(p.numel() for p in narrow.parameters())
+    with pytest.raises(ValueError, match="inr-np has no option hidden; it has width, head, dropout, fourier"):
+        build_model("inr-np", inr_info(SIREN), seed=0, hidden=4)
+    assert set(ALL[:7]) <= set(model_names("inr"))
+    assert not set(ALL[:7]) & set(model_names("generalization"))
+
+
+def test_dropout_acts_in_training_only() -> None:
+    tensors = networks(SIREN.space)
+    for name in ("inr-np", "inr-nft", "inr-monomial-hnp", "inr-message-passing", "inr-probes"):
+        sizes = {k: v for k, v in (SIZES | {"dropout": 0.5}).items() if k in model_options(name)}
+        model = build_model(name, inr_info(SIREN), seed=0, out_features=CLASSES, **sizes).double()
+        with torch.no_grad():
+            torch.manual_seed(0)
+            first, second = model.train()(tensors), model(tensors)
+            assert not torch.equal(first, second), name
+            assert torch.equal(model.eval()(tensors), model(tensors)), name
+
+
+def test_probes_need_to_know_how_networks_run() -> None:
+    with pytest.raises(ValueError, match="how they run is not known"):
+        build_model("inr-probes", NetworkInfo(SIREN.space, "sin"), seed=0)
+    assert model_class("inr-probes").sees == "functions"
+
+
+def single(siren: Siren, count: int, seed: int) -> dict[str, Tensor]:
+    """Float32 networks ``(N, *shape)``, of the sizes that sine networks have."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = siren.space.shapes().items()
+    return {name: (torch.rand(count, *shape, generator=generator) - 0.5) / 2 for name, shape in shapes}
+
+
+def corpus(siren: Siren) -> InrCorpus:
+    counts = enumerate((24, 8, 8))
+    parts = [
+        InrPart(TensorRows(single(siren, n, seed)), torch.arange(n) % CLASSES, torch.arange(n)) for seed, n in counts
+    ]
+    return InrCorpus("toy", siren, CLASSES, *parts)
+
+
+IMAGE = Siren((2, 8, 8, 1), 20.0, (1, 6, 6))
+BF16 = TrainConfig(epochs=1, batch_size=8, precision="bf16-mixed")
+EDITOR = EditorConfig(
+    inputs="canonical", fourier=8, fourier_scale=0.3, width=8, monomial=4, mlp=16, messages=8, blocks=2
+)
+
+
+def test_all_models_and_editors_train_in_mixed_precision() -> None:
+    small, data = classify_inr.PRESETS["small"], corpus(IMAGE)
+    classify = replace(
+        small, sizes=classify_inr.Sizes(**{**SIZES, "dropout": 0.1}), training=replace(BF16, clip_norm=1.0)
+    )
+    edit = edit_inr.EditConfig(edit_inr.PRESETS["small"].models, editor=EDITOR, training=BF16)
+    for job in (*classify.plan(data), *edit.plan(data)):
+        run = run_job(job).run
+        assert math.isfinite(run.history[0]["train_loss"]), run.label
+        assert all(test.non_finite == 0 for test in run.tests), run.label
+        assert all(math.isfinite(value) for test in run.tests for value in test.metrics.values()), run.label
+
+
+def test_images_are_rendered_without_rounding() -> None:
+    tensors = single(IMAGE, 16, 0)
+    expected = IMAGE.render(tensors)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(IMAGE.render(tensors), expected)
+        module = SineNetwork(IMAGE)  # which is rounded, and shows another image
+        module.load_state_dict(dict(zip(module.state_dict(), (t[0] for t in tensors.values()), strict=True)))
+        rounded = IMAGE.gain * module(IMAGE.coordinates()) + IMAGE.offset
+    assert (rounded.T.reshape(1, 6, 6) - expected[0]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("inputs", ["stored", "canonical"])
+def test_an_editor_that_changes_nothing_shows_the_same_images_in_mixed_precision(inputs: str) -> None:
+    tensors = single(IMAGE, 16, 0)
+    for name in edit_inr.PRESETS["small"].models:
+        editor = build_editor(name, IMAGE, replace(EDITOR, inputs=inputs), seed=0)  # type: ignore[arg-type]
+        prepared = editor.prepare(tensors)
+        editor.fit_inputs([prepared])
+        with torch.no_grad():
+            changed = editor(prepared)
+            for parameter_name, parameter in editor.named_parameters():
+                if "scale" in parameter_name:
+                    parameter.zero_()
+            expected = editor(prepared)
+            assert not torch.equal(changed, expected), name
+            with torch.autocast("cpu", torch.bfloat16):
+                assert torch.equal(editor(prepared), expected), name
+
+
+class Seen(nn.Module):
+    """A model that keeps what it gets."""
+
+    label, invariant_under, sees = "seen", "nothing", "weights"
+
+    def prepare_groups(self, groups: list[tuple[Mapping[str, Tensor], WeightSpace]]) -> Mapping[str, Tensor]:
+        return groups[0][0]
+
+    def fit_inputs(self, batch: Mapping[str, Tensor]) -> None:
+        pass
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        self.got = dict(batch)
+        return batch["bias.0"].sum((1, 2))
+
+
+def test_networks_are_prepared_without_rounding() -> None:
+    model = Seen()
+    classifier = Classifier(model, IMAGE, InputConfig(augment=True, noise=0.01, warp=0.1))  # type: ignore[arg-type]
+    given = {name: t.unsqueeze(1) for name, t in single(IMAGE, 16, 0).items()}
+    classifier.fit_inputs(given)
+    torch.manual_seed(0)
+    classifier(given)
+    expected = model.got
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        classifier(given)
+        found = model.got
+        warped = classifier.augment[0](given)  # where it matters: a product of matrices
+    assert found.keys() == expected.keys() == given.keys()
+    assert all(torch.equal(t, expected[name]) for name, t in found.items())
+    assert warped["weight.0"].dtype == torch.bfloat16

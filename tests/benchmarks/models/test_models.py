@@ -1,0 +1,197 @@
+"""The models of the experiments: sizes as published, invariant under exactly what they claim."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
+from nfn_monomial.benchmarks.data.formats.mixed_zoo import Architecture, template
+from nfn_monomial.benchmarks.models.base import Model, NetworkInfo, build_model, model_class, model_names, register
+from nfn_monomial.benchmarks.models.baselines import NP, FlatMLP, StatNN, network_spec
+from nfn_monomial.benchmarks.studies import predict  # noqa: F401  (registers all models)
+
+NETWORKS = 12
+PUBLISHED = {
+    ("statnn", "relu"): 1.06,
+    ("np", "relu"): 2.03,
+    ("hnp", "relu"): 2.81,
+    ("monomial", "relu"): 0.25,
+    ("monomial", "tanh"): 1.41,
+}  # millions, paper App. D.3
+
+
+# A canonical form in front makes a model invariant that knows permutations; one that knows nothing stays what it is.
+ALL = (*model_names(), "balanced-statnn", "balanced-hnp", "balanced-gnn", "balanced-mlp")
+
+
+def described(channels: tuple[int, ...], classes: int, activation: str) -> NetworkInfo:
+    count = len(channels) - 1
+    names = (activation,) * count
+    architecture = Architecture(channels, (3,) * count, (2,) * count, (1,) * count, (classes,), names)  # type: ignore[arg-type]
+    return NetworkInfo(architecture.space, activation, partial(template, architecture), (channels[0], 8, 8))
+
+
+def zoo_info(activation: str) -> NetworkInfo:
+    return described((1, 16, 16, 16), 10, activation)
+
+
+def small_info(activation: str) -> NetworkInfo:
+    return described((2, 4, 5), 3, activation)
+
+
+def small_space(activation: str) -> WeightSpace:
+    return small_info(activation).space
+
+
+def random_tensors(space: WeightSpace, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: 0.5 * torch.randn(NETWORKS, 1, *shape, generator=generator, dtype=dtype)
+        for name, shape in space.shapes().items()
+    }
+
+
+def built(name: str, activation: str, tensors: Mapping[str, Tensor]) -> Model:
+    model = build_model(name, small_info(activation), seed=0).double()
+    model.fit_inputs(model.prepare_groups([(tensors, small_space(activation))]))
+    return model.eval()
+
+
+def relative_change(model: Model, tensors: Mapping[str, Tensor], element: GroupElement) -> float:
+    """Largest change of an answer, relative to the spread of answers over networks."""
+    with torch.no_grad():
+        before = model(model.prepare_groups([(tensors, element.space)]))
+        after = model(model.prepare_groups([(element.act(tensors), element.space)]))
+    assert before.shape == (NETWORKS,)
+    assert before.std() > 1e-4, "an answer that does not depend on the network would be invariant, too"
+    return float((after - before).abs().max() / before.std())
+
+
+def permutations_only(element: GroupElement) -> GroupElement:
+    plain = {n: MonomialMatrix(torch.ones_like(m.scale), m.permutation) for n, m in element.matrices.items()}
+    return GroupElement(element.space, plain)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
+@pytest.mark.parametrize("name", ALL)
+def test_invariant_under_what_it_claims_and_nothing_else(name: str, activation: str) -> None:
+    space = small_space(activation)
+    tensors = random_tensors(space)
+    model = built(name, activation, tensors)
+    element = space.sample(NETWORKS, scale_range=(1, 100), generator=torch.Generator().manual_seed(1))
+    whole = relative_change(model, tensors, element)
+    permuted = relative_change(model, tensors, permutations_only(element))
+    claims = model.invariant_under
+    assert permuted < 1e-10 if claims in ("group", "permutations") else permuted > 1e-2
+    expected = claims == "group" or (claims == "permutations" and activation == "gelu")
+    assert whole < 1e-10 if expected else whole > 1e-2
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if model_class(n).invariant_under == "group"])
+def test_invariance_up_to_scales_of_a_million(name: str) -> None:
+    space = small_space("relu")
+    tensors = random_tensors(space)
+    element = space.sample(NETWORKS, scale_range=(1, 1e6), generator=torch.Generator().manual_seed(2))
+    assert relative_change(built(name, "relu", tensors), tensors, element) < 1e-10
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("name", model_names())
+def test_size(name: str, activation: str) -> None:
+    model = build_model(name, zoo_info(activation), seed=0)
+    millions = sum(p.numel() for p in model.parameters()) / 1e6
+    published = PUBLISHED.get((name, activation))
+    if published is not None:
+        assert millions == pytest.approx(published, abs=0.016)
+    pinned = {
+        ("mlp", "relu"): 2_149_201,
+        ("monomial-hnp", "relu"): 640_643,
+        ("monomial-hnp", "tanh"): 1_813_603,
+    }
+    if (name, activation) in pinned:
+        assert round(millions * 1e6) == pinned[name, activation]
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_a_part_of_what_was_prepared_is_the_prepared_part(name: str) -> None:
+    space = small_space("relu")
+    tensors = random_tensors(space)
+    model = built(name, "relu", tensors)
+    leaves, structure = torch.utils._pytree.tree_flatten(model.prepare(tensors))
+    assert {len(t) for t in leaves} == {NETWORKS}
+    part = torch.utils._pytree.tree_unflatten([t[3:7] for t in leaves], structure)
+    with torch.no_grad():
+        torch.testing.assert_close(model(part), model(model.prepare(tensors))[3:7])
+        torch.testing.assert_close(model(part), model(model.prepare({n: t[3:7] for n, t in tensors.items()})))
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_several_outputs_and_seeds(name: str) -> None:
+    info = small_info("relu")
+    tensors = random_tensors(info.space, dtype=torch.float32)
+    state = torch.random.get_rng_state()
+    first, again, other = (build_model(name, info, seed=seed, out_features=4).eval() for seed in (1, 1, 2))
+    assert torch.equal(state, torch.random.get_rng_state())
+    with torch.no_grad():
+        answers = [model(model.prepare(tensors)) for model in (first, again, other)]
+    assert answers[0].shape == (NETWORKS, 4)
+    assert torch.equal(answers[0], answers[1])
+    assert not torch.equal(answers[0], answers[2])
+
+
+def test_statistics_are_those_of_numpy() -> None:
+    space = small_space("relu")
+    tensors = random_tensors(space)
+    model = built("statnn", "relu", tensors)
+    assert isinstance(model, StatNN)
+    found = model.prepare(tensors)
+    for i, name in enumerate(space.parameters):
+        x = tensors[name].flatten(1)
+        mean, variance, *quartiles = found[:, 7 * i : 7 * i + 7].T
+        torch.testing.assert_close(mean, x.mean(1))
+        torch.testing.assert_close(variance, x.var(1, correction=0))
+        expected = torch.quantile(x, torch.tensor([0, 0.25, 0.5, 0.75, 1], dtype=x.dtype), dim=1)
+        torch.testing.assert_close(torch.stack(quartiles), expected)
+
+
+@pytest.mark.parametrize("name", ["mlp", "np"])
+def test_inputs_are_standardised_by_the_training_set_and_kept_in_the_checkpoint(name: str) -> None:
+    space = small_space("relu")
+    tensors = random_tensors(space)
+    tensors = {n: 3 + 7 * t for n, t in tensors.items()} | {"bias.0": torch.full_like(tensors["bias.0"], 2.0)}
+    model = built(name, "relu", tensors)
+    assert isinstance(model, (NP, FlatMLP))
+    fresh = build_model(name, small_info("relu"), seed=5).double()
+    fresh.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        answer = model(model.prepare(tensors))
+        torch.testing.assert_close(fresh(fresh.prepare(tensors)), answer)
+    assert torch.isfinite(answer).all(), "entries that never vary are not divided by 0"
+    if isinstance(model, FlatMLP):
+        z = model.inputs(model.prepare(tensors))
+        varying = z.std(0, correction=0) > 0
+        torch.testing.assert_close(z.mean(0), torch.zeros_like(z[0]))
+        torch.testing.assert_close(z.std(0, correction=0)[varying], torch.ones(int(varying.sum()), dtype=z.dtype))
+    else:
+        z = model.inputs[0](tensors["weight.0"])
+        assert z.mean((0, 1, 2, 3)).abs().max() < 1e-12
+        torch.testing.assert_close(z.std((0, 1, 2, 3), correction=0), torch.ones(3, 3, dtype=z.dtype))
+
+
+def test_registering() -> None:
+    with pytest.raises(ValueError, match="unknown model 'nfn': choose from statnn, mlp, np, hnp, nft, monomial"):
+        model_class("nfn")
+    with pytest.raises(ValueError, match="registered as 'hnp' already"):
+        register("hnp")(StatNN)
+
+
+def test_networks_that_nfn_cannot_read() -> None:
+    without_bias = WeightSpace.cnn([1, 4, 4], 3, "relu", head=[2], bias=False)
+    with pytest.raises(ValueError, match="a bias each"):
+        network_spec(without_bias)
+    with pytest.raises(ValueError, match="2-d convolution"):
+        network_spec(WeightSpace.cnn([1, 4, 4], 3, "relu", head=[2], ndim=1))
+    assert build_model("monomial", NetworkInfo(without_bias, "relu"), seed=0) is not None

@@ -1,0 +1,479 @@
+"""Results folders as one page: complete, self-contained, the same every time, and nothing in a file becomes markup."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import struct
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+from nfn_monomial.benchmarks.cli import application as cli
+from nfn_monomial.benchmarks.report.page import UNSHOWABLE, Page, find_results, png_size, render_page, write_page
+from nfn_monomial.benchmarks.report.page_markdown import is_numeric
+from nfn_monomial.benchmarks.settings import record
+from nfn_monomial.benchmarks.studies.predict import PredictConfig
+from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.train.runs import Run, RunSettings, TestResult
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+VOID = ("meta", "img", "br", "hr")
+EVIL = "<script>alert('x')</script><img src=x onerror=alert(1)>&amp;"
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def png(width: int = 3, height: int = 2, shade: int = 0) -> bytes:
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress((b"\0" + bytes([shade]) * width) * height))
+    return b"\x89PNG\r\n\x1a\n" + header + pixels + chunk(b"IEND", b"")
+
+
+class Reader(HTMLParser):
+    """What a browser would find; fails on tags that are not closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[str] = []
+        self.inside: list[tuple[str, str]] = []  # (innermost element, text)
+        self.feed(html)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {k: v or "" for k, v in attrs}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+        self.inside.append((self.open[-1] if self.open else "", data))
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def all(self, tag: str) -> list[dict[str, str]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+    def within(self, tag: str) -> list[str]:
+        return [text for element, text in self.inside if element == tag]
+
+
+def check(page: Page) -> Reader:
+    """A page that holds together: tags closed, ids unique, links that lead somewhere, nothing loaded or run."""
+    assert page.html.startswith("<!DOCTYPE html>\n")
+    reader = Reader(page.html)
+    ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert not [name for name in ids if not name or re.search(r"\s", name)]
+    for tag, attrs in reader.tags:
+        assert tag not in ("script", "link", "iframe", "object", "base", "form")
+        assert not [name for name in attrs if name.startswith("on")]
+        if tag == "a":
+            assert attrs["href"].startswith(("#", "http://", "https://", "mailto:"))
+            assert not attrs["href"].startswith("#") or attrs["href"][1:] in ids
+        assert attrs.get("src", "data:image/png;base64,").startswith("data:image/png;base64,")
+        assert tag != "img" or attrs["alt"]
+    assert "url(" not in page.html.split("<style>")[1].split("</style>")[0]
+    return reader
+
+
+def folder_of(path: Path, files: dict[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        file = path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def finished_run(model: str = "np", seed: int = 0, tests: tuple[str, ...] = ("original",)) -> Run:
+    s = RunSettings("predict", "relu", model, "original", seed, {}, "bce", TrainConfig(3), "f00", "0")
+    return Run(
+        s,
+        label=model.upper(),
+        invariant_under="group",
+        sees="weights",
+        parameters=12_345,
+        networks={"train": 2},
+        tests=tuple(TestResult(name, None, {"tau": 0.5 + seed / 8}, 0) for name in tests),
+        val={"tau": 0.1},
+        best_epoch=2,
+        seconds_per_epoch=1.0,
+        step_share=0.9,
+        peak_bytes=1,
+        diverged=False,
+        has_artifacts=False,
+        history=tuple({"number": n} for n in (1, 2, 3)),
+        environment={},
+    )
+
+
+def test_committed_results() -> None:
+    page = render_page(RESULTS)
+    reader = check(page)
+    assert not page.problems
+    files = [*RESULTS.rglob("*.md"), *RESULTS.rglob("*.png"), *RESULTS.rglob("*.json")]
+    assert len(reader.all("img")) == page.figures == sum(f.suffix == ".png" for f in files)
+    assert page.figures >= 7
+    assert page.folders >= 7
+    rules = sum(len(re.findall(r"^\s*\|[\s:|-]+\|\s*$", f.read_text(), re.M)) for f in files if f.suffix == ".md")
+    assert page.tables == rules >= 13
+    cells = {text.strip() for text in reader.within("td")}
+    assert {"Monomial-NFN", "0.579 ±0.017", "cpu"} <= cells
+    images = {base64.b64decode(attrs["src"].partition(",")[2]) for attrs in reader.all("img")}
+    assert images == {f.read_bytes() for f in files if f.suffix == ".png"}
+
+
+def test_prose_tables_figures_and_links(tmp_path: Path) -> None:
+    readme = """# One & all
+
+Text with `code <b>`, [the table](table.md), [elsewhere](sub/), [the web](https://example.org/a?b=1&c=2),
+[gone](gone.md), [above](../../etc/passwd), [below](#a-part-of-it), [nowhere](#nowhere), [settings](config.json).
+
+![the curve](curve.png) and again ![the curve](curve.png) and ![not here](https://example.org/x.png)
+
+## A part of it
+
+- a **bold** point
+"""
+    files = {
+        "README.md": readme,
+        "table.md": "**Bold & big**\n\n| model | tau | what | mixed |\n|---|---:|---|---|\n"
+        "| **NP** | 0.5 | 1,000 | x |\n| HNP | - | 2.5 ±0.1 | 2 |\n\nA note.\n",
+        "config.json": json.dumps({"command": "x"}),
+        "curve.png": png(30, 20),
+        "other.png": png(4, 4),
+        "sub/table.md": "| a |\n|---|\n| 1 |\n",
+    }
+    page = render_page(folder_of(tmp_path / "my", files))
+    reader = check(page)
+    assert (page.folders, page.tables, page.figures) == (2, 2, 2)
+    assert reader.within("h2") == ["One & all", "sub"]
+    assert reader.within("h1") == ["Results: my"]
+    assert "A part of it" in reader.within("h3")
+    assert "code <b>" in reader.within("code")
+    linked = {text: href["href"] for text, href in zip(reader.within("a"), reader.all("a"), strict=True)}
+    assert linked["the web"] == "https://example.org/a?b=1&c=2"
+    assert linked["the table"] == "#table.md"
+    assert linked["elsewhere"] == "#sub"
+    assert linked["settings"] == "#config.json"
+    assert linked["below"] == "#README.md-a-part-of-it"
+    assert linked["the curve"] == "#curve.png"  # shown once, linked to the second time
+    assert linked["not here"] == "https://example.org/x.png"
+    assert not {"gone", "above", "nowhere"} & set(linked)
+    assert all(word in reader.text for word in ("gone", "above", "nowhere"))
+    assert [(i["alt"], i["width"], i["height"]) for i in reader.all("img")] == [
+        ("the curve (curve.png)", "30", "20"),
+        ("One & all: other.png", "4", "4"),
+    ]
+    classes = [attrs.get("class") for attrs in reader.all("th")[:4]]
+    assert classes == [None, "n", "n", None]  # as stated, and where there is nothing but numbers
+    assert [attrs.get("class") for attrs in reader.all("td")[:8]] == classes * 2
+    assert {"NP", "bold"} <= set(reader.within("strong"))
+    assert [attrs["aria-label"] for attrs in reader.all("div") if "aria-label" in attrs] == ["Bold & big", "Table"]
+
+
+def test_figures_of_folders_below_are_shown_once(tmp_path: Path) -> None:
+    files = {
+        "README.md": "![x](sub/a.png)\n",
+        "sub/a.png": png(),
+        "sub/README.md": "![up](../b.png)\n",
+        "b.png": png(5),
+    }
+    page = render_page(folder_of(tmp_path, files))
+    reader = check(page)
+    assert page.figures == 2
+    assert {"a.png", "up"} <= set(reader.within("a"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"# {EVIL}\n\n{EVIL}\n",
+        f"**{EVIL}**\n\n| {EVIL} |\n|---|\n| {EVIL} |\n",
+        "[x](javascript:alert(1)) [x]( JaVaScRiPt:alert(1)) [x](vbscript:x) [x](data:text/html;base64,eA==)\n",
+        "<javascript:alert(1)>\n\n[x][y]\n\n[y]: javascript:alert(1)\n",
+        "[x](file:///etc/passwd) [x](//example.org) [x](http://[) ![x](javascript:x) ![](data:image/svg+xml,x)\n",
+        '[x](https://a.b/" onclick="alert(1)) ![" onerror="alert(1)](a.png)\n',
+        "<!-- a comment -->\n<style>*{}</style>\n<details open>\n",
+        "```html\n<script>\n```\n\n    <script>\n",
+    ],
+)
+def test_markup_in_markdown_is_text(tmp_path: Path, text: str) -> None:
+    page = render_page(folder_of(tmp_path, {"README.md": text, "a.png": png()}))
+    reader = check(page)
+    assert not page.problems
+    assert page.html.count("<style") == 1
+    for part in ("<script>alert('x')</script>", "<!-- a comment -->", "<details open>"):
+        assert (part in reader.text) == (part in text)
+
+
+def test_markup_in_other_places_is_text(tmp_path: Path) -> None:
+    name = "<b>&amp;"  # as far as file names may go
+    run = replace(finished_run(tests=(EVIL,)), label=EVIL)
+    record = {"command": EVIL, EVIL: 1, "config": {EVIL: [EVIL]}, "rows" + EVIL: [1], "settings": [{EVIL: EVIL}]}
+    files = {
+        f"{name}/README.md": "[x](ftp:table.md) [y](file:table.md)\n\n![" + EVIL + "](%3Cb%3E%26amp;.png)\n",
+        f"{name}/table.md": "",
+        f"{name}/{name}.md": "",
+        f"{name}/{name}.png": png(),
+        f"{name}/c{name}.png": png(),
+        f"{name}/config.json": json.dumps(record),
+        f"{name}/{name}.json": "{",
+        f"{name}/d{name}.json": "{}",
+        f"{name}/runs/a.json": run.to_json(),
+    }
+    page = render_page(folder_of(tmp_path / name, files))
+    reader = check(page)
+    assert not {"b"} & {tag for tag, _ in reader.tags}
+    assert reader.all("img")[0]["alt"].startswith("<script>alert('x')</script>")
+    assert len(reader.all("img")) == page.figures == 2
+    assert reader.within("h1") == [f"Results: {name}"]
+    assert {name, EVIL} <= {*reader.within("h2"), *reader.within("h3"), *reader.within("td")}
+    assert f"tau {EVIL}" in reader.within("th")
+    assert len(reader.all("a")) == 1  # the table of contents
+    assert reader.text.count(EVIL) >= 9
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+)
+
+
+@given(title=st.text(), cell=st.text(), value=st.text(), config=VALUES)
+@settings(max_examples=30)
+def test_any_text_comes_out_as_text(
+    tmp_path_factory: pytest.TempPathFactory, title: str, cell: str, value: str, config: object
+) -> None:
+    table = f"**{title}**\n\n| {cell} |\n|---|\n| {cell} |\n"
+    record = json.dumps({"command": value, "config": config})
+    folder = folder_of(
+        tmp_path_factory.mktemp("any"),
+        {"README.md": f"# {title}\n\n{cell}", "table.md": table.encode("utf-8", "replace"), "config.json": record},
+    )
+    page = render_page(folder)
+    shown = UNSHOWABLE.sub("\ufffd", value).replace("\r\n", "\n").replace("\r", "\n")
+    read = check(page).text.replace("\r\n", "\n").replace("\r", "\n")
+    assert shown in read
+    assert not page.problems
+    assert page == render_page(folder)
+
+
+def test_settings_read_like_assignments(tmp_path: Path) -> None:
+    config = PredictConfig(models=("np", "hnp"), training=TrainConfig(7, patience=None), loss="mse")
+    record(tmp_path, "nfn-monomial x --seeds 2", config, {"networks": {"train": 5}}, "cpu")
+    files = {
+        "results.json": json.dumps(
+            {
+                "rows": [{}, {}],
+                "seed": 4,
+                "settings": [{"model": "np", "epochs": 3}, {"model": "hnp", "epochs": 3}],
+                "environments": [{"cores": 2, "commit": "abc+"}],
+            }
+        ),
+        "data.json": '{"zeros": {}}',
+    }
+    reader = check(render_page(folder_of(tmp_path, files)))
+    rows = re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', render_page(tmp_path).html)
+    values = dict(rows)
+    assert values["command"] == "nfn-monomial x --seeds 2"
+    assert values["training.epochs"] == "7"
+    assert values["training.patience"] == "none"
+    assert values["models"] == "np, hnp"
+    assert values["networks.train"] == "5"
+    assert values["versions.torch"]
+    assert values["model"] == "np; hnp"  # what differs between the objects of a list
+    assert values["epochs"] == "3"
+    assert (values["cores"], values["commit"], values["seed"]) == ("2", "abc+", "4")
+    assert "Also in the file: rows (2)" in reader.text
+    assert "Also in the file: zeros (0)" in reader.text
+
+
+def test_runs(tmp_path: Path) -> None:
+    runs = [finished_run(seed=s) for s in (0, 10, 2)] + [finished_run("mlp", tests=("original", "widened"))]
+    (tmp_path / "runs").mkdir()
+    for run in runs:
+        (tmp_path / "runs" / f"{run.settings.model}-seed{run.settings.seed}.json").write_text(run.to_json())
+    (tmp_path / "runs" / ".x.json").write_text("half")
+    page = render_page(tmp_path)
+    reader = check(page)
+    assert not page.problems
+    assert "4 finished runs" in reader.within("summary")
+    header = reader.within("th")
+    assert header == [
+        *("networks", "model", "trained on", "seed", "tau original", "tau widened", "best epoch", "parameters")
+    ]
+    rows = [reader.within("td")[i : i + 8] for i in range(0, 32, 8)]
+    assert rows[0] == ["relu", "MLP", "original", "0", "0.5", "0.5", "2 of 3", "12,345"]
+    assert [row[3] for row in rows[1:]] == ["0", "2", "10"]
+    assert [row[5] for row in rows[1:]] == ["-"] * 3
+
+
+def test_damaged_files_are_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+    whole = png(40, 40, shade=7)
+    run = json.loads(finished_run().to_json())
+    files: dict[str, str | bytes] = {
+        "README.md": "# Title\n\n![early](cut.png)\n",
+        "table.md": b"| a |\n|---|\n| \xff |\n",
+        "good.md": "| a |\n|---|\n| 1 |\n",
+        "good.png": whole,
+        "cut.png": whole[:-20],
+        "flipped.png": whole[:45] + bytes([whole[45] ^ 1]) + whole[46:],
+        "text.png": "no image",
+        "config.json": '{"a": ',
+        "deep.json": "[" * 100_000,
+        "list.json": "[1]",
+        "results.json": '{"seed": 5}',
+        "runs/bad.json": "{}",
+        "runs/worse.json": json.dumps(run | {"tests": [{"name": "a", "scale": None, "metrics": 3, "non_finite": 0}]}),
+        "runs/good.json": json.dumps(run),
+    }
+    page = render_page(folder_of(tmp_path, files))
+    reader = check(page)
+    reasons = dict(problem.split(": ", 1) for problem in page.problems)
+    assert reasons == {
+        "cut.png": "damaged: it ends too early",
+        "flipped.png": "damaged: wrong checksum of its chunk b'IDAT'",
+        "text.png": "not a PNG",
+        "table.md": reasons["table.md"],
+        "config.json": "not JSON: Expecting value: line 1 column 7 (char 6)",
+        "deep.json": "nested too deeply",
+        "list.json": "expected a JSON object, found a list",
+        "runs/bad.json": "not the fields of a run",
+        "runs/worse.json": reasons["runs/worse.json"],
+    }
+    assert "utf-8" in reasons["table.md"]
+    for problem in page.problems:
+        name, reason = problem.split(": ", 1)
+        assert f"{name} is not shown: {reason}" in reader.within("strong")
+    assert (page.tables, page.figures) == (1, 1)
+    assert "1 finished run" in reader.within("summary")
+    assert "5" in reader.within("td")
+
+
+def test_png_size() -> None:
+    assert png_size(png(7, 9)) == (7, 9)
+    for file in RESULTS.rglob("*.png"):
+        assert min(png_size(file.read_bytes())) > 100
+    for cut in range(len(png())):
+        with pytest.raises(ValueError, match=r"not a PNG|ends too early"):
+            png_size(png()[:cut])
+
+
+def test_text_that_no_file_can_hold(tmp_path: Path) -> None:
+    path, page = write_page(folder_of(tmp_path, {"config.json": '{"command": "a\\ud800b\\u0000c"}'}))
+    assert "a\ufffdb\ufffdc" in check(page).text
+    assert path.read_text(encoding="utf-8") == page.html
+
+
+def test_is_numeric() -> None:
+    assert is_numeric(["0.736 ±0.002", "-", "1e6", "1.06M", "90,472", "1.00x, 2x", ".8 / .7", "**3**", "", "-2", "5%"])
+    assert not is_numeric(["-", ""])
+    assert not is_numeric([])
+    for text in ("NP", "3 layers", "x", "1 of 2", "e", "2-32-1 MLP"):
+        assert not is_numeric(["1", text])
+
+
+def test_folders(tmp_path: Path) -> None:
+    files = {
+        "run10/table.md": "",
+        "run9/figure.png": png(),
+        "zoo/zoo.json": "{}",  # data, not results
+        ".hidden/table.md": "",
+        "some/where/deep/config.json": "{}",
+        "some/.table.md": "",
+        "unfinished/runs/a.json": finished_run().to_json(),
+        "unfinished/checkpoints/a.safetensors": b"",
+    }
+    found = find_results(folder_of(tmp_path, files))
+    assert [f.path for f in found] == ["run9", "run10", "some/where/deep", "unfinished"]
+    assert found[-1].runs == ("unfinished/runs/a.json",)
+
+
+def test_bytes_depend_on_the_files_alone(tmp_path: Path) -> None:
+    files = {name: f"| {name} |\n|---|\n| 1 |\n" for name in ("b.md", "a.md", "README.md", "sub/c.md")}
+    one = folder_of(tmp_path / "x" / "same", files)
+    two = folder_of(tmp_path / "y" / "same", dict(reversed(files.items())))
+    path, page = write_page(one)
+    assert path == one / "report.html"
+    first = path.read_bytes()
+    assert write_page(one)[0].read_bytes() == first  # also with the page of before in the folder
+    assert write_page(two, tmp_path / "deep" / "out.html")[0].read_bytes() == first
+    assert str(tmp_path) not in page.html
+    assert not list(tmp_path.rglob("*.partial"))
+    (two / "a.md").write_text("other")
+    assert write_page(two)[0].read_bytes() != first
+
+
+def test_ids_stay_unique(tmp_path: Path) -> None:
+    files = {"a b/x.md": "# T\n\n## H\n\n## H\n\n## ???\n", "a-b/x.md": "## H\n\n[h](#h)\n", "\u00fc/x.md": ""}
+    page = render_page(folder_of(tmp_path, files))
+    assert page.folders == 3
+    check(page)
+
+
+def test_the_checks_find_what_is_wrong(tmp_path: Path) -> None:
+    page = render_page(folder_of(tmp_path, {"table.md": "text"}))
+    for old, new in (
+        ("text", "<p>"),
+        ("text", '<a href="#gone"></a>'),
+        ("text", '<i id="table.md"></i>'),
+        ("text", '<img src="x.png" alt="x">'),
+        ("text", "<script></script>"),
+    ):
+        assert old in page.html
+        with pytest.raises(AssertionError):
+            check(replace(page, html=page.html.replace(old, new)))
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["report", *map(str, arguments)])
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for console in (cli.console, cli.errors):
+        monkeypatch.setattr(console, "_width", 60)  # paths are not broken, however long
+    files = {"a/table.md": "| a |\n|---|\n| 1 |\n", "a/x.png": png(), "b/results.json": "{", "b/y[0].png": png()}
+    folder = folder_of(tmp_path / "results", files)
+    result = invoke(folder)
+    assert result.exit_code == 0, result.output
+    assert "2 folders, 1 table, 2 figures" in result.output
+    assert f"Page: {folder / 'report.html'}" in result.output
+    assert "warning: b/results.json: not JSON" in result.output
+    assert "b/results.json is not shown" in (folder / "report.html").read_text(encoding="utf-8")
+    out = tmp_path / "new" / "page.html"
+    assert invoke(folder, "--out", out).exit_code == 0
+    assert out.read_bytes() == (folder / "report.html").read_bytes()
+
+
+def test_command_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.errors, "_width", 400)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for arguments, message in (
+        ([tmp_path / "gone"], "gone is not there: give a folder of results"),
+        ([tmp_path / "file"], "file is a file: give a folder of results"),
+        ([tmp_path / "empty"], "looked for config.json, results.json, *.md, *.png and runs/*.json"),
+        ([RESULTS, "--out", tmp_path], "is a folder: give a file, as"),
+    ):
+        result = invoke(*arguments)
+        assert result.exit_code == 2
+        assert message in result.output
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file"]

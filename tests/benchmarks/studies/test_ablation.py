@@ -1,0 +1,130 @@
+"""The ablation: six stacks of one class, invariant all of them, and a table that keeps the paper's numbers apart."""
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small_zoo import small_zoo
+from typer.testing import CliRunner
+
+from nfn_monomial import GroupElement, MonomialNFN
+from nfn_monomial.benchmarks.cli import application as cli
+from nfn_monomial.benchmarks.data.networks import corpus_of
+from nfn_monomial.benchmarks.make.zoo import ZooConfig, make_zoo
+from nfn_monomial.benchmarks.models.base import build_model, model_names
+from nfn_monomial.benchmarks.models.baselines import CHANNELS
+from nfn_monomial.benchmarks.studies.ablation import PRESETS, PUBLISHED, STACKS, ablation_tables, stack_name
+from nfn_monomial.benchmarks.studies.figures import draw_ablation
+from nfn_monomial.benchmarks.studies.predict import PredictConfig, predict_generalization
+from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.train.runs import RunStore
+from nfn_monomial.testing import random_networks
+
+PNG = b"\x89PNG"
+
+
+def relative_change(name: str, activation: str, element: GroupElement) -> float:
+    """Largest change of a fresh model's answers, relative to their spread over networks."""
+    info = corpus_of(small_zoo(activation)).info
+    tensors = random_networks(element.space, 12, generator=torch.Generator().manual_seed(2))
+    model = build_model(name, info, seed=0).double().eval()
+    with torch.no_grad():
+        before, after = (model(model.prepare(t)) for t in (tensors, element.act(tensors)))
+    assert before.std() > 1e-4, "an answer that does not depend on the network would be invariant, too"
+    return float((after - before).abs().max() / before.std())
+
+
+def test_six_stacks_that_are_no_default_models() -> None:
+    assert tuple(STACKS) == ("mnf-1-hnp", "mnf-2-hnp", "mnf-3-hnp", "mnf-1", "mnf-2", "mnf-3") == tuple(PUBLISHED)
+    assert not set(STACKS) & {*model_names(), *model_names("inr")}
+    assert set(STACKS) <= set(model_names("ablation"))
+    for (depth, hnp), other in itertools.product(itertools.product((1, 2, 3), (True, False)), STACKS):
+        same = stack_name(depth, hnp) == other
+        assert ((STACKS[other].depth, STACKS[other].hnp) == (depth, hnp)) == same
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("name", STACKS)
+def test_stacks_are_invariant_as_hnp_is_not(name: str, activation: str) -> None:
+    space = corpus_of(small_zoo(activation)).info.space
+    element = space.sample(12, scale_range=(1, 1e3), generator=torch.Generator().manual_seed(1))
+    assert relative_change(name, activation, element) < 1e-10
+    assert relative_change("hnp", activation, element) > 1e-2
+
+
+def test_three_layers_are_the_models_of_the_main_experiment_and_of_the_library() -> None:
+    info = corpus_of(small_zoo("relu")).info
+    tensors = random_networks(info.space, 12, dtype=torch.float32)
+    for stack, name in (("mnf-3", "monomial"), ("mnf-3-hnp", "monomial-hnp")):
+        one, other = (build_model(n, info, seed=3) for n in (stack, name))
+        assert torch.equal(one(one.prepare(tensors)), other(other.prepare(tensors)))
+    one = build_model("mnf-3", info, seed=3)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        net = MonomialNFN(info.space, CHANNELS, hidden=200)
+    torch.testing.assert_close(net(tensors).squeeze(-1), one(one.prepare(tensors)), rtol=0, atol=0)
+    sizes = {name: sum(p.numel() for p in build_model(name, info, seed=0).parameters()) for name in STACKS}
+    assert sizes["mnf-1"] < sizes["mnf-2"] < sizes["mnf-3"]
+    assert all(sizes[f"mnf-{depth}"] < sizes[f"mnf-{depth}-hnp"] for depth in (1, 2, 3))
+
+
+def test_presets() -> None:
+    paper = PRESETS["paper"]
+    assert (paper.training.epochs, paper.training.batch_size, paper.training.learning_rate) == (50, 8, 1e-3)
+    assert len(paper.seeds) == 5
+    for preset in PRESETS.values():
+        assert preset.train_sets == ("original",)
+        assert preset.scales == (1e1, 1e2, 1e3, 1e4)
+        assert preset.models == tuple(STACKS)
+
+
+def test_tables(tmp_path: Path) -> None:
+    corpora = {name: corpus_of(small_zoo(name)) for name in ("relu", "tanh")}
+    config = PredictConfig(
+        ("mnf-1", "mnf-2-hnp", "statnn"), ("original",), seeds=(0, 1), scales=(1e1, 1e4), widen=0,
+        training=TrainConfig(epochs=1, batch_size=16),
+    )  # fmt: skip
+    runs = predict_generalization(corpora, config, RunStore(tmp_path))
+    relu, tanh = ablation_tables(runs)
+    assert relu.header[1:4] == ("tau original", "tau 1e1", "tau 1e4")
+    assert not any("paper" in name for name in tanh.header), "the paper has no ablation on tanh networks"
+    start = relu.header.index("paper: original")
+    assert all(name.startswith("paper: ") for name in relu.header[start:])
+    assert [line[start] for line in relu.cells] == ["0.915", "0.918", "-"]
+    assert "Other networks" in relu.notes[1]
+    taus = [
+        run.tests[2].metrics["tau"] for run in runs if (run.settings.subject, run.settings.model) == ("relu", "mnf-1")
+    ]
+    assert relu.cells[0][3].startswith(f"{sum(taus) / 2:.3f} ±")
+    assert relu.cells[0][1] == relu.cells[0][3], "invariant"
+    assert draw_ablation(runs).startswith(PNG)
+    assert ablation_tables([replace(run, label="other") for run in runs])[0].cells[0][0] == "other"
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.console, "_width", 80)
+    make_zoo(tmp_path / "zoo", ZooConfig(networks=80, epochs=(1, 2), train_fractions=(0.1,)))
+    arguments = ["ablation", "--data", str(tmp_path / "zoo"), "--out", str(tmp_path / "out"), "--seeds", "1"]
+    short = ["--set", "training.epochs=1", "--set", "models=mnf-1,mnf-1-hnp"]
+    result = CliRunner().invoke(cli.app, [*arguments, *short])
+    assert result.exit_code == 0, result.output
+    assert "relu: 16 training, 4 validation, 20 test networks" in result.output
+    assert "tanh:" not in result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    found = {path.name for path in (tmp_path / "out").iterdir() if path.is_file()}
+    assert found == {"table.md", "results.json", "ablation.png", "config.json"}
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert len(results["runs"]) == 2
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["config"]["training"]["epochs"] == 1
+    assert CliRunner().invoke(cli.app, [*arguments, *short]).output.count("(kept)") == 2
+    for wrong, message in (
+        (["--preset", "large"], "unknown preset 'large': choose from small, paper"),
+        (["--activations", "gelu"], "has networks with relu, tanh, none with gelu"),
+        (["--data", str(tmp_path / "nothing")], "nothing"),
+    ):
+        result = CliRunner().invoke(cli.app, [*arguments, *wrong])
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.split())

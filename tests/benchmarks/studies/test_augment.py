@@ -1,0 +1,184 @@
+"""Augmentation: moved train sets, one training for each range of scales, and training curves that do not move."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from small_zoo import small_zoo
+from typer.testing import CliRunner
+
+from nfn_monomial.benchmarks.cli import application as cli
+from nfn_monomial.benchmarks.cli import studies as cli_studies
+from nfn_monomial.benchmarks.data.networks import Corpus, corpus_of
+from nfn_monomial.benchmarks.models.base import model_class
+from nfn_monomial.benchmarks.studies.augment import (
+    PRESETS,
+    AugmentConfig,
+    Curves,
+    augment_study,
+    curves_table,
+    published_tables,
+    training_curves,
+)
+from nfn_monomial.benchmarks.studies.figures import draw_training_curves
+from nfn_monomial.benchmarks.studies.predict import PredictConfig
+from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.train.runs import RunStore
+
+TINY = AugmentConfig(
+    models=("statnn", "monomial"),
+    scales=(1e1, 1e4),
+    seeds=(0, 1),
+    training=TrainConfig(epochs=1, batch_size=16),
+    curve_models=("monomial", "message-passing", "statnn"),
+    curve_networks=24,
+    curve_epochs=3,
+)
+
+
+@pytest.fixture(scope="module")
+def corpora() -> dict[str, Corpus]:
+    return {name: corpus_of(small_zoo(name)) for name in ("relu", "tanh")}
+
+
+def test_the_moved_set_is_the_copies_of_the_augmented_one(corpora: dict[str, Corpus]) -> None:
+    config = PredictConfig(("statnn",), ("original", "augmented", "moved"), seeds=(0,), training=TINY.training)
+    trials = {job.settings.train_set: job.trial() for job in config.plan({"relu": corpora["relu"]})}
+    for part in ("train", "val"):
+        original, both, moved = (getattr(trials[name], part).inputs for name in ("original", "augmented", "moved"))
+        assert torch.equal(torch.cat([original, moved]), both)
+        assert not torch.allclose(original, moved, rtol=0.1)
+        assert torch.equal(getattr(trials["moved"], part).targets, getattr(trials["original"], part).targets)
+
+
+def test_one_training_for_each_range(corpora: dict[str, Corpus], tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    config = replace(TINY, per_scale=True)
+    runs, shown = augment_study(corpora, config, store)
+    # Two models and seeds: relu on the original set and for each of two ranges, tanh on the original and one other set.
+    assert len(runs) == 4 * (1 + 2) + 4 * (1 + 1)
+    assert len(shown) == 4 * (1 + 1) + 4 * (1 + 1)
+    found = {run.settings.name: run for run in runs}
+    assert len(found) == len(runs)
+    for run in shown:
+        s = run.settings
+        if s.train_set == "original":
+            assert found[s.name] is run
+            continue
+        own = [r for r in runs if (r.settings.subject, r.settings.model, r.settings.train_set, r.settings.seed)
+               == (s.subject, s.model, "augmented", s.seed)]  # fmt: skip
+        if s.subject == "tanh":
+            assert own == [run]
+            continue
+        assert [test.scale for test in run.tests] == [1e1, 1e4]
+        for test, one in zip(run.tests, own, strict=True):
+            assert one.settings.options["augment_scale"] == test.scale
+            assert [t.name for t in one.tests] == ["original", test.name]
+            assert one.tests[1] == test
+    again, _ = augment_study(corpora, config, store)
+    assert [run.to_json() for run in again] == [run.to_json() for run in runs], "kept"
+    one_set, same = augment_study(corpora, TINY, store)
+    assert same == one_set
+    assert len(one_set) == 16
+    scales = {r.settings.options["augment_scale"] for r in one_set if r.settings.train_set == "augmented"}
+    assert scales == {10.0, None}, "one range for relu, no scales for tanh"
+
+
+def test_training_curves(corpora: dict[str, Corpus], tmp_path: Path) -> None:
+    curves = training_curves(corpora, TINY, RunStore(tmp_path))
+    assert torch.get_default_dtype() == torch.float32
+    assert [(c.subject, c.model) for c in curves] == [(s, m) for s in ("relu", "tanh") for m in TINY.curve_models]
+    for c in curves:
+        assert len(c.original) == len(c.moved) == 3
+        assert len(set(c.original)) == 3, "it learns"
+        invariant = model_class(c.model).invariant_under == "group"
+        assert c.difference < 1e-10 if invariant else c.difference > 1e-3, c
+    table = curves_table(curves)
+    assert table.bold == {0, 1, 3, 4}
+    assert table.cells[2][2] == "perm. only"
+    assert draw_training_curves(curves).startswith(b"\x89PNG")
+
+
+def test_rounding_in_float32_is_larger(corpora: dict[str, Corpus], tmp_path: Path) -> None:
+    """What is measured is rounding: in single precision, the same curves are further apart."""
+    from nfn_monomial.benchmarks.studies.predict import predict_generalization
+
+    plan = replace(TINY.curve_plan(), models=("monomial",), scales=(1e2,))
+    plan = replace(plan, training=replace(plan.training, precision="32-true"))
+    runs = predict_generalization({"relu": corpora["relu"]}, plan, RunStore(tmp_path))
+    original, moved = ([epoch["train_loss"] for epoch in run.history] for run in runs)
+    difference = max(abs(a - b) / a for a, b in zip(original, moved, strict=True))
+    assert 1e-10 < difference < 1e-3
+
+
+def test_difference_of_curves() -> None:
+    curves = Curves("relu", "m", "M", "group", (2.0, 1.0), (2.0, 1.5))
+    assert curves.difference == 0.5
+    assert curves.record()["difference"] == 0.5
+    for moved in ((2.0,), (2.0, math.nan)):
+        broken = replace(curves, moved=moved)
+        assert broken.difference == math.inf
+        assert json.dumps(broken.record(), allow_nan=False)
+        assert broken.record()["difference"] is None
+
+
+def test_configurations() -> None:
+    paper = PRESETS["paper"]
+    assert paper.per_scale
+    assert paper.scales == (1e1, 1e2, 1e3, 1e4, 1e5, 1e6)
+    assert (paper.training.epochs, paper.training.batch_size, len(paper.seeds)) == (50, 8, 5)
+    assert [plan.augment_scale for plan in paper.plans()[1:]] == list(paper.scales)
+    assert not PRESETS["small"].per_scale
+    for wrong, message in (
+        ({"models": ("nothing",)}, "unknown model 'nothing'"),
+        ({"scales": (1.0,)}, "larger than 1"),
+        ({"curve_scale": 0.5}, "larger than 1"),
+        ({"curve_networks": 0}, "at least 1"),
+        ({"curve_models": ("statnn", "statnn")}, "none twice"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            AugmentConfig(**wrong)
+
+
+def test_too_few_networks_for_tau(corpora: dict[str, Corpus], tmp_path: Path) -> None:
+    part = corpora["relu"].test[0]
+    two = replace(part, networks=part.networks.subset(slice(2)))
+    with pytest.raises(ValueError, match="2 relu networks to validate or test on, which are too few: tau needs three"):
+        augment_study({"relu": replace(corpora["relu"], test=(two,))}, TINY, RunStore(tmp_path))
+
+
+def test_published_numbers() -> None:
+    relu, tanh = published_tables()
+    assert relu.cells[0] == ("original", "GNN", ".897", ".794", ".679", ".586", ".562")
+    assert ("augmented", "Monomial-NFN", "", ".943") in tanh.cells
+    assert all("another data set" in table.title for table in (relu, tanh))
+
+
+def test_command(corpora: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.console, "_width", 80)
+    monkeypatch.setattr(cli_studies, "load_generalization", lambda folder, assignments, on_progress: corpora)
+    arguments = ["augment", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--models", "statnn,monomial"]
+    arguments += ["--seeds", "1", "--set", "training.epochs=1", "--set", "scales=10,1e4", "--set", "curve_epochs=1"]
+    arguments += ["--set", "curve_models=monomial,statnn", "--set", "activations=relu"]
+    result = CliRunner().invoke(cli.app, [*arguments, "--per-scale"])
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    found = {path.name for path in (tmp_path / "out").iterdir() if path.is_file()}
+    assert found == {"table.md", "results.json", "figure1.png", "training_curves.png", "config.json"}
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert text.startswith("Augmented: under every range of scales")
+    assert "Training loss on moved copies" in text
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [c["model"] for c in results["curves"]] == ["monomial", "statnn"]
+    assert results["curves"][0]["difference"] < 1e-10
+    assert len(results["rows"]) == 4
+    assert len(results["runs"]) == 2 * (1 + 2)
+    result = CliRunner().invoke(cli.app, [*arguments, "--one-set", "--set", "curve_models="])
+    assert result.exit_code == 0, result.output
+    assert result.output.count("(kept)") == 2, "the original set; the augmented one has other test scales"
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert not text.startswith("Augmented:")
+    assert "Training loss on moved copies" not in text

@@ -1,0 +1,270 @@
+"""Editing INRs from end to end: ground truth, honest scores, learning, what runs keep, the report, the command."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from on_disk import OnDisk
+from PIL import Image, ImageEnhance
+from typer.testing import CliRunner, Result
+
+from nfn_monomial.benchmarks.cli import application as cli
+from nfn_monomial.benchmarks.cli import edit as cli_edit
+from nfn_monomial.benchmarks.data.rows import TensorRows
+from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
+from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
+from nfn_monomial.benchmarks.make.zoo import ZooConfig, make_zoo
+from nfn_monomial.benchmarks.models.editors import EditorConfig
+from nfn_monomial.benchmarks.settings import override
+from nfn_monomial.benchmarks.studies.edit import PRESETS, EditConfig, contrast, dilate, edit_inrs, scores
+from nfn_monomial.benchmarks.studies.edit_report import edit_table, write_report
+from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.train.runs import RunStore
+from nfn_monomial.benchmarks.train.sweep import Progress
+
+SIREN = Siren((2, 8, 8, 1), 5.0, (1, 6, 7))
+TINY = EditorConfig(inputs="canonical", fourier=8, fourier_scale=0.3, width=8, monomial=4, mlp=16, messages=8, blocks=2)
+CONFIG = EditConfig(
+    models=("np", "message-passing"), shown=2, editor=TINY, training=TrainConfig(epochs=2, batch_size=16)
+)
+
+
+def corpus(siren: Siren = SIREN, train: int = 48, others: int = 16) -> InrCorpus:
+    """Networks near to one another, as those of digits are, which show what they show: no other images."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = siren.space.shapes()
+    base = {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in shapes.items()}
+    parts = []
+    for count in (train, others, others):
+        tensors = {name: t + 0.05 * torch.randn(count, *t.shape, generator=generator) for name, t in base.items()}
+        parts.append(InrPart(TensorRows(tensors), torch.zeros(count, dtype=torch.int64), torch.arange(count)))
+    return InrCorpus("tiny", siren, 1, *parts)
+
+
+def test_dilation_by_hand() -> None:
+    image = torch.tensor([[0.9, 0, 0, 0], [0, 0, 0, 0.2], [0, 0, 0, 0], [0, 0, 0, 0.4]])
+    expected = torch.tensor([[0.9, 0.9, 0.2, 0.2], [0.9, 0.9, 0.2, 0.2], [0, 0, 0.4, 0.4], [0, 0, 0.4, 0.4]])
+    images = torch.stack([image, 1 - image])[:, None].repeat(1, 3, 1, 1)
+    assert torch.equal(dilate(images)[0], expected.expand(3, 4, 4))
+    assert torch.equal(dilate(images)[1], torch.ones(3, 4, 4))
+    # Neither channels nor images run into one another.
+    images[1:], images[0, 1:] = 0, 0
+    assert dilate(images)[1:].sum() == dilate(images)[0, 1:].sum() == 0
+
+
+def test_contrast_by_hand() -> None:
+    image = torch.tensor([[0.4, 0.6], [0.0, 0.6]])[None, None]  # mean 0.4
+    torch.testing.assert_close(contrast(image), torch.tensor([[[[0.4, 0.8], [0.0, 0.8]]]]))
+    red = torch.zeros(1, 3, 1, 2)
+    red[0, 0] = torch.tensor([0.2, 0.6])  # grey 0.299 times as much
+    expected = (2 * red - 0.299 * 0.4).clamp(0, 1)
+    torch.testing.assert_close(contrast(red), expected)
+
+
+def test_contrast_is_pillows() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 3), dtype=np.uint8)
+    enhanced = np.asarray(ImageEnhance.Contrast(Image.fromarray(pixels)).enhance(2.0))
+    ours = contrast(torch.from_numpy(pixels).movedim(-1, 0)[None] / 255.0)[0].movedim(0, -1) * 255
+    assert (ours - torch.from_numpy(enhanced.astype(np.float32))).abs().max() < 2  # Pillow rounds the mean
+
+
+def test_scores() -> None:
+    images, targets = torch.zeros(2, 1, 2, 2), torch.full((2, 1, 2, 2), 0.1)
+    found = scores(images, targets)
+    assert found["mse"] == pytest.approx(0.01)
+    assert found["psnr"] == pytest.approx(20)
+    images[0, 0, 0, 0] = torch.nan
+    assert scores(images, targets)["mse"] == pytest.approx(1e12 / 8)
+    images[0, 0, 0, 0] = torch.inf
+    assert scores(images, targets)["psnr"] < -100
+    assert scores(targets, targets)["psnr"] == 300
+
+
+def test_editors_learn_and_runs_keep_what_the_figure_needs(tmp_path: Path) -> None:
+    data, store = corpus(), RunStore(tmp_path)
+    config = replace(CONFIG, training=TrainConfig(epochs=8, batch_size=8, learning_rate=5e-3))
+    runs = edit_inrs(data, config, store)
+    images = data.siren.render(data.test.rows.read_all())
+    target = dilate(images.clamp(0, 1))
+    unedited = float((images - target).square().mean())
+    for run in runs:
+        original, moved = run.tests
+        assert (original.name, moved.name) == ("original", "moved")
+        assert run.extra["unedited"]["mse"] == pytest.approx(unedited, rel=1e-5)
+        assert original.metrics["mse"] < 0.7 * unedited, run.label
+        best = min(epoch["metrics"]["mse"] for epoch in run.history)
+        assert run.val["mse"] == best
+        kept = store.artifacts(run.settings)
+        assert set(kept) == {"unedited", "target", "edited", "moved"}
+        assert all(t.shape == (2, 1, 6, 7) for t in kept.values())
+        assert run.extra["shown"] == [0, 15]
+        torch.testing.assert_close(kept["target"], target[[0, 15]], atol=1e-6, rtol=0)
+        torch.testing.assert_close(kept["unedited"], images[[0, 15]], atol=1e-6, rtol=0)
+    np_run, message = runs
+    assert message.tests[1].metrics["mse"] == pytest.approx(message.tests[0].metrics["mse"], rel=1e-3)
+    assert np_run.tests[1].metrics["mse"] > 1.01 * np_run.tests[0].metrics["mse"]
+    edited, moved = (store.artifacts(message.settings)[name] for name in ("edited", "moved"))
+    torch.testing.assert_close(edited, moved, atol=1e-4, rtol=0)
+
+
+def test_pixels_are_the_ground_truth_where_they_are_known(tmp_path: Path) -> None:
+    data = corpus()
+    pixels = torch.rand(48, 1, 6, 7, generator=torch.Generator().manual_seed(0))
+    order = torch.arange(16).flip(0)
+    data = replace(data, pixels=pixels, test=replace(data.test, image=order))
+    store = RunStore(tmp_path)
+    (run,) = edit_inrs(data, replace(CONFIG, models=("monomial",)), store)
+    torch.testing.assert_close(store.artifacts(run.settings)["target"], dilate(pixels[order[[0, 15]]]))
+
+
+def test_runs_are_kept_and_told_apart_by_task_sizes_and_data(tmp_path: Path) -> None:
+    data, store, done = corpus(), RunStore(tmp_path), []
+
+    def count(progress: Progress) -> None:
+        if progress.run is not None:
+            done.append(progress.kept)
+
+    config = replace(CONFIG, models=("monomial",), seeds=(0, 1))
+    edit_inrs(data, config, store, count)
+    edit_inrs(data, config, store, count)
+    assert done == [False, False, True, True]
+    config = replace(config, seeds=(0,))
+    others = (replace(config, task="contrast"), override(config, ["editor.monomial=5"]), replace(config, limit=30))
+    names = {job.settings.name for other in (config, *others) for job in other.plan(data)}
+    names |= {job.settings.name for job in config.plan(corpus(train=40))}
+    assert len(names) == 5
+
+
+def test_steps_are_rounded_up_to_epochs_and_paper_trains_50000() -> None:
+    (job,) = replace(CONFIG, models=("np",), steps=10).plan(corpus(train=65, others=2))
+    assert job.settings.training.epochs == 2  # of 5 batches
+    assert job.networks == {"train": 65, "val": 2, "test": 2}
+    paper = PRESETS["paper"]
+    assert paper.steps == 50_000
+    assert (paper.training.batch_size, paper.training.learning_rate) == (32, 1e-3)
+    assert (paper.editor.width, paper.editor.monomial, paper.editor.fourier) == (128, 16, 256)
+    assert set(paper.models) >= {"mlp", "np", "hnp", "monomial-np", "message-passing"}
+
+
+def test_rows_outside_of_memory_give_the_same_run(tmp_path: Path) -> None:
+    data = corpus()
+    config = replace(CONFIG, models=("monomial",))
+    rows = OnDisk(data.train.rows)
+    streamed = replace(data, train=replace(data.train, rows=rows))
+    found = [edit_inrs(d, config, RunStore(tmp_path / str(i)))[0] for i, d in enumerate((data, streamed))]
+    assert found[0].settings == found[1].settings
+    assert found[0].tests == found[1].tests
+
+
+def test_report(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    runs = edit_inrs(corpus(), replace(CONFIG, seeds=(0, 1)), store)
+    paths = write_report(runs, store)
+    assert {p.name for p in paths.values()} == {"table.md", "results.json", "edits.png", "learning.png"}
+    rows, wide = 2 + 1, 2 + 2
+    with Image.open(paths["edits"]) as image:
+        width, height = image.size
+    assert width / wide == pytest.approx(height / rows, rel=0.3)
+    table = edit_table(runs)
+    assert [line[0] for line in table.cells] == ["no edit", "NP", "Message passing"]
+    assert table.bold == {2}
+    assert f"{runs[0].extra['unedited']['mse']:.4f}" == table.cells[0][3]
+    results = json.loads(paths["results"].read_text())
+    errors = [run.tests[0].metrics["mse"] for run in runs if run.settings.model == "np"]
+    assert results["rows"][0]["mse"]["original"]["mean"] == pytest.approx(sum(errors) / 2)
+    assert results["rows"][0]["mse"]["original"]["error"] == pytest.approx(abs(errors[0] - errors[1]) / 2)
+    assert "±" in paths["table"].read_text()
+    with pytest.raises(ValueError, match="no finished runs"):
+        write_report([], store)
+
+
+def test_colours(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    data = corpus(Siren((2, 6, 6, 3), 5.0, (3, 4, 5)))
+    runs = edit_inrs(data, replace(CONFIG, task="contrast", models=("hnp", "monomial-np")), store)
+    assert store.artifacts(runs[0].settings)["edited"].shape == (2, 3, 4, 5)
+    assert write_report(runs, store)["edits"].exists()
+
+
+def test_a_task_that_changes_nothing_is_refused(tmp_path: Path) -> None:
+    black = replace(corpus(), pixels=torch.zeros(48, 1, 6, 7))
+    with pytest.raises(ValueError, match="dilate leaves the images of tiny as they are"):
+        edit_inrs(black, CONFIG, RunStore(tmp_path))
+    checkers = torch.zeros(48, 1, 6, 7)
+    checkers[:, :, ::2] = 1
+    with pytest.raises(ValueError, match="contrast leaves the images of tiny as they are"):
+        edit_inrs(replace(corpus(), pixels=checkers), replace(CONFIG, task="contrast"), RunStore(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"models": ("npx",)}, "unknown editor 'npx'"),
+        ({"models": ()}, "models is ()"),
+        ({"seeds": (1, 1)}, "none twice"),
+        ({"task": "erode"}, "unknown task 'erode': choose from dilate, contrast"),
+        ({"limit": 0}, "limit is 0"),
+        ({"shown": 0}, "shown is 0"),
+    ],
+)
+def test_configuration_errors(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        replace(CONFIG, **change)
+
+
+@pytest.fixture
+def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.console, "_width", 200)
+    monkeypatch.setattr(cli.errors, "_width", 200)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["edit-inr", *map(str, arguments)])
+
+
+def plain(result: Result) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m", "", result.output))
+
+
+SHORT = ["training.epochs=1", "editor.fourier=8", "editor.width=8", "shown=2"]
+
+
+@pytest.mark.usefixtures("_plain_terminal")
+def test_command(tmp_path: Path) -> None:
+    make_inrs(tmp_path / "inrs", InrConfig("digits", limit=40, steps=5))
+    arguments = ["--data", tmp_path / "inrs", "--out", tmp_path / "out", "--models", "np,monomial", "--seed", 3]
+    arguments += [part for text in SHORT for part in ("--set", text)]
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    text = plain(result)
+    assert "32 training, 4 validation, 4 test networks" in text
+    assert "2/2 digits monomial, original, seed 3" in text
+    assert "no edit" in text
+    for name in ("table.md", "results.json", "edits.png", "learning.png", "config.json"):
+        assert (tmp_path / "out" / name).exists(), name
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["config"]["editor"]["width"] == 8
+    assert config["config"]["seeds"] == [3]
+    assert plain(invoke(*arguments)).count("(kept)") == 2
+
+
+@pytest.mark.usefixtures("_plain_terminal")
+def test_command_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for task, images in cli_edit.DEFAULT_IMAGES.items():
+        result = invoke("--task", task)
+        assert result.exit_code == 2
+        assert f"inrs/{images} is not there: make it with `nfn-monomial inr make --images {images}`" in plain(result)
+    assert "unknown task 'erode'" in plain(invoke("--task", "erode"))
+    assert "unknown preset 'large': choose from small, paper" in plain(invoke("--preset", "large"))
+    assert "unknown key 'editor.depth'" in plain(invoke("--set", "editor.depth=1"))
+    make_zoo(tmp_path / "zoo", ZooConfig(networks=4, epochs=(1, 1), train_fractions=(0.1,), activations=("relu",)))
+    result = invoke("--data", "zoo")
+    assert result.exit_code == 2
+    assert "it is data for nfn-monomial predict-generalization" in plain(result)

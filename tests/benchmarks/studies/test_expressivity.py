@@ -1,0 +1,169 @@
+"""The expressivity benchmark in small: its data, its models' symmetries and sizes, its outputs."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from nfn_monomial import WeightSpace, balance
+from nfn_monomial.benchmarks.cli import application as cli
+from nfn_monomial.benchmarks.studies import expressivity
+from nfn_monomial.benchmarks.studies.expressivity import (
+    MODELS,
+    ExpressivityConfig,
+    Outcome,
+    _prepare,
+    as_markdown,
+    bench_expressivity,
+    build,
+    probe_points,
+    r2_score,
+    random_mlps,
+    run_mlps,
+)
+
+TINY = ExpressivityConfig(
+    activations=("relu",), sizes=(2, 3, 1), points=2, networks=16, test_networks=8, channels=2, epochs=3
+)
+
+
+@pytest.fixture(autouse=True)
+def _quiet_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETO_LOG_LEVEL", "6")
+    monkeypatch.setattr(expressivity, "VALIDATION", 8)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_targets_are_what_the_networks_compute(activation: str) -> None:
+    sizes, x = (2, 5, 4, 3), probe_points(6, 2)
+    assert x.shape == (6, 2)
+    assert bool((x.abs() <= 1).all())
+    networks = random_mlps(sizes, activation, 4, seed=3)
+    found = run_mlps(networks, activation, x)
+    function = nn.ReLU() if activation == "relu" else nn.Tanh()
+    net = nn.Sequential(nn.Linear(2, 5), function, nn.Linear(5, 4), function, nn.Linear(4, 3))
+    for i in range(4):
+        net.load_state_dict(
+            {
+                f"{2 * layer}.{kind}": networks[f"{kind}.{layer}"][i, 0]
+                for layer in range(3)
+                for kind in ("weight", "bias")
+            }
+        )
+        torch.testing.assert_close(found[i], net(x).flatten())
+    other = random_mlps(sizes, activation, 4, seed=4)
+    assert not torch.equal(other["weight.0"], networks["weight.0"])
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_see_networks_up_to_the_whole_group(name: str, activation: str) -> None:
+    torch.manual_seed(0)
+    space = WeightSpace.mlp([2, 5, 4, 1], activation)
+    networks = {k: t.double() for k, t in random_mlps([2, 5, 4, 1], activation, 3, seed=0).items()}
+    element = space.sample(3, generator=torch.Generator().manual_seed(1))
+    model = build(name, space, 3, 2).double()
+    expected = model(_prepare(name, space, networks))
+    found = model(_prepare(name, space, element.act(networks)))
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+    # Another network; but the linear model sees every hidden weight by itself, so not in which column it is.
+    changed = model(_prepare(name, space, networks | {"weight.1": networks["weight.1"].flip(-1)}))
+    assert torch.allclose(changed, expected, rtol=1e-8, atol=1e-8) == (name == "linear")
+    changed = model(_prepare(name, space, networks | {"weight.0": networks["weight.0"].flip(-1)}))
+    assert not torch.allclose(changed, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_without_balancing_scales_would_show() -> None:
+    torch.manual_seed(0)
+    space = WeightSpace.mlp([2, 4, 1], "relu")
+    networks = random_mlps([2, 4, 1], "relu", 3, seed=0)
+    model = build("message passing", space, 3, 2)
+    moved = space.sample(3, scale_range=(2, 8), generator=torch.Generator().manual_seed(1)).act(networks)
+    assert not torch.allclose(model(moved), model(networks), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(
+        model(balance(moved, space)[0]), model(balance(networks, space)[0]), rtol=1e-3, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_models_are_of_equal_size(activation: str) -> None:
+    space = WeightSpace.mlp(ExpressivityConfig().sizes, activation)
+    messages, linear = (
+        sum(p.numel() for p in build(name, space, ExpressivityConfig().channels, 8).parameters()) for name in MODELS
+    )
+    assert abs(linear - messages) < 0.05 * messages
+
+
+def test_r2() -> None:
+    true = torch.tensor([[0.0, 5.0], [2.0, 7.0]])
+    assert r2_score(true, true) == 1
+    assert r2_score(true.mean(0).expand(2, 2), true) == 0
+    assert r2_score(true + torch.tensor([0.0, 1.0]), true) == 0.5
+
+
+def test_training_and_results(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    outcomes = bench_expressivity(TINY, lambda *numbers: seen.append(numbers))
+    assert seen == [(i, 6) for i in range(1, 7)]
+    assert [(o.activation, o.model, o.seed) for o in outcomes] == [("relu", name, 0) for name in MODELS]
+    assert all(o.r2 == r2_score(o.predicted, o.true) for o in outcomes)
+    assert torch.equal(outcomes[0].true, outcomes[1].true)
+    again = bench_expressivity(TINY)
+    assert [o.r2 for o in again] == [o.r2 for o in outcomes]
+    paths = expressivity.write(outcomes, TINY, tmp_path)
+    record = json.loads(paths["json"].read_text())
+    assert [row["r2"] for row in record["outcomes"]] == [o.r2 for o in outcomes]
+    assert record["config"]["sizes"] == [2, 3, 1]
+    assert paths["png"].read_bytes().startswith(b"\x89PNG")
+    assert paths["md"].read_text() == as_markdown(outcomes)
+
+
+def test_messages_learn_what_linear_layers_cannot() -> None:
+    """Fitted to a few networks."""
+    space = WeightSpace.mlp([1, 4, 4, 1], "tanh")
+    networks = random_mlps([1, 4, 4, 1], "tanh", 64, seed=0)
+    targets = run_mlps(networks, "tanh", probe_points(2, 1))
+    losses = {}
+    for name in MODELS:
+        torch.manual_seed(0)
+        model, inputs = build(name, space, 8, 2), _prepare(name, space, networks)
+        optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+        for _ in range(100):
+            optimizer.zero_grad()
+            loss = (model(inputs) - targets).square().mean()
+            loss.backward()
+            optimizer.step()
+        losses[name] = loss.item()
+    assert losses["message passing"] < losses["linear"] / 3
+
+
+def test_the_table_has_means_over_seeds() -> None:
+    empty = torch.zeros(0)
+    outcomes = [Outcome("relu", "linear", seed, 1234, r2, 2.0, empty, empty) for seed, r2 in enumerate((0.1, 0.3))]
+    assert "| relu | linear | 1,234 | 0.2000 ± 0.1414 | 2 |" in as_markdown(outcomes)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"points": 0}, "points is 0"),
+        ({"epochs": 2}, "epochs is 2, but the learning rate has 3 phases"),
+        ({"activations": ("gelu",)}, r"unknown activations \['gelu'\]; known: relu, tanh"),
+    ],
+)
+def test_clear_errors(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ExpressivityConfig(**wrong)
+
+
+def test_command(tmp_path: Path) -> None:
+    arguments = ["--networks", "8", "--test-networks", "8", "--epochs", "3", "--channels", "2", "--sizes", "2,3,1"]
+    result = CliRunner().invoke(cli.app, ["bench", "expressivity", *arguments, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "message passing" in result.output
+    assert {p.name for p in tmp_path.iterdir()} == {f"expressivity.{kind}" for kind in ("md", "json", "png")}
+    result = CliRunner().invoke(cli.app, ["bench", "expressivity", "--activations", "gelu"])
+    assert result.exit_code == 2

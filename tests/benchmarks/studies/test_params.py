@@ -1,0 +1,115 @@
+"""Parameter counts: the closed formulas are what layers have, and what the paper states of sizes and growth."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from nfn_monomial.benchmarks.cli import application as cli
+from nfn_monomial.benchmarks.cli import studies as cli_studies
+from nfn_monomial.benchmarks.report.tables import Table
+from nfn_monomial.benchmarks.studies.figures import draw_params
+from nfn_monomial.benchmarks.studies.param_tables import claims_table, layer_table, model_tables
+from nfn_monomial.benchmarks.studies.params import (
+    FAMILIES,
+    IO,
+    Family,
+    ParamsConfig,
+    closed_form,
+    counted,
+    layer_counts,
+)
+
+KINDS: list[tuple[Family, IO]] = [*((f, "full") for f in FAMILIES), ("SCALE", "factored"), ("SIGN", "factored")]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(("family", "io"), KINDS)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_the_closed_form_is_what_layers_have(family: Family, io: IO, data: st.DataObject) -> None:
+    depth = data.draw(st.integers(2, 6), "depth")
+    sizes = data.draw(st.lists(st.integers(1, 9), min_size=depth + 1, max_size=depth + 1), "sizes")
+    kernels = data.draw(st.lists(st.integers(1, 3), min_size=depth, max_size=depth), "kernels")
+    channels = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 5)), "channels")
+    found = counted(family, sizes, kernels, channels, io)
+    assert closed_form(family, sizes, [k * k for k in kernels], channels, io) == found
+    assert closed_form(family, [sizes[0] + 1, *sizes[1:]], [k * k for k in kernels], channels, io) != found or (
+        family == "NP"
+    ), "inputs count in all families but NP"
+
+
+@pytest.mark.parametrize(("sizes", "expected"), [((2, 3, 2), (36, 81, 19, 31)), ((2, 3, 3, 1), (68, 82, 14, 16))])
+def test_small_networks(sizes: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Linear and affine terms together, counted from group theory."""
+    assert tuple(closed_form(f, sizes, [1] * (len(sizes) - 1), (1, 1)) for f in FAMILIES) == expected
+
+
+def test_the_layer_of_the_zoo() -> None:
+    counts = {c.layer: c for c in layer_counts(ParamsConfig())}
+    assert counts["EquivariantLinear, SCALE"].counted == 118_944
+    assert counts["nfn NPLinear"].counted == 564_096
+    assert counts["nfn HNPLinear"].counted == 1_132_256
+    assert all(c.formula in (None, c.counted) for c in counts.values())
+    assert closed_form("SCALE", (784, 16, 16, 10), (1, 1, 1), (16, 16)) == 157_805_472
+    table = layer_table(list(counts.values()), ParamsConfig())
+    assert table.cells[-1] == ("nfn HNPLinear", "1,132,256", "", "1.000")
+
+
+def test_growth_against_the_claims_of_the_paper() -> None:
+    found = {line[0]: line[2:] for line in claims_table(ParamsConfig()).cells}
+    assert found["NP"] == ("2.00", "0.00", "0.00")
+    assert found["HNP"] == ("2.00", "2.00", "2.00")
+    assert found["SCALE"] == found["SIGN"] == ("1.00", "2.00 (claim: 1)", "2.00 (claim: 1)")
+    assert found["SCALE, factored"] == found["SIGN, factored"] == ("1.00", "1.00", "1.00")
+
+
+@pytest.fixture(scope="module")
+def tables() -> list[Table]:
+    return model_tables()
+
+
+def test_models_have_the_published_sizes(tables: list[Table]) -> None:
+    cnn, classify, edit = tables
+    for table, names in ((cnn, ("statnn", "np", "hnp", "monomial")), (classify, ("inr-np", "inr-hnp"))):
+        for line in (line for line in table.cells if line[0] in names):
+            for ours, paper in zip(line[3:5], line[5:7], strict=True):
+                assert float(ours[:-1]) == pytest.approx(float(paper[:-1]), abs=0.016, rel=0.025), line
+    sizes = {line[0]: line[4:] for line in edit.cells}
+    assert sizes["hnp"] == ("12.88M", "", "12.8M")
+    assert "hnp" in {line[0] for line in classify.cells}
+    assert {len(line) for line in cnn.cells} == {7}
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ValueError, match=r"2 sizes and 1 kernels: L \+ 1 sizes and L >= 2 kernels are needed"):
+        closed_form("SCALE", (2, 1), (1,), (1, 1))
+    with pytest.raises(ValueError, match="NP has no factored form here"):
+        closed_form("NP", (2, 3, 1), (1, 1), (1, 1), "factored")
+    for wrong, message in (
+        ({"sizes": (3, 2)}, "at least one hidden layer"),
+        ({"channels": (16,)}, "give channels in and channels out"),
+        ({"kernel": 0}, "at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ParamsConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: list[Table]) -> None:
+    monkeypatch.setattr(cli.console, "_width", 80)
+    monkeypatch.setattr(cli_studies, "model_tables", lambda: tables)  # built once
+    options = ["--set", "sizes=2,8,8,1", "--set", "kernel=1", "--set", "channels=1,4", "--set", "largest=16"]
+    result = CliRunner().invoke(cli.app, ["params", "--out", str(tmp_path), *options])
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "table.md").read_text()
+    assert "Parameters of one 1 -> 4 layer on networks 2-8-8-1" in text
+    expected = closed_form("SIGN", (2, 8, 8, 1), (1, 1, 1), (1, 4))
+    assert f"| EquivariantLinear, SIGN | {expected} | {expected} |" in text
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert next(c for c in results["layers"] if c["family"] == "SIGN")["counted"] == expected
+    assert (tmp_path / "params.png").read_bytes() == draw_params(ParamsConfig((2, 8, 8, 1), 1, (1, 4), 16))
+    result = CliRunner().invoke(cli.app, ["params", "--out", str(tmp_path), "--set", "width=3"])
+    assert result.exit_code == 2
+    assert "unknown key 'width'" in " ".join(result.output.split())

@@ -1,0 +1,529 @@
+"""The experiment: honest scores, the same moved networks for all, runs that are kept, redone and never half there."""
+
+import json
+import logging
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from small_zoo import small_zoo
+from torch import Tensor
+
+from nfn_monomial.adapters.modules import network_outputs
+from nfn_monomial.benchmarks.data.formats.mixed_zoo import MixedConfig, load_mixed_zoo, make_mixed_zoo
+from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import Networks, load_zoo
+from nfn_monomial.benchmarks.data.formats.zoo_layout import cnn_layout, unflatten
+from nfn_monomial.benchmarks.data.images import load_images
+from nfn_monomial.benchmarks.data.networks import (
+    Corpus,
+    accuracies,
+    augment,
+    corpus_of,
+    fingerprint,
+    groups_of,
+    test_sets,
+    transform,
+    widened,
+)
+from nfn_monomial.benchmarks.make.zoo import ZooConfig, make_zoo
+from nfn_monomial.benchmarks.models.base import NetworkGroup, build_model, model_class, model_names
+from nfn_monomial.benchmarks.studies.predict import (
+    LOSSES,
+    PredictConfig,
+    behind_balance,
+    default_models,
+    predict_generalization,
+    scores,
+)
+from nfn_monomial.benchmarks.train import sweep as experiment
+from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.train.runs import Run, RunStore, environment, write_atomically
+from nfn_monomial.benchmarks.train.sweep import Job, Progress, run_job
+
+TINY = TrainConfig(epochs=2, batch_size=16)
+CONFIG = PredictConfig(models=("statnn", "monomial"), seeds=(0, 1), scales=(1e1, 1e6), training=TINY)
+
+
+def corpus(activation: str) -> Corpus:
+    return corpus_of(small_zoo(activation))
+
+
+@pytest.fixture(scope="module")
+def zoo() -> Corpus:
+    return corpus("relu")
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """60 networks of 6 architectures."""
+    path = tmp_path_factory.mktemp("zoos") / "mixed"
+    make_mixed_zoo(path, MixedConfig(networks=60, widths=(4, 8), epochs=(1, 2), train_fractions=(0.1, 0.2), seed=1))
+    return corpus_of(load_mixed_zoo(path))
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the runs that were really trained."""
+    names: list[str] = []
+    original = experiment.run_job
+
+    def counted(job: Job, **others: Any) -> Any:
+        names.append(job.settings.name)
+        return original(job, **others)
+
+    monkeypatch.setattr(experiment, "run_job", counted)
+    return names
+
+
+# -- scores
+
+
+def test_scores_of_a_perfect_and_of_a_reversed_ranking() -> None:
+    accuracy = torch.tensor([0.1, 0.4, 0.6, 0.9])
+    perfect = scores(torch.logit(accuracy), accuracy)
+    assert perfect["tau"] == pytest.approx(1)
+    assert perfect["r2"] == pytest.approx(1)
+    assert scores(-torch.logit(accuracy), accuracy)["tau"] == pytest.approx(-1)
+    constant = scores(torch.zeros(4), accuracy)
+    assert constant["tau"] == 0
+    assert constant["r2"] == pytest.approx(0, abs=1e-12), "the mean, 0.5, is predicted for all"
+
+
+def test_scores_count_large_logits_as_different_though_their_sigmoid_is_1() -> None:
+    accuracy = torch.tensor([0.1, 0.4, 0.6, 0.9])
+    assert scores(torch.tensor([100.0, 1e5, 1e9, 1e30]), accuracy)["tau"] == pytest.approx(1)
+
+
+def test_scores_of_nan_and_infinity() -> None:
+    accuracy = torch.tensor([0.1, 0.2, 0.6, 0.9])
+    nan, inf = math.nan, math.inf
+    assert scores(torch.tensor([nan, -3.0, 1.0, inf]), accuracy)["tau"] == pytest.approx(1)
+    assert scores(torch.tensor([3.0, 2.0, 1.0, nan]), accuracy)["tau"] == pytest.approx(-1)
+    assert scores(torch.full((4,), nan), accuracy)["tau"] == 0
+    # NaN counts as an answer of 0, so as the worst of all estimates and not as a missing one.
+    assert scores(torch.full((4,), nan), accuracy) == scores(torch.full((4,), -inf), accuracy)
+    assert scores(torch.full((4,), nan), accuracy)["r2"] < -1
+
+
+def test_ties_are_counted_as_in_tau_b() -> None:
+    accuracy = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    # Five of six pairs are ordered rightly, one is tied: 5 / sqrt(5 * 6).
+    assert scores(torch.tensor([1.0, 1.0, 2.0, 3.0]), accuracy)["tau"] == pytest.approx(5 / math.sqrt(30))
+
+
+# -- losses
+
+
+def test_losses_are_least_for_the_right_answer_and_ranking() -> None:
+    accuracy = torch.tensor([0.1, 0.4, 0.6, 0.9])
+    right, reversed_, shy = torch.logit(accuracy), -torch.logit(accuracy), 0.1 * torch.logit(accuracy)
+    for name, loss in LOSSES.items():
+        assert loss(right, accuracy) < min(loss(reversed_, accuracy), loss(shy, accuracy)), name
+    assert LOSSES["mse"](right, accuracy) == pytest.approx(0, abs=1e-12)
+    pairs = [1.5, 1.0, -2.0]  # logits of accuracies a < b < c, so all three pairs are in the wrong order by these
+    wrong = torch.tensor(pairs)
+    expected = sum(math.log1p(math.exp(pairs[i] - pairs[j])) for i, j in ((0, 1), (0, 2), (1, 2))) / 3
+    target = torch.tensor([0.1, 0.2, 0.3])
+    found = LOSSES["rank"](wrong, target) - LOSSES["bce"](wrong, target)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert torch.isfinite(LOSSES["rank"](wrong, torch.full((3,), 0.5))), "networks that are all equal have no order"
+
+
+# -- data
+
+
+def answers(model: Any, networks: Any) -> Tensor:
+    groups: list[NetworkGroup] = [({n: x.double() for n, x in t.items()}, space) for t, space in groups_of(networks)]
+    with torch.no_grad():
+        out: Tensor = model.double()(model.prepare_groups(groups))
+    return out
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_moved_networks_are_others_with_the_same_answer(activation: str) -> None:
+    zoo = corpus(activation)
+    before, after = zoo.test, transform(zoo.test, 1e4, seed=3)
+    old, new = before[0].networks, after[0].networks
+    assert torch.equal(new.accuracy, old.accuracy)
+    for name in ("weight.0", "weight.1", "bias.0", "weight.2"):
+        assert not torch.equal(new.tensors[name], old.tensors[name])
+        assert new.tensors[name].dtype == torch.float32
+    assert torch.equal(new.tensors["bias.2"], old.tensors["bias.2"]), "outputs are not moved"
+    model = build_model("monomial", zoo.info, seed=0)
+    change = answers(model, before) - answers(model, after)
+    assert change.abs().max() < 1e-5 * answers(model, before).std(), "the networks are rounded to float32"
+
+
+def outputs(corpus: Corpus, parts: Any, x: Tensor) -> Tensor:
+    """What the networks answer to images, by their templates: ``(N, b, 10)``, in order of the parts."""
+    found = []
+    for part, (tensors, _) in zip(parts, groups_of(parts), strict=True):
+        assert part.info.template is not None
+        assert part.info.input_shape == x.shape[1:]
+        module = part.info.template()
+        names = [name for name, _ in module.named_parameters()]
+        found.append(network_outputs(module, dict(zip(names, tensors.values(), strict=True)), x))
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("kind", ["digits", "mixed"])
+def test_templates_compute_the_stored_accuracies(kind: str, mixed: Corpus, tmp_path: Path) -> None:
+    zoo = mixed
+    if kind == "digits":
+        make_zoo(tmp_path, ZooConfig(networks=20, activations=("tanh",), epochs=(1, 2), train_fractions=(0.1,)))
+        zoo = corpus_of(load_zoo(tmp_path, "tanh"))
+    images = load_images("digits")
+    x, y = images.x[images.test], images.y[images.test]
+    logits = outputs(zoo, zoo.test, x)
+    found = (logits.argmax(-1) == y).float().mean(1)
+    torch.testing.assert_close(found, accuracies(zoo.test), rtol=0, atol=1.5 / len(y))  # rounding: one image
+    assert accuracies(zoo.test).std() > 0.01
+    # Widened networks, and moved ones, are others that compute the same.
+    for other in (widened(zoo.test, 1.5, seed=0), transform(zoo.test, 10.0, seed=0)):
+        torch.testing.assert_close(outputs(zoo, other, x), logits, rtol=1e-3, atol=1e-3)
+        assert torch.equal(accuracies(other), accuracies(zoo.test))
+        for part, before in zip(other, zoo.test, strict=True):
+            assert not torch.equal(part.networks.tensors["bias.0"], before.networks.tensors["bias.0"])
+            part.info.space.validate({name: t.unsqueeze(1) for name, t in part.networks.tensors.items()})
+
+
+def test_templates_of_published_zoos_and_of_networks_that_have_none(zoo: Corpus) -> None:
+    info = zoo.info.architectures[0]
+    assert info.input_shape == (1, 32, 32)
+    assert info.template is not None
+    module = info.template()
+    assert [tuple(p.shape) for p in module.parameters()] == list(info.space.shapes().values())
+    assert module[0].padding == (0, 0)
+    assert module[0].stride == (2, 2)
+    assert corpus("abs").info.architectures[0].template is None
+    layout = cnn_layout(channels=(1, 4, 5), head=())
+    headless = replace(small_zoo("relu"), layout=layout)
+    for part in (headless.train, headless.val, headless.test):
+        part.tensors.update(unflatten(torch.zeros(len(part), layout[-1].end), layout))
+    assert corpus_of(headless).info.architectures[0].template is None
+
+
+def test_test_sets_of_a_seed_are_always_the_same(zoo: Corpus) -> None:
+    first, again, other = (list(test_sets(zoo, (1e1, 1e6), 1.5, seed)) for seed in (0, 0, 1))
+    named = [("original", None), ("scale 10", 1e1), ("scale 1e+06", 1e6), ("widened", None)]
+    assert [(t.name, t.scale) for t in first] == named
+    found = [[t.parts[0].networks.tensors["weight.1"] for t in sets] for sets in (first, again, other)]
+    for name, a, b, c in zip((name for name, _ in named), *found, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c) == (name == "original")
+    sizes = [t.parts[0].networks.tensors["bias.0"].abs().max() for t in first[:3]]
+    assert sizes[0] < sizes[1] < sizes[2]
+    assert found[0][-1].shape[1:3] == (8, 6), "5 and 4 neurons, and half as many again"
+    assert [t.name for t in test_sets(zoo, (1e1,), 0, 0)] == ["original", "scale 10"]
+
+
+def test_test_sets_where_the_group_does_not_scale() -> None:
+    for activation, name in (("tanh", "sign flips"), ("gelu", "permuted")):
+        sets = list(test_sets(corpus(activation), (), 0, 0))
+        assert [(t.name, t.scale) for t in sets] == [("original", None), (name, None)]
+        old, new = (t.parts[0].networks.tensors["bias.0"] for t in sets)
+        torch.testing.assert_close(old.abs().sum(1), new.abs().sum(1))
+        assert bool((old.sum(1) - new.sum(1)).abs().max() > 0.1) == (activation == "tanh")
+
+
+def test_widened_networks_are_permuted_but_not_flipped() -> None:
+    zoo = corpus("tanh")
+    before, after = (p[0].networks.tensors["bias.0"] for p in (zoo.test, widened(zoo.test, 1.5, seed=0)))
+    assert all(set(b.tolist()) == set(a.tolist()) for a, b in zip(after, before, strict=True))
+    assert not torch.equal(before, after[:, : before.shape[1]])
+
+
+def test_augmented_set_is_the_original_and_a_moved_copy(zoo: Corpus, mixed: Corpus) -> None:
+    (train,) = zoo.train
+    n = len(train)
+    (twice,) = augment(zoo.train, (1e1, 1e6), seed=0)
+    assert len(twice) == 2 * n
+    assert torch.equal(twice.networks.accuracy, torch.cat([train.networks.accuracy] * 2))
+    for name, t in train.networks.tensors.items():
+        assert torch.equal(twice.networks.tensors[name][:n], t)
+    biases = twice.networks.tensors["bias.0"].abs().amax(1)
+    factor = biases[n:] / biases[:n]
+    assert 0.2 < (factor > 100).float().mean() < 0.8, "both ranges occur"
+    (one,) = augment(zoo.train, (1e1,), seed=0)
+    assert one.networks.tensors["bias.0"].abs().max() < 11 * train.networks.tensors["bias.0"].abs().max()
+    assert [len(part) for part in augment(mixed.train, (1e1,), seed=0)] == [2 * len(part) for part in mixed.train]
+
+
+def test_fingerprint_sees_every_number(zoo: Corpus) -> None:
+    base = fingerprint(zoo)
+    assert fingerprint(corpus("relu")) == base
+    assert fingerprint(replace(zoo, activation="abs")) != base
+    networks = zoo.val[0].networks
+    accuracy = networks.accuracy.clone()
+    accuracy[-1] += 1e-3
+    changed = replace(zoo.val[0], networks=Networks(networks.tensors, accuracy))
+    assert fingerprint(replace(zoo, val=(changed,))) != base
+
+
+# -- mixed zoos
+
+
+def test_mixed_networks_are_moved_each_by_its_own_group(mixed: Corpus) -> None:
+    assert mixed.mixed
+    assert mixed.scales
+    assert len(mixed.test) == 6
+    model = build_model("monomial-conv", mixed.info, seed=0)
+    before = answers(model, mixed.test)
+    assert before.shape == (30,)
+    for test in test_sets(mixed, (1e4,), 0, seed=0):
+        assert (answers(model, test.parts) - before).abs().max() < 1e-4 * before.std(), "rounded to float32"
+    gnn = build_model("gnn", mixed.info, seed=0)
+    moved = transform(mixed.test, 10.0, seed=0)
+    assert (answers(gnn, moved) - answers(gnn, mixed.test)).abs().max() > 1e-2
+
+
+def test_mixed_zoo_from_end_to_end(mixed: Corpus, tmp_path: Path) -> None:
+    config = replace(CONFIG, models=("monomial-conv",), seeds=(0,))
+    runs = predict_generalization({"mixed": mixed}, config, RunStore(tmp_path))
+    assert [run.networks["train"] for run in runs] == [24, 48]
+    assert [t.name for t in runs[0].tests] == ["original", "scale 10", "scale 1e+06", "widened"]
+    assert runs[0].settings.subject == "mixed"
+    assert default_models({"mixed": mixed}) == tuple(n for n in model_names() if model_class(n).mixed)
+    assert default_models({"relu": corpus("relu")}) == (*model_names(), "balanced-statnn", "balanced-hnp")
+    assert behind_balance(("statnn", "mlp", "monomial")) == ("balanced-statnn", "mlp", "monomial")
+    able = "hnp reads networks of one architecture; for a mixed zoo choose from gnn, monomial-conv"
+    with pytest.raises(ValueError, match=able):
+        predict_generalization({"mixed": mixed}, replace(config, models=("gnn", "hnp")), RunStore(tmp_path))
+    one = build_model("hnp", corpus("relu").info, seed=0)
+    with pytest.raises(ValueError, match="HNP reads networks of one architecture, found 6"):
+        one.prepare_groups(groups_of(mixed.test))
+
+
+# -- runs
+
+
+def test_results_and_what_is_kept(zoo: Corpus, tmp_path: Path, trainings: list[str]) -> None:
+    zoos = {"relu": zoo, "tanh": corpus("tanh")}
+    store = RunStore(tmp_path)
+    runs = predict_generalization(zoos, CONFIG, store)
+    assert len(trainings) == len(runs) == 2 * 2 * 2 * 2  # activations, train sets, models, seeds
+    assert [run.settings.name for run in runs] == trainings
+    files = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
+    assert files == sorted(f"{name}.{suffix}" for name in trainings for suffix in ("json", "safetensors"))
+    for run in runs:
+        moved = ["scale 10", "scale 1e+06"] if run.settings.subject == "relu" else ["sign flips"]
+        assert [t.name for t in run.tests] == ["original", *moved, "widened"]
+        assert run.sees == "weights"
+        assert run.networks["train"] == (96 if run.settings.train_set == "augmented" else 48)
+        assert len(run.history) == 2
+        assert run.val["tau"] == max(epoch["metrics"]["tau"] for epoch in run.history)
+        if run.settings.model == "monomial":
+            assert all(abs(t.metrics["tau"] - run.tests[0].metrics["tau"]) < 0.005 for t in run.tests[:-1])
+    again = predict_generalization(zoos, CONFIG, store)
+    assert again == runs
+    assert len(trainings) == 16, "nothing was done twice"
+
+    store.run_file(runs[3].settings).unlink()
+    store.checkpoint_file(runs[7].settings).unlink()
+    store.run_file(runs[9].settings).write_text(store.run_file(runs[9].settings).read_text()[:-100])
+    missing = predict_generalization(zoos, CONFIG, store)
+    assert trainings[16:] == [trainings[i] for i in (3, 7, 9)]
+    for new, old in zip(missing, runs, strict=True):
+        assert new.tests == old.tests, "a seed reproduces a run"
+
+    predict_generalization(zoos, replace(CONFIG, seeds=(0, 1, 2), models=("monomial",)), store)
+    assert len(trainings) == 19 + 4, "one more seed is all that is missing"
+    predict_generalization(zoos, replace(CONFIG, models=("monomial",), scales=(1e2,)), store)
+    assert len(trainings) == 23 + 4, "other scales concern networks that have scales only"
+
+
+def test_checkpoints_hold_the_tested_parameters(zoo: Corpus, tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    config = replace(CONFIG, models=("np",), seeds=(0,), train_sets=("original",))
+    (run,) = predict_generalization({"relu": zoo}, config, store)
+    model = build_model("np", zoo.info, seed=77)
+    with safe_open(store.checkpoint_file(run.settings), framework="pt") as file:
+        model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        made = json.loads(file.metadata()["run"])
+        assert (made["settings"]["model"], made["best_epoch"]) == ("np", run.best_epoch)
+    with torch.no_grad():
+        logits = model(model.prepare_groups(groups_of(zoo.test)))
+    assert scores(logits, accuracies(zoo.test))["tau"] == pytest.approx(run.tests[0].metrics["tau"], abs=1e-6)
+
+
+def test_interrupted_it_loses_the_run_in_progress_only(
+    zoo: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RunStore(tmp_path)
+    epochs = 0
+
+    def interrupt(progress: Progress) -> None:
+        nonlocal epochs
+        epochs += progress.epoch is not None
+        if epochs == 3:  # the first epoch of the second run
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict_generalization({"relu": zoo}, CONFIG, store, interrupt)
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+
+    def killed(path: Path, data: bytes) -> None:
+        if path.suffix == ".json":
+            path.with_name(f".{path.name}.partial").write_bytes(data[:50])
+            raise KeyboardInterrupt
+        write_atomically(path, data)
+
+    monkeypatch.setattr("nfn_monomial.benchmarks.train.runs.write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        predict_generalization({"relu": zoo}, CONFIG, store)
+    monkeypatch.undo()
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 2, "a checkpoint without a run file"
+    kept = []
+    predict_generalization({"relu": zoo}, CONFIG, store, lambda p: kept.append(p.kept) if p.run else None)
+    assert kept == [True] + [False] * 7
+    assert not list(tmp_path.rglob(".*")), "the rest of the killed run was written over"
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda text: "", "Expecting value"),
+        (lambda text: "[]", "not the fields of a run"),
+        (lambda text: text.replace('"seed": 0', '"seed": 5'), "other settings than its name does"),
+        (lambda text: text.replace('"epochs": 2', '"epochs": -2'), "epochs is -2"),
+        (lambda text: text.replace('"scale"', '"scales"', 1), "not a run"),
+    ],
+)
+def test_a_damaged_run_file_is_named_and_done_again(
+    damage: Any, reason: str, zoo: Corpus, tmp_path: Path, trainings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = RunStore(tmp_path)
+    config = replace(CONFIG, models=("statnn",), seeds=(0,), train_sets=("original",))
+    (run,) = predict_generalization({"relu": zoo}, config, store)
+    path = store.run_file(run.settings)
+    path.write_text(damage(path.read_text()))
+    with caplog.at_level(logging.WARNING):
+        (again,) = predict_generalization({"relu": zoo}, config, store)
+    assert len(trainings) == 2
+    assert again.tests == run.tests
+    assert str(path) in caplog.text
+    assert reason in caplog.text
+    assert store.load(run.settings) == again
+
+
+def test_failed_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "deep" / "file.json"
+    write_atomically(path, b"old")
+
+    def full(self: Path, data: bytes) -> int:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in path.parent.iterdir()] == ["file.json"]
+
+
+def test_learns_what_the_weights_say(zoo: Corpus) -> None:
+    config = replace(CONFIG, models=("monomial",), training=TrainConfig(epochs=25, batch_size=8))
+    run = run_job(config.plan({"relu": zoo})[0]).run
+    assert run.tests[0].metrics["tau"] > 0.6
+    assert run.tests[-2].metrics["tau"] == pytest.approx(run.tests[0].metrics["tau"], abs=0.005)
+
+
+def test_enormous_inputs_do_not_crash_a_model_without_the_symmetry(zoo: Corpus) -> None:
+    for model in ("np", "hnp", "mlp"):
+        config = replace(CONFIG, models=(model,), scales=(1e30,), seeds=(0,))
+        for job in config.plan({"relu": zoo}):
+            run = run_job(job).run
+            assert all(math.isfinite(t.metrics["tau"]) and math.isfinite(t.metrics["r2"]) for t in run.tests)
+            assert Run.from_json(run.to_json()).tests == run.tests
+            assert run.diverged == any(epoch["train_loss"] is None for epoch in Run.from_json(run.to_json()).history)
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
+def test_precisions_reach_packed_inputs(zoo: Corpus, precision: Any) -> None:
+    models = default_models({"relu": zoo}) if precision == "bf16-mixed" else ("monomial", "hnp")
+    config = replace(CONFIG, models=models, seeds=(0,), train_sets=("original",), scales=(1e1,), widen=0)
+    config = replace(config, training=replace(TINY, epochs=1, precision=precision))
+    for job in config.plan({"relu": zoo}):
+        run = run_job(job).run
+        assert not run.diverged, run.label
+        assert math.isfinite(run.history[0]["train_loss"]), run.label
+        assert all(test.non_finite == 0 and math.isfinite(test.metrics["tau"]) for test in run.tests), run.label
+
+
+def test_a_model_of_one_width_is_not_tested_on_widened_networks(zoo: Corpus) -> None:
+    config = replace(CONFIG, models=("mlp", "statnn"), train_sets=("original",), seeds=(0,))
+    mlp, statnn = config.plan({"relu": zoo})
+    assert (mlp.settings.options["widen"], statnn.settings.options["widen"]) == (0, 1.5)
+    assert [t.name for t in run_job(mlp).run.tests] == ["original", "scale 10", "scale 1e+06"]
+    assert mlp.settings == replace(config, widen=2).plan({"relu": zoo})[0].settings
+
+
+def test_a_model_may_say_how_it_is_trained(zoo: Corpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = replace(CONFIG, train_sets=("original",), seeds=(0,))
+    before = [job.settings for job in config.plan({"relu": zoo})]
+    own = {"epochs": 1, "weight_decay": 0.01, "loss": "mse"}
+    monkeypatch.setattr(model_class("statnn"), "train_with", own)
+    statnn, monomial = (job.settings for job in config.plan({"relu": zoo}))
+    assert monomial == before[1]
+    assert statnn.name != before[0].name, "or a run with other settings would be kept"
+    assert statnn.training == replace(TINY, epochs=1, weight_decay=0.01)
+    assert (statnn.loss, monomial.loss) == ("mse", "bce")
+    runs = predict_generalization({"relu": zoo}, replace(config, loss="rank"), RunStore(tmp_path))
+    assert [len(run.history) for run in runs] == [1, 2]
+    assert [run.settings.loss for run in runs] == ["mse", "rank"]
+
+
+# -- errors
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"models": ("hpn",)}, "unknown model 'hpn': choose from"),
+        ({"augmented_models": ("x",)}, "unknown model 'x'"),
+        ({"models": ()}, "models is .*give at least one"),
+        ({"seeds": (1, 1)}, "seeds is .*none twice"),
+        ({"train_sets": ("augmentd",)}, "unknown train set .*choose from original, augmented"),
+        ({"scales": ()}, "must be larger than 1"),
+        ({"scales": (10.0, 0.5)}, "must be larger than 1"),
+        ({"augment_scale": -10.0}, "must be larger than 1"),
+        ({"widen": 0.5}, "widen is 0.5, but must be larger than 1, or 0"),
+        ({"loss": "tau"}, "unknown loss 'tau': choose from bce, mse, rank"),
+    ],
+)
+def test_configurations_that_make_no_sense(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **change)
+
+
+def test_networks_that_cannot_be_ranked(tmp_path: Path, zoo: Corpus) -> None:
+    (val,) = zoo.val
+    same = Networks(val.networks.tensors, torch.full_like(val.networks.accuracy, 0.5))
+    equal = replace(zoo, val=(replace(val, networks=same),))
+    with pytest.raises(ValueError, match="24 relu networks to validate or test on, all with accuracy"):
+        predict_generalization({"relu": equal}, CONFIG, RunStore(tmp_path))
+
+
+def test_results_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    with pytest.raises(ValueError, match="out is a file: give a folder"):
+        RunStore(tmp_path / "out")
+
+
+def test_plan_of_a_part_of_the_augmented_runs(zoo: Corpus) -> None:
+    zoos = {"relu": zoo, "tanh": corpus("tanh")}
+    config = replace(CONFIG, augmented_models=("statnn",), augmented_activations=("relu",), seeds=(0,))
+    settings = [job.settings for job in config.plan(zoos)]
+    planned = [(s.subject, s.model) for s in settings if s.train_set == "augmented"]
+    assert planned == [("relu", "statnn")]
+
+
+def test_environment_names_versions_and_no_machine() -> None:
+    found = environment("cpu")
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["cores"] >= 1
+    assert found["device"] == "cpu"
+    assert found["commit"] is None or len(found["commit"].rstrip("+")) == 40

@@ -1,0 +1,157 @@
+"""Several processes: the results of one, whoever starts them; one writes; one that fails ends all."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import harness_worker
+import pytest
+import torch
+from lightning_fabric import Fabric
+from safetensors.torch import load_file
+
+from nfn_monomial.benchmarks.train import devices as processes
+from nfn_monomial.benchmarks.train.devices import gathered, make_fabric, share
+from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.train.runs import Run, RunStore
+from nfn_monomial.benchmarks.train.sweep import sweep
+
+WORKER = harness_worker.__file__
+EXACT = ("monomial", "parts", "streamed")  # without dropout
+
+
+def start(*command: object) -> subprocess.Popen[str]:
+    clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    environment = {**clean, "OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "6"}
+    arguments = [sys.executable, *map(str, command)]
+    return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two processes by torchrun, that shall finish; and two by ``devices``, of which one shall fail. At once."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("torchrun", "failing")}
+    commands = {
+        "torchrun": ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, WORKER, folders["torchrun"]),
+        "failing": (WORKER, folders["failing"], json.dumps({"devices": 2, "fail": 1, "kinds": ["parts"]})),
+    }
+    running = {name: start(*command) for name, command in commands.items()}
+    outputs = {name: process.communicate(timeout=120)[0] for name, process in running.items()}
+    return {name: (folders[name], running[name].returncode, outputs[name]) for name in commands}
+
+
+@pytest.fixture(scope="module")
+def both(started: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[RunStore, RunStore]:
+    """Results of two processes and of one."""
+    folder, code, output = started["torchrun"]
+    assert code == 0, output
+    alone = RunStore(tmp_path_factory.mktemp("alone"))
+    sweep(harness_worker.jobs(), alone)
+    return RunStore(folder), alone
+
+
+def distance(first: Run, second: Run) -> float:
+    """Largest relative difference of any number that training, validation and tests gave."""
+    numbers = []
+    for run in (first, second):
+        losses = [x for epoch in run.history for x in (epoch["train_loss"], epoch["metrics"]["score"])]
+        numbers.append(torch.tensor([*losses, run.val["score"], run.tests[0].metrics["score"]], dtype=torch.float64))
+    return float((numbers[0] / numbers[1] - 1).abs().max())
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_two_processes_give_the_results_of_one(kind: str, both: tuple[RunStore, RunStore]) -> None:
+    """For a loss of all pairs, with clipping, warm-up and decay, 13 networks in batches of 4, and unused parameters."""
+    (job,) = harness_worker.jobs([kind])
+    two, one = (store.load(job.settings) for store in both)
+    assert two is not None
+    assert one is not None
+    assert two.environment["processes"] == 2
+    assert two.best_epoch == one.best_epoch
+    assert distance(two, one) < 1e-10
+    states = [load_file(store.checkpoint_file(job.settings)) for store in both]
+    for name, value in states[0].items():
+        torch.testing.assert_close(value, states[1][name], rtol=1e-10, atol=1e-12)
+
+
+def test_the_comparison_sees_the_size_of_the_gradient(both: tuple[RunStore, RunStore], tmp_path: Path) -> None:
+    """Adam does not, but clipping does: half the gradients is twice the norm that clips them."""
+    for kind in EXACT[:2]:
+        (job,) = harness_worker.jobs([kind], replace(harness_worker.TRAINING, clip_norm=16.0))
+        (halved,) = sweep([job], RunStore(tmp_path))
+        assert distance(halved, next(run for run in _runs(both[1]) if run.settings.subject == kind)) > 1e-4
+
+
+def _runs(store: RunStore) -> list[Run]:
+    return [Run.from_json(path.read_text()) for path in sorted((store.folder / "runs").glob("*.json"))]
+
+
+def test_draws_of_random_layers_differ_between_processes(both: tuple[RunStore, RunStore]) -> None:
+    two, one = (next(run for run in _runs(store) if run.settings.subject == "dropout") for store in both)
+    assert 1e-4 < distance(two, one) < 1
+
+
+def test_all_return_the_same_runs_and_one_reports(both: tuple[RunStore, RunStore]) -> None:
+    records = [json.loads((both[0].folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    assert records[0]["runs"] == records[1]["runs"]
+    assert [json.loads(text) for text in records[0]["runs"]] == [
+        json.loads(both[0].run_file(job.settings).read_text()) for job in harness_worker.jobs()
+    ]
+    epochs = harness_worker.TRAINING.epochs
+    assert [r["told"] for r in records] == [len(harness_worker.JOBS) * (1 + epochs + 1), 0]
+    assert not any((both[0].folder / "partial").iterdir()), "nothing of unfinished runs is left"
+
+
+def test_a_process_that_fails_ends_all(started: dict[str, Any]) -> None:
+    folder, code, output = started["failing"]
+    assert code != 0
+    assert "broken on purpose" in output
+    assert not (folder / "rank0.json").exists()
+    assert not (folder / "runs").exists()
+
+
+class _Alike(Fabric):
+    """Several processes, as `share` sees them."""
+
+    world_size = 3  # type: ignore[assignment]
+    global_rank = 0  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_shares_are_of_one_length_and_hold_all_in_order(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = torch.arange(count) + 10
+    fabric = _Alike(accelerator="cpu", devices=1)
+    shares = []
+    for rank in range(3):
+        monkeypatch.setattr(_Alike, "global_rank", rank)
+        shares.append(share(index, fabric))
+    assert len({len(part) for part in shares}) == 1
+    assert torch.equal(torch.cat(shares)[:count], index)
+    assert len(torch.cat(shares)) < count + 3
+
+
+def test_one_process_has_no_work_with_others() -> None:
+    fabric = make_fabric(TrainConfig())
+    index, outputs = torch.arange(5), {"x": torch.ones(5)}
+    assert share(index, fabric) is index
+    assert gathered(outputs, 5, fabric) is outputs
+    assert processes.is_main_process()
+
+
+def test_numbers_of_processes_that_contradict(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("LOCAL_WORLD_SIZE", "2"), ("WORLD_SIZE", "4")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    with pytest.raises(ValueError, match="devices is 3, but 2 processes a node were started: leave it out"):
+        make_fabric(TrainConfig(devices=3))
+    with pytest.raises(ValueError, match="device 'cuda:1' is one GPU, but there are 2 processes: use cuda"):
+        make_fabric(TrainConfig(device="cuda:1"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ValueError, match="device 'cuda' is not there 2 times"):
+        make_fabric(TrainConfig(device="cuda"))
+    with pytest.raises(ValueError, match="devices is 0, but must be at least 1"):
+        TrainConfig(devices=0)

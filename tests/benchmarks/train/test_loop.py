@@ -1,0 +1,467 @@
+"""The shared training loop: it learns, selects on the validation set only, reproduces, measures, and fails clearly."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import harness_worker
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.benchmarks.data.rows import TensorRows
+from nfn_monomial.benchmarks.train import seeds as determinism
+from nfn_monomial.benchmarks.train import sweep as experiment
+from nfn_monomial.benchmarks.train.loop import (
+    Data,
+    FitResult,
+    StreamedData,
+    TrainConfig,
+    derive_seed,
+    fit,
+    make_fabric,
+    predict,
+)
+from nfn_monomial.benchmarks.train.runs import RunStore
+from nfn_monomial.benchmarks.train.sweep import sweep
+from nfn_monomial.testing import random_networks
+
+CONFIG = TrainConfig(epochs=4, batch_size=8, learning_rate=1e-2)
+
+
+def toy(count: int = 64, seed: int = 0) -> Data:
+    """A linear function of eight numbers, which lie in a pytree."""
+    x = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
+    return Data({"all": [x]}, x @ torch.arange(8.0))
+
+
+class Linear(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Dropout(dropout), nn.Linear(8, 1))
+
+    def forward(self, batch: dict[str, list[Tensor]]) -> Tensor:
+        out: Tensor = self.layers(batch["all"][0]).squeeze(-1)
+        return out
+
+
+def linear(dropout: float = 0.0, seed: int = 0) -> Linear:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Linear(dropout)
+
+
+def negative_error(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    return {"score": -float((outputs - targets).square().mean())}
+
+
+def run(model: nn.Module, config: TrainConfig = CONFIG, seed: int = 0, **kwargs: object) -> FitResult:
+    given = {"loss": nn.functional.mse_loss, "metrics": negative_error, "select": "score", **kwargs}
+    return fit(model, toy(), toy(32, seed=1), config, seed=seed, **given)  # type: ignore[arg-type]
+
+
+def test_learns() -> None:
+    model = linear()
+    result = run(model, replace(CONFIG, epochs=30, learning_rate=0.1))
+    assert result.history[0].train_loss > 50
+    assert result.best.metrics["score"] > -1e-2
+    assert [epoch.number for epoch in result.history] == list(range(1, 31))
+    outputs = predict(model, toy(32, seed=1), make_fabric(CONFIG))
+    assert negative_error(outputs, toy(32, seed=1).targets)["score"] == pytest.approx(result.best.metrics["score"])
+
+
+def test_keeps_the_first_best_epoch_of_the_validation_set() -> None:
+    scores = iter([0.1, 0.7, 0.7, 0.3])
+    states: list[Tensor] = []
+    model = linear()
+
+    def metrics(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        states.append(model.layers[1].weight.detach().clone())  # type: ignore[union-attr, operator]
+        return {"score": next(scores)}
+
+    result = run(model, metrics=metrics)
+    assert result.best.number == 2
+    assert torch.equal(model.layers[1].weight, states[1])  # type: ignore[arg-type]
+    assert not model.training
+
+
+def test_a_first_score_of_nan_is_beaten() -> None:
+    scores = iter([math.nan, -5.0, math.nan, -6.0])
+    assert run(linear(), metrics=lambda *_: {"score": next(scores)}).best.number == 2
+
+
+def test_patience_stops_early() -> None:
+    for scores, epochs in (([0.0, 1, 0, 0, 0, 0], 4), ([0.0, 1, 0, 2, 0, 0], 6), ([1.0, 1, 1, 1], 3)):
+        series = itertools.chain(scores)
+        result = run(linear(), replace(CONFIG, epochs=6, patience=2), metrics=lambda *_, s=series: {"score": next(s)})
+        assert len(result.history) == epochs
+
+
+def test_seed_reproduces_order_and_dropout() -> None:
+    def losses(seed: int) -> list[float]:
+        return [epoch.train_loss for epoch in run(linear(dropout=0.3), seed=seed).history]
+
+    first = losses(0)
+    torch.manual_seed(99)  # whatever state the caller is in
+    state = torch.random.get_rng_state()
+    assert losses(0) == first
+    assert torch.equal(torch.random.get_rng_state(), state), "the caller's random state is left alone"
+    assert losses(1) != first
+
+
+def test_every_example_once_an_epoch() -> None:
+    seen: list[Tensor] = []
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        seen.append(targets)
+        return nn.functional.mse_loss(outputs, targets)
+
+    run(linear(), replace(CONFIG, epochs=1, batch_size=24), loss=loss)
+    lengths = [len(t) for t in seen]
+    assert lengths[:3] == [24, 24, 16]
+    everything = toy().targets
+    shuffled = torch.cat(seen[:3])
+    assert torch.equal(shuffled.sort().values, everything.sort().values)
+    assert not torch.equal(shuffled, everything)
+
+
+def test_divergence_ends_the_training_and_keeps_the_best_epoch() -> None:
+    def loss_of(bad_after: int) -> Callable[[Tensor, Tensor], Tensor]:
+        steps = itertools.count()
+        return lambda o, t: nn.functional.mse_loss(o, t) * (math.nan if next(steps) >= bad_after else 1)
+
+    model = linear()
+    result = run(model, loss=loss_of(20))  # 8 steps an epoch
+    assert result.diverged
+    assert len(result.history) == 3
+    assert result.best.number == 2, "NaN is never better"
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+    assert not run(linear()).diverged
+
+
+def test_measures_time_and_memory() -> None:
+    small, large = (run(linear(), replace(CONFIG, batch_size=size)) for size in (8, 64))
+    parameters = 9 * 4
+    for result in (small, large):
+        assert 0 < result.step_share <= 1
+        assert 0 < result.seconds_per_epoch <= max(e.seconds for e in result.history)
+        assert all(0 < e.step_seconds < e.seconds for e in result.history)
+    # Parameters, gradients, two moments of Adam and the batch of 8 numbers and a target per example, at least.
+    assert small.peak_bytes > 4 * parameters + 8 * 9 * 4
+    assert large.peak_bytes - small.peak_bytes > 56 * 9 * 4
+
+
+def test_peak_memory_is_that_of_known_tensors() -> None:
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+
+        def forward(self, batch: dict[str, list[Tensor]]) -> Tensor:
+            wide = self.weight * torch.ones(2**20)  # 4 MiB twice: the ones, which backward needs, and the product
+            return wide.sum() + batch["all"][0][:, 0]
+
+    result = run(Wide(), replace(CONFIG, epochs=1))
+    assert result.peak_bytes == pytest.approx(8 * 2**20, rel=0.01)
+
+
+def test_measuring_does_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other = linear(), linear()
+    run(model)
+    monkeypatch.setattr("nfn_monomial.benchmarks.train.loop.step_memory", lambda *_: 0)
+    run(other)
+    for first, second in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_warm_up_and_clipping_and_decay() -> None:
+    def moved(config: TrainConfig) -> float:
+        model = linear()
+        before = [p.detach().clone() for p in model.parameters()]
+        run(model, config)
+        return sum(float((p.detach() - b).abs().sum()) for p, b in zip(model.parameters(), before, strict=True))
+
+    one = replace(CONFIG, epochs=1, batch_size=64)  # a single step, whose size Adam makes the learning rate
+    assert moved(one) == pytest.approx(9 * 1e-2, rel=1e-3)
+    assert moved(replace(one, warmup_steps=9)) == pytest.approx(9 * 1e-3, rel=1e-3)
+    assert moved(replace(one, clip_norm=1e-12)) < 1e-3, "gradients of 1e-12 are small beside Adam's epsilon"
+    assert moved(replace(one, weight_decay=0.5)) != moved(one)
+
+
+def test_features_are_batchable() -> None:
+    space = WeightSpace.mlp([2, 4, 1], "relu")
+    features = space.pack(random_networks(space, 7, generator=torch.Generator().manual_seed(0)))
+    data = Data(features, torch.arange(7.0))
+    part = data.take(torch.tensor([5, 2]))
+    assert len(data) == 7
+    assert len(part.inputs) == 2
+    for whole, taken in zip(features.tensors, part.inputs.tensors, strict=True):
+        assert torch.equal(whole[[5, 2]], taken)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 100])
+def test_predict_in_parts(batch_size: int) -> None:
+    model = linear(dropout=0.5).train()
+    data = toy(11)
+    with torch.no_grad():
+        expected = model.eval()(data.inputs)
+    torch.testing.assert_close(predict(model.train(), data, make_fabric(CONFIG), batch_size), expected)
+
+
+def test_predict_of_several_outputs() -> None:
+    class Pair(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"twice": 2 * x, "half": x / 2}
+
+    x = torch.arange(5.0)
+    found = predict(Pair(), Data(x, x), make_fabric(CONFIG), batch_size=2)
+    assert torch.equal(found["twice"], 2 * x)
+    assert torch.equal(found["half"], x / 2)
+
+
+def test_double_precision() -> None:
+    model = linear().double()
+    data = toy()
+    wide = Data({"all": [data.inputs["all"][0].double()]}, data.targets.double())
+    given = {"loss": nn.functional.mse_loss, "metrics": negative_error, "select": "score", "seed": 0}
+    result = fit(model, wide, wide, replace(CONFIG, precision="64-true"), **given)  # type: ignore[arg-type]
+    assert result.history[-1].train_loss < result.history[0].train_loss
+    assert next(model.parameters()).dtype == torch.float64
+
+
+def test_mixed_precision() -> None:
+    dtypes: set[torch.dtype] = set()
+
+    class Watched(Linear):
+        def forward(self, batch: dict[str, list[Tensor]]) -> Tensor:
+            out = super().forward(batch)
+            dtypes.add(out.dtype)
+            return out
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Watched()
+    result = run(model, replace(CONFIG, epochs=30, learning_rate=0.1, precision="bf16-mixed"))
+    assert dtypes == {torch.bfloat16}, "in validation, too"
+    assert next(model.parameters()).dtype == torch.float32
+    assert result.best.metrics["score"] > -1
+    full = run(linear(), replace(CONFIG, epochs=30, learning_rate=0.1))
+    assert full.best.metrics["score"] != result.best.metrics["score"]
+    outputs = predict(model, toy(32, seed=1), make_fabric(replace(CONFIG, precision="bf16-mixed")))
+    assert outputs.dtype == torch.float32
+    assert negative_error(outputs, toy(32, seed=1).targets) == result.best.metrics, "tested as it was validated"
+
+
+def seen_in(precision: str, fabric: Fabric | None = None) -> tuple[list[Tensor], list[Tensor]]:
+    """What a model gets of a plain tensor and of a list in a pytree, in training and validation; what was given."""
+    seen: list[Tensor] = []
+
+    class Spy(Linear):
+        def forward(self, batch: Any) -> Tensor:
+            x = batch["all"][0] if isinstance(batch, dict) else batch
+            seen.append(x)
+            return self.layers(x).squeeze(-1)  # type: ignore[no-any-return]
+
+    config = TrainConfig(epochs=1, batch_size=64, precision=precision)  # type: ignore[arg-type]
+    pytrees = toy()
+    plain = Data(pytrees.inputs["all"][0], pytrees.targets)
+    for data in (pytrees, plain):
+        given = {"loss": nn.functional.mse_loss, "metrics": negative_error, "select": "score", "seed": 0}
+        fit(Spy(), data, data, config, fabric=fabric, **given)  # type: ignore[arg-type]
+    return seen, [x[x[:, 0].argsort()] for x in [plain.inputs] * len(seen)]
+
+
+def test_data_reach_models_as_they_are() -> None:
+    for precision, dtype in (("32-true", torch.float32), ("bf16-mixed", torch.float32), ("64-true", torch.float64)):
+        seen, expected = seen_in(precision)
+        assert len(seen) == 2 * 3, "a step, a validation, and the step that is measured"
+        assert {x.dtype for x in seen} == {dtype}
+        assert all(torch.equal(x[x[:, 0].argsort()], y.to(dtype)) for x, y in zip(seen, expected, strict=True))
+    rounded, _ = seen_in("bf16-mixed", Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"))
+    assert {x.dtype for x in rounded} == {torch.bfloat16}, "which is what Fabric does by itself"
+
+
+class WatchedRows(TensorRows):
+    """Says what was asked for."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        super().__init__(tensors)
+        self.asked: list[list[int]] = []
+
+    def read(self, index: Tensor) -> dict[str, Tensor]:
+        self.asked.append(index.tolist())
+        return super().read(index)
+
+
+def prepare(tensors: Mapping[str, Tensor]) -> dict[str, list[Tensor]]:
+    return {"all": [tensors["x"] * 2]}
+
+
+def streamed(count: int = 64, seed: int = 0) -> tuple[StreamedData, Data]:
+    """The same twice."""
+    data = toy(count, seed)
+    rows = WatchedRows({"x": data.inputs["all"][0]})
+    return StreamedData(rows, prepare, data.targets), Data(prepare(rows.tensors), data.targets)
+
+
+def test_streamed_data_train_bit_identically() -> None:
+    (streams, memory) = zip(*(streamed(50, seed) for seed in (0, 1)), strict=True)
+    models, results = (linear(dropout=0.2), linear(dropout=0.2)), []
+    for model, (train, val) in zip(models, (streams, memory), strict=True):
+        given = {"loss": nn.functional.mse_loss, "metrics": negative_error, "select": "score", "seed": 3}
+        results.append(fit(model, train, val, CONFIG, **given))  # type: ignore[arg-type]
+    losses = [[(epoch.train_loss, epoch.metrics) for epoch in result.history] for result in results]
+    assert losses[0] == losses[1]
+    for first, second in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+def test_streamed_data_ask_for_a_batch_at_once_and_everything_once_an_epoch() -> None:
+    (train, _), (val, _) = streamed(20), streamed(300)
+    given = {"loss": nn.functional.mse_loss, "metrics": negative_error, "select": "score", "seed": 3}
+    fit(linear(), train, val, replace(CONFIG, epochs=1), **given)  # type: ignore[arg-type]
+    assert [len(index) for index in train.rows.asked] == [8, 8, 4, 8], "the last is to measure memory"
+    assert sorted(itertools.chain(*train.rows.asked[:3])) == list(range(20))
+    assert val.rows.asked == [list(range(256)), list(range(256, 300))]
+
+
+def test_streamed_data_read_one_batch_ahead_in_order() -> None:
+    data, memory = streamed(40)
+    index = torch.arange(40).flip(0).split(7)
+    reading = data.read(index)
+    first = next(reading)
+    reading.send(None)
+    assert len(data.rows.asked) <= 4, "the two taken, the next, and none beyond"
+    torch.testing.assert_close(first, next(memory.read(index)), rtol=0, atol=0)
+    part = data.take(torch.tensor([5, 2, 5]))
+    assert torch.equal(part.inputs["all"][0], memory.inputs["all"][0][[5, 2, 5]])
+    assert torch.equal(part.targets, memory.targets[[5, 2, 5]])
+    assert list(data.read([])) == []
+    moved = data.to(torch.device("meta"))
+    assert moved.take(torch.arange(3)).inputs["all"][0].device.type == "meta"
+    assert moved.targets.device.type == "meta"
+
+
+def test_an_error_in_reading_ends_the_training() -> None:
+    def broken(tensors: Mapping[str, Tensor]) -> Tensor:
+        raise ValueError("rows/3.bin is damaged")
+
+    data, memory = streamed()
+    with pytest.raises(ValueError, match=r"rows/3\.bin is damaged"):
+        fit(
+            linear(), replace(data, prepare=broken), memory, CONFIG,
+            loss=nn.functional.mse_loss, metrics=negative_error, select="score", seed=0,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="64 networks and 3 targets: each network needs one"):
+        StreamedData(data.rows, prepare, torch.zeros(3))
+
+
+def test_a_gpu_is_deterministic_within_and_settings_are_given_back() -> None:
+    def now() -> tuple[object, ...]:
+        return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+    before = now()
+    within = []
+
+    def interrupted() -> None:
+        with determinism._deterministic(torch.device("cuda", 0)):
+            within.append(now())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert within == [(True, True)]
+    assert now() == before
+    with determinism._deterministic(torch.device("cpu")):
+        assert now() == before, "a CPU needs no switch"
+
+
+def test_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    logged: dict[str, list[tuple[int, dict[str, float]]]] = {}
+
+    class Logger:
+        def __init__(self, root: Path, name: str, version: str) -> None:
+            self.events = logged.setdefault(str(root / name / version), [])
+
+        def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+            self.events.append((step, metrics))
+
+        def save(self) -> None:
+            pass
+
+    monkeypatch.setattr(experiment, "TensorBoardLogger", Logger)
+    (job,) = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
+    (found,) = sweep([job], RunStore(tmp_path))
+    ((folder, events),) = logged.items()
+    assert folder == str(tmp_path / "tensorboard" / job.settings.name)
+    for (step, numbers), epoch in zip(events, found.history, strict=True):
+        assert step == epoch["number"]
+        assert numbers["train/loss"] == epoch["train_loss"]
+        assert numbers["validation/score"] == epoch["metrics"]["score"]
+    assert harness_worker.jobs(["parts"])[0].settings.name == job.settings.name, "it is the same run"
+    assert len(sweep(harness_worker.jobs(["parts"]), RunStore(tmp_path))) == len(logged) == 1
+
+
+def test_tensorboard_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError("Neither `tensorboard` nor `tensorboardX` is available.")
+
+    monkeypatch.setattr(experiment, "TensorBoardLogger", missing)
+    jobs = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
+    with pytest.raises(ImportError, match=r"--tensorboard needs the extra: pip install nfn-monomial\[tensorboard\]"):
+        sweep(jobs, RunStore(tmp_path))
+
+
+def test_tensorboard_writes_events(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    (job,) = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
+    sweep([job], RunStore(tmp_path))
+    (events,) = (tmp_path / "tensorboard" / job.settings.name).glob("events.out.tfevents.*")
+    assert events.stat().st_size > 500
+
+
+def test_seeds_of_different_parts_differ() -> None:
+    seeds = {derive_seed(*parts) for parts in ((0,), (1,), (0, "a"), (0, "b"), ("0",), (0, 1), (1, 0))}
+    assert len(seeds) == 7
+    assert derive_seed(3, "x") == derive_seed(3, "x")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0, but must be at least 1"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"patience": 0}, "patience is 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0, but must be positive"),
+        ({"learning_rate": math.nan}, "learning_rate is nan"),
+        ({"clip_norm": -1.0}, "clip_norm is -1.0"),
+        ({"warmup_steps": -1}, "warmup_steps is -1, but must be at least 0 and finite"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1, but must be at least 0 and finite"),
+        ({"weight_decay": math.nan}, "weight_decay is nan"),
+        ({"weight_decay": math.inf}, "weight_decay is inf"),
+        ({"precision": "16"}, "unknown precision '16': choose from 32-true, bf16-mixed, 64-true"),
+    ],
+)
+def test_configurations_that_make_no_sense(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **change)  # type: ignore[arg-type]
+
+
+def test_no_such_device() -> None:
+    with pytest.raises(ValueError, match="device 'cuda:99' is not there"):
+        make_fabric(replace(CONFIG, device="cuda:99"))
+    with pytest.raises(ValueError, match="device 'gpu' is unknown; use cpu, cuda or cuda:N"):
+        make_fabric(replace(CONFIG, device="gpu"))
+
+
+def test_empty_data() -> None:
+    with pytest.raises(ValueError, match="0 training and 8 validation examples"):
+        fit(
+            linear(), toy(0), toy(8), CONFIG,
+            loss=nn.functional.mse_loss, metrics=negative_error, select="score", seed=0,
+        )  # fmt: skip

@@ -1,0 +1,276 @@
+"""A training that was cut off continues exactly: wherever, however often, and whatever became of its file."""
+
+import functools
+import itertools
+import json
+import logging
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import harness_worker
+import pytest
+import torch
+from harness_worker import Parts, trial
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import Tensor
+
+from nfn_monomial.benchmarks.train import checkpoint as checkpointing
+from nfn_monomial.benchmarks.train.checkpoint import Checkpoint, write_atomically
+from nfn_monomial.benchmarks.train.loop import FitResult, TrainConfig, fit
+from nfn_monomial.benchmarks.train.runs import Run, RunStore
+from nfn_monomial.benchmarks.train.sweep import Job, sweep
+
+CONFIG = replace(harness_worker.TRAINING, epochs=3)  # with dropout, warm-up, clipping; 4 steps an epoch
+CALLS = 3 * (4 + 1) + 1  # of loss and metrics, and the loss once more to measure memory
+Outcome = tuple[FitResult, dict[str, Tensor]]
+
+
+def train(
+    checkpoint: Path | None, config: TrainConfig = CONFIG, cut: int | None = None, kind: str = "dropout"
+) -> Outcome:
+    """Train; the call of loss or metrics after ``cut`` others is interrupted."""
+    calls = itertools.count()
+
+    def cutting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any) -> Any:
+            if next(calls) == cut:
+                raise KeyboardInterrupt
+            return function(*arguments)
+
+        return wrapped
+
+    given = trial(kind)
+    result = fit(
+        given.model, given.train, given.val, config,
+        loss=cutting(given.loss), metrics=cutting(given.metrics), select="score", seed=1, checkpoint=checkpoint,
+    )  # fmt: skip
+    return result, given.model.state_dict()
+
+
+def assert_identical(found: Outcome, expected: Outcome) -> None:
+    """Bit by bit, but for the times."""
+    for (result, state), (other, other_state) in [(found, expected)]:
+        assert list(map(timeless, result.history)) == list(map(timeless, other.history))
+        assert result.best.number == other.best.number
+        assert state.keys() == other_state.keys()
+        assert all(torch.equal(value, other_state[name]) for name, value in state.items())
+
+
+def timeless(epoch: Any) -> dict[str, Any]:
+    values = epoch if isinstance(epoch, dict) else asdict(epoch)
+    return {name: value for name, value in values.items() if "seconds" not in name}
+
+
+@functools.cache
+def uninterrupted(kind: str = "dropout") -> Outcome:
+    return train(None, kind=kind)
+
+
+@pytest.fixture
+def whole() -> Outcome:
+    return uninterrupted()
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder) / "partial" / "run.ckpt"
+
+
+def test_every_cut_continues_exactly(whole: Outcome, path: Path) -> None:
+    for cut in range(CALLS):
+        with pytest.raises(KeyboardInterrupt):
+            train(path, cut=cut)
+        assert path.exists() == (cut > 0), "written after the first step"
+        assert_identical(train(path), whole)
+        path.unlink()
+
+
+@given(st.lists(st.integers(0, 6), max_size=6))
+@settings(max_examples=12)
+def test_many_cuts_continue_exactly(cuts: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "run.ckpt"
+        for cut in cuts:
+            with suppress(KeyboardInterrupt):
+                train(file, cut=cut, kind="streamed")
+        assert_identical(train(file, kind="streamed"), uninterrupted("streamed"))
+
+
+def test_continuing_is_not_starting_anew(path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(path, cut=9)
+    with pytest.raises(KeyboardInterrupt):
+        train(path, cut=CALLS - 9 - 1)  # in the last of the calls that are left
+    saved = Checkpoint(path).load()
+    assert saved is not None
+    assert len(saved["state"]["history"]) == CONFIG.epochs
+
+
+def test_patience_survives(path: Path) -> None:
+    config = replace(CONFIG, epochs=40, patience=2, learning_rate=0.3)
+    expected = train(None, config)
+    epochs = len(expected[0].history)
+    assert expected[0].best.number == epochs - 2 < 38
+    for cut in (5 * epochs - 1, 5 * epochs - 6):  # in the last epoch, and in that before
+        with pytest.raises(KeyboardInterrupt):
+            train(path, config, cut=cut)
+        assert_identical(train(path, config), expected)
+        path.unlink()
+
+
+def test_a_training_that_has_ended_is_not_trained_again(whole: Outcome, path: Path) -> None:
+    train(path)
+    assert_identical(train(path), whole)
+    with pytest.raises(KeyboardInterrupt):
+        train(path, cut=0)  # the measuring step is the only one
+
+
+@given(st.data())
+@settings(max_examples=15)
+def test_any_damage_leads_to_the_same_result(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "run.ckpt"
+        with suppress(KeyboardInterrupt):
+            train(file, cut=9)
+        content = bytearray(file.read_bytes())
+        place = data.draw(st.integers(0, len(content) - 1))
+        if data.draw(st.booleans()):
+            content[place] ^= data.draw(st.integers(1, 255))
+        else:
+            del content[place:]
+        file.write_bytes(content)
+        assert_identical(train(file), uninterrupted())
+
+
+def test_damage_and_other_trainings_are_told(whole: Outcome, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    with suppress(KeyboardInterrupt):
+        train(path, cut=9)
+    content = path.read_bytes()
+    weight = Checkpoint(path).load()["model"]["values.0.weight"].numpy().tobytes()  # type: ignore[index]
+    other = path.with_name("other.ckpt")
+    assert weight in content
+    for file, damaged, message in (
+        (path, content.replace(weight, weight[:-1] + bytes([weight[-1] ^ 1])), "is damaged"),
+        (path, content[:100], "File is not a zip file"),
+        (path, b"", "File is not a zip file"),
+        (other, content, "it is of another training or version"),
+    ):
+        file.write_bytes(damaged)
+        caplog.clear()
+        assert_identical(train(file), whole)
+        (record,) = caplog.records
+        assert message in record.getMessage()
+        assert f"{file} cannot be used" in record.getMessage()
+    Checkpoint(path).save({"model": {"weight": torch.ones(3)}, "optimizer": {}, "state": {}})
+    caplog.clear()
+    assert_identical(train(path), whole)
+    assert "it has other parameters than the model" in caplog.text
+
+
+def test_only_tensors_and_plain_values_are_read(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.parent.mkdir()
+    torch.save({"format": checkpointing.FORMAT, "name": "run", "model": Parts()}, path)
+    assert Checkpoint(path).load() is None
+    assert "Weights only load failed" in caplog.text
+
+
+def test_writes_are_throttled(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count()  # a second a look
+    monkeypatch.setattr(checkpointing.time, "monotonic", lambda: float(next(now)))
+    written: list[int] = []
+    monkeypatch.setattr(Checkpoint, "save", lambda self, state: written.append(len(state["state"]["history"])))
+    train(path)
+    assert len(written) == 3 * (4 + 1), "0 seconds: after every step and every epoch"
+    written.clear()
+    train(path, replace(CONFIG, checkpoint_seconds=1e9))
+    assert not written
+    monkeypatch.undo()
+    monkeypatch.setattr(checkpointing.time, "monotonic", lambda: float(next(now)))
+    checkpoint = Checkpoint(path, 3)
+    due = []
+    for _ in range(8):
+        due.append(checkpoint.due)
+        if due[-1]:
+            checkpoint.save({})
+    assert due == [False, False, True, False, False, True, False, False]
+    with pytest.raises(ValueError, match="checkpoint_seconds is -1"):
+        replace(CONFIG, checkpoint_seconds=-1)
+
+
+def test_a_write_that_fails_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_atomically(path, b"old")
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointing.os, "replace", full)
+        with pytest.raises(OSError, match="no space left"):
+            write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_killed_while_training(tmp_path: Path) -> None:
+    """SIGKILL at a random moment, then the same again."""
+    (job,) = harness_worker.jobs(["dropout"])
+    folder, alone = tmp_path / "killed", RunStore(tmp_path / "alone")
+    folder.mkdir()
+    store = RunStore(folder)
+    arguments = json.dumps({"kinds": ["dropout"], "pause": 0.1})
+    process = subprocess.Popen([sys.executable, harness_worker.__file__, str(folder), arguments])
+    while not store.partial_file(job.settings).exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    time.sleep(random.uniform(0, 0.8))  # of the 1.6 s that 16 steps take
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not store.run_file(job.settings).exists()
+    assert store.partial_file(job.settings).exists()
+    harness_worker.main(folder, kinds=["dropout"])
+    (expected,) = sweep([job], alone)
+    found = Run.from_json(store.run_file(job.settings).read_text())
+    assert_same_run(found, expected)
+    assert_same_tensors(job, store, alone)
+    assert not any((folder / "partial").iterdir())
+
+
+def assert_same_tensors(job: Job, *stores: RunStore) -> None:
+    found, expected = (load_file(store.checkpoint_file(job.settings)) for store in stores)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.items())
+    first, second = (store.checkpoint_file(job.settings).read_bytes() for store in stores)
+    assert first == second, "what is said of the tensors is the same, too"
+
+
+def assert_same_run(found: Run, expected: Run) -> None:
+    """All but times and memory."""
+    assert list(map(timeless, found.history)) == list(map(timeless, expected.history))
+    same = ("settings", "label", "parameters", "networks", "tests", "val", "best_epoch", "diverged", "extra")
+    for name in same:
+        assert getattr(found, name) == getattr(expected, name), name
+
+
+def test_the_same_experiment_twice_is_bit_identical(tmp_path: Path) -> None:
+    jobs = harness_worker.jobs()
+    stores = [RunStore(tmp_path / name) for name in ("first", "second")]
+    for found, expected in zip(*(sweep(jobs, store) for store in stores), strict=True):
+        assert_same_run(found, expected)
+    for job in jobs:
+        assert_same_tensors(job, *stores)
+    other = Job(replace(jobs[-1].settings, seed=1), jobs[-1].networks, jobs[-1].trial)
+    (run,) = sweep([other], stores[0])
+    assert run.val != sweep(jobs[-1:], stores[0])[0].val, "another seed, another result"

@@ -1,0 +1,139 @@
+"""Completeness: the layer has every equivariant map, counted against a numerical oracle that knows no partitions."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import basis_features, flat, invariant_dimension, known_sizes
+from strategies import mlps, recurrent
+
+from nfn_monomial import Axis, EquivariantLinear, Features, Symmetry, WeightSpace
+from nfn_monomial.basis import count_terms
+from nfn_monomial.space import Layout
+
+
+def oracle_dimensions(space, source: Layout, target: Layout, sizes) -> tuple[int, int]:
+    """Dimensions of the spaces of A with rho'(g) A = A rho(g) and of b with rho'(g) b = b, over random g."""
+    return tuple(invariant_dimension(space, inputs, target, sizes) for inputs in ([source], []))
+
+
+def oracle_unreached(space, source: Layout, target: Layout) -> bool:
+    """Whether some output field gets nothing, neither from the input nor from a constant."""
+    symmetries = {name: node.symmetry for name, node in space.nodes.items()}
+    fields = dict(zip(source.types, source.multiplicities, strict=True))
+    return any(count_terms(fields, {t: 1}, symmetries) == (0, 0) for t in target.types)
+
+
+def layer_ranks(layer: EquivariantLinear, sizes, masks=None) -> tuple[int, int]:
+    """Ranks of the layer's linear maps and of its constants, over all values of its parameters (outside masks 0)."""
+    layer = layer.double()
+    x = basis_features(layer.in_layout, sizes)
+    probe = Features(x.layout, tuple(torch.cat([t, torch.zeros_like(t[:1])]) for t in x.tensors))
+    parameters = {name: p.detach() for name, p in layer.named_parameters()}
+    lengths = [p.numel() for p in parameters.values()]
+    one_hot = torch.eye(sum(lengths), dtype=torch.float64).split(lengths, 1)
+    one_hot = [o * (masks or {}).get(n, torch.ones(1)).reshape(1, -1) for o, n in zip(one_hot, parameters, strict=True)]
+    stacked = {name: o.reshape(-1, *p.shape) for o, (name, p) in zip(one_hot, parameters.items(), strict=True)}
+    maps = torch.func.vmap(lambda p: flat(torch.func.functional_call(layer, p, (probe,))))(stacked)
+    constants = maps[:, -1]
+    linear = (maps[:, :-1] - constants[:, None]).flatten(1)
+    return int(torch.linalg.matrix_rank(linear)), int(torch.linalg.matrix_rank(constants))
+
+
+DESIGN_TABLE = [
+    ([2, 3, 2], "gelu", "permutation", (32, 4)),
+    ([2, 3, 2], "gelu", "fixed", (74, 7)),
+    ([2, 3, 2], "relu", "fixed", (17, 2)),
+    ([2, 3, 2], "tanh", "fixed", (29, 2)),
+    ([2, 3, 3, 1], "gelu", "permutation", (62, 6)),
+    ([2, 3, 3, 1], "gelu", "fixed", (75, 7)),
+    ([2, 3, 3, 1], "relu", "fixed", (13, 1)),
+    ([2, 3, 3, 1], "tanh", "fixed", (15, 1)),
+]
+
+
+@pytest.mark.parametrize(("sizes", "symmetry", "io", "expected"), DESIGN_TABLE)
+def test_counts_of_known_layers(sizes, symmetry, io, expected):
+    space = WeightSpace.mlp(sizes, symmetry, io_symmetry=io)
+    fields = dict(zip(space.layout.types, space.layout.multiplicities, strict=True))
+    assert count_terms(fields, fields, {n: node.symmetry for n, node in space.nodes.items()}) == expected
+    assert sum(p.numel() for p in EquivariantLinear(space, 1, 1).parameters()) == sum(expected)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        *(WeightSpace.mlp(sizes, symmetry, io_symmetry=io) for sizes, symmetry, io, _ in DESIGN_TABLE),
+        *(WeightSpace.mlp([2, 2], "relu", io_symmetry=io) for io in ("fixed", "permutation")),
+        WeightSpace.mlp([1, 3, 3, 1], ["relu", "tanh"]),
+        WeightSpace.mlp([1, 3, 3, 1], ["linear", "gelu"]),
+        WeightSpace.cnn([1, 3, 2], [(2,), (1,)], "sin"),
+        WeightSpace.cnn([1, 2], (2,), ["relu"], head=[1], ndim=1, positions=3),
+    ],
+    ids=str,
+)
+def test_the_layer_has_all_equivariant_affine_maps(space):
+    sizes = known_sizes(space)
+    expected = oracle_dimensions(space, space.layout, space.layout, sizes)
+    assert layer_ranks(EquivariantLinear(space, 1, 1), sizes) == expected
+
+
+@settings(max_examples=25)
+@given(mlps(max_depth=3, max_size=3, min_hidden=2))
+def test_completeness_on_random_spaces(space):
+    sizes = known_sizes(space)
+    if sum(x.shape[1:].numel() for x in basis_features(space.layout, sizes).tensors) > 24:
+        return  # the oracle solves for all matrices of this size
+    expected = oracle_dimensions(space, space.layout, space.layout, sizes)
+    assert layer_ranks(EquivariantLinear(space, 1, 1), sizes) == expected
+
+
+def hidden_fields(nodes):
+    axis = st.builds(Axis, st.sampled_from(nodes), st.integers(-1, 2))
+    return st.dictionaries(st.lists(axis, min_size=0, max_size=2).map(tuple), st.integers(1, 2), min_size=1, max_size=3)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.sampled_from([s for s in Symmetry if s.permutes]), min_size=2, max_size=2),
+    hidden_fields(["h1", "h2"]),
+    hidden_fields(["h1", "h2"]),
+)
+def test_completeness_between_hidden_types_of_any_charge(symmetries, in_types, out_types):
+    """Charges -1 to 2, both axes on one node included; nodes of 4 neurons, as a partition has up to 4 blocks."""
+    space = WeightSpace.mlp([1, 4, 4, 1], symmetries)
+    sizes = known_sizes(space)
+    source, target = space.layout_of(in_types), space.layout_of(out_types)
+    n, m = (sum(x.shape[1:].numel() for x in basis_features(t, sizes).tensors) for t in (source, target))
+    if n * m > 700:
+        return
+    linear, affine = oracle_dimensions(space, source, target, sizes)
+    fields = [dict(zip(t.types, t.multiplicities, strict=True)) for t in (source, target)]
+    assert count_terms(*fields, {name: node.symmetry for name, node in space.nodes.items()}) == (linear, affine)
+    unreached = oracle_unreached(space, source, target)
+    if unreached:
+        with pytest.raises(ValueError, match="no equivariant map leads to field"):
+            EquivariantLinear(space, 1, 1, in_types=in_types, out_types=out_types)
+        return
+    layer = EquivariantLinear(space, 1, 1, in_types=in_types, out_types=out_types)
+    assert layer_ranks(layer, sizes) == (linear, affine)
+
+
+@settings(max_examples=10)
+@given(recurrent())
+def test_recurrent_cells_are_counted_right(space):
+    """Two axes on one node: partitions with blocks of up to four axes. Small nodes make some of them dependent."""
+    sizes = known_sizes(space) | {"h": 4}
+    fields = dict(zip(space.layout.types, space.layout.multiplicities, strict=True))
+    terms = count_terms(fields, fields, {n: node.symmetry for n, node in space.nodes.items()})
+    assert layer_ranks(EquivariantLinear(space, 1, 1), sizes) == terms
+
+
+def test_a_layer_with_a_missing_block_is_found_incomplete():
+    """The oracle is no rubber stamp: without the terms between first and last weights 12 of 29 dimensions are gone."""
+    space = WeightSpace.mlp([2, 3, 2], "tanh")
+    layer = EquivariantLinear(space, 1, 1)
+    first_layer_only = torch.block_diag(torch.ones(3, 3), torch.ones(2, 2)).bool()
+    linear, affine = layer_ranks(layer, known_sizes(space), {"mix.h1+1.weight": first_layer_only})
+    assert (linear, affine) == (17, 2)
+    assert oracle_dimensions(space, space.layout, space.layout, known_sizes(space)) == (29, 2)

@@ -1,0 +1,376 @@
+"""Canonical forms: same function, least norm, one for every network of an orbit, dead neurons included."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import any_spaces, spaces
+from torch import nn
+
+from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace
+from nfn_monomial.canonical.balance import Balance, balance
+from nfn_monomial.testing import random_element, random_networks
+
+seeds = st.integers(0, 10**6)
+ZOO = WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10])
+MIXED = WeightSpace.mlp([2, 5, 4, 6, 3], ["relu", "tanh", "linear"])
+
+
+def networks(space, batch=3, channels=1, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return random_networks(space, batch, channels, dtype=dtype, generator=generator)
+
+
+def element_of(space, batch=3, seed=0):
+    return random_element(space, batch, generator=torch.Generator().manual_seed(seed))
+
+
+def permutation_of(g):
+    return GroupElement(g.space, {n: MonomialMatrix(m.scale.abs() ** 0, m.permutation) for n, m in g.matrices.items()})
+
+
+def difference(found, expected):
+    """The largest error of any tensor relative to its largest entry."""
+    return max(float((found[k] - x).abs().max() / x.abs().max().clamp_min(1e-300)) for k, x in expected.items())
+
+
+def invariance_error(space, x, g, **kwargs):
+    expected = permutation_of(g).act(balance(x, space, **kwargs)[0])
+    return difference(balance(g.act(x), space, **kwargs)[0], expected)
+
+
+def norm(tensors):
+    return sum(x.square().flatten(1).sum(1) for x in tensors.values())
+
+
+# -- one network of each orbit ----------------------------------------------------------------------------------------
+
+
+@given(any_spaces(), st.integers(1, 2), seeds)
+def test_one_form_for_all_of_an_orbit_up_to_the_permutation(space, channels, seed):
+    assert invariance_error(space, networks(space, 2, channels, seed), element_of(space, 2, seed)) < 1e-10
+
+
+@given(any_spaces(), seeds)
+def test_idempotent_and_the_element_is_the_one_used(space, seed):
+    x = networks(space, 2, 1, seed)
+    balanced, element = balance(x, space)
+    assert all(torch.equal(balanced[k], v) for k, v in element.act(x).items())
+    again, identity = balance(balanced, space)
+    assert difference(again, balanced) < 1e-10
+    for name, m in element.matrices.items():
+        assert m.scale.dtype == torch.float64
+        assert m.batch == 2
+        assert torch.equal(m.permutation, torch.arange(m.size).expand(2, -1))
+        torch.testing.assert_close(identity.matrices[name].scale, torch.ones_like(m.scale), rtol=1e-10, atol=0)
+
+
+def test_other_orbits_have_other_forms():
+    x = networks(ZOO, 2)
+    other = {**x, "weight.1": x["weight.1"] * 1.01}
+    assert difference(balance(other, ZOO)[0], balance(x, ZOO)[0]) > 1e-3
+
+
+@pytest.mark.parametrize("kwargs", [{"scales": False}, {"signs": False}])
+def test_without_one_step_the_form_is_not_unique(kwargs):
+    assert invariance_error(MIXED, networks(MIXED), element_of(MIXED), **kwargs) > 0.1
+
+
+def test_the_wrong_symmetry_is_not_undone():
+    assert invariance_error(MIXED, networks(MIXED), element_of(MIXED)) < 1e-10
+    sign = MIXED.restricted("sign")
+    x = networks(MIXED)
+    assert difference(balance(element_of(MIXED).act(x), sign)[0], balance(x, sign)[0]) > 0.1
+
+
+@pytest.mark.parametrize("space", [ZOO, MIXED, WeightSpace.mlp([2, 32, 32, 1], "relu")], ids=str)
+def test_float32_at_extreme_scales(space):
+    x = networks(space, 20, dtype=torch.float32)
+    expected = balance(x, space)[0]
+    for exponent in (4, 8):
+        scales = {}
+        for name, m in element_of(space, 20).matrices.items():
+            if space.nodes[name].symmetry.scales:
+                powers = torch.empty(20, m.size, dtype=torch.float64).uniform_(
+                    -exponent, exponent, generator=torch.Generator().manual_seed(0)
+                )
+                scales[name] = MonomialMatrix(10**powers, torch.arange(m.size).expand(20, -1))
+        found = balance(GroupElement(space, scales).act(x), space)[0]
+        assert difference(found, expected) < 1e-5
+
+
+def test_tiny_weights():
+    x = networks(ZOO, 4, dtype=torch.float32)
+    x["weight.1"] *= 1e-30
+    x["bias.1"] *= 1e-25
+    balanced, _ = balance(x, ZOO)
+    assert imbalance(ZOO, balanced) < 1e-4
+    assert all(bool(t.isfinite().all()) for t in balanced.values())
+
+
+# -- least norm -------------------------------------------------------------------------------------------------------
+
+
+def sides(space, tensors):
+    """Node -> squared norms of what a neuron's scale multiplies, and of what it divides, straight from the tensors."""
+    for name, node in space.nodes.items():
+        if not node.symmetry.scales:
+            continue
+        total = {1: 0.0, -1: 0.0}
+        for parameter, axes in space.axes.items():
+            own = [axis for axis in axes if isinstance(axis, Axis) and axis.node == name]
+            if len(own) == 1:
+                extents = [a if isinstance(a, int) else space.nodes[a.node].size for a in axes]
+                x = tensors[parameter].reshape(*tensors[parameter].shape[:2], *extents).square().double()
+                x = x.movedim(2 + axes.index(own[0]), 1).flatten(2).sum(-1)
+                sign = 1 if own[0].charge > 0 else -1
+                total[sign] = total[sign] + abs(own[0].charge) * x
+        yield total[1], total[-1]
+
+
+def imbalance(space, tensors):
+    return max(float(((a - b).abs() / (a + b)).max()) for a, b in sides(space, tensors))
+
+
+@given(spaces(), seeds)
+def test_norms_are_balanced(space, seed):
+    if not any(node.symmetry.scales for node in space.nodes.values()):
+        return
+    x = networks(space, 2, 2, seed)
+    assert imbalance(space, balance(x, space)[0]) < 1e-11
+    assert imbalance(space, x) > 1e-6
+
+
+@pytest.mark.parametrize("sizes", [[2, *[6] * 12, 1], [3, 40, 2], [1, 1, 1, 1]])
+@pytest.mark.parametrize("spread", [0.5, 4.0])
+def test_norms_are_balanced_in_deep_and_sparse_networks(sizes, spread):
+    space = WeightSpace.mlp(sizes, "relu")
+    generator = torch.Generator().manual_seed(0)
+    x = {k: v * (spread * torch.randn(v.shape, generator=generator).double()).exp() for k, v in networks(space).items()}
+    assert imbalance(space, balance(x, space)[0]) < 1e-11
+
+
+@given(any_spaces(), seeds, st.sampled_from([1e-2, 1.0]))
+def test_every_other_scale_has_a_larger_norm(space, seed, size):
+    best = balance(networks(space, 3, 1, seed), space)[0]
+    g = element_of(space, 3, seed)
+    moved = {n: MonomialMatrix(m.scale.abs() ** size, m.permutation) for n, m in g.matrices.items()}
+    other = GroupElement(space, moved).act(best)
+    assert bool((norm(other) >= norm(best) * (1 - 1e-12)).all())
+    if any(node.symmetry.scales for node in space.nodes.values()):
+        assert bool((norm(other) > norm(best)).all())
+
+
+# -- same function ----------------------------------------------------------------------------------------------------
+
+
+MODULES = [
+    (nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4), nn.GELU(),
+                   nn.Linear(4, 3)), (2,)),
+    (nn.Sequential(nn.Linear(2, 6), nn.Identity(), nn.Linear(6, 5, bias=False), nn.LeakyReLU(), nn.Linear(5, 1)), (2,)),
+    (nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 3, 2), nn.Tanh(),
+                   nn.Flatten(), nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), (1, 8, 8)),
+    (nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 9, 2)), (1, 5, 5)),
+    (nn.Sequential(nn.Linear(3, 2)), (3,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "shape"), MODULES)
+def test_the_function_is_preserved(module, shape):
+    module = copy.deepcopy(module).double()
+    space = WeightSpace.from_module(module)
+    x = torch.randn(7, *shape, dtype=torch.float64)
+    # far from balanced, so that preserving the function takes something
+    start = random_element(space).act({k: v.detach()[None, None] for k, v in module.named_parameters()})
+    balanced, element = balance(start, space)
+    moved = any(bool(((m.scale - 1).abs() > 0.1).any()) for m in element.matrices.values())
+    assert moved or len(space.nodes) == 2
+    out = torch.func.functional_call(module, {k: v[0, 0] for k, v in balanced.items()}, (x,))
+    torch.testing.assert_close(out, module(x), rtol=1e-10, atol=1e-10)
+
+
+def test_depth_one_and_permutations_only_change_nothing():
+    for space in (WeightSpace.mlp([3, 2], "relu"), WeightSpace.mlp([3, 4, 2], "gelu")):
+        x = networks(space)
+        balanced, element = balance(x, space)
+        assert not element.matrices
+        assert all(torch.equal(balanced[k], v) for k, v in x.items())
+
+
+# -- dead neurons -----------------------------------------------------------------------------------------------------
+
+
+def kill(x, layer, neuron, incoming=True, outgoing=False):
+    x = {k: v.clone() for k, v in x.items()}
+    if incoming:
+        x[f"weight.{layer}"][:, :, neuron] = 0
+        x[f"bias.{layer}"][:, :, neuron] = 0
+    if outgoing:
+        x[f"weight.{layer + 1}"][:, :, :, neuron] = 0
+    return x
+
+
+@given(st.lists(st.sampled_from(["relu", "tanh", "linear"]), min_size=3, max_size=3), st.data(), seeds)
+@settings(max_examples=50)
+def test_dead_neurons_have_one_form_too(symmetries, data, seed):
+    space = WeightSpace.mlp([2, 4, 3, 4, 2], symmetries)
+    x = networks(space, 2, 1, seed)
+    for layer in range(3):
+        incoming, outgoing = data.draw(st.booleans()), data.draw(st.booleans())
+        x = kill(x, layer, data.draw(st.integers(0, 2)), incoming, outgoing)
+    g = element_of(space, 2, seed)
+    assert all(bool(t.isfinite().all()) for t in balance(x, space)[0].values())
+    assert invariance_error(space, x, g) < 1e-10
+
+
+def test_what_becomes_of_dead_neurons():
+    space = WeightSpace.mlp([2, 3, 4, 1], "relu")
+    x = kill(kill(kill(networks(space), 0, 0), 0, 1, False, True), 0, 2, True, True)
+    balanced, element = balance(x, space)
+    ones = torch.ones(3, dtype=torch.float64)
+    torch.testing.assert_close(balanced["weight.1"][:, 0, :, 0].norm(dim=-1), ones)  # no incoming: outgoing norm 1
+    torch.testing.assert_close(balanced["weight.0"][:, 0, 1].square().sum(-1) + balanced["bias.0"][:, 0, 1] ** 2, ones)
+    assert torch.equal(element.matrices["h1"].scale[:, 2], ones)  # neither: as it is
+    # A dead neuron's weights do not count where others are balanced.
+    far = {**x, "weight.1": x["weight.1"].clone()}
+    far["weight.1"][:, :, :, 0] *= torch.rand(4) * 1e3
+    torch.testing.assert_close(balance(far, space)[0]["weight.2"], balanced["weight.2"], rtol=1e-12, atol=0)
+
+
+def test_death_spreads():
+    """Neurons that lead to dead neurons only, or from dead neurons only, are dead as well."""
+    space = WeightSpace.mlp([2, 3, 3, 3, 1], "relu")
+    x = networks(space)
+    for neuron in range(3):
+        x = kill(x, 2, neuron, False, True)  # the last layer is 0: nothing leads anywhere
+    assert invariance_error(space, x, element_of(space)) < 1e-10
+    x = networks(space)
+    x["weight.0"].zero_()
+    x["bias.0"].zero_()
+    x["bias.1"].zero_()
+    assert invariance_error(space, x, element_of(space)) < 1e-10
+    zero = {k: torch.zeros_like(v) for k, v in x.items()}
+    assert all(torch.equal(v, zero[k]) for k, v in balance(zero, space)[0].items())
+
+
+# -- signs ------------------------------------------------------------------------------------------------------------
+
+
+def test_sums_of_incoming_entries_are_positive():
+    space = WeightSpace.mlp([2, 5, 4, 3, 1], "tanh")
+    balanced, _ = balance(networks(space), space)
+    for layer in (0, 1):
+        total = balanced[f"weight.{layer}"].sum(-1) + balanced[f"bias.{layer}"]
+        assert bool((total > 0).all())
+
+
+def test_degenerate_signs():
+    space = WeightSpace.mlp([2, 2, 2, 2], "tanh")
+    x = networks(space)
+    x["weight.0"][:, :, 0] = torch.tensor([1.5, -1.5])  # from inputs, which have places: weighted cubes tell
+    x["bias.0"][:, :, 0] = 0
+    assert invariance_error(space, x, element_of(space)) < 1e-10
+    assert difference(balance(flip(space, "h1", 0).act(x), space)[0], balance(x, space)[0]) < 1e-10
+    x["weight.0"], x["bias.0"] = x["weight.0"].abs(), x["bias.0"].abs()
+    x["weight.1"][:, :, 0] = torch.tensor([2.0, -2.0])  # from neurons, which can be exchanged
+    x["bias.1"][:, :, 0] = 0
+    x["weight.2"][:, :, :, 0] = 0
+    _, element = balance(x, space)
+    assert bool((element.matrices["h2"].scale[:, 0] == 1).all())
+    _, element = balance(flip(space, "h2", 0).act(x), space)
+    assert bool((element.matrices["h2"].scale[:, 0] == 1).all())
+
+
+def flip(space, node, neuron):
+    scale = torch.ones(space.nodes[node].size, dtype=torch.float64)
+    scale[neuron] = -1
+    return GroupElement(space, {node: MonomialMatrix(scale, torch.arange(len(scale)))})
+
+
+def test_rounding_errors_decide_no_sign():
+    space = WeightSpace.mlp([3, 2, 2], "tanh")
+    x = networks(space, dtype=torch.float32)
+    x["weight.0"][:, :, 0] = torch.tensor([0.1, 0.2, -0.3])  # 0.1 + 0.2 - 0.3 is 1e-8 here, and noise
+    x["bias.0"][:, :, 0] = 0
+    x["weight.1"][:, :, :, 0] = 0
+    assert bool((x["weight.0"][0, 0, 0].double().sum() != 0).all())
+    noisy = {**x, "weight.0": x["weight.0"].nextafter(torch.tensor(torch.inf))}
+    quiet = {**x, "weight.0": x["weight.0"].nextafter(torch.tensor(-torch.inf))}
+    assert torch.equal(balance(noisy, space)[1].matrices["h1"].scale, balance(quiet, space)[1].matrices["h1"].scale)
+
+
+# -- the layer --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "space", [ZOO, MIXED, WeightSpace.mlp([2, 3, 1], "tanh"), WeightSpace.mlp([3, 2], "relu")], ids=str
+)
+def test_the_layer_computes_what_the_function_does(space):
+    x = networks(space, channels=2, dtype=torch.float32)
+    expected, _ = balance(x, space)
+    layer = copy.deepcopy(Balance(space))
+    features = layer(space.pack(x))
+    assert features.layout is space.layout
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    found = [layer(x), space.unpack(features), nn.Sequential(layer)(x), compiled(x)]
+    found.append(torch.func.vmap(lambda t: {k: v[0] for k, v in layer({k: v[None] for k, v in t.items()}).items()})(x))
+    for tensors in found:
+        for name, t in expected.items():
+            torch.testing.assert_close(tensors[name], t, rtol=1e-5, atol=1e-6)
+
+
+def test_half_precision_keeps_its_dtype():
+    x = {k: v.bfloat16() for k, v in networks(MIXED).items()}
+    with torch.autocast("cpu", torch.bfloat16):
+        balanced = Balance(MIXED)(x)
+    assert all(t.dtype == torch.bfloat16 for t in balanced.values())
+    assert imbalance(MIXED, balanced) < 0.05
+
+
+def test_gradients_hold_the_element_constant():
+    x = {k: v.requires_grad_() for k, v in networks(MIXED).items()}
+    balanced, element = balance(x, MIXED)
+    gradient = torch.autograd.grad(balanced["weight.1"].sum(), x["weight.1"])[0]
+    expected = element.act({"weight.1": torch.ones_like(x["weight.1"])})["weight.1"]
+    torch.testing.assert_close(gradient, expected)
+    assert not any(m.scale.requires_grad for m in element.matrices.values())
+    torch.testing.assert_close(torch.autograd.grad(Balance(MIXED)(x)["weight.1"].sum(), x["weight.1"])[0], expected)
+    in_functorch = torch.func.grad(lambda t: Balance(MIXED)({**x, "weight.1": t})["weight.1"].sum())(x["weight.1"])
+    torch.testing.assert_close(in_functorch, expected)
+
+
+def test_the_operator_passes_the_checks_of_torch():
+    space = WeightSpace.mlp([1, 2, 2, 1], "relu")
+    squares = [t.double().square() + 0.1 for t in (torch.rand(2, 2), torch.rand(2, 2, 2), torch.rand(2, 2))]
+    torch.library.opcheck(torch.ops.nfn_monomial.log_scales.default, (squares, [0, 1, 0, 1], [1, 1, -1, -1]))
+    with torch.device("meta"):
+        assert Balance(space)({k: v.to("meta") for k, v in networks(space).items()})["weight.1"].shape == (3, 1, 2, 2)
+
+
+def test_weights_from_a_node_to_itself():
+    space = WeightSpace(
+        {"x": (Symmetry.FIXED, 2), "h": (Symmetry.SCALE, 3), "y": (Symmetry.FIXED, 1)},
+        {
+            "inward": (Axis("h"), Axis("x", -1)),
+            "loop": (Axis("h"), Axis("h", -1)),
+            "outward": (Axis("y"), Axis("h", -1)),
+        },
+    )
+    balanced = balance(networks(space), space)[0]
+    off = balanced["loop"][:, 0] * ~torch.eye(3, dtype=torch.bool)
+    inward = balanced["inward"][:, 0].square().sum(-1) + off.square().sum(-1)
+    outward = balanced["outward"][:, 0, 0].square() + off.square().sum(-2)
+    torch.testing.assert_close(inward, outward)
+
+
+def test_what_does_not_fit_is_refused():
+    x = networks(MIXED)
+    with pytest.raises(ValueError, match=r"missing: bias\.0"):
+        balance({k: v for k, v in x.items() if k != "bias.0"}, MIXED)
+    x["weight.0"][0, 0, 0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"weight\.0 holds 1 NaN or infinite values"):
+        Balance(MIXED)(x)
+    with pytest.raises(ValueError, match=r"Balance: found features \[.*\], WeightSpace\.mlp"):
+        Balance(MIXED)(ZOO.pack(networks(ZOO)))

@@ -1,0 +1,131 @@
+"""The message-passing networks: invariant and equivariant under everything, and the torch modules they should be."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import spaces
+from torch import nn
+
+from nfn_monomial import MonomialNFN, ProbeFeatures, WeightSpace
+from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
+from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
+
+widths = st.integers(1, 3)
+seeds = st.integers(0, 10**6)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def networks_of(space, batch=4, dtype=torch.float64, seed=0):
+    return random_networks(space, batch, dtype=dtype, generator=generator(seed))
+
+
+@given(spaces(), widths, st.integers(1, 2), st.booleans(), st.booleans(), seeds)
+def test_the_invariant_network(space, channels, layers, tied, norm, seed):
+    torch.manual_seed(seed)
+    model = MessagePassingNFN(space, channels, layers, hidden=8, tied=tied, norm=norm).double()
+    x = networks_of(space, seed=seed)
+    assume(float(model(x).detach().std(0).max()) > 1e-6)
+    assert_invariant(model, space, inputs=x, trials=1, seed=seed, rtol=1e-8)
+
+
+@given(spaces(), widths, st.booleans(), seeds)
+def test_the_editor(space, channels, tied, seed):
+    torch.manual_seed(seed)
+    model = MessagePassingEditor(space, channels, 1, tied=tied, init_scale=1.0).double()
+    assert_equivariant(model, space, inputs=space.pack(networks_of(space, seed=seed)), trials=1, seed=seed)
+
+
+def test_an_edit_is_a_small_change_of_every_parameter():
+    torch.manual_seed(0)
+    space = WeightSpace.cnn([1, 4, 4], 3, ["relu", "tanh"], head=[3])
+    model, x = MessagePassingEditor(space, 4, 2).double(), networks_of(space)
+    edited = space.unpack(model(x))
+    for name in x:
+        change = (edited[name] - x[name]).detach().abs().max()
+        assert 0 < change < 0.5 * x[name].abs().max()
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_statistics_and_probes_join(activation):
+    torch.manual_seed(0)
+    act = nn.ReLU() if activation == "relu" else nn.Tanh()
+    template = nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=2, padding=1), act, nn.Conv2d(4, 4, 3, padding=1), act,
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3),
+    )  # fmt: skip
+    space = WeightSpace.cnn([1, 4, 4], 3, activation, head=[3])
+    probes = ProbeFeatures(template, 5, input_shape=(1, 6, 6), space=space).double()
+    model = MessagePassingNFN(space, 4, 2, hidden=8, append_stats=True, probes=probes).double()
+    x = networks_of(space)
+    assert_invariant(model, space, inputs=x, rtol=1e-8)
+    model(x).sum().backward()
+    assert all(p.grad is not None for p in probes.parameters())
+    plain = MonomialNFN(space, (4,), hidden=8, append_stats=True).double()
+    assert_invariant(plain, space, inputs=x, rtol=1e-8)
+    assert plain.head[0].in_features > MonomialNFN(space, (4,), hidden=8).head[0].in_features
+
+
+def test_without_balancing_scales_matter_and_balanced_networks_give_the_same():
+    torch.manual_seed(0)
+    space = WeightSpace.mlp([2, 4, 3, 1], "relu")
+    model = MessagePassingNFN(space, 4, 2, hidden=8).double()
+    bare = MessagePassingNFN(space, 4, 2, hidden=8, balance=False).double()
+    bare.load_state_dict(model.state_dict())
+    x = networks_of(space)
+    torch.testing.assert_close(bare(model.balance(x)), model(x))
+    with pytest.raises(AssertionError, match="not invariant"):
+        assert_invariant(bare, space, inputs=x)
+
+
+def test_scales_of_a_million_change_no_digit_that_float32_has():
+    torch.manual_seed(0)
+    space = WeightSpace.cnn([1, 8, 8], 3, "relu", head=[4])
+    model = MessagePassingNFN(space, 8, 10)
+    x = networks_of(space, 16, torch.float32)
+    moved = space.sample(16, scale_range=(1, 1e6), generator=generator()).act(x)
+    with torch.no_grad():
+        plain, same = model(x), model(moved)
+    assert float((plain - same).abs().max()) < 2e-3 * float(plain.std())
+
+
+@pytest.mark.parametrize("model", [MessagePassingNFN, MessagePassingEditor])
+@pytest.mark.parametrize(
+    "space", [WeightSpace.mlp([2, 4, 1], "relu"), WeightSpace.mlp([2, 3, 3, 1], ["sin", "gelu"])], ids=str
+)
+def test_the_models_are_ordinary_modules(model, space):
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    net, x = model(space, 2, 1), networks_of(space, 3, torch.float32)
+
+    def run(f, t):
+        out = f(t)
+        return out if isinstance(out, torch.Tensor) else torch.cat([t.flatten(1) for t in out.tensors], 1)
+
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(run(compiled, x), run(net, x), rtol=1e-4, atol=1e-5)
+    mapped = torch.func.vmap(lambda t: run(net, {k: v[None] for k, v in t.items()})[0])(x)
+    torch.testing.assert_close(mapped, run(net, x), rtol=1e-3, atol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert bool(torch.isfinite(run(net, x)).all())
+    twin = copy.deepcopy(net)
+    for p in twin.parameters():
+        nn.init.zeros_(p)
+    twin.load_state_dict(net.state_dict())
+    assert torch.equal(run(twin, x), run(net, x))
+
+
+def test_any_width_and_clear_errors():
+    torch.manual_seed(0)
+    narrow, wide = WeightSpace.mlp([2, 4, 4, 1], "relu"), WeightSpace.mlp([2, 9, 7, 1], "relu")
+    model = MessagePassingNFN(narrow, 4, 2, hidden=8).double()
+    assert_invariant(model, narrow, inputs=networks_of(wide), rtol=1e-8)
+    with pytest.raises(ValueError, match="at least one layer, found 0"):
+        MessagePassingNFN(narrow, 4, 0)
+    with pytest.raises(ValueError, match="neither a weight nor a bias"):
+        MessagePassingNFN(narrow.uncharged())

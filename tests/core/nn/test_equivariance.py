@@ -1,0 +1,282 @@
+"""Every layer commutes with the group of its space, float64 to 1e-10, on random spaces, and breaks where it should."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import HIDDEN, any_spaces
+from torch import nn
+
+from nfn_monomial import (
+    Axis,
+    Canonicalize,
+    EquivariantLinear,
+    EquivariantNFN,
+    Features,
+    InvariantPool,
+    MonomialNFN,
+    PointwiseActivation,
+    WeightSpace,
+)
+from nfn_monomial.basis import count_terms
+from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
+
+channels = st.integers(1, 3)
+seeds = st.integers(0, 10**6)
+
+
+@given(any_spaces(), channels, channels, st.sampled_from(["full", "factored"]), st.booleans(), seeds)
+def test_linear(space, c_in, c_out, io, bias, seed):
+    torch.manual_seed(seed)
+    layer = EquivariantLinear(space, c_in, c_out, io=io, bias=bias).double()
+    assert_equivariant(layer, space, batch=2, trials=1, seed=seed)
+
+
+charges = st.lists(st.integers(-1, 2), min_size=1, max_size=3)
+
+
+@given(st.sampled_from(HIDDEN), charges, charges, seeds)
+def test_linear_between_tensors_with_up_to_three_axes_on_one_node(symmetry, source, target, seed):
+    torch.manual_seed(seed)
+    space = WeightSpace.mlp([1, 4, 1], symmetry)
+    in_types, out_types = ([tuple(Axis("h1", q) for q in charges)] for charges in (source, target))
+    assume(sum(count_terms(*(dict.fromkeys(t, 1) for t in (in_types, out_types)), {"h1": space.nodes["h1"].symmetry})))
+    layer = EquivariantLinear(space, 1, 2, in_types=in_types, out_types=out_types).double()
+    assert_equivariant(layer, space, batch=2, trials=1, seed=seed)
+
+
+@given(any_spaces(), channels, channels, seeds)
+def test_linear_after_canonicalisation_is_permutation_equivariant(space, c_in, c_out, seed):
+    torch.manual_seed(seed)
+    layer = EquivariantLinear(space.uncharged(), c_in, c_out).double()
+    assert_equivariant(layer, space, batch=2, trials=1, seed=seed)
+
+
+@given(any_spaces(), channels, seeds)
+def test_automatic_activation(space, c, seed):
+    networks = space.pack(random_networks(space, 8, c, generator=torch.Generator().manual_seed(seed)))
+    assert_equivariant(PointwiseActivation(space, "auto"), space, inputs=networks, trials=1, seed=seed)
+
+
+@given(any_spaces(), channels, st.sampled_from(["norm", "square"]), st.booleans(), seeds)
+def test_canonicalize(space, c, kind, learnable, seed):
+    layer = Canonicalize(space, c, kind, learnable).double()
+    for p in layer.parameters():
+        nn.init.normal_(p)
+    assert_equivariant(layer, space, trials=1, seed=seed)
+
+
+@given(any_spaces(), channels, st.sampled_from(["mean", "sum"]), seeds)
+def test_pool(space, c, reduce, seed):
+    assert_invariant(InvariantPool(space, c, reduce), space, channels=c, trials=1, seed=seed)
+
+
+@given(any_spaces(), st.lists(channels, min_size=1, max_size=3), st.sampled_from(["full", "factored"]), seeds)
+def test_invariant_network(space, widths, io, seed):
+    torch.manual_seed(seed)
+    model = MonomialNFN(space, widths, hidden=16, out_features=2, io=io).double()
+    networks = random_networks(space, 4, generator=torch.Generator().manual_seed(seed))
+    assume(float(model(networks).detach().std(0).max()) > 1e-4)  # with one channel, ReLUs may be dead on all four
+    assert_invariant(model, space, inputs=networks, trials=1, seed=seed)
+
+
+@given(any_spaces(), st.lists(channels, max_size=2), seeds)
+def test_equivariant_network(space, widths, seed):
+    torch.manual_seed(seed)
+    model = EquivariantNFN(space, widths, init_scale=1.0).double()
+    assert_equivariant(model, space, inputs=space.pack(random_networks(space)), trials=1, seed=seed)
+
+
+@pytest.mark.parametrize("symmetry", ["relu", "linear", ["relu", "tanh"]], ids=str)
+@pytest.mark.parametrize("scale", [1e-300, 1e-13, 1.0, 1e13, 1e150])
+@pytest.mark.parametrize("kind", ["norm", "square"])
+def test_canonicalize_is_exact_at_any_scale(symmetry, scale, kind):
+    """No epsilon: features as small or large as floating point goes give what those of size 1 give."""
+    space = WeightSpace.mlp([2, 3, 3, 2], symmetry)
+    layer = Canonicalize(space, 2, kind)
+    x = space.pack(random_networks(space, channels=2))
+    moving = [any(a.scales for a in acting) for acting in space.layout.acting]
+    scaled = Features(x.layout, tuple(t * scale if m else t for t, m in zip(x.tensors, moving, strict=True)))
+    for a, b in zip(layer(x).tensors, layer(scaled).tensors, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["norm", "square"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [0, 1e-44, 1e-36, 1e-5])
+def test_canonicalize_maps_zero_to_zero_with_finite_gradients_at_and_near_it(kind, dtype, size):
+    space = WeightSpace.mlp([2, 3, 1], "relu")
+    networks = random_networks(space, dtype=dtype)
+    tensors = {name: (t * size).requires_grad_() for name, t in networks.items()}
+    out = Canonicalize(space, 1, kind, learnable=False)(space.pack(tensors))
+    assert all(bool(t.any()) == any(bool(x.any()) for x in tensors.values()) for t in out.tensors)
+    sum((3 * t).sum() for t in out.tensors).backward()
+    assert all(bool(torch.isfinite(t.grad).all()) for t in tensors.values() if t.grad is not None)
+
+
+def test_canonicalize_computes_the_papers_formula():
+    space = WeightSpace.mlp([2, 3, 1], "relu")
+    networks = random_networks(space, channels=2)
+    x = space.pack(networks)
+    out = space.uncharged().unpack(Canonicalize(space, 2, "square", learnable=False)(x))
+    first = torch.cat([networks["weight.0"].flatten(1, 1), networks["bias.0"][..., None]], -1)  # (B, C, n, 3)
+    expected = first**2 / (first**2).sum((1, 3), keepdim=True)
+    torch.testing.assert_close(out["weight.0"], expected[..., :2])
+    torch.testing.assert_close(out["bias.0"], expected[..., 2])
+
+
+def test_canonicalize_gradients_are_those_of_the_formula():
+    space = WeightSpace.mlp([1, 2, 1], "relu")
+    layer = Canonicalize(space, 1).double()
+    tensors = random_networks(space, batch=1)
+    names = list(tensors)
+
+    def fn(*values):
+        return layer(space.pack(dict(zip(names, values, strict=True)))).tensors
+
+    assert torch.autograd.gradcheck(fn, [t.requires_grad_() for t in tensors.values()])
+
+
+@pytest.mark.parametrize(
+    ("symmetry", "fn", "legal"),
+    [
+        ("sign", torch.relu, "tanh"),
+        ("sign", nn.GELU(), "tanh"),
+        ("scale", "tanh", "relu"),
+        ("scale", torch.sin, "relu"),
+        ("monomial", "relu", "identity"),
+        (["relu", "tanh"], "relu", "identity"),
+    ],
+)
+def test_illegal_activations_are_refused_when_built_and_would_break_equivariance(symmetry, fn, legal):
+    space = (
+        WeightSpace.mlp([2, 3, 3, 1], symmetry) if isinstance(symmetry, list) else WeightSpace.mlp([2, 3, 1], symmetry)
+    )
+    with pytest.raises(ValueError, match=rf"illegal on field \[h.*Legal there: '{legal}'"):
+        PointwiseActivation(space, fn)
+    call = getattr(torch, fn) if isinstance(fn, str) else fn
+    with pytest.raises(AssertionError, match="not equivariant"):
+        assert_equivariant(lambda x: x.map(call), space)
+
+
+@pytest.mark.parametrize(
+    ("symmetry", "fn"), [("relu", "abs"), ("relu", nn.LeakyReLU()), ("sin", torch.sin), ("gelu", "gelu")]
+)
+def test_legal_activations_are_applied(symmetry, fn):
+    space = WeightSpace.mlp([2, 3, 1], symmetry)
+    layer = PointwiseActivation(space, fn)
+    assert_equivariant(layer, space)
+    x = space.pack(random_networks(space))
+    call = {"abs": torch.abs, "gelu": nn.functional.gelu}.get(fn, fn) if isinstance(fn, str) else fn
+    assert all(torch.equal(call(a), b) for a, b in zip(x.tensors, layer(x).tensors, strict=True))
+
+
+def test_abs_canonicalisation_is_for_signs_only():
+    space = WeightSpace.mlp([2, 3, 1], "tanh")
+    assert_equivariant(Canonicalize(space, 2, "abs"), space, rtol=1e-4)
+    with pytest.raises(ValueError, match="kind='abs'"):
+        Canonicalize(WeightSpace.mlp([2, 3, 1], "relu"), 2, "abs")
+
+
+def test_a_wrong_symmetry_breaks_equivariance():
+    """A permutation layer under scalings, a scale layer under signs with cross terms, and so on, must be caught."""
+    sizes = [2, 4, 3, 2]
+    tanh, relu, gelu = (WeightSpace.mlp(sizes, s) for s in ("tanh", "relu", "gelu"))
+    tensors = random_networks(relu)
+    for wrong, right in [(gelu, relu), (gelu, tanh)]:
+        layer = EquivariantLinear(wrong, 1, 1).double()
+        with pytest.raises(AssertionError, match=r"weight\.1"):
+            assert_equivariant(lambda t, s=wrong, f=layer: s.unpack(f(s.pack(t))), right, inputs=tensors)
+
+
+def test_a_one_bit_break_is_caught_and_named():
+    space = WeightSpace.mlp([2, 4, 3, 1], "relu")
+    layer = EquivariantLinear(space, 2, 2).double()
+
+    def broken(x):
+        tensors = space.unpack(layer(x))
+        bits = tensors["bias.0"].contiguous().view(torch.int64)
+        bits[..., 0] ^= 1 << 24  # one bit of the mantissa of one neuron: a relative change of 2^-28
+        return space.pack({**tensors, "bias.0": bits.view(torch.float64)})
+
+    assert_equivariant(layer, space)
+    with pytest.raises(AssertionError, match=r"bias\.0 by"):
+        assert_equivariant(broken, space)
+
+
+def test_uncoupled_permutations_break_equivariance():
+    """The layer is for networks: permuting one layer's rows without the next one's columns is no symmetry."""
+    space = WeightSpace.mlp([2, 4, 3, 2], "gelu")
+    layer = EquivariantLinear(space, 1, 1).double()
+    x = random_networks(space)
+    uncoupled = {**x, "weight.1": x["weight.1"].flip(-1)}
+    y, z = (space.unpack(layer(space.pack(t))) for t in (x, uncoupled))
+    assert not torch.allclose(y["weight.0"], z["weight.0"])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [WeightSpace.cnn([1, 16, 16, 16], 3, s, head=[10]) for s in ("relu", "tanh", "gelu")]
+    + [WeightSpace.mlp([2, 32, 32, 1], s) for s in ("relu", "sin", "gelu")],
+    ids=str,
+)
+@pytest.mark.parametrize("io", ["full", "factored"])
+def test_initialisation_treats_all_output_blocks_alike(space, io):
+    """No block forgotten: standard deviations of the output tensors within 2x of one another, and no signal lost.
+
+    Averages of random networks are smaller than their entries, so charged fields keep all of the signal, pooled
+    ones a part.
+    """
+    torch.manual_seed(0)
+    layer = EquivariantLinear(space, 16, 16, io=io)
+    x = space.pack(random_networks(space, 16, 16, dtype=torch.float32))
+    stds = [float(t.std()) for t in space.unpack(layer(x).detach()).values()]
+    assert max(stds) < (2 if any(a.scales or a.flips for t in space.layout.acting for a in t) else 4) * min(stds)
+    assert 0.2 < math.prod(stds) ** (1 / len(stds)) < 1.5
+
+
+def test_the_zoo_network_has_the_papers_parameter_counts():
+    """DESIGN's formula for SCALE, and Table 16: 0.25M (ReLU) and 1.41M (tanh) parameters."""
+    relu = WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10])
+    assert sum(p.numel() for p in EquivariantLinear(relu, 16, 16).parameters()) == 118_944
+    assert sum(p.numel() for p in MonomialNFN(relu).parameters()) == 254_799
+    big = sum(p.numel() for p in MonomialNFN(relu, hidden=1000).parameters())
+    assert abs(big / 1.41e6 - 1) < 0.01
+
+
+@given(st.integers(1, 4), st.integers(3, 6), st.integers(1, 4), channels, channels)
+def test_the_scale_layer_counts_as_the_design_says(n_in, depth, n_out, c_in, c_out):
+    """cc'((n_0 + 1)^2 + 2 (L - 2) + 2 n_L^2) + c' n_L for L >= 3, w_i = b_i = 1."""
+    space = WeightSpace.mlp([n_in, *[2] * (depth - 1), n_out], "relu")
+    expected = c_in * c_out * ((n_in + 1) ** 2 + 2 * (depth - 2) + 2 * n_out**2) + c_out * n_out
+    assert sum(p.numel() for p in EquivariantLinear(space, c_in, c_out).parameters()) == expected
+
+
+def test_factored_io_is_linear_in_inputs_and_outputs():
+    counts = [
+        sum(
+            p.numel()
+            for p in EquivariantLinear(WeightSpace.mlp([n, 8, 8, 2], "relu"), 16, 16, io="factored").parameters()
+        )
+        for n in (98, 196, 392, 784)
+    ]
+    increments = [b - a for a, b in itertools.pairwise(counts)]
+    assert [b / a for a, b in itertools.pairwise(increments)] == [2, 2]
+    assert counts[-1] < 700_000  # the full layer has 158M
+
+
+def test_widths_are_not_baked_in():
+    """A layer built for one width runs on wider networks, equivariantly, without hearing of it."""
+    torch.manual_seed(0)
+    narrow, wide = WeightSpace.mlp([2, 4, 4, 1], "relu"), WeightSpace.mlp([2, 9, 7, 1], "relu")
+    model = MonomialNFN(narrow, hidden=8).double()
+    networks = random_networks(wide)
+    assert model(networks).shape == (3, 1)
+    assert_invariant(model, narrow, inputs=networks)
+    unknown = WeightSpace.sequential([2, None, None, 1], [(), (), ()], "relu")
+    same = MonomialNFN(unknown, hidden=8).double()
+    same.load_state_dict(model.state_dict())
+    assert torch.equal(same(networks), model(networks))

@@ -1,0 +1,196 @@
+"""Input normalisation: entries of size 1, by constants that commute with the group."""
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import any_spaces
+from torch import nn
+
+from nfn_monomial import EquivariantLinear, Symmetry, WeightSpace
+from nfn_monomial.nn import InputNorm
+from nfn_monomial.testing import assert_equivariant, random_networks
+
+ALL = [Symmetry.PERMUTATION, Symmetry.SIGN, Symmetry.SCALE, Symmetry.MONOMIAL]
+
+
+def networks(space, batch=8, channels=1, seed=0, dtype=torch.float64, shift=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    x = random_networks(space, batch, channels, dtype=dtype, generator=generator)
+    return {name: 3 * t + shift for name, t in x.items()}
+
+
+def entry_by_entry(x):
+    return {name: (t - t.mean(0)) / t.std(0) for name, t in x.items()}
+
+
+# -- equivariance -----------------------------------------------------------------------------------------------------
+
+
+@given(any_spaces(), st.integers(1, 2), st.integers(0, 10**6))
+def test_equivariant(space, channels, seed):
+    norm = InputNorm(space, channels).double().fit(networks(space, 8, channels, seed))
+    x = networks(space, 4, channels, seed + 1)
+    assert_equivariant(norm, space, inputs=x, trials=1, seed=seed)
+    assert_equivariant(norm, space, inputs=space.pack(x), trials=1, seed=seed)
+
+
+@pytest.mark.parametrize("symmetry", ALL, ids=str)
+def test_what_would_break_it(symmetry):
+    space = WeightSpace.mlp([2, 4, 3, 1], symmetry)
+    x = networks(space)
+    assert_equivariant(InputNorm(space).double().fit(x), space, inputs=x)
+    with pytest.raises(AssertionError, match="not equivariant"):
+        assert_equivariant(entry_by_entry, space, inputs=x)
+    means = {name: t.mean() for name, t in x.items()}
+    if symmetry is not Symmetry.PERMUTATION:
+        with pytest.raises(AssertionError, match="not equivariant"):
+            assert_equivariant(lambda t: {name: v - means[name] for name, v in t.items()}, space, inputs=x)
+    # the larger group's statistics, on the smaller group's terms
+    permutation = InputNorm(space.restricted("permutation")).double().fit(x)
+    if symmetry is not Symmetry.PERMUTATION:
+        with pytest.raises(AssertionError, match="not equivariant"):
+            assert_equivariant(permutation, space, inputs=x)
+
+
+# -- the statistics ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("symmetry", ALL, ids=str)
+def test_every_position_has_its_own_statistics_hidden_neurons_share_theirs(symmetry):
+    space = WeightSpace.cnn([2, 4, 3], (2, 3), symmetry, head=[5, 2], positions=3)
+    x = networks(space, 50, 2)
+    for name, t in x.items():  # every entry, of every position, at another size and place
+        t.mul_(torch.rand(t.shape[1:], generator=torch.Generator().manual_seed(len(name)), dtype=t.dtype) * 5 + 0.1)
+    y = InputNorm(space, 2).double().fit(x)(x)
+    centred = symmetry is Symmetry.PERMUTATION
+    # dimensions that share: networks, and those of permuted neurons; the third weight's columns are 3 x 3 positions
+    shared = {
+        "weight.0": (0, 2), "bias.0": (0, 2), "weight.1": (0, 2, 3), "bias.1": (0, 2), "weight.2": (0, 2, 3),
+        "bias.2": (0, 2), "weight.3": (0, 3), "bias.3": (0,),
+    }  # fmt: skip
+    for name, dims in shared.items():
+        t = y[name].unflatten(3, (3, 3)) if name == "weight.2" else y[name]
+        mean, size = t.mean(dims), t.square().mean(dims).sqrt()
+        torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-10, atol=0)
+        if centred or name == "bias.3":
+            torch.testing.assert_close(mean, torch.zeros_like(mean), rtol=0, atol=1e-10)
+        else:
+            assert float(mean.abs().min()) > 0.1  # left where it was
+
+
+@given(any_spaces(), st.integers(0, 10**6))
+def test_batches_have_the_statistics_of_the_whole(space, seed):
+    x = networks(space, 10, 2, seed)
+    whole = InputNorm(space, 2).double().fit(space.pack(x))
+    parts = ({name: t[i:j] for name, t in x.items()} for i, j in ((0, 1), (1, 5), (5, 10)))
+    batched = InputNorm(space, 2).double().fit(parts)
+    torch.testing.assert_close(batched.mean, whole.mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(batched.scale, whole.scale, rtol=1e-12, atol=1e-12)
+
+
+@given(any_spaces(), st.integers(0, 10**6))
+def test_inverse(space, seed):
+    x = networks(space, 4, 1, seed)
+    norm = InputNorm(space).double().fit(x)
+    back = norm.inverse(norm(x))
+    packed = space.unpack(norm.inverse(norm(space.pack(x))))
+    for name, t in x.items():
+        torch.testing.assert_close(back[name], t, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(packed[name], t, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("symmetry", ["sin", "relu", "gelu"])
+def test_any_size(size, symmetry):
+    space = WeightSpace.mlp([2, 4, 3, 1], symmetry)
+    unit = networks(space, dtype=torch.float32)
+    x = {name: t * size for name, t in unit.items()}
+    y, expected = InputNorm(space).fit(x)(x), InputNorm(space).fit(unit)(unit)
+    for name, t in expected.items():
+        torch.testing.assert_close(y[name], t, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("symmetry", ["sin", "gelu"])
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e30])
+def test_constant_entries(symmetry, value):
+    space = WeightSpace.mlp([2, 4, 3, 1], symmetry)
+    x = networks(space, dtype=torch.float32)
+    for name in ("bias.0", "weight.1", "bias.2"):
+        x[name] = torch.full_like(x[name], value)
+    y = InputNorm(space).fit(x)(x)
+    for name in ("bias.0", "weight.1", "bias.2"):
+        centred = symmetry == "gelu" or name == "bias.2"
+        expected = 0.0 if centred else math.copysign(1.0, value) if value else 0.0
+        torch.testing.assert_close(y[name], torch.full_like(y[name], expected), rtol=1e-5, atol=1e-5)
+    # what varies by rounding errors only is not blown up to size 1
+    x["bias.2"] = torch.where(torch.rand(x["bias.2"].shape) < 0.5, 1.0, 1.0 + torch.finfo(torch.float32).eps)
+    assert float(InputNorm(space).fit(x)(x)["bias.2"].abs().max()) < 1e-6
+
+
+# -- a module like others ---------------------------------------------------------------------------------------------
+
+
+def test_identity_before_fit_and_state():
+    space = WeightSpace.mlp([2, 4, 1], "sin")
+    x = networks(space, dtype=torch.float32)
+    norm = InputNorm(space)
+    assert all(torch.equal(t, x[name]) for name, t in norm(x).items())
+    norm.fit(x)
+    assert list(norm.state_dict()) == ["mean", "scale"]
+    assert not list(norm.parameters())
+    other = InputNorm(space)
+    other.load_state_dict(norm.state_dict())
+    wider = networks(WeightSpace.mlp([2, 9, 1], "sin"), dtype=torch.float32)
+    for copied in (other, copy.deepcopy(norm)):
+        assert all(torch.equal(t, norm(wider)[name]) for name, t in copied(wider).items())
+    half = norm.fit({name: t.bfloat16() for name, t in x.items()})({name: t.bfloat16() for name, t in x.items()})
+    assert all(t.dtype == torch.bfloat16 for t in half.values())
+    assert not any(t.requires_grad for t in norm.fit({k: v.requires_grad_() for k, v in x.items()}).buffers())
+
+
+def test_in_front_of_a_layer_compiled_and_mapped():
+    space = WeightSpace.mlp([2, 4, 3, 1], "sin")
+    x = networks(space, channels=2, dtype=torch.float32)
+    model = nn.Sequential(InputNorm(space, 2).fit(x), EquivariantLinear(space, 2, 3))
+    features = space.pack(x)
+    expected = space.unpack(model(features))
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    mapped = torch.func.vmap(lambda f: model(f.map(lambda t: t[None])).map(lambda t: t[0]))(features)
+    for found in (space.unpack(compiled(features)), space.unpack(mapped)):
+        for name, t in expected.items():
+            torch.testing.assert_close(found[name], t, rtol=1e-5, atol=1e-5)
+
+
+def test_what_does_not_fit_is_refused():
+    space = WeightSpace.mlp([2, 4, 1], "sin")
+    norm = InputNorm(space)
+    x = networks(space)
+    with pytest.raises(ValueError, match="channels must be at least 1"):
+        InputNorm(space, 0)
+    with pytest.raises(ValueError, match=r"InputNorm\.fit: field .* built for 1 channels"):
+        norm.fit(networks(space, channels=2))
+    with pytest.raises(ValueError, match="InputNorm: the features are of another weight space"):
+        norm(WeightSpace.mlp([2, 4, 1], "relu").pack(x))
+    with pytest.raises(ValueError, match="no networks given"):
+        norm.fit([])
+    with pytest.raises(ValueError, match=r"use module\.double"):
+        norm.fit({name: t * 1e-60 for name, t in x.items()})
+    InputNorm(space).double().fit({name: t * 1e-60 for name, t in x.items()})
+    features = space.pack(x)
+    broken = features.map(torch.clone)
+    broken.tensors[-1].fill_(torch.inf)
+    x["weight.1"][2, 0, 0, 1] = torch.nan
+    before = norm.scale.clone()
+    with pytest.raises(
+        ValueError, match=r"weight\.1 holds 1 NaN or infinite values, the first at index \[2, 0, 0, 1\]"
+    ):
+        norm.fit(x)
+    with pytest.raises(ValueError, match=r"bias\.1 holds 8 NaN or infinite values"):
+        norm.fit(broken)
+    with pytest.raises(ValueError, match=r"weight\.1 holds 1 NaN"):
+        norm(x)
+    assert torch.equal(norm.scale, before)

@@ -1,0 +1,297 @@
+"""Message passing: equivariant on random spaces to 1e-10, exact on what it can express, broken where it should be."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import input_first, spaces
+from torch import nn
+
+from nfn_monomial import (
+    Axis,
+    EquivariantNorm,
+    Features,
+    GatedActivation,
+    MessagePassing,
+    PointwiseActivation,
+    Symmetry,
+    WeightSpace,
+)
+from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
+from nfn_monomial.testing import assert_equivariant, assert_invariant, random_element, random_networks
+
+any_networks = st.one_of(spaces(), input_first())
+channels = st.integers(1, 3)
+seeds = st.integers(0, 10**6)
+LAYERS = [MessagePassing, GatedActivation, MessageBlock]
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def random_neurons(space, width, batch=3, seed=0):
+    """Neuron features in which nothing is 0."""
+    layout = neuron_layout(space).layout
+    sizes = {name: node.size for name, node in space.nodes.items()}
+    tensors = [torch.randn(batch, *(sizes[a.node] for a in t), width, generator=generator(seed)) for t in layout.types]
+    return Features(layout, tuple(t.double() for t in tensors))
+
+
+@given(any_networks, channels, st.sampled_from(LAYERS), st.booleans(), seeds)
+def test_layers(space, width, layer, tied, seed):
+    torch.manual_seed(seed)
+    assert_equivariant(layer(space, width, tied=tied).double(), space, trials=1, seed=seed)
+
+
+@given(any_networks, channels, seeds)
+def test_norm(space, width, seed):
+    layer = EquivariantNorm(space, width).double()
+    for p in layer.parameters():
+        nn.init.normal_(p)
+    assert_equivariant(layer, space, trials=1, seed=seed)
+
+
+@given(any_networks, channels, channels, seeds)
+def test_networks_to_neurons_and_back(space, c_in, width, seed):
+    torch.manual_seed(seed)
+    embed, readout = NeuronEmbedding(space, c_in, width).double(), NeuronReadout(space, width, c_in).double()
+    x = space.pack(random_networks(space, 3, c_in, generator=generator(seed)))
+    assert_equivariant(embed, space, inputs=x, trials=1, seed=seed)
+    assert_equivariant(readout, space, trials=1, seed=seed)
+    assert_equivariant(lambda f: readout(embed(f)), space, inputs=x, trials=1, seed=seed)
+
+
+@given(any_networks, channels, seeds)
+def test_pool(space, width, seed):
+    pool = NeuronPool(space, width)
+    x = random_neurons(space, width, 4, seed)
+    assert_invariant(pool, space, inputs=x, trials=1, seed=seed)
+    assert pool(x).shape == (4, pool.out_features)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("broken", ["out", "back", "edge"])
+def test_a_constant_on_a_charged_stream_breaks_equivariance(tied, broken):
+    """A bias on a charged stream is the likeliest fault; the check must find it, and name the field."""
+    space = WeightSpace.mlp([2, 4, 3, 1], "relu")
+    layer = MessagePassing(space, 2, tied=tied).double()
+    at = {"out": (Axis("h1", 1),), "back": (Axis("h1", -1),), "edge": (Axis("h2", 1), Axis("h1", -1))}[broken]
+    index = layer.out_layout.types.index(at)
+
+    def wrong(x):
+        y = layer(x)
+        return Features(y.layout, tuple(t + 1e-6 * (i == index) for i, t in enumerate(y.tensors)))
+
+    with pytest.raises(AssertionError, match=r"h1\^"):
+        assert_equivariant(wrong, space, inputs=random_neurons(space, 2))
+
+
+def test_reciprocals_are_not_charge_minus_one_where_features_vanish():
+    """``1 / h`` has charge -1, too, but overflows; the layer makes it from edges, and is 0 where they are."""
+    space = WeightSpace.mlp([1, 2, 1], "relu")
+    x = random_neurons(space, 2)
+    layer = MessagePassing(space, 2).double()
+    zero = layer(x.map(lambda t: t * 0))
+    charged = [i for i, acting in enumerate(layer.in_layout.acting) if any(a.scales for a in acting)]
+    assert charged
+    assert all(not zero.tensors[i].any() for i in charged)
+
+
+def hand_set(space, width):
+    """A message-passing layer whose update of ``out`` is the plain sum of weights times the source's ``out``."""
+    layer = MessagePassing(space, width, tied=True).double()
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.zero_()
+        layer.edges["all"].source_out.weight.copy_(torch.eye(width))
+        layer.nodes["all"].out.weight.copy_(torch.eye(width))
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("symmetry", "activation"), [("relu", "relu"), ("tanh", "tanh"), ("linear", "identity"), ("gelu", "gelu")]
+)
+def test_a_hand_set_layer_computes_the_networks_forward_pass(symmetry, activation):
+    """Inputs on the input neurons' ``out``, one channel each; after every layer one more node is right."""
+    sizes, points = [3, 5, 4, 2], 6
+    space = WeightSpace.mlp(sizes, symmetry)
+    neurons, networks = neuron_layout(space), random_networks(space, 4, generator=generator())
+    x = torch.randn(points, 3, dtype=torch.float64, generator=generator(1))
+    fields = [
+        networks[f"weight.{i}"][:, 0, ..., None].expand(-1, -1, -1, points) for i in range(3)
+    ]  # the weight itself in every channel
+    for i, n in enumerate(sizes):
+        out = x.T.expand(4, -1, -1) if i == 0 else torch.zeros(4, n, points, dtype=torch.float64)
+        fields += [out, torch.zeros_like(out), torch.zeros_like(out)]
+    features = Features(neurons.layout, tuple(fields))
+    layer = hand_set(space, points)
+    act = PointwiseActivation(space, activation, layout=neurons.layout)
+    expected = x
+    for _ in range(3):
+        updated = layer(features)
+        new = list(features.tensors)
+        for at, node in enumerate(neurons.nodes):
+            if at:  # the inputs stay; every other neuron: activation(sum + bias)
+                index = neurons.stream("out", node)
+                bias = networks[f"bias.{at - 1}"][:, 0, :, None]
+                applied = Features(neurons.layout, tuple(updated.tensors[index] + bias for _ in neurons.layout.types))
+                new[index] = (applied if node == "y" else act(applied)).tensors[index]
+        features = Features(neurons.layout, tuple(new))
+    function = {"relu": torch.relu, "tanh": torch.tanh, "gelu": nn.functional.gelu, "identity": lambda t: t}[activation]
+    expected = x.expand(4, -1, -1)
+    for i in range(3):
+        expected = expected @ networks[f"weight.{i}"][:, 0].mT + networks[f"bias.{i}"]
+        expected = function(expected) if i < 2 else expected
+    found = features.tensors[neurons.stream("out", "y")].mT
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_backward_messages_are_the_gradient_of_a_linear_network():
+    space = WeightSpace.mlp([3, 4, 2], "linear", bias=False)
+    neurons, networks = neuron_layout(space), random_networks(space, 2, generator=generator())
+    layer = MessagePassing(space, 1, tied=True).double()
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.zero_()
+        layer.edges["all"].target_back.weight.fill_(1)
+        layer.nodes["all"].back.weight.fill_(1)
+    tensors = list(random_neurons(space, 1, 2).tensors)
+    tensors[:2] = [networks[f"weight.{i}"][:, 0, ..., None] for i in range(2)]
+    once = layer(Features(neurons.layout, tuple(tensors)))
+    seed = tensors[neurons.stream("back", "y")]
+    torch.testing.assert_close(once.tensors[neurons.stream("back", "h1")], networks["weight.1"][:, 0].mT @ seed)
+
+
+def test_outer_products_update_edges():
+    space = WeightSpace.mlp([2, 3, 1], "relu")
+    layer = MessagePassing(space, 2).double()
+    key = "h1_from_x"
+    with torch.no_grad():
+        layer.edges[key].gate.weight.zero_()
+    x = random_neurons(space, 2)
+    fields, messages = x.fields, layer.edges[key]
+    h = fields[(Axis("h1", 1),)] @ messages.target_out.weight.T
+    g = fields[(Axis("x", -1),)] @ messages.source_back.weight.T
+    torch.testing.assert_close(
+        layer(x).fields[(Axis("h1", 1), Axis("x", -1))], torch.einsum("bjc,bkc->bjkc", h, g), rtol=1e-12, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("symmetry", ["relu", "tanh", "linear", "gelu", ["relu", "tanh"]], ids=str)
+def test_the_norm_brings_every_field_to_size_one(symmetry):
+    """Also features as large or small as float32 has them to be, in every layer at another size."""
+    space = WeightSpace.mlp([2, 8, 8, 1], symmetry)
+    layer = EquivariantNorm(space, 4)
+    x = random_neurons(space, 4).to(torch.float32)
+    for factor in (1e-2, 1.0, 1e6):
+        y = layer(x.map(lambda t, f=factor: t * f))
+        for field, t in y.fields.items():
+            charged = len(field) == 1 and field[0].charge
+            if charged and not space.nodes[field[0].node].symmetry.scales:
+                size = t.square().mean((1, 2)).sqrt()
+                torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-3, atol=0)
+            assert bool(torch.isfinite(t).all())
+
+
+def test_ten_blocks_train_and_scales_of_a_million_cost_no_digits():
+    """float32: gradients of the first of ten blocks are of the size of the last's; invariants keep their digits."""
+    torch.manual_seed(0)
+    space = WeightSpace.mlp([2, 8, 8, 1], "relu")
+    embed = NeuronEmbedding(space, 1, 8)
+    body = nn.Sequential(*(MessageBlock(space, 8) for _ in range(10)), EquivariantNorm(space, 8))
+    pool = NeuronPool(space, 8)
+    networks = random_networks(space, 16, dtype=torch.float32, generator=generator())
+    pool(body(embed(networks))).square().sum().backward()
+    sizes = [torch.stack([p.grad.norm() for p in block.parameters() if p.grad is not None]).norm() for block in body]
+    assert all(bool(torch.isfinite(s)) and s > 0 for s in sizes)
+    assert max(sizes[:10]) < 30 * min(sizes[:10])
+    element = space.sample(16, scale_range=(1, 1e6), generator=generator(1))
+    with torch.no_grad():
+        plain, moved = (pool(body(embed(t))) for t in (networks, element.act(networks)))
+    assert float((plain - moved).abs().max()) < 2e-3 * float(plain.std(0).max())
+
+
+@pytest.mark.parametrize("layer", [*LAYERS, EquivariantNorm])
+def test_zero_features_have_finite_gradients(layer):
+    space = WeightSpace.mlp([2, 3, 1], ["linear"])
+    features = random_neurons(space, 2).map(lambda t: (t * 0).requires_grad_())
+    sum(t.sum() for t in layer(space, 2).double()(features).tensors).backward()
+    assert all(t.grad is None or bool(torch.isfinite(t.grad).all()) for t in features.tensors)
+
+
+def test_layers_run_on_any_width():
+    torch.manual_seed(0)
+    narrow, wide = WeightSpace.mlp([2, 4, 4, 1], "relu"), WeightSpace.mlp([2, 9, 7, 1], "relu")
+    model = nn.Sequential(NeuronEmbedding(narrow, 1, 3), MessageBlock(narrow, 3), NeuronPool(narrow, 3)).double()
+    networks = random_networks(wide, 4, generator=generator())
+    assert_invariant(model, narrow, inputs=networks)
+
+
+def test_extra_fields_enter_with_charge_one():
+    torch.manual_seed(0)
+    space = WeightSpace.mlp([2, 4, 3, 1], ["relu", "tanh"])
+    embed = NeuronEmbedding(space, 1, 3, extra=5).double()
+    networks = random_networks(space, 2, generator=generator())
+    extra = {
+        n: torch.randn(2, space.nodes[n].size, 5, dtype=torch.float64, generator=generator()) for n in ("h1", "h2")
+    }
+    g = random_element(space, 2, generator=generator())
+    moved = {n: g.matrices[n].act(t, 1) for n, t in extra.items()}
+    for a, b in zip(g.act(embed(networks, extra)).tensors, embed(g.act(networks), moved).tensors, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    assert not torch.allclose(embed(networks, extra).tensors[-6], embed(networks, moved).tensors[-6])
+    with pytest.raises(ValueError, match="extra=5 was given no"):
+        embed(networks)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (WeightSpace.mlp([2, 3, 1], "relu").uncharged(), "after Canonicalize"),
+        (WeightSpace({"h": (Symmetry.SIGN, 2)}, {"square": (Axis("h", 2),)}), "square"),
+    ],
+)
+def test_spaces_without_weights_are_refused(space, message):
+    with pytest.raises(ValueError, match=message):
+        MessagePassing(space, 2)
+
+
+def test_clear_errors():
+    space = WeightSpace.mlp([2, 3, 1], "relu")
+    with pytest.raises(ValueError, match="channels must be at least 1"):
+        MessagePassing(space, 0)
+    with pytest.raises(ValueError, match="MessagePassing: the features are of another weight space"):
+        MessagePassing(space, 2)(space.pack(random_networks(space)))
+    with pytest.raises(ValueError, match=r"MessagePassing: field \[h1\^\+1 x\^-1\].*built for 3 channels"):
+        MessagePassing(space, 3)(random_neurons(space, 2))
+    with pytest.raises(ValueError, match="networks of 2 channels; NeuronEmbedding was built for 1"):
+        NeuronEmbedding(space, 1, 2)(random_networks(space, 2, 2))
+
+
+def test_state_dict_keys_name_what_they_belong_to():
+    space = WeightSpace.mlp([2, 3, 1], "relu")
+    keys = MessagePassing(space, 2).state_dict()
+    assert "edges.h1_from_x.source_out.weight" in keys
+    assert "nodes.y.inv.bias" in keys
+    assert all(".all." in key for key in MessagePassing(space, 2, tied=True).state_dict())
+
+
+@pytest.mark.parametrize("symmetry", ["relu", ["sin", "gelu"]], ids=str)
+def test_compiles_maps_and_autocasts(symmetry):
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    space = WeightSpace.mlp([2, 4, 1] if symmetry == "relu" else [2, 4, 4, 1], symmetry)
+    model = nn.Sequential(
+        NeuronEmbedding(space, 1, 4), MessageBlock(space, 4), EquivariantNorm(space, 4), NeuronPool(space, 4)
+    )
+    x = random_networks(space, 3, dtype=torch.float32, generator=generator())
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), model(x))
+    one_by_one = torch.func.vmap(lambda t: model({k: v[None] for k, v in t.items()})[0])(x)
+    torch.testing.assert_close(one_by_one, model(x), rtol=1e-4, atol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = model(x).detach().float()
+    assert bool(torch.isfinite(low).all())
+    full = model(x).detach()
+    assert float((low - full).abs().max()) < 0.2 * float(full.abs().max())
