@@ -6,12 +6,13 @@ INSTALLED := $(VENV)/.installed
 # The three packages as one, as they are once installed: tools that read files do not know of the mapping in pyproject.toml.
 TREE := build/tree/nfn_monomial
 
-.PHONY: help install demo test lint clean
+.PHONY: help install demo test lint imports tree clean
 
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (~6 min)"
 	@echo "make test   set up, ruff, mypy --strict, pytest"
 	@echo "make lint   ruff and mypy only"
+	@echo "make imports  the order of imports, which pyproject.toml states"
 	@echo "make clean  remove the virtual environment and caches"
 
 install: $(INSTALLED)
@@ -25,11 +26,17 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	GOMP_SPINCOUNT=3000 $(BIN)/nfn-monomial demo
 
-lint: $(INSTALLED)
+tree:
+	@rm -rf $(TREE) && mkdir -p $(TREE)
+	@ln -s $(CURDIR)/nfn_monomial/* $(CURDIR)/adapters $(CURDIR)/benchmarks $(TREE)
+
+lint: $(INSTALLED) tree
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	mkdir -p $(TREE) && ln -sfn $(CURDIR)/nfn_monomial/* $(CURDIR)/adapters $(CURDIR)/benchmarks $(TREE)
 	cd $(dir $(TREE)) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p nfn_monomial
+
+imports: $(INSTALLED) tree
+	cd $(dir $(TREE)) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-logo
 
 # Two processes of one thread each: tensors in tests are too small for threads to help.
 test: lint
