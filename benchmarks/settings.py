@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from nfn_monomial import __version__
-from nfn_monomial.benchmarks.train.checkpoint import results_folder
-from nfn_monomial.benchmarks.train.runs import environment, write_atomically
+from nfn_monomial.benchmarks.files import results_folder, write_atomically
+from nfn_monomial.benchmarks.train.runs import environment
 
 __all__ = ["CONFIG_NAME", "assignment", "override", "read_value", "record"]
 

@@ -12,6 +12,7 @@ import typer
 
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
 from nfn_monomial.benchmarks.data.networks import Corpus
+from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.report.figures import draw_figure
 from nfn_monomial.benchmarks.report.results import markdown, rich_tables, summarise
 from nfn_monomial.benchmarks.report.tables import Table
@@ -24,7 +25,7 @@ from nfn_monomial.benchmarks.studies.figures import draw_ablation, draw_costs, d
 from nfn_monomial.benchmarks.studies.param_tables import claims_table, layer_table, model_tables
 from nfn_monomial.benchmarks.studies.predict import predict_generalization
 from nfn_monomial.benchmarks.train.loop import TrainConfig, make_fabric
-from nfn_monomial.benchmarks.train.runs import environment, write_atomically
+from nfn_monomial.benchmarks.train.runs import environment
 
 from .common import (
     Assignments,

@@ -27,7 +27,7 @@ from nfn_monomial.benchmarks.data.formats.made_inrs import (
 )
 from nfn_monomial.benchmarks.data.images import Pictures, PictureSet, load_pictures
 from nfn_monomial.benchmarks.data.sirens import Siren
-from nfn_monomial.benchmarks.train.checkpoint import results_folder, write_atomically
+from nfn_monomial.benchmarks.files import results_folder, write_atomically
 from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.benchmarks.train.runs import environment
 

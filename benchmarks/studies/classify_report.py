@@ -15,10 +15,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.report.figures import MARKERS, PALETTE
 from nfn_monomial.benchmarks.report.results import _distinct
 from nfn_monomial.benchmarks.report.tables import INVARIANT, Spread, Table, by_model, model_table
-from nfn_monomial.benchmarks.train.runs import Run, write_atomically
+from nfn_monomial.benchmarks.train.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
+from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.report.figures import PALETTE
 from nfn_monomial.benchmarks.report.tables import Spread, Table, by_model, model_table
-from nfn_monomial.benchmarks.train.runs import Run, RunStore, write_atomically
+from nfn_monomial.benchmarks.train.runs import Run, RunStore
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,10 +1,9 @@
-"""Files that appear whole or not at all, and the state of an unfinished training in one of them."""
+"""The state of an unfinished training in a file."""
 
 from __future__ import annotations
 
 import io
 import logging
-import os
 import time
 import zipfile
 from collections.abc import Mapping
@@ -12,42 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric.utilities import rank_zero_only
 
-__all__ = ["Checkpoint", "results_folder", "write_atomically"]
+from nfn_monomial.benchmarks.files import partial_path, write_atomically
+
+__all__ = ["Checkpoint"]
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1  # of the state that training saves
-
-
-@rank_zero_only
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that appears whole or not at all, its folders included. Of several processes, the main one does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = _partial(path)
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def results_folder(path: str | Path) -> Path:
-    """The path of a folder for results, which need not be there yet.
-
-    Raises:
-        ValueError: if it, or what it should be in, is a file.
-    """
-    folder = Path(path)
-    there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
-    if there.exists() and not there.is_dir():
-        raise ValueError(f"{there} is a file: give a folder for the results")
-    return folder
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial")
 
 
 class Checkpoint:
@@ -97,5 +68,5 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Forget the training, and a write that was cut off."""
-        for path in (self.path, _partial(self.path)):
+        for path in (self.path, partial_path(self.path)):
             path.unlink(missing_ok=True)

@@ -25,10 +25,12 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from .checkpoint import Checkpoint, results_folder, write_atomically
+from nfn_monomial.benchmarks.files import results_folder, write_atomically
+
+from .checkpoint import Checkpoint
 from .config import RUNTIME, TrainConfig
 
-__all__ = ["WIDENED", "Run", "RunSettings", "RunStore", "TestResult", "environment", "write_atomically"]
+__all__ = ["WIDENED", "Run", "RunSettings", "RunStore", "TestResult", "environment"]
 
 log = logging.getLogger(__name__)
 

@@ -29,6 +29,7 @@ from nfn_monomial.benchmarks.data.networks import (
     transform,
     widened,
 )
+from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.make.zoo import ZooConfig, make_zoo
 from nfn_monomial.benchmarks.models.base import NetworkGroup, build_model, model_class, model_names
 from nfn_monomial.benchmarks.studies.predict import (
@@ -41,7 +42,7 @@ from nfn_monomial.benchmarks.studies.predict import (
 )
 from nfn_monomial.benchmarks.train import sweep as experiment
 from nfn_monomial.benchmarks.train.loop import TrainConfig
-from nfn_monomial.benchmarks.train.runs import Run, RunStore, environment, write_atomically
+from nfn_monomial.benchmarks.train.runs import Run, RunStore, environment
 from nfn_monomial.benchmarks.train.sweep import Job, Progress, run_job
 
 TINY = TrainConfig(epochs=2, batch_size=16)
@@ -408,20 +409,6 @@ def test_a_damaged_run_file_is_named_and_done_again(
     assert str(path) in caplog.text
     assert reason in caplog.text
     assert store.load(run.settings) == again
-
-
-def test_failed_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "deep" / "file.json"
-    write_atomically(path, b"old")
-
-    def full(self: Path, data: bytes) -> int:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in path.parent.iterdir()] == ["file.json"]
 
 
 def test_learns_what_the_weights_say(zoo: Corpus) -> None:

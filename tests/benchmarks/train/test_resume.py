@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nfn_monomial.benchmarks.train import checkpoint as checkpointing
-from nfn_monomial.benchmarks.train.checkpoint import Checkpoint, write_atomically
+from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
 from nfn_monomial.benchmarks.train.loop import FitResult, TrainConfig, fit
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, sweep
@@ -208,20 +208,6 @@ def test_writes_are_throttled(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert due == [False, False, True, False, False, True, False, False]
     with pytest.raises(ValueError, match="checkpoint_seconds is -1"):
         replace(CONFIG, checkpoint_seconds=-1)
-
-
-def test_a_write_that_fails_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_atomically(path, b"old")
-
-    def full(*_: object) -> None:
-        raise OSError("no space left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpointing.os, "replace", full)
-        with pytest.raises(OSError, match="no space left"):
-            write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_killed_while_training(tmp_path: Path) -> None:

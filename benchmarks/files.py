@@ -1,0 +1,47 @@
+"""Files that appear whole or not at all, and folders for results."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+__all__ = ["partial_path", "results_folder", "write_atomically", "write_json"]
+
+
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
+    """Write a file that appears whole or not at all, its folders included. Of several processes, the main one does."""
+    from lightning_fabric.utilities import rank_zero_only  # here, as it imports torch
+
+    if rank_zero_only.rank:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_path(path)
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: object) -> None:
+    """The same of a value as JSON, indented, with a line's end."""
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def partial_path(path: Path) -> Path:
+    """Where a file is while it is written; what a write that was cut off leaves."""
+    return path.with_name(f".{path.name}.partial")
+
+
+def results_folder(path: str | Path) -> Path:
+    """The path of a folder for results, which need not be there yet.
+
+    Raises:
+        ValueError: if it, or what it should be in, is a file.
+    """
+    folder = Path(path)
+    there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+    if there.exists() and not there.is_dir():
+        raise ValueError(f"{there} is a file: give a folder for the results")
+    return folder
