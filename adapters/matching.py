@@ -115,9 +115,8 @@ def _unmatched(state: Mapping[str, Tensor], keys: Sequence[str], space: WeightSp
 
 def _layers_of_space(space: WeightSpace) -> list[_Layer] | None:
     """Weights with their biases, or None if a node has several of either, so that the pairing is not clear."""
-    rows = {name: dims[0].node for name, dims in space.parameters.items() if dims and isinstance(dims[0], Axis)}
-    weights = {node: name for name, node in rows.items() if len(space.parameters[name]) > 1}
-    biases = {node: name for name, node in rows.items() if len(space.parameters[name]) == 1}
+    weights = {link.target: link.parameter for link in space.links if link.source is not None}
+    biases = {link.target: link.parameter for link in space.links if link.source is None and not link.kernel}
     if len(weights) + len(biases) != len(space.parameters) or not set(biases) <= set(weights):
         return None
     return [_Layer(name, biases.get(node)) for node, name in weights.items()]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from nfn_monomial import Features, WeightSpace
-from nfn_monomial.space.packing import check_tensors, require_finite
+from nfn_monomial.space.packing import check_tensors, require_finite, unfolded
 
 from .checks import check_graph
 from .layout import chain_of, common_kernel, pad, skeleton
@@ -192,7 +192,7 @@ def _part(networks: Networks, space: WeightSpace, kernel: tuple[int, ...]) -> _P
     sizes = check_tensors(space, tensors)
     if not any(t.requires_grad for t in tensors.values()):
         require_finite(tensors)
-    some = tensors[chain.weights[0].name]
+    some = tensors[chain.weights[0].parameter]
     batch, channels, device = some.shape[0], some.shape[1], some.device
     biases = [
         some.new_zeros(batch, sizes[node], channels) if name is None else tensors[name].transpose(1, 2)
@@ -200,9 +200,8 @@ def _part(networks: Networks, space: WeightSpace, kernel: tuple[int, ...]) -> _P
     ]
     edges = []
     for weight in chain.weights:
-        extents = [a if isinstance(a, int) else sizes[a.node] for a in space.axes[weight.name]]
-        kernels = tensors[weight.name].reshape(batch, channels, *extents).permute(weight.order)
-        edges.append(pad(kernels, weight, kernel))
+        kernels = unfolded(space, weight.parameter, tensors[weight.parameter], sizes)
+        edges.append(pad(kernels.permute(weight.order), weight, kernel))
     nodes, edge_index, edge_layer = skeleton(chain, [sizes[node] for node in chain.nodes], device)
     n, e = len(nodes["layer"]), len(edge_layer)
     shift = n * torch.arange(batch, device=device).repeat_interleave(e)

@@ -14,22 +14,7 @@ from torch import Tensor
 
 from nfn_monomial import Axis, WeightSpace
 from nfn_monomial.space.features import field_name
-
-
-class Weight(NamedTuple):
-    """One weight, the edges from one node set to the next.
-
-    Attributes:
-        name: the parameter.
-        order: permutation of ``(B, C, *axes and entries)`` to ``(B, rows, columns, *entries, C)``.
-        entries: kernel dimensions and folded positions.
-        folded: whether there are positions among them that a flatten folded into the columns.
-    """
-
-    name: str
-    order: tuple[int, ...]
-    entries: tuple[int, ...]
-    folded: bool
+from nfn_monomial.space.links import Link
 
 
 class Chain(NamedTuple):
@@ -45,7 +30,7 @@ class Chain(NamedTuple):
     nodes: tuple[str, ...]
     symmetry: tuple[int, ...]
     biases: tuple[str | None, ...]
-    weights: tuple[Weight, ...]
+    weights: tuple[Link, ...]
 
 
 @functools.lru_cache(maxsize=256)
@@ -57,47 +42,48 @@ def chain_of(space: WeightSpace) -> Chain:
             are two for one place, or if a weight is missing.
     """
     nodes = tuple(space.nodes)
-    biases: list[str | None] = [None] * len(nodes)
-    weights: list[Weight | None] = [None] * (len(nodes) - 1)
-    charges: dict[str, set[tuple[int, int]]] = {name: set() for name in nodes}  # (found, usual), reduced
+    steps: set[tuple[str | None, str]] = set(itertools.pairwise(nodes))
+    places: dict[tuple[str, str | None], Link] = {}
+    links = {link.parameter: link for link in space.links}
     for name, axes in space.axes.items():
-        ends = sorted((nodes.index(a.node), i) for i, a in enumerate(axes) if isinstance(a, Axis))
-        entries = tuple(a for a in axes if isinstance(a, int))
+        link = links.get(name)
         shown = f"{space}: {name} has axes [{field_name(tuple(a for a in axes if isinstance(a, Axis)))}]"
-        if len(ends) == 1 and not entries:
-            place, taken = nodes[ends[0][0]], biases[ends[0][0]]
-            biases[ends[0][0]] = name
-        elif len(ends) == 2 and ends[1][0] == ends[0][0] + 1:
-            (column, at_column), (row, at_row) = ends
-            place, old = f"{nodes[column]} -> {nodes[row]}", weights[column]
-            taken = None if old is None else old.name
-            others = (2 + i for i, a in enumerate(axes) if isinstance(a, int))
-            folded = any(isinstance(d, tuple) and not isinstance(d, Axis) for d in space.parameters[name])
-            weights[column] = Weight(name, (0, 2 + at_row, 2 + at_column, *others, 1), entries, folded)
-        else:
+        bias = link is not None and link.source is None and not link.kernel
+        if link is None or (not bias and (link.source, link.target) not in steps):
             raise ValueError(
                 f"{shown}: a graph holds biases (one axis) and weights (two axes, on node sets that follow one "
                 f"another: {', '.join(nodes)}). Loops, skips and other parameters have no place in it"
             )
-        if taken is not None:
-            raise ValueError(f"{shown} but {taken} is at {place} already: a graph has one edge a pair of neurons")
-        for i, (position, at) in enumerate(reversed(ends)):
-            axis, symmetry = axes[at], space.nodes[nodes[position]].symmetry
-            assert isinstance(axis, Axis), "ends are axes"
-            charges[axis.node].add((symmetry.charge(axis.charge), symmetry.charge(-1 if i else 1)))
-    for i, weight in enumerate(weights):
-        if weight is None:
-            raise ValueError(f"{space}: no weight leads from node set {nodes[i]!r} to the next, {nodes[i + 1]!r}")
-    symmetries = []
-    for name, pairs in charges.items():
-        neutral = all(found == 0 for found, _ in pairs)
-        if not neutral and any(found != usual for found, usual in pairs):
+        taken = places.setdefault((link.target, link.source), link)
+        if taken is not link:
+            place = link.target if bias else f"{link.source} -> {link.target}"
             raise ValueError(
-                f"{space}: axes of node set {name!r} have unusual charges; graphs know +1 on rows and biases, -1 on "
-                "columns, or 0 on all of them (space.uncharged())"
+                f"{shown} but {taken.parameter} is at {place} already: a graph has one edge a pair of neurons"
             )
-        symmetries.append(space.nodes[name].symmetry.acting(0 if neutral else 1).value)
-    return Chain(nodes, tuple(symmetries), tuple(biases), tuple(w for w in weights if w is not None))
+    for source, target in itertools.pairwise(nodes):
+        if (target, source) not in places:
+            raise ValueError(f"{space}: no weight leads from node set {source!r} to the next, {target!r}")
+    return Chain(
+        nodes,
+        tuple(_symmetry(space, node) for node in nodes),
+        tuple(places[node, None].parameter if (node, None) in places else None for node in nodes),
+        tuple(places[target, source] for source, target in itertools.pairwise(nodes)),
+    )
+
+
+def _symmetry(space: WeightSpace, node: str) -> int:
+    """What the axes of a node feel of its symmetry."""
+    symmetry = space.nodes[node].symmetry
+    ends = [
+        end for link in space.links for end in zip(link.ends, link.charges, (1, -1), strict=False) if end[0] == node
+    ]
+    neutral = all(symmetry.charge(charge) == 0 for _, charge, _ in ends)
+    if not neutral and any(symmetry.charge(charge) != symmetry.charge(usual) for _, charge, usual in ends):
+        raise ValueError(
+            f"{space}: axes of node set {node!r} have unusual charges; graphs know +1 on rows and biases, -1 on "
+            "columns, or 0 on all of them (space.uncharged())"
+        )
+    return symmetry.acting(0 if neutral else 1).value
 
 
 def common_kernel(*spaces: WeightSpace) -> tuple[int, ...]:
@@ -110,14 +96,14 @@ def common_kernel(*spaces: WeightSpace) -> tuple[int, ...]:
     (5, 5)
     """
     weights = [w for space in spaces for w in chain_of(space).weights]
-    kernels = [w.entries[::-1] for w in weights if not w.folded]
+    kernels = [w.kernel[::-1] for w in weights if not w.folded]
     shape = tuple(max(sizes) for sizes in itertools.zip_longest(*kernels, fillvalue=1))[::-1]
-    positions = max((math.prod(w.entries) for w in weights if w.folded), default=1)
+    positions = max((math.prod(w.kernel) for w in weights if w.folded), default=1)
     room = math.prod(shape)
     return shape if room >= positions else (-(-positions // room), *shape)
 
 
-def pad(values: Tensor, weight: Weight, kernel: Sequence[int]) -> Tensor:
+def pad(values: Tensor, weight: Link, kernel: Sequence[int]) -> Tensor:
     """``(B, rows, columns, *entries, C)`` -> edges ``(B, rows * columns, K * C)``, zeros around the kernel."""
     *lead, channels = values.shape[0], values.shape[1] * values.shape[2], values.shape[-1]
     inner, outer, before = _frame(weight, kernel)
@@ -128,7 +114,7 @@ def pad(values: Tensor, weight: Weight, kernel: Sequence[int]) -> Tensor:
     return values.reshape(*lead, -1)
 
 
-def crop(edges: Tensor, weight: Weight, kernel: Sequence[int], channels: int) -> Tensor:
+def crop(edges: Tensor, weight: Link, kernel: Sequence[int], channels: int) -> Tensor:
     """Edges ``(B, rows * columns, K * C)`` -> ``(B, rows * columns, entries, C)``; the inverse of `pad`."""
     inner, outer, before = _frame(weight, kernel)
     values = edges.reshape(*edges.shape[:2], *outer, channels)
@@ -137,9 +123,9 @@ def crop(edges: Tensor, weight: Weight, kernel: Sequence[int], channels: int) ->
     return values.reshape(*edges.shape[:2], -1, channels)
 
 
-def _frame(weight: Weight, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def _frame(weight: Link, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Shape inside, shape outside, and what lies before: kernels in the centre, folded positions at the start."""
-    inner, outer = weight.entries, tuple(kernel)
+    inner, outer = weight.kernel, tuple(kernel)
     if weight.folded:
         inner, outer = (math.prod(inner),), (math.prod(outer),)
     fits = len(inner) <= len(outer)
@@ -147,7 +133,7 @@ def _frame(weight: Weight, kernel: Sequence[int]) -> tuple[tuple[int, ...], tupl
     if not fits or any(i > o for i, o in zip(inner, outer, strict=True)):
         what = "positions" if weight.folded else "kernel"
         raise ValueError(
-            f"{weight.name} has {what} {weight.entries}, which do not fit into kernel={tuple(kernel)}; "
+            f"{weight.parameter} has {what} {weight.kernel}, which do not fit into kernel={tuple(kernel)}; "
             "common_kernel(*spaces) gives the smallest that holds the weights of all given spaces"
         )
     before = tuple(0 if weight.folded else (o - i) // 2 for i, o in zip(inner, outer, strict=True))

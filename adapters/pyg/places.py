@@ -145,10 +145,10 @@ def read(view: GraphView, space: WeightSpace) -> dict[str, Tensor]:
     for weight, part, (columns, rows) in zip(
         chain.weights, torch.split(edges, blocks, 1), itertools.pairwise(sizes), strict=True
     ):
-        values = crop(part, weight, kernel, channels).reshape(view.networks, rows, columns, *weight.entries, channels)
+        values = crop(part, weight, kernel, channels).reshape(view.networks, rows, columns, *weight.kernel, channels)
         back = [weight.order.index(i) for i in range(len(weight.order))]
         values = values.permute(back)
-        tensors[weight.name] = values.reshape(view.networks, channels, *space.shape_of(weight.name, known))
+        tensors[weight.parameter] = values.reshape(view.networks, channels, *space.shape_of(weight.parameter, known))
     return {name: tensors[name] for name in space.parameters}
 
 
@@ -181,7 +181,7 @@ def _edge_error(taken: Tensor, chain: Chain, sizes: Sequence[int], blocks: Seque
         rest -= blocks[i]
         i += 1
     row, column = divmod(rest, sizes[i])
-    edge = f"{chain.nodes[i]}[{column}] -> {chain.nodes[i + 1]}[{row}] of {chain.weights[i].name}"
+    edge = f"{chain.nodes[i]}[{column}] -> {chain.nodes[i + 1]}[{row}] of {chain.weights[i].parameter}"
     if bad is missing:
         return (
             f"graph {graph} lacks the edge {edge} ({int(bad.sum())} edges missing in the batch). Every weight needs "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.space.features import Axis
-from nfn_monomial.space.packing import _concrete, check_tensors, require_finite, split_shape
+from nfn_monomial.space.packing import check_tensors, concrete, require_finite, split_shape
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .solver import along
@@ -217,7 +217,7 @@ def _signed(
     signs: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     """``flat`` with what is read from a node's neurons times ``signs`` (node -> (N, 1, n)), in the shapes of before."""
-    if _concrete(tensors.values()):
+    if concrete(tensors.values()):
         require_finite(tensors)
     out = {}
     for name, axes in space.axes.items():

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.space import packing
 from nfn_monomial.space.features import Axis, Features, FieldType, Layout
+from nfn_monomial.space.links import Link
 from nfn_monomial.space.weight_space import WeightSpace
 
 STREAMS = {"out": 1, "back": -1, "inv": 0}
@@ -72,57 +73,32 @@ def neuron_layout(space: WeightSpace) -> NeuronLayout:
         ValueError: if a parameter of the space is neither a weight (one axis of charge +1, one of charge -1) nor a
             bias (one axis of charge +1); kernel dimensions besides.
     """
-    pairs: dict[Pair, None] = {}
+    links = {link.parameter: link for link in space.links}
     for name, axes in space.axes.items():
-        found = sorted((a for a in axes if isinstance(a, Axis)), key=lambda a: -a.charge)
-        charges = [a.charge for a in found]
-        if charges == [1, -1]:
-            pairs[Pair(found[0].node, found[1].node)] = None
-        elif charges != [1]:
+        if name not in links or links[name].charges not in ((1, -1), (1,)):
+            found = [a for a in axes if isinstance(a, Axis)]
             raise ValueError(
                 f"{space.describe(name)} is neither a weight nor a bias: it has axes {', '.join(map(str, found))}. "
                 "Messages pass along weights, with one axis of charge +1 and one of charge -1; after Canonicalize "
                 "there are no charges left: put message passing in front of it"
             )
+    pairs = dict.fromkeys(Pair(link.target, link.source) for link in space.links if link.source is not None)
     types: list[FieldType] = [(Axis(p.target, 1), Axis(p.source, -1)) for p in pairs]
     types += [(Axis(node, charge),) for node in space.nodes for charge in STREAMS.values()]
     acting = tuple(tuple(space.nodes[a.node].symmetry.acting(a.charge) for a in t) for t in types)
     return NeuronLayout(Layout(tuple(types), (1,) * len(types), acting), tuple(pairs), tuple(space.nodes))
 
 
-class Place(NamedTuple):
-    """Where a parameter goes in neuron features: at the edges of a pair, or at the neurons of a node.
-
-    Attributes:
-        name: the parameter.
-        at: key of the pair, or name of the node.
-        nodes: the nodes of its axes, target first.
-        order: permutation of ``(B, C, *axes and kernel dims)`` to ``(B, *neurons, *kernel dims, C)``.
-        kernel: sizes of what nothing acts on.
-    """
-
-    name: str
-    at: str
-    nodes: tuple[str, ...]
-    order: tuple[int, ...]
-    kernel: tuple[int, ...]
-
-
-def _places(space: WeightSpace) -> dict[str, list[Place]]:
+def _places(space: WeightSpace) -> dict[str, list[Link]]:
     """Key of a pair or name of a node -> the parameters there."""
-    places: dict[str, list[Place]] = {}
-    for name, axes in space.axes.items():
-        moving = sorted((-a.charge, i, a.node) for i, a in enumerate(axes) if isinstance(a, Axis))
-        others = [i for i, a in enumerate(axes) if not isinstance(a, Axis)]
-        order = (0, *(2 + i for _, i, _ in moving), *(2 + i for i in others), 1)
-        nodes = tuple(node for _, _, node in moving)
-        at = Pair(*nodes).key if len(nodes) == 2 else nodes[0]
-        kernel = tuple(a for a in axes if isinstance(a, int))
-        places.setdefault(at, []).append(Place(name, at, nodes, order, kernel))
+    places: dict[str, list[Link]] = {}
+    for link in space.links:
+        at = link.target if link.source is None else Pair(link.target, link.source).key
+        places.setdefault(at, []).append(link)
     return places
 
 
-def _entries(places: Sequence[Place]) -> int:
+def _entries(places: Sequence[Link]) -> int:
     return sum(math.prod(place.kernel) for place in places)
 
 
@@ -185,7 +161,7 @@ class NeuronEmbedding(nn.Module):
         if first.shape[1] != self.in_channels:
             raise ValueError(f"networks of {first.shape[1]} channels; NeuronEmbedding was built for {self.in_channels}")
         raw = {
-            at: torch.cat([self._spread(tensors[p.name], p, sizes) for p in places], -1)
+            at: torch.cat([self._spread(tensors[p.parameter], p, sizes) for p in places], -1)
             for at, places in self._places.items()
         }
         fields = [self.mix[p.key](raw[p.key]) for p in self.neurons.pairs]
@@ -205,11 +181,10 @@ class NeuronEmbedding(nn.Module):
             fields += [t.expand(first.shape[0], sizes[node], -1) for t in (out, back, inv)]
         return Features(self.out_layout, tuple(fields))
 
-    def _spread(self, tensor: Tensor, place: Place, sizes: Mapping[str, int]) -> Tensor:
+    def _spread(self, tensor: Tensor, place: Link, sizes: Mapping[str, int]) -> Tensor:
         """``(B, C, *shape)`` -> ``(B, *neurons, kernel entries x C)``."""
-        extents = [a if isinstance(a, int) else sizes[a.node] for a in self.space.axes[place.name]]
-        moved = tensor.reshape(*tensor.shape[:2], *extents).permute(place.order)
-        return moved.flatten(1 + len(place.nodes))
+        moved = packing.unfolded(self.space, place.parameter, tensor, sizes).permute(place.order)
+        return moved.flatten(1 + len(place.ends))
 
     def _norms(self, node: str, raw: Mapping[str, Tensor], zero: Tensor) -> Tensor:
         """Logarithms of squared norms of incoming weights, outgoing weights and bias: ``(B, n, 3)``."""
@@ -257,8 +232,8 @@ class NeuronReadout(nn.Module):
             for place, x in zip(places, self.mix[at](source[at]).split(widths, -1), strict=True):
                 x = x.unflatten(-1, (*place.kernel, self.out_channels))
                 x = x.permute([place.order.index(i) for i in range(x.ndim)])
-                sizes = {node: source[at].shape[1 + i] for i, node in enumerate(place.nodes)}
-                tensors[place.name] = x.reshape(*x.shape[:2], *self.space.shape_of(place.name, sizes))
+                sizes = {node: source[at].shape[1 + i] for i, node in enumerate(place.ends)}
+                tensors[place.parameter] = x.reshape(*x.shape[:2], *self.space.shape_of(place.parameter, sizes))
         return self.space.pack(tensors, check_finite=False)
 
     def extra_repr(self) -> str:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.canonical.balance import balance_factors, multiply
-from nfn_monomial.space.features import Axis, Features
+from nfn_monomial.space.features import Features
+from nfn_monomial.space.packing import unfolded
 from nfn_monomial.space.weight_space import WeightSpace
 
 _QUANTILES = 5
@@ -50,8 +51,15 @@ class InvariantStatistics(nn.Module):
     def __init__(self, space: WeightSpace, channels: int = 1) -> None:
         super().__init__()
         self.space, self.channels = space, channels
-        self.links = _links(space)
-        nodes = {node for _, node, _ in self.links}
+        rank = list(space.nodes)
+        self.links = [
+            (link, link.source)
+            for link in space.links
+            if link.source is not None
+            and link.charges[0] > 0 > link.charges[1]
+            and rank.index(link.source) < rank.index(link.target)
+        ]
+        nodes = {link.target for link, _ in self.links}
         self.out_features = channels * (_PER_TENSOR * len(space.parameters) + len(nodes) + bool(nodes))
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
@@ -74,46 +82,20 @@ class InvariantStatistics(nn.Module):
         """Path norms of every node, and the mean log norm: ``(B, C, nodes + 1)``."""
         reached: dict[str, Tensor] = {}
         norms = []
-        for name, node, source in self.links:
-            axes = self.space.axes[name]
-            squares = (
-                tensors[name]
-                .square()
-                .reshape(
-                    *tensors[name].shape[:2], *(axis if isinstance(axis, int) else sizes[axis.node] for axis in axes)
-                )
-            )
-            row, column = (next(i for i, a in enumerate(axes, 2) if _on(a, n)) for n in (node, source))
-            rest = list(range(4, squares.ndim))
-            table = squares.movedim((row, column), (2, 3))
-            table = table.mean(rest) if rest else table
+        for link, source in self.links:
+            squares = unfolded(self.space, link.parameter, tensors[link.parameter].square(), sizes)
+            table = squares.permute(link.order).movedim(-1, 1)
+            table = table.mean(list(range(4, table.ndim))) if link.kernel else table
             mean = table.mean((-1, -2), keepdim=True)
             norms.append(_log_root(mean[..., 0, 0]))
             table = table / mean.clamp_min(_TINY**2)
             total = (table if source not in reached else table * reached[source].unsqueeze(-2)).mean(-1)
-            reached[node] = reached[node] + total if node in reached else total
+            reached[link.target] = reached[link.target] + total if link.target in reached else total
         paths = [v.clamp_min(_TINY**2).sqrt().mean(-1).log() for v in reached.values()]
         return torch.stack([*paths, torch.stack(norms).mean(0)], -1)
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, out_features={self.out_features}"
-
-
-def _links(space: WeightSpace) -> tuple[tuple[str, str, str], ...]:
-    """(parameter, node of its rows, node of its columns) of every weight, in the order in which a network runs."""
-    rank = list(space.nodes)
-    links = []
-    for name, axes in space.axes.items():
-        charged = [axis for axis in axes if isinstance(axis, Axis)]
-        if len(charged) == 2 and charged[0].node != charged[1].node:
-            source, node = sorted(charged, key=lambda axis: rank.index(axis.node))
-            if source.charge < 0 < node.charge:
-                links.append((name, node.node, source.node))
-    return tuple(sorted(links, key=lambda link: rank.index(link[1])))
-
-
-def _on(axis: Axis | int, node: str) -> bool:
-    return isinstance(axis, Axis) and axis.node == node
 
 
 def _log_root(squares: Tensor) -> Tensor:

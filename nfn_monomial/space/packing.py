@@ -62,13 +62,11 @@ def plan_segments(space: WeightSpace) -> tuple[dict[FieldType, int], tuple[Segme
 def pack(space: WeightSpace, tensors: Mapping[str, Tensor], check_finite: bool) -> Features:
     """See `WeightSpace.pack`."""
     sizes = check_tensors(space, tensors)
-    if check_finite and _concrete(tensors.values()):
+    if check_finite and concrete(tensors.values()):
         require_finite(tensors)
     parts: list[list[Tensor]] = [[] for _ in space.layout.types]
     for segment in space.segments:
-        x = tensors[segment.name]
-        extents = [a if isinstance(a, int) else sizes[a.node] for a in space.axes[segment.name]]
-        x = x.reshape(x.shape[0], x.shape[1], *extents).permute(segment.to_field)
+        x = unfolded(space, segment.name, tensors[segment.name], sizes).permute(segment.to_field)
         axes = len(space.layout.types[segment.field])
         parts[segment.field].append(x.reshape(*x.shape[: 1 + axes], -1))
     return Features(space.layout, tuple(p[0] if len(p) == 1 else torch.cat(p, -1) for p in parts))
@@ -90,6 +88,12 @@ def unpack(space: WeightSpace, features: Features) -> dict[str, Tensor]:
         x = x.reshape([shape[i] for i in segment.to_field]).permute(segment.to_parameter)
         out[segment.name] = x.reshape(*x.shape[:2], *space.shape_of(segment.name, sizes))
     return out
+
+
+def unfolded(space: WeightSpace, name: str, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
+    """A parameter ``(B, C, *shape)`` as ``(B, C, *space.axes[name])``: dimensions that are products taken apart."""
+    extents = [a if isinstance(a, int) else sizes[a.node] for a in space.axes[name]]
+    return tensor.reshape(*tensor.shape[:2], *extents)
 
 
 def check_tensors(space: WeightSpace, tensors: Mapping[str, Tensor]) -> dict[str, int]:
@@ -222,7 +226,7 @@ def flatten_dims(dims: Iterable[Axis | int | tuple[Axis | int, ...]]) -> tuple[A
     return tuple(flat)
 
 
-def _concrete(tensors: Iterable[Tensor]) -> bool:
+def concrete(tensors: Iterable[Tensor]) -> bool:
     """Whether values can be looked at: not compiling, not under a torch.func transform, no meta tensors."""
     if torch.compiler.is_compiling():
         return False

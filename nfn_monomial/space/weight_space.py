@@ -14,6 +14,7 @@ from nfn_monomial.symmetry import Activation, Symmetry
 
 from .features import Axis, Features, FieldType, Layout, field_name
 from .groups import GroupElement, MonomialMatrix
+from .links import links_of
 
 Dim: TypeAlias = "Axis | int | tuple[Axis | int, ...]"
 SymmetryLike: TypeAlias = "Symmetry | Activation"
@@ -38,6 +39,11 @@ class WeightSpace:
             which nothing acts on), or a tuple of those for one tensor dimension that is their row-major product
             (the columns of a linear layer after a flatten: ``(Axis("h3", -1), 9)``).
 
+    Attributes:
+        axes: parameter -> its axes and the sizes of its other dimensions, dimensions that are products taken apart.
+        links: which parameter leads from which node to which, see `Link`.
+        layout: of its `Features`.
+
     Raises:
         ValueError: if an axis names an unknown node, a FIXED node has no size, or a name cannot be used.
 
@@ -46,6 +52,8 @@ class WeightSpace:
     WeightSpace.mlp(2-32-32-1, SIGN)
     >>> space.describe("weight.1")
     'weight.1 (B, C, h2=32, h1=32)'
+    >>> [(link.parameter, link.source, link.target) for link in space.links[:2]]
+    [('weight.0', 'x', 'h1'), ('bias.0', None, 'h1')]
     """
 
     def __init__(
@@ -61,6 +69,8 @@ class WeightSpace:
         self._check()
         self._rank = {name: position for position, name in enumerate(self.nodes)}
         self.axes = {name: packing.flatten_dims(dims) for name, dims in self.parameters.items()}
+        folded = {name: len(self.axes[name]) != len(dims) for name, dims in self.parameters.items()}
+        self.links = links_of(self.nodes, self.axes, folded)
         types, self.segments = packing.plan_segments(self)
         self.layout = self.layout_of(types)
 

@@ -410,7 +410,8 @@ INWARD, OUTWARD = (Axis("h"), Axis("x", -1)), (Axis("y"), Axis("h", -1))
         ({"w": INWARD, "w2": INWARD}, "w2 has axes .* but w is at x -> h already"),
         ({"b": (Axis("h"),), "b2": (Axis("h"),)}, "b2 has axes .* but b is at h already"),
         ({"w": INWARD}, "no weight leads from node set 'h' to the next, 'y'"),
-        ({"w": (Axis("h", -1), Axis("x")), "v": OUTWARD}, "node set 'h' have unusual charges"),
+        ({"w": (Axis("h", -1), Axis("x")), "v": OUTWARD}, r"w has axes \[h\^-1 x\^\+1\]"),
+        ({"w": (Axis("h", 2), Axis("x", -1)), "v": OUTWARD}, "node set 'h' have unusual charges"),
     ],
 )
 def test_spaces_without_a_graph(parameters, match):
