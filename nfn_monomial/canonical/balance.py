@@ -65,20 +65,15 @@ def balance(
     >>> [round(x.item(), 6) for x in balanced.values()], element.matrices["h1"].scale
     ([4.0, 4.0], tensor([[0.5000]], dtype=torch.float64))
     """
-    factors = balance_factors(space, space.pack(tensors), scales=scales, signs=signs)
-    matrices = {}
-    for node, factor in factors.items():
-        matrices[node] = MonomialMatrix(factor, torch.arange(factor.shape[1], device=factor.device).expand_as(factor))
-    element = GroupElement(space, matrices)
+    element = balancing_element(space, space.pack(tensors), scales=scales, signs=signs)
     return element.act(tensors), element
 
 
 class Balance(nn.Module):
     """`balance` as a layer without parameters: networks in, canonical networks out.
 
-    Unlike the function, it works under ``torch.compile(fullgraph=True)`` and ``torch.func.vmap``. Features keep their
-    layout, in which axes count as charged; `WeightSpace.unpack` and the ``pack`` of ``space.restricted("permutation")``
-    turn them into features of permuted neurons.
+    Features keep their layout, in which axes count as charged; `WeightSpace.unpack` and the ``pack`` of
+    ``space.restricted("permutation")`` turn them into features of permuted neurons.
 
     Args:
         space: the weight space.
@@ -100,44 +95,29 @@ class Balance(nn.Module):
             return self.space.unpack(self(self.space.pack(networks)))
         if networks.layout is not self.space.layout:
             raise ValueError(f"Balance: found features [{networks.layout}], {self.space} has [{self.space.layout}]")
-        return multiply(networks, balance_factors(self.space, networks, scales=self.scales, signs=self.signs))
+        return balancing_element(self.space, networks, scales=self.scales, signs=self.signs).act(networks)
 
     def extra_repr(self) -> str:
         return f"{self.space}, scales={self.scales}, signs={self.signs}"
 
 
-def balance_factors(
+def balancing_element(
     space: WeightSpace, features: Features, *, scales: bool = True, signs: bool = True
-) -> dict[str, Tensor]:
-    """What `balance` multiplies neurons by: node -> factors ``(B, n)`` in float64, without gradients.
-
-    Values are not checked, so that it compiles; nodes on which neither scalings nor sign flips act are left out.
-    """
+) -> GroupElement:
+    """The element of `balance`, of features of the space: nodes on which neither scales nor signs act are left out."""
     with torch.no_grad():
         precise = features.detach().to(torch.float64)
         factors = _scales(space, precise) if scales else {}
         if signs:
             # Rounding errors of the given entries, a few each, are no sign.
             noise = 32 * torch.finfo(features.tensors[0].dtype).eps
-            for node, sign in _signs(space, multiply(precise, factors), noise).items():
+            for node, sign in _signs(space, _diagonal(space, factors).act(precise), noise).items():
                 factors[node] = factors[node] * sign if node in factors else sign
-    return factors
+    return _diagonal(space, factors)
 
 
-def multiply(features: Features, factors: Mapping[str, Tensor]) -> Features:
-    """What ``GroupElement.act`` does, without permutations and without looking at values, so that it compiles.
-
-    Args:
-        features: features of any layout.
-        factors: node -> ``(B, n)``, nonzero. Nodes left out are not multiplied.
-    """
-    moved = []
-    for field_type, x in features.fields.items():
-        for dim, axis in enumerate(field_type, start=1):
-            if axis.node in factors and axis.charge:
-                x = x * along(factors[axis.node].pow(axis.charge).to(x.dtype), dim, x.ndim)
-        moved.append(x)
-    return Features(features.layout, tuple(moved))
+def _diagonal(space: WeightSpace, factors: Mapping[str, Tensor]) -> GroupElement:
+    return GroupElement(space, {node: MonomialMatrix.diagonal(factor) for node, factor in factors.items()})
 
 
 # -- signs ------------------------------------------------------------------------------------------------------------

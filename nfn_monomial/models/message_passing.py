@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.canonical.balance import Balance, balance_factors, multiply
+from nfn_monomial.canonical.balance import Balance, balancing_element
 from nfn_monomial.nn.messages import EquivariantNorm, MessageBlock
 from nfn_monomial.nn.neurons import NeuronEmbedding, NeuronPool, NeuronReadout
 from nfn_monomial.read.probes import ProbeFeatures
@@ -153,9 +153,9 @@ class MessagePassingEditor(nn.Module):
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> edited networks; ``space.unpack`` names them."""
         features = networks if isinstance(networks, Features) else self.space.pack(networks)
-        factors = balance_factors(self.space, features, scales=True, signs=False)
-        balanced = self.space.unpack(multiply(features, factors))
+        element = balancing_element(self.space, features, signs=False)
+        balanced = self.space.unpack(element.act(features))
         change = self.space.pack(self.inner.unpack(self.readout(self.body(balanced))), check_finite=False)
-        change = multiply(change, {node: 1 / factor for node, factor in factors.items()})
+        change = element.inverse().act(change)
         scaled = [x + s * d for x, s, d in zip(features.tensors, self.scale, change.tensors, strict=True)]
         return Features(self.space.layout, tuple(scaled))

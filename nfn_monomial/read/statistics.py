@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.canonical.balance import balance_factors, multiply
+from nfn_monomial.canonical.balance import balancing_element
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import unfolded
 from nfn_monomial.space.weight_space import WeightSpace
@@ -66,7 +66,7 @@ class InvariantStatistics(nn.Module):
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
         features = networks if isinstance(networks, Features) else self.space.pack(networks)
         # Balanced entries of large networks may lie beyond what float32 holds.
-        balanced = multiply(features.to(torch.float64), balance_factors(self.space, features))
+        balanced = balancing_element(self.space, features).act(features.to(torch.float64))
         tensors = self.space.unpack(balanced)
         channels = next(iter(tensors.values())).shape[1]
         if channels != self.channels:

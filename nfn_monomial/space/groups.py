@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from nfn_monomial.symmetry import Activation, Symmetry
 
-from .features import Features
-from .packing import split_shape
+from .features import Axis, Features, field_name
+from .packing import concrete, split_shape
 
 if TYPE_CHECKING:
     from .weight_space import WeightSpace
@@ -25,13 +25,16 @@ class MonomialMatrix:
     Args:
         scale: ``d``, shape ``(n,)`` or ``(B, n)``, nonzero.
         permutation: ``pi``, integers of the same shape: neuron ``k`` moves to place ``pi(k)``.
+        permutes: False promises that ``permutation`` is the identity, so that acting need not move anything.
 
     Raises:
-        ValueError: if the shapes differ, ``scale`` has a zero or non-finite entry, or ``permutation`` is none.
+        ValueError: if the shapes differ; or, where values can be looked at (not under ``torch.compile``, ``torch.func``
+            transforms and on the meta device), ``scale`` has a zero or non-finite entry, or ``permutation`` is none.
     """
 
     scale: Tensor
     permutation: Tensor
+    permutes: bool = True
 
     def __post_init__(self) -> None:
         if self.scale.shape != self.permutation.shape or self.scale.ndim not in (1, 2):
@@ -39,8 +42,12 @@ class MonomialMatrix:
                 f"MonomialMatrix: scale {tuple(self.scale.shape)} and permutation {tuple(self.permutation.shape)} "
                 "must have the same shape, (n,) or (B, n)"
             )
+        if not concrete((self.scale, self.permutation)):
+            return
         if not bool((torch.isfinite(self.scale) & (self.scale != 0)).all()):
             raise ValueError("MonomialMatrix: scale must be finite and nonzero")
+        if not self.permutes:
+            return
         n = self.permutation.shape[-1]
         expected = torch.arange(n, device=self.permutation.device).expand(self.permutation.shape)
         if self.permutation.dtype.is_floating_point or not torch.equal(self.permutation.sort(-1).values, expected):
@@ -49,7 +56,12 @@ class MonomialMatrix:
     @classmethod
     def identity(cls, n: int, *, device: torch.device | str | None = None) -> MonomialMatrix:
         """The identity on ``n`` neurons."""
-        return cls(torch.ones(n, dtype=torch.float64, device=device), torch.arange(n, device=device))
+        return cls.diagonal(torch.ones(n, dtype=torch.float64, device=device))
+
+    @classmethod
+    def diagonal(cls, scale: Tensor) -> MonomialMatrix:
+        """``D`` alone: scales ``(n,)`` or ``(B, n)`` and no permutation."""
+        return cls(scale, torch.arange(scale.shape[-1], device=scale.device).expand_as(scale), permutes=False)
 
     @classmethod
     def random(
@@ -99,7 +111,7 @@ class MonomialMatrix:
             scale = lo + (hi - lo) * torch.rand(shape, generator=generator, dtype=dtype, device=device)
         if symmetry.flips:
             scale = scale * (2 * torch.randint(2, shape, generator=generator, device=device) - 1)
-        return cls(scale, permutation)
+        return cls(scale, permutation, symmetry.permutes)
 
     @property
     def size(self) -> int:
@@ -118,7 +130,7 @@ class MonomialMatrix:
 
     def inverse(self) -> MonomialMatrix:
         """``g^{-1}``: scale ``1 / d_{pi(k)}``, permutation ``pi^{-1}``."""
-        return MonomialMatrix(1 / self.scale.gather(-1, self.permutation), self.permutation.argsort(-1))
+        return MonomialMatrix(1 / self.scale.gather(-1, self.permutation), self.permutation.argsort(-1), self.permutes)
 
     def __matmul__(self, other: MonomialMatrix) -> MonomialMatrix:
         """The product (semidirect law, paper Remark 3.5): ``d_j d'_{pi^{-1}(j)}`` and ``pi o pi'``."""
@@ -131,6 +143,7 @@ class MonomialMatrix:
         return MonomialMatrix(
             self.scale * other.scale.expand(shape).gather(-1, source),
             permutation.gather(-1, other.permutation.expand(shape)),
+            self.permutes or other.permutes,
         )
 
     def act(self, x: Tensor, dim: int, charge: int = 1) -> Tensor:
@@ -140,8 +153,13 @@ class MonomialMatrix:
             x: any tensor with ``n`` entries along ``dim``; for a batch of matrices, ``B`` along dimension 0.
             dim: the axis.
             charge: exponent of the scales; 0 permutes only, -1 is the action on a weight's columns.
+
+        Raises:
+            ValueError: for a size or batch that does not fit; if a float16 entry is not representable any more.
         """
-        dim = dim % x.ndim
+        return _within_range("the tensor", x, lambda wide: self._act(wide, dim % x.ndim, charge))
+
+    def _act(self, x: Tensor, dim: int, charge: int) -> Tensor:
         if x.shape[dim] != self.size:
             raise ValueError(f"monomial matrix on {self.size} neurons cannot act on axis {dim} of {tuple(x.shape)}")
         if self.batch is not None and (dim == 0 or x.shape[0] != self.batch):
@@ -153,8 +171,7 @@ class MonomialMatrix:
         shape[dim] = self.size
         if self.batch is not None:
             shape[0] = self.batch
-        source = self.permutation.argsort(-1).view(shape)
-        moved = torch.take_along_dim(x, source, dim)
+        moved = torch.take_along_dim(x, self.permutation.argsort(-1).view(shape), dim) if self.permutes else x
         return moved if charge == 0 else moved * self.scale.pow(charge).to(x.dtype).view(shape)
 
     def __repr__(self) -> str:
@@ -210,13 +227,14 @@ class GroupElement:
 
         Returns:
             The same kind of thing; the input is not written to.
+
+        Raises:
+            ValueError: for sizes that do not fit, naming the tensor; for float16 tensors, where an entry would be
+                larger than float16 holds and values can be looked at.
         """
         if isinstance(tensors, Features):
-            moved = []
-            for field_type, tensor in zip(tensors.layout.types, tensors.tensors, strict=True):
-                for dim, axis in enumerate(field_type, start=1):
-                    tensor = self._act_axis(tensor, dim, axis.node, axis.charge)
-                moved.append(tensor)
+            fields = tensors.fields.items()
+            moved = (self._moved(f"[{field_name(field)}]", x, x.shape, field, 1) for field, x in fields)
             return Features(tensors.layout, tuple(moved))
         out = {}
         for name, tensor in tensors.items():
@@ -230,21 +248,41 @@ class GroupElement:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)} but {self.space.describe(name)} is expected")
         sizes = {node: matrix.size for node, matrix in self.matrices.items()}
         extents = split_shape(self.space, name, tuple(tensor.shape[lead:]), sizes)
-        moved = tensor.reshape(*tensor.shape[:lead], *extents)
-        for dim, axis in enumerate(self.space.axes[name], start=lead):
-            if not isinstance(axis, int):
-                moved = self._act_axis(moved, dim, axis.node, axis.charge)
-        return moved.reshape(tensor.shape)
+        return self._moved(name, tensor, (*tensor.shape[:lead], *extents), self.space.axes[name], lead)
 
-    def _act_axis(self, tensor: Tensor, dim: int, node: str, charge: int) -> Tensor:
-        return self.matrices[node].act(tensor, dim, charge) if node in self.matrices else tensor
+    def _moved(self, name: str, tensor: Tensor, shape: Sequence[int], axes: Sequence[Axis | int], first: int) -> Tensor:
+        """``tensor``, seen in ``shape``, whose dimensions from the ``first`` on are ``axes``."""
+
+        def move(x: Tensor) -> Tensor:
+            x = x.reshape(shape)
+            for dim, axis in enumerate(axes, start=first):
+                if not isinstance(axis, int) and axis.node in self.matrices:
+                    x = self.matrices[axis.node].act(x, dim, axis.charge)
+            return x.reshape(tensor.shape)
+
+        return _within_range(name, tensor, move)
 
     def __repr__(self) -> str:
         return f"GroupElement({self.space}, {self.matrices})"
 
 
+def _within_range(name: str, x: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
+    """``move(x)``. Of float16, which ends at 65504, in float32, so that only the result need be representable."""
+    if x.dtype != torch.float16:
+        return move(x)
+    moved = move(x.float()).to(x.dtype)
+    if concrete((moved,)) and bool(x.isfinite().all()) and not bool(moved.isfinite().all()):
+        raise ValueError(
+            f"{name} has entries of up to {float(x.abs().max()):.1e}, which these scales make larger than "
+            f"{torch.finfo(x.dtype).max:.0f}, the largest float16: convert the networks with .float() first"
+        )
+    return moved
+
+
 def _require_member(node: str, matrix: MonomialMatrix, symmetry: Symmetry) -> None:
     scale = matrix.scale
+    if not concrete((scale, matrix.permutation)):
+        return
     if not symmetry.permutes:
         identity = torch.arange(matrix.size, device=scale.device).expand_as(matrix.permutation)
         if not torch.equal(matrix.permutation, identity) or not bool((scale == 1).all()):

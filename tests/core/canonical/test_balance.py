@@ -321,6 +321,23 @@ def test_the_layer_computes_what_the_function_does(space):
             torch.testing.assert_close(tensors[name], t, rtol=1e-5, atol=1e-6)
 
 
+def test_the_function_works_where_values_cannot_be_looked_at():
+    x = networks(MIXED, dtype=torch.float32)
+    expected, element = balance(x, MIXED)
+    found, moves = torch.compile(lambda t: balance(t, MIXED), fullgraph=True, backend="aot_eager")(x)
+    assert difference(found, expected) < 1e-5
+    assert difference(moves.act(x), expected) < 1e-5
+    found = torch.func.vmap(
+        lambda t: {k: v[0] for k, v in balance({k: v[None] for k, v in t.items()}, MIXED)[0].items()}
+    )(x)
+    assert difference(found, expected) < 1e-5
+    shapes, moves = balance({k: v.to("meta") for k, v in x.items()}, MIXED)
+    assert {k: v.shape for k, v in shapes.items()} == {k: v.shape for k, v in x.items()}
+    assert {k: m.scale.shape for k, m in moves.matrices.items()} == {
+        k: m.scale.shape for k, m in element.matrices.items()
+    }
+
+
 def test_half_precision_keeps_its_dtype():
     x = {k: v.bfloat16() for k, v in networks(MIXED).items()}
     with torch.autocast("cpu", torch.bfloat16):

@@ -137,3 +137,41 @@ def test_matrices_of_the_wrong_size_or_batch_are_refused():
         WeightSpace.mlp([1, 2, 1], "relu").sample() @ WeightSpace.mlp([1, 3, 1], "relu").sample()
     with pytest.raises(ValueError, match=r"size of node 'h1' is not known; give sizes=\{'h1': n\}"):
         WeightSpace.sequential([1, None, 1], [(), ()], "relu").sample()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_half_networks_that_leave_their_range_are_refused(packed):
+    """float16 ends at 65504; what lies within it in the end is right, whatever happens on the way."""
+    space = WeightSpace.mlp([2, 3, 4, 1], "relu")
+    x = {name: t.half() for name, t in random_networks(space, 1, generator=torch.Generator().manual_seed(0)).items()}
+    given = space.pack(x) if packed else x
+    large = {name: MonomialMatrix.diagonal(torch.full((n,), 1e6)) for name, n in (("h1", 3), ("h2", 4))}
+    name = r"\[h1\^\+1\]" if packed else r"weight\.0"
+    with pytest.raises(ValueError, match=name + r" has entries of up to \S+, which .* larger than 65504"):
+        GroupElement(space, large).act(given)
+    small = {"h1": MonomialMatrix.diagonal(torch.full((3,), 1e4)), "h2": MonomialMatrix.diagonal(torch.full((4,), 1e4))}
+    g = GroupElement(space, small)
+    moved = g.act({"weight.1": x["weight.1"], "weight.2": x["weight.2"]})
+    assert torch.equal(moved["weight.1"], x["weight.1"])  # times 1e4, divided by 1e4
+    torch.testing.assert_close(moved["weight.2"].float(), x["weight.2"].float() / 1e4, rtol=1e-2, atol=1e-7)
+    lost = g.act({"bias.0": torch.full((1, 1, 3), torch.inf, dtype=torch.float16)})  # it was infinite before
+    assert bool(lost["bias.0"].isinf().all())
+    with pytest.raises(ValueError, match="the tensor has entries of up to"):
+        large["h1"].act(x["bias.0"], -1)
+
+
+def test_diagonal_elements_move_nothing():
+    space = WeightSpace.mlp([2, 3, 1], "linear")
+    x = random_networks(space, 2)
+    scale = torch.tensor([[2.0, -1.0, 0.5], [1.0, 3.0, -4.0]], dtype=torch.float64)
+    element, full = MonomialMatrix.diagonal(scale), MonomialMatrix(scale, torch.arange(3).expand(2, 3))
+    for a, b in ((element, full), (element.inverse(), full.inverse()), (element @ element, full @ full)):
+        assert not a.permutes
+        assert torch.equal(a.permutation, b.permutation)
+        moved, expected = (GroupElement(space, {"h1": m}).act(x) for m in (a, b))
+        assert all(torch.equal(moved[name], t) for name, t in expected.items())
+    g = matrix(3, "monomial", 0, 2)
+    torch.testing.assert_close((element @ g).dense(), element.dense() @ g.dense())
+    torch.testing.assert_close((g @ element).dense(), g.dense() @ element.dense())
+    with pytest.raises(ValueError, match="finite and nonzero"):
+        MonomialMatrix.diagonal(torch.tensor([1.0, 0.0]))
