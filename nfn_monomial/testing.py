@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.space.certificate import answers, relative_error
 from nfn_monomial.space.features import Features, Layout, field_name
-from nfn_monomial.space.groups import GroupElement, MonomialMatrix
+from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
-
-from .symmetry import Symmetry
 
 _RTOL = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
@@ -47,19 +46,7 @@ def random_element(
     generator: torch.Generator | None = None,
 ) -> GroupElement:
     """A group element whose every matrix permutes (n > 1), scales by log-normal factors, and has both signs (n > 1)."""
-    element = space.sample(batch, sizes=_sizes(space, sizes), generator=generator)
-    proper = {name: _proper(m, space.nodes[name].symmetry) for name, m in element.matrices.items()}
-    return GroupElement(space, proper)
-
-
-def _proper(matrix: MonomialMatrix, symmetry: Symmetry) -> MonomialMatrix:
-    scale, permutation = matrix.scale.clone(), matrix.permutation.clone()
-    trivial = (permutation == torch.arange(matrix.size)).all(-1, keepdim=True)
-    permutation = torch.where(trivial, permutation.roll(1, -1), permutation)
-    if symmetry.flips:
-        one_sign = (scale > 0).all(-1) if matrix.size == 1 else (scale > 0).all(-1) | (scale < 0).all(-1)
-        scale[..., 0] = torch.where(one_sign, -scale[..., 0], scale[..., 0])
-    return MonomialMatrix(scale, permutation)
+    return space.sample(batch, sizes=_sizes(space, sizes), generator=generator).proper()
 
 
 def assert_equivariant(
@@ -90,6 +77,7 @@ def assert_equivariant(
 
     Raises:
         AssertionError: naming the worst output tensor and its error; or if the output is zero, which proves nothing.
+        ValueError: if ``trials`` is less than 1.
     """
     generator = torch.Generator().manual_seed(seed)
     x: Any = _random_inputs(layer, space, channels, batch, generator) if inputs is None else inputs
@@ -97,12 +85,16 @@ def assert_equivariant(
     expected = _named(plain, space)
     if not any(bool(t.any()) for t in expected.values()):
         raise AssertionError("the layer's output is zero everywhere, which is equivariant but proves nothing")
-    for _ in range(trials):
-        g = random_element(space, len(next(iter(expected.values()))), sizes=_seen_sizes(x, space), generator=generator)
+    first = next(iter(expected.values()))
+
+    def errors() -> dict[str, float]:
+        g = random_element(space, len(first), sizes=_seen_sizes(x, space), generator=generator)
         back = GroupElement(out_space or space, g.inverse().matrices)
         found = _named(back.act(layer(g.act(x))), space)
-        errors = {name: _relative(found[name], t, t.abs().max()) for name, t in expected.items()}
-        _judge(errors, rtol, expected, f"not equivariant under the group of {space}: g^-1 f(g x) differs from f(x)")
+        return {name: relative_error(found[name], t, t.abs().max()) for name, t in expected.items()}
+
+    what = f"not equivariant under the group of {space}: g^-1 f(g x) differs from f(x)"
+    require_small(errors, trials, rtol, first.dtype, what)
 
 
 def assert_invariant(
@@ -130,22 +122,19 @@ def assert_invariant(
 
     Raises:
         AssertionError: with the error; or if the output is the same for all networks, which proves nothing.
+        ValueError: if ``trials`` is less than 1.
     """
     generator = torch.Generator().manual_seed(seed)
     x: Any = _random_inputs(fn, space, channels, batch, generator) if inputs is None else inputs
     expected = fn(x).detach()
-    spread = expected.std(0).max()
-    if not float(spread) > 1e-6 * float(expected.abs().max()):
-        raise AssertionError(
-            f"the output hardly differs between networks (standard deviation {float(spread):.1e}, largest entry "
-            f"{float(expected.abs().max()):.1e}): invariance of a constant proves nothing"
-        )
-    for _ in range(trials):
+    spread = spread_of(expected)
+
+    def errors() -> dict[str, float]:
         g = random_element(space, len(expected), sizes=_seen_sizes(x, space), generator=generator)
-        errors = {"output": _relative(fn(g.act(x)).detach(), expected, spread)}
-        _judge(
-            errors, rtol, {"output": expected}, f"not invariant under the group of {space}: f(g x) differs from f(x)"
-        )
+        return {"output": relative_error(fn(g.act(x)), expected, spread)}
+
+    what = f"not invariant under the group of {space}: f(g x) differs from f(x)"
+    require_small(errors, trials, rtol, expected.dtype, what)
 
 
 def assert_function_preserved(
@@ -154,7 +143,8 @@ def assert_function_preserved(
     """Assert that the space's group leaves a real network's function alone (paper Prop. 4.4): f(x; gU) = f(x; U).
 
     Args:
-        module: the network; its parameters have the space's names (`WeightSpace.from_module`). Run in eval mode.
+        module: the network; its parameters have the space's names (`WeightSpace.from_module`). Run in eval mode, after
+            which every submodule has its own mode again.
         space: whose group acts on the parameters.
         x: inputs of the network.
         trials: group elements tried.
@@ -163,7 +153,7 @@ def assert_function_preserved(
 
     Raises:
         AssertionError: with the error.
-        ValueError: if the module lacks a parameter of the space.
+        ValueError: if the module lacks a parameter of the space, or ``trials`` is less than 1.
     """
     generator = torch.Generator().manual_seed(seed)
     parameters = {name: p.detach() for name, p in module.named_parameters()}
@@ -174,18 +164,54 @@ def assert_function_preserved(
             "WeightSpace.from_module gives a space with its names"
         )
     networks = {name: parameters[name][None, None] for name in space.parameters}
-    training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            expected = module(x)
-            for _ in range(trials):
-                g = random_element(space, sizes=_seen_sizes(networks, space), generator=generator)
-                found = torch.func.functional_call(module, g.act(parameters), (x,))
-                errors = {"output": _relative(found, expected, expected.abs().max())}
-                _judge(errors, rtol, {"output": expected}, f"the group of {space} changes the network's function")
-    finally:
-        module.train(training)
+    expected = answers(module, parameters, x)
+
+    def errors() -> dict[str, float]:
+        g = random_element(space, sizes=_seen_sizes(networks, space), generator=generator)
+        return {"output": relative_error(answers(module, g.act(parameters), x), expected, expected.abs().max())}
+
+    require_small(errors, trials, rtol, expected.dtype, f"the group of {space} changes the network's function")
+
+
+def require_small(
+    errors: Callable[[], Mapping[str, float]], trials: int, rtol: float | None, dtype: torch.dtype, what: str
+) -> None:
+    """Look at errors ``trials`` times, and assert that they stay small: what all checks end with.
+
+    Args:
+        errors: draws a group element and returns name of a tensor -> its relative error.
+        trials: how often, at least once.
+        rtol: largest error allowed; by default what rounding in ``dtype`` explains, 1e-10 in float64.
+        dtype: of what is compared.
+        what: is wrong where an error is larger.
+
+    Raises:
+        AssertionError: naming all tensors whose error is larger, or NaN.
+        ValueError: if nothing was to be tried.
+    """
+    if trials < 1:
+        raise ValueError(f"trials must be at least 1, found {trials}: nothing would be checked")
+    limit = _RTOL[dtype] if rtol is None else rtol
+    for _ in range(trials):
+        wrong = {name: error for name, error in errors().items() if not error <= limit}  # NaN is wrong
+        if wrong:
+            listed = ", ".join(f"{name} by {error:.1e}" for name, error in wrong.items())
+            raise AssertionError(f"{what}: {listed} (relative; {limit:.0e} allowed)")
+
+
+def spread_of(outputs: Tensor) -> Tensor:
+    """The largest standard deviation over networks of ``(B, ...)``, against which changes are measured.
+
+    Raises:
+        AssertionError: if the output is the same for all networks.
+    """
+    spread, largest = outputs.std(0).max(), outputs.abs().max()
+    if not float(spread) > 1e-6 * float(largest):
+        raise AssertionError(
+            f"the output hardly differs between networks (standard deviation {float(spread):.1e}, largest entry "
+            f"{float(largest):.1e}): invariance of a constant proves nothing"
+        )
+    return spread
 
 
 def _sizes(space: WeightSpace, sizes: Mapping[str, int] | None) -> dict[str, int]:
@@ -220,16 +246,3 @@ def _named(output: Features | Mapping[str, Tensor], space: WeightSpace) -> dict[
         if output.layout is candidate.layout:
             return candidate.unpack(output)
     return {field_name(t): x for t, x in output.fields.items()}
-
-
-def _relative(found: Tensor, expected: Tensor, scale: Tensor) -> float:
-    error = float((found - expected).abs().max())
-    return error if not error else error / float(scale) if float(scale) else float("inf")
-
-
-def _judge(errors: dict[str, float], rtol: float | None, tensors: Mapping[str, Tensor], what: str) -> None:
-    limit = _RTOL[next(iter(tensors.values())).dtype] if rtol is None else rtol
-    wrong = {name: error for name, error in errors.items() if not error <= limit}  # NaN is wrong
-    if wrong:
-        listed = ", ".join(f"{name} by {error:.1e}" for name, error in wrong.items())
-        raise AssertionError(f"{what}: {listed} (relative; {limit:.0e} allowed)")

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from nfn_monomial.symmetry import Symmetry, symmetry_of
+
+from .certificate import evaluating
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LAYERS = (nn.Linear, *_CONVOLUTIONS)
@@ -98,7 +99,8 @@ def chain_of(module: nn.Module, example_input: Tensor | None = None) -> Chain:
 
     Nobody sees from outside what a forward of one's own calls besides its submodules. So in anything but nested
     ``nn.Sequential`` the symmetries are unknown, unless ``example_input`` shows that every submodule got the very
-    output of the one before it. Unknown ones raise only when asked for, see `Chain.symmetries`.
+    output of the one before it. Unknown ones raise only when asked for, see `Chain.symmetries`. That the group really
+    preserves the function is checked by `WeightSpace.from_module` alone, and only on an example (`certify`).
 
     Args:
         module: the network.
@@ -107,7 +109,7 @@ def chain_of(module: nn.Module, example_input: Tensor | None = None) -> Chain:
 
     Raises:
         ValueError: naming the submodule, for a layer that is not supported, that runs twice or never, or that does
-            not follow the one before it.
+            not follow the one before it; without an example, for one with forward hooks.
 
     >>> chain_of(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1, bias=False))).symmetries
     (<Symmetry.SIGN: 3>,)
@@ -134,6 +136,8 @@ def chain_of(module: nn.Module, example_input: Tensor | None = None) -> Chain:
         between = []
     if not layers:
         raise ValueError(f"{type(module).__name__} has no layer; {_SUPPORTED}")
+    if example_input is None:
+        _require_unhooked(module)
     return Chain(
         sizes=(layers[0].weight.shape[1], *(layer.weight.shape[0] for layer in layers)),
         kernels=tuple(tuple(layer.weight.shape[2:]) for layer in layers),
@@ -195,19 +199,15 @@ def _executed(module: nn.Module, example_input: Tensor) -> list[_Step]:
     def after(leaf: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         outputs.append((output, output._version if isinstance(output, Tensor) else 0))
 
-    training = [(m, m.training) for m in module.modules()]
     hooks = []
     try:
         for _, leaf in leaves.values():
             hooks += [leaf.register_forward_pre_hook(before), leaf.register_forward_hook(after)]
-        module.eval()
-        with torch.no_grad():
+        with evaluating(module):
             result = module(example_input)
     finally:
         for hook in hooks:
             hook.remove()
-        for m, flag in training:
-            m.training = flag
     ran = {id(step.module) for step in steps}
     never = [path for key, (path, leaf) in leaves.items() if key not in ran and any(True for _ in leaf.parameters())]
     if never:
@@ -245,6 +245,16 @@ def _require_plain(step: _Step, before: list[_Step]) -> None:
         if earlier.weight is step.weight:
             how = "runs twice" if earlier.module is layer else f"shares its weight with {earlier}"
             raise ValueError(f"{step} {how}: tied weights are no chain of layers; {_SUPPORTED}")
+
+
+def _require_unhooked(module: nn.Module) -> None:
+    """Raise where a hook, or a forward set on an object, may do other things than the class says."""
+    for path, m in module.named_modules():
+        if m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m):
+            raise ValueError(
+                f"{_Step(path, m, True)} has a forward hook or a forward of its own, which may change what it computes:"
+                " remove it, or give example_input=, on which WeightSpace.from_module checks the outcome"
+            )
 
 
 def _require_supported(step: _Step) -> None:

@@ -213,6 +213,11 @@ class GroupElement:
         """The inverse element."""
         return GroupElement(self.space, {name: m.inverse() for name, m in self.matrices.items()})
 
+    def proper(self) -> GroupElement:
+        """The element with every matrix moved off the identity: it permutes (n > 1) and has both signs (n > 1)."""
+        symmetries = {name: self.space.nodes[name].symmetry for name in self.matrices}
+        return GroupElement(self.space, {name: _proper(m, symmetries[name]) for name, m in self.matrices.items()})
+
     @overload
     def act(self, tensors: Features) -> Features: ...
     @overload
@@ -264,6 +269,17 @@ class GroupElement:
 
     def __repr__(self) -> str:
         return f"GroupElement({self.space}, {self.matrices})"
+
+
+def _proper(matrix: MonomialMatrix, symmetry: Symmetry) -> MonomialMatrix:
+    scale, permutation = matrix.scale.clone(), matrix.permutation.clone()
+    trivial = (permutation == torch.arange(matrix.size, device=scale.device)).all(-1, keepdim=True)
+    if symmetry.permutes:
+        permutation = torch.where(trivial, permutation.roll(1, -1), permutation)
+    if symmetry.flips:
+        one_sign = (scale > 0).all(-1) if matrix.size == 1 else (scale > 0).all(-1) | (scale < 0).all(-1)
+        scale[..., 0] = torch.where(one_sign, -scale[..., 0], scale[..., 0])
+    return MonomialMatrix(scale, permutation)
 
 
 def _within_range(name: str, x: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:

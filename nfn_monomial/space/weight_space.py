@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from nfn_monomial.space import packing
 from nfn_monomial.symmetry import Activation, Symmetry
 
+from .certificate import certify
+from .chain import chain_of
 from .features import Axis, Features, FieldType, Layout, field_name
 from .groups import GroupElement, MonomialMatrix
 from .links import links_of
@@ -204,21 +206,22 @@ class WeightSpace:
 
         Args:
             module: a network that runs its layers one after the other, nested containers allowed.
-            example_input: if given, the network is run once and layers count in the order in which they run;
-                without it, in the order in which they were registered.
+            example_input: if given, layers count in the order in which they run, and the outcome is checked: random
+                group elements must leave alone what the network computes, see `certify`. Without it they count in the
+                order in which they were registered, and **nothing is checked**: a residual connection in a forward of
+                the network's own goes unseen.
             symmetry: of the hidden nodes; needed where activations are plain function calls, which no one sees
                 from outside.
 
         Raises:
-            ValueError: for a layer that is not supported or layers that do not follow one another.
+            ValueError: for a layer that is not supported or layers that do not follow one another; if the group does
+                not preserve the function; without an example, for forward hooks.
 
         >>> WeightSpace.from_module(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))).describe("2.weight")
         '2.weight (B, C, y=1, h1=8)'
         """
-        from .chain import chain_of
-
         chain = chain_of(module, example_input)
-        return cls.sequential(
+        space = cls.sequential(
             chain.sizes,
             chain.kernels,
             chain.symmetries if symmetry is None else symmetry,
@@ -226,6 +229,9 @@ class WeightSpace:
             positions=chain.positions,
             names=list(zip(chain.weights, chain.biases, strict=True)),
         )
+        if example_input is not None:
+            certify(module, example_input, space.sample)
+        return space
 
     @classmethod
     def sequential(

@@ -303,7 +303,7 @@ def message(graph, charge=-1):
 def test_checks_of_graph_layers():
     graph = to_graphs(mixed())
     assert_graph_equivariant(message, graph)
-    with pytest.raises(AssertionError, match="x of the output is not equivariant: off by"):
+    with pytest.raises(AssertionError, match="the output is not equivariant: x by"):
         assert_graph_equivariant(lambda g: message(g, charge=0), graph)
 
     def edges_only(g):
@@ -311,7 +311,7 @@ def test_checks_of_graph_layers():
         out.edge_attr = g.edge_attr.relu()
         return out
 
-    with pytest.raises(AssertionError, match="edge_attr of the output is not equivariant"):
+    with pytest.raises(AssertionError, match="the output is not equivariant: edge_attr by"):
         assert_graph_equivariant(edges_only, graph)
     positive = to_graph(networks_of(RELU), RELU)
     assert_graph_equivariant(edges_only, positive)
@@ -334,6 +334,9 @@ def test_checks_of_graph_layers():
         assert_graph_invariant(lambda g: readout(g, outputs=False), graph)
     with pytest.raises(AssertionError, match="constant proves nothing"):
         assert_graph_invariant(lambda g: torch.ones(g.num_graphs, 1), graph)
+    for check, layer in ((assert_graph_equivariant, message), (assert_graph_invariant, readout)):
+        with pytest.raises(ValueError, match="trials must be at least 1, found 0"):
+            check(layer, graph, trials=0)
 
 
 def test_an_element_acts_on_what_a_node_feels():

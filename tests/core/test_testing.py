@@ -102,9 +102,23 @@ def test_a_module_without_the_spaces_parameters():
         assert_function_preserved(mlp(nn.ReLU()), WeightSpace.mlp([2, 5, 4, 3], "relu"), torch.zeros(1, 2))
 
 
-def test_dropout_is_switched_off_and_the_mode_restored():
+def test_dropout_is_switched_off_and_every_mode_restored():
     module = nn.Sequential(*mlp(nn.ReLU())[:4], nn.Dropout(0.5), mlp(nn.ReLU())[4]).double().train()
+    module[1].eval()
+    modes = {m: m.training for m in module.modules()}
     names = [(f"{i}.weight", f"{i}.bias") for i in (0, 2, 5)]
     space = WeightSpace.sequential([2, 5, 4, 3], [(), (), ()], "relu", names=names)
     assert_function_preserved(module, space, torch.randn(5, 2, dtype=torch.float64))
-    assert module.training
+    assert {m: m.training for m in module.modules()} == modes
+    assert sorted(set(modes.values())) == [False, True]
+
+
+def test_no_trials_prove_nothing():
+    layer, x = EquivariantLinear(SPACE, 2, 2).double(), torch.randn(2, 2, dtype=torch.float64)
+    for trials in (0, -1):
+        with pytest.raises(ValueError, match=f"trials must be at least 1, found {trials}"):
+            assert_equivariant(layer, SPACE, trials=trials)
+        with pytest.raises(ValueError, match="trials must be at least 1"):
+            assert_invariant(lambda f: f.tensors[0].flatten(1).sum(1), SPACE, trials=trials)
+        with pytest.raises(ValueError, match="trials must be at least 1"):
+            assert_function_preserved(mlp(nn.ReLU()), space_of("scale"), x, trials=trials)
