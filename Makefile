@@ -6,20 +6,21 @@ INSTALLED := $(VENV)/.installed
 # The three packages as one, as they are once installed: tools that read files do not know of the mapping in pyproject.toml.
 TREE := build/tree/nfn_monomial
 
-.PHONY: help install demo test lint imports tree clean
+.PHONY: help install demo test lint imports docs tree clean
 
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (~6 min)"
 	@echo "make test   set up, ruff, mypy --strict, pytest"
 	@echo "make lint   ruff and mypy only"
 	@echo "make imports  the order of imports, which pyproject.toml states"
+	@echo "make docs   the documentation as a site, in build/site"
 	@echo "make clean  remove the virtual environment and caches"
 
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,dev,docs]'
 	touch $(INSTALLED)
 
 # Short spinning: threads that wait actively slow one another down many times on a machine with other work.
@@ -37,6 +38,9 @@ lint: $(INSTALLED) tree
 
 imports: $(INSTALLED) tree
 	cd $(dir $(TREE)) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-logo
+
+docs: $(INSTALLED) tree
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # Two processes of one thread each: tensors in tests are too small for threads to help.
 test: lint

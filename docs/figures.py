@@ -1,0 +1,230 @@
+"""The pictures of the documentation: ``python docs/figures.py`` draws them into ``docs/images``.
+
+The picture of the rooms is made from the contract on imports in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from torch import Tensor
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.space import GroupElement, MonomialMatrix
+
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+BLUE, RED, GREEN, GREY = "#2166ac", "#b2182b", "#1a7f37", "#777777"
+NODES = {"x": GREY, "h1": "#4477aa", "h2": "#228833", "y": GREY}
+NEURONS = ("#4477aa", "#ee6677", "#228833", "#aa3377")  # a colour for each hidden neuron, kept when it moves
+
+# -- the same function in other weights -----------------------------------------------------------------------------
+
+
+def example() -> tuple[dict[str, Tensor], GroupElement]:
+    """A ReLU network 1-4-1 and an element of its group that everyone can follow: scales 3, 1/2, 1, 2, and an order."""
+    space = WeightSpace.mlp([1, 4, 1], "relu")
+    network = {
+        "weight.0": [[1.0], [-1.2], [1.5], [-0.8]],
+        "bias.0": [0.6, 0.4, -0.9, -0.5],
+        "weight.1": [[1.1, 0.9, -1.6, 1.4]],
+        "bias.1": [-0.7],
+    }
+    tensors = {name: torch.tensor(x, dtype=torch.float64)[None, None] for name, x in network.items()}
+    fixed = MonomialMatrix.identity(1)
+    hidden = MonomialMatrix(torch.tensor([3.0, 0.5, 1.0, 2.0]), torch.tensor([2, 0, 3, 1]))
+    return tensors, GroupElement(space, {"x": fixed, "h1": hidden, "y": fixed})
+
+
+def answers(network: dict[str, Tensor], x: Tensor) -> Tensor:
+    """What the ReLU network says of the points ``x (n,)``."""
+    w, b, v, c = (network[name][0, 0] for name in ("weight.0", "bias.0", "weight.1", "bias.1"))
+    return (v @ (w * x + b[:, None]).relu() + c[:, None])[0]
+
+
+def same_function() -> Figure:
+    """Two networks and their functions."""
+    network, element = example()
+    moved = element.act(network)
+    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    above = figure.subplots(2, 2, height_ratios=(3, 2))
+    names = ("a ReLU network", "scaled and permuted: other weights")
+    came_from = element.matrices["h1"].act(torch.arange(4.0), 0, charge=0)
+    colours = (NEURONS, [NEURONS[int(j)] for j in came_from])
+    x = torch.linspace(-2, 2, 201, dtype=torch.float64)
+    for i, tensors in enumerate((network, moved)):
+        _draw_network(above[0, i], tensors, colours[i])
+        above[0, i].set_title(names[i], fontsize=11)
+        above[1, i].plot(x, answers(tensors, x), color=BLUE, linewidth=2)
+        above[1, i].set(xlabel="input", ylabel="output" if i == 0 else "", ylim=(-1.5, 4))
+        above[1, i].set_title("its function" if i == 0 else "its function: the same", fontsize=11)
+    return figure
+
+
+def _draw_network(axes: Axes, tensors: dict[str, Tensor], colours: Sequence[str]) -> None:
+    w, b, v = (tensors[name][0, 0].flatten().tolist() for name in ("weight.0", "bias.0", "weight.1"))
+    for k in range(4):
+        y = 1.5 - k
+        for (x0, y0), (x1, y1), value in (((0, 0), (2, y), w[k]), ((2, y), (4, 0), v[k])):
+            axes.plot([x0, x1], [y0, y1], color=BLUE if value > 0 else RED, linewidth=0.6 + 1.3 * abs(value), zorder=1)
+            at = 0.62 if x0 == 0 else 0.38
+            axes.text(
+                x0 + at * (x1 - x0), y0 + at * (y1 - y0), f"{value:g}", fontsize=9, ha="center", va="center", zorder=2,
+                bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"},
+            )  # fmt: skip
+        axes.scatter([2], [y], s=420, color=colours[k], zorder=3)
+        axes.text(2, y, f"{b[k]:g}", color="white", fontsize=8, ha="center", va="center", zorder=4)
+    axes.scatter([0, 4], [0, 0], s=420, color=GREY, zorder=3)
+    axes.set(xlim=(-0.4, 4.4), ylim=(-2, 2))
+    axes.axis("off")
+
+
+# -- charges ----------------------------------------------------------------------------------------------------------
+
+
+def charges() -> Figure:
+    """The parameters of an MLP 2-4-3-1 with the charge of every axis."""
+    space = WeightSpace.mlp([2, 4, 3, 1], "relu")
+    sizes = {name: node.size or 1 for name, node in space.nodes.items()}
+    figure = Figure(figsize=(9.4, 3.0), layout="constrained")
+    axes = figure.subplots()
+    at = 0.0
+    for name, dims in space.parameters.items():
+        rows, columns = dims[0].node, dims[1].node if len(dims) > 1 else None
+        height, width = sizes[rows], sizes[columns] if columns else 1
+        for j in range(height):
+            for k in range(width):
+                axes.add_patch(Rectangle((at + k, -j - 1 + height / 2), 1, 1, facecolor="#eef2f7", edgecolor="white"))
+        axes.text(at + width / 2, 2.95, name, ha="center", fontsize=11, family="monospace")
+        axes.plot([at - 0.12] * 2, [-height / 2, height / 2], color=NODES[rows], linewidth=5, solid_capstyle="butt")
+        axes.text(at - 0.3, 0, _charge(space, rows, +1), ha="right", va="center", color=NODES[rows], fontsize=11)
+        if columns:
+            axes.plot(
+                [at, at + width], [height / 2 + 0.12] * 2, color=NODES[columns], linewidth=5, solid_capstyle="butt"
+            )
+            axes.text(
+                at + width / 2, height / 2 + 0.28, _charge(space, columns, -1), ha="center", va="bottom",
+                color=NODES[columns], fontsize=11,
+            )  # fmt: skip
+        at += width + 2.0
+    axes.set(xlim=(-1.6, at - 1.6), ylim=(-2.3, 3.5), aspect="equal")
+    axes.axis("off")
+    return figure
+
+
+def _charge(space: WeightSpace, node: str, charge: int) -> str:
+    return f"{node} {charge:+d}" if space.nodes[node].symmetry.permutes else node
+
+
+# -- balanced partitions ----------------------------------------------------------------------------------------------
+
+# Blocks of the axes j (charge +1) and k (-1) of a hidden weight and j', k' of the weight that is made of it.
+PARTITIONS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "jj' kk'": ("W'jk = Wjk", lambda w: w),
+    "jj' k k'": ("W'jk = mean over k of Wjk", lambda w: w.mean(1, keepdim=True).expand_as(w)),
+    "j j' kk'": ("W'jk = mean over j of Wjk", lambda w: w.mean(0, keepdim=True).expand_as(w)),
+    "j j' k k'": ("W'jk = mean of all", lambda w: w.mean().expand_as(w)),
+}
+GROUPS: dict[str, Callable[[int], bool]] = {
+    "PERMUTATION": lambda total: True,
+    "SIGN": lambda total: total % 2 == 0,
+    "SCALE": lambda total: total == 0,
+}
+
+
+def totals(partition: str) -> list[int]:
+    """Of every block the charges that come in less those that go out."""
+    charges = {"j": +1, "j'": -1, "k": -1, "k'": +1}  # outgoing ones with their sign turned
+    return [sum(charges[axis] for axis in re.findall("[jk]'?", block)) for block in partition.split()]
+
+
+def partitions() -> Figure:
+    """The four partitions of the axes of a hidden weight, in and out: their maps, and which groups leave them."""
+    w = torch.tensor([[1.0, -0.4, 0.3, 0.9], [0.2, 0.8, -0.7, -0.1], [-0.9, 0.5, 0.6, -0.3]], dtype=torch.float64)
+    figure = Figure(figsize=(10, 3.1))
+    figure.subplots_adjust(left=0.04, right=0.99, top=0.9, bottom=0.33, wspace=0.06)
+    first, *others = figure.subplots(1, 5)
+    first.set_title("W, a hidden weight", fontsize=11)
+    first.set_xlabel("k: h1 -1", fontsize=10, color=NODES["h1"])
+    first.set_ylabel("j: h2 +1", fontsize=10, color=NODES["h2"])
+    first.imshow(w, cmap="RdBu", vmin=-1, vmax=1)
+    for axes, (partition, (formula, f)) in zip(others, PARTITIONS.items(), strict=True):
+        axes.imshow(f(w), cmap="RdBu", vmin=-1, vmax=1)
+        axes.set_title(
+            " ".join("{" + " ".join(re.findall("[jk]'?", block)) + "}" for block in partition.split()), fontsize=11
+        )
+        axes.set_xlabel(formula, fontsize=9)
+        for line, (group, balanced) in enumerate(GROUPS.items()):
+            verdict = all(map(balanced, totals(partition)))
+            axes.text(
+                0.5, -0.42 - 0.18 * line, f"{group}: {'yes' if verdict else 'no'}", transform=axes.transAxes,
+                ha="center", fontsize=9, color=GREEN if verdict else RED,
+            )  # fmt: skip
+    for axes in (first, *others):
+        axes.set(xticks=[], yticks=[])
+    return figure
+
+
+# -- rooms ------------------------------------------------------------------------------------------------------------
+
+
+def contracts() -> dict[str, list[list[str]]]:
+    """Contract on the imports of the core's and of the experiments' rooms -> its layers, the highest first."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return {
+        contract["name"]: [re.findall(r"\w+", layer) for layer in contract["layers"]]
+        for contract in settings["tool"]["importlinter"]["contracts"]
+        if contract.get("containers") in (["nfn_monomial"], ["nfn_monomial.benchmarks"])
+    }
+
+
+def rooms() -> Figure:
+    """The rooms of the packages, each above all that it may import."""
+    found = contracts()
+    figure = Figure(figsize=(9, 0.75 * max(map(len, found.values())) + 0.6), layout="constrained")
+    for axes, (name, layers) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
+        for level, names in enumerate(reversed(layers)):
+            width = 6 / len(names)
+            for i, room in enumerate(names):
+                box = FancyBboxPatch(
+                    (i * width + 0.1, level + 0.2), width - 0.2, 0.6, boxstyle="round,pad=0.02", facecolor="#eef2f7",
+                    edgecolor=BLUE,
+                )  # fmt: skip
+                axes.add_patch(box)
+                axes.text((i + 0.5) * width, level + 0.5, room, ha="center", va="center", fontsize=10)
+        axes.add_patch(
+            FancyArrowPatch((6.4, len(layers) - 0.3), (6.4, 0.3), arrowstyle="-|>", mutation_scale=14, color=GREY)
+        )
+        axes.text(6.6, len(layers) / 2, "may import", rotation=270, va="center", fontsize=9, color=GREY)
+        axes.set_title(name, fontsize=11)
+        axes.set(xlim=(0, 7), ylim=(0, len(layers)))
+        axes.axis("off")
+    return figure
+
+
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "same_function": same_function,
+    "charges": charges,
+    "partitions": partitions,
+    "rooms": rooms,
+}
+
+
+def main() -> None:
+    """Draw all; equal code gives equal files."""
+    IMAGES.mkdir(exist_ok=True)
+    mpl.rcParams["svg.hashsalt"] = "nfn-monomial"
+    for name, draw in FIGURES.items():
+        draw().savefig(IMAGES / f"{name}.svg", facecolor="white", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
