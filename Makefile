@@ -40,7 +40,7 @@ imports: $(INSTALLED) tree
 	cd $(dir $(TREE)) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-logo
 
 docs: $(INSTALLED) tree
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Two processes of one thread each: tensors in tests are too small for threads to help.
 test: lint

@@ -1,0 +1,147 @@
+"""Tables of committed results on pages: ``python docs/tables.py`` copies them from the folder that each of them names.
+
+A page says what it shows, and the script writes what stands between the comments:
+
+    <!-- table
+    from: benchmarks/results/predict500/table.md
+    of: relu networks
+    where: trained on = original
+    rows: STATNN; HNP
+    columns: model; as they are = tau original; params
+    -->
+    <!-- end of table -->
+
+``of`` is part of the line above the table in that file (the first table without it), ``where`` keeps lines with that
+cell, ``rows`` lines by their first cell, in this order, ``columns`` their cells; with ``=``, under a name of the page's
+own. Cells are copied as they are, never counted anew. Below the table its file is named, and what ± means in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+BLOCK = re.compile(r"(<!-- table\n(.*?)-->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a results folder, with the text above it and below it."""
+
+    above: str
+    header: tuple[str, ...]
+    rule: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    below: str
+
+
+def read_tables(text: str) -> list[Table]:
+    """All tables of a Markdown text."""
+    found = []
+    parts = re.split(r"((?:^\|.*\n?)+)", text, flags=re.MULTILINE)
+    for above, lines, below in zip(parts[::2], parts[1::2], parts[2::2], strict=False):
+        header, rule, *rows = (tuple(map(str.strip, line.strip()[1:-1].split("|"))) for line in lines.splitlines())
+        found.append(Table((above.strip().splitlines() or [""])[-1], header, rule, tuple(rows), below))
+    return found
+
+
+def plain(cell: str) -> str:
+    """A cell without what makes it bold."""
+    return cell.strip("*")
+
+
+def asked(comment: str) -> dict[str, str]:
+    """What a page asks for."""
+    wishes = dict(line.split(":", 1) for line in comment.strip().splitlines())
+    if unknown := set(wishes) - {"from", "of", "where", "rows", "columns"}:
+        raise ValueError(f"a table's comment has {', '.join(sorted(unknown))}; see docs/tables.py for what it may have")
+    return {name: value.strip() for name, value in wishes.items()}
+
+
+def table_of(wishes: dict[str, str]) -> Table:
+    """The lines and columns that are asked for.
+
+    Raises:
+        ValueError: if the file has no such table, line or column.
+    """
+    source = wishes["from"]
+    of = wishes.get("of", "")
+    matching = [t for t in read_tables((ROOT / source).read_text(encoding="utf-8")) if of in t.above]
+    if not matching:
+        raise ValueError(f"{source} has no table under a line with {of!r}")
+    table = matching[0]
+    rows: Sequence[tuple[str, ...]] = table.rows
+    for condition in filter(None, wishes.get("where", "").split("; ")):
+        name, value = condition.split(" = ")
+        rows = [row for row in rows if row[_column(table, name, source)] == value]
+    if "rows" in wishes:
+        labels = [plain(row[0]) for row in rows]
+        if missing := [name for name in wishes["rows"].split("; ") if labels.count(name) != 1]:
+            raise ValueError(f"{source} has not one line of {', '.join(missing)}; it has {', '.join(labels)}")
+        rows = [rows[labels.index(name)] for name in wishes["rows"].split("; ")]
+    if not rows:
+        raise ValueError(f"{source} has no line where {wishes.get('where')}")
+    chosen = [name.split(" = ") for name in wishes.get("columns", "; ".join(table.header)).split("; ")]
+    places = [_column(table, names[-1], source) for names in chosen]
+    header = tuple(names[0] for names in chosen)
+    kept = tuple(tuple(row[i] for i in places) for row in rows)
+    return Table(_seeds(table, rows), header, tuple(table.rule[i] for i in places), kept, table.below)
+
+
+def _column(table: Table, name: str, source: str) -> int:
+    if table.header.count(name) != 1:
+        raise ValueError(f"{source} has not one column {name!r}; it has {', '.join(table.header)}")
+    return table.header.index(name)
+
+
+def _seeds(table: Table, rows: Sequence[tuple[str, ...]]) -> str:
+    """How many seeds the means of these lines are of; empty where that is not said."""
+    if "seeds" not in table.header:
+        return ""
+    return "/".join(sorted({row[table.header.index("seeds")] for row in rows} - {"-"}))
+
+
+def shown(wishes: dict[str, str], page: Path) -> str:
+    """The table as the page has it, with its source."""
+    table = table_of(wishes)
+    lines = ["| " + " | ".join(cells) + " |" for cells in (table.header, table.rule, *table.rows)]
+    link = Path(os.path.relpath(ROOT / wishes["from"], page.parent)).as_posix()
+    source = f"From [{wishes['from'].removeprefix('benchmarks/')}]({link})"
+    if any("±" in cell for row in table.rows for cell in row):
+        meaning = re.search(r"± (standard \w+)", table.below)
+        if meaning is None:
+            raise ValueError(f"{wishes['from']} does not say what ± means")
+        source += f": mean ± {meaning[1]} over {table.above} seeds"
+    elif table.above:
+        source += ": one seed" if table.above == "1" else f": mean over {table.above} seeds"
+    return "\n".join(["", *lines, "", f"<small>{source}.</small>", ""]) + "\n"
+
+
+def filled(page: Path) -> str:
+    """The page with its tables as they are in the results folders."""
+    text = page.read_text(encoding="utf-8")
+    return BLOCK.sub(lambda m: m[1] + shown(asked(m[2]), page) + m[4], text)
+
+
+def main() -> None:
+    """Write the pages' tables; with --check say which are not up to date."""
+    parser = argparse.ArgumentParser(description="Copy tables of results onto the pages that show them.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is not up to date")
+    check = parser.parse_args().check
+    stale = [page for page in PAGES if filled(page) != page.read_text(encoding="utf-8")]
+    for page in stale:
+        if not check:
+            page.write_text(filled(page), encoding="utf-8")
+        print(page.relative_to(ROOT), "is not up to date" if check else "written")
+    sys.exit(1 if check and stale else 0)
+
+
+if __name__ == "__main__":
+    main()
