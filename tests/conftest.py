@@ -1,11 +1,44 @@
+"""What every test relies on: random numbers that no other test and no order changes, and a budget of examples.
+
+More examples: ``HYPOTHESIS_PROFILE=thorough make test``. More threads: ``OMP_NUM_THREADS=4``.
+"""
+
 import os
+import random
+import sys
 
+import numpy as np
+import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, register_random, settings
 
-settings.register_profile("default", deadline=None, max_examples=100)
+# No time limits: a loaded machine is slow.
+settings.register_profile("default", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 # The same examples every time where a failure could not be looked into.
-settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, database=None)
+settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=300)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
+
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler writes two lines at every start
-torch.set_num_threads(1)  # tests run in parallel processes
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(1)  # tensors are small, and tests run in parallel processes
+
+
+class TorchRandom:
+    """Hypothesis seeds it for every example, so that one that failed fails again."""
+
+    seed = staticmethod(torch.manual_seed)
+    getstate = staticmethod(torch.get_rng_state)
+    setstate = staticmethod(torch.set_rng_state)
+
+
+register_random(TorchRandom)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    random.seed(0)
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()  # graphs of other tests count towards the limit of recompilations
