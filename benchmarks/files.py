@@ -13,8 +13,10 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Write a file that appears whole or not at all, its folders included. Of several processes, the main one does."""
     from lightning_fabric.utilities import rank_zero_only  # here, as it imports torch
 
-    if rank_zero_only.rank:
-        return
+    rank_zero_only(_write)(path, data)
+
+
+def _write(path: Path, data: bytes | memoryview) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
     try:

@@ -2,8 +2,9 @@
 
 import torch
 
-from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import Networks, Zoo
-from nfn_monomial.benchmarks.data.formats.zoo_layout import cnn_layout, unflatten
+from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import Zoo
+from nfn_monomial.benchmarks.data.layout import cnn_layout, unflatten
+from nfn_monomial.benchmarks.data.networks import Networks
 
 
 def small_zoo(activation: str = "relu", networks: int = 48, seed: int = 0) -> Zoo:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nfn_monomial.benchmarks.make.zoo import progress_bar
+from nfn_monomial.benchmarks.make.jobs import progress_bar
 from nfn_monomial.benchmarks.train.loop import TrainConfig, make_fabric
 
 from .common import BatchSize, Device, Epochs, Out, Seed, Seeds, bench_app, console, numbers, split, user_errors

@@ -11,8 +11,8 @@ import typer
 from nfn_monomial.benchmarks.data.formats.made_inrs import load_inrs
 from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
+from nfn_monomial.benchmarks.make.jobs import progress_bar
 from nfn_monomial.benchmarks.make.reconstructions import draw_reconstructions
-from nfn_monomial.benchmarks.make.zoo import progress_bar
 
 from .common import Device, console, inr_app, user_errors
 

@@ -11,7 +11,8 @@ import typer
 
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
 from nfn_monomial.benchmarks.data.networks import Corpus
-from nfn_monomial.benchmarks.make.zoo import ZooConfig, make_zoo
+from nfn_monomial.benchmarks.make.recipes import ZooConfig
+from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.report.results import rich_tables, summarise, write_report
 from nfn_monomial.benchmarks.settings import override
 from nfn_monomial.benchmarks.studies.predict import (

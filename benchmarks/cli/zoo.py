@@ -8,8 +8,11 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from nfn_monomial.benchmarks.data.formats.mixed_zoo import MixedConfig, make_mixed_zoo
-from nfn_monomial.benchmarks.make.zoo import MadeZoo, ZooConfig, make_zoo, progress_bar
+from nfn_monomial.benchmarks.make.jobs import progress_bar
+from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
+from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
+from nfn_monomial.benchmarks.make.recipes import ZooConfig
+from nfn_monomial.benchmarks.make.zoo import MadeZoo, make_zoo
 
 from .common import Device, console, split, user_errors, zoo_app
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from .networks import NetworkGroup, Parts, accuracies, group_of, groups_of
 from .rows import Rows
 
-__all__ = ["Data", "DataSet", "StreamedData", "pick"]
+__all__ = ["Data", "DataSet", "StreamedData", "pick", "prepared"]
 
 
 def pick(tree: Any, index: Tensor) -> Any:
@@ -101,3 +102,19 @@ class StreamedData(DataSet):
 
     def to(self, device: torch.device) -> StreamedData:
         return replace(self, targets=pytree.tree_map(lambda t: t.to(device), self.targets), device=device)
+
+
+def prepared(parts: Parts, prepare: Callable[[Sequence[NetworkGroup]], Any]) -> DataSet:
+    """The networks as inputs of a model, with their accuracies; read and prepared batch by batch if they are streamed.
+
+    A ``prepare`` that treats each network alone gives the same inputs in both cases, bit by bit but for what is
+    iterated until a whole batch converges (`balance`), which is equal to rounding.
+
+    Args:
+        parts: the networks.
+        prepare: groups of networks, N in all -> inputs, a pytree of ``(N, ...)``: `Model.prepare_groups`.
+    """
+    if len(parts) != 1 or not parts[0].streamed:
+        return Data(prepare(groups_of(parts)), accuracies(parts))
+    networks, space = parts[0].networks, parts[0].info.space
+    return StreamedData(networks.rows, lambda tensors: prepare([group_of(tensors, space)]), networks.accuracy)

@@ -18,10 +18,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["IMAGE_SETS", "PICTURE_SETS", "ImageSet", "Images", "PictureSet", "Pictures", "load_images", "load_pictures"]
+__all__ = [
+    "IMAGE_SETS",
+    "IMAGE_SIZES",
+    "PICTURE_SETS",
+    "ImageSet",
+    "Images",
+    "PictureSet",
+    "Pictures",
+    "load_images",
+    "load_pictures",
+]
 
 ImageSet = Literal["digits", "mnist5k"]
 IMAGE_SETS: tuple[ImageSet, ...] = get_args(ImageSet)
+IMAGE_SIZES: dict[str, int] = {"digits": 8, "mnist5k": 28}  # pixels a side
 PictureSet = Literal["digits", "mnist5k", "crops"]
 PICTURE_SETS: tuple[PictureSet, ...] = get_args(PictureSet)
 

@@ -1,12 +1,15 @@
 """Networks turned into others that compute the same when they are read: moved by their symmetry group, or widened.
 
+Their accuracies stay as they are: test sets of moved and of widened networks, and training sets with moved copies.
+
 What happens to each network is drawn beforehand for all of them: numbers per neuron, which are few beside the weights.
 So a network does not depend on the batch that it is read in, and is the same as if all were turned at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,10 +17,38 @@ from torch import Tensor
 from nfn_monomial import WeightSpace
 from nfn_monomial.space.groups import GroupElement, MonomialMatrix
 
-from .rows import Rows
+from .networks import Corpus, Networks, Part, Parts
+from .rows import ConcatRows, Rows, TensorRows
+from .seeds import derive_seed
 from .widen import Widening, draw_widening
 
-__all__ = ["MovedRows", "WidenedRows", "draw_elements", "draw_wider", "elements_of", "joined"]
+__all__ = [
+    "WIDENED",
+    "MovedRows",
+    "TestSet",
+    "WidenedRows",
+    "augment",
+    "draw_elements",
+    "draw_wider",
+    "elements_of",
+    "joined",
+    "test_sets",
+    "transform",
+    "widened",
+]
+
+WIDENED = "widened"  # name of the test set of networks with more neurons and the same functions
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Test networks, as they are (``scale`` None, name ``original``), moved by the group, or widened."""
+
+    __test__ = False  # not a test case, whatever pytest makes of the name
+
+    name: str
+    scale: float | None
+    parts: Parts
 
 
 class MovedRows(Rows):
@@ -96,3 +127,68 @@ def joined(elements: Sequence[GroupElement]) -> GroupElement:
         scale, permutation = torch.cat([m.scale for m in parts]), torch.cat([m.permutation for m in parts])
         matrices[node] = MonomialMatrix(scale, permutation)
     return GroupElement(elements[0].space, matrices)
+
+
+def transform(parts: Parts, scale: float, seed: int) -> Parts:
+    """Every network moved by a random element of its own: permuted, and scaled in ``[1, scale]`` or sign-flipped."""
+    return tuple(_moved(part, part.info.space, scale, derive_seed(seed, i)) for i, part in enumerate(parts))
+
+
+def _moved(part: Part, group: WeightSpace, scale: float, seed: int) -> Part:
+    networks = part.networks
+    rows = MovedRows(networks.rows, draw_elements(group, len(part), scale, seed))
+    return replace(part, networks=Networks(_placed(networks.rows, rows), networks.accuracy))
+
+
+def _placed(origin: Rows, rows: Rows) -> Rows:
+    """Rows made of others: in memory if those are."""
+    return TensorRows(rows.read_all()) if isinstance(origin, TensorRows) else rows
+
+
+def widened(parts: Parts, factor: float, seed: int) -> Parts:
+    """Every network with ``factor`` times the hidden neurons and the same function; copies in random places.
+
+    A template stays that of the networks before: its functional calls take wider parameters as well.
+    """
+    wide = []
+    for i, part in enumerate(parts):
+        networks, space = part.networks, part.info.space
+        drawn = draw_wider(networks.rows, space, factor, derive_seed(seed, i, "widen"))
+        rows = _placed(networks.rows, WidenedRows(networks.rows, drawn))
+        larger = Part(Networks(rows, networks.accuracy), replace(part.info, space=drawn.wider))
+        wide.append(_moved(larger, drawn.wider.restricted("permutation"), 1.0, derive_seed(seed, i, "permute")))
+    return tuple(wide)
+
+
+def test_sets(corpus: Corpus, scales: Sequence[float], widen: float, seed: int) -> Iterator[TestSet]:
+    """The test networks as they are; moved: once per scale, or once if no group scales; and widened unless by 0."""
+    yield TestSet("original", None, corpus.test)
+    if not corpus.scales:
+        name = "sign flips" if corpus.flips else "permuted"
+        yield TestSet(name, None, transform(corpus.test, 1.0, derive_seed(seed, "test")))
+    else:
+        for scale in scales:
+            yield TestSet(f"scale {scale:g}", scale, transform(corpus.test, scale, derive_seed(seed, "test", scale)))
+    if widen:
+        yield TestSet(WIDENED, None, widened(corpus.test, widen, derive_seed(seed, WIDENED)))
+
+
+test_sets.__test__ = False  # type: ignore[attr-defined]
+
+
+def augment(parts: Parts, scales: Sequence[float], seed: int) -> Parts:
+    """In every part its networks, then a moved copy of each whose range of scales is drawn from ``scales``."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, "ranges"))
+    twice = []
+    for i, part in enumerate(parts):
+        choice = torch.randint(len(scales), (len(part),), generator=generator)
+        counts = choice.bincount(minlength=len(scales)).tolist()
+        drawn = [
+            draw_elements(part.info.space, count, scale, derive_seed(seed, i, scale))
+            for scale, count in zip(scales, counts, strict=True)
+        ]
+        element = elements_of(joined(drawn), choice.argsort(stable=True).argsort())
+        rows, accuracy = part.networks.rows, part.networks.accuracy
+        both = _placed(rows, ConcatRows([rows, MovedRows(rows, element)]))
+        twice.append(replace(part, networks=Networks(both, torch.cat([accuracy, accuracy]))))
+    return tuple(twice)

@@ -11,7 +11,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["ChosenRows", "ConcatRows", "Rows", "TensorRows"]
+__all__ = ["IN_MEMORY_BYTES", "ChosenRows", "ConcatRows", "Rows", "TensorRows"]
+
+IN_MEMORY_BYTES = 2 * 1024**3
+"""Sets up to this size are held in memory; of larger ones only the networks of a batch are."""
 
 
 class Rows(ABC):

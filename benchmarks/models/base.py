@@ -24,14 +24,14 @@ A model of networks of different architectures is ``mixed``: it is built with a 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial import WeightSpace, balance
+from nfn_monomial import balance
+from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkGroup, NetworkInfo
 
 from .register import BALANCED, Register
 
@@ -53,38 +53,6 @@ __all__ = [
 InvariantUnder = Literal["group", "permutations", "nothing"]
 Sees = Literal["weights", "functions"]
 Task = Literal["any", "generalization", "inr", "ablation"]
-NetworkGroup: TypeAlias = "tuple[Mapping[str, Tensor], WeightSpace]"
-"""Networks of one architecture, parameter name -> ``(N, 1, *shape)``, and their weight space."""
-
-
-@dataclass(frozen=True)
-class NetworkInfo:
-    """What a model is told of the networks it will read.
-
-    Attributes:
-        space: their weight space.
-        activation: their activation function, or several with ``/`` between.
-        template: builds the torch module of one network, whose parameters in order are those of the space; None where
-            it is not known.
-        input_shape: of one input of that module, as ``(channels, height, width)``; None where it is not known.
-    """
-
-    space: WeightSpace
-    activation: str
-    template: Callable[[], nn.Module] | None = None
-    input_shape: tuple[int, ...] | None = None
-
-    @property
-    def architectures(self) -> tuple[NetworkInfo, ...]:
-        """This one; see `MixedInfo`."""
-        return (self,)
-
-
-@dataclass(frozen=True)
-class MixedInfo:
-    """The same of networks of different architectures; what a ``mixed`` model is built with."""
-
-    architectures: tuple[NetworkInfo, ...]
 
 
 class Model(nn.Module):

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from nfn_monomial.benchmarks.train.runs import WIDENED
+from nfn_monomial.benchmarks.data.moves import WIDENED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nfn_monomial.benchmarks.data.moves import WIDENED
 from nfn_monomial.benchmarks.files import write_atomically
-from nfn_monomial.benchmarks.train.runs import WIDENED, Run
+from nfn_monomial.benchmarks.train.runs import Run
 
 from .figures import draw_figure
 from .tables import INVARIANT, MIB, SEES, by_model, count, fit_cells

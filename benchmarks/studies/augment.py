@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import Networks
-from nfn_monomial.benchmarks.data.networks import Corpus, Parts
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Parts
 from nfn_monomial.benchmarks.report.tables import INVARIANT, Table
 from nfn_monomial.benchmarks.train.loop import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run, RunStore

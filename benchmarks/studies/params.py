@@ -30,7 +30,7 @@ from nfn.layers import HNPLinear, NPLinear
 from torch import nn
 
 from nfn_monomial import EquivariantLinear, WeightSpace
-from nfn_monomial.benchmarks.data.formats.mixed_zoo import Architecture, template
+from nfn_monomial.benchmarks.data.cnns import Architecture, template
 from nfn_monomial.benchmarks.models.base import NetworkInfo
 from nfn_monomial.benchmarks.models.baselines import network_spec
 

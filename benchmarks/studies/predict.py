@@ -30,17 +30,9 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss, softplus
 
 from nfn_monomial import __version__
-from nfn_monomial.benchmarks.data.networks import (
-    Corpus,
-    Parts,
-    accuracies,
-    augment,
-    fingerprint,
-    groups_of,
-    looked_at,
-    prepared,
-    test_sets,
-)
+from nfn_monomial.benchmarks.data.batches import prepared
+from nfn_monomial.benchmarks.data.moves import augment, test_sets
+from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies, fingerprint, groups_of, looked_at
 from nfn_monomial.benchmarks.models import baselines, graphs, invariant  # noqa: F401  (which register their models)
 from nfn_monomial.benchmarks.models.base import (
     BALANCED,
@@ -211,7 +203,7 @@ def predict_generalization(
     See `sweep`: a second call does only what is missing.
 
     Args:
-        corpora: activation -> networks, see `corpus_of`.
+        corpora: activation -> networks, see `load_generalization`.
         config: see `PredictConfig`.
         store: where finished runs are kept.
         on_progress: called before a run, after each of its epochs and when it is finished.
@@ -256,7 +248,7 @@ def _trial(settings: RunSettings, corpus: Corpus) -> Trial:
 
     def tests() -> Iterator[Test]:
         for test in test_sets(corpus, options["scales"], options["widen"], seed):
-            yield Test(test.name, prepared(test.parts, model), test.scale)
+            yield Test(test.name, prepared(test.parts, model.prepare_groups), test.scale)
 
     # Inputs are standardised by the networks as they are: scales of 1e6 among the copies would squash all others to 0.
     model.fit_inputs(model.prepare_groups(groups_of(looked_at(corpus.train))))
@@ -268,7 +260,7 @@ def _trial(settings: RunSettings, corpus: Corpus) -> Trial:
         val = augment(val, ranges, derive_seed(seed, "augment val"))
     if settings.train_set == "moved":
         train, val = _copies(train), _copies(val)
-    data = {"train": prepared(train, model), "val": prepared(val, model)}
+    data = {"train": prepared(train, model.prepare_groups), "val": prepared(val, model.prepare_groups)}
     return Trial(model, **data, tests=tests, loss=LOSSES[settings.loss], metrics=scores, select="tau")
 
 

@@ -28,12 +28,13 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.benchmarks.data.batches import Data, DataSet, StreamedData, pick
+from nfn_monomial.benchmarks.data.seeds import derive_seed
 
 from .checkpoint import Checkpoint
 from .config import TrainConfig
 from .devices import gathered, make_fabric, share
 from .measure import Clock, step_memory
-from .seeds import derive_seed, reproducible, seed_generators
+from .seeds import reproducible, seed_generators
 
 __all__ = [
     "Data",

@@ -30,11 +30,10 @@ from nfn_monomial.benchmarks.files import results_folder, write_atomically
 from .checkpoint import Checkpoint
 from .config import RUNTIME, TrainConfig
 
-__all__ = ["WIDENED", "Run", "RunSettings", "RunStore", "TestResult", "environment"]
+__all__ = ["Run", "RunSettings", "RunStore", "TestResult", "environment"]
 
 log = logging.getLogger(__name__)
 
-WIDENED = "widened"  # name of the test set of networks with more neurons and the same functions
 PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric", "numpy", "scipy")
 
 

@@ -28,7 +28,6 @@ from nfn_monomial.space.weight_space import SymmetryLike
 from .base import CorpusError, OnProgress
 
 __all__ = [
-    "IN_MEMORY_BYTES",
     "FileRows",
     "Layer",
     "Shape",
@@ -43,9 +42,6 @@ __all__ = [
     "silent",
     "some_folders",
 ]
-
-IN_MEMORY_BYTES = 2 * 1024**3
-"""Sets up to this size are held in memory; of larger ones only the networks of a batch are."""
 
 GLIMPSE = 100  # folders in a folder that are looked at to tell its format
 

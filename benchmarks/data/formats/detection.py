@@ -11,19 +11,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from nfn_monomial.benchmarks.data.networks import Corpus, corpus_of, stated
+from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
-from nfn_monomial.benchmarks.make.zoo import CONFIG_FILE
 from nfn_monomial.benchmarks.settings import assignment, read_value
 
-from . import dws, hub, model_zoos, nfn_sirens, wild_park  # noqa: F401  (which register their formats)
-from .base import FORMATS, CorpusError, Format, Kind, register_format
-from .checkpoints import IN_MEMORY_BYTES, require_folder
-from .made_inrs import load_inrs
-from .mixed_files import KIND
-from .mixed_zoo import load_mixed_zoo
-from .small_cnn_zoo import SplitOrder, load_zoo
-from .zoo_files import FILES, check_folder, read_metrics
+from . import (  # noqa: F401  (which register their formats)
+    dws,
+    hub,
+    made_inrs,
+    mixed_zoo,
+    model_zoos,
+    nfn_sirens,
+    small_cnn_zoo,
+    wild_park,
+)
+from .base import FORMATS, CorpusError, Kind
+from .checkpoints import require_folder
 
 __all__ = ["detect", "load_corpus", "load_generalization", "load_inr"]
 
@@ -33,78 +36,6 @@ COMMANDS: dict[Kind, tuple[str, str]] = {
 }
 CALLBACK = "on_progress"  # which is no option that a user gives
 SHOWN = 8  # entries of a folder in a message
-
-
-@register_format("small-cnn-zoo")
-class SmallCnnZoo(Format):
-    """The Small CNN Zoo's three files, published or made by ``zoo make``; see `load_zoo`."""
-
-    kind = "generalization"
-    looks_for = " or ".join(FILES)
-
-    @staticmethod
-    def detects(path: Path) -> bool:
-        made = (path / CONFIG_FILE).is_file() and stated(path).get("kind") != KIND
-        return made or any((path / name).is_file() for name in FILES)
-
-    @staticmethod
-    def load(
-        path: str | Path,
-        *,
-        activations: Sequence[str] = (),
-        split_file: str | Path | None = None,
-        split_order: SplitOrder = "activation-then-split",
-        keep_duplicate: bool = False,
-        final_step: int | None = None,
-        limit: int | None = None,
-        in_memory_bytes: int = IN_MEMORY_BYTES,
-    ) -> dict[str, Corpus]:
-        """Corpora by activation, by default all that the zoo has; the other options are those of `load_zoo`.
-
-        ``in_memory_bytes``: of all activations together; each may take an equal share.
-        """
-        folder = Path(path)
-        check_folder(folder)
-        names = activations or sorted(set(read_metrics(folder / "metrics.csv.gz").activation.tolist()))
-        options: dict[str, Any] = {
-            "split_file": split_file, "split_order": split_order, "keep_duplicate": keep_duplicate,
-            "final_step": final_step, "limit": limit, "in_memory_bytes": in_memory_bytes // max(1, len(names)),
-        }  # fmt: skip
-        return {name: corpus_of(load_zoo(folder, name, **options)) for name in names}
-
-
-@register_format("mixed-zoo")
-class MadeMixedZoo(Format):
-    """A zoo of many architectures, made by ``zoo make --vary-architecture``; see `load_mixed_zoo`."""
-
-    kind = "generalization"
-    looks_for = f"{CONFIG_FILE} of a mixed zoo"
-
-    @staticmethod
-    def detects(path: Path) -> bool:
-        return stated(path).get("kind") == KIND
-
-    @staticmethod
-    def load(path: str | Path, *, unseen_architectures: bool = False, seed: int = 0) -> dict[str, Corpus]:
-        """One corpus, ``mixed``; the options are those of `load_mixed_zoo`."""
-        return {"mixed": corpus_of(load_mixed_zoo(path, unseen_architectures=unseen_architectures, seed=seed))}
-
-
-@register_format("made-inrs")
-class MadeInrs(Format):
-    """A corpus made by ``inr make``; see `load_inrs`."""
-
-    kind = "inr"
-    looks_for = "corpus.json"
-
-    @staticmethod
-    def detects(path: Path) -> bool:
-        return (path / "corpus.json").is_file()
-
-    @staticmethod
-    def load(path: str | Path, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> InrCorpus:
-        """The corpus; larger ones than ``in_memory_bytes`` stay in their files."""
-        return load_inrs(path, in_memory_bytes=in_memory_bytes)
 
 
 def detect(path: str | Path) -> str:
@@ -132,7 +63,7 @@ def load_corpus(path: str | Path, assignments: Sequence[str] = (), /, **options:
     Args:
         path: the folder.
         assignments: options as ``key=value``, read by the types that the format's ``load`` states, see
-            `configs.override`; they win over ``options``.
+            `settings.override`; they win over ``options``.
         options: those of the format's ``load``; any takes ``on_progress(done, total)``, for a bar.
 
     Raises:

@@ -1,6 +1,6 @@
 """The INRs of DWSNets (Navon et al. 2023): MNIST and FashionMNIST. Pixels are the networks' outputs + 0.5.
 
-The two coordinates are taken to be row and column, in this order, as in nfn's files (`inr_data.Siren`). This has not
+The two coordinates are taken to be row and column, in this order, as in nfn's files (`Siren`). This has not
 been checked against the published images. It decides how images are oriented and nothing else: were it column and row,
 all images would be transposed.
 """
@@ -15,10 +15,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 
 from .base import CorpusError, Format, OnProgress, register_format
-from .checkpoints import IN_MEMORY_BYTES, counter, read_mapping, require_folder, silent
+from .checkpoints import counter, read_mapping, require_folder, silent
 from .nfn_sirens import OMEGA_0, PARTS, Fit, corpus_of_files, first, read_siren
 
 __all__ = ["DwsFashionInrs", "DwsMnistInrs"]

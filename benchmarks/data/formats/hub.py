@@ -13,12 +13,11 @@ from torch import Tensor
 
 from nfn_monomial import symmetry_of
 from nfn_monomial.adapters.matching import match_names
-from nfn_monomial.benchmarks.data.networks import Corpus, Part
-from nfn_monomial.benchmarks.models.base import NetworkInfo
+from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Part
+from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
 
 from .base import CorpusError, Format, OnProgress, register_format
 from .checkpoints import (
-    IN_MEMORY_BYTES,
     layers_of,
     parameters_of,
     read_safetensors,

@@ -1,4 +1,4 @@
-"""A corpus of INRs on disk, as `inr_make` writes it: read whole, or mapped if it is large.
+"""A corpus of INRs on disk, as `make_inrs` writes it: read whole, or mapped if it is large.
 
 A corpus is a folder. ``corpus.json`` states how the networks were made and what they have in common;
 ``shard-00000.safetensors`` and following hold 500 networks each, the last the rest: ``weight.i (n, out, in)`` and
@@ -18,13 +18,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from nfn_monomial.benchmarks.data.images import load_pictures
-from nfn_monomial.benchmarks.data.rows import Rows, TensorRows
+from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 
-from .checkpoints import IN_MEMORY_BYTES
+from .base import Format, register_format
 
 __all__ = [
     "CORPUS_FILE",
+    "MadeInrs",
     "ShardRows",
     "load_inrs",
     "open_shard",
@@ -77,7 +78,7 @@ class ShardRows(Rows):
         rows = self.chosen[index]
         shard_of = torch.searchsorted(self.ends, rows, right=True)
         result = {name: torch.empty(len(index), *shape) for name, shape in self._shapes.items()}
-        for k in shard_of.unique().tolist():
+        for k in torch.unique(shard_of).tolist():
             here = shard_of == k
             within = rows[here] - (self.ends[k - 1] if k else 0)
             found = {name: self.shards[k][name][within] for name in result}
@@ -111,7 +112,7 @@ def require_finite(path: Path, tensors: Mapping[str, Tensor], rows: Tensor | Non
 
 
 def load_inrs(folder: str | Path, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> InrCorpus:
-    """The corpus that `inr_make.make_inrs` left in a folder, with the images it was fitted to.
+    """The corpus that `make_inrs` left in a folder, with the images it was fitted to.
 
     Networks that take more than ``in_memory_bytes`` stay in their files: batches are read, and checked for numbers that
     are not finite, when they are asked for.
@@ -177,8 +178,8 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 def siren_of(description: Mapping[str, Any]) -> Siren:
     """What the networks of a corpus have in common."""
-    stated = description["siren"]
-    return Siren(**{name: tuple(value) if isinstance(value, list) else value for name, value in stated.items()})
+    stated: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in description["siren"].items()}
+    return Siren(**stated)
 
 
 def shard_paths(folder: Path, description: Mapping[str, Any]) -> list[Path]:
@@ -207,3 +208,20 @@ def open_shard(path: Path, siren: Siren) -> dict[str, Tensor]:
         if there != wanted:
             raise ValueError(f"{path}: {name} is {there or 'missing'}, expected {wanted}: {WAY_OUT}")
     return tensors
+
+
+@register_format("made-inrs")
+class MadeInrs(Format):
+    """A corpus made by ``inr make``; see `load_inrs`."""
+
+    kind = "inr"
+    looks_for = CORPUS_FILE
+
+    @staticmethod
+    def detects(path: Path) -> bool:
+        return (path / CORPUS_FILE).is_file()
+
+    @staticmethod
+    def load(path: str | Path, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> InrCorpus:
+        """The corpus; larger ones than ``in_memory_bytes`` stay in their files."""
+        return load_inrs(path, in_memory_bytes=in_memory_bytes)

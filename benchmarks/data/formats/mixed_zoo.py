@@ -1,43 +1,106 @@
-"""Mixed zoos: small CNNs whose depths, widths, kernels and activations differ, made and loaded.
+"""Mixed zoos: small CNNs whose depths, widths, kernels and activations differ; read and split, and written.
 
-``make_mixed_zoo`` trains one (see `zoo_mixed_make`), ``load_mixed_zoo`` reads and splits it. Networks of equal
-architecture come stacked, in a `Group` with its weight space; ``template(group.architecture)`` is the torch module.
+A mixed zoo is a folder of ``zoo.json`` (the configuration; the number of architectures once all are there) and one
+safetensors file per architecture, whose networks are stacked: ``weight.i`` ``(N, out, in, *kernel)``, ``bias.i``
+``(N, out)``, ``accuracy`` ``(N,)``. The architecture and the networks' recipes are JSON in the file's metadata.
 """
 
 from __future__ import annotations
 
+import json
 import random
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
-from nfn_monomial.benchmarks.make.mixed_recipes import (
-    Architecture,
-    MixedActivation,
-    MixedConfig,
-    parameter_names,
-    template,
-)
-from nfn_monomial.benchmarks.make.zoo import CONFIG_FILE
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
 
-from .mixed_files import Group, group_path, read_config, read_group
-from .zoo_layout import ZooError
+from nfn_monomial import WeightSpace
+from nfn_monomial.benchmarks.data.cnns import Architecture, template
+from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
+from nfn_monomial.benchmarks.data.layout import ZooError
+from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part
+from nfn_monomial.benchmarks.files import write_atomically
+
+from .base import Format, register_format
+from .zoo_files import CONFIG_FILE, stated
 
 __all__ = [
-    "Architecture",
+    "GROUPS",
+    "KIND",
     "Group",
-    "MixedActivation",
-    "MixedConfig",
+    "MadeMixedZoo",
     "MixedZoo",
+    "group_path",
     "load_mixed_zoo",
-    "make_mixed_zoo",
-    "parameter_names",
-    "template",
+    "read_group",
+    "write_group",
 ]
 
+KIND = "mixed"
+GROUPS = "group_*.safetensors"
 # 40, 10 and 50 percent, as for zoos of one architecture, in an order that spreads the parts over any run of networks.
 SLOTS = ("train", "test", "train", "test", "val", "test", "train", "test", "train", "test")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trained networks of one architecture, stacked.
+
+    ``tensors``: ``weight.0`` ``(N, out, in, *kernel)``, ``bias.0`` ``(N, out)``, ...: the parameters of ``space``;
+    float32. ``accuracy``: float32 ``(N,)``, on the test images, in [0, 1].
+    """
+
+    tensors: dict[str, Tensor]
+    accuracy: Tensor
+    space: WeightSpace
+    architecture: Architecture
+
+    def __len__(self) -> int:
+        return len(self.accuracy)
+
+    def subset(self, index: Tensor | Sequence[int] | slice) -> Group:
+        """The networks with these numbers, in this order."""
+        chosen = index if isinstance(index, slice) else torch.as_tensor(index)
+        tensors = {name: t[chosen] for name, t in self.tensors.items()}
+        return replace(self, tensors=tensors, accuracy=self.accuracy[chosen])
+
+
+def group_path(folder: Path, number: int) -> Path:
+    """The file of an architecture."""
+    return folder / GROUPS.replace("*", f"{number:05d}")
+
+
+def read_group(path: Path) -> tuple[Group, int]:
+    """A group, and how many networks diverged while it was made; raises a ZooError that names the file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            described = json.loads(file.metadata()["group"])
+            architecture = Architecture(**{name: tuple(v) for name, v in described["architecture"].items()})
+            space = architecture.space
+            tensors = {name: file.get_tensor(name) for name in space.parameters}
+            accuracy = file.get_tensor("accuracy")
+        for name, shape in space.shapes().items():
+            if tuple(tensors[name].shape) != (len(accuracy), *shape):
+                found = tuple(tensors[name].shape)
+                raise ValueError(f"{name} has shape {found}, expected {(len(accuracy), *shape)}")
+        space.validate({name: t.unsqueeze(1) for name, t in tensors.items()})
+        return Group(tensors, accuracy, space, architecture), int(described["diverged"])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        way_out = "delete it and call zoo make again, which trains what is missing"
+        raise ZooError(f"{path} is missing or damaged ({error!r}): {way_out}") from error
+
+
+def write_group(path: Path, group: Group, recipes: Sequence[Mapping[str, object]], diverged: int) -> None:
+    """Write a group and how its networks were trained; the file appears under its name only when it is complete."""
+    described = {"architecture": asdict(group.architecture), "recipes": list(recipes), "diverged": diverged}
+    tensors = {name: t.contiguous() for name, t in {**group.tensors, "accuracy": group.accuracy}.items()}
+    write_atomically(path, save(tensors, {"group": json.dumps(described)}))  # one entry: their order is not fixed
 
 
 @dataclass(frozen=True)
@@ -48,6 +111,20 @@ class MixedZoo:
     val: tuple[Group, ...]
     test: tuple[Group, ...]
     info: dict[str, object]
+
+    def corpus(self) -> Corpus:
+        """The networks as experiments read them, with templates."""
+        size = IMAGE_SIZES[str(self.info["images"])]
+
+        def part(group: Group) -> Part:
+            a = group.architecture
+            names = "/".join(dict.fromkeys(a.activations))
+            info = NetworkInfo(group.space, names, partial(template, a), (a.channels[0], size, size))
+            return Part(Networks(group.tensors, group.accuracy), info)
+
+        train, val, test = (tuple(map(part, groups)) for groups in (self.train, self.val, self.test))
+        known = {(p.info.space, p.info.activation): p.info for p in (*train, *val, *test)}
+        return Corpus("mixed", train, val, test, MixedInfo(tuple(known.values())), source=self.info)
 
 
 def load_mixed_zoo(path: str | Path, *, unseen_architectures: bool = False, seed: int = 0) -> MixedZoo:
@@ -63,14 +140,8 @@ def load_mixed_zoo(path: str | Path, *, unseen_architectures: bool = False, seed
         ZooError: naming the file, if the zoo is missing, unfinished, damaged, of another kind, or too small to split.
     """
     folder = Path(path)
-    found = read_config(folder)
-    if found is None:
-        raise ZooError(
-            f"{folder} holds no {CONFIG_FILE}: mixed zoos are made by nfn-monomial zoo make --vary-architecture"
-        )
-    if "groups" not in found:
-        raise ZooError(f"{folder} is not finished, its making was interrupted: the same zoo make command continues")
-    groups = [read_group(group_path(folder, number))[0] for number in range(found["groups"])]
+    images, count = _stated(folder)
+    groups = [read_group(group_path(folder, number))[0] for number in range(count)]
     rng = random.Random(seed)
     units: list[tuple[int, list[int]]] = []  # a group and networks of it that stay together
     for number, group in enumerate(groups):
@@ -91,10 +162,50 @@ def load_mixed_zoo(path: str | Path, *, unseen_architectures: bool = False, seed
     }
     info: dict[str, object] = {
         "path": str(folder),
-        "images": found["config"].get("images"),
+        "images": images,
         "architectures": len(groups),
         **{name: sum(map(len, part)) for name, part in parts.items()},
         "unseen_architectures": unseen_architectures,
         "split_seed": seed,
     }
     return MixedZoo(**parts, info=info)
+
+
+def _stated(folder: Path) -> tuple[str, int]:
+    """Which images the networks of a zoo classify, and the number of its architectures."""
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise ZooError(f"{folder} {what}: give the folder of a mixed zoo")
+    found = stated(folder)
+    if not found:
+        raise ZooError(
+            f"{folder} holds no {CONFIG_FILE}: mixed zoos are made by nfn-monomial zoo make --vary-architecture"
+        )
+    if found.get("kind") != KIND:
+        raise ZooError(f"{folder} holds a zoo of one architecture, which load_zoo reads, and no mixed one")
+    if "groups" not in found:
+        raise ZooError(f"{folder} is not finished, its making was interrupted: the same zoo make command continues")
+    try:
+        images, count = found["config"]["images"], int(found["groups"])
+        if images not in IMAGE_SIZES:
+            raise ValueError(f"images is {images!r}")
+        return images, count
+    except (ValueError, KeyError, TypeError) as error:
+        raise ZooError(f"{folder / CONFIG_FILE} is damaged ({error!r}): make the zoo again") from error
+
+
+@register_format("mixed-zoo")
+class MadeMixedZoo(Format):
+    """A zoo of many architectures, made by ``zoo make --vary-architecture``; see `load_mixed_zoo`."""
+
+    kind = "generalization"
+    looks_for = f"{CONFIG_FILE} of a mixed zoo"
+
+    @staticmethod
+    def detects(path: Path) -> bool:
+        return stated(path).get("kind") == KIND
+
+    @staticmethod
+    def load(path: str | Path, *, unseen_architectures: bool = False, seed: int = 0) -> dict[str, Corpus]:
+        """One corpus, ``mixed``; the options are those of `load_mixed_zoo`."""
+        return {"mixed": load_mixed_zoo(path, unseen_architectures=unseen_architectures, seed=seed).corpus()}

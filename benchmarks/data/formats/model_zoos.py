@@ -17,13 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import Symmetry, symmetry_of
-from nfn_monomial.benchmarks.data.networks import Corpus, Part
-from nfn_monomial.benchmarks.data.rows import Rows
-from nfn_monomial.benchmarks.models.base import NetworkInfo
+from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Networks, Part
+from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows
 
 from .base import CorpusError, Format, OnProgress, register_format
 from .checkpoints import (
-    IN_MEMORY_BYTES,
     FileRows,
     Shape,
     counter,
@@ -34,7 +32,6 @@ from .checkpoints import (
     shape_of,
     silent,
 )
-from .small_cnn_zoo import Networks
 
 __all__ = ["MODULES", "ModelZoos", "share", "split", "stack_parts"]
 
@@ -90,7 +87,7 @@ def stack_parts(
     else:
         held = list(rows)
         for r in rows:
-            for index in torch.arange(len(r)).split(1):
+            for index in torch.split(torch.arange(len(r)), 1):
                 r.read(index)
                 step()
     networks = (

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 
 from .base import CorpusError, Format, OnProgress, register_format
 from .checkpoints import (
-    IN_MEMORY_BYTES,
     FileRows,
     in_memory,
     layers_of,

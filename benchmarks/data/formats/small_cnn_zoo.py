@@ -15,21 +15,28 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.rows import Rows, TensorRows
+from nfn_monomial import WeightSpace
+from nfn_monomial.benchmarks.data.cnns import MODULES, Architecture, template
+from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
+from nfn_monomial.benchmarks.data.layout import Layout, ZooError, cnn_geometry, parse_layout, unflatten
+from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Networks, Part
+from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows
 
-from .checkpoints import IN_MEMORY_BYTES
+from .base import Format, register_format
 from .zoo_files import (
+    CONFIG_FILE,
+    FILES,
     INCOMPLETE,
-    METRIC_COLUMNS,
     Bools,
     Floats,
     Ints,
@@ -39,58 +46,13 @@ from .zoo_files import (
     read_metrics,
     row_order,
     some,
-    write_zoo,
+    stated,
 )
-from .zoo_layout import Layout, ZooError, cnn_geometry, parse_layout, unflatten
 
-__all__ = [
-    "METRIC_COLUMNS",
-    "MappedRows",
-    "Networks",
-    "SplitOrder",
-    "Zoo",
-    "ZooError",
-    "cnn_geometry",
-    "load_zoo",
-    "row_order",
-    "write_zoo",
-]
+__all__ = ["MappedRows", "SmallCnnZoo", "SplitOrder", "Zoo", "load_zoo"]
 
+PUBLISHED_SIZE = 32  # pixels a side of the images of the published zoos, on which convolutions have no padding
 SplitOrder = Literal["activation-then-split", "split-then-activation"]
-
-
-class Networks:
-    """Trained networks of one architecture and their accuracies.
-
-    Args:
-        tensors: ``weight.0`` ``(N, out, in, *kernel)``, ``bias.0`` ``(N, out)``, ... in order of execution and in
-            torch's order of axes, dense layers as ``(N, out, in)``; float32. Or rows of such networks, which may lie
-            anywhere.
-        accuracy: float32 ``(N,)``, the test accuracy in [0, 1].
-
-    Raises:
-        ValueError: if there are not as many accuracies as networks.
-    """
-
-    def __init__(self, tensors: Mapping[str, Tensor] | Rows, accuracy: Tensor) -> None:
-        self.rows = tensors if isinstance(tensors, Rows) else TensorRows(tensors)
-        self.accuracy = accuracy
-        if len(self.rows) != len(accuracy):
-            raise ValueError(f"{len(self.rows)} networks and {len(accuracy)} accuracies: each network needs one")
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """All networks at once; read now, if they are not in memory."""
-        return self.rows.read_all()
-
-    def __len__(self) -> int:
-        return len(self.accuracy)
-
-    def subset(self, index: Tensor | Sequence[int] | slice) -> Networks:
-        """The networks with these numbers, in this order."""
-        if not isinstance(index, slice):
-            index = torch.as_tensor(index)
-        return Networks(self.rows.subset(index), self.accuracy[index])
 
 
 @dataclass(frozen=True)
@@ -103,6 +65,39 @@ class Zoo:
     activation: str
     layout: Layout
     info: dict[str, object]
+
+    def corpus(self) -> Corpus:
+        """The networks as experiments read them.
+
+        Templates are built for 2-d convolutions of stride 2 with square kernels, all layers with a bias, and known
+        activations; padding and image size are those of ``zoo.json``, or of the published zoos.
+        """
+        info = self._info()
+        parts = {name: (Part(getattr(self, name), info),) for name in ("train", "val", "test")}
+        return Corpus(self.activation, **parts, info=info, source=self.info)
+
+    def _info(self) -> NetworkInfo:
+        """Convolutions, global pooling, dense layers; the activation's symmetry."""
+        geometry = cnn_geometry(self.layout)
+        count = len(geometry.kernel_sizes)
+        bias = [f"bias.{i}" in self.train.rows.shapes for i in range(count + len(geometry.head))]
+        space = WeightSpace.cnn(
+            geometry.channels, geometry.kernel_sizes, self.activation, head=geometry.head, bias=bias
+        )  # fmt: skip
+        square = all(len(k) == 2 and k[0] == k[1] for k in geometry.kernel_sizes)
+        if not (square and all(bias) and geometry.head and self.activation in MODULES):
+            return NetworkInfo(space, self.activation)
+        known = stated(Path(str(self.info["path"]))) if "path" in self.info else {}
+        size = IMAGE_SIZES.get(known.get("config", {}).get("images"), PUBLISHED_SIZE)
+        architecture = Architecture(
+            geometry.channels,
+            kernel_sizes=tuple(k[0] for k in geometry.kernel_sizes),
+            strides=(2,) * count,
+            paddings=(int(known.get("padding", 0)),) * count,
+            head=geometry.head,
+            activations=(self.activation,) * (len(bias) - 1),  # type: ignore[arg-type]  # it is one of MODULES
+        )
+        return NetworkInfo(space, self.activation, partial(template, architecture), (geometry.channels[0], size, size))
 
 
 def load_zoo(
@@ -262,3 +257,41 @@ class MappedRows(Rows):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         one = unflatten(torch.empty(1, self.weights.shape[1]), self.layout)
         return {name: tuple(t.shape[1:]) for name, t in one.items()}
+
+
+@register_format("small-cnn-zoo")
+class SmallCnnZoo(Format):
+    """The Small CNN Zoo's three files, published or made by ``zoo make``; see `load_zoo`."""
+
+    kind = "generalization"
+    looks_for = " or ".join(FILES)
+
+    @staticmethod
+    def detects(path: Path) -> bool:
+        made = (path / CONFIG_FILE).is_file() and stated(path).get("kind") is None
+        return made or any((path / name).is_file() for name in FILES)
+
+    @staticmethod
+    def load(
+        path: str | Path,
+        *,
+        activations: Sequence[str] = (),
+        split_file: str | Path | None = None,
+        split_order: SplitOrder = "activation-then-split",
+        keep_duplicate: bool = False,
+        final_step: int | None = None,
+        limit: int | None = None,
+        in_memory_bytes: int = IN_MEMORY_BYTES,
+    ) -> dict[str, Corpus]:
+        """Corpora by activation, by default all that the zoo has; the other options are those of `load_zoo`.
+
+        ``in_memory_bytes``: of all activations together; each may take an equal share.
+        """
+        folder = Path(path)
+        check_folder(folder)
+        names = activations or sorted(set(read_metrics(folder / "metrics.csv.gz").activation.tolist()))
+        options: dict[str, Any] = {
+            "split_file": split_file, "split_order": split_order, "keep_duplicate": keep_duplicate,
+            "final_step": final_step, "limit": limit, "in_memory_bytes": in_memory_bytes // max(1, len(names)),
+        }  # fmt: skip
+        return {name: load_zoo(folder, name, **options).corpus() for name in names}

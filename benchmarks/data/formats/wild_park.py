@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import Axis, Symmetry, WeightSpace, symmetry_of
-from nfn_monomial.benchmarks.data.networks import Corpus, Part, Parts
-from nfn_monomial.benchmarks.models.base import MixedInfo, NetworkInfo
+from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part, Parts
 from nfn_monomial.space.weight_space import Dim
 
 from .base import CorpusError, Format, OnProgress, register_format
@@ -28,7 +27,6 @@ from .checkpoints import (
     some_folders,
 )
 from .model_zoos import MODULES, share, split
-from .small_cnn_zoo import Networks
 
 __all__ = ["CnnWildPark", "ResidualMode"]
 

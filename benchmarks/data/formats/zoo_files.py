@@ -1,6 +1,6 @@
 """The files of a zoo folder: checked when read, whole or not at all when written.
 
-The format is that of the published Small CNN Zoo; see ``zoo_format``.
+The format is that of the published Small CNN Zoo; see `small_cnn_zoo`. A zoo that was made here has ``zoo.json``, too.
 """
 
 from __future__ import annotations
@@ -8,22 +8,24 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import math
-import os
 import random
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .zoo_layout import Layout, ZooError, check_layout
+from nfn_monomial.benchmarks.data.layout import Layout, ZooError, check_layout
+from nfn_monomial.benchmarks.files import write_atomically
 
 __all__ = [
+    "CONFIG_FILE",
     "FILES",
     "INCOMPLETE",
     "METRIC_COLUMNS",
@@ -33,6 +35,7 @@ __all__ = [
     "read_metrics",
     "row_order",
     "some",
+    "stated",
     "write_zoo",
 ]
 
@@ -60,6 +63,7 @@ METRIC_COLUMNS: tuple[str, ...] = (
     "train_accuracy",
     "train_loss",
 )
+CONFIG_FILE = "zoo.json"  # of zoos that were made here, mixed ones too
 FILES = ("weights.npy", "layout.csv", "metrics.csv.gz")  # in the order of writing: the metrics make a folder complete
 INCOMPLETE = "the folder is incomplete: download it again, or make a zoo with `nfn-monomial zoo make`"
 
@@ -104,34 +108,40 @@ def write_zoo(path: str | Path, weights: Tensor, metrics: Mapping[str, Sequence[
         raise ZooError(f"weights have {len(weights)} rows, but these metrics have another number: {wrong}")
 
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.csv.gz").unlink(missing_ok=True)  # or an interruption would leave old metrics, new weights
-    _replace(folder / "weights.npy", lambda file: np.save(file, weights.cpu().numpy(), allow_pickle=False))
+    array = io.BytesIO()
+    np.save(array, weights.cpu().numpy(), allow_pickle=False)
+    write_atomically(folder / "weights.npy", array.getbuffer())
     entries = [(v.name, str(v.shape), v.start, v.end) for v in layout]
-    _replace_csv(folder / "layout.csv", [("varname", "shape", "start_idx", "end_idx"), *entries])
+    _write_csv(folder / "layout.csv", [("varname", "shape", "start_idx", "end_idx"), *entries])
     split_name = f"{folder.resolve().name}_split.csv"
-    _replace_csv(folder / split_name, [(row,) for row in row_order(len(weights))])
+    _write_csv(folder / split_name, [(row,) for row in row_order(len(weights))])
     columns = [metrics[name] for name in METRIC_COLUMNS]
-    _replace_csv(folder / "metrics.csv.gz", [METRIC_COLUMNS, *zip(*columns, strict=True)])
+    _write_csv(folder / "metrics.csv.gz", [METRIC_COLUMNS, *zip(*columns, strict=True)])
 
 
-def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            write(file)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _replace_csv(path: Path, lines: Sequence[Sequence[object]]) -> None:
+def _write_csv(path: Path, lines: Sequence[Sequence[object]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     data = text.getvalue().encode()
     if path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)  # no time stamp: equal zoos are equal files
-    _replace(path, lambda file: file.write(data))
+    write_atomically(path, data)
+
+
+def stated(folder: Path) -> dict[str, Any]:
+    """``zoo.json`` of a zoo that was made here; nothing for a published one.
+
+    Raises:
+        ZooError: naming the file, if it is damaged.
+    """
+    path = folder / CONFIG_FILE
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return dict(found)
+    except (ValueError, TypeError) as error:
+        way_out = "restore the file, or delete the folder and make the zoo again"
+        raise ZooError(f"{path} is damaged ({error}): {way_out}") from error
 
 
 def check_folder(folder: Path) -> None:

@@ -12,8 +12,10 @@ from typer.testing import CliRunner, Result
 from nfn_monomial.benchmarks import __main__ as main_module
 from nfn_monomial.benchmarks.cli import application as cli
 from nfn_monomial.benchmarks.cli import predict as cli_predict
-from nfn_monomial.benchmarks.data.formats.mixed_zoo import MixedConfig, make_mixed_zoo
-from nfn_monomial.benchmarks.make.zoo import ZooConfig, make_zoo
+from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
+from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
+from nfn_monomial.benchmarks.make.recipes import ZooConfig
+from nfn_monomial.benchmarks.make.zoo import make_zoo
 
 SHORT = ["--models", "statnn,monomial", "--seeds", "1", "--epochs", "1"]
 

@@ -16,11 +16,12 @@ from published_writers import (
 
 from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError, Format, register_format
 from nfn_monomial.benchmarks.data.formats.detection import detect, load_corpus, load_generalization, load_inr
-from nfn_monomial.benchmarks.data.formats.mixed_zoo import MixedConfig, make_mixed_zoo
-from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import METRIC_COLUMNS, write_zoo
-from nfn_monomial.benchmarks.data.formats.zoo_layout import ZooError, cnn_layout
+from nfn_monomial.benchmarks.data.formats.zoo_files import METRIC_COLUMNS, write_zoo
+from nfn_monomial.benchmarks.data.layout import ZooError, cnn_layout
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
+from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
+from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
 
 
 def small_zoo(folder: Path) -> None:

@@ -13,7 +13,7 @@ from published_writers import HubNet, truncate, write_hub
 from nfn_monomial.adapters.modules import network_outputs
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
-from nfn_monomial.benchmarks.data.networks import transform
+from nfn_monomial.benchmarks.data.moves import transform
 
 REPOS = [f"net-{n}" for n in range(7)]
 

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import Networks, ZooError, cnn_geometry, load_zoo, write_zoo
-from nfn_monomial.benchmarks.data.formats.zoo_layout import cnn_layout, parse_layout, unflatten
+from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import load_zoo
+from nfn_monomial.benchmarks.data.formats.zoo_files import write_zoo
+from nfn_monomial.benchmarks.data.layout import ZooError, cnn_geometry, cnn_layout, parse_layout, unflatten
+from nfn_monomial.benchmarks.data.networks import Networks
 
 COLUMNS = [
     "config.activation",

@@ -17,23 +17,23 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data import networks as predict_data
+from nfn_monomial.benchmarks.data.batches import prepared
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
-from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import MappedRows, Networks, ZooError, load_zoo, write_zoo
-from nfn_monomial.benchmarks.data.formats.zoo_files import METRIC_COLUMNS
-from nfn_monomial.benchmarks.data.formats.zoo_layout import cnn_layout
-from nfn_monomial.benchmarks.data.moves import MovedRows, WidenedRows, draw_elements, draw_wider, elements_of, joined
-from nfn_monomial.benchmarks.data.networks import (
-    Corpus,
-    Parts,
+from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import MappedRows, load_zoo
+from nfn_monomial.benchmarks.data.formats.zoo_files import METRIC_COLUMNS, write_zoo
+from nfn_monomial.benchmarks.data.layout import ZooError, cnn_layout
+from nfn_monomial.benchmarks.data.moves import (
+    MovedRows,
+    WidenedRows,
     augment,
-    corpus_of,
-    fingerprint,
-    groups_of,
-    looked_at,
-    prepared,
+    draw_elements,
+    draw_wider,
+    elements_of,
+    joined,
     transform,
     widened,
 )
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Parts, fingerprint, groups_of, looked_at
 from nfn_monomial.benchmarks.data.rows import ConcatRows, Rows, TensorRows
 from nfn_monomial.benchmarks.models.base import build_model
 from nfn_monomial.benchmarks.studies import predict
@@ -91,7 +91,7 @@ def test_a_zoo_left_in_its_file_trains_and_tests_bit_identically(
 def largest_difference(model_name: str, held: Parts, streamed: Parts, corpus: Corpus) -> float:
     """Of prepared inputs, relative to the largest entry."""
     model = build_model(model_name, corpus.info, seed=0)
-    data, lazy = prepared(held, model), prepared(streamed, model)
+    data, lazy = prepared(held, model.prepare_groups), prepared(streamed, model.prepare_groups)
     index = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
     worst = 0.0
     for numbers in index.split(7):
@@ -102,7 +102,7 @@ def largest_difference(model_name: str, held: Parts, streamed: Parts, corpus: Co
     return worst
 
 
-@pytest.mark.parametrize("name", predict.default_models({"relu": corpus_of(small_zoo())}))
+@pytest.mark.parametrize("name", predict.default_models({"relu": small_zoo().corpus()}))
 def test_every_model_sees_the_same_inputs_whatever_the_batch(name: str, tmp_path: Path) -> None:
     """To the bit, but for what is balanced: its scales converge together with those of the batch."""
     held, streamed = both(written(tmp_path / "zoo"))
@@ -114,7 +114,7 @@ def test_every_model_sees_the_same_inputs_whatever_the_batch(name: str, tmp_path
 
 def spied() -> tuple[Corpus, list[OnDisk]]:
     """40 networks to train on, 320 to validate and to test on, and spies on their rows."""
-    corpus = corpus_of(small_zoo(networks=320))
+    corpus = small_zoo(networks=320).corpus()
     (part,) = corpus.train
     parts, spies = {}, []
     for name, count in {"train": 40, "val": 320, "test": 320}.items():
@@ -303,7 +303,7 @@ def test_fingerprints_of_several_blocks_see_every_number(tmp_path: Path, monkeyp
 
 
 def test_statistics_are_taken_of_networks_from_all_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    (part,) = corpus_of(small_zoo(networks=100)).train
+    (part,) = small_zoo(networks=100).corpus().train
     assert looked_at((part,)) == (part,), "all, if they are few"
     one = part.networks.rows.nbytes // len(part)
     for name, value in {"LOOKED_AT": 10, "IN_MEMORY_BYTES": 10 * one}.items():

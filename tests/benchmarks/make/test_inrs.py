@@ -256,7 +256,7 @@ def test_another_configuration_is_refused_unless_told(copied: Path) -> None:
 
 def test_shards_that_are_nobodys_are_left_alone(copied: Path) -> None:
     (copied / CORPUS_FILE).unlink()
-    with pytest.raises(ValueError, match=r"holds shard-00000.safetensors but no corpus.json.*choose another folder"):
+    with pytest.raises(ValueError, match=r"holds shard-00000.safetensors, .* but no corpus.json.*another folder"):
         make_inrs(copied, TINY, overwrite=True)
 
 

@@ -18,25 +18,17 @@ from nfn_monomial import Symmetry, WeightSpace
 from nfn_monomial.adapters.modules import network_outputs
 from nfn_monomial.benchmarks.cli import application as cli
 from nfn_monomial.benchmarks.cli import zoo as cli_zoo
-from nfn_monomial.benchmarks.data.formats.mixed_files import read_group
-from nfn_monomial.benchmarks.data.formats.mixed_zoo import (
-    Architecture,
-    Group,
-    MixedConfig,
-    MixedZoo,
-    load_mixed_zoo,
-    make_mixed_zoo,
-    parameter_names,
-    template,
-)
-from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import ZooError
+from nfn_monomial.benchmarks.data.cnns import Architecture, parameter_names, template
+from nfn_monomial.benchmarks.data.formats.mixed_zoo import Group, MixedZoo, load_mixed_zoo, read_group
 from nfn_monomial.benchmarks.data.images import Images, load_images
+from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.make import mixed as zoo_mixed_make
-from nfn_monomial.benchmarks.make.mixed_recipes import draw_architecture, layout_of
+from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
+from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, draw_architecture
 from nfn_monomial.benchmarks.make.mixed_training import train_group
-from nfn_monomial.benchmarks.make.recipes import Recipe, draw_recipes
-from nfn_monomial.benchmarks.make.training import Plan
-from nfn_monomial.benchmarks.make.zoo import ZooConfig, make_zoo
+from nfn_monomial.benchmarks.make.plans import Plan
+from nfn_monomial.benchmarks.make.recipes import Recipe, ZooConfig, draw_recipes
+from nfn_monomial.benchmarks.make.zoo import make_zoo
 
 # 22 networks of 6 architectures, the last of which has 2 networks, trained for a few steps.
 TINY = MixedConfig(networks=22, per_architecture=4, widths=(8, 16), epochs=(1, 2), train_fractions=(0.1, 0.2), seed=1)
@@ -106,7 +98,7 @@ def test_drawn_architectures_are_of_the_ranges_and_of_the_modules_symmetry(image
         assert own.nodes == space.nodes
         assert list(own.parameters.values()) == list(space.parameters.values())
         assert list(own.parameters) == list(parameter_names(architecture).values())
-        assert layout_of(architecture)[-1].end == sum(p.numel() for p in module.parameters())
+        assert architecture.layout[-1].end == sum(p.numel() for p in module.parameters())
         assert {node.size for node in space.nodes.values()} <= {1, *range(8, 33)}
         assert set(architecture.kernel_sizes) <= {3, 5}
     assert {len(a.kernel_sizes) + len(a.head) for a in drawn} == {2, 3, 4, 5}
@@ -165,7 +157,7 @@ def test_networks_trained_together_are_those_trained_alone(digits: Images) -> No
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])
 def test_training_is_that_of_torchs_optimisers(digits: Images, name: str) -> None:
     one = recipe(7, optimizer=name, l2reg=1e-2)
-    plan = Plan(one, layout_of(SMALL), len(digits.train), batch=32, units=0)
+    plan = Plan(one, SMALL.layout, len(digits.train), batch=32, units=0)
     start, _ = train_group([replace(one, learning_rate=0.0)], digits, SMALL)
     found, _ = train_group([one], digits, SMALL)
 
@@ -300,7 +292,7 @@ def test_another_configuration_is_refused_or_overwrites(tmp_path: Path) -> None:
     few = replace(TINY, networks=6, per_architecture=2, widths=(8, 9), epochs=(1, 1))
     make_mixed_zoo(tmp_path, few)
     other = replace(few, networks=2, depths=(2, 2))
-    with pytest.raises(ZooError, match=r"depths is \[2, 5\] there, \[2, 2\] asked for; networks is 6 .*--overwrite"):
+    with pytest.raises(ValueError, match=r"depths is \[2, 5\] there, \[2, 2\] asked for; networks is 6 .*--overwrite"):
         make_mixed_zoo(tmp_path, other)
     assert make_mixed_zoo(tmp_path, other, overwrite=True).made
     assert sorted(contents(tmp_path)) == ["group_00000.safetensors", "zoo.json"]
@@ -308,24 +300,16 @@ def test_another_configuration_is_refused_or_overwrites(tmp_path: Path) -> None:
         load_mixed_zoo(tmp_path)
 
 
-def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
-    for name in ("weights.npy", "group_00000.safetensors"):
-        folder = tmp_path / name[:5]
-        folder.mkdir()
-        (folder / name).write_text("something dear")
-        for overwrite in (False, True):
-            with pytest.raises(ZooError, match=rf"holds {re.escape(name)} but no zoo\.json"):
-                make_mixed_zoo(folder, TINY, overwrite=overwrite)
-        assert (folder / name).exists()
-    with pytest.raises(ZooError, match="is a file: give the folder"):
-        make_mixed_zoo(tmp_path / "weigh" / "weights.npy", TINY)
-    plain = tmp_path / "plain"
-    make_zoo(plain, ZooConfig(networks=2, epochs=(1, 1), train_fractions=(0.1,)))
-    for overwrite in (False, True):
-        with pytest.raises(ZooError, match="holds a zoo of one architecture"):
-            make_mixed_zoo(plain, TINY, overwrite=overwrite)
+def test_a_zoo_of_one_architecture_is_refused_or_overwritten_completely(tmp_path: Path) -> None:
+    make_zoo(tmp_path, ZooConfig(networks=2, epochs=(1, 1), train_fractions=(0.1,)))
     with pytest.raises(ZooError, match="holds a zoo of one architecture, which load_zoo reads"):
-        load_mixed_zoo(plain)
+        load_mixed_zoo(tmp_path)
+    few = replace(TINY, networks=2)
+    with pytest.raises(ValueError, match=r"another configuration: kind is None there, 'mixed' asked for.*--overwrite"):
+        make_mixed_zoo(tmp_path, few)
+    assert make_mixed_zoo(tmp_path, few, overwrite=True).made
+    assert not (tmp_path / "weights.npy").exists()
+    assert not (tmp_path / "metrics.csv.gz").exists()
 
 
 def test_damaged_zoos(tiny: Path, tmp_path: Path) -> None:

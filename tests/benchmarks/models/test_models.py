@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
-from nfn_monomial.benchmarks.data.formats.mixed_zoo import Architecture, template
+from nfn_monomial.benchmarks.data.cnns import Architecture, template
 from nfn_monomial.benchmarks.models.base import Model, NetworkInfo, build_model, model_class, model_names, register
 from nfn_monomial.benchmarks.models.baselines import NP, FlatMLP, StatNN, network_spec
 from nfn_monomial.benchmarks.studies import predict  # noqa: F401  (registers all models)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nfn_monomial.benchmarks.cli import application as cli
 from nfn_monomial.benchmarks.cli import studies as cli_studies
-from nfn_monomial.benchmarks.data.networks import Corpus, corpus_of
+from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.models.base import model_class
 from nfn_monomial.benchmarks.studies.augment import (
     PRESETS,
@@ -41,7 +41,7 @@ TINY = AugmentConfig(
 
 @pytest.fixture(scope="module")
 def corpora() -> dict[str, Corpus]:
-    return {name: corpus_of(small_zoo(name)) for name in ("relu", "tanh")}
+    return {name: small_zoo(name).corpus() for name in ("relu", "tanh")}
 
 
 def test_the_moved_set_is_the_copies_of_the_augmented_one(corpora: dict[str, Corpus]) -> None:

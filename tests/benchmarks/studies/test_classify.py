@@ -16,7 +16,8 @@ from nfn_monomial.benchmarks.cli import application as cli
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
-from nfn_monomial.benchmarks.make.zoo import ZooConfig, make_zoo
+from nfn_monomial.benchmarks.make.recipes import ZooConfig
+from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.models.base import build_model
 from nfn_monomial.benchmarks.models.inr import SineNetwork, inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, InputConfig, Warp

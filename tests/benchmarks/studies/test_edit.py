@@ -18,7 +18,8 @@ from nfn_monomial.benchmarks.cli import edit as cli_edit
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
-from nfn_monomial.benchmarks.make.zoo import ZooConfig, make_zoo
+from nfn_monomial.benchmarks.make.recipes import ZooConfig
+from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.models.editors import EditorConfig
 from nfn_monomial.benchmarks.settings import override
 from nfn_monomial.benchmarks.studies.edit import PRESETS, EditConfig, contrast, dilate, edit_inrs, scores

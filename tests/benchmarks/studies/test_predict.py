@@ -14,23 +14,17 @@ from small_zoo import small_zoo
 from torch import Tensor
 
 from nfn_monomial.adapters.modules import network_outputs
-from nfn_monomial.benchmarks.data.formats.mixed_zoo import MixedConfig, load_mixed_zoo, make_mixed_zoo
-from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import Networks, load_zoo
-from nfn_monomial.benchmarks.data.formats.zoo_layout import cnn_layout, unflatten
+from nfn_monomial.benchmarks.data.formats.mixed_zoo import load_mixed_zoo
+from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import load_zoo
 from nfn_monomial.benchmarks.data.images import load_images
-from nfn_monomial.benchmarks.data.networks import (
-    Corpus,
-    accuracies,
-    augment,
-    corpus_of,
-    fingerprint,
-    groups_of,
-    test_sets,
-    transform,
-    widened,
-)
+from nfn_monomial.benchmarks.data.layout import cnn_layout, unflatten
+from nfn_monomial.benchmarks.data.moves import augment, test_sets, transform, widened
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, fingerprint, groups_of
 from nfn_monomial.benchmarks.files import write_atomically
-from nfn_monomial.benchmarks.make.zoo import ZooConfig, make_zoo
+from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
+from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
+from nfn_monomial.benchmarks.make.recipes import ZooConfig
+from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.models.base import NetworkGroup, build_model, model_class, model_names
 from nfn_monomial.benchmarks.studies.predict import (
     LOSSES,
@@ -50,7 +44,7 @@ CONFIG = PredictConfig(models=("statnn", "monomial"), seeds=(0, 1), scales=(1e1,
 
 
 def corpus(activation: str) -> Corpus:
-    return corpus_of(small_zoo(activation))
+    return small_zoo(activation).corpus()
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +57,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """60 networks of 6 architectures."""
     path = tmp_path_factory.mktemp("zoos") / "mixed"
     make_mixed_zoo(path, MixedConfig(networks=60, widths=(4, 8), epochs=(1, 2), train_fractions=(0.1, 0.2), seed=1))
-    return corpus_of(load_mixed_zoo(path))
+    return load_mixed_zoo(path).corpus()
 
 
 @pytest.fixture
@@ -176,7 +170,7 @@ def test_templates_compute_the_stored_accuracies(kind: str, mixed: Corpus, tmp_p
     zoo = mixed
     if kind == "digits":
         make_zoo(tmp_path, ZooConfig(networks=20, activations=("tanh",), epochs=(1, 2), train_fractions=(0.1,)))
-        zoo = corpus_of(load_zoo(tmp_path, "tanh"))
+        zoo = load_zoo(tmp_path, "tanh").corpus()
     images = load_images("digits")
     x, y = images.x[images.test], images.y[images.test]
     logits = outputs(zoo, zoo.test, x)
@@ -205,7 +199,7 @@ def test_templates_of_published_zoos_and_of_networks_that_have_none(zoo: Corpus)
     headless = replace(small_zoo("relu"), layout=layout)
     for part in (headless.train, headless.val, headless.test):
         part.tensors.update(unflatten(torch.zeros(len(part), layout[-1].end), layout))
-    assert corpus_of(headless).info.architectures[0].template is None
+    assert headless.corpus().info.architectures[0].template is None
 
 
 def test_test_sets_of_a_seed_are_always_the_same(zoo: Corpus) -> None:

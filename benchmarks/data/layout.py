@@ -1,4 +1,4 @@
-"""``layout.csv`` of a zoo: which columns of ``weights.npy`` hold which variable of which layer.
+"""A zoo's network as a row of numbers: which columns hold which variable of which layer, as ``layout.csv`` says.
 
 Layers are found by their names (``conv2d``, ``conv2d_1``, ..., ``dense``, ``dense_1``, ...), any number of each:
 convolutions run first, global average pooling follows, then the dense layers.
@@ -78,13 +78,19 @@ class Geometry(NamedTuple):
     head: tuple[int, ...]
 
 
-def cnn_layout(channels: Sequence[int] = (1, 16, 16, 16), kernel_size: int = 3, head: Sequence[int] = (10,)) -> Layout:
-    """The published zoo's layout (by default its very sizes: 4,970 columns): bias before kernel, layer by layer."""
-    names = [f"conv2d_{i}" if i else "conv2d" for i in range(len(channels) - 1)]
-    shapes: list[tuple[int, ...]] = [(kernel_size, kernel_size, a, b) for a, b in itertools.pairwise(channels)]
-    widths = [channels[-1], *head]
+def cnn_layout(
+    channels: Sequence[int] = (1, 16, 16, 16), kernel_size: int | Sequence[int] = 3, head: Sequence[int] = (10,)
+) -> Layout:
+    """The published zoo's layout (by default its very sizes: 4,970 columns): bias before kernel, layer by layer.
+
+    ``kernel_size``: one, or one for each convolution.
+    """
+    sizes = [kernel_size] * (len(channels) - 1) if isinstance(kernel_size, int) else kernel_size
+    names = [f"conv2d_{i}" if i else "conv2d" for i in range(len(sizes))]
     names += [f"dense_{i}" if i else "dense" for i in range(len(head))]
-    shapes += list(itertools.pairwise(widths))
+    kernels: list[tuple[int, ...]] = [*((k, k) for k in sizes), *[()] * len(head)]
+    pairs = itertools.pairwise((*channels, *head))
+    shapes = [(*kernel, *pair) for kernel, pair in zip(kernels, pairs, strict=True)]
     layout: list[Variable] = []
     end = 0
     for name, shape in zip(names, shapes, strict=True):
