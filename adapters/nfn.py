@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import Canonicalize, EquivariantLinear, Features, PointwiseActivation, Symmetry, WeightSpace
 from nfn_monomial.canonical import Balance
-from nfn_monomial.space.weight_space import SymmetryLike
+from nfn_monomial.space import SymmetryLike
 from nfn_monomial.symmetry import Activation
 
 __all__ = [
@@ -337,7 +337,7 @@ class MonomialStack(nn.Module):
                         "'permutation' behind it"
                     )
                 previous = layer
-            elif previous is not None and _charged(previous.out_space):
+            elif previous is not None and previous.out_space.layout.charged:
                 raise ValueError(
                     f"{where} averages over neurons that scalings or sign flips still act on "
                     f"[{previous.out_space.layout}]: put a MonomialCanonicalize in front"
@@ -364,10 +364,6 @@ def _require_depth(layer: nn.Module, wsfeat: WeightSpaceFeatures, network_spec: 
             f"{type(layer).__name__}: features of {len(wsfeat.weights)} layers found, the spec has "
             f"{len(network_spec)}: {_shapes(network_spec)}"
         )
-
-
-def _charged(space: WeightSpace) -> bool:
-    return any(symmetry.flips or symmetry.scales for acting in space.layout.acting for symmetry in acting)
 
 
 def _shapes(network_spec: NetworkSpec) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:

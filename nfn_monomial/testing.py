@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.space.axes import field_name
 from nfn_monomial.space.certificate import answers, relative_error
-from nfn_monomial.space.features import Features, Layout, field_name
+from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 

@@ -18,8 +18,8 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import scatter
 
 from nfn_monomial import Symmetry
+from nfn_monomial.nn.canonicalize import degree_zero
 from nfn_monomial.nn.messages import EdgeMessages, Ends, NeuronGate, NeuronUpdate, Streams, frame, inverse_root
-from nfn_monomial.nn.pointwise import degree_zero
 
 _FLIPS, _SCALES = Symmetry.SIGN.value & ~1, Symmetry.SCALE.value & ~1
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nfn_monomial import Axis, WeightSpace
-from nfn_monomial.space.features import field_name
+from nfn_monomial.space import Specification, field_name
 from nfn_monomial.space.links import Link
 
 
@@ -34,7 +34,7 @@ class Chain(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def chain_of(space: WeightSpace) -> Chain:
+def chain_of(space: Specification) -> Chain:
     """The chain of a feed-forward space.
 
     Raises:
@@ -71,7 +71,7 @@ def chain_of(space: WeightSpace) -> Chain:
     )
 
 
-def _symmetry(space: WeightSpace, node: str) -> int:
+def _symmetry(space: Specification, node: str) -> int:
     """What the axes of a node feel of its symmetry."""
     symmetry = space.nodes[node].symmetry
     ends = [

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import Symmetry, WeightSpace
+from nfn_monomial.space import Specification
 
 from .checks import graph_ids
 from .layout import Chain, chain_of, crop
@@ -76,7 +77,7 @@ class Places(NamedTuple):
     slot: Tensor
 
 
-def places(view: GraphView, space: WeightSpace) -> Places:
+def places(view: GraphView, space: Specification) -> Places:
     """Check that the nodes of all graphs are those of one network of the space, and find their order."""
     chain = chain_of(space)
     widths = view.widths()

@@ -1,5 +1,6 @@
 """Which maps are equivariant, found without tensors: partitions of axes with balanced charges."""
 
-from .linear import BilinearTerm, bilinear_terms, count_bilinear_terms, count_terms
+from .bilinear import BilinearTerm, bilinear_terms, count_bilinear_terms
+from .linear import count_terms
 
 __all__ = ["BilinearTerm", "bilinear_terms", "count_bilinear_terms", "count_terms"]

@@ -15,7 +15,8 @@ from typing import overload
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.space.features import Axis, Features, FieldType
+from nfn_monomial.space.axes import Axis, FieldType
+from nfn_monomial.space.features import Features
 from nfn_monomial.space.groups import GroupElement, MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 

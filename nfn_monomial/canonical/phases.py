@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from nfn_monomial.space.features import Axis
+from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.packing import check_tensors, concrete, require_finite, split_shape
 from nfn_monomial.space.weight_space import WeightSpace
 

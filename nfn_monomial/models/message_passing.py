@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from nfn_monomial.canonical.balance import Balance, balancing_element
 from nfn_monomial.nn.messages import EquivariantNorm, MessageBlock
-from nfn_monomial.nn.neurons import NeuronEmbedding, NeuronPool, NeuronReadout
+from nfn_monomial.nn.neurons import NeuronEmbedding, NeuronReadout
+from nfn_monomial.nn.pool import NeuronPool
 from nfn_monomial.read.probes import ProbeFeatures
 from nfn_monomial.read.statistics import InvariantStatistics
 from nfn_monomial.space.features import Features

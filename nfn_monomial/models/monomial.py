@@ -9,8 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.nn.activation import PointwiseActivation
+from nfn_monomial.nn.canonicalize import Canonicalize
 from nfn_monomial.nn.linear import EquivariantLinear
-from nfn_monomial.nn.pointwise import Canonicalize, InvariantPool, PointwiseActivation
+from nfn_monomial.nn.pool import InvariantPool
 from nfn_monomial.read.statistics import InvariantStatistics
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace

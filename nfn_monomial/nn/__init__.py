@@ -1,11 +1,13 @@
 """The layers."""
 
+from .activation import PointwiseActivation
 from .augment import Augment
+from .canonicalize import Canonicalize
 from .input_norm import InputNorm
 from .linear import EquivariantLinear
 from .messages import EquivariantNorm, GatedActivation, MessageBlock, MessagePassing
-from .neurons import NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
-from .pointwise import Canonicalize, InvariantPool, PointwiseActivation
+from .neurons import NeuronEmbedding, NeuronReadout, neuron_layout
+from .pool import InvariantPool, NeuronPool
 from .tensor_product import TensorProduct
 
 __all__ = [

@@ -57,7 +57,7 @@ class InputNorm(nn.Module):
             raise ValueError(f"InputNorm: channels must be at least 1, found {channels}")
         self.space, self.channels, self.layout = space, channels, space.layout
         self._widths = [multiplicity * channels for multiplicity in self.layout.multiplicities]
-        self._centred = [not any(a.flips or a.scales for a in acting) for acting in self.layout.acting]
+        self._centred = [not (felt.flips or felt.scales) for felt in self.layout.felt]
         self.register_buffer("mean", torch.zeros(sum(self._widths)))
         self.register_buffer("scale", torch.ones(sum(self._widths)))
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.basis.linear import Contraction, routes
-from nfn_monomial.space.features import Features, FieldType, Layout, field_name
+from nfn_monomial.basis.linear import routes
+from nfn_monomial.space.axes import field_name
+from nfn_monomial.space.features import Features, Layout, Types
+from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
+
+from .factored import FactoredMix
+from .steps import Step, contract, contraction_step, expand, expansion_step
 
 
 class EquivariantLinear(nn.Module):
@@ -38,7 +42,8 @@ class EquivariantLinear(nn.Module):
             product of rank ``max(C_in, C_out)`` that mixes positions: linear in ``n_0`` and ``n_L``, equally
             equivariant, not complete.
         bias: whether to add the equivariant constants (balanced partitions of the output alone).
-        in_types: field types (with multiplicities) of the input, if it is not the space's own parameters.
+        in_types: field types (with multiplicities) of the input, if it is not the space's own parameters; or its
+            layout, such as that of ``neuron_layout(space)``, whose FIXED axes stay in their places.
         out_types: likewise of the output.
 
     Raises:
@@ -59,8 +64,8 @@ class EquivariantLinear(nn.Module):
         *,
         io: Literal["full", "factored"] = "full",
         bias: bool = True,
-        in_types: Mapping[FieldType, int] | Iterable[FieldType] | None = None,
-        out_types: Mapping[FieldType, int] | Iterable[FieldType] | None = None,
+        in_types: Types = None,
+        out_types: Types = None,
     ) -> None:
         super().__init__()
         if in_channels < 1 or out_channels < 1:
@@ -69,15 +74,15 @@ class EquivariantLinear(nn.Module):
             raise ValueError(f"io must be 'full' or 'factored', found {io!r}")
         self.space, self.io = space, io
         self.in_channels, self.out_channels = in_channels, out_channels
-        self.in_layout = space.layout if in_types is None else space.layout_of(in_types)
-        self.out_layout = space.layout if out_types is None else space.layout_of(out_types)
-        self._plan = _plan(space, self.in_layout, self.out_layout, bias)
+        self.in_layout, self.out_layout = space.layout_of(in_types), space.layout_of(out_types)
+        self._source, self._target = LayoutFolding(space, self.in_layout), LayoutFolding(space, self.out_layout)
+        self._plan = _plan(space, self._source.inner, self._target.inner, bias)
 
         self.mix = nn.ModuleDict()
         constants = 0
         for route in self._plan.routes:
             if route.sources:
-                self.mix[route.key] = _mix(route, self.in_layout, self.out_layout, in_channels, out_channels, io)
+                self.mix[route.key] = _mix(route, self._source.inner, self._target.inner, in_channels, out_channels, io)
             if bias and not route.rank:
                 constants = sum(self._widths(route))
         self.bias = nn.Parameter(torch.empty(constants)) if constants else None
@@ -85,7 +90,7 @@ class EquivariantLinear(nn.Module):
         self.reset_parameters()
 
     def _widths(self, route: _Route) -> list[int]:
-        return [self.out_layout.multiplicities[target.field] * self.out_channels for target in route.targets]
+        return [self._target.inner.multiplicities[target.field] * self.out_channels for target in route.targets]
 
     def reset_parameters(self) -> None:
         """Uniform weights of variance 1 / (total fan-in of the output field), biases as in ``nn.Linear``.
@@ -93,9 +98,9 @@ class EquivariantLinear(nn.Module):
         All blocks that add into one output field share its fan-in, so its variance at initialisation is that of
         its inputs.
         """
-        fan_in = [0] * len(self.out_layout)
+        fan_in = [0] * len(self._target.inner)
         for route in self._plan.routes:
-            width = sum(self.in_layout.multiplicities[s.field] for s in route.sources) * self.in_channels
+            width = sum(self._source.inner.multiplicities[s.field] for s in route.sources) * self.in_channels
             for target in route.targets:
                 fan_in[target.field] += width
         with torch.no_grad():
@@ -107,7 +112,7 @@ class EquivariantLinear(nn.Module):
                     fan = max(fan_in[target.field], 1)
                     if route.sources:
                         mix = self.mix[route.key]
-                        if isinstance(mix, _FactoredMix):
+                        if isinstance(mix, _PositionMix):
                             mix.reset_rows(rows, fan)
                         else:
                             nn.init.uniform_(mix.weight[rows], -math.sqrt(3 / fan), math.sqrt(3 / fan))  # type: ignore[index]
@@ -117,12 +122,12 @@ class EquivariantLinear(nn.Module):
     def forward(self, features: Features) -> Features:
         """Map features of ``in_layout`` with ``in_channels`` to ``out_layout`` with ``out_channels``."""
         self.in_layout.require(features, self.in_channels, "EquivariantLinear")
-        inputs = features.tensors
-        sums: list[Tensor | None] = [None] * len(self.out_layout)
+        inputs, target_layout = self._source.fold(features).tensors, self._target.inner
+        sums: list[Tensor | None] = [None] * len(target_layout)
         sizes = {node: inputs[i].shape[dim] if i >= 0 else dim for node, i, dim in self._plan.sizes}
         for route, split in zip(self._plan.routes, self._split, strict=True):
             if route.sources:
-                parts = [_contract(inputs[source.field], source) for source in route.sources]
+                parts = [contract(inputs[source.field], source) for source in route.sources]
                 y: Tensor = self.mix[route.key](parts[0] if len(parts) == 1 else torch.cat(parts, -1))
                 if self.bias is not None and not route.rank:
                     y = y + self.bias.to(y.dtype)
@@ -131,39 +136,27 @@ class EquivariantLinear(nn.Module):
             for target, piece in zip(
                 route.targets, (y,) if len(split) == 1 else torch.split(y, split, -1), strict=True
             ):
-                piece = _expand(piece, target, sizes)
+                piece = expand(piece, target, sizes)
                 before = sums[target.field]
                 sums[target.field] = piece if before is None else before + piece
         out = []
-        for total, axes, broadcast in zip(sums, self.out_layout.types, self._plan.broadcast, strict=True):
+        for total, axes, broadcast in zip(sums, target_layout.types, self._plan.broadcast, strict=True):
             assert total is not None, "every output field is reached: checked when the layer was built"
             if broadcast:
                 total = total.expand(inputs[0].shape[0], *(sizes[a.node] for a in axes), -1)
             out.append(total)
-        return Features(self.out_layout, tuple(out))
+        return self._target.unfold(Features(target_layout, tuple(out)))
 
     def extra_repr(self) -> str:
         io = "" if self.io == "full" else f", io={self.io!r}"
         return f"{self.space}, {self.in_channels}, {self.out_channels}{io}, bias={self.bias is not None}"
 
 
-class _Step(NamedTuple):
-    """One contraction or expansion of one field, prepared for tensors ``(B, *axes, F)``."""
-
-    field: int
-    diagonal: str | None  # einsum that takes diagonals of blocks of several axes, leaving open then closed blocks
-    mean: tuple[int, ...]  # dimensions to average over
-    order: tuple[int, ...] | None  # permutation afterwards
-    unsqueeze: tuple[int, ...]  # expansion: dimensions to insert
-    eyes: tuple[tuple[int, int, str], ...]  # expansion: pairs of dimensions that must be equal, and their node
-    identity: bool
-
-
 class _Route(NamedTuple):
     key: str
     rank: int
-    sources: tuple[_Step, ...]
-    targets: tuple[_Step, ...]
+    sources: tuple[Step, ...]
+    targets: tuple[Step, ...]
 
 
 class _Plan(NamedTuple):
@@ -173,16 +166,15 @@ class _Plan(NamedTuple):
 
 
 def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Plan:
-    symmetries = {name: node.symmetry for name, node in space.nodes.items()}
     found = []
     reached = [-1] * len(target)  # the largest number of aligned axes that any term brings to a field
     # Least aligned first: small terms are added up before they meet the full-size one.
-    for route in sorted(routes(source.types, target.types, symmetries), key=lambda r: len(r.contracted)):
+    for route in sorted(routes(source.types, target.types, space.symmetries), key=lambda r: len(r.contracted)):
         if not route.sources and not bias:
             continue
         key = "_".join(f"{a.node}{a.charge:+d}" for a in route.contracted) or "const"
-        steps = [_contraction_step(i, source.types[i], c) for i, c in route.sources]
-        ends = [_expansion_step(i, target.types[i], c) for i, c in route.targets]
+        steps = [contraction_step(i, source.types[i], c) for i, c in route.sources]
+        ends = [expansion_step(i, target.types[i], c) for i, c in route.targets]
         for end in ends:
             full = not end.unsqueeze
             reached[end.field] = max(reached[end.field], len(target.types[end.field]) if full else 0)
@@ -206,57 +198,6 @@ def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Pl
     return _Plan(tuple(found), tuple(sizes), broadcast)
 
 
-def _contraction_step(field: int, axes: FieldType, contraction: Contraction) -> _Step:
-    opened, closed = contraction
-    diagonal, mean, order = None, tuple(1 + b[0] for b in closed), None
-    if any(len(block) > 1 for block in opened + closed):
-        letters = {i: chr(ord("a") + n) for n, block in enumerate(opened + closed) for i in block}
-        kept = "".join(letters[block[0]] for block in opened + closed)
-        diagonal = f"y{''.join(letters[i] for i in range(len(axes)))}z->y{kept}z"
-        mean = tuple(range(1 + len(opened), 1 + len(opened) + len(closed)))
-    else:
-        left = [block[0] for block in opened]
-        if left != sorted(left):
-            order = (0, *(1 + sorted(left).index(i) for i in left), 1 + len(left))
-    identity = diagonal is None and not mean and order is None
-    return _Step(field, diagonal, mean, order, (), (), identity)
-
-
-def _expansion_step(field: int, axes: FieldType, contraction: Contraction) -> _Step:
-    opened, closed = contraction
-    first = [block[0] for block in opened]
-    order = None
-    if first != sorted(first):
-        order = (0, *(1 + i for i in sorted(range(len(first)), key=first.__getitem__)), 1 + len(first))
-    unsqueeze = tuple(1 + i for i in range(len(axes)) if i not in first)
-    eyes = tuple((1 + block[0], 1 + i, axes[i].node) for block in opened + closed for i in block[1:])
-    return _Step(field, None, (), order, unsqueeze, eyes, not unsqueeze and order is None)
-
-
-def _contract(x: Tensor, step: _Step) -> Tensor:
-    if step.identity:
-        return x
-    if step.diagonal is not None:
-        x = torch.einsum(step.diagonal, x)
-    if step.mean:
-        x = x.mean(step.mean)
-    return x if step.order is None else x.permute(step.order)
-
-
-def _expand(y: Tensor, step: _Step, sizes: Mapping[str, int]) -> Tensor:
-    if step.identity:
-        return y
-    if step.order is not None:
-        y = y.permute(step.order)
-    for dim in step.unsqueeze:
-        y = y.unsqueeze(dim)
-    for first, second, node in step.eyes:
-        shape = [1] * y.ndim
-        shape[first] = shape[second] = sizes[node]
-        y = y * torch.eye(sizes[node], dtype=y.dtype, device=y.device).view(shape)
-    return y
-
-
 def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_channels: int, io: str) -> nn.Module:
     m_in = [source.multiplicities[s.field] for s in route.sources]
     m_out = [target.multiplicities[t.field] for t in route.targets]
@@ -268,43 +209,39 @@ def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_ch
             for j, t in enumerate(route.targets)
             if s.identity and t.identity and source.types[s.field] == target.types[t.field] and m_in[i] == m_out[j]
         ]
-        factored = _FactoredMix(sum(m_in), sum(m_out), in_channels, out_channels, kept)
+        factored = _PositionMix(sum(m_in), sum(m_out), in_channels, out_channels, kept)
         if factored.count() < sum(m_in) * sum(m_out) * in_channels * out_channels:
             return factored
     return nn.Linear(sum(m_in) * in_channels, sum(m_out) * out_channels, bias=False)
 
 
-class _FactoredMix(nn.Module):
-    """A map between channels x multiplicity whose cost is linear in the multiplicities, see ``io="factored"``."""
+class _PositionMix(FactoredMix):
+    """A factored map, and maps of their own for the fixed positions that are kept, see ``io="factored"``."""
 
     def __init__(
         self, m_in: int, m_out: int, in_channels: int, out_channels: int, kept: list[tuple[int, int, int]]
     ) -> None:
-        super().__init__()
-        rank = max(in_channels, out_channels)
+        super().__init__([m_in * in_channels], m_out * out_channels, max(in_channels, out_channels))
         self.in_channels, self.out_channels, self.kept = in_channels, out_channels, tuple(kept)
-        self.down = nn.Parameter(torch.empty(rank, m_in * in_channels))
-        self.up = nn.Parameter(torch.empty(m_out * out_channels, rank))
         self.position = nn.ParameterList(torch.empty(m, in_channels, out_channels) for _, _, m in kept)
-        nn.init.uniform_(self.down, -math.sqrt(3 / self.down.shape[1]), math.sqrt(3 / self.down.shape[1]))
+        self.reset_down()
 
     def count(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
     def reset_rows(self, rows: slice, fan_in: int) -> None:
         """Initialise some outputs so that they get the share in_features / fan_in of their field's variance."""
-        share = self.down.shape[1] / fan_in
+        share = self.down[0].shape[1] / fan_in
         start = rows.start // self.out_channels
         own = [p for p, (_, at, _) in zip(self.position, self.kept, strict=True) if at == start]
         share /= 1 + len(own)
-        bound = math.sqrt(3 * share / self.up.shape[1])
-        nn.init.uniform_(self.up[rows], -bound, bound)
+        self.reset_up(rows, share)
         for p in own:
             bound = math.sqrt(3 * share / self.in_channels)
             nn.init.uniform_(p, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = nn.functional.linear(nn.functional.linear(x, self.down), self.up)
+        y = nn.functional.linear(nn.functional.linear(x, self.down[0]), self.up)
         for weight, (at_in, at_out, m) in zip(self.position, self.kept, strict=True):
             part = x.narrow(-1, at_in * self.in_channels, m * self.in_channels)
             part = torch.einsum("...mc,mcd->...md", part.reshape(*x.shape[:-1], m, self.in_channels), weight).flatten(

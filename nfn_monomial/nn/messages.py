@@ -22,8 +22,8 @@ from torch.nn.functional import silu
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
+from .canonicalize import degree_zero
 from .neurons import NeuronLayout, Pair, neuron_layout
-from .pointwise import degree_zero
 
 
 class Streams(NamedTuple):

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.space import packing
-from nfn_monomial.space.features import Axis, Features, FieldType, Layout
+from nfn_monomial.space.axes import Axis, FieldType
+from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.links import Link
 from nfn_monomial.space.weight_space import WeightSpace
 
@@ -85,8 +86,7 @@ def neuron_layout(space: WeightSpace) -> NeuronLayout:
     pairs = dict.fromkeys(Pair(link.target, link.source) for link in space.links if link.source is not None)
     types: list[FieldType] = [(Axis(p.target, 1), Axis(p.source, -1)) for p in pairs]
     types += [(Axis(node, charge),) for node in space.nodes for charge in STREAMS.values()]
-    acting = tuple(tuple(space.nodes[a.node].symmetry.acting(a.charge) for a in t) for t in types)
-    return NeuronLayout(Layout(tuple(types), (1,) * len(types), acting), tuple(pairs), tuple(space.nodes))
+    return NeuronLayout(space.layout_of(types, fold=False), tuple(pairs), tuple(space.nodes))
 
 
 def _places(space: WeightSpace) -> dict[str, list[Link]]:
@@ -238,41 +238,3 @@ class NeuronReadout(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, {self.out_channels}"
-
-
-class NeuronPool(nn.Module):
-    """Neuron features -> one invariant vector a network, from the ``inv`` streams.
-
-    Neurons of FIXED nodes are kept apart; of every other node, mean and standard deviation over its neurons are taken.
-
-    Args:
-        space: the networks' weight space.
-        channels: of the neuron features.
-
-    Attributes:
-        out_features: length of the vector.
-    """
-
-    def __init__(self, space: WeightSpace, channels: int) -> None:
-        super().__init__()
-        self.space, self.channels = space, channels
-        self.neurons = neuron_layout(space)
-        self.in_layout = self.neurons.layout
-        each = [2 if node.symmetry.permutes else node.size or 1 for node in space.nodes.values()]
-        self.out_features = channels * sum(each)
-
-    def forward(self, features: Features) -> Tensor:
-        """Neuron features -> ``(B, out_features)``."""
-        self.in_layout.require(features, self.channels, "NeuronPool")
-        pooled = []
-        for name, node in self.space.nodes.items():
-            inv = features.tensors[self.neurons.stream("inv", name)]
-            if node.symmetry.permutes:
-                # Not std: its gradient is infinite where all neurons are equal, or where there is one.
-                pooled += [inv.mean(1), (inv.var(1, correction=0) + 1e-6).sqrt()]
-            else:
-                pooled.append(inv.flatten(1))
-        return torch.cat(pooled, -1)
-
-    def extra_repr(self) -> str:
-        return f"{self.space}, {self.channels}, out_features={self.out_features}"

@@ -10,13 +10,16 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.basis.linear import BilinearTerm, Contraction, bilinear_terms
-from nfn_monomial.space.features import Features, FieldType, Layout, field_name
+from nfn_monomial.basis import BilinearTerm, bilinear_terms
+from nfn_monomial.basis.partitions import Contraction
+from nfn_monomial.space.axes import field_name
+from nfn_monomial.space.features import Features, Layout, Types
+from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .linear import _expand, _expansion_step, _Step
+from .factored import FactoredMix
+from .steps import Step, expand, expansion_step
 
-Types: TypeAlias = "Mapping[FieldType, int] | Iterable[FieldType] | None"
 Terms: TypeAlias = "Literal['standard', 'all'] | Callable[[BilinearTerm], bool] | Iterable[BilinearTerm | str]"
 
 
@@ -40,7 +43,8 @@ class TensorProduct(nn.Module):
         in_channels: channels of the first input.
         out_channels: channels of the output.
         second_channels: channels of the second input, if they are not those of the first.
-        first_types: field types (with multiplicities) of the first input, if it is not the space's own parameters.
+        first_types: field types (with multiplicities) of the first input, if it is not the space's own parameters; or
+            its layout. FIXED axes of a layout that keeps them (``neuron_layout(space)``) are multiplicity for terms.
         second_types: likewise of the second.
         out_types: likewise of the output.
         terms: ``"standard"`` (`BilinearTerm.standard`: contractions, alignments and outer products, without diagonals
@@ -96,15 +100,15 @@ class TensorProduct(nn.Module):
             raise ValueError(f"rank must be at least 1 and belongs to mix='factored', found {rank} with mix={mix!r}")
         self.space, self.kind, self.reduce = space, mix, reduce
         self.in_channels, self.second_channels, self.out_channels = in_channels, second_channels, out_channels
-        self.in_layout, self.second_layout, self.out_layout = (
-            space.layout if types is None else space.layout_of(types)
-            for types in (first_types, second_types, out_types)
+        self.in_layout, self.second_layout, self.out_layout = map(
+            space.layout_of, (first_types, second_types, out_types)
         )
-        self.terms = _choose(terms, space, self.in_layout, self.second_layout, self.out_layout)
-        self._plan = [_product(t, self.in_layout, self.second_layout, self.out_layout, reduce) for t in self.terms]
+        self._foldings = [LayoutFolding(space, t) for t in (self.in_layout, self.second_layout, self.out_layout)]
+        first, second, out = (folding.inner for folding in self._foldings)
+        self.terms = _choose(terms, space, first, second, out)
+        self._plan = [_product(t, first, second, out, reduce) for t in self.terms]
         self._broadcast = tuple(
-            all(p.expansion.unsqueeze for p in self._plan if p.expansion.field == i)
-            for i in range(len(self.out_layout))
+            all(p.expansion.unsqueeze for p in self._plan if p.expansion.field == i) for i in range(len(out))
         )
         self._require_sizes()
 
@@ -112,14 +116,14 @@ class TensorProduct(nn.Module):
         self.mix = nn.ModuleDict()
         for term, product in zip(self.terms, self._plan, strict=True):
             widths = (
-                self.in_layout.multiplicities[product.first] * in_channels,
-                self.second_layout.multiplicities[product.second] * second_channels,
-                self.out_layout.multiplicities[product.expansion.field] * out_channels,
+                first.multiplicities[product.first] * in_channels,
+                second.multiplicities[product.second] * second_channels,
+                out.multiplicities[product.expansion.field] * out_channels,
             )
             self.mix[str(term)] = (
                 _FullMix(product, widths, _sizes_of_letters(term, space))
                 if mix == "full"
-                else _FactoredMix(product, widths, rank)
+                else _ProductMix(product, widths, rank)
             )
         self.reset_parameters()
 
@@ -128,11 +132,11 @@ class TensorProduct(nn.Module):
 
         As in `EquivariantLinear`, averages count as entries: where a term averages, it starts smaller.
         """
-        count = [0] * len(self.out_layout)
+        count = [0] * len(self._broadcast)
         for product in self._plan:
             count[product.expansion.field] += 1
         for product, mix in zip(self._plan, self.mix.values(), strict=True):
-            assert isinstance(mix, _FullMix | _FactoredMix), "made above"
+            assert isinstance(mix, _FullMix | _ProductMix), "made above"
             mix.reset(1 / count[product.expansion.field])
 
     def forward(self, x: Features, y: Features | None = None) -> Features:
@@ -148,23 +152,26 @@ class TensorProduct(nn.Module):
         y = x if y is None else y
         self.in_layout.require(x, self.in_channels, "TensorProduct, first input")
         self.second_layout.require(y, self.second_channels, "TensorProduct, second input")
+        first, second, target = self._foldings
+        x, y = first.fold(x), second.fold(y)
         sizes = self._node_sizes(x, y)
-        sums: list[Tensor | None] = [None] * len(self.out_layout)
+        sums: list[Tensor | None] = [None] * len(self._broadcast)
         for product, mix in zip(self._plan, self.mix.values(), strict=True):
             count = math.prod([sizes[node] for node in product.averaged])
             piece = mix(x.tensors[product.first], y.tensors[product.second], count)
-            piece = _expand(piece, product.expansion, sizes)
+            piece = expand(piece, product.expansion, sizes)
             before = sums[product.expansion.field]
             sums[product.expansion.field] = piece if before is None else before + piece
         out = []
-        for total, axes, broadcast in zip(sums, self.out_layout.types, self._broadcast, strict=True):
+        for total, axes, broadcast in zip(sums, target.inner.types, self._broadcast, strict=True):
             assert total is not None, "every output field is reached: checked when the layer was built"
             out.append(total.expand(-1, *(sizes[a.node] for a in axes), -1) if broadcast else total)
-        return Features(self.out_layout, tuple(out))
+        return target.unfold(Features(target.inner, tuple(out)))
 
     def _require_sizes(self) -> None:
-        seen = {axis.node for t in (*self.in_layout.types, *self.second_layout.types) for axis in t}
-        for node in dict.fromkeys(axis.node for t in self.out_layout.types for axis in t):
+        first, second, out = (folding.inner.types for folding in self._foldings)
+        seen = {axis.node for t in (*first, *second) for axis in t}
+        for node in dict.fromkeys(axis.node for t in out for axis in t):
             if node not in seen and self.space.nodes[node].size is None:
                 raise ValueError(
                     f"the size of node {node!r} is neither known to {self.space} nor seen in the input fields"
@@ -197,15 +204,14 @@ class _Product(NamedTuple):
     second: int
     letters: tuple[str, str, str]  # of the inputs' axes, and of those of the output that the inputs have
     averaged: tuple[str, ...]  # nodes of the blocks to average over
-    expansion: _Step  # from those axes to the output field's
+    expansion: Step  # from those axes to the output field's
 
 
 def _choose(terms: Terms, space: WeightSpace, first: Layout, second: Layout, out: Layout) -> tuple[BilinearTerm, ...]:
-    symmetries = {name: node.symmetry for name, node in space.nodes.items()}
     found = [
         term
         for fields in itertools.product(first.types, second.types, out.types)
-        for term in bilinear_terms(*fields, symmetries)
+        for term in bilinear_terms(*fields, space.symmetries)
     ]
     if terms == "all":
         chosen = found
@@ -240,7 +246,7 @@ def _choose(terms: Terms, space: WeightSpace, first: Layout, second: Layout, out
 def _unknown(term: BilinearTerm | str, space: WeightSpace, known: Mapping[str, BilinearTerm]) -> str:
     reason = "bilinear_terms lists the ones there are"
     if isinstance(term, BilinearTerm):
-        left = term.imbalance({name: node.symmetry for name, node in space.nodes.items()})
+        left = term.imbalance(space.symmetries)
         if left:
             charges = ", ".join(f"{charge:+d} on {letter!r}" for letter, charge in left.items())
             reason = f"not equivariant, since charges of first + second - target are left: {charges}"
@@ -255,7 +261,7 @@ def _product(term: BilinearTerm, first: Layout, second: Layout, out: Layout, red
     opened = {letter: block for letter, block in blocks.items() if letter in nodes}
     closed = tuple(block for letter, block in blocks.items() if letter not in nodes)
     field = out.types.index(term.target)
-    expansion = _expansion_step(field, term.target, Contraction(tuple(opened.values()), closed))
+    expansion = expansion_step(field, term.target, Contraction(tuple(opened.values()), closed))
     averaged = tuple(node for letter, node in nodes.items() if letter not in target) if reduce == "mean" else ()
     indices = first.types.index(term.first), second.types.index(term.second)
     return _Product(*indices, (one, two, "".join(opened)), averaged, expansion)
@@ -311,15 +317,11 @@ def _cheapest_order(
     return min(costs, key=costs.__getitem__)
 
 
-class _FactoredMix(nn.Module):
-    """``out @ ((first @ x) * (second @ y))``: a bilinear map of channels x multiplicity of bounded rank."""
+class _ProductMix(FactoredMix):
+    """``up @ ((down_1 @ x) * (down_2 @ y))``: a bilinear map of channels x multiplicity of bounded rank."""
 
     def __init__(self, product: _Product, widths: tuple[int, int, int], rank: int) -> None:
-        super().__init__()
-        i, j, o = widths
-        self.first = nn.Parameter(torch.empty(rank, i))
-        self.second = nn.Parameter(torch.empty(rank, j))
-        self.out = nn.Parameter(torch.empty(o, rank))
+        super().__init__(widths[:2], widths[2], rank)
         one, two, kept = product.letters
         # What only one input has is averaged over before it is multiplied.
         a, b = (
@@ -328,11 +330,10 @@ class _FactoredMix(nn.Module):
         self._equations = f"Y{one}I,RI->Y{a}R", f"Y{two}J,RJ->Y{b}R", f"Y{a}R,Y{b}R->Y{kept}R"
 
     def reset(self, variance: float) -> None:
-        for weight, share in ((self.first, 1.0), (self.second, 1.0), (self.out, variance)):
-            bound = math.sqrt(3 * share / weight.shape[1])
-            nn.init.uniform_(weight, -bound, bound)
+        self.reset_down()
+        self.reset_up(slice(None), variance)
 
     def forward(self, x: Tensor, y: Tensor, count: int) -> Tensor:
         first, second, multiply = self._equations
-        x, y = torch.einsum(first, x, self.first), torch.einsum(second, y, self.second)
-        return nn.functional.linear(torch.einsum(multiply, x, y), self.out / count)
+        x, y = torch.einsum(first, x, self.down[0]), torch.einsum(second, y, self.down[1])
+        return nn.functional.linear(torch.einsum(multiply, x, y), self.up / count)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.space import packing
+from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.chain import Chain, chain_of
-from nfn_monomial.space.features import Axis
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 

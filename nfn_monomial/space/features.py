@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+import numbers
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.symmetry import Symmetry
 
+from .axes import Axis, Dim, FieldType, field_name
 
-class Axis(NamedTuple):
-    """One axis of a parameter: which neurons it runs over, and with what power of their scales it transforms.
-
-    ``charge`` is +1 on a weight's rows and on biases, -1 on a weight's columns (paper Def. 4.2:
-    ``W_jk -> d_j d'_k^{-1} W``). The node carries the symmetry, not the axis.
-    """
-
-    node: str
-    charge: int = 1
-
-    def __str__(self) -> str:
-        return f"{self.node}^{self.charge:+d}" if self.charge else self.node
-
-
-FieldType: TypeAlias = tuple[Axis, ...]
-"""The non-fixed axes of a tensor, in the order of the space's nodes, last node first; charges reduced."""
-
-
-def field_name(field_type: FieldType) -> str:
-    """A field type as text, for messages: ``h2^+1 h1^-1``, or ``const`` where no axis is left."""
-    return " ".join(map(str, field_type)) or "const"
+Content: TypeAlias = tuple[tuple[str, int, int, tuple[Dim, ...]], ...]
+"""Which parameters fields are made of: name, field, first entry there, and dimensions, by name."""
 
 
 class Layout:
@@ -43,11 +28,16 @@ class Layout:
         types: field types.
         multiplicities: entries per channel of each field (its fixed axes and kernel dimensions, all parameters).
         acting: for each type, the `Symmetry` that each axis feels.
+        content: the parameters in the fields, where they are those of a weight space, so that no other space can take
+            them for its own.
+        felt: for each type, the smallest symmetry that contains what acts on any of its axes.
     """
 
     types: tuple[FieldType, ...]
     multiplicities: tuple[int, ...]
     acting: tuple[tuple[Symmetry, ...], ...]
+    content: Content
+    felt: tuple[Symmetry, ...]
     _interned: dict[tuple[object, ...], Layout] = {}  # noqa: RUF012
 
     def __new__(
@@ -55,16 +45,18 @@ class Layout:
         types: tuple[FieldType, ...],
         multiplicities: tuple[int, ...],
         acting: tuple[tuple[Symmetry, ...], ...],
+        content: Content = (),
     ) -> Layout:
-        key = (types, multiplicities, acting)
+        key = (types, multiplicities, acting, content)
         if key not in cls._interned:
             layout = super().__new__(cls)
-            layout.types, layout.multiplicities, layout.acting = key
+            layout.types, layout.multiplicities, layout.acting, layout.content = key
+            layout.felt = tuple(map(_union, acting))
             cls._interned[key] = layout
         return cls._interned[key]
 
     def __reduce__(self) -> tuple[type[Layout], tuple[object, ...]]:
-        return Layout, (self.types, self.multiplicities, self.acting)
+        return Layout, (self.types, self.multiplicities, self.acting, self.content)
 
     def __copy__(self) -> Layout:
         return self
@@ -75,6 +67,11 @@ class Layout:
     def __len__(self) -> int:
         return len(self.types)
 
+    @property
+    def charged(self) -> bool:
+        """Whether scalings or sign flips act on any field."""
+        return any(felt.flips or felt.scales for felt in self.felt)
+
     def features(self, fields: Mapping[FieldType, Tensor]) -> Features:
         """`Features` from a mapping field type -> tensor ``(B, *node sizes, channels x multiplicity)``."""
         if set(fields) != set(self.types):
@@ -83,15 +80,20 @@ class Layout:
             )
         return Features(self, tuple(fields[t] for t in self.types))
 
-    def require(self, features: Features, channels: int, where: str) -> None:
-        """Raise unless ``features`` have this layout and number of channels; ``where`` names the caller."""
+    def require(self, features: Features, channels: int | None, where: str) -> None:
+        """Raise unless ``features`` have this layout, a network and these channels; ``where`` names the caller."""
         if features.layout is not self:
+            found, expected = str(features.layout), str(self)
+            if found == expected:
+                found, expected = (_content_text(layout.content) for layout in (features.layout, self))
             raise ValueError(
-                f"{where}: the features are of another weight space: found fields [{features.layout}], expected "
-                f"[{self}]. Build the layer on the space that packed them (after Canonicalize: space.uncharged())"
+                f"{where}: the features are of another weight space: found fields [{found}], expected "
+                f"[{expected}]. Build the layer on the space that packed them (after Canonicalize: space.uncharged())"
             )
         for field_type, multiplicity, tensor in zip(self.types, self.multiplicities, features.tensors, strict=True):
-            if tensor.shape[-1] != multiplicity * channels:
+            if not tensor.shape[0]:
+                raise ValueError(f"{where}: an empty batch; at least one network is needed")
+            if channels is not None and tensor.shape[-1] != multiplicity * channels:
                 raise ValueError(
                     f"{where}: field [{field_name(field_type)}] has shape {tuple(tensor.shape)}, whose last dimension "
                     f"is {tensor.shape[-1] / multiplicity:g} channels x multiplicity {multiplicity}; the layer was "
@@ -104,6 +106,26 @@ class Layout:
             + ("" if not any(a.flips or a.scales for a in acting) else f" ({'/'.join(map(str, acting))})")
             for field_type, multiplicity, acting in zip(self.types, self.multiplicities, self.acting, strict=True)
         )
+
+
+Types: TypeAlias = "Layout | Mapping[FieldType, int] | Iterable[FieldType] | None"
+"""Fields: a layout, field types, with the multiplicity of each or 1, or None for those of the space's parameters."""
+
+
+def _union(acting: tuple[Symmetry, ...]) -> Symmetry:
+    bits = 0
+    for symmetry in acting:
+        bits |= symmetry.value
+    return Symmetry(bits) if acting else Symmetry.PERMUTATION
+
+
+def _content_text(content: Content) -> str:
+    ordered = sorted(content, key=lambda part: part[1:3])
+    return ", ".join(f"{name} {' x '.join(map(_dim_text, dims))}" for name, _, _, dims in ordered) or "no parameters"
+
+
+def _dim_text(dim: Dim) -> str:
+    return str(dim) if isinstance(dim, Axis | int) else "*".join(map(str, dim))
 
 
 class Features:
@@ -135,9 +157,22 @@ class Features:
         return self.tensors[0].shape[0]
 
     def __getitem__(self, index: Any) -> Features:
-        """Networks by a slice, a mask or an index tensor, as in ``features[10:20]``."""
-        if isinstance(index, int):
-            index = slice(index, index + 1) if index != -1 else slice(index, None)
+        """Networks by a number (a batch of one), a slice, a mask or an index tensor, as in ``features[10:20]``.
+
+        Raises:
+            IndexError: for a number past the end, or an index of several dimensions.
+        """
+        if isinstance(index, int) or getattr(index, "ndim", None) == 0:
+            count, found = len(self), operator.index(index)
+            if not -count <= found < count:
+                raise IndexError(f"network {found} of a batch of {count}")
+            index = slice(found % count, found % count + 1)
+        elif not isinstance(index, slice):
+            index = torch.as_tensor(index)
+            if index.ndim != 1:
+                raise IndexError(
+                    f"networks are picked along the batch alone, found an index of {index.ndim} dimensions"
+                )
         return self.map(lambda t: t[index])
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Features:
@@ -158,10 +193,23 @@ class Features:
         return Features(self.layout, tuple(a + b for a, b in self._pairs(other, "+")))
 
     def __mul__(self, other: float | Tensor | Features) -> Features:
-        """Times a number, or entry by entry times features that no scale or sign acts on."""
-        if not isinstance(other, Features):
+        """Times a number, a number for each network ``(B,)``, or entry by entry features on which nothing acts.
+
+        Raises:
+            ValueError: for other tensors, or charged features: such products are not equivariant.
+        """
+        if isinstance(other, Tensor) and other.shape not in ((), (len(self),)):
+            raise ValueError(
+                f"a product with a tensor of shape {tuple(other.shape)} is not equivariant; multiply by a number, or "
+                f"by one number for each of the {len(self)} networks, shape ({len(self)},)"
+            )
+        if isinstance(other, Tensor) and other.ndim:
+            return self.map(lambda t: t * other.reshape(-1, *[1] * (t.ndim - 1)))
+        if isinstance(other, Tensor | numbers.Number):
             return self.map(lambda t: t * other)
-        if any(a.flips or a.scales for acting in other.layout.acting for a in acting):
+        if not isinstance(other, Features):
+            raise TypeError(f"features are multiplied by numbers, tensors and features, found {type(other).__name__}")
+        if other.layout.charged:
             raise ValueError(
                 f"a product with charged features is not equivariant: the second factor is [{other.layout}]; "
                 "canonicalise it first (Canonicalize), or multiply by a number"

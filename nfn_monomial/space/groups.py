@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 import torch
 from torch import Tensor
 
 from nfn_monomial.symmetry import Activation, Symmetry
 
-from .features import Axis, Features, field_name
+from .axes import Axis, field_name
+from .features import Features
 from .packing import concrete, split_shape
-
-if TYPE_CHECKING:
-    from .weight_space import WeightSpace
+from .specification import Specification
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -193,7 +192,7 @@ class GroupElement:
             PERMUTATION, anything but the identity for FIXED), or a node is unknown.
     """
 
-    def __init__(self, space: WeightSpace, matrices: Mapping[str, MonomialMatrix]) -> None:
+    def __init__(self, space: Specification, matrices: Mapping[str, MonomialMatrix]) -> None:
         for name, matrix in matrices.items():
             if name not in space.nodes:
                 raise ValueError(f"no node {name!r} in {space}; nodes: {', '.join(space.nodes)}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from .features import Axis
+from .axes import Axis, Dim, flatten_dims
 
 
 class Link(NamedTuple):
@@ -44,9 +44,7 @@ class Link(NamedTuple):
         return (0, *(2 + i for i in at), *(2 + i for i in range(count) if i not in at), 1)
 
 
-def links_of(
-    nodes: Iterable[str], axes: Mapping[str, tuple[Axis | int, ...]], folded: Mapping[str, bool]
-) -> tuple[Link, ...]:
+def links_of(nodes: Iterable[str], parameters: Mapping[str, Sequence[Dim]]) -> tuple[Link, ...]:
     """The table, in the order in which a network runs: by target, in the order of the nodes.
 
     Of two axes, the one with the larger charge is the target's; where charges are equal (``space.uncharged()``), that
@@ -54,12 +52,12 @@ def links_of(
 
     Args:
         nodes: names, from the network's inputs to its outputs.
-        axes: parameter -> its axes and the sizes of its other dimensions.
-        folded: parameter -> whether one of its dimensions is a product.
+        parameters: name -> dimensions in tensor order.
     """
     rank = {name: i for i, name in enumerate(nodes)}
     found = []
-    for name, mixed in axes.items():
+    for name, dims in parameters.items():
+        mixed = flatten_dims(dims)
         own = [(i, axis) for i, axis in enumerate(mixed) if isinstance(axis, Axis)]
         if len(own) not in (1, 2):
             continue
@@ -67,5 +65,5 @@ def links_of(
         column, source = (rest[0][0], rest[0][1].node) if rest else (None, None)
         charges = tuple(axis.charge for axis in (target, *(axis for _, axis in rest)))
         kernel = tuple(size for size in mixed if isinstance(size, int))
-        found.append(Link(name, target.node, source, row, column, charges, kernel, folded[name]))
+        found.append(Link(name, target.node, source, row, column, charges, kernel, len(mixed) != len(dims)))
     return tuple(sorted(found, key=lambda link: rank[link.target]))

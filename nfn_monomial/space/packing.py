@@ -1,102 +1,51 @@
-"""Named tensors in and out of `Features`: each parameter's place in its field, and every check at the boundary."""
+"""Named tensors in and out of `Features`, and every check at the boundary."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .features import Axis, Features, FieldType
-
-if TYPE_CHECKING:
-    from .weight_space import WeightSpace
-
-
-class Segment(NamedTuple):
-    """Where one parameter lies in its field, and how its dimensions are moved there.
-
-    Attributes:
-        name: the parameter.
-        field: index of its field in the layout.
-        offset: first of its entries among the field's multiplicity.
-        multiplicity: number of its entries.
-        to_field: permutation of ``(B, C, *axes and kernel dims)`` to ``(B, *field axes, *others, C)``.
-        to_parameter: its inverse.
-    """
-
-    name: str
-    field: int
-    offset: int
-    multiplicity: int
-    to_field: tuple[int, ...]
-    to_parameter: tuple[int, ...]
+from .axes import Axis
+from .features import Features
+from .folding import Folding
+from .specification import Specification
 
 
-def plan_segments(space: WeightSpace) -> tuple[dict[FieldType, int], tuple[Segment, ...]]:
-    """The multiplicity of each field type of a space, and the place of each parameter in it."""
-    totals: dict[FieldType, int] = {}
-    segments = []
-    for name, axes in space.axes.items():
-        moving: list[int] = []
-        moving_axes: list[Axis] = []
-        multiplicity = 1
-        for i, axis in enumerate(axes):
-            if isinstance(axis, Axis) and space.nodes[axis.node].symmetry.permutes:
-                moving.append(i)
-                moving_axes.append(axis)
-            else:
-                multiplicity *= axis if isinstance(axis, int) else space.nodes[axis.node].size or 1
-        field_type, order = space.canonical(moving_axes)
-        offset = totals.get(field_type, 0)
-        totals[field_type] = offset + multiplicity
-        others = (2 + i for i in range(len(axes)) if i not in moving)
-        to_field = (0, *(2 + moving[i] for i in order), *others, 1)
-        inverse = tuple(to_field.index(i) for i in range(len(to_field)))
-        segments.append(Segment(name, list(totals).index(field_type), offset, multiplicity, to_field, inverse))
-    return totals, tuple(segments)
-
-
-def pack(space: WeightSpace, tensors: Mapping[str, Tensor], check_finite: bool) -> Features:
+def pack(space: Specification, folding: Folding, tensors: Mapping[str, Tensor], check_finite: bool) -> Features:
     """See `WeightSpace.pack`."""
     sizes = check_tensors(space, tensors)
     if check_finite and concrete(tensors.values()):
         require_finite(tensors)
-    parts: list[list[Tensor]] = [[] for _ in space.layout.types]
-    for segment in space.segments:
-        x = unfolded(space, segment.name, tensors[segment.name], sizes).permute(segment.to_field)
-        axes = len(space.layout.types[segment.field])
-        parts[segment.field].append(x.reshape(*x.shape[: 1 + axes], -1))
-    return Features(space.layout, tuple(p[0] if len(p) == 1 else torch.cat(p, -1) for p in parts))
+    return folding.fold([unfolded(space, name, tensors[name], sizes).movedim(1, -1) for name in space.parameters])
 
 
-def unpack(space: WeightSpace, features: Features) -> dict[str, Tensor]:
+def unpack(space: Specification, folding: Folding, features: Features) -> dict[str, Tensor]:
     """See `WeightSpace.unpack`."""
-    if features.layout is not space.layout:
-        raise ValueError(f"unpack: found features [{features.layout}], {space} has [{space.layout}]")
-    sizes = space.node_sizes(features)
-    channels = features.tensors[0].shape[-1] // space.layout.multiplicities[0]
-    out: dict[str, Tensor] = {}
-    for segment in space.segments:
-        x = features.tensors[segment.field]
-        if segment.multiplicity != space.layout.multiplicities[segment.field]:
-            x = x.narrow(-1, segment.offset * channels, segment.multiplicity * channels)
-        extents = [a if isinstance(a, int) else sizes[a.node] for a in space.axes[segment.name]]
-        shape = (x.shape[0], channels, *extents)
-        x = x.reshape([shape[i] for i in segment.to_field]).permute(segment.to_parameter)
-        out[segment.name] = x.reshape(*x.shape[:2], *space.shape_of(segment.name, sizes))
-    return out
+    folding.layout.require(features, None, "unpack")
+    sizes = node_sizes(space, features)
+    moved = (x.movedim(-1, 1) for x in folding.unfold(features))
+    named = zip(space.parameters, moved, strict=True)
+    return {name: x.reshape(*x.shape[:2], *space.shape_of(name, sizes)) for name, x in named}
 
 
-def unfolded(space: WeightSpace, name: str, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
+def node_sizes(space: Specification, features: Features) -> dict[str, int]:
+    """See `WeightSpace.node_sizes`."""
+    sizes = {name: node.size for name, node in space.nodes.items() if node.size is not None}
+    for field_type, x in features.fields.items():
+        sizes.update({axis.node: x.shape[1 + i] for i, axis in enumerate(field_type)})
+    return sizes
+
+
+def unfolded(space: Specification, name: str, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
     """A parameter ``(B, C, *shape)`` as ``(B, C, *space.axes[name])``: dimensions that are products taken apart."""
     extents = [a if isinstance(a, int) else sizes[a.node] for a in space.axes[name]]
     return tensor.reshape(*tensor.shape[:2], *extents)
 
 
-def check_tensors(space: WeightSpace, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+def check_tensors(space: Specification, tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """Check names, dtypes, ranks and sizes; returns the size of every node seen. Values are not looked at."""
     if not isinstance(tensors, Mapping):
         raise TypeError(
@@ -114,9 +63,7 @@ def check_tensors(space: WeightSpace, tensors: Mapping[str, Tensor]) -> dict[str
         )
     first = next(iter(space.parameters))
     lead = tuple(tensors[first].shape[:2])
-    sizes = {n: node.size for n, node in space.nodes.items() if not node.symmetry.permutes and node.size is not None}
-    seen_in: dict[str, str] = {}
-    for name, axes in space.axes.items():
+    for name in space.parameters:
         x = tensors[name]
         if not x.is_floating_point():
             raise TypeError(f"{name} has dtype {x.dtype}; floating point is expected: tensor.float()")
@@ -137,12 +84,42 @@ def check_tensors(space: WeightSpace, tensors: Mapping[str, Tensor]) -> dict[str
             )
         if 0 in lead:
             raise ValueError(f"{name} has shape {tuple(x.shape)}: an empty batch; at least one network is needed")
-        extents = split_shape(space, name, tuple(x.shape[2:]), sizes, seen_in)
-        for extent, axis in zip(extents, axes, strict=True):
-            if isinstance(axis, Axis) and axis.node not in sizes:
-                sizes[axis.node] = extent
-                seen_in[axis.node] = name
+    sizes, seen_in = _read_sizes(space, tensors)
+    for name in space.parameters:
+        split_shape(space, name, tuple(tensors[name].shape[2:]), sizes, seen_in)
     return sizes
+
+
+def _read_sizes(space: Specification, tensors: Mapping[str, Tensor]) -> tuple[dict[str, int], dict[str, str]]:
+    """Node -> size, and -> the parameter it was read off.
+
+    A dimension on several nodes waits until all but one are known; where it waits in vain, declared sizes count.
+    """
+    sizes = {n: node.size for n, node in space.nodes.items() if not node.symmetry.permutes and node.size is not None}
+    seen_in: dict[str, str] = {}
+    waiting = [
+        (name, parts, extent)
+        for name, dims in space.parts.items()
+        for parts, extent in zip(dims, tensors[name].shape[2:], strict=True)
+    ]
+    while waiting:
+        later = []
+        for name, parts, extent in waiting:
+            known = [p if isinstance(p, int) else sizes.get(p.node) for p in parts]
+            if known.count(None) > 1:
+                later.append((name, parts, extent))
+            elif None in known:
+                rest, new = math.prod([k for k in known if k is not None]), parts[known.index(None)]
+                if extent and extent % rest == 0 and isinstance(new, Axis):
+                    sizes[new.node], seen_in[new.node] = extent // rest, name
+        if len(later) == len(waiting):
+            unknown = [p.node for _, parts, _ in later for p in parts if isinstance(p, Axis) and p.node not in sizes]
+            declared = [(node, size) for node in unknown if (size := space.nodes[node].size) is not None]
+            if not declared:
+                break
+            sizes |= dict(declared[:1])
+        waiting = later
+    return sizes, seen_in
 
 
 def require_finite(tensors: Mapping[str, Tensor]) -> None:
@@ -161,7 +138,7 @@ def require_finite(tensors: Mapping[str, Tensor]) -> None:
 
 
 def split_shape(
-    space: WeightSpace,
+    space: Specification,
     name: str,
     shape: tuple[int, ...],
     sizes: Mapping[str, int],
@@ -173,13 +150,15 @@ def split_shape(
         space: the weight space.
         name: the parameter.
         shape: of its tensor, without batch and channels.
-        sizes: node sizes known so far; one that is not yet known is read off the shape.
+        sizes: node sizes known so far; one that is not yet known is read off the shape, several in one dimension are
+            those that the space declares.
         seen_in: node -> parameter from which its size was read, for messages.
     """
     split: list[int] = []
-    for extent, dim in zip(shape, space.parameters[name], strict=True):
-        parts = flatten_dims((dim,))
+    for extent, parts in zip(shape, space.parts[name], strict=True):
         known = [p if isinstance(p, int) else sizes.get(p.node) for p in parts]
+        if known.count(None) > 1:
+            known = [p if isinstance(p, int) else sizes.get(p.node, space.nodes[p.node].size) for p in parts]
         if known.count(None) == 1:  # a node seen for the first time: what is left of the extent is its size
             rest = math.prod([k for k in known if k is not None])
             if extent and extent % rest == 0:
@@ -191,7 +170,7 @@ def split_shape(
 
 
 def _size_error(
-    space: WeightSpace,
+    space: Specification,
     name: str,
     shape: tuple[int, ...],
     parts: Sequence[Axis | int],
@@ -215,19 +194,10 @@ def _size_error(
     )
 
 
-def flatten_dims(dims: Iterable[Axis | int | tuple[Axis | int, ...]]) -> tuple[Axis | int, ...]:
-    """Dimensions with folded ones (tuples) replaced by their parts."""
-    flat: list[Axis | int] = []
-    for dim in dims:
-        if isinstance(dim, tuple) and not isinstance(dim, Axis):
-            flat.extend(dim)
-        else:
-            flat.append(dim)
-    return tuple(flat)
-
-
 def concrete(tensors: Iterable[Tensor]) -> bool:
-    """Whether values can be looked at: not compiling, not under a torch.func transform, no meta tensors."""
+    """Whether values can be looked at: not compiling, not under a torch.func transform, no meta or fake tensors."""
     if torch.compiler.is_compiling():
         return False
-    return not any(torch._C._functorch.is_functorch_wrapped_tensor(t) or t.is_meta for t in tensors)
+    return not any(
+        torch._C._functorch.is_functorch_wrapped_tensor(t) or t.is_meta or hasattr(t, "fake_mode") for t in tensors
+    )

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.space import packing
-from nfn_monomial.symmetry import Activation, Symmetry
+from nfn_monomial.symmetry import Symmetry
 
+from . import packing
+from .axes import Axis, Dim, FieldType, field_name
 from .certificate import certify
 from .chain import chain_of
-from .features import Axis, Features, FieldType, Layout, field_name
+from .features import Features, Layout, Types
+from .folding import Folding
+from .geometry import SymmetryLike, cnn_geometry, sequential_geometry, spec_geometry
 from .groups import GroupElement, MonomialMatrix
-from .links import links_of
-
-Dim: TypeAlias = "Axis | int | tuple[Axis | int, ...]"
-SymmetryLike: TypeAlias = "Symmetry | Activation"
+from .specification import Node, Specification
 
 
-class Node(NamedTuple):
-    """A set of neurons: the group that acts on it, and its size where it is known (always for FIXED)."""
-
-    symmetry: Symmetry
-    size: int | None = None
-
-
-class WeightSpace:
+class WeightSpace(Specification):
     """The parameters of a network architecture and the group that leaves its function unchanged.
 
     Immutable and hashable; it holds no tensors and knows no batch size. Sizes of hidden nodes are only a default
@@ -42,6 +34,8 @@ class WeightSpace:
             (the columns of a linear layer after a flatten: ``(Axis("h3", -1), 9)``).
 
     Attributes:
+        nodes: name -> `Node`.
+        parameters: name -> dimensions in tensor order.
         axes: parameter -> its axes and the sizes of its other dimensions, dimensions that are products taken apart.
         links: which parameter leads from which node to which, see `Link`.
         layout: of its `Features`.
@@ -63,35 +57,11 @@ class WeightSpace:
         nodes: Mapping[str, Symmetry | tuple[Symmetry, int | None]],
         parameters: Mapping[str, Sequence[Dim]],
         *,
-        _label: str = "",
+        label: str = "",
     ) -> None:
-        self.nodes = {name: Node(node) if isinstance(node, Symmetry) else Node(*node) for name, node in nodes.items()}
-        self.parameters: dict[str, tuple[Dim, ...]] = {name: tuple(dims) for name, dims in parameters.items()}
-        self._label = _label
-        self._check()
-        self._rank = {name: position for position, name in enumerate(self.nodes)}
-        self.axes = {name: packing.flatten_dims(dims) for name, dims in self.parameters.items()}
-        folded = {name: len(self.axes[name]) != len(dims) for name, dims in self.parameters.items()}
-        self.links = links_of(self.nodes, self.axes, folded)
-        types, self.segments = packing.plan_segments(self)
-        self.layout = self.layout_of(types)
-
-    def _check(self) -> None:
-        for name, node in self.nodes.items():
-            if not name.isidentifier():
-                raise ValueError(f"node name {name!r}: names must be identifiers, as h1 or conv_2")
-            if not node.symmetry.permutes and node.size is None:
-                raise ValueError(f"node {name!r} is FIXED, so its size must be given: its axes become channels")
-            if node.size is not None and node.size < 1:
-                raise ValueError(f"node {name!r} has size {node.size}; at least 1 is needed")
-        if not self.parameters:
-            raise ValueError("a weight space needs at least one parameter")
-        for name, dims in self.parameters.items():
-            for dim in packing.flatten_dims(dims):
-                if isinstance(dim, Axis) and dim.node not in self.nodes:
-                    raise ValueError(f"{name}: axis {dim} names no node; nodes: {', '.join(self.nodes)}")
-                if isinstance(dim, int) and dim < 1:
-                    raise ValueError(f"{name}: dimension {dim} must be at least 1")
+        super().__init__(nodes, parameters, label=label)
+        self._folding = Folding(self, self.parameters)
+        self.layout, self.segments = self._folding.layout, self._folding.segments
 
     # -- constructors ---------------------------------------------------------------------------------------------
 
@@ -145,16 +115,8 @@ class WeightSpace:
         >>> WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10])
         WeightSpace.cnn(1-16-16-16-10, SCALE)
         """
-        count = len(channels) - 1
-        if count < 1:
-            raise ValueError(f"cnn needs at least two channel numbers, found {list(channels)}; without any use mlp")
-        kernels = [kernel_sizes] * count if isinstance(kernel_sizes, int) else list(kernel_sizes)
-        if len(kernels) != count:
-            raise ValueError(f"{len(kernels)} kernel sizes for {count} convolutions")
-        shapes = [(k,) * ndim if isinstance(k, int) else tuple(k) for k in kernels] + [()] * len(head)
-        fold = {count: positions} if head else {}
-        sizes = [*channels, *head]
-        return cls.sequential(sizes, shapes, symmetry, bias=bias, io_symmetry=io_symmetry, positions=fold)
+        geometry = cnn_geometry(channels, kernel_sizes, head, ndim=ndim, positions=positions)
+        return cls.sequential(*geometry[:2], symmetry, bias=bias, io_symmetry=io_symmetry, positions=geometry.positions)
 
     @classmethod
     def from_network_spec(
@@ -170,27 +132,8 @@ class WeightSpace:
             ValueError: if the spec's layers do not fit together, or an input or output size is unknown (-1)
                 although its node is FIXED.
         """
-        shapes = [tuple(spec.shape) for spec in network_spec.weight_spec]
-        biases = [spec is not None for spec in network_spec.bias_spec]
-        if not shapes or len(shapes) != len(biases):
-            raise ValueError(f"network spec with {len(shapes)} weights and {len(biases)} biases")
-        sizes: list[int | None] = [None if shapes[0][1] == -1 else shapes[0][1]]
-        fold: dict[int, int] = {}
-        for i, shape in enumerate(shapes):
-            if len(shape) < 2:
-                raise ValueError(f"weight_spec[{i}] has shape {shape}; (out, in, *kernel) is expected")
-            rows, columns, known = shape[0], shape[1], sizes[-1]
-            if known is not None and columns != -1 and columns != known:
-                if columns % known:
-                    raise ValueError(
-                        f"weight_spec[{i}] has {columns} columns but weight_spec[{i - 1}] has {known} rows: the "
-                        "layers do not follow one another, nor by a flatten, whose columns would be a multiple"
-                    )
-                fold[i] = columns // known
-            sizes.append(None if rows == -1 else rows)
-        return cls.sequential(
-            sizes, [s[2:] for s in shapes], symmetry, bias=biases, io_symmetry=io_symmetry, positions=fold
-        )
+        sizes, kernels, positions, biases = spec_geometry(network_spec)
+        return cls.sequential(sizes, kernels, symmetry, bias=biases, io_symmetry=io_symmetry, positions=positions)
 
     @classmethod
     def from_module(
@@ -256,33 +199,14 @@ class WeightSpace:
             positions: layer index -> spatial positions folded into that layer's columns by a flatten.
             names: ``L`` pairs (weight name, bias name); ``weight.i`` and ``bias.i`` by default.
         """
-        depth = len(sizes) - 1
-        hidden = _one_per(symmetry, depth - 1, "hidden node")
-        has_bias = [bias] * depth if isinstance(bias, bool) else list(bias)
-        if len(has_bias) != depth or len(kernels) != depth:
-            raise ValueError(f"{len(has_bias)} bias flags and {len(kernels)} kernels for {depth} layers")
-        io = Symmetry.coerce(io_symmetry)
-        node_names = ["x", *(f"h{i}" for i in range(1, depth)), "y"]
-        nodes = {n: Node(s, size) for n, s, size in zip(node_names, [io, *hidden, io], sizes, strict=True)}
-        parameters: dict[str, tuple[Dim, ...]] = {}
-        for i in range(depth):
-            weight, bias_name = names[i] if names else (f"weight.{i}", f"bias.{i}")
-            rows, columns = Axis(node_names[i + 1], +1), Axis(node_names[i], -1)
-            folded = (positions or {}).get(i, 1)
-            parameters[weight] = (rows, columns if folded == 1 else (columns, folded), *kernels[i])
-            if has_bias[i] and bias_name is not None:
-                parameters[bias_name] = (rows,)
-        kind = "cnn" if any(kernels) else "mlp"
-        distinct = list(dict.fromkeys(map(str, hidden)))
-        shown = "/".join(distinct if len(distinct) < 2 else map(str, hidden)) or "no hidden layer"
-        label = f"{kind}({'-'.join('?' if n is None else str(n) for n in sizes)}, {shown})"
-        return cls(nodes, parameters, _label=label)
+        nodes, parameters, label = sequential_geometry(sizes, kernels, symmetry, bias, io_symmetry, positions, names)
+        return cls(nodes, parameters, label=label)
 
     def uncharged(self) -> WeightSpace:
         """The same tensors after `Canonicalize`: every axis has charge 0, so neurons are only permuted."""
         neutral = {name: tuple(_neutral(dim) for dim in dims) for name, dims in self.parameters.items()}
-        label = self._label and self._label.removesuffix(".uncharged()") + ".uncharged()"
-        return WeightSpace(self.nodes, neutral, _label=label)
+        label = self.label and self.label.removesuffix(".uncharged()") + ".uncharged()"
+        return WeightSpace(self.nodes, neutral, label=label)
 
     def restricted(self, symmetry: SymmetryLike) -> WeightSpace:
         """The same tensors under a smaller group: every node's symmetry intersected with this one.
@@ -296,37 +220,47 @@ class WeightSpace:
                 f"restricted({group}): hidden neurons cannot be FIXED without sizes; use PERMUTATION or more"
             )
         nodes = {name: Node(node.symmetry & group, node.size) for name, node in self.nodes.items()}
-        label = self._label and f"{self._label}.restricted({group})"
-        return WeightSpace(nodes, self.parameters, _label=label)
+        label = self.label and f"{self.label}.restricted({group})"
+        return WeightSpace(nodes, self.parameters, label=label)
 
     # -- layout ---------------------------------------------------------------------------------------------------
 
-    def layout_of(self, types: Mapping[FieldType, int] | Iterable[FieldType]) -> Layout:
+    def layout_of(self, types: Types = None, *, fold: bool = True) -> Layout:
         """The layout of features of any types on this space's nodes, e.g. hidden ones of charge 0 or -1.
 
         Args:
-            types: field types, each an iterable of `Axis`; with the multiplicity of each, or 1.
-        """
-        counted = dict(types) if isinstance(types, Mapping) else dict.fromkeys(types, 1)
-        total: dict[FieldType, int] = {}
-        for axes, multiplicity in counted.items():
-            for axis in axes:
-                if axis.node not in self.nodes:
-                    raise ValueError(f"field [{field_name(axes)}]: no node {axis.node!r} in {self}")
-                if not self.nodes[axis.node].symmetry.permutes:
-                    raise ValueError(
-                        f"field [{field_name(axes)}]: node {axis.node!r} is FIXED; its axes are multiplicity"
-                    )
-            canonical, _ = self.canonical(tuple(axes))
-            total[canonical] = total.get(canonical, 0) + multiplicity
-        acting = tuple(tuple(self.nodes[a.node].symmetry.acting(a.charge) for a in t) for t in total)
-        return Layout(tuple(total), tuple(total.values()), acting)
+            types: field types, each an iterable of `Axis`; with the multiplicity of each, or 1. A layout stays as it
+                is; None is that of the space's own parameters.
+            fold: whether axes take their canonical form: charges reduced to what their symmetries tell apart, in the
+                order of the nodes, none of them FIXED (those are multiplicity). False keeps all as they are, FIXED
+                axes in their places.
 
-    def canonical(self, axes: Sequence[Axis]) -> tuple[FieldType, tuple[int, ...]]:
-        """The field type of some axes (charges reduced, canonical order), and the order in which they were taken."""
-        reduced = [Axis(a.node, self.nodes[a.node].symmetry.charge(a.charge)) for a in axes]
-        order = sorted(range(len(axes)), key=lambda i: (-self._rank[reduced[i].node], -reduced[i].charge))
-        return tuple(reduced[i] for i in order), tuple(order)
+        Raises:
+            ValueError: if an axis is on no node of the space, or is to be folded and FIXED.
+        """
+        if types is None:
+            return self.layout
+        if isinstance(types, Layout):
+            for field_type in types.types:
+                self._require_nodes(field_type, fixed=True)
+            return types
+        total: dict[FieldType, int] = {}
+        counted = types if isinstance(types, Mapping) else dict.fromkeys(types, 1)
+        for axes, multiplicity in counted.items():
+            self._require_nodes(axes, fixed=not fold)
+            kept = self.canonical(axes)[0] if fold else tuple(axes)
+            total[kept] = total.get(kept, 0) + multiplicity
+        return Layout(tuple(total), tuple(total.values()), tuple(map(self.acting, total)))
+
+    def _require_nodes(self, axes: FieldType, fixed: bool) -> None:
+        for axis in axes:
+            if axis.node not in self.nodes:
+                raise ValueError(f"field [{field_name(axes)}]: no node {axis.node!r} in {self}")
+            if not fixed and not self.nodes[axis.node].symmetry.permutes:
+                raise ValueError(
+                    f"field [{field_name(axes)}]: node {axis.node!r} is FIXED; its axes are multiplicity, or stay in "
+                    "their places with layout_of(types, fold=False)"
+                )
 
     # -- tensors in and out ---------------------------------------------------------------------------------------
 
@@ -343,7 +277,7 @@ class WeightSpace:
                 fit, the batch is empty, or a value is not finite.
             TypeError: if tensors are not floating point, or not all of one dtype and device.
         """
-        return packing.pack(self, tensors, check_finite)
+        return packing.pack(self, self._folding, tensors, check_finite)
 
     def unpack(self, features: Features) -> dict[str, Tensor]:
         """`Features` -> parameter name -> tensor ``(B, C, *shape)``.
@@ -351,44 +285,16 @@ class WeightSpace:
         Raises:
             ValueError: if the features are of another space.
         """
-        return packing.unpack(self, features)
+        return packing.unpack(self, self._folding, features)
 
     def node_sizes(self, features: Features) -> dict[str, int]:
         """Node name -> number of neurons in these features (FIXED nodes: as in the space)."""
-        sizes = {name: node.size for name, node in self.nodes.items() if node.size is not None}
-        for field_type, x in features.fields.items():
-            sizes.update({axis.node: x.shape[1 + i] for i, axis in enumerate(field_type)})
-        return sizes
+        return packing.node_sizes(self, features)
 
     def validate(self, tensors: Mapping[str, Tensor]) -> None:
         """Raise what `pack` would raise, without packing."""
         packing.check_tensors(self, tensors)
         packing.require_finite(tensors)
-
-    def shape_of(self, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """A parameter's shape, without batch and channels, for given node sizes."""
-        parts = [packing.flatten_dims((dim,)) for dim in self.parameters[name]]
-        return tuple([math.prod([p if isinstance(p, int) else sizes[p.node] for p in dim]) for dim in parts])
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Parameter name -> shape, without batch and channels; needs every node's size."""
-        unknown = [name for name, node in self.nodes.items() if node.size is None]
-        if unknown:
-            raise ValueError(f"{self}: sizes of {', '.join(unknown)} are not known; give them to the constructor")
-        sizes = {name: node.size for name, node in self.nodes.items() if node.size is not None}
-        return {name: self.shape_of(name, sizes) for name in self.parameters}
-
-    def describe(self, name: str, sizes: Mapping[str, int] | None = None) -> str:
-        """A parameter and the shape it is expected to have, as text."""
-        known = {n: s.size for n, s in self.nodes.items()} | dict(sizes or {})
-
-        def text(dim: Axis | int) -> str:
-            if isinstance(dim, int):
-                return str(dim)
-            return dim.node if known[dim.node] is None else f"{dim.node}={known[dim.node]}"
-
-        shown = ["*".join(map(text, packing.flatten_dims((dim,)))) for dim in self.parameters[name]]
-        return f"{name} (B, C, {', '.join(shown)})"
 
     # -- the group ------------------------------------------------------------------------------------------------
 
@@ -422,23 +328,6 @@ class WeightSpace:
             )
         return GroupElement(self, matrices)
 
-    # -- identity -------------------------------------------------------------------------------------------------
-
-    def _key(self) -> tuple[object, ...]:
-        return tuple(self.nodes.items()), tuple(self.parameters.items())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WeightSpace) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __repr__(self) -> str:
-        if self._label:
-            return f"WeightSpace.{self._label}"
-        nodes = ", ".join(f"{n}: {s.symmetry}" + (f" {s.size}" if s.size else "") for n, s in self.nodes.items())
-        return f"WeightSpace({nodes}; {', '.join(self.parameters)})"
-
 
 def _neutral(dim: Dim) -> Dim:
     if isinstance(dim, int):
@@ -446,11 +335,3 @@ def _neutral(dim: Dim) -> Dim:
     if isinstance(dim, Axis):
         return Axis(dim.node, 0)
     return tuple(part if isinstance(part, int) else Axis(part.node, 0) for part in dim)
-
-
-def _one_per(value: SymmetryLike | Sequence[SymmetryLike], count: int, what: str) -> list[Symmetry]:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        if len(value) != count:
-            raise ValueError(f"{len(value)} symmetries for {count} {what}s; give one, or one per {what}")
-        return [Symmetry.coerce(v) for v in value]
-    return [Symmetry.coerce(value)] * count

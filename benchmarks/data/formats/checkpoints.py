@@ -23,7 +23,7 @@ from torch import Tensor
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.modules import read_torch_file
 from nfn_monomial.benchmarks.data.rows import Rows, TensorRows
-from nfn_monomial.space.weight_space import SymmetryLike
+from nfn_monomial.space import SymmetryLike
 
 from .base import CorpusError, OnProgress
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nfn_monomial import Axis, Symmetry, WeightSpace, symmetry_of
 from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part, Parts
-from nfn_monomial.space.weight_space import Dim
+from nfn_monomial.space import Dim
 
 from .base import CorpusError, Format, OnProgress, register_format
 from .checkpoints import (

@@ -341,7 +341,7 @@ def test_a_factored_term_is_a_full_one_of_low_rank():
     factored = TensorProduct(space, 2, 3, mix="factored", rank=2, **types).double()
     full = TensorProduct(space, 2, 3, **types).double()
     ((name, _),) = full.named_parameters()
-    parts = [factored.state_dict()[name.replace(".weight", f".{part}")] for part in ("out", "first", "second")]
+    parts = [factored.state_dict()[name.replace(".weight", f".{part}")] for part in ("up", "down_0", "down_1")]
     full.load_state_dict({name: torch.einsum("or,ri,rj->oij", *parts)})
     x, y = random_features(full, known_sizes(space))
     torch.testing.assert_close(factored(x, y).tensors[0], full(x, y).tensors[0])
@@ -516,9 +516,9 @@ def test_state_dict_names_are_pinned():
             space, 2, 2, mix="factored", terms=["h1+1,const->h1+1:a,->a"], **types | {"out_types": [COLUMNS]}
         ).state_dict()
     ) == [
-        "mix.h1+1,const->h1+1:a,->a.first",
-        "mix.h1+1,const->h1+1:a,->a.second",
-        "mix.h1+1,const->h1+1:a,->a.out",
+        "mix.h1+1,const->h1+1:a,->a.down_0",
+        "mix.h1+1,const->h1+1:a,->a.down_1",
+        "mix.h1+1,const->h1+1:a,->a.up",
     ]
 
 

@@ -153,7 +153,7 @@ def test_features_of_another_space_are_refused():
     for layer in (EquivariantLinear(tanh, 1, 2), Canonicalize(tanh, 1), InvariantPool(relu, 1)):
         with pytest.raises(ValueError, match=r"features are of another weight space: found fields .*SCALE"):
             layer.double()(x)
-    with pytest.raises(ValueError, match="unpack: found features"):
+    with pytest.raises(ValueError, match="unpack: the features are of another weight space"):
         tanh.unpack(x)
     with pytest.raises(ValueError, match=r"is 1 channels x multiplicity 3; the layer was built for 2 channels"):
         EquivariantLinear(relu, 2, 2).double()(x)

@@ -1,0 +1,128 @@
+"""The equivariant bilinear maps of two field types to a third, from set partitions with balanced charges.
+
+Theorem (bilinear). The rule of the linear maps with two inputs of axes A1 and A2: a basis of the equivariant bilinear
+maps to A' are the set partitions of A1 + A2 + A' whose blocks each lie on one node and are balanced, the charges in A1
+and A2 minus those in A' reducing to 0. `bilinear_terms` lists them as einsum equations, one letter a block.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nfn_monomial.space.axes import FieldType
+from nfn_monomial.symmetry import Symmetry
+
+from .partitions import balanced_partitions
+
+
+class BilinearTerm(NamedTuple):
+    """One basis map of the theorem (bilinear), as an einsum equation between the axes of three fields.
+
+    The blocks of the partition are letters, named in order of appearance: ``"ab,b->a"`` contracts the last axis of
+    the first field with the second field. Letters on the left alone are averaged over, on the right alone broadcast
+    over; a letter twice in one field takes or makes a diagonal.
+
+    Attributes:
+        first: axes of the first input.
+        second: axes of the second input.
+        target: axes of the output.
+        equation: one letter for each axis, as above.
+    """
+
+    first: FieldType
+    second: FieldType
+    target: FieldType
+    equation: str
+
+    @property
+    def letters(self) -> tuple[str, str, str]:
+        """The letters of the first, the second and the target field."""
+        first, second, target = self.equation.replace("->", ",").split(",")
+        return first, second, target
+
+    @property
+    def standard(self) -> bool:
+        """Whether every block joins axes of at least two of the three fields, and at most one of each.
+
+        Contractions, alignments and outer products, that is: no diagonal of one field, no average over one input's
+        axes alone, and no broadcast. What this leaves out, linear maps before or after the product can do.
+        """
+        fields = self.letters
+        if any(len(set(field)) < len(field) for field in fields):
+            return False
+        return all(sum(letter in field for field in fields) > 1 for letter in "".join(fields))
+
+    def imbalance(self, symmetries: Mapping[str, Symmetry]) -> dict[str, int]:
+        """The letters whose charges do not cancel, first + second - target, and what is left. Empty: equivariant.
+
+        Raises:
+            ValueError: if the equation does not fit the axes, or a letter lies on two nodes.
+        """
+        left: dict[str, int] = {}
+        nodes: dict[str, str] = {}
+        for letters, axes, sign in zip(self.letters, self[:3], (1, 1, -1), strict=True):
+            if len(letters) != len(axes):
+                raise ValueError(f"term {self}: {len(letters)} letters {letters!r} for {len(axes)} axes")
+            for letter, axis in zip(letters, axes, strict=True):
+                if nodes.setdefault(letter, axis.node) != axis.node:
+                    raise ValueError(f"term {self}: {letter!r} lies on nodes {nodes[letter]!r} and {axis.node!r}")
+                left[letter] = left.get(letter, 0) + sign * axis.charge
+        reduced = {letter: symmetries[nodes[letter]].charge(charge) for letter, charge in left.items()}
+        return {letter: charge for letter, charge in reduced.items() if charge}
+
+    def __str__(self) -> str:
+        first, second, target = ("_".join(f"{a.node}{a.charge:+d}" for a in axes) or "const" for axes in self[:3])
+        return f"{first},{second}->{target}:{self.equation}"
+
+
+def bilinear_terms(
+    first: FieldType, second: FieldType, target: FieldType, symmetries: Mapping[str, Symmetry]
+) -> tuple[BilinearTerm, ...]:
+    """The basis of all equivariant bilinear maps from two fields to a third.
+
+    Args:
+        first: axes of the first input field, charges reduced.
+        second: axes of the second input field.
+        target: axes of the output field.
+        symmetries: node -> symmetry.
+
+    >>> from nfn_monomial.space import Axis
+    >>> symmetries = {"h1": Symmetry.SCALE, "h2": Symmetry.SIGN}
+    >>> weight, neurons, messages = (Axis("h2", 1), Axis("h1", -1)), (Axis("h1", 1),), (Axis("h2", 1),)
+    >>> [str(term) for term in bilinear_terms(weight, neurons, messages, symmetries)]
+    ['h2+1_h1-1,h1+1->h2+1:ab,b->a']
+    """
+    axes = (*first, *second, *target)
+    signs = [1] * len(first + second) + [-1] * len(target)
+    per_node = []
+    for node in dict.fromkeys(axis.node for axis in axes):
+        at = [i for i, axis in enumerate(axes) if axis.node == node]
+        balanced = balanced_partitions(tuple(signs[i] * axes[i].charge for i in at), symmetries[node])
+        per_node.append([[tuple(at[k] for k in block) for block in partition] for partition in balanced])
+    found = []
+    for parts in itertools.product(*per_node):
+        blocks = sorted(itertools.chain.from_iterable(parts))  # by first appearance
+        letter = {i: chr(ord("a") + n) for n, block in enumerate(blocks) for i in block}
+        text = "".join(letter[i] for i in range(len(axes)))
+        one, two = len(first), len(first + second)
+        found.append(BilinearTerm(first, second, target, f"{text[:one]},{text[one:two]}->{text[two:]}"))
+    return tuple(sorted(found, key=lambda term: term.equation))
+
+
+def count_bilinear_terms(
+    first: Mapping[FieldType, int],
+    second: Mapping[FieldType, int],
+    target: Mapping[FieldType, int],
+    symmetries: Mapping[str, Symmetry],
+) -> int:
+    """Number of bilinear basis maps between fields with the given multiplicities.
+
+    The dimension of the space of equivariant bilinear maps wherever every node has at least as many neurons as a
+    partition has blocks on it.
+    """
+    return sum(
+        m1 * m2 * m * len(bilinear_terms(t1, t2, t, symmetries))
+        for (t1, m1), (t2, m2), (t, m) in itertools.product(first.items(), second.items(), target.items())
+    )

@@ -1,0 +1,75 @@
+"""Contractions and expansions of fields, prepared once and carried out on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nfn_monomial.basis.partitions import Contraction
+from nfn_monomial.space.axes import FieldType
+
+
+class Step(NamedTuple):
+    """One contraction or expansion of one field, prepared for tensors ``(B, *axes, F)``."""
+
+    field: int
+    diagonal: str | None  # einsum that takes diagonals of blocks of several axes, leaving open then closed blocks
+    mean: tuple[int, ...]  # dimensions to average over
+    order: tuple[int, ...] | None  # permutation afterwards
+    unsqueeze: tuple[int, ...]  # expansion: dimensions to insert
+    eyes: tuple[tuple[int, int, str], ...]  # expansion: pairs of dimensions that must be equal, and their node
+    identity: bool
+
+
+def contraction_step(field: int, axes: FieldType, contraction: Contraction) -> Step:
+    opened, closed = contraction
+    diagonal, mean, order = None, tuple(1 + b[0] for b in closed), None
+    if any(len(block) > 1 for block in opened + closed):
+        letters = {i: chr(ord("a") + n) for n, block in enumerate(opened + closed) for i in block}
+        kept = "".join(letters[block[0]] for block in opened + closed)
+        diagonal = f"y{''.join(letters[i] for i in range(len(axes)))}z->y{kept}z"
+        mean = tuple(range(1 + len(opened), 1 + len(opened) + len(closed)))
+    else:
+        left = [block[0] for block in opened]
+        if left != sorted(left):
+            order = (0, *(1 + sorted(left).index(i) for i in left), 1 + len(left))
+    identity = diagonal is None and not mean and order is None
+    return Step(field, diagonal, mean, order, (), (), identity)
+
+
+def expansion_step(field: int, axes: FieldType, contraction: Contraction) -> Step:
+    opened, closed = contraction
+    first = [block[0] for block in opened]
+    order = None
+    if first != sorted(first):
+        order = (0, *(1 + i for i in sorted(range(len(first)), key=first.__getitem__)), 1 + len(first))
+    unsqueeze = tuple(1 + i for i in range(len(axes)) if i not in first)
+    eyes = tuple((1 + block[0], 1 + i, axes[i].node) for block in opened + closed for i in block[1:])
+    return Step(field, None, (), order, unsqueeze, eyes, not unsqueeze and order is None)
+
+
+def contract(x: Tensor, step: Step) -> Tensor:
+    if step.identity:
+        return x
+    if step.diagonal is not None:
+        x = torch.einsum(step.diagonal, x)
+    if step.mean:
+        x = x.mean(step.mean)
+    return x if step.order is None else x.permute(step.order)
+
+
+def expand(y: Tensor, step: Step, sizes: Mapping[str, int]) -> Tensor:
+    if step.identity:
+        return y
+    if step.order is not None:
+        y = y.permute(step.order)
+    for dim in step.unsqueeze:
+        y = y.unsqueeze(dim)
+    for first, second, node in step.eyes:
+        shape = [1] * y.ndim
+        shape[first] = shape[second] = sizes[node]
+        y = y * torch.eye(sizes[node], dtype=y.dtype, device=y.device).view(shape)
+    return y

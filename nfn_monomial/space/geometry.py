@@ -1,0 +1,111 @@
+"""Nodes and parameters of common architectures: chains of linear layers and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from nfn_monomial.symmetry import Activation, Symmetry
+
+from .axes import Axis, Dim
+from .specification import Node
+
+SymmetryLike: TypeAlias = "Symmetry | Activation"
+
+
+class Geometry(NamedTuple):
+    """A chain of layers.
+
+    Attributes:
+        sizes: ``L + 1`` node sizes; None for one that is not known.
+        kernels: ``L`` kernel shapes, ``()`` for a linear layer.
+        positions: layer index -> spatial positions folded into that layer's columns by a flatten.
+        biases: whether each layer has one.
+    """
+
+    sizes: list[int | None]
+    kernels: list[tuple[int, ...]]
+    positions: dict[int, int]
+    biases: list[bool]
+
+
+def cnn_geometry(
+    channels: Sequence[int],
+    kernel_sizes: int | Sequence[int | Sequence[int]],
+    head: Sequence[int],
+    *,
+    ndim: int,
+    positions: int,
+) -> Geometry:
+    """Convolutions, then linear layers; see `WeightSpace.cnn`."""
+    count = len(channels) - 1
+    if count < 1:
+        raise ValueError(f"cnn needs at least two channel numbers, found {list(channels)}; without any use mlp")
+    kernels = [kernel_sizes] * count if isinstance(kernel_sizes, int) else list(kernel_sizes)
+    if len(kernels) != count:
+        raise ValueError(f"{len(kernels)} kernel sizes for {count} convolutions")
+    shapes = [(k,) * ndim if isinstance(k, int) else tuple(k) for k in kernels] + [()] * len(head)
+    return Geometry([*channels, *head], shapes, {count: positions} if head else {}, [True] * len(shapes))
+
+
+def spec_geometry(network_spec: Any) -> Geometry:
+    """Of an ``nfn.common.NetworkSpec``; see `WeightSpace.from_network_spec`."""
+    shapes = [tuple(spec.shape) for spec in network_spec.weight_spec]
+    biases = [spec is not None for spec in network_spec.bias_spec]
+    if not shapes or len(shapes) != len(biases):
+        raise ValueError(f"network spec with {len(shapes)} weights and {len(biases)} biases")
+    sizes: list[int | None] = [None if shapes[0][1] == -1 else shapes[0][1]]
+    positions: dict[int, int] = {}
+    for i, shape in enumerate(shapes):
+        if len(shape) < 2:
+            raise ValueError(f"weight_spec[{i}] has shape {shape}; (out, in, *kernel) is expected")
+        rows, columns, known = shape[0], shape[1], sizes[-1]
+        if known is not None and columns != -1 and columns != known:
+            if columns % known:
+                raise ValueError(
+                    f"weight_spec[{i}] has {columns} columns but weight_spec[{i - 1}] has {known} rows: the "
+                    "layers do not follow one another, nor by a flatten, whose columns would be a multiple"
+                )
+            positions[i] = columns // known
+        sizes.append(None if rows == -1 else rows)
+    return Geometry(sizes, [shape[2:] for shape in shapes], positions, biases)
+
+
+def sequential_geometry(
+    sizes: Sequence[int | None],
+    kernels: Sequence[Sequence[int]],
+    symmetry: SymmetryLike | Sequence[SymmetryLike],
+    bias: bool | Sequence[bool],
+    io_symmetry: SymmetryLike,
+    positions: Mapping[int, int] | None,
+    names: Sequence[tuple[str, str | None]] | None,
+) -> tuple[dict[str, Node], dict[str, tuple[Dim, ...]], str]:
+    """Nodes, parameters and what to call them; see `WeightSpace.sequential`."""
+    depth = len(sizes) - 1
+    hidden = _one_per(symmetry, depth - 1, "hidden node")
+    has_bias = [bias] * depth if isinstance(bias, bool) else list(bias)
+    if len(has_bias) != depth or len(kernels) != depth:
+        raise ValueError(f"{len(has_bias)} bias flags and {len(kernels)} kernels for {depth} layers")
+    io = Symmetry.coerce(io_symmetry)
+    node_names = ["x", *(f"h{i}" for i in range(1, depth)), "y"]
+    nodes = {n: Node(s, size) for n, s, size in zip(node_names, [io, *hidden, io], sizes, strict=True)}
+    parameters: dict[str, tuple[Dim, ...]] = {}
+    for i in range(depth):
+        weight, bias_name = names[i] if names else (f"weight.{i}", f"bias.{i}")
+        rows, columns = Axis(node_names[i + 1], +1), Axis(node_names[i], -1)
+        folded = (positions or {}).get(i, 1)
+        parameters[weight] = (rows, columns if folded == 1 else (columns, folded), *kernels[i])
+        if has_bias[i] and bias_name is not None:
+            parameters[bias_name] = (rows,)
+    kind = "cnn" if any(kernels) else "mlp"
+    distinct = list(dict.fromkeys(map(str, hidden)))
+    shown = "/".join(distinct if len(distinct) < 2 else map(str, hidden)) or "no hidden layer"
+    return nodes, parameters, f"{kind}({'-'.join('?' if n is None else str(n) for n in sizes)}, {shown})"
+
+
+def _one_per(value: SymmetryLike | Sequence[SymmetryLike], count: int, what: str) -> list[Symmetry]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) != count:
+            raise ValueError(f"{len(value)} symmetries for {count} {what}s; give one, or one per {what}")
+        return [Symmetry.coerce(v) for v in value]
+    return [Symmetry.coerce(value)] * count
