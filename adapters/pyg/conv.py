@@ -19,7 +19,10 @@ from torch_geometric.utils import scatter
 
 from nfn_monomial import Symmetry
 from nfn_monomial.nn.canonicalize import degree_zero
-from nfn_monomial.nn.messages import EdgeMessages, Ends, NeuronGate, NeuronUpdate, Streams, frame, inverse_root
+from nfn_monomial.nn.messages import EdgeMessages, Ends, NeuronGate, NeuronUpdate
+from nfn_monomial.nn.neurons import Streams
+from nfn_monomial.nn.norm import frame, over, over_size
+from nfn_monomial.space.packing import wide
 
 _FLIPS, _SCALES = Symmetry.SIGN.value & ~1, Symmetry.SCALE.value & ~1
 
@@ -144,17 +147,24 @@ class MonomialNorm(nn.Module):
         rho = torch.where(scales, frame(streams), 1.0)
         source, target = edge_index
         count = int(group.max()) + 1
-        members = scatter(torch.ones_like(rho), group, 0, count, "sum").clamp(min=1)
+        members = torch.bincount(group, minlength=count).clamp(min=1)[:, None]
 
-        def by_group(square: Tensor, groups: Tensor) -> Tensor:
-            return inverse_root(scatter(square.mean(-1, keepdim=True), groups, 0, count, "sum") / members)[groups]
+        def by_group(x: Tensor, measured: Tensor, gain: Tensor, groups: Tensor) -> Tensor:
+            def largest(sizes: Tensor) -> Tensor:
+                found: Tensor = scatter(sizes.amax(-1, keepdim=True), groups, 0, count, "max")[groups]
+                return found
 
-        measured = edge_attr * (rho[source] / rho[target])
-        edges = edge_attr * (by_group(measured.square(), group[target]) * self.edge_gain)
+            def mean(squares: Tensor) -> Tensor:
+                total = scatter(squares.mean(-1, keepdim=True), groups, 0, count, "sum")
+                return torch.as_tensor(total / members)[groups]
+
+            return over_size(x, measured, gain, largest, mean)
+
+        edges = by_group(edge_attr, wide(edge_attr) * (rho[source] / rho[target]), self.edge_gain, group[target])
         normed = (
-            out * (by_group((out / rho).square(), group) * self.gain[0]),
-            back * (by_group((back * rho).square(), group) * self.gain[1]),
-            inv * (inverse_root(inv.square().mean(-1, keepdim=True)) * self.gain[2]),
+            by_group(out, wide(out) / rho, self.gain[0], group),
+            by_group(back, wide(back) * rho, self.gain[1], group),
+            over_size(inv, wide(inv), self.gain[2], *over(-1)),
         )
         return torch.cat(normed, -1), edges
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.utils import scatter
 
-from nfn_monomial.nn.messages import inverse_root
+from nfn_monomial.nn.norm import over, over_size
+from nfn_monomial.space.packing import wide
 
 from .checks import check_graph, graph_ids
 from .conv import _SCALES, MonomialConv, MonomialGate, MonomialNorm, layer_groups
@@ -210,6 +211,6 @@ class MonomialGNN(nn.Module):
         for block in self.blocks:
             x, edge_attr = block(x, graph.edge_index, edge_attr, graph.symmetry, group)
         out, back, inv = x.chunk(3, -1)
-        inv = inv * inverse_root(inv.square().mean(-1, keepdim=True))
+        inv = over_size(inv, wide(inv), 1.0, *over(-1))
         out_features: Tensor = self.head(self.pool(torch.cat([out, back, inv], -1), graph))
         return out_features

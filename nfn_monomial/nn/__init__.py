@@ -5,8 +5,9 @@ from .augment import Augment
 from .canonicalize import Canonicalize
 from .input_norm import InputNorm
 from .linear import EquivariantLinear
-from .messages import EquivariantNorm, GatedActivation, MessageBlock, MessagePassing
+from .messages import GatedActivation, MessageBlock, MessagePassing
 from .neurons import NeuronEmbedding, NeuronReadout, neuron_layout
+from .norm import EquivariantNorm
 from .pool import InvariantPool, NeuronPool
 from .tensor_product import TensorProduct
 

@@ -1,4 +1,4 @@
-"""Layers beyond linear: messages between neurons along weights, gates, and a norm; all equivariant.
+"""Layers beyond linear: messages between neurons along weights, and gates; all equivariant.
 
 An equivariant linear layer lets a hidden weight see only itself. Bilinear maps lift that (DESIGN, theorem on bilinear
 maps): contracting a weight's charge -1 axis with a neuron feature of charge +1 gives a feature of charge +1 at its
@@ -12,7 +12,6 @@ of their own (`EdgeMessages`, `NeuronUpdate`, `NeuronGate`), which the torch-geo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -23,15 +22,8 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .canonicalize import degree_zero
-from .neurons import NeuronLayout, Pair, neuron_layout
-
-
-class Streams(NamedTuple):
-    """The three streams of some neurons, ``(..., n, C)`` each: charges +1, -1 and 0."""
-
-    out: Tensor
-    back: Tensor
-    inv: Tensor
+from .neurons import NeuronLayer, Streams
+from .norm import EquivariantNorm
 
 
 class Ends(NamedTuple):
@@ -116,32 +108,7 @@ def _mix(channels: int) -> nn.Linear:
     return nn.Linear(channels, channels, bias=False)
 
 
-class _NeuronLayer(nn.Module):
-    """A layer from neuron features to neuron features of one space."""
-
-    def __init__(self, space: WeightSpace, channels: int) -> None:
-        super().__init__()
-        if channels < 1:
-            raise ValueError(f"channels must be at least 1, found {channels}")
-        self.space, self.channels = space, channels
-        self.neurons: NeuronLayout = neuron_layout(space)
-        self.in_layout = self.out_layout = self.neurons.layout
-
-    def _split(self, features: Features) -> tuple[dict[Pair, Tensor], dict[str, Streams]]:
-        self.in_layout.require(features, self.channels, type(self).__name__)
-        edges = dict(zip(self.neurons.pairs, features.tensors, strict=False))
-        rest = features.tensors[len(edges) :]
-        nodes = {node: Streams(*rest[3 * i : 3 * i + 3]) for i, node in enumerate(self.neurons.nodes)}
-        return edges, nodes
-
-    def _join(self, edges: Iterable[Tensor], nodes: Iterable[Streams]) -> Features:
-        return Features(self.out_layout, (*edges, *(t for streams in nodes for t in streams)))
-
-    def extra_repr(self) -> str:
-        return f"{self.space}, {self.channels}"
-
-
-class MessagePassing(_NeuronLayer):
+class MessagePassing(NeuronLayer):
     """One round of messages along all weights, forwards and backwards, and the weights' own update.
 
     Neuron ``j`` gets the sum of the forward messages over its incoming weights and of the backward ones over its
@@ -169,7 +136,7 @@ class MessagePassing(_NeuronLayer):
 
     def forward(self, features: Features) -> Features:
         """Neuron features -> their update."""
-        edges, nodes = self._split(features)
+        edges, nodes = self.split(features)
         zero = {name: torch.zeros_like(streams.inv) for name, streams in nodes.items()}
         sums = {name: [z, z, z, z] for name, z in zero.items()}
         updated = []
@@ -184,13 +151,13 @@ class MessagePassing(_NeuronLayer):
             at[0], at[2] = at[0] + forth.sum(2), at[2] + z.mean(2)
             of[1], of[3] = of[1] + back.sum(1), of[3] + z.mean(1)
         updates = [self.nodes["all" if self.tied else name](nodes[name], *sums[name]) for name in nodes]
-        return self._join(updated, updates)
+        return self.join(updated, updates)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, tied={self.tied}"
 
 
-class GatedActivation(_NeuronLayer):
+class GatedActivation(NeuronLayer):
     """The nonlinearity: equivariant neuron features times functions of their invariants, see `NeuronGate`.
 
     Legal under every symmetry, where a pointwise function is not: ``out`` and ``back`` are multiplied by functions of
@@ -209,58 +176,13 @@ class GatedActivation(_NeuronLayer):
 
     def forward(self, features: Features) -> Features:
         """Neuron features -> gated ones."""
-        edges, nodes = self._split(features)
+        edges, nodes = self.split(features)
         gated = []
         for name, streams in nodes.items():
             felt = self.space.nodes[name].symmetry
             neutral = (degree_zero(t, felt) for t in streams[:2])
             gated.append(self.gates["all" if self.tied else name](streams, *neutral))
-        return self._join(edges.values(), gated)
-
-
-class EquivariantNorm(_NeuronLayer):
-    """Divide every field by its size, one number for each field of each network, and multiply by learned gains.
-
-    The size is the root mean square over neurons and channels (for edges: of the sum over sources, so that sums of
-    messages stay in range). Where scales act, features are measured in the frame of their own neurons,
-    ``rho_j = sqrt(|h_j| / |g_j|)`` (the other factor alone where one is 0), which has charge +1: sizes are invariants,
-    so that no charge is broken, and scales of 1e6 change no digit. ``inv`` is normalised neuron by neuron.
-
-    Args:
-        space: the networks' weight space.
-        channels: of all streams.
-    """
-
-    def __init__(self, space: WeightSpace, channels: int) -> None:
-        super().__init__(space, channels)
-        self.edge_gain = nn.Parameter(torch.ones(channels))
-        self.gain = nn.Parameter(torch.ones(3, channels))
-
-    def forward(self, features: Features) -> Features:
-        """Neuron features -> the same, of size 1."""
-        edges, nodes = self._split(features)
-        frames = {name: frame(s) for name, s in nodes.items() if self.space.nodes[name].symmetry.scales}
-        normed_edges, normed = [], []
-        for (target, source), e in edges.items():
-            measured = e
-            if source in frames:
-                measured = measured * frames[source][:, None]
-            if target in frames:
-                measured = measured / frames[target][:, :, None]
-            size = measured.square().mean((1, 3), keepdim=True).sum(2, keepdim=True)
-            normed_edges.append(e * (inverse_root(size) * self.edge_gain))
-        for name, streams in nodes.items():
-            rho = frames.get(name)
-            out, back = streams.out, streams.back
-            measured_out, measured_back = (out, back) if rho is None else (out / rho, back * rho)
-            normed.append(
-                Streams(
-                    out * (inverse_root(measured_out.square().mean((1, 2), keepdim=True)) * self.gain[0]),
-                    back * (inverse_root(measured_back.square().mean((1, 2), keepdim=True)) * self.gain[1]),
-                    streams.inv * (inverse_root(streams.inv.square().mean(-1, keepdim=True)) * self.gain[2]),
-                )
-            )
-        return self._join(normed_edges, normed)
+        return self.join(edges.values(), gated)
 
 
 class MessageBlock(nn.Module):
@@ -286,17 +208,3 @@ class MessageBlock(nn.Module):
         y = self.norm(features)
         gated: Features = self.gate(y + self.messages(y))
         return features + gated
-
-
-def inverse_root(square: Tensor) -> Tensor:
-    """``1 / sqrt(square)``, the size's inverse, at most 1e4; a size of 0 is divided by 1e-4."""
-    return torch.rsqrt(square + 1e-8)
-
-
-def frame(streams: Streams) -> Tensor:
-    """A positive number of charge +1 for every neuron, ``(..., n, 1)``: ``sqrt(|h_j| / |g_j|)``."""
-    out, back = (torch.linalg.vector_norm(t, dim=-1, keepdim=True) for t in streams[:2])
-    alive, reached = out > 0, back > 0
-    out, back = torch.where(alive, out, 1.0), torch.where(reached, back, 1.0)
-    ratio = out / back
-    return torch.where(alive & reached, torch.sqrt(ratio), ratio)

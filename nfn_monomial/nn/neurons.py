@@ -19,7 +19,7 @@ as on any features, and `PointwiseActivation`, `+` and ``assert_equivariant`` ta
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -100,6 +100,46 @@ def _places(space: WeightSpace) -> dict[str, list[Link]]:
 
 def _entries(places: Sequence[Link]) -> int:
     return sum(math.prod(place.kernel) for place in places)
+
+
+class Streams(NamedTuple):
+    """The three streams of some neurons, ``(..., n, C)`` each: charges +1, -1 and 0."""
+
+    out: Tensor
+    back: Tensor
+    inv: Tensor
+
+
+class NeuronLayer(nn.Module):
+    """A layer from neuron features to neuron features of one space.
+
+    Args:
+        space: the networks' weight space.
+        channels: of all streams, at least 1.
+    """
+
+    def __init__(self, space: WeightSpace, channels: int) -> None:
+        super().__init__()
+        if channels < 1:
+            raise ValueError(f"channels must be at least 1, found {channels}")
+        self.space, self.channels = space, channels
+        self.neurons: NeuronLayout = neuron_layout(space)
+        self.in_layout = self.out_layout = self.neurons.layout
+
+    def split(self, features: Features) -> tuple[dict[Pair, Tensor], dict[str, Streams]]:
+        """Checked features as edges ``(B, targets, sources, C)`` of each pair and streams of each node."""
+        self.in_layout.require(features, self.channels, type(self).__name__)
+        edges = dict(zip(self.neurons.pairs, features.tensors, strict=False))
+        rest = features.tensors[len(edges) :]
+        nodes = {node: Streams(*rest[3 * i : 3 * i + 3]) for i, node in enumerate(self.neurons.nodes)}
+        return edges, nodes
+
+    def join(self, edges: Iterable[Tensor], nodes: Iterable[Streams]) -> Features:
+        """The inverse of `split`."""
+        return Features(self.out_layout, (*edges, *(t for streams in nodes for t in streams)))
+
+    def extra_repr(self) -> str:
+        return f"{self.space}, {self.channels}"
 
 
 class NeuronEmbedding(nn.Module):
@@ -191,12 +231,12 @@ class NeuronEmbedding(nn.Module):
         incoming = outgoing = bias = zero
         for pair in self.neurons.pairs:
             if pair.target == node:
-                incoming = incoming + raw[pair.key].square().sum((2, 3))
+                incoming = incoming + packing.wide(raw[pair.key]).square().sum((2, 3))
             if pair.source == node:
-                outgoing = outgoing + raw[pair.key].square().sum((1, 3))
+                outgoing = outgoing + packing.wide(raw[pair.key]).square().sum((1, 3))
         if node in raw:
-            bias = raw[node].square().sum(-1)
-        return torch.stack([incoming, outgoing, bias], -1).add(1e-6).log()
+            bias = packing.wide(raw[node]).square().sum(-1)
+        return torch.stack([incoming, outgoing, bias], -1).add(1e-6).log().to(zero.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.in_channels}, {self.channels}" + (f", extra={self.extra}" if self.extra else "")

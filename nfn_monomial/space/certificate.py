@@ -73,11 +73,11 @@ def certify(module: nn.Module, example_input: Tensor, sample: Callable[..., Grou
             x = _disturbed(x, generator) if x.is_floating_point() else x
         try:
             expected, found = answers(module, tensors, x), answers(module, element.act(tensors), x)
-        except RuntimeError as error:
+        except RuntimeError as reason:
             raise ValueError(
                 f"{type(module).__name__} does not run on the CPU in float64, in which the example input is used to "
-                f"check the space ({error}). Without example_input= nothing is checked"
-            ) from error
+                f"check the space ({reason}). Without example_input= nothing is checked"
+            ) from reason
         if trial and not bool(expected.isfinite().all()):
             continue  # random numbers may leave what the function is defined for
         error = relative_error(found, expected, expected.abs().max())

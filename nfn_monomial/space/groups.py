@@ -13,7 +13,7 @@ from nfn_monomial.symmetry import Activation, Symmetry
 
 from .axes import Axis, field_name
 from .features import Features
-from .packing import concrete, split_shape
+from .packing import concrete, split_shape, wide
 from .specification import Specification
 
 
@@ -285,7 +285,7 @@ def _within_range(name: str, x: Tensor, move: Callable[[Tensor], Tensor]) -> Ten
     """``move(x)``. Of float16, which ends at 65504, in float32, so that only the result need be representable."""
     if x.dtype != torch.float16:
         return move(x)
-    moved = move(x.float()).to(x.dtype)
+    moved = move(wide(x)).to(x.dtype)
     if concrete((moved,)) and bool(x.isfinite().all()) and not bool(moved.isfinite().all()):
         raise ValueError(
             f"{name} has entries of up to {float(x.abs().max()):.1e}, which these scales make larger than "

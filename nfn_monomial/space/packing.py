@@ -201,3 +201,8 @@ def concrete(tensors: Iterable[Tensor]) -> bool:
     return not any(
         torch._C._functorch.is_functorch_wrapped_tensor(t) or t.is_meta or hasattr(t, "fake_mode") for t in tensors
     )
+
+
+def wide(x: Tensor) -> Tensor:
+    """float16, which ends at 65504, as float32, for what is computed on the way; other dtypes as they are."""
+    return x.float() if x.dtype == torch.float16 else x

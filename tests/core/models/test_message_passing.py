@@ -95,6 +95,22 @@ def test_scales_of_a_million_change_no_digit_that_float32_has():
 
 
 @pytest.mark.parametrize("model", [MessagePassingNFN, MessagePassingEditor])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 100.0])
+@pytest.mark.parametrize("symmetry", ["relu", "tanh", "gelu"])
+def test_half_precision(model, size, symmetry):
+    torch.manual_seed(0)
+    space = WeightSpace.cnn([1, 8, 8], 3, symmetry, head=[4])
+    net = model(space, 4, 2)
+    x = {name: t * size for name, t in networks_of(space, 3, torch.float32).items()}
+    with torch.no_grad():
+        expected, found = net(x), net.half()({name: t.half() for name, t in x.items()})
+    pairs = zip(*(getattr(out, "tensors", (out,)) for out in (found, expected)), strict=True)
+    for a, b in pairs:
+        assert a.dtype == torch.float16
+        assert float((a.float() - b).abs().max()) < 0.05 * float(b.abs().max())
+
+
+@pytest.mark.parametrize("model", [MessagePassingNFN, MessagePassingEditor])
 @pytest.mark.parametrize(
     "space", [WeightSpace.mlp([2, 4, 1], "relu"), WeightSpace.mlp([2, 3, 3, 1], ["sin", "gelu"])], ids=str
 )

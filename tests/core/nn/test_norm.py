@@ -1,0 +1,122 @@
+"""The norm: equivariant, of size 1 at any scale that a float holds, and what it was where sizes are ordinary."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import input_first, spaces
+from torch import nn
+
+from nfn_monomial import EquivariantNorm, Features, WeightSpace
+from nfn_monomial.nn import neuron_layout
+from nfn_monomial.testing import assert_equivariant
+
+SYMMETRIES = pytest.mark.parametrize("symmetry", ["relu", "tanh", "linear", "gelu", ["relu", "tanh"]], ids=str)
+
+
+def random_neurons(symmetry, width=4, dtype=torch.float64, batch=3):
+    """A space, and neuron features of it in which nothing is 0."""
+    space = WeightSpace.mlp([2, 8, 8, 1], symmetry)
+    layout = neuron_layout(space).layout
+    sizes, generator = {name: node.size for name, node in space.nodes.items()}, torch.Generator().manual_seed(0)
+    shapes = [(batch, *(sizes[a.node] for a in t), width) for t in layout.types]
+    return space, Features(layout, tuple(torch.randn(s, generator=generator).to(dtype) for s in shapes))
+
+
+@given(st.one_of(spaces(), input_first()), st.integers(1, 3), st.integers(0, 10**6))
+def test_equivariant(space, width, seed):
+    layer = EquivariantNorm(space, width).double()
+    for p in layer.parameters():
+        nn.init.normal_(p)
+    assert_equivariant(layer, space, trials=1, seed=seed)
+
+
+@SYMMETRIES
+@pytest.mark.parametrize("factor", [1e-30, 1e-23, 1e-4, 1e-2, 1e6, 1e19, 1e30])
+def test_every_field_has_size_one_at_any_scale(symmetry, factor):
+    """Also features as large or small as float32 has them to be."""
+    space, x = random_neurons(symmetry, dtype=torch.float32)
+    layer = EquivariantNorm(space, 4)
+    expected, found = layer(x), layer(x.map(lambda t: t * factor))
+    for field, t in found.fields.items():
+        torch.testing.assert_close(t, expected.fields[field], rtol=1e-4, atol=1e-6)
+        charged = len(field) == 1 and field[0].charge
+        if charged and not space.nodes[field[0].node].symmetry.scales:
+            size = t.square().mean((1, 2)).sqrt()
+            torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-5, atol=0)
+    for x_inv, y_inv in zip(x.tensors[5::3], found.tensors[5::3], strict=True):
+        size = y_inv.square().mean(-1).sqrt()
+        torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-5, atol=0)
+        assert torch.equal(x_inv.sign(), y_inv.sign())
+
+
+@pytest.mark.parametrize("power", [2.0, 19.0])
+def test_scales_of_the_group_are_as_large_as_floats_have_them(power):
+    space, x = random_neurons("relu", dtype=torch.float32)
+    layer, generator = EquivariantNorm(space, 4), torch.Generator().manual_seed(1)
+    g = space.sample(3, scale_range=(1.0, 10.0**power), generator=generator)
+    moved, expected = g.inverse().act(layer(g.act(x))), layer(x)
+    for a, b in zip(moved.tensors, expected.tensors, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@SYMMETRIES
+def test_ordinary_sizes_are_divided_by_their_root_mean_square(symmetry):
+    """The definition, with an epsilon of 1e-8 under the root: the same but for rounding."""
+    space, x = random_neurons(symmetry)
+    layer = EquivariantNorm(space, 4).double()
+    edges, nodes = layer.split(x)
+    rho = {
+        name: (s.out.norm(dim=-1, keepdim=True) / s.back.norm(dim=-1, keepdim=True)).sqrt()
+        if space.nodes[name].symmetry.scales
+        else torch.ones_like(s.out[..., :1])
+        for name, s in nodes.items()
+    }
+    found_edges, found = layer.split(layer(x))
+    for pair, e in edges.items():
+        square = (e * rho[pair.source][:, None] / rho[pair.target][:, :, None]).square().mean((1, 3)).sum(-1)
+        expected = e * torch.rsqrt(square + 1e-8)[:, None, None, None]
+        torch.testing.assert_close(found_edges[pair], expected, rtol=1e-6, atol=0)
+    for name, (out, back, inv) in nodes.items():
+        for x_of, measured, y in ((out, out / rho[name], found[name].out), (back, back * rho[name], found[name].back)):
+            expected = x_of * torch.rsqrt(measured.square().mean((1, 2), keepdim=True) + 1e-8)
+            torch.testing.assert_close(y, expected, rtol=1e-6, atol=0)
+        expected = inv * torch.rsqrt(inv.square().mean(-1, keepdim=True) + 1e-8)
+        torch.testing.assert_close(found[name].inv, expected, rtol=1e-6, atol=0)
+
+
+@SYMMETRIES
+def test_half_precision(symmetry):
+    """Squares of entries leave float16 (above 65504, below 6e-8); what is returned does not."""
+    space, x = random_neurons(symmetry)
+    layer = EquivariantNorm(space, 4)
+    expected = layer.double()(x)
+    layer.half()
+    for factor in (1e-3, 1.0, 1e3):
+        found = layer(x.map(lambda t, f=factor: (t * f).half()))
+        for a, b in zip(found.tensors, expected.tensors, strict=True):
+            assert a.dtype == torch.float16
+            torch.testing.assert_close(a.double(), b, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-38, 1e-20, 1e30])
+def test_gradients_are_finite_at_any_scale(factor):
+    space, x = random_neurons(["relu", "tanh"], dtype=torch.float32)
+    layer = EquivariantNorm(space, 4)
+    given = x.map(lambda t: (t * factor).requires_grad_())
+    y = layer(given)
+    assert factor or not any(bool(t.any()) for t in y.tensors)
+    sum(t.square().sum() for t in y.tensors).backward()
+    assert all(bool(t.grad.isfinite().all()) for t in given.tensors)
+
+
+def test_a_field_of_zeros_among_others_stays_zero():
+    """Where messages have not come yet: the frame is that of the other stream alone."""
+    space, x = random_neurons("relu")
+    layer = EquivariantNorm(space, 4).double()
+    back = [3 + 3 * i + 1 for i in range(4)]
+    zeroed = Features(x.layout, tuple(t * (i not in back) for i, t in enumerate(x.tensors)))
+    y = layer(zeroed)
+    assert not any(bool(y.tensors[i].any()) for i in back)
+    assert all(bool(t.isfinite().all()) for t in y.tensors)
+    assert_equivariant(layer, space, inputs=zeroed)
