@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.space.axes import Axis
-from nfn_monomial.space.packing import check_tensors, concrete, require_finite, split_shape
+from nfn_monomial.space.packing import check_tensors, concrete, require_finite, unfolded
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .solver import along
@@ -93,7 +93,9 @@ def canonical_phase(
         Tensors of the same shapes and dtype. What is read from layers without a bias stays.
 
     Raises:
-        ValueError: as `absorb_omega`; for NaN or infinite values; or if a node has more than one bias.
+        ValueError: as `absorb_omega`; for NaN or infinite values; or if a node with a bias is no plain layer, since it
+            has more than one bias, or more than one weight leads to it (in residual and in recurrent networks, which
+            the space cannot tell apart).
 
     >>> space = WeightSpace.mlp([1, 1, 1], "sin")
     >>> tensors = {name: torch.ones(shape) for name, shape in space.shapes().items()}
@@ -150,18 +152,39 @@ def shift_phase(
 
 
 def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dict[str, str]:
-    """Sine node -> its bias, for those that have one; see `canonical_phase`."""
+    """Sine node -> its bias, for those that have one; see `canonical_phase`.
+
+    Raises:
+        ValueError: if a node has several biases; or if its neurons may not be ``sin(W x + b)`` and nothing else, since
+            other parameters lie on it than that bias, one weight from another node, and weights to other nodes.
+    """
     found: dict[str, str] = {}
-    sines = _sines(space, layers)
-    for name, axes in space.axes.items():
-        if len(axes) == 1 and isinstance(axes[0], Axis) and axes[0].charge > 0 and axes[0].node in sines:
-            node = axes[0].node
-            if node in found:
-                raise ValueError(
-                    f"{found[node]} and {name} are both biases of {node!r}: which takes the phase? Add them first"
-                )
-            found[node] = name
+    weights = [link for link in space.links if link.charges == (1, -1)]
+    for node in _sines(space, layers):
+        biases = [link.parameter for link in space.links if link.target == node and link.charges == (1,)]
+        if not biases:
+            continue
+        if len(biases) > 1:
+            raise ValueError(
+                f"{' and '.join(biases)} are {'both' if len(biases) == 2 else 'all'} biases of {node!r}: which takes "
+                "the phase? Add them first"
+            )
+        into = [link.parameter for link in weights if link.target == node and link.source != node]
+        out_of = [link.parameter for link in weights if link.source == node and link.target != node]
+        known = {*biases, *into, *out_of}
+        others = [p for p, axes in space.axes.items() if p not in known and node in _nodes(axes)]
+        if len(into) != 1 or others:
+            raise ValueError(
+                f"node {node!r} of {space} has {', '.join(into + others)}, so what its neurons hand on need not be the "
+                "one sine sin(W x + b), whose phase may move: several layers that share a node are added up, as in a "
+                "residual connection. Name the nodes that are plain layers: layers=[...]"
+            )
+        found[node] = biases[0]
     return found
+
+
+def _nodes(axes: Sequence[Axis | int]) -> list[str]:
+    return [axis.node for axis in axes if isinstance(axis, Axis)]
 
 
 def _sines(space: WeightSpace, layers: Sequence[str] | None) -> list[str]:
@@ -221,8 +244,7 @@ def _signed(
         require_finite(tensors)
     out = {}
     for name, axes in space.axes.items():
-        x = flat[name]
-        x = x.reshape(x.shape[0], *split_shape(space, name, tuple(x.shape[2:]), sizes))
+        x = unfolded(space, name, flat[name], sizes).squeeze(1)
         for dim, axis in enumerate(axes, start=1):
             if isinstance(axis, Axis) and axis.charge < 0 and axis.node in signs:
                 x = x * along(signs[axis.node][:, 0].to(x.dtype), dim, x.ndim)

@@ -10,6 +10,7 @@ from torch import nn
 
 from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace, balance
 from nfn_monomial.canonical import absorb_omega, canonical_phase, shift_phase
+from nfn_monomial.nn import Augment
 from nfn_monomial.testing import random_element, random_networks
 
 seeds = st.integers(0, 10**6)
@@ -262,29 +263,79 @@ def test_what_does_not_fit_is_refused():
         canonical_phase(x, SIREN)
 
 
-def test_two_biases_of_one_node_are_refused_a_recurrent_weight_is_not():
-    nodes = {"x": (Symmetry.FIXED, 2), "h": (Symmetry.SIGN, 3), "y": (Symmetry.FIXED, 1)}
-    parameters = {
-        "inward": (Axis("h"), Axis("x", -1)), "loop": (Axis("h"), Axis("h", -1)), "bias": (Axis("h"),),
-        "outward": (Axis("y"), Axis("h", -1)),
-    }  # fmt: skip
-    space = WeightSpace(nodes, parameters)
-    x = networks(space, 1)
-    u = torch.randn(4, 2, dtype=torch.float64)
+NODES = {"x": (Symmetry.FIXED, 2), "h": (Symmetry.SIGN, 3), "y": (Symmetry.FIXED, 1)}
+INWARD, BIAS, OUTWARD = (Axis("h"), Axis("x", -1)), (Axis("h"),), (Axis("y"), Axis("h", -1))
+LAYER = {"inward": INWARD, "bias": BIAS, "outward": OUTWARD}
 
-    def cell(t):
-        h = torch.zeros(3, dtype=torch.float64)
-        for step in u:
-            h = torch.sin(t["inward"][0, 0] @ step + t["loop"][0, 0] @ h + t["bias"][0, 0])
-        return t["outward"][0, 0] @ h
 
-    found = shift_phase(x, space, {"h": torch.tensor([1, 0, 3])})
-    assert difference(found, x) > 0.1
-    torch.testing.assert_close(cell(found), cell(x))
-    torch.testing.assert_close(cell(canonical_phase(found, space)), cell(x))
-    two = WeightSpace(nodes, {**parameters, "second": (Axis("h"),)})
+def test_two_biases_of_one_node_are_refused():
+    two = WeightSpace(NODES, {**LAYER, "second": BIAS})
     with pytest.raises(ValueError, match="bias and second are both biases of 'h'"):
         canonical_phase(networks(two, 1), two)
+
+
+SHARED = {
+    "a residual branch": {"branch": (Axis("h"), Axis("h", -1))},
+    "a second weight": {"second": INWARD},
+    "a gate": {"gate": (Axis("h", -1),)},
+    "a bilinear form": {"form": (Axis("y"), Axis("h", -1), Axis("h", -1))},
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_nodes_that_are_no_plain_layer_are_refused(case):
+    space = WeightSpace(NODES, {**LAYER, **SHARED[case]})
+    x = networks(space, 1)
+    message = f"node 'h' of .* has .*{next(iter(SHARED[case]))}, .* need not be the one sine"
+    for refused in (
+        lambda: canonical_phase(x, space),
+        lambda: canonical_phase(x, space, layers=["h"]),
+        lambda: shift_phase(x, space, {"h": torch.tensor([1, 0, 3])}),
+        lambda: Augment(space, phases=3),
+    ):
+        with pytest.raises(ValueError, match=message):
+            refused()
+    assert list(absorb_omega(x, space, 30.0)) == list(x)  # all rows of a node have its frequency
+    assert all(torch.equal(t, x[name]) for name, t in canonical_phase(x, space, layers=[]).items())
+
+
+def test_what_a_residual_network_would_become():
+    """Why it is refused: r + sin(V r) with r = sin(W x + b) is another function after the shift."""
+    x = networks(WeightSpace(NODES, {**LAYER, **SHARED["a residual branch"]}), 1)
+    inputs = torch.randn(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def run_residual(t):
+        r = torch.sin(inputs @ t["inward"][0, 0].T + t["bias"][0, 0])
+        return (r + torch.sin(r @ t["branch"][0, 0].T)) @ t["outward"][0, 0].T
+
+    signs = torch.tensor([-1.0, 1.0, -1.0], dtype=torch.float64)
+    shifted = {
+        "inward": x["inward"], "bias": x["bias"] + torch.tensor([1, 0, 3]) * math.pi,
+        "branch": x["branch"] * signs, "outward": x["outward"] * signs,
+    }  # fmt: skip
+    assert float((run_residual(shifted) - run_residual(x)).abs().max()) > 0.1
+
+
+def test_several_layers_may_read_a_sine():
+    """Skips that end in weights of their own are harmless."""
+    nodes = {**NODES, "k": (Symmetry.SIGN, 4)}
+    parameters = {
+        **LAYER,
+        "deeper": (Axis("k"), Axis("h", -1)),
+        "shift": (Axis("k"),),
+        "last": (Axis("y"), Axis("k", -1)),
+    }
+    space = WeightSpace(nodes, parameters)
+    x, inputs = networks(space, 1), torch.randn(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def run_skip(t):
+        t = {name: v[0, 0] for name, v in t.items()}
+        h = torch.sin(inputs @ t["inward"].T + t["bias"])
+        return h @ t["outward"].T + torch.sin(h @ t["deeper"].T + t["shift"]) @ t["last"].T
+
+    found = canonical_phase(x, space)
+    assert difference(found, x) > 0.1
+    torch.testing.assert_close(run_skip(found), run_skip(x), rtol=1e-10, atol=1e-10)
 
 
 @settings(max_examples=20)
