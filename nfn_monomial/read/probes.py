@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.chain import Chain, chain_of
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
@@ -23,7 +22,8 @@ class Probed(NamedTuple):
     Attributes:
         outputs: ``(B, P, *output shape)``, invariant under every symmetry that preserves the networks' functions.
         hidden: hidden node -> ``(B, n, P)``, what the neurons hand on to the next layer, averaged over spatial
-            positions: a field of charge +1, ``h_j -> d_j h_{pi^{-1}(j)}``.
+            positions and, where several layers read a node, over them: a field of charge +1,
+            ``h_j -> d_j h_{pi^{-1}(j)}``.
     """
 
     outputs: Tensor
@@ -87,9 +87,14 @@ class ProbeFeatures(nn.Module):
         _require_same_layers(own, self.space)
         self._own_name = dict(zip(self.space.parameters, own.parameters, strict=True))
         self._template = (_tapped(template, chain),)  # in a tuple: neither parameters() nor state_dict() see it
-        rows = {mine: self.space.axes[name][0] for name, mine in self._own_name.items()}
-        hidden = [axis.node for axis in map(rows.get, chain.weights[:-1]) if isinstance(axis, Axis)]
-        self._hidden = dict(zip(hidden, map(_owner, chain.weights[1:]), strict=True))
+        taps = [_owner(weight) for weight in chain.weights[1:]]
+        self._inside = {p: _behind_tap(p) if _owner(p) in taps else p for p in own.parameters}
+        self._read_by: dict[str, list[str]] = {}  # node -> paths of the taps of the layers that read it
+        links = {self._own_name[link.parameter]: link for link in self.space.links}
+        for weight, tap in zip(chain.weights[1:], taps, strict=True):
+            if weight not in links:
+                raise ValueError(f"ProbeFeatures: {self.space} does not say which node's neurons {weight} reads")
+            self._read_by.setdefault(links[weight].ends[-1], []).append(tap)
         self.chunk_size = chunk_size
         like = next(template.parameters())
         start = _initial(probes, input_shape, chain, generator_rank, like)
@@ -140,13 +145,15 @@ class ProbeFeatures(nn.Module):
     def _run(self, networks: dict[str, Tensor], x: Tensor) -> Probed:
         """Networks ``(B, *shape)`` on inputs ``(P, *input shape)`` or ``(B, P, *input shape)``."""
         (template,) = self._template
-        layers = set(self._hidden.values())
-        networks = {_behind_tap(name) if _owner(name) in layers else name: t for name, t in networks.items()}
-        taps = {node: cast(_Tap, template.get_submodule(path)) for node, path in self._hidden.items()}
+        networks = {self._inside[name]: t for name, t in networks.items()}
+        taps = {
+            node: [cast(_Tap, template.get_submodule(path)) for path in paths] for node, paths in self._read_by.items()
+        }
 
         def answer(network: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             outputs = torch.func.functional_call(template, network, (x,))
-            return outputs, {node: tap.seen.pop() for node, tap in taps.items()}
+            seen = {node: [tap.seen.pop() for tap in readers] for node, readers in taps.items()}
+            return outputs, {n: h[0] if len(h) == 1 else torch.stack(h).mean(0) for n, h in seen.items()}
 
         shared = x.ndim == 1 + len(self.input_shape)
         batched = torch.func.vmap(answer, in_dims=(0, None if shared else 0), chunk_size=self.chunk_size)

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
-from nfn_monomial import WeightSpace, register_activation
+from nfn_monomial import Axis, Symmetry, WeightSpace, register_activation
 from nfn_monomial.read.probes import ProbeFeatures
 from nfn_monomial.testing import random_element, random_networks
 
@@ -124,6 +124,51 @@ def test_names_of_a_space_and_wider_networks():
     assert torch.equal(probe(renamed).outputs, probe(networks).outputs)
     wide = random_networks(named, 2, sizes={"x": 2, "h1": 7, "h2": 6, "h3": 4, "y": 3})
     assert probe(wide).hidden["h2"].shape == (2, 6, 5)
+
+
+def test_layers_that_share_a_node():
+    """Every layer's weights are the network's own; of the activations of one node, the mean."""
+    torch.manual_seed(0)
+    template = nn.Sequential(
+        nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)
+    ).double()
+    rows, h = {"x": (Symmetry.FIXED, 2), "h": (Symmetry.SIGN, 4), "y": (Symmetry.FIXED, 1)}, Axis("h")
+    space = WeightSpace(
+        rows,
+        {
+            "w0": (h, Axis("x", -1)), "b0": (h,), "w1": (h, Axis("h", -1)), "b1": (h,),
+            "w2": (h, Axis("h", -1)), "b2": (h,), "w3": (Axis("y"), Axis("h", -1)), "b3": (Axis("y"),),
+        },
+    )  # fmt: skip
+    own = WeightSpace.from_module(template)
+    networks = random_networks(space, 3, generator=torch.Generator().manual_seed(0))
+    named = dict(zip(own.parameters, networks.values(), strict=True))
+    inputs = torch.randn(5, 2, dtype=torch.float64)
+    apart, shared = ProbeFeatures(template, inputs), ProbeFeatures(template, inputs, space=space)
+    expected, found = apart(named), shared(networks)
+    torch.testing.assert_close(found.outputs, expected.outputs)
+    assert list(found.hidden) == ["h"]
+    torch.testing.assert_close(found.hidden["h"], torch.stack(list(expected.hidden.values())).mean(0))
+    g = random_element(space, 3, generator=torch.Generator().manual_seed(1))
+    moved = shared(g.act(networks))
+    torch.testing.assert_close(moved.outputs, found.outputs, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(moved.hidden["h"], g.matrices["h"].act(found.hidden["h"], 1), rtol=1e-10, atol=1e-10)
+
+
+def test_a_space_that_leaves_open_what_a_layer_reads():
+    template = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    space = WeightSpace({"h": (Symmetry.SIGN, 4)}, {"w0": (Axis("h"), 2), "b0": (Axis("h"),), "w1": (1, 4), "b1": (1,)})
+    with pytest.raises(ValueError, match=r"does not say which node's neurons 2\.weight reads"):
+        ProbeFeatures(template, 3, space=space)
+    space = WeightSpace(
+        {"h": (Symmetry.SIGN, 4)},
+        {"w0": (Axis("h"), 2), "b0": (Axis("h"),), "w1": (1, Axis("h", -1)), "b1": (1,)},
+    )
+    probe = ProbeFeatures(template.double(), 3, space=space).double()
+    networks = random_networks(space, 2)
+    g = random_element(space, 2)
+    torch.testing.assert_close(probe(g.act(networks)).outputs, probe(networks).outputs, rtol=1e-10, atol=1e-10)
+    assert list(probe(networks).hidden) == ["h"]
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3, 100])
