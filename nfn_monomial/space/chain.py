@@ -260,7 +260,11 @@ def _require_unhooked(module: nn.Module) -> None:
 def _require_supported(step: _Step) -> None:
     """Raise for what runs between layers but is no activation, pooling or the like."""
     module, home = step.module, type(step.module).__module__
-    if isinstance(module, (*_DROPOUTS, *_SPATIAL, *_SOFTMAXES, nn.Flatten)) or _known_activation(module):
+    if _known_activation(module):
+        return
+    if isinstance(module, (*_DROPOUTS, *_SPATIAL, *_SOFTMAXES, nn.Flatten)):
+        if not type(module).forward.__module__.startswith("torch.nn.modules."):
+            raise ValueError(f"{step} has a forward of its own; {_SUPPORTED}")
         return
     if home == "torch.nn.modules.activation" and not isinstance(module, nn.MultiheadAttention | nn.GLU):
         return  # an activation; that its symmetry is not known matters only to those who ask for it

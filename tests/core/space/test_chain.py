@@ -292,6 +292,11 @@ class Masked(nn.Linear):
         return super().forward(x).abs()
 
 
+class Centred(nn.AvgPool1d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) - x.mean(1, keepdim=True)
+
+
 class Nameless(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.clamp(-1, 3)
@@ -324,6 +329,10 @@ REFUSED = {
         "computes its weight or bias",
     ),
     "own forward": (between(Masked(4, 4)), r"1 \(Masked\) has a forward of its own"),
+    "own pooling": (
+        nn.Sequential(nn.Conv1d(1, 4, 1), Centred(2), nn.Conv1d(4, 1, 1)),
+        r"1 \(Centred\) has a forward of its own",
+    ),
     "own parameters": (between(Scale()), r"1 \(Scale\) has parameters outside of layers: factor"),
     "tied": (nn.Sequential(TIED, nn.ReLU(), TIED), r"2 \(Linear\) runs twice: tied weights"),
     "empty": (nn.Sequential(nn.ReLU()), "Sequential has no layer"),
