@@ -86,7 +86,6 @@ def shuffled(graph, seed=0):
     st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
     seeds,
 )
-@settings(max_examples=40)
 def test_from_graph_is_the_exact_inverse_in_any_order(space, batch, channels, dtype, seed):
     tensors = networks_of(space, batch, channels, seed, dtype)
     graph = to_graph(tensors, space)
@@ -97,7 +96,6 @@ def test_from_graph_is_the_exact_inverse_in_any_order(space, batch, channels, dt
 
 
 @given(spaces(), st.integers(1, 3), st.integers(1, 2), seeds)
-@settings(max_examples=30)
 def test_the_batch_is_the_one_that_from_data_list_makes(space, batch, channels, seed):
     tensors = networks_of(space, batch, channels, seed)
     graph = to_graph(tensors, space)
@@ -114,7 +112,6 @@ def test_the_batch_is_the_one_that_from_data_list_makes(space, batch, channels, 
 
 
 @given(any_spaces().filter(lambda s: "loop" not in s.parameters), seeds)
-@settings(max_examples=20)
 def test_the_order_of_a_parameters_dimensions_does_not_matter_to_the_graph(space, seed):
     tensors = networks_of(space, 2, 2, seed)
     assert_same(from_graph(to_graph(tensors, space), space), tensors)
@@ -252,7 +249,6 @@ def test_with_dataloader_transforms_and_copies():
 
 
 @given(spaces(), st.integers(1, 3), st.booleans(), seeds)
-@settings(max_examples=40)
 def test_the_group_acts_on_graphs_as_on_networks(space, channels, single, seed):
     generator = torch.Generator().manual_seed(seed)
     tensors = networks_of(space, 3, channels, seed)
@@ -268,7 +264,6 @@ def test_the_group_acts_on_graphs_as_on_networks(space, channels, single, seed):
 
 
 @given(st.lists(spaces(), min_size=2, max_size=3), seeds)
-@settings(max_examples=30)
 def test_a_random_element_of_a_mixed_batch_is_one_of_each_networks_group(several, seed):
     generator = torch.Generator().manual_seed(seed)
     graph = to_graphs([(networks_of(space, 2, 1, seed), space) for space in several])

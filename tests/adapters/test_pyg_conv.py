@@ -104,7 +104,7 @@ def test_a_constant_on_a_charged_stream_is_caught():
             out, edges = super().forward(x, edge_index, edge_attr)
             return out + 1e-6, edges
 
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=r"^x\n"):
         assert_streams_equivariant(Broken(2).double(), graph)
 
 

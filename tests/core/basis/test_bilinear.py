@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import basis_features, flat, invariant_dimension, known_sizes
 from safetensors.torch import load, save
@@ -132,7 +132,6 @@ def fields(nodes, max_size):
     return st.dictionaries(field, st.integers(1, 2), min_size=1, max_size=max_size)
 
 
-@settings(max_examples=40)
 @given(
     st.lists(st.sampled_from(HIDDEN), min_size=2, max_size=2),
     fields(["h1", "h2"], 2),
@@ -208,7 +207,6 @@ def test_deep_spaces_have_few_terms():
 # -- equivariance -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
 @given(any_spaces(), st.integers(1, 2), st.integers(1, 2), st.integers(1, 2), mixes, seeds)
 def test_equivariance_on_parameters_of_random_spaces(space, c_1, c_2, c_out, mix, seed):
     torch.manual_seed(seed)
@@ -228,7 +226,6 @@ def test_equivariance_on_parameters_of_random_spaces(space, c_1, c_2, c_out, mix
         assert_equivariant(layer, space, batch=2, trials=1, seed=seed)  # the square
 
 
-@settings(max_examples=50)
 @given(
     st.lists(st.sampled_from(HIDDEN), min_size=2, max_size=2),
     fields(["h1", "h2"], 2),
@@ -442,9 +439,8 @@ def assert_same(a, b, **kwargs):
 
 @over_mixes
 def test_compiles_as_one_graph(mix):
-    torch.compiler.reset()
     layer, x, y = example(mix)
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
     out = compiled(x, y)
     assert_same(out, layer(x, y))
     sum(t.sum() for t in out.tensors).backward()

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import any_spaces, spaces
 from torch import nn
@@ -136,11 +136,12 @@ def imbalance(space, tensors):
 
 @given(spaces(), seeds)
 def test_norms_are_balanced(space, seed):
-    if not any(node.symmetry.scales for node in space.nodes.values()):
-        return
-    x = networks(space, 2, 2, seed)
-    assert imbalance(space, balance(x, space)[0]) < 1e-11
-    assert imbalance(space, x) > 1e-6
+    assume(any(node.symmetry.scales for node in space.nodes.values()))
+    assert imbalance(space, balance(networks(space, 2, 2, seed), space)[0]) < 1e-11
+
+
+def test_norms_are_not_balanced_before():
+    assert imbalance(ZOO, networks(ZOO)) > 0.1
 
 
 @pytest.mark.parametrize("sizes", [[2, *[6] * 12, 1], [3, 40, 2], [1, 1, 1, 1]])
@@ -152,15 +153,16 @@ def test_norms_are_balanced_in_deep_and_sparse_networks(sizes, spread):
     assert imbalance(space, balance(x, space)[0]) < 1e-11
 
 
-@given(any_spaces(), seeds, st.sampled_from([1e-2, 1.0]))
+@given(any_spaces(), seeds, st.sampled_from([0.1, 1.0]))
 def test_every_other_scale_has_a_larger_norm(space, seed, size):
+    assume(any(node.symmetry.scales for node in space.nodes.values()))
     best = balance(networks(space, 3, 1, seed), space)[0]
-    g = element_of(space, 3, seed)
-    moved = {n: MonomialMatrix(m.scale.abs() ** size, m.permutation) for n, m in g.matrices.items()}
+    moved = {  # every neuron's by as much, up or down
+        n: MonomialMatrix((size * (m.scale.abs() - 1).sign()).exp() ** space.nodes[n].symmetry.scales, m.permutation)
+        for n, m in element_of(space, 3, seed).matrices.items()
+    }
     other = GroupElement(space, moved).act(best)
-    assert bool((norm(other) >= norm(best) * (1 - 1e-12)).all())
-    if any(node.symmetry.scales for node in space.nodes.values()):
-        assert bool((norm(other) > norm(best)).all())
+    assert bool((norm(other) > norm(best) * (1 + 1e-9)).all())
 
 
 # -- same function ----------------------------------------------------------------------------------------------------
@@ -180,6 +182,8 @@ MODULES = [
 @pytest.mark.parametrize(("module", "shape"), MODULES)
 def test_the_function_is_preserved(module, shape):
     module = copy.deepcopy(module).double()
+    for p in module.parameters():
+        nn.init.normal_(p)
     space = WeightSpace.from_module(module)
     x = torch.randn(7, *shape, dtype=torch.float64)
     # far from balanced, so that preserving the function takes something
@@ -213,7 +217,6 @@ def kill(x, layer, neuron, incoming=True, outgoing=False):
 
 
 @given(st.lists(st.sampled_from(["relu", "tanh", "linear"]), min_size=3, max_size=3), st.data(), seeds)
-@settings(max_examples=50)
 def test_dead_neurons_have_one_form_too(symmetries, data, seed):
     space = WeightSpace.mlp([2, 4, 3, 4, 2], symmetries)
     x = networks(space, 2, 1, seed)
@@ -313,8 +316,9 @@ def test_the_layer_computes_what_the_function_does(space):
     layer = copy.deepcopy(Balance(space))
     features = layer(space.pack(x))
     assert features.layout is space.layout
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    found = [layer(x), space.unpack(features), nn.Sequential(layer)(x), compiled(x)]
+    found = [layer(x), space.unpack(features), nn.Sequential(layer)(x)]
+    if space is MIXED:
+        found.append(torch.compile(layer, fullgraph=True, backend="aot_eager")(x))
     found.append(torch.func.vmap(lambda t: {k: v[0] for k, v in layer({k: v[None] for k, v in t.items()}).items()})(x))
     for tensors in found:
         for name, t in expected.items():

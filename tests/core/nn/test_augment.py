@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import spaces
 from torch import nn
@@ -23,7 +23,6 @@ def networks(space, batch=4, channels=1, seed=0, dtype=torch.float64):
     return random_networks(space, batch, channels, dtype=dtype, generator=generator)
 
 
-@settings(max_examples=50)
 @given(spaces(), st.integers(0, 10**6))
 def test_moves_along_the_orbit(space, seed):
     torch.manual_seed(seed)
@@ -55,11 +54,11 @@ def test_identity_in_evaluation():
     assert augment(x) is x
     assert augment(features) is features
     model = nn.Sequential(copy.deepcopy(augment), EquivariantLinear(RELU, 1, 2).double())
-    compiled = torch.compile(model.eval(), fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(features).tensors[0], model(features).tensors[0])
+    compiled = torch.compile(model.eval(), fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(features).tensors[0], model(features).tensors[0])
     assert not torch.allclose(model.train()(features).tensors[0], model.eval()(features).tensors[0])
     assert not augment.state_dict()
-    x = torch.compile(Augment(SIREN, phases=1), backend="aot_eager")(networks(SIREN))
+    x = torch.compile(Augment(SIREN, phases=1), backend="eager")(networks(SIREN))
     assert x["weight.1"].shape == (4, 1, 5, 6)
 
 

@@ -120,7 +120,7 @@ def test_an_ordinary_module():
     statistics = copy.deepcopy(InvariantStatistics(ZOO))
     expected = statistics(x)
     assert not statistics.state_dict()
-    compiled = torch.compile(statistics, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(statistics, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x), expected)
     one_by_one = torch.func.vmap(lambda t: statistics({k: v[None] for k, v in t.items()})[0])(x)
     torch.testing.assert_close(one_by_one, expected)

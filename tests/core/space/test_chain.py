@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import prune
@@ -136,7 +136,6 @@ def sequentials(draw):
     return nn.Sequential(*layers), shape
 
 
-@settings(max_examples=40)
 @given(sequentials(), st.integers(0, 1000))
 def test_random_networks_keep_their_function(network: tuple[nn.Module, tuple[int, ...]], seed: int) -> None:
     torch.manual_seed(seed)
