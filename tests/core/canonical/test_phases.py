@@ -338,7 +338,6 @@ def test_several_layers_may_read_a_sine():
     torch.testing.assert_close(run_skip(found), run_skip(x), rtol=1e-10, atol=1e-10)
 
 
-@settings(max_examples=20)
 @given(seeds)
 def test_the_input_is_not_written_to(seed):
     x = networks(SIREN, seed=seed)
