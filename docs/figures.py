@@ -15,6 +15,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.text import Text
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
@@ -40,7 +41,7 @@ def example() -> tuple[dict[str, Tensor], GroupElement]:
     }
     tensors = {name: torch.tensor(x, dtype=torch.float64)[None, None] for name, x in network.items()}
     fixed = MonomialMatrix.identity(1)
-    hidden = MonomialMatrix(torch.tensor([3.0, 0.5, 1.0, 2.0]), torch.tensor([2, 0, 3, 1]))
+    hidden = MonomialMatrix(torch.tensor([3.0, 0.5, 1.0, 2.0], dtype=torch.float64), torch.tensor([2, 0, 3, 1]))
     return tensors, GroupElement(space, {"x": fixed, "h1": hidden, "y": fixed})
 
 
@@ -63,7 +64,7 @@ def same_function() -> Figure:
     for i, tensors in enumerate((network, moved)):
         _draw_network(above[0, i], tensors, colours[i])
         above[0, i].set_title(names[i], fontsize=11)
-        above[1, i].plot(x, answers(tensors, x), color=BLUE, linewidth=2)
+        above[1, i].plot(x.numpy(), answers(tensors, x).numpy(), color=BLUE, linewidth=2)
         above[1, i].set(xlabel="input", ylabel="output" if i == 0 else "", ylim=(-1.5, 4))
         above[1, i].set_title("its function" if i == 0 else "its function: the same", fontsize=11)
     return figure
@@ -155,9 +156,9 @@ def partitions() -> Figure:
     first.set_title("W, a hidden weight", fontsize=11)
     first.set_xlabel("k: h1 -1", fontsize=10, color=NODES["h1"])
     first.set_ylabel("j: h2 +1", fontsize=10, color=NODES["h2"])
-    first.imshow(w, cmap="RdBu", vmin=-1, vmax=1)
+    first.imshow(w.numpy(), cmap="RdBu", vmin=-1, vmax=1)
     for axes, (partition, (formula, f)) in zip(others, PARTITIONS.items(), strict=True):
-        axes.imshow(f(w), cmap="RdBu", vmin=-1, vmax=1)
+        axes.imshow(f(w).numpy(), cmap="RdBu", vmin=-1, vmax=1)
         axes.set_title(
             " ".join("{" + " ".join(re.findall("[jk]'?", block)) + "}" for block in partition.split()), fontsize=11
         )
@@ -218,12 +219,19 @@ FIGURES: dict[str, Callable[[], Figure]] = {
 }
 
 
+def words(figure: Figure) -> str:
+    """All that is written in a figure; its file has it as its description, for those who cannot see it."""
+    return "; ".join(text for found in figure.findobj(Text) if (text := found.get_text().strip()))
+
+
 def main() -> None:
     """Draw all; equal code gives equal files."""
     IMAGES.mkdir(exist_ok=True)
     mpl.rcParams["svg.hashsalt"] = "nfn-monomial"
     for name, draw in FIGURES.items():
-        draw().savefig(IMAGES / f"{name}.svg", facecolor="white", metadata={"Date": None})
+        figure = draw()
+        described = {"Date": None, "Title": name, "Description": words(figure)}
+        figure.savefig(IMAGES / f"{name}.svg", facecolor="white", metadata=described)
 
 
 if __name__ == "__main__":

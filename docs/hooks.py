@@ -27,6 +27,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links from ``docs/`` to what is outside, and back, as they are on the site."""
-    if page.file.src_uri in ("CHANGELOG.md", "CONTRIBUTING.md"):
+    return linked(markdown, page.file.src_uri)
+
+
+def linked(markdown: str, page: str) -> str:
+    """The text of a page with links as they are on the site."""
+    if page in ("CHANGELOG.md", "CONTRIBUTING.md"):
         return re.sub(r"\]\(docs/", "](", markdown)
     return re.sub(r"\]\(\.\./(?=benchmarks/|CHANGELOG|CONTRIBUTING)", "](", markdown)

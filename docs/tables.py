@@ -124,9 +124,8 @@ def shown(wishes: dict[str, str], page: Path) -> str:
     return "\n".join(["", *lines, "", f"<small>{source}.</small>", ""]) + "\n"
 
 
-def filled(page: Path) -> str:
-    """The page with its tables as they are in the results folders."""
-    text = page.read_text(encoding="utf-8")
+def filled(text: str, page: Path) -> str:
+    """The text of a page with its tables as they are in the results folders."""
     return BLOCK.sub(lambda m: m[1] + shown(asked(m[2]), page) + m[4], text)
 
 
@@ -135,11 +134,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Copy tables of results onto the pages that show them.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is not up to date")
     check = parser.parse_args().check
-    stale = [page for page in PAGES if filled(page) != page.read_text(encoding="utf-8")]
-    for page in stale:
-        if not check:
-            page.write_text(filled(page), encoding="utf-8")
-        print(page.relative_to(ROOT), "is not up to date" if check else "written")
+    stale = False
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if (now := filled(text, page)) != text:
+            stale = True
+            if not check:
+                page.write_text(now, encoding="utf-8")
+            print(page.relative_to(ROOT), "is not up to date" if check else "written")
     sys.exit(1 if check and stale else 0)
 
 

@@ -18,7 +18,7 @@ from nfn_monomial.benchmarks.models import base as registry
 from nfn_monomial.benchmarks.studies.predict import predict_generalization
 from nfn_monomial.benchmarks.train.runs import RunStore
 
-PAGE = (Path(__file__).parents[2] / "benchmarks" / "EXTENDING.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 NAMES = ("cli", "model", "zoo", "inrs", "experiment")
 BLOCKS = dict(zip(NAMES, re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL), strict=True))
 
@@ -42,7 +42,7 @@ def _in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 def execute(name: str) -> dict[str, Any]:
     torch.manual_seed(0)
     namespace: dict[str, Any] = {"__name__": name}
-    exec(compile(BLOCKS[name], f"EXTENDING.md, {name}", "exec", dont_inherit=True), namespace)
+    exec(compile(BLOCKS[name], f"extending.md, {name}", "exec", dont_inherit=True), namespace)
     return namespace
 
 

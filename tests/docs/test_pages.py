@@ -1,0 +1,99 @@
+"""All pages: their Python runs as printed, their commands exist, and so do the files they show or link."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from nfn_monomial.benchmarks.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+ELSEWHERE = "docs/extending.md"  # its code makes zoos, and is run by tests/benchmarks/test_extending.py
+TEXTS = {name: page.read_text(encoding="utf-8") for name, page in zip(NAMES, PAGES, strict=True)}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The blocks of a page in one language, those in lists without their indentation."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^\1```$", text, flags=re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(code) for _, code in found]
+
+
+CODE = [(name, i, code) for name in NAMES if name != ELSEWHERE for i, code in enumerate(blocks(TEXTS[name], "python"))]
+COMMANDS = sorted(
+    {
+        (name, line.split("#")[0].strip())
+        for name, text in TEXTS.items()
+        for block in blocks(text, "sh")
+        for line in block.splitlines()
+    }
+)
+
+
+def test_the_pages_have_what_is_looked_for() -> None:
+    assert len(CODE) >= 10
+    assert len(COMMANDS) >= 15
+
+
+@pytest.mark.parametrize(("name", "number", "code"), CODE, ids=[f"{name}-{number}" for name, number, _ in CODE])
+def test_python_runs_as_printed(name: str, number: int, code: str) -> None:
+    torch.manual_seed(0)
+    exec(compile(code, f"{name}, block {number}", "exec", dont_inherit=True), {"__name__": f"{name}, block {number}"})
+
+
+@pytest.mark.parametrize(("name", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
+def test_commands_exist(
+    name: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --help, a command line is checked for its command and its options, and nothing is done."""
+    for command in line.split(" && "):
+        program, *arguments = shlex.split(command)
+        if program == "torchrun":
+            assert arguments[arguments.index("-m") + 1] == "nfn_monomial.benchmarks"
+            program, arguments = "nfn-monomial", arguments[arguments.index("-m") + 2 :]
+        if program == "nfn-monomial":
+            monkeypatch.setattr(sys, "argv", ["nfn-monomial", *arguments, "--help"])
+            with pytest.raises(SystemExit) as end:
+                main()
+            assert not end.value.code, f"{name}: {command}\n{capsys.readouterr()}"
+        elif program == "make":
+            targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert set(arguments) <= set(targets)
+        elif program.startswith(".venv/bin/"):
+            paths = [a for a in arguments if "/" in a and not a.startswith(".venv")]
+            assert not [path for path in paths if not (ROOT / path).exists()]
+        else:
+            assert (program, arguments[0]) == ("pip", "install")
+
+
+def test_a_command_that_is_not_there_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["nfn-monomial", "zoo", "make", "--no-such-option", "--help"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", TEXTS[name])
+    missing = [link for link in links if not (ROOT / name).parent.joinpath(link).exists()]
+    assert not missing
+
+
+def test_the_readme_is_one_page() -> None:
+    assert len(TEXTS["README.md"].splitlines()) <= 160
+
+
+@pytest.mark.parametrize("term", ["NP", "HNP", "STATNN", "zoo", "SIREN", "charge", "field"])
+def test_the_readme_says_what_its_words_mean_in_the_glossary_too(term: str) -> None:
+    readme, glossary = TEXTS["README.md"], TEXTS["docs/glossary.md"]
+    assert re.search(rf"\*{term}\*|{term}s? [\d-]*\s?\(", readme), f"{term} is set off where it is explained"
+    heads = ", ".join(re.findall(r"\*\*(.*?)\*\*\n:", glossary))
+    assert re.search(rf"\b{term}\b", heads)

@@ -1,0 +1,85 @@
+"""What stands in two places is the same in both: versions, pages, names."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+import nfn_monomial
+
+ROOT = Path(__file__).parents[2]
+CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().splitlines()
+PINNED = dict(line.split("==") for line in CONSTRAINTS if "==" in line)
+MODULES = ("space", "basis", "nn", "canonical", "read", "models", "testing")
+
+
+def test_hooks_have_the_pinned_versions() -> None:
+    settings = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    required = [r for repo in settings["repos"] for hook in repo["hooks"] for r in hook["additional_dependencies"]]
+    assert {r.split("==")[0] for r in required} == {"ruff", "mypy"}
+    assert not [r for r in required if r.split("==")[1] != PINNED[r.split("==")[0]]]
+
+
+def test_what_builds_the_pages_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [re.match(r"[\w-]+", requirement)[0] for requirement in project["optional-dependencies"]["docs"]]
+    assert not [name for name in names if name not in PINNED]
+
+
+def test_citation() -> None:
+    """Fields that the format requires, and the version of the package."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["cff-version"] == "1.2.0"
+    assert {"message", "title", "authors"} <= set(citation)
+    assert citation["version"] == nfn_monomial.__version__
+    (paper,) = citation["references"]
+    assert {"type", "title", "authors"} <= set(paper)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:")[1].split("\n\n")[0]
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert set(re.findall(r"[\w/-]+\.md", navigation)) == pages | {"CHANGELOG.md", "CONTRIBUTING.md"}
+
+
+def test_the_api_has_every_room_and_every_name_at_the_top() -> None:
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md")}
+    assert not [name for name in MODULES if f"::: nfn_monomial.{name}\n" not in pages[name]]
+    assert not [name for name in nfn_monomial.__all__ if f"[`{name}`][nfn_monomial." not in pages["index"]]
+    for name in re.findall(r"^::: (\S+)", "\n".join(pages.values()), flags=re.MULTILINE):
+        module, _, attribute = name.rpartition(".")
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            assert hasattr(importlib.import_module(module), attribute), name
+
+
+def test_rooms_of_the_core_have_pages() -> None:
+    rooms = {path.parent.name for path in (ROOT / "nfn_monomial").glob("*/__init__.py")}
+    assert rooms == set(MODULES) - {"testing"}
+
+
+@pytest.mark.parametrize(
+    ("page", "written", "on_the_site"),
+    [
+        ("results.md", "[a](../benchmarks/results/search.md)", "[a](benchmarks/results/search.md)"),
+        ("index.md", "[a](../CONTRIBUTING.md) [b](guide.md)", "[a](CONTRIBUTING.md) [b](guide.md)"),
+        ("CONTRIBUTING.md", "[a](docs/extending.md)", "[a](extending.md)"),
+    ],
+)
+def test_links_on_the_site(page: str, written: str, on_the_site: str, hooks: ModuleType) -> None:
+    assert hooks.linked(written, page) == on_the_site
+
+
+def test_examples_and_tables_of_docstrings_are_code(docstrings: ModuleType) -> None:
+    text = "First line.\n\n  >>> 1 + 1\n  2\n\nBetween.\n\n=== ===\na   b\n=== ==="
+    assert docstrings.fenced(text) == (
+        "First line.\n\n  ```pycon\n  >>> 1 + 1\n  2\n  ```\n\nBetween.\n\n```text\n=== ===\na   b\n=== ===\n```"
+    )
+    assert docstrings.fenced("No example: a >>> b.") == "No example: a >>> b."

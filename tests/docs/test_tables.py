@@ -1,0 +1,212 @@
+"""Tables on pages are those of the folder that each of them names, and those are what the folder's numbers say."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+SHOWING = ("README.md", "docs/results.md")
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", SHOWING)
+def test_tables_are_those_of_their_folders(name: str, tables: ModuleType) -> None:
+    page = ROOT / name
+    assert page in tables.PAGES
+    assert tables.filled(read(name), page) == read(name), "run: python docs/tables.py"
+
+
+def test_every_folder_with_a_table_is_shown(tables: ModuleType) -> None:
+    asked = {tables.asked(comment)["from"] for _, comment, _, _ in tables.BLOCK.findall(read("docs/results.md"))}
+    made = {path.relative_to(ROOT).as_posix() for path in RESULTS.glob("*/*.md") if path.name != "README.md"}
+    assert asked == made
+
+
+@pytest.mark.parametrize("name", SHOWING)
+def test_numbers_stand_in_such_tables_only(name: str, tables: ModuleType) -> None:
+    rest = tables.BLOCK.sub("", read(name))
+    assert not re.findall(r"^\|.*\d\.\d.*\|$", rest, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("wrong", ["0.816 ±0.002", "0.833", "0.818 ±0.001"])
+def test_a_value_of_another_table_or_line_is_found(wrong: str, tables: ModuleType) -> None:
+    """Of tanh networks, of 5,000 networks, of another model: values that stand elsewhere on the page."""
+    page, text = ROOT / "docs" / "results.md", read("docs/results.md")
+    probes = "| probes | runs them | 0.802 ±0.008 |"
+    assert text.count(probes) == 1
+    assert wrong in text
+    changed = text.replace(probes, probes.replace("0.802 ±0.008", wrong))
+    assert tables.filled(changed, page) == text != changed
+
+
+TABLE = """**One**
+
+| model | tau | seeds |
+| --- | ---: | ---: |
+| **A** | 0.1 ±0.2 | 2 |
+| B | - | 2 |
+
+Mean ± standard error over seeds.
+
+**Two**
+
+| model | tau | seeds |
+| --- | ---: | ---: |
+| A | 0.3 | 1 |
+"""
+
+
+@pytest.fixture
+def folder(tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    (tmp_path / "table.md").write_text(TABLE, encoding="utf-8")
+    return tmp_path
+
+
+def shown(tables: ModuleType, folder: Path, **wishes: str) -> list[str]:
+    text: str = tables.shown({"from": "table.md", **wishes}, folder / "page.md")
+    return [line for line in text.splitlines() if line]
+
+
+def test_what_a_comment_asks_for(tables: ModuleType, folder: Path) -> None:
+    assert shown(tables, folder, rows="B; A", columns="model; as it is = tau")[:-1] == [
+        "| model | as it is |", "| --- | ---: |", "| B | - |", "| **A** | 0.1 ±0.2 |",
+    ]  # fmt: skip
+    assert shown(tables, folder, where="model = B", columns="tau")[2:] == [
+        "| - |", "<small>From [table.md](table.md): mean over 2 seeds.</small>",
+    ]  # fmt: skip
+    assert shown(tables, folder)[-1] == "<small>From [table.md](table.md): mean ± standard error over 2 seeds.</small>"
+    assert shown(tables, folder, of="Two")[2:] == [
+        "| A | 0.3 | 1 |",
+        "<small>From [table.md](table.md): one seed.</small>",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"of": "Three"}, "no table under a line with 'Three'"),
+        ({"rows": "A; C"}, "not one line of C; it has A, B"),
+        ({"columns": "model; R2"}, "not one column 'R2'; it has model, tau, seeds"),
+        ({"where": "model = C"}, "no line where model = C"),
+    ],
+)
+def test_what_is_not_there_is_named(wishes: dict[str, str], message: str, tables: ModuleType, folder: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        shown(tables, folder, **wishes)
+    with pytest.raises(ValueError, match="comment has form"):
+        tables.asked("form: table.md")
+
+
+def test_a_table_must_say_what_its_deviations_are(tables: ModuleType, folder: Path) -> None:
+    (folder / "table.md").write_text(TABLE.replace("standard error", "something"), encoding="utf-8")
+    with pytest.raises(ValueError, match="does not say what ± means"):
+        shown(tables, folder)
+
+
+# -- the folders themselves -------------------------------------------------------------------------------------------
+
+
+def results(folder: str) -> Any:
+    return json.loads((RESULTS / folder / "results.json").read_text(encoding="utf-8"))
+
+
+def spread(cell: dict[str, float | None]) -> float | None:
+    """What stands beside the mean: ``std``, or ``error``."""
+    (value,) = (value for name, value in cell.items() if name != "mean")
+    return value
+
+
+def digits(mean: float, deviation: float | None, places: int, times: float = 1) -> str:
+    rest = "" if deviation is None else f" ±{times * deviation:.{places}f}"
+    return f"{times * mean:.{places}f}{rest}"
+
+
+def short(name: str, scale: float | None) -> str:
+    return name if scale is None else f"1e{round(math.log10(scale))}"
+
+
+@pytest.mark.parametrize("folder", ["demo", "predict500", "predict500-graphs", "predict5000", "mixed", "augment"])
+def test_tables_of_tau_are_what_their_numbers_say(folder: str, tables: ModuleType) -> None:
+    found = {}
+    for table in tables.read_tables((RESULTS / folder / "table.md").read_text(encoding="utf-8")):
+        if activation := re.match(r"\*\*Test accuracy of (\w+) networks", table.above):
+            for line in table.rows:
+                cells = dict(zip(table.header, map(tables.plain, line), strict=True))
+                found[activation[1], cells["model"], cells["trained on"]] = cells
+    rows = results(folder)["rows"]
+    assert len(rows) == len(found) > 0
+    for row in rows:
+        cells = found[row["activation"], row["label"], row["train_set"]]
+        taus = {f"tau {short(test, row['scales'][test])}": cell for test, cell in row["tau"].items()}
+        assert {name: cells[name] for name in taus} == {
+            name: digits(cell["mean"], spread(cell), 3) for name, cell in taus.items()
+        }
+        assert cells["seeds"] == str(len(row["seeds"]))
+
+
+def table_and_note(folder: str, tables: ModuleType) -> tuple[dict[str, dict[str, str]], str]:
+    """Lines of a folder's first table by their first cell, and what its ± is."""
+    text = (RESULTS / folder / "table.md").read_text(encoding="utf-8")
+    table = tables.read_tables(text)[0]
+    (meaning,) = set(re.findall(r"± (standard \w+)", text))
+    return {tables.plain(row[0]): dict(zip(table.header, row, strict=True)) for row in table.rows}, meaning
+
+
+NAMES_OF = {"error": "standard error", "std": "standard deviation"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "values", "columns", "places", "times"),
+    [
+        ("classify-inr", "accuracy", {"test": "original", **{n: n for n in ("moved", "shifted", "train")}}, 2, 100),
+        ("edit-dilate", "mse", {"MSE": "original", "MSE moved": "moved"}, 4, 1),
+        ("edit-contrast", "mse", {"MSE": "original", "MSE moved": "moved"}, 4, 1),
+    ],
+)
+def test_tables_of_inrs_are_what_their_numbers_say(
+    folder: str, values: str, columns: dict[str, str], places: int, times: float, tables: ModuleType
+) -> None:
+    lines, meaning = table_and_note(folder, tables)
+    rows = results(folder)["rows"]
+    assert set(lines) - {"no edit"} == {row["label"] for row in rows}
+    for row in rows:
+        for column, name in columns.items():
+            cell = row[values][name]
+            assert lines[row["label"]][column] == digits(cell["mean"], spread(cell), places, times)
+            assert {NAMES_OF[key] for key in cell if key != "mean"} == {meaning}
+
+
+def test_the_table_of_the_ablation_is_what_its_runs_say(tables: ModuleType) -> None:
+    """From the single runs, so that ± is seen to be what the note says."""
+    lines, meaning = table_and_note("ablation", tables)
+    stacks: dict[str, list[list[float]]] = {}
+    for run in results("ablation")["runs"]:
+        depth, hnp = re.match(r"relu-mnf-(\d)(-hnp)?-original", run["name"]).groups()
+        stacks.setdefault(f"MNF x {depth}" + ", HNP" * bool(hnp), []).append(
+            [t["metrics"]["tau"] for t in run["tests"]]
+        )
+    assert set(stacks) == set(lines)
+    for stack, seeds in stacks.items():
+        for column, values in zip(("original", "1e1", "1e2", "1e3", "1e4"), zip(*seeds, strict=True), strict=True):
+            deviation = statistics.stdev(values)
+            deviation /= math.sqrt(len(values)) if meaning == "standard error" else 1
+            assert lines[stack][f"tau {column}"] == digits(statistics.fmean(values), deviation, 3)
+
+
+@pytest.mark.parametrize("number", ["118,944", "1,132,256"])
+def test_numbers_of_the_first_page_are_those_of_the_count(number: str) -> None:
+    assert number in read("docs/index.md")
+    assert number in (RESULTS / "params" / "table.md").read_text(encoding="utf-8")
