@@ -18,7 +18,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.text import Text
 from torch import Tensor
 
-from nfn_monomial import WeightSpace
+from nfn_monomial import Axis, WeightSpace
 from nfn_monomial.space import GroupElement, MonomialMatrix
 
 ROOT = Path(__file__).parents[1]
@@ -99,7 +99,8 @@ def charges() -> Figure:
     axes = figure.subplots()
     at = 0.0
     for name, dims in space.parameters.items():
-        rows, columns = dims[0].node, dims[1].node if len(dims) > 1 else None
+        rows, *others = [axis.node for axis in dims if isinstance(axis, Axis)]
+        columns = others[0] if others else None
         height, width = sizes[rows], sizes[columns] if columns else 1
         for j in range(height):
             for k in range(width):

@@ -88,9 +88,11 @@ def table_of(wishes: dict[str, str]) -> Table:
         rows = [rows[labels.index(name)] for name in wishes["rows"].split("; ")]
     if not rows:
         raise ValueError(f"{source} has no line where {wishes.get('where')}")
-    chosen = [name.split(" = ") for name in wishes.get("columns", "; ".join(table.header)).split("; ")]
-    places = [_column(table, names[-1], source) for names in chosen]
-    header = tuple(names[0] for names in chosen)
+    places, header = list(range(len(table.header))), table.header
+    if "columns" in wishes:
+        chosen = [name.split(" = ") for name in wishes["columns"].split("; ")]
+        places = [_column(table, names[-1], source) for names in chosen]
+        header = tuple(names[0] for names in chosen)
     kept = tuple(tuple(row[i] for i in places) for row in rows)
     return Table(_seeds(table, rows), header, tuple(table.rule[i] for i in places), kept, table.below)
 
