@@ -20,10 +20,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.benchmarks.data.batches import Data, DataSet, StreamedData
+from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.data.rows import TensorRows
-from nfn_monomial.benchmarks.models.baselines import NetworkInfo, build_model
+from nfn_monomial.benchmarks.models.catalogue import build_model
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.devices import make_fabric, on_main_process_first
-from nfn_monomial.benchmarks.train.loop import Data, DataSet, StreamedData, TrainConfig
 from nfn_monomial.benchmarks.train.runs import RunSettings, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, Test, Trial, sweep
 from nfn_monomial.testing import random_networks
@@ -113,24 +115,22 @@ class Packed(nn.Module):
         return self.model(self.model.prepare(tensors))
 
 
-def trial(kind: str, **changed: Any) -> Trial:
+def settings_of(kind: str, training: TrainConfig = TRAINING) -> RunSettings:
+    return RunSettings("harness", kind, "toy", "original", 0, {}, "pairs", training, "none", "code", "0")
+
+
+def trial(settings: RunSettings, **changed: Any) -> Trial:
+    kind = settings.subject
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = Packed() if kind == "monomial" else Parts(dropout=0.3 if kind == "dropout" else 0.0)
     sets = [data(seed, count, kind == "streamed") for seed, count in enumerate((13, 7, 5))]
     given: dict[str, Any] = {"loss": loss, "metrics": metrics, **changed}
-    return Trial(model, sets[0], sets[1], lambda: [Test("plain", sets[2])], select="score", **given)
+    return Trial(settings, model, sets[0], sets[1], lambda: [Test("plain", sets[2])], select="score", **given)
 
 
 def jobs(kinds: Any = JOBS, training: TrainConfig = TRAINING, **changed: Any) -> list[Job]:
-    return [
-        Job(
-            RunSettings("harness", kind, "toy", "original", 0, {}, "pairs", training, "none", "0"),
-            {"train": 13, "val": 7, "test": 5},
-            functools.partial(trial, kind, **changed),
-        )
-        for kind in kinds
-    ]
+    return [Job(settings_of(kind, training), functools.partial(trial, **changed)) for kind in kinds]
 
 
 def main(folder: Path, devices: int = 1, fail: int | None = None, pause: float = 0.0, **asked: Any) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from nfn_monomial.benchmarks.make.jobs import progress_bar
-from nfn_monomial.benchmarks.train.loop import TrainConfig, make_fabric
+from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.benchmarks.train.loop import make_fabric
 
 from .common import BatchSize, Device, Epochs, Out, Seed, Seeds, bench_app, console, numbers, split, user_errors
 
@@ -109,7 +110,8 @@ def bench_expressivity_command(
 
     Example: `nfn-monomial bench expressivity --activations relu --seeds 3`
     """
-    from nfn_monomial.benchmarks.studies.expressivity import ExpressivityConfig, bench_expressivity, rich_table, write
+    from nfn_monomial.benchmarks.settings.measurements import ExpressivityConfig
+    from nfn_monomial.benchmarks.studies.expressivity import bench_expressivity, rich_table, write
 
     config = ExpressivityConfig(
         activations=split(activations),

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from nfn_monomial.benchmarks.data.formats.detection import load_inr
-from nfn_monomial.benchmarks.models.base import model_names
-from nfn_monomial.benchmarks.studies.classify import PRESETS, classify_inrs
+from nfn_monomial.benchmarks.models.catalogue import model_names
+from nfn_monomial.benchmarks.settings.inrs import CLASSIFY as PRESETS
+from nfn_monomial.benchmarks.studies.classify import classify_inrs, require_models
 from nfn_monomial.benchmarks.studies.classify_report import classify_table, write_classify_report
 
 from .common import (
@@ -85,6 +86,7 @@ def classify(
         hardware={"device": device, "devices": devices, "precision": precision, "tensorboard": tensorboard},
         models=split(models) or None,
     )  # fmt: skip
+    require_models(config)
     folder = data or DEFAULT_DATA
     if data is None and not folder.exists():
         raise ValueError(

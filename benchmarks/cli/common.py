@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from nfn_monomial.benchmarks.models import baselines, graphs, invariant  # noqa: F401  (which register their models)
-from nfn_monomial.benchmarks.models.base import model_names
-from nfn_monomial.benchmarks.settings import override, record
-from nfn_monomial.benchmarks.train.config import Precision, TrainConfig
+from nfn_monomial.benchmarks.models.catalogue import model_names
+from nfn_monomial.benchmarks.settings import override
+from nfn_monomial.benchmarks.settings.training import Precision, TrainConfig
 from nfn_monomial.benchmarks.train.devices import is_main_process, make_fabric
-from nfn_monomial.benchmarks.train.runs import RunStore
+from nfn_monomial.benchmarks.train.runs import RunStore, record
 from nfn_monomial.benchmarks.train.sweep import Progress
 
 __all__ = [

@@ -9,7 +9,8 @@ import typer
 
 from nfn_monomial.benchmarks.data.formats.detection import load_inr
 from nfn_monomial.benchmarks.models.editors import editor_names
-from nfn_monomial.benchmarks.studies.edit import PRESETS, edit_inrs
+from nfn_monomial.benchmarks.settings.inrs import EDIT as PRESETS
+from nfn_monomial.benchmarks.studies.edit import edit_inrs, require_models
 from nfn_monomial.benchmarks.studies.edit_report import edit_table, write_report
 
 from .common import (
@@ -89,6 +90,7 @@ def edit_inr(
         task=cast("Any", task),  # which the configuration checks
         models=split(models) or None,
     )  # fmt: skip
+    require_models(config)
     folder = data or _default_data(config.task)
     corpus = load_with_bar(load_inr, folder, data_options)
     parts = f"{len(corpus.train)} training, {len(corpus.val)} validation, {len(corpus.test)} test networks"

@@ -15,16 +15,15 @@ from nfn_monomial.benchmarks.make.recipes import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.report.results import rich_tables, summarise, write_report
 from nfn_monomial.benchmarks.settings import override
+from nfn_monomial.benchmarks.settings.generalization import PREDICT as PRESETS
+from nfn_monomial.benchmarks.settings.generalization import PredictConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.predict import (
-    DEMO_MODELS,
-    PRESETS,
-    PredictConfig,
     behind_balance,
     default_models,
     predict_generalization,
 )
 from nfn_monomial.benchmarks.train.devices import make_fabric, on_main_process_first
-from nfn_monomial.benchmarks.train.loop import TrainConfig
 
 from .common import (
     Assignments,
@@ -58,7 +57,7 @@ from .zoo import make
 
 __all__ = ["demo", "predict"]
 
-SHORT_LIST = ",".join(DEMO_MODELS)
+SHORT_LIST = ",".join(PredictConfig().models)
 
 
 @app.command("predict-generalization")

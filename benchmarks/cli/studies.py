@@ -16,16 +16,17 @@ from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.report.figures import draw_figure
 from nfn_monomial.benchmarks.report.results import markdown, rich_tables, summarise
 from nfn_monomial.benchmarks.report.tables import Table
-from nfn_monomial.benchmarks.settings import record
+from nfn_monomial.benchmarks.settings.generalization import ABLATION, AUGMENT, STACKS
+from nfn_monomial.benchmarks.settings.measurements import COST, PARAMS
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import ablation as ablation_study
 from nfn_monomial.benchmarks.studies import augment as augment_study
 from nfn_monomial.benchmarks.studies import cost, params
-from nfn_monomial.benchmarks.studies.ablation import STACKS
 from nfn_monomial.benchmarks.studies.figures import draw_ablation, draw_costs, draw_params, draw_training_curves
 from nfn_monomial.benchmarks.studies.param_tables import claims_table, layer_table, model_tables
 from nfn_monomial.benchmarks.studies.predict import predict_generalization
-from nfn_monomial.benchmarks.train.loop import TrainConfig, make_fabric
-from nfn_monomial.benchmarks.train.runs import environment
+from nfn_monomial.benchmarks.train.loop import make_fabric
+from nfn_monomial.benchmarks.train.runs import environment, record
 
 from .common import (
     Assignments,
@@ -89,7 +90,14 @@ def ablation(
     hardware = {"device": device, "devices": devices, "precision": precision, "tensorboard": tensorboard}
     chosen = split(models) or None
     config = configured(
-        ablation_study.PRESETS, preset, assignments, seeds=seeds, seed=seed, hardware=hardware, models=chosen
+        ABLATION,
+        preset,
+        assignments,
+        seeds=seeds,
+        seed=seed,
+        hardware=hardware,
+        models=chosen,
+        activations=split(activations),
     )
     if other := [name for name in config.models if name not in STACKS]:
         raise ValueError(f"{', '.join(other)}: not of the ablation; choose from {', '.join(STACKS)}")
@@ -147,7 +155,7 @@ def augment(
     - `nfn-monomial augment --data cifar10 --preset paper --device cuda`
     """
     config = configured(
-        augment_study.PRESETS, preset, assignments, seeds=seeds, seed=seed,
+        AUGMENT, preset, assignments, seeds=seeds, seed=seed,
         hardware={"device": device, "devices": devices, "precision": precision, "tensorboard": tensorboard},
         models=split(models) or None,
         per_scale=per_scale,
@@ -199,7 +207,7 @@ def params_command(
 
     - `nfn-monomial params --set sizes=784,128,128,10 --set kernel=1 --set channels=1,16`
     """
-    config = configured(params.PRESETS, preset, assignments)
+    config = configured(PARAMS, preset, assignments)
     record(out, command_line(), config, {}, "cpu")
     counts = params.layer_counts(config)
     tables = [layer_table(counts, config), claims_table(config), *model_tables()]
@@ -229,7 +237,7 @@ def cost_command(
 
     - `nfn-monomial cost --models np,hnp,gnn,monomial --device cuda --set batch_sizes=8,64,512`
     """
-    config = configured(cost.PRESETS, preset, assignments, models=split(models) or None, device=device)
+    config = configured(COST, preset, assignments, models=split(models) or None, device=device)
     make_fabric(TrainConfig(device=config.device))  # raises if there is no such device
     record(out, command_line(), config, {"networks": "random weights"}, config.device)
     with console.status("timing") as status:

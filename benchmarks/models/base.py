@@ -23,31 +23,23 @@ A model of networks of different architectures is ``mixed``: it is built with a 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-import torch
 from torch import Tensor, nn
 
 from nfn_monomial import balance
-from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkGroup, NetworkInfo
-
-from .register import BALANCED, Register
+from nfn_monomial.benchmarks.data.networks import NetworkGroup
 
 __all__ = [
     "BALANCED",
-    "MixedInfo",
+    "InvariantUnder",
     "Model",
-    "NetworkGroup",
-    "NetworkInfo",
+    "Register",
+    "Sees",
     "Task",
-    "build_model",
-    "model_class",
-    "model_names",
-    "model_options",
     "register",
-    "require_task",
 ]
 
 InvariantUnder = Literal["group", "permutations", "nothing"]
@@ -102,6 +94,61 @@ class Model(nn.Module):
         raise NotImplementedError
 
 
+BALANCED = "balanced-"
+T = TypeVar("T", bound=type[Any])
+
+
+class Register(Generic[T]):
+    """Classes by name, in the order in which they were added.
+
+    ``balanced-`` in front of a name makes a subclass whose networks are brought into canonical form first, which takes
+    scalings and sign flips away from it.
+
+    Args:
+        what: they are, as ``model``.
+        balanced: makes that subclass; ``label`` and ``invariant_under`` are set here.
+    """
+
+    def __init__(self, what: str, balanced: Callable[[T], T]) -> None:
+        self._what, self._balanced = what, functools.cache(functools.partial(_named, balanced))
+        self.classes: dict[str, T] = {}
+
+    def __call__(self, name: str) -> Callable[[T], T]:
+        """Class decorator: make a class known by this name."""
+
+        def add(cls: T) -> T:
+            if self.classes.setdefault(name, cls) is not cls:
+                taken = self.classes[name].__qualname__
+                raise ValueError(f"another {self._what} is registered as {name!r} already: {taken}")
+            return cls
+
+        return add
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.classes)
+
+    def __getitem__(self, name: str) -> T:
+        """The class of a name.
+
+        Raises:
+            ValueError: listing the known names.
+        """
+        plain = name.removeprefix(BALANCED)
+        if plain not in self.classes:
+            known = ", ".join(self.classes)
+            raise ValueError(
+                f"unknown {self._what} {name!r}: choose from {known}, each also with {BALANCED!r} in front"
+            )
+        return self.classes[plain] if plain == name else self._balanced(self.classes[plain])
+
+
+def _named(balanced: Callable[[Any], Any], base: Any) -> Any:
+    cls = balanced(base)
+    cls.label = f"balanced {base.label}"
+    cls.invariant_under = "group" if base.invariant_under == "permutations" else base.invariant_under
+    return cls
+
+
 def _balanced(base: Any) -> Any:
     class Balanced(base):  # type: ignore[misc]
         def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Any:
@@ -112,69 +159,3 @@ def _balanced(base: Any) -> Any:
 
 register: Register[type[Model]] = Register("model", _balanced)
 """Class decorator: ``@register("name")`` makes a model known to every experiment and on the command line."""
-
-
-def model_names(task: Task = "generalization") -> tuple[str, ...]:
-    """Names of all models for a task, in the order of registration: baselines first."""
-    return tuple(name for name in register if register[name].task in ("any", task))
-
-
-def require_task(names: Sequence[str], *tasks: Task) -> None:
-    """Check that models were made for one of these tasks, or for any.
-
-    Raises:
-        ValueError: if there is no such model, or it was made for another task.
-    """
-    for name in names:
-        if (found := model_class(name).task) not in ("any", *tasks):
-            able = ", ".join(known for known in register if register[known].task in ("any", *tasks))
-            raise ValueError(f"{name} is a model for the task {found!r}; for {' or '.join(tasks)} choose from {able}")
-
-
-def model_class(name: str) -> type[Model]:
-    """The class registered under a name; ``balanced-`` in front of any puts `balance` in front of the model.
-
-    Raises:
-        ValueError: listing the known names.
-    """
-    return register[name]
-
-
-def model_options(name: str) -> tuple[str, ...]:
-    """What can be set of a model: keyword-only parameters of its class, and of the bases that it hands others on to."""
-    found: dict[str, None] = {}
-    for cls in model_class(name).__mro__:
-        if "__init__" in vars(cls):
-            parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
-            found |= dict.fromkeys(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-                break
-    return tuple(found)
-
-
-def build_model(
-    name: str, networks: NetworkInfo | MixedInfo, *, seed: int, out_features: int = 1, **options: Any
-) -> Model:
-    """A freshly initialised model on the CPU; the seed fixes its parameters and the global generator is left alone.
-
-    Args:
-        name: see `model_class`.
-        networks: what it will read.
-        seed: of its parameters.
-        out_features: outputs for each network.
-        **options: what the experiment sets, see `model_options`; the others keep the model's own values.
-
-    Raises:
-        ValueError: if there is no such model, it has no such option, or it cannot read networks of different
-            architectures, but shall.
-    """
-    cls: Any = model_class(name)
-    if unknown := sorted(set(options) - set(known := model_options(name))):
-        raise ValueError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
-    if isinstance(networks, MixedInfo) and not cls.mixed:
-        able = ", ".join(known for known in register if register[known].mixed)
-        raise ValueError(f"{name} reads networks of one architecture; for a mixed zoo choose from {able}")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: Model = cls(networks, out_features, **options)
-        return model

@@ -21,8 +21,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from nfn.common import NetworkSpec, WeightSpaceFeatures
@@ -39,50 +39,17 @@ from torch import Tensor, nn
 from nfn_monomial import EquivariantNFN, Features
 from nfn_monomial.adapters.nfn import from_tensors, to_tensors
 from nfn_monomial.benchmarks.data.sirens import Siren
+from nfn_monomial.benchmarks.settings.inrs import EditorConfig
 from nfn_monomial.canonical import Balance, absorb_omega, canonical_phase
 from nfn_monomial.models import MessagePassingEditor, equivariant_stack
 from nfn_monomial.nn import InputNorm
 
-from .base import InvariantUnder, Sees
-from .baselines import network_spec
-from .register import Register
+from .base import InvariantUnder, Register, Sees
+from .parts import network_spec
 
-__all__ = ["Editor", "EditorConfig", "build_editor", "editor_class", "editor_names", "register_editor"]
+__all__ = ["Editor", "build_editor", "editor_class", "editor_names", "register_editor"]
 
 LAYERS = 3  # of NP and HNP, and hidden ones of the MLP
-
-
-@dataclass(frozen=True)
-class EditorConfig:
-    """Sizes of the editors and what is done to their input. The defaults are the paper's (App. D.5).
-
-    ``inputs``: ``stored`` gives the weights as they are, without omega_0. ``canonical`` absorbs omega_0 into them,
-    reduces the phases (`canonical_phase`) and brings every entry to size 1 (`InputNorm`); edits happen there, and
-    are carried back. Neither changes what the networks compute, and both commute with the symmetry group.
-
-    ``fourier``: channels of the Gaussian Fourier features of NP, HNP and the hybrid, half of them sines: the published
-    parameter counts are those of 256 channels. ``fourier_scale``: standard deviation of their frequencies.
-    ``width``: channels of NP and HNP. ``monomial``: channels of the monomial layers. ``mlp``: width of its three hidden
-    layers (with 1000 it has the published 4.5M parameters). ``messages``: channels of message passing, ``blocks`` its
-    depth. ``init_scale``: of the change at the start; learned, for every parameter of a network by itself.
-    """
-
-    inputs: Literal["stored", "canonical"] = "stored"
-    fourier: int = 256
-    fourier_scale: float = 10.0
-    width: int = 128
-    monomial: int = 16
-    mlp: int = 1000
-    messages: int = 32
-    blocks: int = 3
-    init_scale: float = 0.01
-
-    def __post_init__(self) -> None:
-        for name in ("fourier", "fourier_scale", "width", "monomial", "mlp", "messages", "blocks", "init_scale"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}, but must be positive")
-        if self.fourier % 2:
-            raise ValueError(f"fourier is {self.fourier}, but must be even: half of the channels are sines")
 
 
 class Editor(nn.Module):

@@ -22,11 +22,12 @@ from torch_geometric.nn import PNAConv, global_mean_pool
 
 from nfn_monomial import Canonicalize, EquivariantLinear, Features, InvariantPool, PointwiseActivation, WeightSpace
 from nfn_monomial.adapters.pyg import MonomialGNN, ToGraph, common_kernel, from_graph, to_graph
+from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkGroup, NetworkInfo
 from nfn_monomial.canonical.balance import balance
 from nfn_monomial.models import equivariant_stack
 
-from .base import MixedInfo, Model, NetworkGroup, NetworkInfo, register
-from .baselines import _logits, _mlp
+from .base import Model, register
+from .parts import logits, mlp
 
 __all__ = ["GNN", "GNNHNP", "MonomialConvolutions", "MonomialToGNN", "PNABlock", "PNAStack", "assemble", "store"]
 
@@ -194,11 +195,11 @@ class GNN(_GraphModel):
     def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1, *, features: int = WIDTH) -> None:
         super().__init__(networks)
         self.body = PNAStack(networks, 1, self.entries, features)
-        self.head = _mlp(2 * features, HEAD_WIDTH, out_features)
+        self.head = mlp(2 * features, HEAD_WIDTH, out_features)
 
     def forward(self, batch: Prepared) -> Tensor:
         graph = assemble(batch)
-        return _logits(self.head(_pool(self.body(graph)[0], graph)))
+        return logits(self.head(_pool(self.body(graph)[0], graph)))
 
 
 def _pool(x: Tensor, graph: Batch) -> Tensor:
@@ -224,14 +225,14 @@ class GNNHNP(_GraphModel):
             PointwiseActivation(plain, "relu"),
         )
         self.pool = InvariantPool(plain, NARROW)
-        self.head = _mlp(self.pool.out_features, HEAD_WIDTH, out_features)
+        self.head = mlp(self.pool.out_features, HEAD_WIDTH, out_features)
 
     def forward(self, batch: Prepared) -> Tensor:
         graph = assemble(batch)
         x, edge_attr = self.body(graph)
         graph.x, graph.edge_attr = self.node(x), self.edge(edge_attr)
         features = self.plain.pack(from_graph(graph, self.space), check_finite=False)
-        return _logits(self.head(self.pool(self.hnp(features))))
+        return logits(self.head(self.pool(self.hnp(features))))
 
 
 @register("monomial-gnn")
@@ -249,14 +250,14 @@ class MonomialToGNN(Model):
         self.to_graph = ToGraph(self.space.uncharged())
         entries = math.prod(self.to_graph.kernel)
         self.body = PNAStack(networks, CHANNELS, CHANNELS * entries)
-        self.head = _mlp(2 * WIDTH, HEAD_WIDTH, out_features)
+        self.head = mlp(2 * WIDTH, HEAD_WIDTH, out_features)
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> Features:
         return self.space.pack(tensors)
 
     def forward(self, batch: Features) -> Tensor:
         graph = self.to_graph(self.front(batch))
-        return _logits(self.head(_pool(self.body(graph)[0], graph)))
+        return logits(self.head(_pool(self.body(graph)[0], graph)))
 
 
 @register("monomial-conv")
@@ -282,4 +283,4 @@ class MonomialConvolutions(_GraphModel):
 
     def forward(self, batch: Prepared) -> Tensor:
         out: Any = self.net(assemble(batch))
-        return _logits(out)
+        return logits(out)

@@ -30,11 +30,12 @@ from torch import Tensor, nn
 
 from nfn_monomial import Canonicalize, ProbeFeatures, WeightSpace
 from nfn_monomial.adapters.nfn import from_tensors
+from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.models import MessagePassingNFN, equivariant_stack
 
-from .base import Model, NetworkInfo, register
-from .baselines import _logits, _Residual, network_spec
+from .base import Model, register
+from .parts import Residual, logits, network_spec
 
 __all__ = [
     "InrHNP",
@@ -159,7 +160,7 @@ class _FourierNFN(Model):
         return dict(tensors)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        return _logits(self.head(self.body(from_tensors(self.front(batch)))))
+        return logits(self.head(self.body(from_tensors(self.front(batch)))))
 
 
 @register("inr-np")
@@ -214,8 +215,8 @@ class InrNFT(_FourierNFN):
         for _ in range(BLOCKS):
             attention = NPAttention(spec, width, num_heads=HEADS, dropout=dropout)
             pointwise = (Pointwise(spec, width, 2 * width), TupleOp(nn.ReLU()), Pointwise(spec, 2 * width, width))
-            layers.append(_Residual(SimpleLayerNorm(spec, width), attention, *drop()))
-            layers.append(_Residual(SimpleLayerNorm(spec, width), *pointwise, *drop()))
+            layers.append(Residual(SimpleLayerNorm(spec, width), attention, *drop()))
+            layers.append(Residual(SimpleLayerNorm(spec, width), *pointwise, *drop()))
         return [*layers, SimpleLayerNorm(spec, width)]
 
 
@@ -269,7 +270,7 @@ class InrMessagePassing(Model):
         return dict(tensors)
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        return _logits(self.net(batch))
+        return logits(self.net(batch))
 
 
 @register("inr-probes")
@@ -293,4 +294,4 @@ class InrProbes(Model):
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
         outputs, _ = self.probe(batch)
-        return _logits(self.head(outputs.flatten(1)))
+        return logits(self.head(outputs.flatten(1)))

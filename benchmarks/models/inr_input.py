@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from nfn_monomial.benchmarks.data.sirens import Siren
+from nfn_monomial.benchmarks.settings.inrs import InputConfig
 from nfn_monomial.canonical import absorb_omega, canonical_phase
 from nfn_monomial.nn import Augment, InputNorm
 
 from .base import Model
 
-__all__ = ["Classifier", "InputConfig", "Warp"]
+__all__ = ["Classifier", "Warp", "prepared_siren"]
 
 
-@dataclass(frozen=True)
-class InputConfig:
-    """How networks are prepared, the same for all models; the last three act in training only.
-
-    Attributes:
-        absorb_omega: whether omega_0 goes into the weights.
-        canonical_phase: whether biases are brought to (-pi/2, pi/2], see `nfn_monomial.canonical_phase`.
-        normalize: whether `InputNorm` stands in front of models, but those that run the networks.
-        augment: whether every network is moved by a random group element whenever it is seen.
-        noise: of `Augment`; it needs ``augment``.
-        warp: of `Warp`; 0 for none.
-    """
-
-    absorb_omega: bool = True
-    canonical_phase: bool = True
-    normalize: bool = True
-    augment: bool = False
-    noise: float = 0.0
-    warp: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.noise and not self.augment:
-            raise ValueError(f"noise is {self.noise}, but without augment=true networks stay as they are")
-        if not 0 <= self.warp < 1:
-            raise ValueError(f"warp is {self.warp}, but must be at least 0 and below 1")
-
-    def siren(self, given: Siren) -> Siren:
-        """What prepared networks have in common: those with omega_0 absorbed have the frequency 1."""
-        return replace(given, omega_0=1.0) if self.absorb_omega else given
+def prepared_siren(config: InputConfig, given: Siren) -> Siren:
+    """What prepared networks have in common: those with omega_0 absorbed have the frequency 1."""
+    return replace(given, omega_0=1.0) if config.absorb_omega else given
 
 
 class Warp(nn.Module):
@@ -83,9 +58,9 @@ class Classifier(nn.Module):
     model does.
 
     Args:
-        model: reads networks of ``config.siren(siren)``.
+        model: reads networks of ``prepared_siren(config, siren)``.
         siren: what the given networks have in common.
-        config: see `InputConfig`.
+        config: see there.
     """
 
     def __init__(self, model: Model, siren: Siren, config: InputConfig) -> None:

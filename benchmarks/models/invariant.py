@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import EquivariantNorm, InvariantStatistics, ProbeFeatures, balance
+from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool
 
-from .base import Model, NetworkInfo, register
-from .baselines import _logits, _Standardise
+from .base import Model, register
+from .parts import Standardise, logits
 
 __all__ = ["Combined", "MessagePassingModel", "MessagePassingStats", "Probes", "Stats"]
 
@@ -59,7 +60,7 @@ class _Invariants(Model):
             width += NeuronPool(inner, channels).out_features
         if self.stats:
             self.statistics = InvariantStatistics(self.space)
-            self.inputs = _Standardise([self.statistics.out_features])
+            self.inputs = Standardise([self.statistics.out_features])
             width += self.statistics.out_features
         self.head = nn.Sequential(
             nn.Dropout(DROPOUT), nn.Linear(width, HIDDEN), nn.SiLU(),
@@ -98,7 +99,7 @@ class _Invariants(Model):
             parts.append(self.pool(self.blocks(self.embed(batch["networks"], hidden))))
         if self.stats:
             parts.append(self.inputs(batch["stats"]).clamp(-5, 5))
-        return _logits(self.head(torch.cat(parts, -1)))
+        return logits(self.head(torch.cat(parts, -1)))
 
 
 @register("stats")

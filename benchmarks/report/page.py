@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nfn_monomial.benchmarks.files import write_atomically
-from nfn_monomial.benchmarks.settings import CONFIG_NAME
+from nfn_monomial.benchmarks.train.runs import CONFIG_NAME
 
 from .page_markdown import Prose, Surroundings, render_markdown
 from .page_records import RunLine, counted, run_line, runs_table, settings_table

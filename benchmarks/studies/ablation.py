@@ -9,16 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nfn_monomial.benchmarks.models.base import register
-from nfn_monomial.benchmarks.models.baselines import MonomialStack
 from nfn_monomial.benchmarks.report.results import _short
 from nfn_monomial.benchmarks.report.tables import Spread, Table, by_model, count
-from nfn_monomial.benchmarks.train.loop import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run
 
-from .predict import PredictConfig
-
-__all__ = ["PRESETS", "PUBLISHED", "STACKS", "ablation_tables", "stack_name"]
+__all__ = ["LEVELS", "PUBLISHED", "ablation_tables"]
 
 LEVELS = (1e1, 1e2, 1e3, 1e4)  # the paper's levels of augmentation 1 to 4
 PUBLISHED = {
@@ -30,33 +25,6 @@ PUBLISHED = {
     "mnf-3": (0.922, 0.920, 0.919, 0.920, 0.920),
 }
 """Table 24: tau of ReLU networks of the Small CNN Zoo as they are, and moved with scales of `LEVELS`."""
-
-
-def stack_name(depth: int, hnp: bool) -> str:
-    """The registered name of a stack."""
-    return f"mnf-{depth}{'-hnp' * hnp}"
-
-
-def _stack(depth: int, hnp: bool) -> type[MonomialStack]:
-    values = {
-        "__doc__": MonomialStack.__doc__,
-        "label": f"MNF x {depth}{', HNP' * hnp}",
-        "task": "ablation",
-        "depth": depth,
-        "hnp": hnp,
-    }
-    return register(stack_name(depth, hnp))(type(f"Stack{depth}{'HNP' * hnp}", (MonomialStack,), values))
-
-
-STACKS = {stack_name(depth, hnp): _stack(depth, hnp) for hnp in (True, False) for depth in (1, 2, 3)}
-"""Name -> model, in the order of the paper's table."""
-
-_COMMON = {"models": tuple(STACKS), "train_sets": ("original",), "scales": LEVELS, "widen": 0.0}
-PRESETS = {
-    "small": PredictConfig(**_COMMON, seeds=(0, 1, 2), training=TrainConfig(epochs=30, batch_size=16)),  # type: ignore[arg-type]
-    # App. D.3: 50 epochs, batches of 8, Adam with 1e-3; Sec. 6: 5 runs.
-    "paper": PredictConfig(**_COMMON, seeds=(0, 1, 2, 3, 4), training=TrainConfig(50, 8, 1e-3)),  # type: ignore[arg-type]
-}
 
 
 def ablation_tables(runs: Sequence[Run]) -> list[Table]:

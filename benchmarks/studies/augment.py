@@ -13,25 +13,23 @@ only are the contrast.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Parts
 from nfn_monomial.benchmarks.report.tables import INVARIANT, Table
-from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.settings.generalization import AugmentConfig
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
-from nfn_monomial.benchmarks.train.sweep import Progress, sweep
+from nfn_monomial.benchmarks.train.sweep import OnProgress, sweep
 
-from .predict import PredictConfig, predict_generalization, require_readable
+from .predict import check, plan, predict_generalization
 
 __all__ = [
     "PER_SCALE",
-    "PRESETS",
-    "AugmentConfig",
     "Curves",
     "augment_study",
     "curves_table",
@@ -40,86 +38,13 @@ __all__ = [
 ]
 
 PER_SCALE = "Augmented: under every range of scales, the model that was trained on the set augmented with that range."
-MODELS = ("statnn", "np", "hnp", "gnn", "monomial", "monomial-hnp", "message-passing-stats", "monomial-conv")
-
-
-@dataclass(frozen=True)
-class AugmentConfig:
-    """The study.
-
-    Attributes:
-        models: of the curves of tau.
-        activations: of the networks; those that the data have.
-        scales: upper bounds of the uniform scales ``[1, s]`` of the moved test networks.
-        per_scale: one augmented set for each range of scales, tested on that range, as the paper does; otherwise one
-            for all, with scales up to ``augment_scale``.
-        augment_scale: of that one set.
-        seeds: of everything random; results are means over them.
-        training: how to train.
-        curve_models: models whose training curves on original and on moved networks are compared; empty for none.
-        curve_scale: upper bound of the moved networks' scales.
-        curve_networks: how many networks to train on there, and at most to validate and test on; None for all.
-        curve_epochs: epochs there.
-    """
-
-    models: tuple[str, ...] = MODELS
-    activations: tuple[str, ...] = ("relu", "tanh")
-    scales: tuple[float, ...] = (1e1, 1e2, 1e3, 1e4, 1e5, 1e6)
-    per_scale: bool = False
-    augment_scale: float = 10.0
-    seeds: tuple[int, ...] = (0, 1, 2)
-    training: TrainConfig = field(default_factory=TrainConfig)
-    curve_models: tuple[str, ...] = ("monomial", "message-passing", "statnn", "hnp")
-    curve_scale: float = 1e2
-    curve_networks: int | None = 100
-    curve_epochs: int = 10
-
-    def __post_init__(self) -> None:
-        if self.curve_networks is not None and self.curve_networks < 1:
-            raise ValueError(f"curve_networks is {self.curve_networks}, but must be at least 1, or None for all")
-        self.plans()  # which checks what is shared with predict-generalization
-        if self.curve_models:
-            self.curve_plan()
-
-    def plans(self) -> list[PredictConfig]:
-        """What predict-generalization has to do for the curves of tau."""
-        base = PredictConfig(
-            self.models, ("original",), seeds=self.seeds, scales=self.scales, widen=0.0, training=self.training
-        )
-        if not self.per_scale:
-            return [replace(base, train_sets=("original", "augmented"), augment_scale=self.augment_scale)]
-        ranges = [replace(base, train_sets=("augmented",), scales=(s,), augment_scale=s) for s in self.scales]
-        return [base, *ranges]
-
-    def curve_plan(self) -> PredictConfig:
-        """The same for the training curves."""
-        return PredictConfig(
-            self.curve_models,
-            ("original", "moved"),
-            seeds=self.seeds[:1],
-            scales=(self.curve_scale,),
-            augment_scale=self.curve_scale,
-            widen=0.0,
-            training=replace(self.training, epochs=self.curve_epochs, patience=None, precision="64-true"),
-        )
-
-
-PRESETS = {
-    "small": AugmentConfig(
-        scales=(1e1, 1e2, 1e4, 1e6), seeds=(0,), training=TrainConfig(epochs=10, batch_size=16), curve_networks=64
-    ),
-    # App. D.3: 50 epochs, batches of 8, Adam with 1e-3, augmentation factor 2; Sec. 6: 5 runs.
-    "paper": AugmentConfig(
-        seeds=(0, 1, 2, 3, 4), per_scale=True, training=TrainConfig(50, 8, 1e-3), curve_networks=None, curve_epochs=50
-    ),
-}
 
 
 def augment_study(
     corpora: Mapping[str, Corpus],
     config: AugmentConfig,
     store: RunStore,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: OnProgress = lambda progress: None,
 ) -> tuple[list[Run], list[Run]]:
     """Do all runs of the curves of tau that the store does not have.
 
@@ -136,8 +61,10 @@ def augment_study(
     Raises:
         ValueError: as `predict_generalization`.
     """
-    require_readable(corpora, tuple(dict.fromkeys((*config.models, *config.curve_models))))
-    jobs = {job.settings.name: job for plan in config.plans() for job in plan.plan(corpora)}
+    chosen = check(config.plans()[0], corpora)
+    if config.curve_models:
+        check(config.curve_plan(), corpora)
+    jobs = {job.settings.name: job for planned in config.plans() for job in plan(planned, chosen)}
     runs = sweep(list(jobs.values()), store, on_progress)
     return runs, _by_range(runs) if config.per_scale else runs
 
@@ -193,7 +120,7 @@ def training_curves(
     corpora: Mapping[str, Corpus],
     config: AugmentConfig,
     store: RunStore,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: OnProgress = lambda progress: None,
 ) -> list[Curves]:
     """Train in float64 on original and on moved networks; arguments and errors as `augment_study`."""
     with _float64():

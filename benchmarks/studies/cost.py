@@ -10,24 +10,26 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from nfn_monomial.benchmarks.models.base import Model, NetworkInfo, build_model, model_class, model_names
+from nfn_monomial.benchmarks.data.batches import Data
+from nfn_monomial.benchmarks.data.networks import NetworkInfo
+from nfn_monomial.benchmarks.models.base import Model
+from nfn_monomial.benchmarks.models.catalogue import build_model, model_names, require_task
 from nfn_monomial.benchmarks.report.tables import INVARIANT, MIB, Table, count
+from nfn_monomial.benchmarks.settings.measurements import REFERENCE, CostConfig
 from nfn_monomial.benchmarks.speed.layers import race
-from nfn_monomial.benchmarks.train.loop import Data
 from nfn_monomial.benchmarks.train.measure import step_memory
 from nfn_monomial.testing import random_networks
 
 from .params import zoo_network
 
-__all__ = ["PRESETS", "Cost", "CostConfig", "cost_table", "measure_costs", "published_table"]
+__all__ = ["Cost", "cost_table", "measure_costs", "published_table"]
 
-REFERENCE = "hnp"  # what the others are compared with
 EPOCHS = 50  # of a run (App. D.3)
 PREPARED = 128  # networks at least, over which the time to prepare one is taken
 _PUBLISHED = {
@@ -37,48 +39,6 @@ _PUBLISHED = {
     "Monomial-NFN": ("18m23s", "23m47s", "582MB", "560MB"),
 }
 """Tables 10 and 11: run time for tanh and for ReLU networks, then memory."""
-
-
-@dataclass(frozen=True)
-class CostConfig:
-    """What to measure.
-
-    Attributes:
-        models: registered names; `REFERENCE` has to be among them.
-        activations: of the networks read.
-        batch_sizes: networks per step.
-        networks: in an epoch; the paper's ReLU set has 6,050.
-        repeats: steps of each model that are timed, after three that are not.
-        seconds: after so many, for each activation and batch size, no further round of steps begins.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
-    """
-
-    models: tuple[str, ...] = field(default_factory=model_names)
-    activations: tuple[str, ...] = ("relu", "tanh")
-    batch_sizes: tuple[int, ...] = (8, 64)
-    networks: int = 6050
-    repeats: int = 10
-    seconds: float = 60.0
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        for name in self.models:
-            model_class(name)
-        if REFERENCE not in self.models:
-            raise ValueError(f"models is {', '.join(self.models)}: add {REFERENCE}, which the others are compared with")
-        for name in ("activations", "batch_sizes"):
-            values = getattr(self, name)
-            if not values or len(set(values)) != len(values):
-                raise ValueError(f"{name} is {values}: give at least one, and none twice")
-        if min(*self.batch_sizes, self.networks, self.repeats) < 1:
-            raise ValueError("batch_sizes, networks and repeats must be at least 1")
-
-
-PRESETS = {
-    "small": CostConfig(),
-    # App. D.3: batches of 8. The paper's Tables 10 and 11 were measured on one A100 GPU.
-    "paper": CostConfig(batch_sizes=(8,), repeats=100, seconds=math.inf),
-}
 
 
 @dataclass(frozen=True)
@@ -124,12 +84,14 @@ def measure_costs(config: CostConfig, progress: Callable[[str], None] = lambda t
         progress: called with a line of text before each setting.
     """
     device = torch.device(config.device)
+    models = config.models or model_names()
+    require_task(models, "generalization", "ablation")
     costs = []
     for activation in config.activations:
         info = zoo_network(activation)
         for batch in config.batch_sizes:
             progress(f"{activation} networks, batches of {batch}")
-            contenders = {name: _contender(name, info, batch, device) for name in config.models}
+            contenders = {name: _contender(name, info, batch, device) for name in models}
             steps = {name: c.step for name, c in contenders.items()}
             medians = race(steps, config.repeats, config.device, config.seconds)
             for name, c in contenders.items():

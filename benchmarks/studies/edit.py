@@ -16,32 +16,31 @@ what its numbers look like: for dilation it has 0.306 for the MLP, where leaving
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, get_args
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
 
 import torch
 from scipy.ndimage import grey_dilation
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from nfn_monomial import __version__
 from nfn_monomial.benchmarks.data.batches import Data, DataSet, StreamedData
 from nfn_monomial.benchmarks.data.rows import TensorRows
+from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart
-from nfn_monomial.benchmarks.models.editors import EditorConfig, build_editor, editor_class
-from nfn_monomial.benchmarks.train.loop import TrainConfig, derive_seed
+from nfn_monomial.benchmarks.models.editors import build_editor, editor_class
+from nfn_monomial.benchmarks.settings.inrs import EditConfig, EditorConfig, Task
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
-from nfn_monomial.benchmarks.train.sweep import Job, Progress, Test, Trial, sweep
+from nfn_monomial.benchmarks.train.source import code_of
+from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 
 from .classify import fingerprint, subset
 
-__all__ = ["PRESETS", "TARGETS", "EditConfig", "Task", "contrast", "dilate", "edit_inrs", "scores"]
+__all__ = ["TARGETS", "check", "contrast", "dilate", "edit_inrs", "plan", "prepare", "require_models", "scores"]
 
-Task = Literal["dilate", "contrast"]
-PAPER_MODELS = ("mlp", "np", "hnp", "monomial-np")
 CONTRAST = 2.0
 GREY = (0.299, 0.587, 0.114)  # luminance of red, green and blue (ITU-R 601)
 LARGEST = 1e6  # what a pixel that is not finite, or further off, counts as
@@ -67,94 +66,11 @@ def contrast(images: Tensor) -> Tensor:
 TARGETS: dict[Task, Callable[[Tensor], Tensor]] = {"dilate": dilate, "contrast": contrast}
 
 
-@dataclass(frozen=True)
-class EditConfig:
-    """The experiment.
-
-    Attributes:
-        models: registered names, see `nfn_monomial.benchmarks.models.editors`.
-        task: what is done to images, see `TARGETS`.
-        seeds: one run of every editor for each.
-        limit: train on so many networks; None for all.
-        steps: train for so many steps, rounded up to whole epochs, instead of ``training.epochs``.
-        shown: of how many test networks, at equal distances, the edited images are kept for the figure.
-        editor: sizes of the editors.
-        training: see `TrainConfig`.
-    """
-
-    models: tuple[str, ...]
-    task: Task = "dilate"
-    seeds: tuple[int, ...] = (0,)
-    limit: int | None = None
-    steps: int | None = None
-    shown: int = 5
-    editor: EditorConfig = field(default_factory=EditorConfig)
-    training: TrainConfig = field(default_factory=TrainConfig)
-
-    def __post_init__(self) -> None:
-        for name in self.models:
-            editor_class(name)
-        for name in ("models", "seeds"):
-            values = getattr(self, name)
-            if not values or len(set(values)) != len(values):
-                raise ValueError(f"{name} is {values}: give at least one, and none twice")
-        if self.task not in TARGETS:
-            raise ValueError(f"unknown task {self.task!r}: choose from {', '.join(get_args(Task))}")
-        for name in ("limit", "steps", "shown"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} is {value}, but must be at least 1")
-
-    def plan(self, corpus: InrCorpus) -> list[Job]:
-        """All runs, seed by seed."""
-        data = fingerprint(corpus)
-        corpus = replace(corpus, train=subset(corpus.train, None, self.limit))
-        images = _Images(corpus, self.task)
-        networks = {name: len(getattr(corpus, name)) for name in ("train", "val", "test")}
-        settings = [self._settings(corpus, model, seed, data) for seed in self.seeds for model in self.models]
-        return [Job(s, networks, functools.partial(_trial, s, images)) for s in settings]
-
-    def _settings(self, corpus: InrCorpus, model: str, seed: int, data: str) -> RunSettings:
-        training = self.training
-        if self.steps is not None:
-            per_epoch = math.ceil(len(corpus.train) / training.batch_size)
-            training = replace(training, epochs=math.ceil(self.steps / per_epoch))
-        return RunSettings(
-            experiment="edit-inr",
-            subject=corpus.name,
-            model=model,
-            train_set="original",
-            seed=seed,
-            options={"task": self.task, "limit": self.limit, "shown": self.shown, "editor": asdict(self.editor)},
-            loss="mse",
-            training=training,
-            data=data,
-            version=__version__,
-        )
-
-
-PRESETS: dict[str, EditConfig] = {
-    "small": EditConfig(
-        models=(*PAPER_MODELS, "balanced-np", "monomial", "message-passing"),
-        editor=EditorConfig(
-            inputs="canonical", fourier=32, fourier_scale=0.3, width=32, mlp=256, messages=16, init_scale=0.1
-        ),
-        training=TrainConfig(epochs=8, batch_size=16, learning_rate=3e-3, warmup_steps=100, clip_norm=1.0),
-    ),
-    # App. D.5 and the table of hyperparameters for weight space style editing; five runs, as its results have.
-    "paper": EditConfig(
-        models=(*PAPER_MODELS, "monomial", "message-passing"),
-        seeds=(0, 1, 2, 3, 4),
-        steps=50_000,
-        training=TrainConfig(batch_size=32, learning_rate=1e-3),
-    ),
-}
-
-
 def edit_inrs(
     corpus: InrCorpus,
     config: EditConfig,
     store: RunStore,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: OnProgress = lambda progress: None,
 ) -> list[Run]:
     """Do all runs that the store does not have; returns all, kept and new, in the order of the plan. See `sweep`.
 
@@ -168,13 +84,60 @@ def edit_inrs(
         on_progress: called before a run, after each of its epochs and when it is finished.
 
     Raises:
-        ValueError: if the task changes nothing about the images, an editor cannot read the networks, or a device is
-            not there.
+        ValueError: if a device is not there, or as `check`.
     """
-    _Images(corpus, config.task).require_change()
-    for model in config.models:  # one that cannot read these networks should be found out now, not after minutes
+    check(config, corpus)
+    return sweep(plan(config, corpus), store, on_progress)
+
+
+def require_models(config: EditConfig) -> None:
+    """Check that there are such editors.
+
+    Raises:
+        ValueError: naming those that there are.
+    """
+    for name in config.models:
+        editor_class(name)
+
+
+def check(config: EditConfig, corpus: InrCorpus) -> None:
+    """Find out what cannot be done, before hours of work.
+
+    Raises:
+        ValueError: if the task changes nothing about the images, there is no such editor, or one that cannot read the
+            networks.
+    """
+    require_models(config)
+    for model in config.models:
         build_editor(model, corpus.siren, config.editor, seed=0)
-    return sweep(config.plan(corpus), store, on_progress)
+    _Images(corpus, config.task).require_change()
+
+
+def plan(config: EditConfig, corpus: InrCorpus) -> list[Job]:
+    """All runs, seed by seed."""
+    data = fingerprint(corpus)
+    corpus = replace(corpus, train=subset(corpus.train, None, config.limit))
+    images = _Images(corpus, config.task)
+    return [
+        Job(_settings(config, corpus, model, seed, data), partial(prepare, images))
+        for seed in config.seeds
+        for model in config.models
+    ]
+
+
+def _settings(config: EditConfig, corpus: InrCorpus, model: str, seed: int, data: str) -> RunSettings:
+    return RunSettings(
+        experiment="edit-inr",
+        subject=corpus.name,
+        model=model,
+        train_set="original",
+        seed=seed,
+        options={"task": config.task, "limit": config.limit, "shown": config.shown, "editor": asdict(config.editor)},
+        loss="mse",
+        training=config.training.lasting(config.steps, len(corpus.train)),
+        data=data,
+        code=code_of(editor_class(model)),
+    )
 
 
 class _Images:
@@ -210,7 +173,8 @@ class _Images:
             )
 
 
-def _trial(settings: RunSettings, images: _Images) -> Trial:
+def prepare(images: _Images, settings: RunSettings) -> Trial:
+    """Model and data of one run."""
     options, seed, corpus = settings.options, settings.seed, images.corpus
     config = EditorConfig(**options["editor"])
     editor = build_editor(settings.model, corpus.siren, config, seed=derive_seed(seed, "model"))
@@ -238,7 +202,7 @@ def _trial(settings: RunSettings, images: _Images) -> Trial:
         extra = {"unedited": scores(unedited, target), "shown": shown.tolist()}
         return extra, {name: t[shown] for name, t in kept.items()}
 
-    return Trial(editor, train, data("val"), tests, mse_loss, scores, select="psnr", finish=finish)
+    return Trial(settings, editor, train, data("val"), tests, mse_loss, scores, select="psnr", finish=finish)
 
 
 def scores(images: Tensor, targets: Tensor) -> dict[str, float]:

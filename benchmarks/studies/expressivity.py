@@ -26,13 +26,18 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from nfn_monomial import MonomialNFN, WeightSpace, balance
+from nfn_monomial.benchmarks.data.batches import Data
+from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.report.figures import PALETTE
+from nfn_monomial.benchmarks.settings.measurements import ExpressivityConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.speed.layers import machine
-from nfn_monomial.benchmarks.train.loop import Data, Epoch, TrainConfig, derive_seed, fit, make_fabric, predict
+from nfn_monomial.benchmarks.train.devices import make_fabric
+from nfn_monomial.benchmarks.train.loop import Epoch, fit, predict
 from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.nn import neuron_layout
 
-__all__ = ["ExpressivityConfig", "Outcome", "as_markdown", "bench_expressivity", "rich_table", "write"]
+__all__ = ["Outcome", "as_markdown", "bench_expressivity", "rich_table", "write"]
 
 ACTIVATIONS = {"relu": (torch.relu, 2.0), "tanh": (torch.tanh, 1.7)}
 """Activation -> the function, and the variance of weights times their fan-in, at which outputs vary."""
@@ -41,36 +46,6 @@ MODELS = ("message passing", "linear")
 DECAY = (1.0, 0.3, 0.1)  # learning rates of three phases of equal length, relative to the first
 VALIDATION = 1000  # networks
 HIDDEN = 64  # of the MLP behind message passing
-
-
-@dataclass(frozen=True)
-class ExpressivityConfig:
-    """What to learn, from how much, with what.
-
-    ``sizes``: of the MLPs. ``points``: fixed inputs. ``channels``: of the message-passing model, which has one block
-    for every layer of the MLPs; the linear model gets as many parameters. ``seeds``: of data and training.
-    """
-
-    activations: tuple[str, ...] = ("relu", "tanh")
-    sizes: tuple[int, ...] = (2, 16, 16, 1)
-    points: int = 8
-    networks: int = 12_000
-    test_networks: int = 2_000
-    channels: int = 16
-    epochs: int = 21
-    batch_size: int = 64
-    learning_rate: float = 5e-3
-    seeds: tuple[int, ...] = (0,)
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        for name in ("points", "networks", "test_networks", "channels"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name} is {value}, but must be at least 1")
-        if self.epochs < len(DECAY):
-            raise ValueError(f"epochs is {self.epochs}, but the learning rate has {len(DECAY)} phases of at least one")
-        if unknown := set(self.activations) - set(ACTIVATIONS):
-            raise ValueError(f"unknown activations {sorted(unknown)}; known: {', '.join(ACTIVATIONS)}")
 
 
 @dataclass(frozen=True)

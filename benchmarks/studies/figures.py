@@ -11,12 +11,13 @@ from matplotlib.figure import Figure
 
 from nfn_monomial.benchmarks.report.figures import MARKERS, PALETTE
 from nfn_monomial.benchmarks.report.tables import MIB, Spread, by_model
+from nfn_monomial.benchmarks.settings.generalization import STACKS
+from nfn_monomial.benchmarks.settings.measurements import REFERENCE, ParamsConfig
 from nfn_monomial.benchmarks.train.runs import Run
 
-from .ablation import STACKS
 from .augment import Curves
-from .cost import REFERENCE, Cost
-from .params import FAMILIES, IO, Family, ParamsConfig, closed_form, counted
+from .cost import Cost
+from .params import FAMILIES, IO, Family, closed_form, counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,9 +54,9 @@ def draw_ablation(runs: Sequence[Run]) -> bytes:
     for ax, subject in zip(axes, subjects, strict=True):
         for hnp, color in ((False, PALETTE[3]), (True, PALETTE[4])):
             own = sorted(
-                (STACKS[model].depth, group)
+                (STACKS[model][0], group)
                 for (found, _, model), group in groups.items()
-                if found == subject and STACKS[model].hnp == hnp
+                if found == subject and STACKS[model][1] == hnp
             )
             if not own:
                 continue

@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nfn_monomial.benchmarks.data.sirens import Siren
-from nfn_monomial.benchmarks.models.base import build_model, model_names
-from nfn_monomial.benchmarks.models.editors import EditorConfig, build_editor, editor_names
+from nfn_monomial.benchmarks.models.catalogue import build_model, model_names
+from nfn_monomial.benchmarks.models.editors import build_editor, editor_names
 from nfn_monomial.benchmarks.models.inr import inr_info
 from nfn_monomial.benchmarks.report.tables import INVARIANT, Table, count
+from nfn_monomial.benchmarks.settings.inrs import CLASSIFY as CLASSIFY
+from nfn_monomial.benchmarks.settings.inrs import EditorConfig
+from nfn_monomial.benchmarks.settings.measurements import ParamsConfig
 
-from .classify import PRESETS as CLASSIFY
-from .params import FAMILIES, IO, Family, LayerCount, ParamsConfig, closed_form, zoo_network
+from .classify import sizes_of
+from .params import FAMILIES, IO, Family, LayerCount, closed_form, zoo_network
 
 __all__ = ["claims_table", "layer_table", "model_tables"]
 
@@ -113,7 +116,7 @@ def model_tables() -> list[Table]:
     inrs = ((inr_info(grey), CLASSIFY["paper"].sizes), (inr_info(colour), CLASSIFY["paper-cifar"].sizes))
     cnn = {name: [build_model(name, info, seed=0) for info in zoo.values()] for name in model_names("generalization")}
     classifiers = {
-        name: [build_model(name, info, seed=0, out_features=10, **sizes.of(name)) for info, sizes in inrs]
+        name: [build_model(name, info, seed=0, out_features=10, **sizes_of(sizes, name)) for info, sizes in inrs]
         for name in model_names("inr")
     }
     editors = {

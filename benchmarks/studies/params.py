@@ -31,14 +31,13 @@ from torch import nn
 
 from nfn_monomial import EquivariantLinear, WeightSpace
 from nfn_monomial.benchmarks.data.cnns import Architecture, template
-from nfn_monomial.benchmarks.models.base import NetworkInfo
-from nfn_monomial.benchmarks.models.baselines import network_spec
+from nfn_monomial.benchmarks.data.networks import NetworkInfo
+from nfn_monomial.benchmarks.models.parts import network_spec
+from nfn_monomial.benchmarks.settings.measurements import ParamsConfig
 
 __all__ = [
     "FAMILIES",
-    "PRESETS",
     "LayerCount",
-    "ParamsConfig",
     "closed_form",
     "counted",
     "layer_counts",
@@ -49,39 +48,6 @@ __all__ = [
 Family = Literal["NP", "HNP", "SCALE", "SIGN"]
 IO = Literal["full", "factored"]
 FAMILIES: tuple[Family, ...] = ("NP", "HNP", "SCALE", "SIGN")
-
-
-@dataclass(frozen=True)
-class ParamsConfig:
-    """What to count. Nothing is trained, so both presets are this.
-
-    Attributes:
-        sizes: of the network that one layer reads, inputs first, outputs last.
-        kernel: side of the square kernels of all its layers but the last; 1 for an MLP.
-        channels: in and out of that layer.
-        largest: of the inputs and of the depth in the figure.
-    """
-
-    sizes: tuple[int, ...] = (1, 16, 16, 16, 10)
-    kernel: int = 3
-    channels: tuple[int, ...] = (16, 16)
-    largest: int = 1024
-
-    def __post_init__(self) -> None:
-        if len(self.sizes) < 3 or min(self.sizes) < 1:
-            raise ValueError(f"sizes is {self.sizes}: give inputs, at least one hidden layer, and outputs")
-        if len(self.channels) != 2 or min(self.channels) < 1:
-            raise ValueError(f"channels is {self.channels}: give channels in and channels out, as 16,16")
-        if self.kernel < 1 or self.largest < 8:
-            raise ValueError(f"kernel is {self.kernel} and largest {self.largest}: at least 1 and 8 are needed")
-
-    @property
-    def kernels(self) -> tuple[int, ...]:
-        """Sides of the kernels, layer by layer."""
-        return (*[self.kernel] * (len(self.sizes) - 2), 1)
-
-
-PRESETS = {"small": ParamsConfig(), "paper": ParamsConfig()}
 
 
 def closed_form(

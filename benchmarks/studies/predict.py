@@ -19,9 +19,9 @@ the predicted accuracy; ``rank``, ``bce`` and the logistic loss of all pairs in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -29,39 +29,40 @@ from scipy.stats import kendalltau, rankdata
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss, softplus
 
-from nfn_monomial import __version__
 from nfn_monomial.benchmarks.data.batches import prepared
-from nfn_monomial.benchmarks.data.moves import augment, test_sets
-from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies, fingerprint, groups_of, looked_at
-from nfn_monomial.benchmarks.models import baselines, graphs, invariant  # noqa: F401  (which register their models)
-from nfn_monomial.benchmarks.models.base import (
-    BALANCED,
+from nfn_monomial.benchmarks.data.moves import WIDENED, TestSet, augment, test_sets
+from nfn_monomial.benchmarks.data.networks import (
+    Corpus,
     MixedInfo,
     NetworkInfo,
-    build_model,
-    model_class,
-    model_names,
-    require_task,
+    Parts,
+    accuracies,
+    fingerprint,
+    groups_of,
+    looked_at,
 )
-from nfn_monomial.benchmarks.train.loop import Loss, TrainConfig, derive_seed
+from nfn_monomial.benchmarks.data.seeds import derive_seed
+from nfn_monomial.benchmarks.models.base import BALANCED
+from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names, require_task, training_of
+from nfn_monomial.benchmarks.settings.generalization import PredictConfig, TrainSet
+from nfn_monomial.benchmarks.train.loop import Loss
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
-from nfn_monomial.benchmarks.train.sweep import Job, Progress, Test, Trial, sweep
+from nfn_monomial.benchmarks.train.source import code_of
+from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 
 __all__ = [
-    "DEMO_MODELS",
     "LOSSES",
-    "PRESETS",
-    "PredictConfig",
-    "TrainSet",
     "behind_balance",
+    "check",
     "default_models",
+    "plan",
     "predict_generalization",
-    "require_readable",
+    "prepare",
+    "require_models",
     "scores",
 ]
 
-TrainSet = Literal["original", "augmented", "moved"]
-DEMO_MODELS = ("statnn", "mlp", "np", "hnp", "monomial", "monomial-hnp", "message-passing-stats", "combined")
+TEST_BYTES = 2**31  # of test sets that are made once for all models of a seed; larger ones are made for each model
 
 
 def _mse(logits: Tensor, accuracy: Tensor) -> Tensor:
@@ -98,105 +99,11 @@ def behind_balance(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(BALANCED + n if model_class(n).invariant_under == "permutations" else n for n in names)
 
 
-@dataclass(frozen=True)
-class PredictConfig:
-    """The experiment. ``scales``: upper bounds of the uniform scales ``[1, s]`` of the moved test networks, where the
-    group scales. ``augmented_models`` and ``augmented_activations``: those that are trained on the augmented set
-    too; None for all. ``augment_scale``: upper bound of the scales of that set's copies; None draws it for every copy
-    from ``scales``. ``widen``: how many times wider the widened test networks are, 0 for none. ``loss``: see `LOSSES`.
-    """
-
-    models: tuple[str, ...] = DEMO_MODELS
-    train_sets: tuple[TrainSet, ...] = ("original", "augmented")
-    augmented_models: tuple[str, ...] | None = None
-    augmented_activations: tuple[str, ...] | None = None
-    seeds: tuple[int, ...] = (0, 1, 2)
-    scales: tuple[float, ...] = (1e1, 1e2, 1e4, 1e6)
-    augment_scale: float | None = 10.0
-    widen: float = 1.5
-    loss: str = "bce"
-    training: TrainConfig = field(default_factory=TrainConfig)
-
-    def __post_init__(self) -> None:
-        require_task((*self.models, *(self.augmented_models or ())), "generalization", "ablation")
-        if unknown := set(self.train_sets) - set(get_args(TrainSet)):
-            raise ValueError(f"unknown train set {sorted(unknown)}: choose from {', '.join(get_args(TrainSet))}")
-        for name in ("models", "train_sets", "seeds"):
-            values = getattr(self, name)
-            if not values or len(set(values)) != len(values):
-                raise ValueError(f"{name} is {values}: give at least one, and none twice")
-        if not self.scales or not all(s > 1 for s in (*self.scales, self.augment_scale or 2)):
-            raise ValueError(f"scales {self.scales} and augment_scale {self.augment_scale} must be larger than 1")
-        if not (self.widen == 0 or 1 < self.widen < float("inf")):
-            raise ValueError(f"widen is {self.widen}, but must be larger than 1, or 0 for no widened test networks")
-        if self.loss not in LOSSES:
-            raise ValueError(f"unknown loss {self.loss!r}: choose from {', '.join(LOSSES)}")
-
-    def _augments(self, model: str, activation: str) -> bool:
-        return (self.augmented_models is None or model in self.augmented_models) and (
-            self.augmented_activations is None or activation in self.augmented_activations
-        )
-
-    def plan(self, corpora: Mapping[str, Corpus]) -> list[Job]:
-        """All runs, seed by seed, so that an interrupted experiment has whole rows for its first seeds."""
-        data = {name: fingerprint(corpus) for name, corpus in corpora.items()}
-        return [
-            _job(self._settings(name, model, train_set, seed, corpus.scales, data[name]), corpus)
-            for seed in self.seeds
-            for name, corpus in corpora.items()
-            for train_set in self.train_sets
-            for model in self.models
-            if train_set == "original" or self._augments(model, name)
-        ]
-
-    def _settings(
-        self, activation: str, model: str, train_set: TrainSet, seed: int, scaled: bool, data: str
-    ) -> RunSettings:
-        own = dict(model_class(model).train_with)
-        loss = own.pop("loss", self.loss)
-        options = {
-            "scales": self.scales if scaled else (),
-            "augment_scale": self.augment_scale if train_set != "original" and scaled else None,
-            "widen": self.widen if model_class(model).any_width else 0.0,
-        }
-        return RunSettings(
-            experiment="predict-generalization",
-            subject=activation,
-            model=model,
-            train_set=train_set,
-            seed=seed,
-            options=options,
-            loss=loss,
-            training=replace(self.training, **own),
-            data=data,
-            version=__version__,
-        )
-
-
-_PAPER_MODELS = ("statnn", "mlp", "np", "hnp", "gnn", "monomial")
-PRESETS = {
-    "small": PredictConfig(
-        augmented_models=("statnn", "mlp", "np", "hnp", "monomial"),
-        seeds=(0, 1),
-        training=TrainConfig(epochs=12, batch_size=16),
-    ),
-    # App. D.3: 50 epochs, batches of 8, Adam with 1e-3, augmentation factor 2; Sec. 6: 5 runs.
-    # One augmented set serves all ranges of scales; one for each, as the paper has it, is `augment --preset paper`.
-    "paper": PredictConfig(
-        models=_PAPER_MODELS,
-        seeds=(0, 1, 2, 3, 4),
-        scales=(1e1, 1e2, 1e3, 1e4, 1e5, 1e6),
-        widen=0,
-        training=TrainConfig(50, 8, 1e-3),
-    ),
-}
-
-
 def predict_generalization(
     corpora: Mapping[str, Corpus],
     config: PredictConfig,
     store: RunStore,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: OnProgress = lambda progress: None,
 ) -> list[Run]:
     """Do all runs that the store does not have; returns all, kept and new, in the order of the plan.
 
@@ -209,21 +116,34 @@ def predict_generalization(
         on_progress: called before a run, after each of its epochs and when it is finished.
 
     Raises:
-        ValueError: if a device is not there, or as `require_readable`.
+        ValueError: if a device is not there, or as `check`.
     """
-    require_readable(corpora, config.models)
-    return sweep(config.plan(corpora), store, on_progress)
+    return sweep(plan(config, check(config, corpora)), store, on_progress)
 
 
-def require_readable(corpora: Mapping[str, Corpus], names: Sequence[str]) -> None:
-    """Check before hours of work that it can be done.
+def require_models(config: PredictConfig) -> None:
+    """Check that there are such models for this experiment.
 
     Raises:
-        ValueError: if a model cannot read the networks, or tau means nothing on them.
+        ValueError: naming those that there are.
     """
-    for corpus in corpora.values():
-        for name in names:
-            build_model(name, corpus.info, seed=0)
+    require_task((*config.models, *(config.augmented_models or ())), "generalization", "ablation")
+
+
+def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Corpus]:
+    """The networks that the experiment is about; what cannot be done is found out here, before hours of work.
+
+    Raises:
+        ValueError: if there are no networks with such an activation, no such model, one that cannot read the networks,
+            or tau means nothing on them.
+    """
+    require_models(config)
+    names = config.activations or tuple(corpora)
+    if missing := [name for name in names if name not in corpora]:
+        raise ValueError(f"the data have networks with {', '.join(corpora)}, none with {', '.join(missing)}")
+    for corpus in (corpora[name] for name in names):
+        for model in config.models:
+            build_model(model, corpus.info, seed=0)
         for parts in (corpus.val, corpus.test):
             accuracy = accuracies(parts)
             same = bool((accuracy == accuracy[:1]).all())
@@ -233,35 +153,89 @@ def require_readable(corpora: Mapping[str, Corpus], names: Sequence[str]) -> Non
                     f"{len(accuracy)} {corpus.activation} networks to validate or test on, {what}: tau needs three or "
                     "more that differ; use a larger zoo"
                 )
+    return {name: corpora[name] for name in names}
 
 
-def _job(settings: RunSettings, corpus: Corpus) -> Job:
-    copies = 2 if settings.train_set == "augmented" else 1
-    parts = {"train": (copies, corpus.train), "val": (copies, corpus.val), "test": (1, corpus.test)}
-    networks = {name: n * sum(map(len, part)) for name, (n, part) in parts.items()}
-    return Job(settings, networks, lambda: _trial(settings, corpus))
+def plan(config: PredictConfig, corpora: Mapping[str, Corpus]) -> list[Job]:
+    """All runs, seed by seed, so that an interrupted experiment has whole rows for its first seeds."""
+    sets = {name: _Sets(corpus, config.widen) for name, corpus in corpora.items()}
+    data = {name: fingerprint(corpus) for name, corpus in corpora.items()}
+    return [
+        Job(_settings(config, corpus, model, train_set, seed, data[name]), partial(prepare, sets[name]))
+        for seed in config.seeds
+        for name, corpus in corpora.items()
+        for train_set in config.train_sets
+        for model in config.models
+        if train_set == "original" or config.augments(model, name)
+    ]
 
 
-def _trial(settings: RunSettings, corpus: Corpus) -> Trial:
-    seed, options = settings.seed, settings.options
+def _settings(
+    config: PredictConfig, corpus: Corpus, model: str, train_set: TrainSet, seed: int, data: str
+) -> RunSettings:
+    cls = model_class(model)
+    options = {
+        "scales": config.scales if corpus.scales else (),
+        "augment_scale": config.augment_scale if train_set != "original" and corpus.scales else None,
+        "widen": config.widen if cls.any_width else 0.0,
+    }
+    return RunSettings(
+        experiment="predict-generalization",
+        subject=corpus.activation,
+        model=model,
+        train_set=train_set,
+        seed=seed,
+        options=options,
+        data=data,
+        code=code_of(cls),
+        **training_of(model, config.training, config.loss),
+    )
+
+
+class _Sets:
+    """What the networks of a corpus are turned into, made once for all models of a seed that ask one after another."""
+
+    def __init__(self, corpus: Corpus, widen: float) -> None:
+        self.corpus, self.widen = corpus, widen
+        self.train = lru_cache(maxsize=1)(self._train)
+        self._kept = lru_cache(maxsize=1)(lambda scales, seed: tuple(test_sets(corpus, scales, widen, seed)))
+
+    def tests(self, scales: tuple[float, ...], widened: bool, seed: int) -> Iterator[TestSet]:
+        """See `test_sets`; ``widened``: with that of the widened networks, if there is one."""
+        size = (len(scales) + 4) * sum(part.networks.rows.nbytes for part in self.corpus.test)
+        if size > TEST_BYTES:
+            return test_sets(self.corpus, scales, self.widen * widened, seed)
+        return (test for test in self._kept(scales, seed) if widened or test.name != WIDENED)
+
+    def _train(self, train_set: TrainSet, ranges: tuple[float, ...], seed: int) -> tuple[Parts, Parts]:
+        """Training and validation networks; ``ranges``: of the scales of augmented ones."""
+        train, val = self.corpus.train, self.corpus.val
+        if train_set != "original":
+            train = augment(train, ranges, derive_seed(seed, "augment train"))
+            val = augment(val, ranges, derive_seed(seed, "augment val"))
+        if train_set == "moved":
+            train, val = _copies(train), _copies(val)
+        return train, val
+
+
+def prepare(sets: _Sets, settings: RunSettings) -> Trial:
+    """Model and data of one run."""
+    seed, options, corpus = settings.seed, settings.options, sets.corpus
     model = build_model(settings.model, corpus.info, seed=derive_seed(seed, "model"))
+    scales = tuple(options["scales"])
+    own = options["augment_scale"]
 
     def tests() -> Iterator[Test]:
-        for test in test_sets(corpus, options["scales"], options["widen"], seed):
-            yield Test(test.name, prepared(test.parts, model.prepare_groups), test.scale)
+        for test in sets.tests(scales, bool(options["widen"]), seed):
+            yield Test(test.name, prepared(test.parts, model), test.scale)
 
     # Inputs are standardised by the networks as they are: scales of 1e6 among the copies would squash all others to 0.
     model.fit_inputs(model.prepare_groups(groups_of(looked_at(corpus.train))))
-    train, val = corpus.train, corpus.val
-    if settings.train_set != "original":
-        ranges = options["scales"] if options["augment_scale"] is None else [options["augment_scale"]]
-        ranges = ranges or [1.0]
-        train = augment(train, ranges, derive_seed(seed, "augment train"))
-        val = augment(val, ranges, derive_seed(seed, "augment val"))
-    if settings.train_set == "moved":
-        train, val = _copies(train), _copies(val)
-    data = {"train": prepared(train, model.prepare_groups), "val": prepared(val, model.prepare_groups)}
-    return Trial(model, **data, tests=tests, loss=LOSSES[settings.loss], metrics=scores, select="tau")
+    train, val = sets.train(settings.train_set, (scales or (1.0,)) if own is None else (own,), seed)
+    return Trial(
+        settings, model, prepared(train, model), prepared(val, model), tests,
+        loss=LOSSES[settings.loss], metrics=scores, select="tau",
+    )  # fmt: skip
 
 
 def _copies(augmented: Parts) -> Parts:

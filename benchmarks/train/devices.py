@@ -31,7 +31,7 @@ from lightning_fabric.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .config import TrainConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 
 __all__ = ["gathered", "is_main_process", "make_fabric", "on_main_process_first", "require_device", "share"]
 

@@ -27,27 +27,16 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.benchmarks.data.batches import Data, DataSet, StreamedData, pick
+from nfn_monomial.benchmarks.data.batches import DataSet, pick
 from nfn_monomial.benchmarks.data.seeds import derive_seed
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 
 from .checkpoint import Checkpoint
-from .config import TrainConfig
 from .devices import gathered, make_fabric, share
 from .measure import Clock, step_memory
 from .seeds import reproducible, seed_generators
 
-__all__ = [
-    "Data",
-    "DataSet",
-    "Epoch",
-    "FitResult",
-    "StreamedData",
-    "TrainConfig",
-    "derive_seed",
-    "fit",
-    "make_fabric",
-    "predict",
-]
+__all__ = ["EVALUATION_BATCH", "Epoch", "FitResult", "Loss", "Metrics", "fit", "predict"]
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of one batch -> scalar."""

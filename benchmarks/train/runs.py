@@ -25,15 +25,25 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from nfn_monomial import __version__
 from nfn_monomial.benchmarks.files import results_folder, write_atomically
+from nfn_monomial.benchmarks.settings.training import RUNTIME, TrainConfig
 
 from .checkpoint import Checkpoint
-from .config import RUNTIME, TrainConfig
 
-__all__ = ["Run", "RunSettings", "RunStore", "TestResult", "environment"]
+__all__ = [
+    "CONFIG_NAME",
+    "Run",
+    "RunSettings",
+    "RunStore",
+    "TestResult",
+    "environment",
+    "record",
+]
 
 log = logging.getLogger(__name__)
 
+CONFIG_NAME = "config.json"
 PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric", "numpy", "scipy")
 
 
@@ -51,6 +61,7 @@ class RunSettings:
         loss: name of the loss; as ``training``, with what the model asks for.
         training: how it was trained.
         data: fingerprint of the data.
+        code: hash of the model's code, see `code_of`.
         version: of this package.
     """
 
@@ -63,7 +74,8 @@ class RunSettings:
     loss: str
     training: TrainConfig
     data: str
-    version: str
+    code: str
+    version: str = __version__
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", json.loads(json.dumps(self.options)))  # equal to what is read back
@@ -208,6 +220,31 @@ def environment(device: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if kind == "cuda" else kind,
     }
+
+
+def record(folder: Path, command: str, config: Any, data: dict[str, Any], device: str) -> Path:
+    """Write ``config.json``: what was asked for and with what it was done, so that it can be done again.
+
+    Args:
+        folder: of the results.
+        command: as typed.
+        config: a dataclass.
+        data: what is known of the data.
+        device: where it ran.
+
+    Raises:
+        ValueError: if the folder is a file.
+    """
+    values = {
+        "command": command,
+        "version": __version__,
+        "config": asdict(config),
+        "data": data,
+        "environment": environment(device),
+    }
+    path = results_folder(folder) / CONFIG_NAME
+    write_atomically(path, (json.dumps(values, indent=1, default=str) + "\n").encode())
+    return path
 
 
 @functools.cache

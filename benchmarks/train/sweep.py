@@ -1,9 +1,14 @@
 """What all experiments share: a plan of runs, of which those are done that a results folder does not have.
 
 An experiment is a list of `Job`s. A job states everything that determines its result (`RunSettings`), by which a
-finished run is found again, and builds its `Trial` when it is its turn: a model, the data to train, validate and test
-on, and how answers are scored. How trials are trained, on which devices, interrupted, resumed and recorded is here and
-in `nfn_monomial.benchmarks.train.loop`, for all of them alike.
+finished run is found again. A run is done in three steps, each of which can be called alone:
+
+    trial = job.prepare(job.settings)     model and data, how answers are scored
+    trained = train(trial)                a model with the parameters of its best epoch
+    finished = test(trained)              its answers to the test sets, scored: a `Run`, and what is kept beside it
+
+`sweep` does so for all jobs; how trials are trained, on which devices, interrupted, resumed and recorded is here and
+in `nfn_monomial.benchmarks.train.loop`, for all experiments alike.
 
 Where there are several processes (see `train.devices`), each does all that is here, with its share
 of every batch. The main one alone looks up and stores runs, and reports; all return its runs.
@@ -22,10 +27,28 @@ from lightning_fabric.loggers import TensorBoardLogger
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .loop import DataSet, Epoch, Loss, Metrics, TrainConfig, fit, make_fabric, predict
+from nfn_monomial.benchmarks.data.batches import DataSet
+from nfn_monomial.benchmarks.settings.training import TrainConfig
+
+from .devices import make_fabric
+from .loop import Epoch, FitResult, Loss, Metrics, fit, predict
 from .runs import Run, RunSettings, RunStore, TestResult, environment
 
-__all__ = ["Finish", "Finished", "Job", "Progress", "Test", "Trainable", "Trial", "run_job", "sweep"]
+__all__ = [
+    "Finish",
+    "Finished",
+    "Job",
+    "OnProgress",
+    "Progress",
+    "Test",
+    "Trainable",
+    "Trained",
+    "Trial",
+    "run_job",
+    "sweep",
+    "test",
+    "train",
+]
 
 
 class Trainable(Protocol):
@@ -60,16 +83,19 @@ class Trial:
     """A job in full.
 
     Attributes:
+        settings: of the job.
         model: a freshly initialised ``nn.Module`` with the attributes of `Trainable`.
         train: training data.
         val: validation data; nothing but this selects the epoch.
-        tests: makes the test sets one by one, so that only one of them is in memory.
+        tests: makes the test sets one by one, so that only one of them is in memory; the first is that of the networks
+            as they are.
         loss: of a batch.
         metrics: of a whole data set.
         select: the metric that selects the epoch; larger is better.
         finish: what to keep of the answers to the test sets.
     """
 
+    settings: RunSettings
     model: Any
     train: DataSet
     val: DataSet
@@ -82,11 +108,19 @@ class Trial:
 
 @dataclass(frozen=True)
 class Job:
-    """One run to do. ``networks``: numbers of networks for train, val and test. ``trial`` is called when it starts."""
+    """One run to do. ``prepare`` is called with the settings when it is its turn."""
 
     settings: RunSettings
-    networks: dict[str, int]
-    trial: Callable[[], Trial]
+    prepare: Callable[[RunSettings], Trial]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trial whose model has the parameters of its best epoch, on the device of ``fabric``."""
+
+    trial: Trial
+    fitted: FitResult
+    fabric: Fabric
 
 
 @dataclass(frozen=True)
@@ -110,11 +144,15 @@ class Progress:
     run: Run | None = None
 
 
+OnProgress = Callable[[Progress], None]
+"""Called before a run, after each of its epochs and when it is finished; in the main process."""
+
+
 def _ignore(news: object) -> None:
     pass
 
 
-def sweep(jobs: Sequence[Job], store: RunStore, on_progress: Callable[[Progress], None] = _ignore) -> list[Run]:
+def sweep(jobs: Sequence[Job], store: RunStore, on_progress: OnProgress = _ignore) -> list[Run]:
     """Do all jobs that the store does not have; returns all runs, kept and new, in the order of the jobs.
 
     A run is stored when it is finished; one that is cut off before is continued where it was, by the next call.
@@ -122,7 +160,7 @@ def sweep(jobs: Sequence[Job], store: RunStore, on_progress: Callable[[Progress]
     Args:
         jobs: what to do.
         store: where finished runs are kept.
-        on_progress: called before a run, after each of its epochs and when it is finished; in the main process.
+        on_progress: see `OnProgress`.
 
     Raises:
         ValueError: if a device is not there.
@@ -144,7 +182,7 @@ def sweep(jobs: Sequence[Job], store: RunStore, on_progress: Callable[[Progress]
     return runs
 
 
-def _teller(on_progress: Callable[[Progress], None], *place: Any) -> Callable[..., None]:
+def _teller(on_progress: OnProgress, *place: Any) -> Callable[..., None]:
     return lambda **news: on_progress(Progress(*place, **news))
 
 
@@ -184,28 +222,41 @@ def _tensorboard(folder: Path, settings: RunSettings) -> Callable[[Epoch], None]
     return log
 
 
-def run_job(
-    job: Job,
+def run_job(job: Job, **how: Any) -> Finished:
+    """All three steps; keyword arguments are those of `train`."""
+    return test(train(job.prepare(job.settings), **how))
+
+
+def train(
+    trial: Trial,
     *,
     fabric: Fabric | None = None,
     on_epoch: Callable[[Epoch], None] = _ignore,
     checkpoint: Path | None = None,
-) -> Finished:
-    """Train and test; see `sweep`, and for ``checkpoint`` `fit`."""
-    settings, trial = job.settings, job.trial()
+) -> Trained:
+    """Train the model of a trial in place; ``fabric``: where, by default as its settings say; others as `fit`."""
+    settings = trial.settings
     fabric = fabric or make_fabric(settings.training)
     fitted = fit(
         trial.model, trial.train, trial.val, settings.training,
         loss=trial.loss, metrics=trial.metrics, select=trial.select, seed=settings.seed, fabric=fabric,
         on_epoch=on_epoch, checkpoint=checkpoint,
     )  # fmt: skip
+    return Trained(trial, fitted, fabric)
+
+
+def test(trained: Trained) -> Finished:
+    """Ask the model of a trained trial about all test sets."""
+    trial, fitted, fabric = trained.trial, trained.fitted, trained.fabric
+    settings, networks = trial.settings, {"train": len(trial.train), "val": len(trial.val)}
     results, answers = [], {}
-    for test in trial.tests():
-        data = test.data.to(fabric.device)
+    for found in trial.tests():
+        networks.setdefault("test", len(found.data))
+        data = found.data.to(fabric.device)
         answer = predict(trial.model, data, fabric)
         lost = sum(int((~torch.isfinite(t)).sum()) for t in pytree.tree_leaves(answer))
-        results.append(TestResult(test.name, test.scale, dict(trial.metrics(answer, data.targets)), lost))
-        answers[test.name] = pytree.tree_map(lambda t: t.cpu(), answer)
+        results.append(TestResult(found.name, found.scale, dict(trial.metrics(answer, data.targets)), lost))
+        answers[found.name] = pytree.tree_map(lambda t: t.cpu(), answer)
     extra, artifacts = trial.finish(answers)
     model: Trainable = trial.model
     run = Run(
@@ -214,7 +265,7 @@ def run_job(
         invariant_under=model.invariant_under,
         sees=model.sees,
         parameters=sum(p.numel() for p in trial.model.parameters()),
-        networks=job.networks,
+        networks=networks,
         tests=tuple(results),
         val=fitted.best.metrics,
         best_epoch=fitted.best.number,
@@ -228,3 +279,6 @@ def run_job(
         extra=extra,
     )
     return Finished(run, trial.model.state_dict(), artifacts)
+
+
+test.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever pytest makes of the name

@@ -15,6 +15,7 @@ from nfn_monomial.benchmarks.cli import application as cli
 from nfn_monomial.benchmarks.data.formats import base as formats
 from nfn_monomial.benchmarks.data.formats.detection import detect
 from nfn_monomial.benchmarks.models import base as registry
+from nfn_monomial.benchmarks.models import catalogue
 from nfn_monomial.benchmarks.studies.predict import predict_generalization
 from nfn_monomial.benchmarks.train.runs import RunStore
 
@@ -48,8 +49,8 @@ def execute(name: str) -> dict[str, Any]:
 
 def test_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = execute("model")
-    assert registry.model_class("one-layer") is found["OneLayer"]
-    assert registry.model_options("one-layer") == ("channels",)
+    assert catalogue.model_class("one-layer") is found["OneLayer"]
+    assert catalogue.model_options("one-layer") == ("channels",)
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| one layer |"))
     runs = [run for run in found["runs"] if run.settings.model == "one-layer"]
     assert len(runs) == 2  # ReLU and tanh networks
@@ -114,6 +115,8 @@ def test_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     more = found["replace"](found["config"], seeds=(0, 1, 2))
     kept: list[bool] = []
     found["sweep"](
-        more.plan(found["corpus"]), RunStore("results/sizes"), lambda p: kept.append(p.kept) if p.run else None
+        found["plan"](more, found["corpus"]),
+        RunStore("results/sizes"),
+        lambda p: kept.append(p.kept) if p.run else None,
     )
     assert kept == [True] * 4 + [False] * 2

@@ -10,17 +10,18 @@ from typing import Any, Literal
 
 import pytest
 
-from nfn_monomial.benchmarks.settings import CONFIG_NAME, override, read_value, record
-from nfn_monomial.benchmarks.studies.predict import PredictConfig
-from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.settings import Settings, Some, override, read_value
+from nfn_monomial.benchmarks.settings.generalization import PredictConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.benchmarks.train.runs import CONFIG_NAME, record
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     width: int = 3
     rate: float = 0.1
     kind: Literal["a", "b"] = "a"
-    names: tuple[str, ...] = ("x",)
+    names: Some[str] = ("x",)
     scales: tuple[float, ...] = ()
     limit: int | None = None
     deep: bool = False
@@ -62,10 +63,13 @@ def test_later_ones_win_and_the_original_stays() -> None:
         ("width.more=3", "width is a single value"),
         ("training=3", r"set one of training\.epochs"),
         ("training.epoch=3", r"unknown key 'training\.epoch': TrainConfig has epochs"),
-        ("width=3.5", "width is '3.5', expected int"),
-        ("deep=1", "deep is '1', expected bool"),
-        ("kind=c", "choose one of a, b"),
-        ("training.epochs=0", "epochs is 0"),  # the dataclass's own check
+        ("width=3.5", "width is '3.5', but should be a valid integer"),
+        ("deep=maybe", "deep is 'maybe', but should be a valid boolean"),
+        ("kind=c", "kind is 'c', but should be 'a' or 'b'"),
+        ("names=", r"names is \(\), but should be at least one, and none twice"),
+        ("scales=1e1,x", "scales is 'x', but should be a valid number"),
+        ("limit=no", "limit is 'no', but should be a valid integer"),
+        ("training.epochs=0", "epochs is '0', but should be greater than or equal to 1"),
     ],
 )
 def test_errors(text: str, message: str) -> None:

@@ -30,9 +30,9 @@ from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
 from nfn_monomial.benchmarks.data.formats.model_zoos import split
 from nfn_monomial.benchmarks.data.moves import test_sets, transform
-from nfn_monomial.benchmarks.data.networks import Corpus, Part, groups_of
+from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Part, groups_of
 from nfn_monomial.benchmarks.models import baselines, graphs, invariant  # noqa: F401
-from nfn_monomial.benchmarks.models.base import MixedInfo, NetworkInfo, build_model
+from nfn_monomial.benchmarks.models.catalogue import build_model
 from nfn_monomial.testing import assert_equivariant
 
 

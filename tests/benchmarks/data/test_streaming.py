@@ -35,9 +35,11 @@ from nfn_monomial.benchmarks.data.moves import (
 )
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Parts, fingerprint, groups_of, looked_at
 from nfn_monomial.benchmarks.data.rows import ConcatRows, Rows, TensorRows
-from nfn_monomial.benchmarks.models.base import build_model
+from nfn_monomial.benchmarks.models.catalogue import build_model
+from nfn_monomial.benchmarks.settings.generalization import PredictConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
-from nfn_monomial.benchmarks.train.loop import EVALUATION_BATCH, TrainConfig
+from nfn_monomial.benchmarks.train.loop import EVALUATION_BATCH
 from nfn_monomial.benchmarks.train.sweep import Finished, run_job
 from nfn_monomial.testing import random_networks
 
@@ -63,13 +65,13 @@ def both(folder: Path) -> tuple[Corpus, Corpus]:
     return held, streamed
 
 
-def config(*models: str, **options: object) -> predict.PredictConfig:
+def config(*models: str, **options: object) -> PredictConfig:
     training = TrainConfig(epochs=2, batch_size=8, learning_rate=1e-2)
-    return predict.PredictConfig(models, seeds=(0,), scales=(1e1, 1e4), training=training, **options)  # type: ignore[arg-type]
+    return PredictConfig(models, seeds=(0,), scales=(1e1, 1e4), training=training, **options)  # type: ignore[arg-type]
 
 
-def runs(corpus: Corpus, plan: predict.PredictConfig) -> list[Finished]:
-    return [run_job(job) for job in plan.plan({corpus.activation: corpus})]
+def runs(corpus: Corpus, config: PredictConfig) -> list[Finished]:
+    return [run_job(job) for job in predict.plan(config, {corpus.activation: corpus})]
 
 
 @pytest.mark.parametrize(("activation", "models"), [("relu", ("np", "monomial")), ("tanh", ("statnn",))])
@@ -130,7 +132,7 @@ def test_memory_holds_a_batch_and_not_the_set(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(predict_data, "LOOKED_AT", 8)
     monkeypatch.setattr(predict_data, "BLOCK_BYTES", 16 * train.nbytes // len(train))
     plan = config("np", train_sets=("augmented",))
-    jobs = plan.plan({"relu": corpus})
+    jobs = predict.plan(plan, {"relu": corpus})
     assert (train.most, val.most, test.most) == (16, 16, 16), "for the fingerprint"
     train.most = val.most = test.most = 0
     run_job(jobs[0])
@@ -273,7 +275,7 @@ def test_weights_that_are_not_finite_are_found_when_they_are_read(tmp_path: Path
         load_zoo(folder)
     (corpus,) = load_generalization(folder, in_memory_bytes=0).values()
     with pytest.raises(ZooError, match=r"weights\.npy: NaN or infinite weights in row 17"):
-        config("statnn").plan({"relu": corpus})
+        predict.plan(config("statnn"), {"relu": corpus})
 
 
 @pytest.mark.parametrize("write", [lambda f: write_model_zoo(f, 9), lambda f: write_hub(f, "abcdefg")])

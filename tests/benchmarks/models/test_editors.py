@@ -11,14 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from nfn_monomial.benchmarks.data.sirens import Siren
-from nfn_monomial.benchmarks.models.editors import (
-    Editor,
-    EditorConfig,
-    build_editor,
-    editor_class,
-    editor_names,
-    register_editor,
-)
+from nfn_monomial.benchmarks.models.editors import Editor, build_editor, editor_class, editor_names, register_editor
+from nfn_monomial.benchmarks.settings.inrs import EditorConfig
 from nfn_monomial.canonical import shift_phase
 
 TINY = {"fourier": 6, "width": 5, "monomial": 3, "mlp": 7, "messages": 4, "blocks": 2, "init_scale": 0.5}
@@ -203,9 +197,9 @@ def test_an_editor_is_one_registered_class() -> None:
 def test_errors() -> None:
     with pytest.raises(ValueError, match="unknown editor 'nft': choose from mlp, np, hnp"):
         build_editor("nft", SIREN, STORED, seed=0)
-    with pytest.raises(ValueError, match="fourier is 7, but must be even"):
+    with pytest.raises(ValueError, match="fourier is 7, but should be a multiple of 2"):
         EditorConfig(fourier=7)
-    with pytest.raises(ValueError, match="init_scale is 0, but must be positive"):
+    with pytest.raises(ValueError, match="init_scale is 0, but should be greater than 0"):
         EditorConfig(init_scale=0)
     built, tensors = build_editor("np", SIREN, STORED, seed=0).double(), networks(SIREN)
     tensors["bias.1"][2, 1] = torch.nan

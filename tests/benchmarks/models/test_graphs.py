@@ -6,8 +6,10 @@ from torch import Tensor
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.pyg import check_graph, common_kernel, to_graphs
+from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkGroup, NetworkInfo
 from nfn_monomial.benchmarks.data.widen import widen
-from nfn_monomial.benchmarks.models.base import MixedInfo, Model, NetworkGroup, NetworkInfo, build_model
+from nfn_monomial.benchmarks.models.base import Model
+from nfn_monomial.benchmarks.models.catalogue import build_model
 from nfn_monomial.benchmarks.models.graphs import WIDTH, PNABlock, PNAStack, assemble, store
 from nfn_monomial.testing import random_networks
 

@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
+from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
-from nfn_monomial.benchmarks.models.base import Model, NetworkInfo, build_model, model_class, model_names, model_options
-from nfn_monomial.benchmarks.models.editors import EditorConfig, build_editor
+from nfn_monomial.benchmarks.models.base import Model
+from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names, model_options
+from nfn_monomial.benchmarks.models.editors import build_editor
 from nfn_monomial.benchmarks.models.inr import MonomialFront, SineNetwork, inr_info
-from nfn_monomial.benchmarks.models.inr_input import Classifier, InputConfig
+from nfn_monomial.benchmarks.models.inr_input import Classifier
+from nfn_monomial.benchmarks.settings.inrs import CLASSIFY, EDIT, EditConfig, EditorConfig, InputConfig, Sizes
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import classify as classify_inr
 from nfn_monomial.benchmarks.studies import edit as edit_inr
-from nfn_monomial.benchmarks.train.loop import TrainConfig
 from nfn_monomial.benchmarks.train.sweep import run_job
 
 NETWORKS, CLASSES = 12, 3
@@ -109,7 +112,7 @@ def test_front_is_equivariant_and_illegal_under_scalings() -> None:
 def test_paper_presets_have_the_published_parameter_counts(name: str, preset: str) -> None:
     channels = 3 if preset == "paper-cifar" else 1
     siren = Siren((2, 32, 32, channels), 30.0, (channels, 32, 32))
-    sizes = classify_inr.PRESETS[preset].sizes.of(name)
+    sizes = classify_inr.sizes_of(CLASSIFY[preset].sizes, name)
     with torch.device("meta"):
         model = build_model(name, inr_info(siren), seed=0, out_features=10, **sizes)
     count = sum(p.numel() for p in model.parameters()) / 1e6
@@ -178,12 +181,10 @@ EDITOR = EditorConfig(
 
 
 def test_all_models_and_editors_train_in_mixed_precision() -> None:
-    small, data = classify_inr.PRESETS["small"], corpus(IMAGE)
-    classify = replace(
-        small, sizes=classify_inr.Sizes(**{**SIZES, "dropout": 0.1}), training=replace(BF16, clip_norm=1.0)
-    )
-    edit = edit_inr.EditConfig(edit_inr.PRESETS["small"].models, editor=EDITOR, training=BF16)
-    for job in (*classify.plan(data), *edit.plan(data)):
+    small, data = CLASSIFY["small"], corpus(IMAGE)
+    classify = replace(small, sizes=Sizes(**{**SIZES, "dropout": 0.1}), training=replace(BF16, clip_norm=1.0))
+    edit = EditConfig(EDIT["small"].models, editor=EDITOR, training=BF16)
+    for job in (*classify_inr.plan(classify, data), *edit_inr.plan(edit, data)):
         run = run_job(job).run
         assert math.isfinite(run.history[0]["train_loss"]), run.label
         assert all(test.non_finite == 0 for test in run.tests), run.label
@@ -204,7 +205,7 @@ def test_images_are_rendered_without_rounding() -> None:
 @pytest.mark.parametrize("inputs", ["stored", "canonical"])
 def test_an_editor_that_changes_nothing_shows_the_same_images_in_mixed_precision(inputs: str) -> None:
     tensors = single(IMAGE, 16, 0)
-    for name in edit_inr.PRESETS["small"].models:
+    for name in EDIT["small"].models:
         editor = build_editor(name, IMAGE, replace(EDITOR, inputs=inputs), seed=0)  # type: ignore[arg-type]
         prepared = editor.prepare(tensors)
         editor.fit_inputs([prepared])

@@ -19,10 +19,9 @@ from typer.testing import CliRunner, Result
 from nfn_monomial.benchmarks.cli import application as cli
 from nfn_monomial.benchmarks.report.page import UNSHOWABLE, Page, find_results, png_size, render_page, write_page
 from nfn_monomial.benchmarks.report.page_markdown import is_numeric
-from nfn_monomial.benchmarks.settings import record
-from nfn_monomial.benchmarks.studies.predict import PredictConfig
-from nfn_monomial.benchmarks.train.loop import TrainConfig
-from nfn_monomial.benchmarks.train.runs import Run, RunSettings, TestResult
+from nfn_monomial.benchmarks.settings.generalization import PredictConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.benchmarks.train.runs import Run, RunSettings, TestResult, record
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 VOID = ("meta", "img", "br", "hr")

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from nfn_monomial.benchmarks.report.figures import draw_figure
 from nfn_monomial.benchmarks.report.results import Mean, markdown, rich_tables, summarise, write_report
-from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, TestResult
 
 MODELS = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from nfn_monomial.benchmarks.report.tables import MIB, Spread, Table, by_model, count, fit_cells, model_table
-from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, TestResult
 
 NUMBERS = st.floats(-1e6, 1e6)

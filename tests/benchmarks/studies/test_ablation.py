@@ -1,9 +1,9 @@
 """The ablation: six stacks of one class, invariant all of them, and a table that keeps the paper's numbers apart."""
 
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +14,14 @@ from nfn_monomial import GroupElement, MonomialNFN
 from nfn_monomial.benchmarks.cli import application as cli
 from nfn_monomial.benchmarks.make.recipes import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
-from nfn_monomial.benchmarks.models.base import build_model, model_names
-from nfn_monomial.benchmarks.models.baselines import CHANNELS
-from nfn_monomial.benchmarks.studies.ablation import PRESETS, PUBLISHED, STACKS, ablation_tables, stack_name
+from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
+from nfn_monomial.benchmarks.models.parts import CHANNELS
+from nfn_monomial.benchmarks.settings.generalization import ABLATION as PRESETS
+from nfn_monomial.benchmarks.settings.generalization import STACKS, PredictConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.benchmarks.studies.ablation import PUBLISHED, ablation_tables
 from nfn_monomial.benchmarks.studies.figures import draw_ablation
-from nfn_monomial.benchmarks.studies.predict import PredictConfig, predict_generalization
-from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.studies.predict import predict_generalization
 from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.testing import random_networks
 
@@ -41,9 +43,9 @@ def test_six_stacks_that_are_no_default_models() -> None:
     assert tuple(STACKS) == ("mnf-1-hnp", "mnf-2-hnp", "mnf-3-hnp", "mnf-1", "mnf-2", "mnf-3") == tuple(PUBLISHED)
     assert not set(STACKS) & {*model_names(), *model_names("inr")}
     assert set(STACKS) <= set(model_names("ablation"))
-    for (depth, hnp), other in itertools.product(itertools.product((1, 2, 3), (True, False)), STACKS):
-        same = stack_name(depth, hnp) == other
-        assert ((STACKS[other].depth, STACKS[other].hnp) == (depth, hnp)) == same
+    for name, (depth, hnp) in STACKS.items():
+        model: Any = model_class(name)
+        assert (model.depth, model.hnp, model.label) == (depth, hnp, f"MNF x {depth}" + ", HNP" * hnp)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])

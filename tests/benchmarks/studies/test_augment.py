@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from nfn_monomial.benchmarks.cli import application as cli
 from nfn_monomial.benchmarks.cli import studies as cli_studies
 from nfn_monomial.benchmarks.data.networks import Corpus
-from nfn_monomial.benchmarks.models.base import model_class
+from nfn_monomial.benchmarks.models.catalogue import model_class
+from nfn_monomial.benchmarks.settings.generalization import AUGMENT as PRESETS
+from nfn_monomial.benchmarks.settings.generalization import AugmentConfig, PredictConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.augment import (
-    PRESETS,
-    AugmentConfig,
     Curves,
     augment_study,
     curves_table,
@@ -24,8 +25,7 @@ from nfn_monomial.benchmarks.studies.augment import (
     training_curves,
 )
 from nfn_monomial.benchmarks.studies.figures import draw_training_curves
-from nfn_monomial.benchmarks.studies.predict import PredictConfig
-from nfn_monomial.benchmarks.train.loop import TrainConfig
+from nfn_monomial.benchmarks.studies.predict import plan, predict_generalization
 from nfn_monomial.benchmarks.train.runs import RunStore
 
 TINY = AugmentConfig(
@@ -46,7 +46,7 @@ def corpora() -> dict[str, Corpus]:
 
 def test_the_moved_set_is_the_copies_of_the_augmented_one(corpora: dict[str, Corpus]) -> None:
     config = PredictConfig(("statnn",), ("original", "augmented", "moved"), seeds=(0,), training=TINY.training)
-    trials = {job.settings.train_set: job.trial() for job in config.plan({"relu": corpora["relu"]})}
+    trials = {job.settings.train_set: job.prepare(job.settings) for job in plan(config, {"relu": corpora["relu"]})}
     for part in ("train", "val"):
         original, both, moved = (getattr(trials[name], part).inputs for name in ("original", "augmented", "moved"))
         assert torch.equal(torch.cat([original, moved]), both)
@@ -102,16 +102,12 @@ def test_training_curves(corpora: dict[str, Corpus], tmp_path: Path) -> None:
     assert draw_training_curves(curves).startswith(b"\x89PNG")
 
 
-def test_rounding_in_float32_is_larger(corpora: dict[str, Corpus], tmp_path: Path) -> None:
-    """What is measured is rounding: in single precision, the same curves are further apart."""
-    from nfn_monomial.benchmarks.studies.predict import predict_generalization
-
-    plan = replace(TINY.curve_plan(), models=("monomial",), scales=(1e2,))
-    plan = replace(plan, training=replace(plan.training, precision="32-true"))
-    runs = predict_generalization({"relu": corpora["relu"]}, plan, RunStore(tmp_path))
+def test_in_single_precision_the_curves_are_one_to_rounding(corpora: dict[str, Corpus], tmp_path: Path) -> None:
+    config = replace(TINY.curve_plan(), models=("monomial",))
+    config = replace(config, training=replace(config.training, precision="32-true"))
+    runs = predict_generalization({"relu": corpora["relu"]}, config, RunStore(tmp_path))
     original, moved = ([epoch["train_loss"] for epoch in run.history] for run in runs)
-    difference = max(abs(a - b) / a for a, b in zip(original, moved, strict=True))
-    assert 1e-10 < difference < 1e-3
+    assert max(abs(a - b) / a for a, b in zip(original, moved, strict=True)) < 1e-3
 
 
 def test_difference_of_curves() -> None:
@@ -133,14 +129,20 @@ def test_configurations() -> None:
     assert [plan.augment_scale for plan in paper.plans()[1:]] == list(paper.scales)
     assert not PRESETS["small"].per_scale
     for wrong, message in (
-        ({"models": ("nothing",)}, "unknown model 'nothing'"),
-        ({"scales": (1.0,)}, "larger than 1"),
-        ({"curve_scale": 0.5}, "larger than 1"),
-        ({"curve_networks": 0}, "at least 1"),
+        ({"scales": (1.0,)}, "scales is 1.0, but should be greater than 1"),
+        ({"curve_scale": 0.5}, "curve_scale is 0.5"),
+        ({"curve_networks": 0}, "curve_networks is 0"),
         ({"curve_models": ("statnn", "statnn")}, "none twice"),
     ):
         with pytest.raises(ValueError, match=message):
             AugmentConfig(**wrong)
+
+
+@pytest.mark.parametrize("where", ["models", "curve_models"])
+def test_unknown_models_are_found_out_first(where: str, corpora: dict[str, Corpus], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown model 'nothing'"):
+        augment_study(corpora, replace(TINY, **{where: ("nothing",)}), RunStore(tmp_path))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_too_few_networks_for_tau(corpora: dict[str, Corpus], tmp_path: Path) -> None:

@@ -18,21 +18,23 @@ from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.recipes import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
-from nfn_monomial.benchmarks.models.base import build_model
+from nfn_monomial.benchmarks.models.catalogue import build_model
 from nfn_monomial.benchmarks.models.inr import SineNetwork, inr_info
-from nfn_monomial.benchmarks.models.inr_input import Classifier, InputConfig, Warp
+from nfn_monomial.benchmarks.models.inr_input import Classifier, Warp, prepared_siren
+from nfn_monomial.benchmarks.settings.inrs import CLASSIFY as PRESETS
+from nfn_monomial.benchmarks.settings.inrs import ClassifyConfig, InputConfig, Sizes
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.classify import (
-    PRESETS,
-    ClassifyConfig,
-    Sizes,
     classify_inrs,
     confusion,
     fingerprint,
+    plan,
+    prepare,
     scores,
+    sizes_of,
     subset,
 )
 from nfn_monomial.benchmarks.studies.classify_report import classify_table, write_classify_report
-from nfn_monomial.benchmarks.train.loop import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import run_job
 from nfn_monomial.nn import InputNorm
@@ -55,7 +57,7 @@ def toy(train: int = 256) -> InrCorpus:
 
 
 def done(config: ClassifyConfig, corpus: InrCorpus) -> list[Run]:
-    return [run_job(job).run for job in config.plan(corpus)]
+    return [run_job(job).run for job in plan(config, corpus)]
 
 
 def accuracy(run: Run) -> dict[str, float]:
@@ -99,7 +101,7 @@ def rendered(siren: Siren, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def classifier(name: str, config: InputConfig) -> Classifier:
-    model = build_model(name, inr_info(config.siren(SIREN)), seed=0, out_features=2, **TINY.of(name))
+    model = build_model(name, inr_info(prepared_siren(config, SIREN)), seed=0, out_features=2, **sizes_of(TINY, name))
     return Classifier(model, SIREN, config).double()
 
 
@@ -109,7 +111,9 @@ def test_preparation_keeps_images_and_does_what_it_says(absorb: bool, canonical:
     given = networks(8)
     config = InputConfig(absorb_omega=absorb, canonical_phase=canonical)
     found = classifier("mlp", config).canonical(given)
-    torch.testing.assert_close(rendered(config.siren(SIREN), found), rendered(SIREN, given), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        rendered(prepared_siren(config, SIREN), found), rendered(SIREN, given), rtol=1e-10, atol=1e-10
+    )
     factor = SIREN.omega_0 if absorb else 1
     torch.testing.assert_close(found["weight.1"].abs(), factor * given["weight.1"].abs())
     phases = found["bias.0"] * (SIREN.omega_0 / factor)
@@ -164,7 +168,7 @@ def test_networks_on_disk_are_read_in_batches_with_the_same_result() -> None:
     assert fingerprint(streamed) == fingerprint(corpus)
     ((memory,), (disk,)) = done(config, corpus), done(config, streamed)
     assert memory.tests == disk.tests
-    trial = config.plan(streamed)[0].trial()
+    trial = prepare(streamed, plan(config, streamed)[0].settings)
     on_disk.most = 0
     assert len(list(trial.train.read(torch.arange(96).split(16)))) == 6
     assert on_disk.most == 16
@@ -213,7 +217,7 @@ def test_settings_hold_what_determines_a_result_and_no_more() -> None:
 
     def names(**changes: object) -> list[str]:
         config = replace(QUICK, models=("inr-np", "inr-monomial-np"), **changes)  # type: ignore[arg-type]
-        return [job.settings.name for job in config.plan(corpus)]
+        return [job.settings.name for job in plan(config, corpus)]
 
     base = names()
     assert len(set(base)) == 2
@@ -239,17 +243,16 @@ def test_paper_presets_are_table_20() -> None:
         assert (config.training.learning_rate, config.training.batch_size) == (rate, 32)
         assert (config.loss, config.steps, len(config.seeds)) == ("bce", 200_000, 5)
         assert config.inputs == InputConfig(False, False, False), "as they come"
-    (job,) = replace(PRESETS["paper"], models=("mlp",), seeds=(0,)).plan(toy(100))
+    (job,) = plan(replace(PRESETS["paper"], models=("mlp",), seeds=(0,)), toy(100))
     assert job.settings.training.epochs == 50_000  # 4 steps each
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"models": ("nothing",)}, "unknown model 'nothing'"),
         ({"models": ("mlp", "mlp")}, "none twice"),
         ({"limit": 0}, "limit is 0"),
-        ({"loss": "mse"}, "unknown loss 'mse': choose from cross-entropy, bce"),
+        ({"loss": "mse"}, "loss is 'mse', but should be 'cross-entropy' or 'bce'"),
     ],
 )
 def test_bad_configurations(change: dict[str, object], message: str) -> None:
@@ -353,9 +356,14 @@ def test_errors_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_slower_models_have_a_third_of_the_learning_rate_and_the_table_says_so() -> None:
     config = replace(QUICK, models=("mlp", "statnn", "inr-probes"), slower=("statnn",))
-    jobs = config.plan(toy(32))
+    jobs = plan(config, toy(32))
     assert [job.settings.training.learning_rate for job in jobs] == [5e-3, 5e-3 / 3, 5e-3]
     notes = classify_table([run_job(job).run for job in jobs]).notes
     assert any("Learning rate: 0.005; 0.00166667 for STATNN." in note for note in notes)
+
+
+@pytest.mark.parametrize("where", ["models", "slower"])
+def test_unknown_models_are_found_out_first(where: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown model 'mpl'"):
-        replace(config, slower=("mpl",))
+        classify_inrs(toy(32), replace(QUICK, **{where: ("mpl",)}), RunStore(tmp_path))  # type: ignore[arg-type]
+    assert not (tmp_path / "runs").exists()

@@ -20,11 +20,12 @@ from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.recipes import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
-from nfn_monomial.benchmarks.models.editors import EditorConfig
 from nfn_monomial.benchmarks.settings import override
-from nfn_monomial.benchmarks.studies.edit import PRESETS, EditConfig, contrast, dilate, edit_inrs, scores
+from nfn_monomial.benchmarks.settings.inrs import EDIT as PRESETS
+from nfn_monomial.benchmarks.settings.inrs import EditConfig, EditorConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.benchmarks.studies.edit import contrast, dilate, edit_inrs, plan, scores
 from nfn_monomial.benchmarks.studies.edit_report import edit_table, write_report
-from nfn_monomial.benchmarks.train.loop import TrainConfig
 from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.benchmarks.train.sweep import Progress
 
@@ -136,15 +137,14 @@ def test_runs_are_kept_and_told_apart_by_task_sizes_and_data(tmp_path: Path) -> 
     assert done == [False, False, True, True]
     config = replace(config, seeds=(0,))
     others = (replace(config, task="contrast"), override(config, ["editor.monomial=5"]), replace(config, limit=30))
-    names = {job.settings.name for other in (config, *others) for job in other.plan(data)}
-    names |= {job.settings.name for job in config.plan(corpus(train=40))}
+    names = {job.settings.name for other in (config, *others) for job in plan(other, data)}
+    names |= {job.settings.name for job in plan(config, corpus(train=40))}
     assert len(names) == 5
 
 
 def test_steps_are_rounded_up_to_epochs_and_paper_trains_50000() -> None:
-    (job,) = replace(CONFIG, models=("np",), steps=10).plan(corpus(train=65, others=2))
+    (job,) = plan(replace(CONFIG, models=("np",), steps=10), corpus(train=65, others=2))
     assert job.settings.training.epochs == 2  # of 5 batches
-    assert job.networks == {"train": 65, "val": 2, "test": 2}
     paper = PRESETS["paper"]
     assert paper.steps == 50_000
     assert (paper.training.batch_size, paper.training.learning_rate) == (32, 1e-3)
@@ -205,10 +205,9 @@ def test_a_task_that_changes_nothing_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"models": ("npx",)}, "unknown editor 'npx'"),
         ({"models": ()}, "models is ()"),
         ({"seeds": (1, 1)}, "none twice"),
-        ({"task": "erode"}, "unknown task 'erode': choose from dilate, contrast"),
+        ({"task": "erode"}, "task is 'erode', but should be 'dilate' or 'contrast'"),
         ({"limit": 0}, "limit is 0"),
         ({"shown": 0}, "shown is 0"),
     ],
@@ -216,6 +215,12 @@ def test_a_task_that_changes_nothing_is_refused(tmp_path: Path) -> None:
 def test_configuration_errors(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         replace(CONFIG, **change)
+
+
+def test_an_unknown_editor_is_found_out_first(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown editor 'npx'"):
+        edit_inrs(corpus(), replace(CONFIG, models=("np", "npx")), RunStore(tmp_path))
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.fixture
@@ -262,7 +267,7 @@ def test_command_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         result = invoke("--task", task)
         assert result.exit_code == 2
         assert f"inrs/{images} is not there: make it with `nfn-monomial inr make --images {images}`" in plain(result)
-    assert "unknown task 'erode'" in plain(invoke("--task", "erode"))
+    assert "task is 'erode'" in plain(invoke("--task", "erode"))
     assert "unknown preset 'large': choose from small, paper" in plain(invoke("--preset", "large"))
     assert "unknown key 'editor.depth'" in plain(invoke("--set", "editor.depth=1"))
     make_zoo(tmp_path / "zoo", ZooConfig(networks=4, epochs=(1, 1), train_fractions=(0.1,), activations=("relu",)))

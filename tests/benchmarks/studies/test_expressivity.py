@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from nfn_monomial import WeightSpace, balance
 from nfn_monomial.benchmarks.cli import application as cli
+from nfn_monomial.benchmarks.settings.measurements import ExpressivityConfig
 from nfn_monomial.benchmarks.studies import expressivity
 from nfn_monomial.benchmarks.studies.expressivity import (
     MODELS,
-    ExpressivityConfig,
     Outcome,
     _prepare,
     as_markdown,
@@ -150,8 +150,8 @@ def test_the_table_has_means_over_seeds() -> None:
     ("wrong", "message"),
     [
         ({"points": 0}, "points is 0"),
-        ({"epochs": 2}, "epochs is 2, but the learning rate has 3 phases"),
-        ({"activations": ("gelu",)}, r"unknown activations \['gelu'\]; known: relu, tanh"),
+        ({"epochs": 2}, "epochs is 2, but should be greater than or equal to 3"),
+        ({"activations": ("gelu",)}, "activations is 'gelu', but should be 'relu' or 'tanh'"),
     ],
 )
 def test_clear_errors(wrong: dict[str, object], message: str) -> None:

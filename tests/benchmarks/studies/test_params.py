@@ -11,17 +11,10 @@ from typer.testing import CliRunner
 from nfn_monomial.benchmarks.cli import application as cli
 from nfn_monomial.benchmarks.cli import studies as cli_studies
 from nfn_monomial.benchmarks.report.tables import Table
+from nfn_monomial.benchmarks.settings.measurements import ParamsConfig
 from nfn_monomial.benchmarks.studies.figures import draw_params
 from nfn_monomial.benchmarks.studies.param_tables import claims_table, layer_table, model_tables
-from nfn_monomial.benchmarks.studies.params import (
-    FAMILIES,
-    IO,
-    Family,
-    ParamsConfig,
-    closed_form,
-    counted,
-    layer_counts,
-)
+from nfn_monomial.benchmarks.studies.params import FAMILIES, IO, Family, closed_form, counted, layer_counts
 
 KINDS: list[tuple[Family, IO]] = [*((f, "full") for f in FAMILIES), ("SCALE", "factored"), ("SIGN", "factored")]  # type: ignore[list-item]
 
@@ -89,9 +82,9 @@ def test_wrong_arguments() -> None:
     with pytest.raises(ValueError, match="NP has no factored form here"):
         closed_form("NP", (2, 3, 1), (1, 1), (1, 1), "factored")
     for wrong, message in (
-        ({"sizes": (3, 2)}, "at least one hidden layer"),
-        ({"channels": (16,)}, "give channels in and channels out"),
-        ({"kernel": 0}, "at least 1"),
+        ({"sizes": (3, 2)}, "sizes is .3, 2., but .* at least 3 items"),
+        ({"channels": (16,)}, "channels is .16,., but "),
+        ({"kernel": 0}, "kernel is 0"),
     ):
         with pytest.raises(ValueError, match=message):
             ParamsConfig(**wrong)  # type: ignore[arg-type]

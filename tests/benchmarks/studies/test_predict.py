@@ -19,23 +19,24 @@ from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import load_zoo
 from nfn_monomial.benchmarks.data.images import load_images
 from nfn_monomial.benchmarks.data.layout import cnn_layout, unflatten
 from nfn_monomial.benchmarks.data.moves import augment, test_sets, transform, widened
-from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, fingerprint, groups_of
+from nfn_monomial.benchmarks.data.networks import Corpus, NetworkGroup, Networks, accuracies, fingerprint, groups_of
 from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
 from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
 from nfn_monomial.benchmarks.make.recipes import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
-from nfn_monomial.benchmarks.models.base import NetworkGroup, build_model, model_class, model_names
+from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
+from nfn_monomial.benchmarks.settings.generalization import PredictConfig
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.predict import (
     LOSSES,
-    PredictConfig,
     behind_balance,
     default_models,
+    plan,
     predict_generalization,
     scores,
 )
 from nfn_monomial.benchmarks.train import sweep as experiment
-from nfn_monomial.benchmarks.train.loop import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run, RunStore, environment
 from nfn_monomial.benchmarks.train.sweep import Job, Progress, run_job
 
@@ -407,7 +408,7 @@ def test_a_damaged_run_file_is_named_and_done_again(
 
 def test_learns_what_the_weights_say(zoo: Corpus) -> None:
     config = replace(CONFIG, models=("monomial",), training=TrainConfig(epochs=25, batch_size=8))
-    run = run_job(config.plan({"relu": zoo})[0]).run
+    run = run_job(plan(config, {"relu": zoo})[0]).run
     assert run.tests[0].metrics["tau"] > 0.6
     assert run.tests[-2].metrics["tau"] == pytest.approx(run.tests[0].metrics["tau"], abs=0.005)
 
@@ -415,7 +416,7 @@ def test_learns_what_the_weights_say(zoo: Corpus) -> None:
 def test_enormous_inputs_do_not_crash_a_model_without_the_symmetry(zoo: Corpus) -> None:
     for model in ("np", "hnp", "mlp"):
         config = replace(CONFIG, models=(model,), scales=(1e30,), seeds=(0,))
-        for job in config.plan({"relu": zoo}):
+        for job in plan(config, {"relu": zoo}):
             run = run_job(job).run
             assert all(math.isfinite(t.metrics["tau"]) and math.isfinite(t.metrics["r2"]) for t in run.tests)
             assert Run.from_json(run.to_json()).tests == run.tests
@@ -427,7 +428,7 @@ def test_precisions_reach_packed_inputs(zoo: Corpus, precision: Any) -> None:
     models = default_models({"relu": zoo}) if precision == "bf16-mixed" else ("monomial", "hnp")
     config = replace(CONFIG, models=models, seeds=(0,), train_sets=("original",), scales=(1e1,), widen=0)
     config = replace(config, training=replace(TINY, epochs=1, precision=precision))
-    for job in config.plan({"relu": zoo}):
+    for job in plan(config, {"relu": zoo}):
         run = run_job(job).run
         assert not run.diverged, run.label
         assert math.isfinite(run.history[0]["train_loss"]), run.label
@@ -436,18 +437,18 @@ def test_precisions_reach_packed_inputs(zoo: Corpus, precision: Any) -> None:
 
 def test_a_model_of_one_width_is_not_tested_on_widened_networks(zoo: Corpus) -> None:
     config = replace(CONFIG, models=("mlp", "statnn"), train_sets=("original",), seeds=(0,))
-    mlp, statnn = config.plan({"relu": zoo})
+    mlp, statnn = plan(config, {"relu": zoo})
     assert (mlp.settings.options["widen"], statnn.settings.options["widen"]) == (0, 1.5)
     assert [t.name for t in run_job(mlp).run.tests] == ["original", "scale 10", "scale 1e+06"]
-    assert mlp.settings == replace(config, widen=2).plan({"relu": zoo})[0].settings
+    assert mlp.settings == plan(replace(config, widen=2), {"relu": zoo})[0].settings
 
 
 def test_a_model_may_say_how_it_is_trained(zoo: Corpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = replace(CONFIG, train_sets=("original",), seeds=(0,))
-    before = [job.settings for job in config.plan({"relu": zoo})]
+    before = [job.settings for job in plan(config, {"relu": zoo})]
     own = {"epochs": 1, "weight_decay": 0.01, "loss": "mse"}
     monkeypatch.setattr(model_class("statnn"), "train_with", own)
-    statnn, monomial = (job.settings for job in config.plan({"relu": zoo}))
+    statnn, monomial = (job.settings for job in plan(config, {"relu": zoo}))
     assert monomial == before[1]
     assert statnn.name != before[0].name, "or a run with other settings would be kept"
     assert statnn.training == replace(TINY, epochs=1, weight_decay=0.01)
@@ -463,21 +464,36 @@ def test_a_model_may_say_how_it_is_trained(zoo: Corpus, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"models": ("hpn",)}, "unknown model 'hpn': choose from"),
-        ({"augmented_models": ("x",)}, "unknown model 'x'"),
-        ({"models": ()}, "models is .*give at least one"),
+        ({"models": ()}, "models is .*at least one"),
         ({"seeds": (1, 1)}, "seeds is .*none twice"),
-        ({"train_sets": ("augmentd",)}, "unknown train set .*choose from original, augmented"),
-        ({"scales": ()}, "must be larger than 1"),
-        ({"scales": (10.0, 0.5)}, "must be larger than 1"),
-        ({"augment_scale": -10.0}, "must be larger than 1"),
-        ({"widen": 0.5}, "widen is 0.5, but must be larger than 1, or 0"),
-        ({"loss": "tau"}, "unknown loss 'tau': choose from bce, mse, rank"),
+        ({"train_sets": ("augmentd",)}, "train_sets is 'augmentd', but should be 'original', 'augmented' or 'moved'"),
+        ({"scales": ()}, "scales is .*at least one"),
+        ({"scales": (10.0, 0.5)}, "scales is 0.5, but should be greater than 1"),
+        ({"augment_scale": -10.0}, "augment_scale is -10.0, but should be greater than 1"),
+        ({"widen": 0.5}, "widen is 0.5, but should be larger than 1, or 0"),
+        ({"loss": "tau"}, "loss is 'tau', but should be 'bce', 'mse' or 'rank'"),
     ],
 )
 def test_configurations_that_make_no_sense(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(CONFIG, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"models": ("hpn",)}, "unknown model 'hpn': choose from"),
+        ({"augmented_models": ("x",)}, "unknown model 'x'"),
+        ({"models": ("inr-np",)}, "inr-np is a model for the task 'inr'; for generalization or ablation choose from"),
+        ({"activations": ("relu", "gelu")}, "the data have networks with relu, none with gelu"),
+    ],
+)
+def test_what_cannot_be_done_is_found_out_first(
+    change: dict[str, Any], message: str, zoo: Corpus, tmp_path: Path, trainings: list[str]
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        predict_generalization({"relu": zoo}, replace(CONFIG, **change), RunStore(tmp_path))
+    assert not trainings
 
 
 def test_networks_that_cannot_be_ranked(tmp_path: Path, zoo: Corpus) -> None:
@@ -497,7 +513,7 @@ def test_results_folder_that_is_a_file(tmp_path: Path) -> None:
 def test_plan_of_a_part_of_the_augmented_runs(zoo: Corpus) -> None:
     zoos = {"relu": zoo, "tanh": corpus("tanh")}
     config = replace(CONFIG, augmented_models=("statnn",), augmented_activations=("relu",), seeds=(0,))
-    settings = [job.settings for job in config.plan(zoos)]
+    settings = [job.settings for job in plan(config, zoos)]
     planned = [(s.subject, s.model) for s in settings if s.train_set == "augmented"]
     assert planned == [("relu", "statnn")]
 

@@ -14,9 +14,9 @@ import torch
 from lightning_fabric import Fabric
 from safetensors.torch import load_file
 
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train import devices as processes
 from nfn_monomial.benchmarks.train.devices import gathered, make_fabric, share
-from nfn_monomial.benchmarks.train.loop import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import sweep
 
@@ -153,5 +153,5 @@ def test_numbers_of_processes_that_contradict(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ValueError, match="device 'cuda' is not there 2 times"):
         make_fabric(TrainConfig(device="cuda"))
-    with pytest.raises(ValueError, match="devices is 0, but must be at least 1"):
+    with pytest.raises(ValueError, match="devices is 0, but should be greater than or equal to 1"):
         TrainConfig(devices=0)

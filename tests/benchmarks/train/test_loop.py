@@ -14,19 +14,14 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.benchmarks.data.batches import Data, StreamedData
 from nfn_monomial.benchmarks.data.rows import TensorRows
+from nfn_monomial.benchmarks.data.seeds import derive_seed
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train import seeds as determinism
 from nfn_monomial.benchmarks.train import sweep as experiment
-from nfn_monomial.benchmarks.train.loop import (
-    Data,
-    FitResult,
-    StreamedData,
-    TrainConfig,
-    derive_seed,
-    fit,
-    make_fabric,
-    predict,
-)
+from nfn_monomial.benchmarks.train.devices import make_fabric
+from nfn_monomial.benchmarks.train.loop import FitResult, fit, predict
 from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.benchmarks.train.sweep import sweep
 from nfn_monomial.testing import random_networks
@@ -434,17 +429,17 @@ def test_seeds_of_different_parts_differ() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epochs": 0}, "epochs is 0, but must be at least 1"),
+        ({"epochs": 0}, "epochs is 0, but should be greater than or equal to 1"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"patience": 0}, "patience is 0"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0, but must be positive"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0, but should be greater than 0"),
         ({"learning_rate": math.nan}, "learning_rate is nan"),
         ({"clip_norm": -1.0}, "clip_norm is -1.0"),
-        ({"warmup_steps": -1}, "warmup_steps is -1, but must be at least 0 and finite"),
-        ({"weight_decay": -0.1}, "weight_decay is -0.1, but must be at least 0 and finite"),
+        ({"warmup_steps": -1}, "warmup_steps is -1, but should be greater than or equal to 0"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1"),
         ({"weight_decay": math.nan}, "weight_decay is nan"),
         ({"weight_decay": math.inf}, "weight_decay is inf"),
-        ({"precision": "16"}, "unknown precision '16': choose from 32-true, bf16-mixed, 64-true"),
+        ({"precision": "16"}, "precision is '16', but should be '32-true', 'bf16-mixed' or '64-true'"),
     ],
 )
 def test_configurations_that_make_no_sense(change: dict[str, object], message: str) -> None:

@@ -19,15 +19,16 @@ from typing import Any
 import harness_worker
 import pytest
 import torch
-from harness_worker import Parts, trial
+from harness_worker import Parts, settings_of, trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train import checkpoint as checkpointing
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
-from nfn_monomial.benchmarks.train.loop import FitResult, TrainConfig, fit
+from nfn_monomial.benchmarks.train.loop import FitResult, fit
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, sweep
 
@@ -50,7 +51,7 @@ def train(
 
         return wrapped
 
-    given = trial(kind)
+    given = trial(settings_of(kind))
     result = fit(
         given.model, given.train, given.val, config,
         loss=cutting(given.loss), metrics=cutting(given.metrics), select="score", seed=1, checkpoint=checkpoint,
@@ -257,6 +258,6 @@ def test_the_same_experiment_twice_is_bit_identical(tmp_path: Path) -> None:
         assert_same_run(found, expected)
     for job in jobs:
         assert_same_tensors(job, *stores)
-    other = Job(replace(jobs[-1].settings, seed=1), jobs[-1].networks, jobs[-1].trial)
+    other = Job(replace(jobs[-1].settings, seed=1), jobs[-1].prepare)
     (run,) = sweep([other], stores[0])
     assert run.val != sweep(jobs[-1:], stores[0])[0].val, "another seed, another result"

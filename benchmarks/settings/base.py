@@ -1,0 +1,143 @@
+"""Settings: frozen dataclasses that say what they hold, are checked as they are made, and read ``key=value``.
+
+    @dataclass(frozen=True)
+    class Sizes(Settings):
+        width: Count = 16
+        names: Some[str] = ("np",)
+
+``Sizes(width=0)`` raises, and so does ``override(Sizes(), ["width=none"])``: both by what is declared. No module
+of this room imports torch, so that a command line can be built from settings without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+__all__ = ["AtLeastZero", "Count", "Positive", "Settings", "Some", "assignment", "override", "read_value"]
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+
+def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
+    if not values or len(set(values)) != len(values):
+        raise ValueError("should be at least one, and none twice")
+    return values
+
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+AtLeastZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Some = Annotated[tuple[T, ...], AfterValidator(_distinct)]
+"""At least one, and none twice."""
+
+
+class Settings:
+    """Base of dataclasses whose fields are checked by their types, pydantic's constraints in them included.
+
+    Values are converted where that is safe: a list to a tuple, an integer to a float, a text to a number.
+
+    Raises:
+        ValueError: naming the field, what it is and what it should be.
+    """
+
+    def __post_init__(self) -> None:
+        for name, kind in _kinds(type(self)).items():
+            object.__setattr__(self, name, _read(getattr(self, name), kind, name))
+        self.check()
+
+    def check(self) -> None:
+        """Raise a ValueError if fields do not go together."""
+
+
+@functools.cache
+def _kinds(cls: type) -> dict[str, Any]:
+    """Field -> what it holds."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _read(value: Any, kind: Any, key: str) -> Any:
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        place = ".".join([key, *(part for part in found["loc"] if isinstance(part, str))])
+        expected = found["msg"].removeprefix("Input ").removeprefix("Value error, ")
+        raise ValueError(f"{place} is {found['input']!r}, but {expected}") from None
+
+
+def read_value(text: str, kind: Any, key: str) -> Any:
+    """The text as a value of this type: ``none`` is None, and commas are between the values of a tuple.
+
+    Args:
+        text: as typed.
+        kind: a type, with pydantic's constraints if it has some.
+        key: its name in errors.
+
+    Raises:
+        ValueError: naming the key, what is expected and what was found.
+    """
+    readings: tuple[Any, ...] = (text, tuple(part.strip() for part in text.split(",") if part.strip()))
+    if text.lower() == "none":
+        readings = (None, *readings)
+    for reading in readings[:-1]:
+        try:
+            return _adapter(kind).validate_python(reading)
+        except ValidationError as error:
+            several = error.errors()[0]["type"] in ("tuple_type", "sequence_str")
+    return _read(readings[-1] if several else text, kind, key)
+
+
+def override(config: C, assignments: Sequence[str]) -> C:
+    """A copy of a dataclass with fields replaced, those of dataclasses in it as ``training.epochs=3``.
+
+    Args:
+        config: a dataclass.
+        assignments: each ``key=value``, read by `read_value`; later ones win.
+
+    Raises:
+        ValueError: for a text without ``=``, an unknown key (listing the known ones), or as the dataclass.
+    """
+    for text in assignments:
+        key, value = assignment(text)
+        config = _replaced(config, key.split("."), value, key)
+    return config
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Key and value of ``key=value``.
+
+    Raises:
+        ValueError: for a text without ``=``.
+    """
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text!r}: expected key=value, as training.epochs=3")
+    return key.strip(), value.strip()
+
+
+def _replaced(config: Any, path: Sequence[str], text: str, key: str) -> Any:
+    name, *rest = path
+    kinds = _kinds(type(config))
+    if name not in kinds:
+        raise ValueError(f"unknown key {key!r}: {type(config).__name__} has {', '.join(kinds)}")
+    current = getattr(config, name)
+    if dataclasses.is_dataclass(current):
+        if not rest:
+            inner = ", ".join(f"{key}.{f.name}" for f in dataclasses.fields(current))
+            raise ValueError(f"{key} is a group of settings: set one of {inner}")
+        return dataclasses.replace(config, **{name: _replaced(current, rest, text, key)})
+    if rest:
+        raise ValueError(f"unknown key {key!r}: {'.'.join(path[:-1])} is a single value")
+    return dataclasses.replace(config, **{name: read_value(text, kinds[name], key)})

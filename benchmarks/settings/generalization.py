@@ -1,0 +1,161 @@
+"""Experiments on zoos of classifiers: predicting generalisation, its demonstration, the ablation, augmentation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from .base import Count, Settings, Some
+from .training import TrainConfig
+
+__all__ = ["ABLATION", "AUGMENT", "PREDICT", "STACKS", "AugmentConfig", "PredictConfig", "TrainSet"]
+
+TrainSet = Literal["original", "augmented", "moved"]
+Scale = Annotated[float, Field(gt=1)]  # upper bound of scales [1, s]
+
+
+def _widening(factor: float) -> float:
+    if not (factor == 0 or 1 < factor < float("inf")):
+        raise ValueError("should be larger than 1, or 0 for no widened test networks")
+    return factor
+
+
+@dataclass(frozen=True)
+class PredictConfig(Settings):
+    """Predicting generalisation, see `nfn_monomial.benchmarks.studies.predict`.
+
+    ``activations``: of the networks; empty for all that the data have. ``scales``: upper bounds of the uniform scales
+    ``[1, s]`` of the moved test networks, where the group scales. ``augmented_models`` and ``augmented_activations``:
+    those that are trained on the augmented set too; None for all. ``augment_scale``: upper bound of the scales of that
+    set's copies; None draws it for every copy from ``scales``. ``widen``: how many times wider the widened test
+    networks are, 0 for none. ``loss``: of the logits.
+    """
+
+    models: Some[str] = (
+        "statnn", "mlp", "np", "hnp", "monomial", "monomial-hnp", "message-passing-stats", "combined",
+    )  # fmt: skip
+    train_sets: Some[TrainSet] = ("original", "augmented")
+    augmented_models: tuple[str, ...] | None = None
+    augmented_activations: tuple[str, ...] | None = None
+    seeds: Some[int] = (0, 1, 2)
+    scales: Some[Scale] = (1e1, 1e2, 1e4, 1e6)
+    augment_scale: Scale | None = 10.0
+    widen: Annotated[float, AfterValidator(_widening)] = 1.5
+    loss: Literal["bce", "mse", "rank"] = "bce"
+    activations: tuple[str, ...] = ()
+    training: TrainConfig = field(default_factory=TrainConfig)
+
+    def augments(self, model: str, activation: str) -> bool:
+        """Whether a model is trained on the augmented set, too."""
+        return (self.augmented_models is None or model in self.augmented_models) and (
+            self.augmented_activations is None or activation in self.augmented_activations
+        )
+
+
+# App. D.3: 50 epochs, batches of 8, Adam with 1e-3, augmentation factor 2; Sec. 6: 5 runs.
+PAPER_TRAINING = TrainConfig(50, 8, 1e-3)
+PAPER_SEEDS = (0, 1, 2, 3, 4)
+
+PREDICT = {
+    "small": PredictConfig(
+        augmented_models=("statnn", "mlp", "np", "hnp", "monomial"),
+        seeds=(0, 1),
+        training=TrainConfig(epochs=12, batch_size=16),
+    ),
+    # One augmented set serves all ranges of scales; one for each, as the paper has it, is `augment --preset paper`.
+    "paper": PredictConfig(
+        models=("statnn", "mlp", "np", "hnp", "gnn", "monomial"),
+        seeds=PAPER_SEEDS,
+        scales=(1e1, 1e2, 1e3, 1e4, 1e5, 1e6),
+        widen=0,
+        training=PAPER_TRAINING,
+    ),
+}
+
+
+STACKS = {f"mnf-{depth}{'-hnp' * hnp}": (depth, hnp) for hnp in (True, False) for depth in (1, 2, 3)}
+"""The ablation's models, in the order of the paper's table: how many equivariant layers, whether one of HNP follows."""
+
+_ABLATION = PredictConfig(
+    models=tuple(STACKS),
+    train_sets=("original",),
+    scales=(1e1, 1e2, 1e3, 1e4),  # the paper's levels of augmentation 1 to 4
+    widen=0.0,
+    activations=("relu",),  # which the paper's table is of
+    training=TrainConfig(epochs=30, batch_size=16),
+)
+ABLATION = {"small": _ABLATION, "paper": replace(_ABLATION, seeds=PAPER_SEEDS, training=PAPER_TRAINING)}
+
+
+@dataclass(frozen=True)
+class AugmentConfig(Settings):
+    """Augmentation against symmetry, see `nfn_monomial.benchmarks.studies.augment`.
+
+    Attributes:
+        models: of the curves of tau.
+        activations: of the networks; empty for all that the data have.
+        scales: upper bounds of the uniform scales ``[1, s]`` of the moved test networks.
+        per_scale: one augmented set for each range of scales, tested on that range, as the paper does; otherwise one
+            for all, with scales up to ``augment_scale``.
+        augment_scale: of that one set.
+        seeds: of everything random; results are means over them.
+        training: how to train.
+        curve_models: models whose training curves on original and on moved networks are compared; empty for none.
+        curve_scale: upper bound of the moved networks' scales.
+        curve_networks: how many networks to train on there, and at most to validate and test on; None for all.
+        curve_epochs: epochs there.
+    """
+
+    models: Some[str] = (
+        "statnn", "np", "hnp", "gnn", "monomial", "monomial-hnp", "message-passing-stats", "monomial-conv",
+    )  # fmt: skip
+    activations: tuple[str, ...] = ()
+    scales: Some[Scale] = (1e1, 1e2, 1e3, 1e4, 1e5, 1e6)
+    per_scale: bool = False
+    augment_scale: Scale = 10.0
+    seeds: Some[int] = (0, 1, 2)
+    training: TrainConfig = field(default_factory=TrainConfig)
+    curve_models: tuple[str, ...] = ("monomial", "message-passing", "statnn", "hnp")
+    curve_scale: Scale = 1e2
+    curve_networks: Count | None = 100
+    curve_epochs: Count = 10
+
+    def check(self) -> None:
+        if self.curve_models:
+            self.curve_plan()  # which checks them
+
+    def plans(self) -> list[PredictConfig]:
+        """What predict-generalization has to do for the curves of tau."""
+        base = PredictConfig(
+            self.models, ("original",), seeds=self.seeds, scales=self.scales, widen=0.0, activations=self.activations,
+            training=self.training,
+        )  # fmt: skip
+        if not self.per_scale:
+            return [replace(base, train_sets=("original", "augmented"), augment_scale=self.augment_scale)]
+        ranges = [replace(base, train_sets=("augmented",), scales=(s,), augment_scale=s) for s in self.scales]
+        return [base, *ranges]
+
+    def curve_plan(self) -> PredictConfig:
+        """The same for the training curves."""
+        return PredictConfig(
+            self.curve_models,
+            ("original", "moved"),
+            seeds=self.seeds[:1],
+            scales=(self.curve_scale,),
+            augment_scale=self.curve_scale,
+            widen=0.0,
+            activations=self.activations,
+            training=replace(self.training, epochs=self.curve_epochs, patience=None, precision="64-true"),
+        )
+
+
+AUGMENT = {
+    "small": AugmentConfig(
+        scales=(1e1, 1e2, 1e4, 1e6), seeds=(0,), training=TrainConfig(epochs=10, batch_size=16), curve_networks=64
+    ),
+    "paper": AugmentConfig(
+        seeds=PAPER_SEEDS, per_scale=True, training=PAPER_TRAINING, curve_networks=None, curve_epochs=50
+    ),
+}

@@ -1,0 +1,99 @@
+"""What is counted, timed and learned without data of others: parameters, cost, expressivity."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .base import Count, Positive, Settings, Some
+
+__all__ = ["COST", "EXPRESSIVITY", "PARAMS", "REFERENCE", "CostConfig", "ExpressivityConfig", "ParamsConfig"]
+
+REFERENCE = "hnp"  # what costs are compared with
+
+
+@dataclass(frozen=True)
+class CostConfig(Settings):
+    """Run time and memory of training, see `nfn_monomial.benchmarks.studies.cost`.
+
+    Attributes:
+        models: registered names, `REFERENCE` among them; empty for all that predict generalisation.
+        activations: of the networks read.
+        batch_sizes: networks per step.
+        networks: in an epoch; the paper's ReLU set has 6,050.
+        repeats: steps of each model that are timed, after three that are not.
+        seconds: after so many, for each activation and batch size, no further round of steps begins.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+    """
+
+    models: tuple[str, ...] = ()
+    activations: Some[Literal["relu", "tanh"]] = ("relu", "tanh")
+    batch_sizes: Some[Count] = (8, 64)
+    networks: Count = 6050
+    repeats: Count = 10
+    seconds: Annotated[float, Field(gt=0)] = 60.0
+    device: str = "cpu"
+
+    def check(self) -> None:
+        if self.models and REFERENCE not in self.models:
+            raise ValueError(f"models is {', '.join(self.models)}: add {REFERENCE}, which the others are compared with")
+
+
+COST = {
+    "small": CostConfig(),
+    # App. D.3: batches of 8. The paper's Tables 10 and 11 were measured on one A100 GPU.
+    "paper": CostConfig(batch_sizes=(8,), repeats=100, seconds=math.inf),
+}
+
+
+@dataclass(frozen=True)
+class ParamsConfig(Settings):
+    """Numbers of parameters, see `nfn_monomial.benchmarks.studies.params`.
+
+    Attributes:
+        sizes: of the network that one layer reads, inputs first, outputs last.
+        kernel: side of the square kernels of all its layers but the last; 1 for an MLP.
+        channels: in and out of that layer.
+        largest: of the inputs and of the depth in the figure.
+    """
+
+    sizes: Annotated[tuple[Count, ...], Field(min_length=3)] = (1, 16, 16, 16, 10)
+    kernel: Count = 3
+    channels: tuple[Count, Count] = (16, 16)
+    largest: Annotated[int, Field(ge=8)] = 1024
+
+    @property
+    def kernels(self) -> tuple[int, ...]:
+        """Sides of the kernels, layer by layer."""
+        return (*[self.kernel] * (len(self.sizes) - 2), 1)
+
+
+PARAMS = {"small": ParamsConfig()}
+
+
+@dataclass(frozen=True)
+class ExpressivityConfig(Settings):
+    """What to learn, from how much, with what; see `nfn_monomial.benchmarks.studies.expressivity`.
+
+    ``sizes``: of the MLPs. ``points``: fixed inputs. ``channels``: of the message-passing model, which has one block
+    for every layer of the MLPs; the linear model gets as many parameters. ``seeds``: of data and training. ``epochs``:
+    in three phases of one learning rate each.
+    """
+
+    activations: Some[Literal["relu", "tanh"]] = ("relu", "tanh")
+    sizes: Annotated[tuple[Count, ...], Field(min_length=2)] = (2, 16, 16, 1)
+    points: Count = 8
+    networks: Count = 12_000
+    test_networks: Count = 2_000
+    channels: Count = 16
+    epochs: Annotated[int, Field(ge=3)] = 21
+    batch_size: Count = 64
+    learning_rate: Positive = 5e-3
+    seeds: Some[int] = (0,)
+    device: str = "cpu"
+
+
+EXPRESSIVITY = {"small": ExpressivityConfig()}

@@ -1,0 +1,51 @@
+"""How models are trained, in every experiment."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .base import AtLeastZero, Count, Positive, Settings
+
+__all__ = ["RUNTIME", "Precision", "TrainConfig"]
+
+Precision = Literal["32-true", "bf16-mixed", "64-true"]
+RUNTIME = ("device", "devices", "checkpoint_seconds", "tensorboard")
+"""Fields of `TrainConfig` that change nothing in a result but rounding, the draws of random layers, and time."""
+
+
+@dataclass(frozen=True)
+class TrainConfig(Settings):
+    """How to train. The defaults are the paper's for predicting generalisation (App. D.3).
+
+    ``device``: ``cpu``, ``cuda`` or ``cuda:1``. ``precision``: with ``bf16-mixed``, models compute matrix products in
+    bfloat16; their parameters and the data stay in float32, and networks are prepared and rendered in it.
+    ``warmup_steps``: the learning rate rises linearly over so many steps. ``patience``: stop after so many epochs
+    without a better one; None trains all ``epochs``. ``clip_norm``: largest norm of the gradient; None does not clip.
+    ``weight_decay`` is decoupled (AdamW).
+
+    The last three change no result, but that ``devices`` changes what random layers (dropout, augmentation) draw.
+    ``devices``: how many processes on this machine, on cuda with a GPU each; ``torchrun`` has its own number.
+    ``checkpoint_seconds``: an unfinished training is written at most once in so many. ``tensorboard``: whether epochs
+    are logged for it, beside the results.
+    """
+
+    epochs: Count = 50
+    batch_size: Count = 8
+    learning_rate: Positive = 1e-3
+    weight_decay: AtLeastZero = 0.0
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    patience: Count | None = None
+    device: str = "cpu"
+    precision: Precision = "32-true"
+    devices: Count = 1
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
+    tensorboard: bool = False
+
+    def lasting(self, steps: int | None, networks: int) -> TrainConfig:
+        """The same for so many steps over so many networks, rounded up to whole epochs; None leaves the epochs."""
+        return self if steps is None else replace(self, epochs=math.ceil(steps / math.ceil(networks / self.batch_size)))
