@@ -9,7 +9,7 @@ import typer
 
 from nfn_monomial.benchmarks.make.jobs import progress_bar
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.train.loop import make_fabric
+from nfn_monomial.benchmarks.train.devices import make_fabric
 
 from .common import BatchSize, Device, Epochs, Out, Seed, Seeds, bench_app, console, numbers, split, user_errors
 

@@ -25,7 +25,7 @@ from nfn_monomial.benchmarks.studies import cost, params
 from nfn_monomial.benchmarks.studies.figures import draw_ablation, draw_costs, draw_params, draw_training_curves
 from nfn_monomial.benchmarks.studies.param_tables import claims_table, layer_table, model_tables
 from nfn_monomial.benchmarks.studies.predict import predict_generalization
-from nfn_monomial.benchmarks.train.loop import make_fabric
+from nfn_monomial.benchmarks.train.devices import make_fabric
 from nfn_monomial.benchmarks.train.runs import environment, record
 
 from .common import (

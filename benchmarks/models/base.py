@@ -110,7 +110,8 @@ class Register(Generic[T]):
     """
 
     def __init__(self, what: str, balanced: Callable[[T], T]) -> None:
-        self._what, self._balanced = what, functools.cache(functools.partial(_named, balanced))
+        self._what = what
+        self._balanced: Callable[[Any], Any] = functools.cache(functools.partial(_named, balanced))
         self.classes: dict[str, T] = {}
 
     def __call__(self, name: str) -> Callable[[T], T]:
@@ -139,7 +140,8 @@ class Register(Generic[T]):
             raise ValueError(
                 f"unknown {self._what} {name!r}: choose from {known}, each also with {BALANCED!r} in front"
             )
-        return self.classes[plain] if plain == name else self._balanced(self.classes[plain])
+        found: T = self.classes[plain] if plain == name else self._balanced(self.classes[plain])
+        return found
 
 
 def _named(balanced: Callable[[Any], Any], base: Any) -> Any:

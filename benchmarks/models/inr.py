@@ -34,7 +34,7 @@ from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.models import MessagePassingNFN, equivariant_stack
 
-from .base import Model, register
+from .base import InvariantUnder, Model, register
 from .parts import Residual, logits, network_spec
 
 __all__ = [
@@ -118,7 +118,7 @@ class _FourierNFN(Model):
     """
 
     task = "inr"
-    invariant_under = "permutations"
+    invariant_under: ClassVar[InvariantUnder] = "permutations"
     positions: ClassVar[bool] = True
 
     def __init__(

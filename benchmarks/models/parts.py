@@ -84,4 +84,4 @@ class Residual(nn.Sequential):
     """``x`` and what the modules make of it, added."""
 
     def forward(self, x: WeightSpaceFeatures) -> WeightSpaceFeatures:
-        return x + super().forward(x)
+        return x + super().forward(x)  # type: ignore[no-untyped-call]

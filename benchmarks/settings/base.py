@@ -47,7 +47,8 @@ class Settings:
     """
 
     def __post_init__(self) -> None:
-        for name, kind in _kinds(type(self)).items():
+        cls: Any = type(self)
+        for name, kind in _kinds(cls).items():
             object.__setattr__(self, name, _read(getattr(self, name), kind, name))
         self.check()
 
@@ -56,7 +57,7 @@ class Settings:
 
 
 @functools.cache
-def _kinds(cls: type) -> dict[str, Any]:
+def _kinds(cls: Any) -> dict[str, Any]:
     """Field -> what it holds."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
@@ -129,9 +130,10 @@ def assignment(text: str) -> tuple[str, str]:
 
 def _replaced(config: Any, path: Sequence[str], text: str, key: str) -> Any:
     name, *rest = path
-    kinds = _kinds(type(config))
+    cls: Any = type(config)
+    kinds = _kinds(cls)
     if name not in kinds:
-        raise ValueError(f"unknown key {key!r}: {type(config).__name__} has {', '.join(kinds)}")
+        raise ValueError(f"unknown key {key!r}: {cls.__name__} has {', '.join(kinds)}")
     current = getattr(config, name)
     if dataclasses.is_dataclass(current):
         if not rest:

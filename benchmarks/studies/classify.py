@@ -227,7 +227,7 @@ def subset(part: InrPart, fits: int | None, limit: int | None) -> InrPart:
     index = torch.arange(len(part))
     if fits is not None:
         order = part.image.argsort(stable=True)
-        counts = part.image.unique(return_counts=True)[1]
+        counts = torch.unique(part.image, return_counts=True)[1]
         rank = torch.empty_like(index)
         rank[order] = index - (counts.cumsum(0) - counts).repeat_interleave(counts)
         index = index[rank < fits]
@@ -244,7 +244,7 @@ def fingerprint(corpus: InrCorpus) -> str:
     digest = hashlib.sha256(repr((corpus.siren, corpus.classes)).encode())
     for part in (corpus.train, corpus.val, corpus.test):
         digest.update(part.labels.numpy().tobytes())
-        for index in torch.arange(len(part)).split(BLOCK):
+        for index in torch.split(torch.arange(len(part)), BLOCK):
             for tensor in part.rows.read(index).values():
                 digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -134,7 +134,7 @@ def _contender(name: str, info: NetworkInfo, batch: int, device: torch.device) -
         taken = data.take(index)
         optimizer.zero_grad(set_to_none=True)
         loss = binary_cross_entropy_with_logits(model(taken.inputs), taken.targets)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return loss.detach()
 

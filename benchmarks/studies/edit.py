@@ -149,7 +149,7 @@ class _Images:
 
     def rendered(self, part: InrPart) -> Tensor:
         """What the networks show, ``(N, C, H, W)``."""
-        numbers = torch.arange(len(part)).split(BATCH)
+        numbers = torch.split(torch.arange(len(part)), BATCH)
         with torch.no_grad():
             return torch.cat([self.corpus.siren.render(part.rows.read(index)) for index in numbers])
 
@@ -186,7 +186,7 @@ def prepare(images: _Images, settings: RunSettings) -> Trial:
         return StreamedData(rows, editor.prepare, target)
 
     train = data("train")
-    editor.fit_inputs(train.read(torch.arange(len(train)).split(BATCH)))
+    editor.fit_inputs(train.read(torch.split(torch.arange(len(train)), BATCH)))
 
     def tests() -> Iterator[Test]:
         tensors = corpus.test.rows.read_all()

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
-from lightning_fabric.plugins.environments import TorchElasticEnvironment
-from lightning_fabric.strategies import DDPStrategy
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -38,7 +38,8 @@ __all__ = ["gathered", "is_main_process", "make_fabric", "on_main_process_first"
 
 def is_main_process() -> bool:
     """Whether this process prints and writes: the only one, or the first of several."""
-    return rank_zero_only.rank == 0
+    lightning: Any = rank_zero_only  # which keeps the rank as an attribute
+    return bool(lightning.rank == 0)
 
 
 class _Mixed(MixedPrecision):

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.loggers import TensorBoardLogger
+from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
