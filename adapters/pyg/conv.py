@@ -149,7 +149,7 @@ class MonomialNorm(nn.Module):
         count = int(group.max()) + 1
         members = torch.bincount(group, minlength=count).clamp(min=1)[:, None]
 
-        def by_group(x: Tensor, measured: Tensor, gain: Tensor, groups: Tensor) -> Tensor:
+        def by_group(x: Tensor, measured: Tensor, groups: Tensor) -> Tensor:
             def largest(sizes: Tensor) -> Tensor:
                 found: Tensor = scatter(sizes.amax(-1, keepdim=True), groups, 0, count, "max")[groups]
                 return found
@@ -158,13 +158,13 @@ class MonomialNorm(nn.Module):
                 total = scatter(squares.mean(-1, keepdim=True), groups, 0, count, "sum")
                 return torch.as_tensor(total / members)[groups]
 
-            return over_size(x, measured, gain, largest, mean)
+            return over_size(x, measured, largest, mean)
 
-        edges = by_group(edge_attr, wide(edge_attr) * (rho[source] / rho[target]), self.edge_gain, group[target])
+        edges = by_group(edge_attr, wide(edge_attr) * (rho[source] / rho[target]), group[target]) * self.edge_gain
         normed = (
-            by_group(out, wide(out) / rho, self.gain[0], group),
-            by_group(back, wide(back) * rho, self.gain[1], group),
-            over_size(inv, wide(inv), self.gain[2], *over(-1)),
+            by_group(out, wide(out) / rho, group) * self.gain[0],
+            by_group(back, wide(back) * rho, group) * self.gain[1],
+            over_size(inv, wide(inv), *over(-1)) * self.gain[2],
         )
         return torch.cat(normed, -1), edges
 

@@ -211,6 +211,6 @@ class MonomialGNN(nn.Module):
         for block in self.blocks:
             x, edge_attr = block(x, graph.edge_index, edge_attr, graph.symmetry, group)
         out, back, inv = x.chunk(3, -1)
-        inv = over_size(inv, wide(inv), 1.0, *over(-1))
+        inv = over_size(inv, wide(inv), *over(-1))
         out_features: Tensor = self.head(self.pool(torch.cat([out, back, inv], -1), graph))
         return out_features

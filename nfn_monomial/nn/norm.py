@@ -46,14 +46,14 @@ class EquivariantNorm(NeuronLayer):
                 measured = measured * frames[source][:, None]
             if target in frames:
                 measured = measured / frames[target][:, :, None]
-            normed_edges.append(over_size(e, measured, self.edge_gain, over(1, 2, 3)[0], _sum_over_sources))
+            normed_edges.append(over_size(e, measured, over(1, 2, 3)[0], _sum_over_sources) * self.edge_gain)
         for name, (out, back, inv) in nodes.items():
             rho = frames.get(name, 1)
             normed.append(
                 Streams(
-                    over_size(out, wide(out) / rho, self.gain[0], *over(1, 2)),
-                    over_size(back, wide(back) * rho, self.gain[1], *over(1, 2)),
-                    over_size(inv, wide(inv), self.gain[2], *over(-1)),
+                    over_size(out, wide(out) / rho, *over(1, 2)) * self.gain[0],
+                    over_size(back, wide(back) * rho, *over(1, 2)) * self.gain[1],
+                    over_size(inv, wide(inv), *over(-1)) * self.gain[2],
                 )
             )
         return self.join(normed_edges, normed)
@@ -68,15 +68,14 @@ def _sum_over_sources(squares: Tensor) -> Tensor:
     return squares.mean((1, 3), keepdim=True).sum(2, keepdim=True)
 
 
-def over_size(x: Tensor, measured: Tensor, gain: Tensor | float, largest: Reduction, mean: Reduction) -> Tensor:
-    """``gain * x / sqrt(mean(measured^2))``, in the dtype of ``x``; 0 where all that is measured is 0.
+def over_size(x: Tensor, measured: Tensor, largest: Reduction, mean: Reduction) -> Tensor:
+    """``x / sqrt(mean(measured^2))``, in the dtype of ``x``; 0 where all that is measured is 0.
 
-    Divided by the largest entry first: as exact at sizes of 1e-30 as at 1, and neither biased by an epsilon.
+    Divided by the largest entry first: as exact at sizes of 1e-30 as at 1, and not biased by an epsilon.
 
     Args:
         x: what is divided.
         measured: what its size is taken of, in its frame and `wide`.
-        gain: factor at the end.
         largest: the largest of some sizes, for all entries that have their size in common, in a shape that broadcasts.
         mean: likewise their mean, or what else stands for it.
     """
@@ -86,8 +85,7 @@ def over_size(x: Tensor, measured: Tensor, gain: Tensor | float, largest: Reduct
     x_or_constant, measured = (torch.where(constant, t.detach(), t) for t in (x, measured))
     top = torch.where(top > 0, top, 1.0)  # of no entry that is not 0, nothing is to be divided
     square = mean((measured / top).square())
-    scaled = x_or_constant / top * torch.rsqrt(torch.where(square > 0, square, 1.0)) * gain
-    return scaled.to(x.dtype)
+    return (x_or_constant / top * torch.rsqrt(torch.where(square > 0, square, 1.0))).to(x.dtype)
 
 
 def frame(streams: Streams) -> Tensor:
