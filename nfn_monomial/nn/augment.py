@@ -59,13 +59,14 @@ class Augment(nn.Module):
         """Features or named tensors ``(B, C, *shape)`` -> the same kind of thing, same shapes."""
         if not self.training:
             return networks
+        # Elements are checked when they are made, which looks at values. No decorator: it would import the compiler.
+        move = self._moved
+        if torch.compiler.is_compiling():
+            move = torch.compiler.disable(move)  # type: ignore[no-untyped-call]
         if isinstance(networks, Features):
-            return self.space.pack(self._moved(self.space.unpack(networks)), check_finite=False)
-        moved: dict[str, Tensor] = self._moved(networks)
-        return moved
+            return self.space.pack(move(self.space.unpack(networks)), check_finite=False)
+        return move(networks)
 
-    # Elements are checked when they are made, which looks at values.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _moved(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         sizes = check_tensors(self.space, networks)
         if self.noise:

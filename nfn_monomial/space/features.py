@@ -160,7 +160,7 @@ class Features:
         """Networks by a number (a batch of one), a slice, a mask or an index tensor, as in ``features[10:20]``.
 
         Raises:
-            IndexError: for a number past the end, or an index of several dimensions.
+            IndexError: for a number past the end, or anything else, such as an index into other dimensions.
         """
         if isinstance(index, int) or getattr(index, "ndim", None) == 0:
             count, found = len(self), operator.index(index)
@@ -168,11 +168,10 @@ class Features:
                 raise IndexError(f"network {found} of a batch of {count}")
             index = slice(found % count, found % count + 1)
         elif not isinstance(index, slice):
-            index = torch.as_tensor(index)
-            if index.ndim != 1:
-                raise IndexError(
-                    f"networks are picked along the batch alone, found an index of {index.ndim} dimensions"
-                )
+            picked = torch.as_tensor(index) if isinstance(index, list) or hasattr(index, "ndim") else None
+            if picked is None or picked.ndim != 1:
+                raise IndexError(f"networks are picked by number, slice, mask or list of numbers, found {index!r}")
+            index = picked
         return self.map(lambda t: t[index])
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Features:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .axes import Axis, Dim, FieldType, field_name, flatten_dims
+from .axes import Axis, Dim, FieldType, flatten_dims
 from .features import Features, Layout
 from .specification import Specification
 
@@ -108,8 +108,8 @@ class LayoutFolding:
         self._folding: Folding | None = None
         moves = all(space.nodes[axis.node].symmetry.permutes for t in layout.types for axis in t)
         if not moves or any(space.canonical(t)[0] != t for t in layout.types):
-            fields = zip(layout.types, layout.multiplicities, strict=True)
-            self._folding = Folding(space, {field_name(t): (*t, multiplicity) for t, multiplicity in fields})
+            fields = enumerate(zip(layout.types, layout.multiplicities, strict=True))
+            self._folding = Folding(space, {f"field {i}": (*t, multiplicity) for i, (t, multiplicity) in fields})
             self.inner = self._folding.layout
 
     def fold(self, features: Features) -> Features:

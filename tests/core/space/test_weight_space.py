@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import any_spaces
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from nfn_monomial import (
@@ -211,3 +212,83 @@ def test_features_add_multiply_map_index_and_are_pytrees():
         x * x
     with pytest.raises(ValueError, match="expected"):
         SPACE.layout.features({})
+
+
+def test_the_same_parameters_in_another_order_are_another_layout():
+    """Both have the field (h1, +1) of multiplicity 2; one would take the other's bias for its gain."""
+    nodes = {"h1": (Symmetry.SCALE, 3)}
+    first = WeightSpace(nodes, {"bias": (Axis("h1"),), "gain": (Axis("h1"),)})
+    second = WeightSpace(nodes, {"gain": (Axis("h1"),), "bias": (Axis("h1"),)})
+    x = first.pack(random_networks(first))
+    assert first.layout is not second.layout
+    message = r"another weight space: found fields \[bias h1\^\+1, gain h1\^\+1\], expected \[gain .*, bias .*\]"
+    for use in (second.unpack, EquivariantLinear(second, 1, 1).double(), MonomialNFN(second, hidden=4).double()):
+        with pytest.raises(ValueError, match=message):
+            use(x)
+    with pytest.raises(ValueError, match="fields differ"):
+        x + second.pack(random_networks(second))
+
+
+@pytest.mark.parametrize(
+    ("dims", "others"),
+    [((2, 3), (3, 2)), ((Axis("h1", 1), 6), (Axis("h1", 1), 2, 3)), ((Axis("h1", 1), 2), ((Axis("h1", 1), 2),))],
+)
+def test_the_same_number_of_entries_in_another_shape_is_another_layout(dims, others):
+    nodes = {"h1": (Symmetry.SCALE, 4)}
+    first, second = (WeightSpace(nodes, {"w": d}) for d in (dims, others))
+    with pytest.raises(ValueError, match="another weight space"):
+        second.unpack(first.pack(random_networks(first)))
+
+
+@given(any_spaces(), st.randoms(use_true_random=False))
+def test_in_whatever_order_parameters_stand_no_features_are_taken_for_others(space, random):
+    names = list(space.parameters)
+    random.shuffle(names)
+    shuffled = WeightSpace(space.nodes, {name: space.parameters[name] for name in names})
+    tensors = random_networks(space)
+    try:
+        found = shuffled.unpack(space.pack(tensors))
+    except ValueError:
+        assert names != list(space.parameters)
+    else:
+        assert all(torch.equal(found[name], x) for name, x in tensors.items())
+
+
+PRODUCT = WeightSpace(
+    {"a": (Symmetry.PERMUTATION, 3), "b": (Symmetry.SCALE, 4), "c": (Symmetry.SIGN, None)},
+    {"w": ((Axis("a"), Axis("b")),), "v": (Axis("c"), (Axis("b", -1), 2, Axis("a")))},
+)
+
+
+def test_a_dimension_of_two_nodes_has_the_sizes_that_the_space_declares():
+    tensors = random_networks(PRODUCT, sizes={"c": 5})
+    assert tensors["w"].shape == (3, 1, 12)
+    packed = PRODUCT.pack(tensors)
+    assert PRODUCT.node_sizes(packed) == {"a": 3, "b": 4, "c": 5}
+    assert all(torch.equal(x, tensors[name]) for name, x in PRODUCT.unpack(packed).items())
+    element = PRODUCT.sample(sizes={"c": 5})
+    for a, b in zip(PRODUCT.pack(element.act(tensors)).tensors, element.act(packed).tensors, strict=True):
+        torch.testing.assert_close(a, b)
+    with pytest.raises(ValueError, match=r"w has shape \(13,\).*axis 'a' is 3 times axis 'b' is 4 in v, and 13 here"):
+        PRODUCT.pack({**tensors, "w": double(3, 1, 13)})
+
+
+def test_a_dimension_of_two_nodes_takes_sizes_read_elsewhere():
+    """A wider network: what another tensor says of one node counts more than what the space declares."""
+    space = WeightSpace(PRODUCT.nodes, {**PRODUCT.parameters, "bias": (Axis("a"),)})
+    tensors = random_networks(space, sizes={"a": 6, "b": 2, "c": 5})
+    assert space.node_sizes(space.pack(tensors)) == {"a": 6, "b": 2, "c": 5}
+
+
+@pytest.mark.parametrize("space", [SPACE, WeightSpace.cnn([1, 4], 3, "sin", head=[5], positions=6), PRODUCT], ids=str)
+def test_fake_tensors_are_packed(space):
+    """Shapes are worked out without values; so there are none to look for NaN in."""
+    real = random_networks(space, sizes={"c": 5})
+    with FakeTensorMode() as mode:
+        tensors = {name: mode.from_tensor(x) for name, x in real.items()}
+        packed = space.pack(tensors)
+        back = space.unpack(packed)
+        space.validate(tensors)
+    assert [t.shape for t in packed.tensors] == [t.shape for t in space.pack(real).tensors]
+    assert {name: x.shape for name, x in back.items()} == {name: x.shape for name, x in real.items()}
+    assert space.unpack(space.pack(tensors))["w" if "w" in real else "weight.0"].dtype == torch.float64

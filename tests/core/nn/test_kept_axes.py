@@ -1,0 +1,150 @@
+"""Layers on features that keep their FIXED axes in place and their charges unreduced, such as those of neurons."""
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from oracle import basis_features, flat, invariant_dimension, known_sizes
+from strategies import HIDDEN, input_first, spaces
+from torch import nn
+
+from nfn_monomial import Axis, EquivariantLinear, Features, MessagePassing, Symmetry, TensorProduct, WeightSpace
+from nfn_monomial.nn import NeuronEmbedding, neuron_layout
+from nfn_monomial.space.folding import LayoutFolding
+from nfn_monomial.testing import assert_equivariant, random_networks
+
+seeds = st.integers(0, 10**6)
+channels = st.integers(1, 2)
+io = st.sampled_from(["full", "factored"])
+any_networks = st.one_of(spaces(), input_first())
+
+
+@st.composite
+def kept_layouts(draw):
+    """A space with FIXED nodes, and two layouts with axes of any charges on any of its nodes."""
+    symmetries = [draw(st.sampled_from([*HIDDEN, Symmetry.FIXED])) for _ in range(3)]
+    space = WeightSpace({f"n{i}": (s, 2 + i % 2) for i, s in enumerate(symmetries)}, {"w": (Axis("n0"), Axis("n1"))})
+    axis = st.builds(Axis, st.sampled_from(list(space.nodes)), st.integers(-1, 2))
+    field = st.lists(axis, max_size=2).map(tuple)
+    layout = st.dictionaries(field, st.integers(1, 2), min_size=1, max_size=3)
+    return space, *(space.layout_of(draw(layout), fold=False) for _ in range(2))
+
+
+def random_features(space, layout, width, batch=3, seed=0):
+    generator, sizes = torch.Generator().manual_seed(seed), known_sizes(space)
+    shapes = [
+        (*(sizes[a.node] for a in t), m * width) for t, m in zip(layout.types, layout.multiplicities, strict=True)
+    ]
+    return Features(layout, tuple(torch.randn(batch, *s, generator=generator, dtype=torch.float64) for s in shapes))
+
+
+def layer_or_skip(build):
+    """A layer; examples in which an output field cannot be reached at all are none."""
+    try:
+        return build()
+    except ValueError as error:
+        assert "leads to field" in str(error)  # noqa: PT017
+        assume(False)
+
+
+@given(kept_layouts(), channels, seeds)
+def test_folding_is_undone_exactly_and_commutes_with_the_group(made, width, seed):
+    space, layout, _ = made
+    folding, x = LayoutFolding(space, layout), random_features(space, layout, width, seed=seed)
+    inner = folding.fold(x)
+    assert all(space.canonical(t)[0] == t for t in inner.layout.types)
+    assert all(space.nodes[a.node].symmetry.permutes for t in inner.layout.types for a in t)
+    back = folding.unfold(inner)
+    assert back.layout is layout
+    assert all(torch.equal(a, b) for a, b in zip(back.tensors, x.tensors, strict=True))
+    g = space.sample(generator=torch.Generator().manual_seed(seed))
+    for a, b in zip(folding.fold(g.act(x)).tensors, g.act(inner).tensors, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-14, atol=0)
+
+
+@given(kept_layouts(), channels, channels, io, st.booleans(), seeds)
+def test_linear(made, c_in, c_out, io, bias, seed):
+    torch.manual_seed(seed)
+    space, source, target = made
+    layer = layer_or_skip(
+        lambda: EquivariantLinear(space, c_in, c_out, io=io, bias=bias, in_types=source, out_types=target)
+    )
+    assert_equivariant(layer.double(), space, batch=2, trials=1, seed=seed)
+    assert layer(random_features(space, source, c_in).to(torch.float64)).layout is target
+
+
+@settings(max_examples=50)
+@given(kept_layouts(), channels, channels, st.sampled_from(["full", "factored"]), seeds)
+def test_tensor_product(made, c_in, c_out, mix, seed):
+    torch.manual_seed(seed)
+    space, source, target = made
+    options = {"first_types": source, "second_types": source, "out_types": target, "terms": "all", "mix": mix}
+    layer = layer_or_skip(lambda: TensorProduct(space, c_in, c_out, **options))
+    assert_equivariant(layer.double(), space, batch=2, trials=1, seed=seed)
+
+
+@settings(max_examples=25)
+@given(kept_layouts())
+def test_the_layer_has_all_equivariant_maps(made):
+    """Against the oracle, which acts on the features as they are outside, and knows neither folding nor partitions."""
+    space, source, target = made
+    assume(all(len({a.node for a in t}) == len(t) for t in (*source.types, *target.types)))
+    sizes = {name: 3 if node.symmetry.permutes else node.size for name, node in space.nodes.items()}
+    n, m = (sum(x.shape[1:].numel() for x in basis_features(t, sizes).tensors) for t in (source, target))
+    assume(n * m <= 700)
+    layer = layer_or_skip(lambda: EquivariantLinear(space, 1, 1, in_types=source, out_types=target)).double()
+    x = basis_features(source, sizes)
+    probe = Features(source, tuple(torch.cat([t, torch.zeros_like(t[:1])]) for t in x.tensors))
+    names, lengths = zip(*((name, p.numel()) for name, p in layer.named_parameters()), strict=True)
+    one_hot = torch.eye(sum(lengths), dtype=torch.float64).split(lengths, 1)
+    stacked = {n: o.reshape(-1, *layer.get_parameter(n).shape) for n, o in zip(names, one_hot, strict=True)}
+    maps = torch.func.vmap(lambda p: flat(torch.func.functional_call(layer, p, (probe,))))(stacked)
+    linear, constants = (maps[:, :-1] - maps[:, -1:]).flatten(1), maps[:, -1]
+    assert int(torch.linalg.matrix_rank(linear)) == invariant_dimension(space, [source], target, sizes)
+    assert int(torch.linalg.matrix_rank(constants)) == invariant_dimension(space, [], target, sizes)
+
+
+@given(any_networks, channels, seeds)
+def test_linear_layers_and_messages_take_turns(space, width, seed):
+    """The two kinds of features mix: neuron features through a linear layer, a tensor product and messages."""
+    torch.manual_seed(seed)
+    layout = neuron_layout(space).layout
+    linear = EquivariantLinear(space, width, width, io="factored", in_types=layout, out_types=layout).double()
+    out = EquivariantLinear(space, width, 1, io="factored", in_types=layout).double()
+    embed, messages = NeuronEmbedding(space, 1, width).double(), MessagePassing(space, width).double()
+    networks = space.pack(random_networks(space, generator=torch.Generator().manual_seed(seed)))
+    body = nn.Sequential(embed, linear, messages)
+    assert_equivariant(body, space, inputs=networks, trials=1, seed=seed)
+    assert_equivariant(lambda x: out(body(x)), space, inputs=networks, trials=1, seed=seed)
+    assert out(body(networks)).layout is space.layout
+
+
+def test_every_fixed_neuron_has_maps_of_its_own():
+    """A FIXED axis is no permuted one: the layer may treat its neurons differently, and mix them."""
+    space = WeightSpace.mlp([2, 3, 1], "relu")
+    inputs = [(Axis("x", 1),)]
+    layer = EquivariantLinear(space, 1, 1, in_types=space.layout_of(inputs, fold=False), out_types=[()], bias=False)
+    x = torch.tensor([[[1.0], [0.0]], [[0.0], [1.0]]])
+    layer.mix["const"].weight.data = torch.tensor([[2.0, 5.0]])
+    assert layer(Features(layer.in_layout, (x,))).tensors[0].flatten().tolist() == [2.0, 5.0]
+
+
+def test_charges_that_a_group_cannot_tell_apart_are_one_inside():
+    """Under signs, +1 and -1 are alike: a map between them exists, as it does not under scales."""
+    out, back = [(Axis("h1", 1),)], [(Axis("h1", -1),)]
+    for symmetry, exists in (("tanh", True), ("relu", False)):
+        space = WeightSpace.mlp([1, 3, 1], symmetry)
+        types = {"in_types": space.layout_of(out, fold=False), "out_types": space.layout_of(back, fold=False)}
+        if exists:
+            assert_equivariant(EquivariantLinear(space, 1, 1, **types).double(), space)
+            assert EquivariantLinear(space, 1, 1, **types).out_layout.types == ((Axis("h1", -1),),)
+        else:
+            with pytest.raises(ValueError, match=r"no equivariant map leads to field \[h1\^-1\]"):
+                EquivariantLinear(space, 1, 1, **types)
+
+
+def test_layouts_of_other_nodes_are_refused():
+    other = WeightSpace.mlp([2, 3, 3, 1], "relu")
+    layout = other.layout_of([(Axis("h2", 1),)])
+    with pytest.raises(ValueError, match=r"field \[h2\^\+1\]: no node 'h2'"):
+        EquivariantLinear(WeightSpace.mlp([2, 3, 1], "relu"), 1, 1, in_types=layout)

@@ -1,0 +1,142 @@
+"""Features as a container: picking networks, products that keep equivariance, and no layer without networks."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import any_spaces
+from torch import nn
+
+from nfn_monomial import (
+    Axis,
+    Canonicalize,
+    EquivariantLinear,
+    EquivariantNFN,
+    EquivariantNorm,
+    GatedActivation,
+    InvariantPool,
+    InvariantStatistics,
+    MessagePassing,
+    MonomialNFN,
+    PointwiseActivation,
+    ProbeFeatures,
+    TensorProduct,
+    WeightSpace,
+)
+from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
+from nfn_monomial.nn import Augment, InputNorm, MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout
+from nfn_monomial.testing import assert_equivariant, random_networks
+
+SPACE = WeightSpace.mlp([2, 4, 3, 1], "relu")
+
+
+def features(batch=5, space=SPACE):
+    return space.pack(random_networks(space, batch, generator=torch.Generator().manual_seed(0)))
+
+
+@pytest.mark.parametrize(
+    "index", [1, -4, torch.tensor(1), np.int64(1), np.array(1), torch.tensor([1]), [1], slice(1, 2)]
+)
+def test_one_network_is_a_batch_of_one(index):
+    x = features()
+    assert [t.shape[0] for t in x[index].tensors] == [1] * len(x.layout)
+    assert all(torch.equal(a, b[1:2]) for a, b in zip(x[index].tensors, x.tensors, strict=True))
+
+
+@pytest.mark.parametrize("index", [5, 7, -6, torch.tensor(5), np.int64(-6), torch.tensor([0, 5])])
+def test_networks_that_are_not_there_are_an_index_error(index):
+    with pytest.raises(IndexError):
+        features()[index]
+
+
+@pytest.mark.parametrize("index", [None, (0, 1), (slice(1, 2), 0), ..., torch.tensor([[0, 1]]), [[0], [1]]], ids=str)
+def test_only_networks_are_picked(index):
+    """Another dimension would pick neurons, or make a new one."""
+    with pytest.raises(IndexError, match="networks are picked by number, slice, mask or list of numbers"):
+        features()[index]
+
+
+def test_masks_and_slices():
+    x = features()
+    mask = torch.tensor([True, False, True, False, False])
+    for index, wanted in ((mask, [0, 2]), (mask.numpy(), [0, 2]), (slice(None, None, 2), [0, 2, 4]), ([3, 0], [3, 0])):
+        assert torch.equal(x[index].tensors[1], x.tensors[1][wanted])
+    assert len(x[7:]) == 0
+
+
+@given(any_spaces(), st.sampled_from([2.0, 3, True, np.float64(0.5), torch.tensor(-2.0)]))
+def test_numbers_keep_equivariance(space, factor):
+    x = features(3, space)
+    assert_equivariant(lambda z: z * factor, space, inputs=x, trials=1)
+    assert all(torch.equal(a, b * factor) for a, b in zip((factor * x if type(factor) is float else x * factor).tensors,
+                                                          x.tensors, strict=True))  # fmt: skip
+
+
+def test_a_number_for_each_network():
+    """Batch of 4 on 4 neurons: what could be either is networks."""
+    x, weights = features(4), torch.arange(1.0, 5.0, dtype=torch.float64)
+    for i, moved in enumerate((x * weights)[n] for n in range(4)):
+        assert all(torch.equal(a, b * (i + 1)) for a, b in zip(moved.tensors, x[i].tensors, strict=True))
+    assert_equivariant(lambda z: z * weights, SPACE, inputs=x)
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (5, 1, 1), (1,), (3,), (5, 4, 1), (1, 1)])
+def test_other_tensors_are_refused(shape):
+    """Along neurons a product is not equivariant, and fields have different dimensions."""
+    with pytest.raises(ValueError, match=r"is not equivariant; multiply by a number, .* shape \(5,\)"):
+        features() * torch.arange(float(np.prod(shape))).reshape(shape)
+
+
+def test_other_things_are_refused():
+    for other in (np.ones(3), [1.0], "2", None):
+        with pytest.raises(TypeError, match="features are multiplied by numbers"):
+            features() * other
+
+
+ON_NEURONS = EquivariantNorm | GatedActivation | MessagePassing | MessageBlock | NeuronPool | NeuronReadout
+
+
+def layers():
+    """All public layers and models on networks of `SPACE`, some of which take neuron features."""
+    template = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+    out = [(Axis("h1", 1),)]
+    return [
+        EquivariantLinear(SPACE, 1, 2),
+        EquivariantLinear(SPACE, 1, 2, io="factored"),
+        PointwiseActivation(SPACE, "relu"),
+        Canonicalize(SPACE, 1),
+        TensorProduct(SPACE, 1, 1, out_types=out, terms="all"),
+        InputNorm(SPACE),
+        Augment(SPACE),
+        InvariantStatistics(SPACE),
+        NeuronEmbedding(SPACE, 1, 2),
+        MonomialNFN(SPACE, (2,), hidden=4),
+        MonomialNFN(SPACE, (2,), hidden=4, append_stats=True),
+        EquivariantNFN(SPACE, (2,)),
+        MessagePassingNFN(SPACE, 2, 1, hidden=4),
+        MessagePassingNFN(SPACE, 2, 1, hidden=4, probes=ProbeFeatures(template, 2, space=SPACE)),
+        MessagePassingEditor(SPACE, 2, 1),
+        InvariantPool(SPACE, 1),
+        EquivariantNorm(SPACE, 2),
+        GatedActivation(SPACE, 2),
+        MessagePassing(SPACE, 2),
+        MessageBlock(SPACE, 2),
+        NeuronPool(SPACE, 2),
+        NeuronReadout(SPACE, 2, 1),
+    ]
+
+
+@pytest.mark.parametrize("layer", layers(), ids=lambda layer: type(layer).__name__)
+def test_an_empty_batch_is_refused_by_all(layer):
+    layer = layer.double()
+    x = features(3)
+    if isinstance(layer, InvariantPool):
+        x = Canonicalize(SPACE, 1).double()(x)
+    elif isinstance(
+        layer, EquivariantNorm | GatedActivation | MessagePassing | MessageBlock | NeuronPool | NeuronReadout
+    ):
+        x = NeuronEmbedding(SPACE, 1, 2).double()(x)
+    layer(x)
+    with pytest.raises(ValueError, match="empty batch; at least one network is needed"):
+        layer(x[:0])
