@@ -24,7 +24,7 @@ from nfn_monomial.nn.neurons import Streams
 from nfn_monomial.nn.norm import frame, over, over_size
 from nfn_monomial.space.packing import wide
 
-_FLIPS, _SCALES = Symmetry.SIGN.value & ~1, Symmetry.SCALE.value & ~1
+from .layout import FLIPS, SCALES
 
 
 class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is not typed
@@ -143,7 +143,7 @@ class MonomialNorm(nn.Module):
         """``x`` and ``edge_attr`` normalised; ``group (N,)`` numbers the layers of all networks: `layer_groups`."""
         _require(x, edge_attr, self.channels, "MonomialNorm")
         out, back, inv = streams = _streams(x)
-        scales = (symmetry & _SCALES > 0)[:, None]
+        scales = (symmetry & SCALES > 0)[:, None]
         rho = torch.where(scales, frame(streams), 1.0)
         source, target = edge_index
         count = int(group.max()) + 1
@@ -200,8 +200,8 @@ def _streams(x: Tensor) -> Streams:
 
 def _neutral(x: Tensor, symmetry: Tensor) -> Tensor:
     """`degree_zero` with a symmetry for every node."""
-    x = torch.where((symmetry & _SCALES > 0)[:, None], degree_zero(x, Symmetry.SCALE), x)
-    return torch.where((symmetry & _FLIPS > 0)[:, None], x.abs(), x)
+    x = torch.where((symmetry & SCALES > 0)[:, None], degree_zero(x, Symmetry.SCALE), x)
+    return torch.where((symmetry & FLIPS > 0)[:, None], x.abs(), x)
 
 
 def _require(x: Tensor, edge_attr: Tensor | None, channels: int, where: str) -> None:

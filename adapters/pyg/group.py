@@ -18,6 +18,7 @@ from nfn_monomial.testing import require_small, spread_of
 
 from .checks import check_graph, graph_ids
 from .convert import from_graph
+from .layout import FLIPS, SCALES
 from .places import GraphView, places
 
 
@@ -64,8 +65,8 @@ class GraphElement:
             raise ValueError(
                 "GraphElement moves a FIXED neuron, or one to another graph or layer: make one for this graph"
             )
-        size = torch.where(graph.symmetry & 4 > 0, self.scale.abs(), 1.0)
-        scale = torch.where(graph.symmetry & 2 > 0, size * self.scale.sign(), size)
+        size = torch.where(graph.symmetry & SCALES > 0, self.scale.abs(), 1.0)
+        scale = torch.where(graph.symmetry & FLIPS > 0, size * self.scale.sign(), size)
         source, target = moved[graph.edge_index]
         edges = graph.edge_attr * scale.to(graph.edge_attr)[target, None]
         edges = edges * scale.pow(-1).to(edges)[source, None]
@@ -134,7 +135,7 @@ def random_graph_element(graph: Any, *, generator: torch.Generator | None = None
     permutation = torch.empty_like(order).scatter(0, order, following)
     permutation = torch.where(symmetry > 0, permutation, torch.arange(n))
     scale = torch.ones_like(size_of).scatter(0, order, sign)
-    scale = torch.where(symmetry & 2 > 0, scale, 1.0) * torch.where(symmetry & 4 > 0, size_of, 1.0)
+    scale = torch.where(symmetry & FLIPS > 0, scale, 1.0) * torch.where(symmetry & SCALES > 0, size_of, 1.0)
     return GraphElement(scale.to(graph.x.device), permutation.to(graph.x.device))
 
 
@@ -173,8 +174,8 @@ class BalanceGraph(BaseTransform):  # type: ignore[misc]  # torch_geometric is n
         _, element = balance(from_graph(data, self.space), self.space, scales=self.scales, signs=self.signs)
         out = act(data, element)
         left = Symmetry.MONOMIAL.value
-        left -= 4 if self.scales else 0
-        left -= 2 if self.signs else 0
+        left -= SCALES if self.scales else 0
+        left -= FLIPS if self.signs else 0
         out.symmetry = data.symmetry & left
         return out
 

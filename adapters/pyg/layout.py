@@ -12,9 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nfn_monomial import Axis, WeightSpace
+from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.space import Specification, field_name
 from nfn_monomial.space.links import Link
+
+FLIPS, SCALES = (s.value - Symmetry.PERMUTATION.value for s in (Symmetry.SIGN, Symmetry.SCALE))
+"""Bits of a node's ``symmetry``: whether its sign may flip, and whether it may be scaled."""
 
 
 class Chain(NamedTuple):

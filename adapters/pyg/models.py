@@ -14,7 +14,8 @@ from nfn_monomial.nn.norm import over, over_size
 from nfn_monomial.space.packing import wide
 
 from .checks import check_graph, graph_ids
-from .conv import _SCALES, MonomialConv, MonomialGate, MonomialNorm, layer_groups
+from .conv import MonomialConv, MonomialGate, MonomialNorm, layer_groups
+from .layout import SCALES
 
 
 class MonomialEmbedding(nn.Module):
@@ -71,7 +72,7 @@ class MonomialEmbedding(nn.Module):
     def _places(self, graph: Any) -> Tensor:
         """Per node: its layer by depth, from the start and the end, and three log norms: invariants ``(N, 6)``."""
         source, target = graph.edge_index
-        scaled = graph.symmetry & _SCALES > 0
+        scaled = graph.symmetry & SCALES > 0
         square = graph.edge_attr.square().sum(-1).masked_fill(scaled[source] | scaled[target], 0)
         n = len(graph.x)
         norms = [

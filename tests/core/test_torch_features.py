@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load, save
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nfn_monomial import (
     Axis,
@@ -140,6 +141,12 @@ def test_meta_device():
         model = MonomialNFN(SPACES[0], hidden=8)
         out = model({k: v.to("meta") for k, v in inputs(SPACES[0]).items()})
     assert out.shape == (3, 1)
+
+
+@over_spaces
+def test_fake_tensors(space):
+    with FakeTensorMode():
+        assert network(space)(inputs(space)).shape == (3, 1)
 
 
 def test_forward_is_a_function():

@@ -1,0 +1,254 @@
+"""The layers among nfn's own, in stacks, and what they refuse."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from nfn.common import ArraySpec, NetworkSpec, WeightSpaceFeatures, network_spec_from_wsfeat
+from nfn.layers import (
+    GaussianFourierFeatureTransform,
+    HNPLinear,
+    HNPPool,
+    IOSinusoidalEncoding,
+    LearnedScale,
+    NPAttention,
+    NPLinear,
+    NPPool,
+    TupleOp,
+)
+from nfn_networks import SIREN, arguments, features, leaves, seeds, spec_of
+from strategies import spaces
+from torch import nn
+
+from nfn_monomial import Symmetry, WeightSpace
+from nfn_monomial.adapters.nfn import (
+    MonomialActivation,
+    MonomialCanonicalize,
+    MonomialLinear,
+    MonomialPool,
+    MonomialStack,
+    from_tensors,
+    to_tensors,
+)
+from nfn_monomial.testing import assert_invariant, random_networks
+
+# -- mixing with nfn --------------------------------------------------------------------------------------------------
+
+
+def backward(model, x):
+    """Run a model forward and backward; every parameter must get a finite gradient."""
+    out = model(x)
+    sum(t.square().sum() for t in ([out] if isinstance(out, torch.Tensor) else leaves(out))).backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None, name
+        assert torch.isfinite(p.grad).all(), name
+    return out
+
+
+def test_a_hybrid_classifier():
+    """Monomial layers, canonicalised, then nfn's own: invariant under permutations and sign flips."""
+    torch.manual_seed(0)
+    x = features(SIREN, batch=4)
+    spec = network_spec_from_wsfeat(x)
+    model = nn.Sequential(
+        MonomialLinear(spec, 1, 8, symmetry="sin"),
+        TupleOp(torch.sin),
+        MonomialLinear(spec, 8, 2, symmetry="sin"),
+        MonomialCanonicalize(spec, 2, symmetry="sin"),
+        GaussianFourierFeatureTransform(spec, 2, mapping_size=8, scale=1),
+        HNPLinear(spec, 16, 8),
+        TupleOp(nn.ReLU()),
+        MonomialLinear(spec, 8, 8, symmetry="permutation"),
+        NPAttention(spec, 8, num_heads=2),
+        LearnedScale(spec, 0.5),
+        HNPPool(spec),
+        nn.Flatten(),
+        nn.Linear(8 * MonomialPool.get_num_outs(spec), 3),
+    ).double()
+    assert backward(model, x).shape == (4, 3)
+    model.requires_grad_(False)
+    assert_invariant(lambda tensors: model(from_tensors(tensors)), SIREN, inputs=to_tensors(x), rtol=1e-9)
+
+
+def test_a_hybrid_editor():
+    torch.manual_seed(0)
+    x = features(SIREN, batch=4)
+    spec = network_spec_from_wsfeat(x)
+    encoding = IOSinusoidalEncoding(spec)
+    model = nn.Sequential(
+        MonomialLinear(spec, 1, 4, symmetry="sin"),
+        MonomialActivation(spec, torch.sin, symmetry="sin"),
+        MonomialLinear(spec, 4, 2, symmetry="sin"),
+        GaussianFourierFeatureTransform(spec, 2, mapping_size=4),
+        encoding,
+        NPLinear(spec, encoding.num_out_chan(8), 6, io_embed=True),
+        TupleOp(nn.ReLU()),
+        MonomialLinear(spec, 6, 1, symmetry="permutation"),
+        LearnedScale(spec, 0.01),
+    ).double()
+    edited = backward(model, x)
+    assert [t.shape for t in leaves(edited)] == [t.shape for t in leaves(x)]
+    assert isinstance(x + edited, WeightSpaceFeatures)
+
+
+@pytest.mark.parametrize("pool", [NPPool, HNPPool, MonomialPool])
+def test_nfn_layers_in_front_and_behind_on_a_cnn(pool):
+    torch.manual_seed(0)
+    space = WeightSpace.cnn([1, 4, 4], 3, "relu", head=[5])
+    x = features(space, batch=2, dtype=torch.float32)
+    spec = network_spec_from_wsfeat(x)
+    model = nn.Sequential(
+        LearnedScale(spec, 1.0),
+        HNPLinear(spec, 1, 4),
+        TupleOp(nn.ReLU()),
+        MonomialStack(
+            spec,
+            MonomialLinear(spec, 4, 4, symmetry="relu"),
+            MonomialActivation(spec, nn.ReLU(), symmetry="relu"),
+            MonomialCanonicalize(spec, 4, symmetry="relu", kind="square"),
+        ),
+        NPLinear(spec, 4, 4),
+        NPAttention(spec, 4, num_heads=2, share_projections=False),
+        pool(spec),
+        nn.Flatten(),
+        nn.Linear(4 * pool.get_num_outs(spec), 1),
+    )
+    assert backward(model, x).shape == (2, 1)
+
+
+def test_the_idiom_works_by_changing_the_class_name():
+    x = features(SIREN, c=2)
+    spec = network_spec_from_wsfeat(x)
+    models = [
+        nn.Sequential(pool(spec), nn.Flatten(), nn.Linear(2 * pool.get_num_outs(spec), 3)).double()
+        for pool in (HNPPool, MonomialPool)
+    ]
+    models[1].load_state_dict(models[0].state_dict())
+    torch.testing.assert_close(models[0](x), models[1](x))
+
+
+def test_wider_networks_run_through_the_same_layer():
+    layer = MonomialLinear(network_spec_from_wsfeat(features(SIREN)), 1, 2, symmetry="sin").double()
+    wide = WeightSpace.mlp([2, 40, 30, 1], "sin")
+    assert [tuple(w.shape) for w in layer(features(wide)).weights] == [(3, 2, 40, 2), (3, 2, 30, 40), (3, 2, 1, 30)]
+
+
+# -- stacks -----------------------------------------------------------------------------------------------------------
+
+
+def test_stack_of_stacks_keeps_parameters_and_copies():
+    torch.manual_seed(0)
+    spec = spec_of(SIREN, known=False)
+    inner = MonomialStack(spec, MonomialLinear(spec, 1, 2, symmetry="sin"), MonomialLinear(spec, 2, 2, symmetry="sin"))
+    stack = MonomialStack(spec, inner, MonomialCanonicalize(spec, 2, symmetry="sin"), MonomialPool(spec)).double()
+    x = features(SIREN)
+    assert [type(layer).__name__ for layer in stack.layers] == [
+        "MonomialLinear", "MonomialLinear", "MonomialCanonicalize", "MonomialPool",
+    ]  # fmt: skip
+    assert torch.equal(copy.deepcopy(stack)(x), stack(x))
+    assert all(name.startswith("layers.") and ".core." in name for name in stack.state_dict())
+    backward(stack, x)
+
+
+@given(spaces(), seeds)
+def test_uncharged_features_are_those_of_permutations(space, seed):
+    """What makes symmetry="permutation" right behind a canonicalisation: the layouts are one and the same."""
+    spec, io = spec_of(space), arguments(space)["io_symmetry"]
+    behind = WeightSpace.from_network_spec(
+        spec, "permutation", io_symmetry=io if io is Symmetry.FIXED else "permutation"
+    )
+    assert behind.layout is space.uncharged().layout
+
+
+def test_stack_refuses_what_does_not_fit():
+    spec, other = spec_of(SIREN, known=False), spec_of(WeightSpace.mlp([2, 4, 1], "sin"), known=False)
+    linear = MonomialLinear(spec, 1, 1, symmetry="sin")
+    with pytest.raises(ValueError, match=r"layer 1 \(MonomialLinear\) of the MonomialStack was built for another spec"):
+        MonomialStack(spec, linear, MonomialLinear(other, 1, 1, symmetry="sin"))
+    with pytest.raises(ValueError, match=r"layer 1 .* takes features .* give all layers one symmetry up to"):
+        MonomialStack(spec, linear, MonomialLinear(spec, 1, 1, symmetry="permutation"))
+    with pytest.raises(ValueError, match=r"averages over neurons .* put a MonomialCanonicalize in front"):
+        MonomialStack(spec, linear, MonomialPool(spec))
+    for wrong in (TupleOp(torch.sin), HNPLinear(spec, 1, 1), MonomialPool(spec)):
+        with pytest.raises(
+            TypeError, match=rf"layer 0 \({type(wrong).__name__}\) of the MonomialStack cannot be stacked"
+        ):
+            MonomialStack(spec, wrong, linear)
+    with pytest.raises(TypeError, match="cannot be stacked"):
+        MonomialStack(spec, MonomialPool(spec))
+    with pytest.raises(ValueError, match="needs at least one layer"):
+        MonomialStack(spec)
+
+
+# -- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_bad_features():
+    spec = spec_of(SIREN, known=False)
+    layer = MonomialLinear(spec, 1, 1, symmetry="sin").double()
+    pool = MonomialPool(spec)
+    x = features(SIREN)
+    shallow = WeightSpaceFeatures(x.weights[:2], x.biases[:2])
+    for module in (layer, pool, MonomialStack(spec, layer)):
+        with pytest.raises(ValueError, match="features of 2 layers found, the spec has 3"):
+            module(shallow)
+        with pytest.raises(ValueError, match="3 weights and 2 biases"):
+            module(WeightSpaceFeatures(x.weights, x.biases[:2]))
+        with pytest.raises(TypeError, match="WeightSpaceFeatures are expected, found dict"):
+            module(to_tensors(x))
+    with pytest.raises(ValueError, match=r"missing: bias\.1"):
+        layer(WeightSpaceFeatures(x.weights, (x.biases[0], None, x.biases[2])))
+    with pytest.raises(ValueError, match=r"weight\.1 has shape \(5, 7\)"):
+        layer(WeightSpaceFeatures((x.weights[0], torch.zeros(3, 1, 5, 7).double(), x.weights[2]), x.biases))
+    with pytest.raises(ValueError, match="built for 1 channels"):
+        layer(features(SIREN, c=2))
+    with pytest.raises(TypeError, match="floating point is expected"):
+        layer(x.map(lambda t: t.int()))
+    with pytest.raises(ValueError, match="an empty batch"):
+        layer(x.map(lambda t: t[:0]))
+    with pytest.raises(ValueError, match=r"MonomialPool: found weight\.0 \(3, 1, 6, 3\)"):
+        pool(features(WeightSpace.mlp([3, 6, 5, 1], "sin")))
+
+
+def test_nan_is_found_in_data_and_left_alone_in_training():
+    layer = MonomialLinear(spec_of(SIREN), 1, 1, symmetry="sin").double()
+    x = features(SIREN)
+    x.weights[1][2, 0, 0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"weight\.1 holds 1 NaN or infinite values.*network 2 of the batch"):
+        layer(x)
+    assert layer(x.map(lambda t: t.requires_grad_())).weights[1].isnan().any()
+
+
+def test_bad_arguments():
+    spec = spec_of(SIREN, known=False)
+    with pytest.raises(ValueError, match="unknown activation or symmetry 'snake'"):
+        MonomialLinear(spec, 1, 1, symmetry="snake")
+    with pytest.raises(ValueError, match="3 symmetries for 2 hidden node"):
+        MonomialCanonicalize(spec, 1, symmetry=["sin"] * 3)
+    with pytest.raises(ValueError, match="relu is illegal on field"):
+        MonomialActivation(spec, torch.relu, symmetry="sin")
+    with pytest.raises(ValueError, match="kind must be"):
+        MonomialCanonicalize(spec, 1, symmetry="sin", kind="max")
+    unknown = NetworkSpec([ArraySpec((-1, -1)), ArraySpec((1, -1))], [ArraySpec((-1,)), ArraySpec((1,))])
+    with pytest.raises(ValueError, match="node 'x' is FIXED, so its size must be given"):
+        MonomialLinear(unknown, 1, 1, symmetry="sin")
+    with pytest.raises(ValueError, match=r"weight_spec\[0\] is \(-1, -1\): inputs, outputs and kernels must be known"):
+        MonomialPool(unknown)
+
+
+def test_tensors_and_back():
+    space = WeightSpace.mlp([2, 3, 4, 1], "relu", bias=[True, False, True])
+    tensors = random_networks(space, 2, 3)
+    x = from_tensors(tensors)
+    assert x.biases[1] is None
+    assert len(x) == 3
+    again = to_tensors(x)
+    assert list(again) == ["weight.0", "bias.0", "weight.1", "weight.2", "bias.2"]
+    assert all(again[name] is tensors[name] for name in tensors)
+    layer = MonomialLinear(spec_of(space), 3, 2, symmetry="relu").double()
+    assert layer(x).biases[1] is None
+    with pytest.raises(ValueError, match=r"weight\.0 to weight\.1 and their biases are expected, found weight\.2"):
+        from_tensors({"weight.0": tensors["weight.0"], "weight.2": tensors["weight.2"]})
+    with pytest.raises(ValueError, match="found nothing"):
+        from_tensors({})

@@ -1,0 +1,241 @@
+"""Tensor products are equivariant, and compute what their terms say."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from bilinear_fields import BACK, COLUMNS, GRADIENTS, ROWS, WEIGHT, as_fields, fields, random_features, symmetries_of
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from oracle import known_sizes
+from strategies import HIDDEN, any_spaces
+from torch.utils.flop_counter import FlopCounterMode
+
+from nfn_monomial import Axis, Features, WeightSpace
+from nfn_monomial.basis import BilinearTerm, bilinear_terms, count_bilinear_terms
+from nfn_monomial.nn.tensor_product import TensorProduct
+from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
+
+seeds = st.integers(0, 10**6)
+mixes = st.sampled_from(["full", "factored"])
+
+
+def joint(layer, space, batch=2, seed=0):
+    """Both inputs of a layer as the one input that the checker acts on, and the layer as a function of it."""
+    first = {t: m * layer.in_channels for t, m in as_fields(layer.in_layout).items()}
+    second = {t: m * layer.second_channels for t, m in as_fields(layer.second_layout).items()}
+    layout = space.layout_of({t: first.get(t, 0) + second.get(t, 0) for t in {**first, **second}})
+    generator = torch.Generator().manual_seed(seed)
+    sizes = {name: node.size or 4 for name, node in space.nodes.items()}
+    both = Features(
+        layout,
+        tuple(
+            torch.randn(batch, *(sizes[a.node] for a in t), m, dtype=torch.float64, generator=generator)
+            for t, m in as_fields(layout).items()
+        ),
+    )
+
+    def split(z):
+        x = layer.in_layout.features({t: z.fields[t][..., :m] for t, m in first.items()})
+        y = layer.second_layout.features({t: z.fields[t][..., -m:] for t, m in second.items()})
+        return x, y
+
+    return both, lambda z: layer(*split(z))
+
+
+def check_equivariant(layer, space, seed=0):
+    both, call = joint(layer.double(), space, seed=seed)
+    assert_equivariant(call, space, inputs=both, trials=1, seed=seed)
+
+
+# -- equivariance -----------------------------------------------------------------------------------------------------
+
+
+@given(any_spaces(), st.integers(1, 2), st.integers(1, 2), st.integers(1, 2), mixes, seeds)
+def test_equivariance_on_parameters_of_random_spaces(space, c_1, c_2, c_out, mix, seed):
+    torch.manual_seed(seed)
+    types = space.layout.types
+    reached = {
+        t: m
+        for t, m in as_fields(space.layout).items()
+        if any(x.standard for a in types for b in types for x in bilinear_terms(a, b, t, symmetries_of(space)))
+    }
+    if len(reached) < len(types):
+        with pytest.raises(ValueError, match="no term leads to field"):
+            TensorProduct(space, c_1, c_out)
+    assume(reached)
+    layer = TensorProduct(space, c_1, c_out, second_channels=c_2, out_types=reached, mix=mix)
+    check_equivariant(layer, space, seed)
+    if c_1 == c_2:
+        assert_equivariant(layer, space, batch=2, trials=1, seed=seed)  # the square
+
+
+@given(
+    st.lists(st.sampled_from(HIDDEN), min_size=2, max_size=2),
+    fields(["h1", "h2"], 2),
+    fields(["h1", "h2"], 2),
+    fields(["h1", "h2"], 2),
+    mixes,
+    st.sampled_from(["mean", "sum"]),
+    seeds,
+)
+def test_equivariance_between_hidden_types(symmetries, first, second, target, mix, reduce, seed):
+    torch.manual_seed(seed)
+    space = WeightSpace.mlp([1, 4, 3, 1], symmetries)
+    layouts = [space.layout_of(t) for t in (first, second, target)]
+    sources, symmetries = [as_fields(x) for x in layouts[:2]], symmetries_of(space)
+    reached = {t: m for t, m in as_fields(layouts[2]).items() if count_bilinear_terms(*sources, {t: 1}, symmetries)}
+    assume(reached)
+    options = {"first_types": first, "second_types": second, "out_types": reached, "terms": "all"}
+    check_equivariant(TensorProduct(space, 2, 1, mix=mix, reduce=reduce, **options), space, seed)
+
+
+def test_an_unbalanced_term_is_refused_and_would_break_equivariance():
+    relu, gelu = (WeightSpace.mlp([1, 4, 1], s) for s in ("relu", "gelu"))
+    charged, plain = (Axis("h1", 1),), (Axis("h1", 0),)
+    wrong = BilinearTerm(charged, charged, charged, "a,a->a")
+    options = {"first_types": [charged], "second_types": [charged], "out_types": [charged]}
+    with pytest.raises(ValueError, match=r"no term leads to field \[h1\^\+1\].*its charges cannot"):
+        TensorProduct(relu, 1, 1, **options)
+    with pytest.raises(ValueError, match=r"h1\+1:a,a->a is not among.*not equivariant.*\+1 on 'a'"):
+        TensorProduct(relu, 1, 1, terms=[wrong], **options)
+    layer = TensorProduct(gelu, 1, 1, first_types=[plain], second_types=[plain], out_types=[plain]).double()
+    layout = relu.layout_of([charged])
+    x = Features(layout, (torch.randn(3, 4, 1, dtype=torch.float64),))
+    with pytest.raises(AssertionError, match="not equivariant"):
+        assert_equivariant(
+            lambda z: Features(layout, layer(Features(layer.in_layout, z.tensors)).tensors), relu, inputs=x
+        )
+
+
+# -- what the terms compute -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "target", "equation", "averaged"),
+    [
+        (WEIGHT, COLUMNS, ROWS, "nabi,nbj,oij->nao", 3),
+        (WEIGHT, GRADIENTS, BACK, "nabi,naj,oij->nbo", 5),
+        (ROWS, BACK, WEIGHT, "nai,nbj,oij->nabo", 1),
+        (BACK, ROWS, WEIGHT, "nbi,naj,oij->nabo", 1),
+        (ROWS, GRADIENTS, (Axis("h2", 0),), "nai,naj,oij->nao", 1),
+        (WEIGHT, (Axis("h1", 0),), WEIGHT, "nabi,nbj,oij->nabo", 1),
+    ],
+    ids=["forward", "backward", "outer", "outer swapped", "invariant", "aligned"],
+)
+def test_messages_products_and_invariants(first, second, target, equation, averaged):
+    """Each of these is the only standard term between its fields, and computes what its equation says."""
+    space = WeightSpace.mlp([1, 3, 5, 1], "relu")
+    types = {"first_types": [first], "second_types": [second], "out_types": [target]}
+    layer = TensorProduct(space, 2, 3, second_channels=4, **types).double()
+    x, y = random_features(layer, known_sizes(space))
+    (weight,) = layer.parameters()
+    expected = torch.einsum(equation, x.tensors[0], y.tensors[0], weight) / averaged
+    torch.testing.assert_close(layer(x, y).tensors[0], expected)
+    summed = TensorProduct(space, 2, 3, second_channels=4, reduce="sum", **types).double()
+    summed.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(summed(x, y).tensors[0], expected * averaged)
+    check_equivariant(layer, space)
+
+
+def test_a_hand_set_term_is_the_networks_own_layer():
+    space = WeightSpace.mlp([1, 3, 5, 1], "relu")
+    layer = TensorProduct(
+        space, 1, 1, first_types=[WEIGHT], second_types=[COLUMNS], out_types=[ROWS], reduce="sum"
+    ).double()
+    torch.nn.init.ones_(next(layer.parameters()))
+    networks = random_networks(space)
+    weight, h = networks["weight.1"][:, 0], torch.randn(3, 3, dtype=torch.float64)
+    x, y = (
+        z.features({t: v[..., None]})
+        for z, t, v in ((layer.in_layout, WEIGHT, weight), (layer.second_layout, COLUMNS, h))
+    )
+    torch.testing.assert_close(layer(x, y).tensors[0][..., 0], torch.einsum("nab,nb->na", weight, h))
+
+
+def test_invariants_are_invariant():
+    space = WeightSpace.mlp([1, 4, 4, 1], ["relu", "tanh"])
+    layer = TensorProduct(
+        space, 2, 3, first_types=[ROWS, COLUMNS], second_types=[GRADIENTS, BACK], out_types=[()], mix="factored"
+    )
+    both, call = joint(layer.double(), space, batch=4)
+    assert_invariant(lambda z: call(z).tensors[0], space, inputs=both)
+
+
+def test_a_factored_term_is_a_full_one_of_low_rank():
+    space = WeightSpace.mlp([1, 3, 5, 1], "relu")
+    types = {"first_types": {WEIGHT: 2}, "second_types": [COLUMNS], "out_types": {ROWS: 2}}
+    factored = TensorProduct(space, 2, 3, mix="factored", rank=2, **types).double()
+    full = TensorProduct(space, 2, 3, **types).double()
+    ((name, _),) = full.named_parameters()
+    parts = [factored.state_dict()[name.replace(".weight", f".{part}")] for part in ("up", "down_0", "down_1")]
+    full.load_state_dict({name: torch.einsum("or,ri,rj->oij", *parts)})
+    x, y = random_features(full, known_sizes(space))
+    torch.testing.assert_close(factored(x, y).tensors[0], full(x, y).tensors[0])
+
+
+@pytest.mark.parametrize("mix", ["full", "factored"])
+def test_diagonals_averages_and_broadcasts(mix):
+    """All terms of a permuted node, one by one, against their definition with every index written out."""
+    space = WeightSpace.mlp([1, 4, 1], "gelu")
+    pair, one = (Axis("h1", 0), Axis("h1", 0)), (Axis("h1", 0),)
+    terms = bilinear_terms(pair, one, pair, symmetries_of(space))
+    assert len(terms) == 52  # Bell(5)
+    for term in terms:
+        layer = TensorProduct(
+            space, 1, 1, first_types=[pair], second_types=[one], out_types=[pair], terms=[term], mix=mix
+        ).double()
+        x, y = random_features(layer, known_sizes(space), batch=2)
+        factor = math.prod(p.detach().flatten().sum() for p in layer.parameters()) if mix == "full" else None
+        first, second, target = term.letters
+        expected = torch.zeros(2, 4, 4, dtype=torch.float64)
+        averaged = set(first + second) - set(target)
+        for values in itertools.product(range(4), repeat=len(set("".join(term.letters)))):
+            at = dict(zip(sorted(set("".join(term.letters))), values, strict=True))
+            value = x.tensors[0][:, at[first[0]], at[first[1]], 0] * y.tensors[0][:, at[second], 0]
+            expected[:, at[target[0]], at[target[1]]] += value / 4 ** len(averaged)
+        if factor is None:
+            factor = sum(a * b * c for a, b, c in zip(*(p.detach().flatten() for p in layer.parameters()), strict=True))
+        torch.testing.assert_close(layer(x, y).tensors[0][..., 0], factor * expected)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "target", "mix", "limit"),
+    [
+        (WEIGHT, COLUMNS, ROWS, "full", 30 * 20 * 64 + 30 * 8**3),  # not 30 * 20 * 8**3
+        (ROWS, BACK, WEIGHT, "full", 30 * 20 * 64 + 30 * 8**3),
+        (WEIGHT, (Axis("h1", 0),), WEIGHT, "full", 30 * 20 * 64 + 20 * 8**3),
+        (ROWS, COLUMNS, ROWS, "factored", (30 + 1 + 30) * 64),
+    ],
+    ids=["forward", "outer", "aligned", "averaged alone"],
+)
+def test_channels_are_mixed_where_tensors_are_small(first, second, target, mix, limit):
+    """Multiply-adds of one network: no weight meets pairs of neurons that need not be formed."""
+    space = WeightSpace.mlp([1, 20, 30, 1], ["gelu", "relu"])
+    types = {"first_types": [first], "second_types": [second], "out_types": [target]}
+    layer = TensorProduct(space, 8, 8, mix=mix, terms=lambda t: t.standard or t.equation == "a,b->a", **types).double()
+    x, y = random_features(layer, known_sizes(space), batch=1)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        layer(x, y)
+    assert 0 < counter.get_total_flops() <= 2 * limit
+
+
+@pytest.mark.parametrize("mix", ["full", "factored"])
+def test_initialisation_treats_all_output_fields_alike(mix):
+    torch.manual_seed(0)
+    space = WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10])
+    layer = TensorProduct(space, 8, 8, mix=mix)
+    x, y = (space.pack(random_networks(space, 16, 8, dtype=torch.float32)) for _ in range(2))
+    stds = [float(t.std()) for t in layer(x, y).detach().tensors]
+    assert max(stds) < 2 * min(stds)
+    assert 0.4 < min(stds) < max(stds) < 1.5
+
+
+def test_factored_is_linear_in_fixed_entries():
+    counts = [
+        sum(p.numel() for p in TensorProduct(WeightSpace.mlp([n, 8, 2], "relu"), 4, 4, mix="factored").parameters())
+        for n in (98, 196, 392)
+    ]
+    assert counts[2] - counts[1] == 2 * (counts[1] - counts[0])
+    assert counts[2] < 60_000
