@@ -86,7 +86,7 @@ def _differing(found: Mapping[str, Any], stated: Mapping[str, Any]) -> Iterator[
 
 
 class _StoppedError(Exception):
-    """Raised in the worker threads when the main thread has given up."""
+    """Raised in the worker threads when a part has failed, or the main thread has given up."""
 
 
 def make_parts(
@@ -126,7 +126,7 @@ def make_parts(
             if progress is not None:
                 progress(done, total)
 
-    def job(number: int) -> int:
+    def job(number: int) -> int | None:
         left = work[number]
 
         def tick(units: int) -> None:
@@ -142,17 +142,20 @@ def make_parts(
             make(number, tick)
             if left:
                 tell(left)
+            return number
+        except _StoppedError:
+            return None  # why is told by another part
         except BaseException:
             stop.set()  # here already: the main thread may be late
             raise
-        return number
 
     tell(0)
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(workers or (threads if device.type == "cpu" else 1), initializer=_set_up_worker)
     try:
         for future in as_completed([pool.submit(job, number) for number in todo]):
-            found[future.result()] = read(future.result())
+            if (number := future.result()) is not None:
+                found[number] = read(number)
     finally:
         stop.set()
         pool.shutdown(wait=True, cancel_futures=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import spaces
 from torch import nn
@@ -68,7 +68,6 @@ def test_the_function_is_preserved(name: str) -> None:
         assert (network_outputs(module, wide | broken, x) - expected).abs().amax() > 1e-3
 
 
-@settings(max_examples=40)
 @given(spaces(), st.integers(0, 3), st.sampled_from([1.0, 1.5, 2.0]), st.integers(0, 10**6))
 def test_any_space_gets_the_sizes_asked_for(space: WeightSpace, extra: int, factor: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -55,7 +55,6 @@ def shards(folder: Path) -> dict[str, bytes]:
 # Fitting
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     hidden=st.lists(st.integers(1, 7), max_size=3),
     channels=st.integers(1, 3),
@@ -374,7 +373,6 @@ def test_more_images_than_there_are(tmp_path: Path) -> None:
 # Rows in shards
 
 
-@settings(max_examples=50, deadline=None)
 @given(data=st.data(), counts=st.lists(st.integers(1, 5), min_size=1, max_size=5))
 def test_rows_of_shards_are_the_rows_of_all(data: st.DataObject, counts: list[int]) -> None:
     total = sum(counts)

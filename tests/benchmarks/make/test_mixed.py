@@ -88,7 +88,7 @@ def test_the_template_computes_the_architecture() -> None:
 @pytest.mark.parametrize("image_size", [8, 28])
 def test_drawn_architectures_are_of_the_ranges_and_of_the_modules_symmetry(image_size: int) -> None:
     config = MixedConfig(seed=5)
-    drawn = [draw_architecture(config, number, image_size, 10) for number in range(60)]
+    drawn = [draw_architecture(config, number, image_size, 10) for number in range(30)]
     assert drawn[:9] == [draw_architecture(replace(config, networks=90), i, image_size, 10) for i in range(9)]
     for architecture in drawn:
         space = architecture.space
@@ -104,7 +104,7 @@ def test_drawn_architectures_are_of_the_ranges_and_of_the_modules_symmetry(image
     assert {len(a.kernel_sizes) + len(a.head) for a in drawn} == {2, 3, 4, 5}
     assert {len(a.head) for a in drawn} == {1, 2}
     uniform = Counter(len(set(a.activations)) == 1 for a in drawn if len(a.activations) > 1)
-    assert 10 < uniform[True] < 50, "some with one activation throughout, some mixed"
+    assert 5 < uniform[True] < 25, "some with one activation throughout, some mixed"
     symmetries = {node.symmetry for a in drawn for node in a.space.nodes.values()}
     assert symmetries == {Symmetry.FIXED, Symmetry.SCALE, Symmetry.SIGN, Symmetry.PERMUTATION}
 
