@@ -2,7 +2,7 @@
 
 import torch
 
-from nfn_monomial import Features
+from nfn_monomial import Features, GroupElement, MonomialMatrix
 from nfn_monomial.space import Layout
 
 
@@ -22,6 +22,20 @@ def known_sizes(space) -> dict[str, int]:
     return {name: node.size for name, node in space.nodes.items()}
 
 
+def generators(space, sizes):
+    """What commutes with these commutes with the whole group: on every node a cycle, a swap and one neuron's scale.
+
+    A power of a scale that is no root of unity is 1 only where the exponent is 0.
+    """
+    for name, node in space.nodes.items():
+        if node.symmetry.permutes:
+            still, ones = torch.arange(sizes[name]), torch.ones(sizes[name], dtype=torch.float64)
+            scale, swap = ones.clone(), torch.cat([still[:2].flip(0), still[2:]])
+            scale[0] = (1.3 if node.symmetry.scales else 1.0) * (-1.0 if node.symmetry.flips else 1.0)
+            for d, p in (scale, still), (ones, still.roll(1)), (ones, swap):
+                yield GroupElement(space, {name: MonomialMatrix(d, p)})
+
+
 def invariant_dimension(space, inputs: list[Layout], target: Layout, sizes) -> int:
     """Dimension of the space of T, multilinear in the inputs, with T(rho_1(g) x, ..) = rho'(g) T(x, ..) for all g.
 
@@ -30,9 +44,7 @@ def invariant_dimension(space, inputs: list[Layout], target: Layout, sizes) -> i
     x, y = [basis_features(layout, sizes) for layout in inputs], basis_features(target, sizes)
     n = torch.Size([len(y), *map(len, x)]).numel()
     gram = torch.zeros(n, n, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(1)
-    for _ in range(12):  # enough to generate the whole group: independent on every node
-        g = space.sample(sizes=sizes, scale_range=(0.7, 1.4), generator=generator)
+    for g in generators(space, sizes):
         rho = torch.ones(1, 1, dtype=torch.float64)
         for z in x:  # flat(g.act(z)) has rho of basis vector i in row i: rho transposed
             rho = torch.kron(rho, flat(g.act(z)))

@@ -55,7 +55,7 @@ def test_compiled_gradients_and_edits():
     editor, x = EquivariantNFN(space, (2,)), inputs(space)
     parameters = dict(editor.named_parameters())
     gradients = []
-    for model in (editor, torch.compile(editor, fullgraph=True, backend="aot_eager")):
+    for model in (editor, torch.compile(editor, fullgraph=True, backend="aot_eager_default_partitioner")):
         edited = model(x)
         gradients.append(torch.autograd.grad(sum(t.square().sum() for t in edited.tensors), list(parameters.values())))
     for name, eager, compiled in zip(parameters, *gradients, strict=True):

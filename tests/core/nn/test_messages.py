@@ -262,7 +262,7 @@ def test_compiles_maps_and_autocasts(symmetry):
     )
     x = random_networks(space, 3, dtype=torch.float32, generator=generator())
     if symmetry != "relu":
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager_default_partitioner")
         torch.testing.assert_close(compiled(x), model(x))
     one_by_one = torch.func.vmap(lambda t: model({k: v[None] for k, v in t.items()})[0])(x)
     torch.testing.assert_close(one_by_one, model(x), rtol=1e-4, atol=1e-5)
