@@ -227,13 +227,13 @@ def prepare(sets: _Sets, settings: RunSettings) -> Trial:
 
     def tests() -> Iterator[Test]:
         for test in sets.tests(scales, bool(options["widen"]), seed):
-            yield Test(test.name, prepared(test.parts, model), test.scale)
+            yield Test(test.name, prepared(test.parts, model.prepare_groups), test.scale)
 
     # Inputs are standardised by the networks as they are: scales of 1e6 among the copies would squash all others to 0.
     model.fit_inputs(model.prepare_groups(groups_of(looked_at(corpus.train))))
     train, val = sets.train(settings.train_set, (scales or (1.0,)) if own is None else (own,), seed)
     return Trial(
-        settings, model, prepared(train, model), prepared(val, model), tests,
+        settings, model, prepared(train, model.prepare_groups), prepared(val, model.prepare_groups), tests,
         loss=LOSSES[settings.loss], metrics=scores, select="tau",
     )  # fmt: skip
 
