@@ -1,9 +1,6 @@
 """Models of INRs: Zhou et al.'s NP, HNP and NFT behind Fourier features, the paper's hybrids, and message passing.
 
-All sizes are options (see `registry.model_options`), one name for what is alike in several models: ``hidden``, channels
-of Monomial layers; ``width``, of layers of NP and HNP; ``attention``, of blocks of NFT; ``head``, of the two hidden
-layers of the MLP; ``fourier``, number of random frequencies, normal with deviation ``fourier_scale``; ``dropout``;
-``channels`` and ``rounds`` of message passing; ``features`` of the GNN; ``probes``, their number.
+All sizes are options (see `catalogue.model_options`), one name for what is alike in several models: those of `Sizes`.
 """
 
 from __future__ import annotations

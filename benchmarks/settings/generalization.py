@@ -26,11 +26,19 @@ def _widening(factor: float) -> float:
 class PredictConfig(Settings):
     """Predicting generalisation, see `nfn_monomial.benchmarks.studies.predict`.
 
-    ``activations``: of the networks; empty for all that the data have. ``scales``: upper bounds of the uniform scales
-    ``[1, s]`` of the moved test networks, where the group scales. ``augmented_models`` and ``augmented_activations``:
-    those that are trained on the augmented set too; None for all. ``augment_scale``: upper bound of the scales of that
-    set's copies; None draws it for every copy from ``scales``. ``widen``: how many times wider the widened test
-    networks are, 0 for none. ``loss``: of the logits.
+    Attributes:
+        models: registered names.
+        train_sets: the networks as they are, augmented by moved copies, or the moved copies alone.
+        augmented_models: those that are trained on the augmented set, too; none for all.
+        augmented_activations: networks that they are trained on there; none for all.
+        seeds: one run of every model for each; of everything random.
+        scales: upper bounds of the uniform scales ``[1, s]`` of the moved test networks, where the group scales.
+        augment_scale: upper bound of the scales of the augmented set's copies; none draws it for every copy from
+            ``scales``.
+        widen: how many times wider the widened test networks are, 0 for none.
+        loss: of the logits.
+        activations: of the networks; empty for all that the data have.
+        training: how to train.
     """
 
     models: Some[str] = (

@@ -42,7 +42,21 @@ class InputConfig(Settings):
 
 @dataclass(frozen=True)
 class Sizes(Settings):
-    """Of the models, where they have them: see `nfn_monomial.benchmarks.models.inr`."""
+    """Of the models, where they have them; see `nfn_monomial.benchmarks.models.inr`.
+
+    Attributes:
+        hidden: channels of monomial layers.
+        width: channels of NP and HNP.
+        attention: channels of NFT.
+        head: width of the MLP's two hidden layers.
+        dropout: share that is dropped.
+        fourier: number of random frequencies.
+        fourier_scale: their standard deviation.
+        channels: of message passing.
+        rounds: of message passing.
+        features: of the GNN's nodes and edges.
+        probes: number of learned coordinates.
+    """
 
     hidden: Count = 64
     width: Count = 256
@@ -127,15 +141,19 @@ CLASSIFY = {
 class EditorConfig(Settings):
     """Sizes of the editors and what is done to their input. The defaults are the paper's (App. D.5).
 
-    ``inputs``: ``stored`` gives the weights as they are, without omega_0. ``canonical`` absorbs omega_0 into them,
-    reduces the phases (`canonical_phase`) and brings every entry to size 1 (`InputNorm`); edits happen there, and
-    are carried back. Neither changes what the networks compute, and both commute with the symmetry group.
-
-    ``fourier``: channels of the Gaussian Fourier features of NP, HNP and the hybrid, half of them sines: the published
-    parameter counts are those of 256 channels. ``fourier_scale``: standard deviation of their frequencies.
-    ``width``: channels of NP and HNP. ``monomial``: channels of the monomial layers. ``mlp``: width of its three hidden
-    layers (with 1000 it has the published 4.5M parameters). ``messages``: channels of message passing, ``blocks`` its
-    depth. ``init_scale``: of the change at the start; learned, for every parameter of a network by itself.
+    Attributes:
+        inputs: ``stored`` gives the weights as they are, without omega_0. ``canonical`` absorbs omega_0 into them,
+            reduces the phases (`canonical_phase`) and brings every entry to size 1 (`InputNorm`); edits happen there,
+            and are carried back. Neither changes what the networks compute, and both commute with the symmetry group.
+        fourier: channels of the Gaussian Fourier features of NP, HNP and the hybrid, half of them sines: the published
+            parameter counts are those of 256 channels.
+        fourier_scale: standard deviation of their frequencies.
+        width: channels of NP and HNP.
+        monomial: channels of the monomial layers.
+        mlp: width of its three hidden layers; with 1000 it has the published 4.5M parameters.
+        messages: channels of message passing.
+        blocks: its depth.
+        init_scale: of the change at the start; learned, for every parameter of a network by itself.
     """
 
     inputs: Literal["stored", "canonical"] = "stored"

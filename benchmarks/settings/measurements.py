@@ -78,9 +78,19 @@ PARAMS = {"small": ParamsConfig()}
 class ExpressivityConfig(Settings):
     """What to learn, from how much, with what; see `nfn_monomial.benchmarks.studies.expressivity`.
 
-    ``sizes``: of the MLPs. ``points``: fixed inputs. ``channels``: of the message-passing model, which has one block
-    for every layer of the MLPs; the linear model gets as many parameters. ``seeds``: of data and training. ``epochs``:
-    in three phases of one learning rate each.
+    Attributes:
+        activations: of the MLPs.
+        sizes: of the MLPs, inputs first.
+        points: fixed inputs at which their outputs are predicted.
+        networks: to train on.
+        test_networks: to test on.
+        channels: of the message-passing model, which has one block for every layer of the MLPs; the linear model gets
+            as many parameters.
+        epochs: in three phases of one learning rate each.
+        batch_size: networks in a step.
+        learning_rate: of the first phase.
+        seeds: of data and training.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
     """
 
     activations: Some[Literal["relu", "tanh"]] = ("relu", "tanh")

@@ -21,16 +21,21 @@ RUNTIME = ("device", "devices", "checkpoint_seconds", "tensorboard")
 class TrainConfig(Settings):
     """How to train. The defaults are the paper's for predicting generalisation (App. D.3).
 
-    ``device``: ``cpu``, ``cuda`` or ``cuda:1``. ``precision``: with ``bf16-mixed``, models compute matrix products in
-    bfloat16; their parameters and the data stay in float32, and networks are prepared and rendered in it.
-    ``warmup_steps``: the learning rate rises linearly over so many steps. ``patience``: stop after so many epochs
-    without a better one; None trains all ``epochs``. ``clip_norm``: largest norm of the gradient; None does not clip.
-    ``weight_decay`` is decoupled (AdamW).
-
-    The last three change no result, but that ``devices`` changes what random layers (dropout, augmentation) draw.
-    ``devices``: how many processes on this machine, on cuda with a GPU each; ``torchrun`` has its own number.
-    ``checkpoint_seconds``: an unfinished training is written at most once in so many. ``tensorboard``: whether epochs
-    are logged for it, beside the results.
+    Attributes:
+        epochs: passes over the training set.
+        batch_size: networks in a step.
+        learning_rate: of AdamW.
+        weight_decay: decoupled.
+        warmup_steps: the learning rate rises linearly over so many steps.
+        clip_norm: largest norm of the gradient; none does not clip.
+        patience: stop after so many epochs without a better one; none trains all.
+        device: ``cpu``, ``cuda`` or ``cuda:1``.
+        precision: with ``bf16-mixed``, models compute matrix products in bfloat16; their parameters and the data stay
+            in float32, and networks are prepared and rendered in it.
+        devices: how many processes on this machine, on cuda with a GPU each; ``torchrun`` has its own number. It
+            changes no result, but what random layers (dropout, augmentation) draw.
+        checkpoint_seconds: an unfinished training is written at most once in so many; it changes no result.
+        tensorboard: whether epochs are logged for it, beside the results; it changes no result.
     """
 
     epochs: Count = 50
