@@ -132,7 +132,7 @@ def test_options_as_texts(tmp_path: Path, name: str) -> None:
     numbers = {"limit": "2", "seed": "3", "in_memory_bytes": "0", "omega_0": "20"}
     for option in numbers.keys() & known:
         load_corpus(tmp_path, [f"{option}={numbers[option]}"])
-        with pytest.raises(ValueError, match=f"{option} is 'many', expected (int|float)"):
+        with pytest.raises(ValueError, match=f"{option} is 'many', but should be a valid (integer|number)"):
             load_corpus(tmp_path, [f"{option}=many"])
     with pytest.raises(ValueError, match="'limit': expected key=value"):
         load_corpus(tmp_path, ["limit"])
@@ -143,7 +143,7 @@ def test_options_as_texts_do_what_options_do(tmp_path: Path) -> None:
     zoo, done = tmp_path / "zoo", list[tuple[int, int]]()
     assert list(load_generalization(zoo, ["activations=tanh", "limit = 2"], activations=["relu"])) == ["tanh"]
     assert len(load_generalization(zoo, ["limit=2"], limit=3)["relu"].train[0]) == 2
-    with pytest.raises(ValueError, match="keep_duplicate is 'maybe', expected bool"):
+    with pytest.raises(ValueError, match="keep_duplicate is 'maybe', but should be a valid boolean"):
         load_generalization(zoo, ["keep_duplicate=maybe"])
     write_nfn(tmp_path / "nfn", (0, 1, 45_000, 50_000))
     found = load_inr(tmp_path / "nfn", ["omega_0=20", "limit=1"], on_progress=lambda *at: done.append(at))
@@ -154,7 +154,7 @@ def test_options_as_texts_do_what_options_do(tmp_path: Path) -> None:
     for mode, count in (("skip", 12), ("tie", 16)):
         park = load_generalization(tmp_path / "park", [f"residuals={mode}"])["mixed"]
         assert sum(map(len, (*park.train, *park.val, *park.test))) == count
-    with pytest.raises(ValueError, match="residuals is 'cut': choose one of skip, tie"):
+    with pytest.raises(ValueError, match="residuals is 'cut', but should be 'skip' or 'tie'"):
         load_generalization(tmp_path / "park", ["residuals=cut"])
 
 
