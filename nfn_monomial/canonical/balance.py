@@ -94,8 +94,7 @@ class Balance(nn.Module):
         """Features or named tensors ``(B, C, *shape)`` -> the same kind of thing, same shapes."""
         if not isinstance(networks, Features):
             return self.space.unpack(self(self.space.pack(networks)))
-        if networks.layout is not self.space.layout:
-            raise ValueError(f"Balance: found features [{networks.layout}], {self.space} has [{self.space.layout}]")
+        self.space.layout.require(networks, None, "Balance")
         return balancing_element(self.space, networks, scales=self.scales, signs=self.signs).act(networks)
 
     def extra_repr(self) -> str:

@@ -393,5 +393,5 @@ def test_what_does_not_fit_is_refused():
     x["weight.0"][0, 0, 0, 0] = torch.nan
     with pytest.raises(ValueError, match=r"weight\.0 holds 1 NaN or infinite values"):
         Balance(MIXED)(x)
-    with pytest.raises(ValueError, match=r"Balance: found features \[.*\], WeightSpace\.mlp"):
+    with pytest.raises(ValueError, match=r"Balance: the features are of another weight space: found fields"):
         Balance(MIXED)(ZOO.pack(networks(ZOO)))

@@ -24,6 +24,7 @@ from nfn_monomial import (
     TensorProduct,
     WeightSpace,
 )
+from nfn_monomial.canonical import Balance
 from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
 from nfn_monomial.nn import Augment, InputNorm, MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout
 from nfn_monomial.testing import assert_equivariant, random_networks
@@ -109,6 +110,7 @@ def layers():
         TensorProduct(SPACE, 1, 1, out_types=out, terms="all"),
         InputNorm(SPACE),
         Augment(SPACE),
+        Balance(SPACE),
         InvariantStatistics(SPACE),
         NeuronEmbedding(SPACE, 1, 2),
         MonomialNFN(SPACE, (2,), hidden=4),
