@@ -4,23 +4,31 @@ The core is pure torch. Its rooms, each of which has more than what is named her
 features), ``basis`` (which maps are equivariant), ``nn`` (layers), ``canonical`` (canonical forms), ``read``
 (statistics and probes), ``models``; and ``testing``. Converters live in ``nfn_monomial.adapters``, experiments in
 ``nfn_monomial.benchmarks``.
+
+Names are looked up when they are first asked for: a program that needs none of them does not wait for torch.
 """
 
-from .canonical import balance
-from .models import EquivariantNFN, MonomialNFN
-from .nn import (
-    Canonicalize,
-    EquivariantLinear,
-    EquivariantNorm,
-    GatedActivation,
-    InvariantPool,
-    MessagePassing,
-    PointwiseActivation,
-    TensorProduct,
-)
-from .read import InvariantStatistics, ProbeFeatures
-from .space import Axis, Features, GroupElement, MonomialMatrix, WeightSpace
-from .symmetry import Symmetry, register_activation, symmetry_of
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .canonical import balance
+    from .models import EquivariantNFN, MonomialNFN
+    from .nn import (
+        Canonicalize,
+        EquivariantLinear,
+        EquivariantNorm,
+        GatedActivation,
+        InvariantPool,
+        MessagePassing,
+        PointwiseActivation,
+        TensorProduct,
+    )
+    from .read import InvariantStatistics, ProbeFeatures
+    from .space import Axis, Features, GroupElement, MonomialMatrix, WeightSpace
+    from .symmetry import Symmetry, register_activation, symmetry_of
 
 __version__ = "0.1.0"
 
@@ -47,3 +55,15 @@ __all__ = [
     "register_activation",
     "symmetry_of",
 ]
+_ROOMS = ("basis", "canonical", "models", "nn", "read", "space", "symmetry")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f".{name}", __name__)
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for room in _ROOMS:
+        found = vars(import_module(f".{room}", __name__))
+        globals().update((known, found[known]) for known in __all__ if known in found)
+    return globals()[name]
