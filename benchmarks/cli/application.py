@@ -1,8 +1,60 @@
-"""The application with all its commands; each module adds its own."""
+"""The application with all its commands; models and formats of a program of one's own are those it registers before."""
 
 from __future__ import annotations
 
-from . import bench, classify, edit, inr, predict, report, studies, zoo  # noqa: F401  (which register their commands)
-from .common import app, console, errors, run
+from typing import Annotated
 
-__all__ = ["app", "console", "errors", "run"]
+import typer
+
+from nfn_monomial import __version__
+
+from .experiments import add_experiments
+from .make import inr_app, zoo_app
+from .measure import add_measurements, bench_app
+from .options import console, debug, own_process
+from .show import list_app, report
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Neural functionals that respect permutations, scalings and sign flips: the paper's experiments.\n\n"
+    "Start with `nfn-monomial demo`, or step by step: `nfn-monomial zoo make` trains many small CNNs, "
+    "`nfn-monomial predict-generalization` learns to read their accuracy off their weights.",
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        console.print(f"nfn-monomial {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_traceback: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error. Before the command.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options that all commands have."""
+    debug.set(show_traceback)
+
+
+add_experiments(app)
+app.add_typer(zoo_app, name="zoo")
+app.add_typer(inr_app, name="inr")
+add_measurements(app)
+app.add_typer(bench_app, name="bench")
+app.command("report")(report)
+app.add_typer(list_app, name="list")
+
+
+def run() -> None:
+    """Entry point."""
+    own_process.set(True)
+    app(prog_name="nfn-monomial")

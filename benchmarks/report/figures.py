@@ -1,142 +1,103 @@
-"""The paper's Figure 1: Kendall's tau against the size of the scales, one line per model, a panel per train set.
+"""What all figures have in common: colours, axes, legends, learning curves, and how they become files.
 
-Activations whose group does not scale (tanh) have a panel of bars instead: test networks as they are, moved, and
-widened; in panels of lines, the widened ones stand apart on the right. Panels of one activation share their vertical
-range, all share one legend.
+Functions that draw return a `Figure`, so that tests and notebooks can look at what it shows; `png` makes the bytes.
 """
 
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
-from nfn_monomial.benchmarks.data.moves import WIDENED
+from nfn_monomial.benchmarks.train.runs import Run
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .tables import by_model
 
-    from .results import Row
-
-__all__ = ["draw_figure"]
+__all__ = ["MARKERS", "PALETTE", "draw_learning", "legend_beside", "look", "panels", "png", "stroke"]
 
 # Okabe and Ito's palette, which people with any form of colour blindness can tell apart; yellow is too light for lines.
 PALETTE = ("#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#000000", "#7F7F7F")
 MARKERS = "osv^DPX*<>hpd8"  # so that models of one colour differ, too
-HATCHES = (None, "////", "....")  # of bars: original, moved, widened
+DPI = 130
+LEGEND = 1.9  # inches beside the panels
+LEGEND_LINE = 0.21  # inches that a model's name needs there
 
 
-def draw_figure(rows: Sequence[Row]) -> bytes:
-    """The figure as PNG."""
-    models = list(dict.fromkeys(row.model for row in rows))
-    styles = {m: (PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)]) for i, m in enumerate(models)}
-    panels: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        panels.setdefault((row.activation, row.train_set), []).append(row)
-    wide = min(len(panels), 2)
-    high = math.ceil(len(panels) / wide)
-    least = 0.21 * len(models) + 0.6  # inches that the legend needs
-    figure = Figure(figsize=(5.2 * wide + 1.9, max(3.9 * high + 0.3, least)), layout="constrained")
+def panels(rows: int, columns: int, size: tuple[float, float], *, grid: bool = True) -> tuple[Figure, list[Axes]]:
+    """An empty figure of so many inches and its axes, row by row; without a grid, they are for images."""
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(high, wide, squeeze=False).flatten().tolist()
-    for ax in axes[len(panels) :]:
-        ax.set_visible(False)
-    for ax, ((activation, train_set), group) in zip(axes, panels.items(), strict=False):
-        if _scaled(group):
-            _lines(ax, group, styles)
-        else:
-            _bars(ax, group, styles)
-        ax.set_title(f"{activation} networks, trained on {train_set} weights", fontsize=10)
+    axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
+    for ax in axes if grid else ():
         ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(axis="y", color="#E5E5E5", linewidth=0.8)
+        ax.grid(color="#E5E5E5", linewidth=0.8)
         ax.set_axisbelow(True)
-        ax.set_ylabel("Kendall's tau on test networks", fontsize=9)
-    seeds = max(len(row.seeds) for row in rows)
-    figure.supxlabel(
-        f"Bold: invariant to the whole group. Mean and standard deviation over {seeds} seeds; higher is better.",
-        fontsize=8.5,
-    )
-    for ax, (activation, _) in zip(axes, panels, strict=False):
-        shared = [other for other, (name, _) in zip(axes, panels, strict=False) if name == activation]
-        limits = [value for other in shared for value in other.get_ylim()]
-        ax.set_ylim(min(limits), max(limits))
-    _legend(figure, rows, styles)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
-    return png.getvalue()
+    return figure, axes
 
 
-def _legend(figure: Figure, rows: Sequence[Row], styles: dict[str, tuple[str, str]]) -> None:
-    """Beside the panels: they would have no room for as many names as there are models."""
-    first = {row.model: row for row in reversed(rows)}
-    handles = [
-        Line2D([], [], color=color, marker=marker, markersize=5, **_stroke(first[model]), label=_name(first[model]))
-        for model, (color, marker) in styles.items()
-    ]  # fmt: skip
-    legend = figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False, handlelength=3)
-    for text, model in zip(legend.get_texts(), styles, strict=True):
-        text.set_fontweight("bold" if first[model].invariant == "yes" else "normal")
+def png(figure: Figure) -> bytes:
+    """The figure as a file, the same whenever it is drawn the same; panels in which nothing was drawn are left out."""
+    for ax in figure.axes:
+        ax.set_visible(ax.has_data())
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
+    return file.getvalue()
 
 
-def _name(row: Row) -> str:
-    return row.label if row.sees == "weights" else f"{row.label} ({row.sees})"
+def look(number: int) -> dict[str, Any]:
+    """Colour and marker of a model by its number in the figure."""
+    return {"color": PALETTE[number % len(PALETTE)], "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
 
 
-def _stroke(row: Row) -> dict[str, Any]:
-    invariant = row.invariant == "yes"
+def stroke(invariant: bool) -> dict[str, Any]:
+    """Lines of models that are invariant to the whole group are bold, the others' are dashed."""
     return {"linewidth": 2.4 if invariant else 1.4, "linestyle": "-" if invariant else "--"}
 
 
-def _lines(ax: Axes, rows: Sequence[Row], styles: dict[str, tuple[str, str]]) -> None:
-    end = 0.0
-    for row in rows:
-        color, marker = styles[row.model]
-        names = [name for name in row.scales if name != WIDENED]
-        x = [math.log10(row.scales[name] or 1.0) for name in names]
-        mean = [row.tau[name].mean for name in names]
-        std = [row.tau[name].std or 0.0 for name in names]
-        ax.plot(x, mean, color=color, marker=marker, markersize=5, **_stroke(row))
-        below = [m - s for m, s in zip(mean, std, strict=True)]
-        above = [m + s for m, s in zip(mean, std, strict=True)]
-        ax.fill_between(x, below, above, color=color, alpha=0.18, linewidth=0)
-        end = max(end, *x)
-    ticks = {value: "0" if value == 0 else f"{value:g}" for value in x}
-    for i, row in enumerate(rows):
-        if WIDENED in row.tau:
-            color, marker = styles[row.model]
-            at, value = end * (1.12 + 0.12 * i / len(rows)), row.tau[WIDENED]
-            ax.errorbar(at, value.mean, value.std, color=color, marker=marker, markersize=5, capsize=2, linewidth=1)
-            ticks[end * 1.18] = WIDENED
-    ax.set_xticks(list(ticks), list(ticks.values()))
-    ax.set_xlabel("log10 of the largest scale of the test networks (0: unchanged)")
+def legend_beside(figure: Figure, handles: Sequence[Artist], bold: Sequence[bool]) -> None:
+    """Beside the panels, which would have no room for as many names as there are models; some of them bold."""
+    high = LEGEND_LINE * len(handles) + 0.6
+    figure.set_size_inches(figure.get_figwidth() + LEGEND, max(figure.get_figheight(), high))
+    legend = figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False, handlelength=3)
+    for text, invariant in zip(legend.get_texts(), bold, strict=True):
+        text.set_fontweight("bold" if invariant else "normal")
 
 
-def _scaled(rows: Sequence[Row]) -> bool:
-    return any(scale is not None for scale in rows[0].scales.values())
+def draw_learning(
+    runs: Sequence[Run], curves: Mapping[str, Callable[[dict[str, Any]], float]], level: tuple[str, float] | None = None
+) -> Figure:
+    """Learning curves: a panel for each, a line for every model, the mean over seeds, with all runs in the background.
 
-
-def _bars(ax: Axes, rows: Sequence[Row], styles: dict[str, tuple[str, str]]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row.scales))
-    width = 0.8 / len(names)
-    for i, row in enumerate(rows):
-        color = styles[row.model][0]
-        for j, name in enumerate(names):
-            if name not in row.tau:
-                continue
-            value = row.tau[name]
-            x = i + (j - (len(names) - 1) / 2) * width
-            ax.bar(
-                x, value.mean, width * 0.92, yerr=value.std, capsize=2, error_kw={"linewidth": 1},
-                color=color, alpha=1.0 if j == 0 else 0.45, hatch=HATCHES[j % len(HATCHES)], edgecolor="white",
-            )  # fmt: skip
-    ax.axhline(0, color="#404040", linewidth=0.8)
-    ax.set_xticks(range(len(rows)), [row.label for row in rows], rotation=40, ha="right", fontsize=8)
-    for label, row in zip(ax.get_xticklabels(), rows, strict=True):
-        label.set_fontweight("bold" if row.invariant == "yes" else "normal")
-    kinds = zip(("solid", "hatched", "dotted"), names, strict=False)
-    ax.set_xlabel("test networks: " + ", ".join(f"{kind}: {name}" for kind, name in kinds))
+    Args:
+        runs: of one experiment, see `by_model`.
+        curves: label of the vertical axis -> value of an epoch, as a run's history has it.
+        level: name and value of a horizontal line.
+    """
+    figure, axes = panels(1, len(curves), (5.0 * len(curves), 4.2))
+    groups = list(by_model(runs).values())
+    bold = [group[0].invariant_under == "group" for group in groups]
+    handles: list[Artist] = []
+    for ax, (label, value) in zip(axes, curves.items(), strict=True):
+        for i, group in enumerate(groups):
+            found = [[value(epoch) for epoch in run.history] for run in group]
+            shortest = min(map(len, found))
+            mean = np.mean([curve[:shortest] for curve in found], axis=0)
+            (line,) = ax.plot(range(1, shortest + 1), mean, label=group[0].label, **look(i), **stroke(bold[i]))
+            handles += [line] if ax is axes[0] else []
+            for curve in found if len(found) > 1 else ():
+                ax.plot(range(1, len(curve) + 1), curve, color=look(i)["color"], alpha=0.25, linewidth=0.8)
+        ax.set(xlabel="epoch", ylabel=label)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if level:
+            line = ax.axhline(level[1], color="#7F7F7F", linewidth=0.8, linestyle=":", label=level[0])
+            handles += [line] if ax is axes[0] else []
+    legend_beside(figure, handles, [*bold, *[False] * bool(level)])
+    figure.supxlabel("Bold: invariant to the whole group. Means over seeds; faint: single runs.", fontsize=8.5)
+    return figure

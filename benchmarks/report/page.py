@@ -2,31 +2,33 @@
 
 What stands in a folder says what is shown: ``README.md`` and other Markdown, ``*.png``, ``*.json`` (of which settings
 and environments are shown, not the numbers that the tables have), and finished runs, ``runs/*.json``. The page depends
-on these files and on the folder's name alone, so that the same results give the same bytes. A file that cannot be read
-is named in its place.
+on these files and on the folder's name alone, so that the same results give the same bytes. A file that cannot be read,
+or that a link brings in from elsewhere, is named in its place. How the page looks is in ``page.html.j2`` and
+``page.css``.
 """
 
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import posixpath
 import re
-import struct
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from PIL import Image, UnidentifiedImageError
 
 from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.train.runs import CONFIG_NAME
 
 from .page_markdown import Prose, Surroundings, render_markdown
-from .page_records import RunLine, counted, run_line, runs_table, settings_table
-from .page_style import STYLE
+from .page_records import RunLine, counted, read_run, read_settings, runs_table
 
 __all__ = ["PAGE_NAME", "Page", "ResultsFolder", "find_results", "png_size", "render_page", "write_page"]
 
@@ -34,9 +36,11 @@ T = TypeVar("T")
 
 PAGE_NAME = "report.html"
 README = "README.md"
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"  # the page loads and runs nothing
 UNSHOWABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")  # what HTML forbids, or no file can hold
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+    lstrip_blocks=True, keep_trailing_newline=True,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,21 +133,14 @@ def png_size(data: bytes) -> tuple[int, int]:
     Raises:
         ValueError: if it is anything else.
     """
-    if not data.startswith(PNG_SIGNATURE + b"\0\0\0\rIHDR"):
-        raise ValueError("not a PNG")
-    at = len(PNG_SIGNATURE)
-    while at + 12 <= len(data):
-        length, kind = struct.unpack_from(">I4s", data, at)
-        end = at + 8 + length
-        if end + 4 > len(data):
-            break
-        if zlib.crc32(data[at + 4 : end]) != int.from_bytes(data[end : end + 4], "big"):
-            raise ValueError(f"damaged: wrong checksum of its chunk {kind!r}")
-        if kind == b"IEND":
-            width, height = struct.unpack_from(">II", data, 16)
-            return width, height
-        at = end + 4
-    raise ValueError("damaged: it ends too early")
+    try:
+        with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
+            image.verify()
+            return image.size
+    except UnidentifiedImageError:
+        raise ValueError("not a PNG") from None
+    except (OSError, SyntaxError) as error:  # which of them depends on where it is damaged
+        raise ValueError(f"damaged: {error}") from None
 
 
 class _Writer:
@@ -155,7 +152,7 @@ class _Writer:
         self.tables = self.figures = 0
         self.problems: list[str] = []
         self._used: set[str] = set()
-        self._shown: set[str] = set()
+        self._shown: dict[str, str] = {}  # figure -> folder in whose section it is
         self._ids = {
             path: self._unique(self.name if path == "." else path)
             for f in folders
@@ -164,26 +161,12 @@ class _Writer:
 
     def page(self) -> Page:
         sections = [self._section(folder) for folder in self.folders]
-        contents = [
-            f'<li><a href="#{self._ids[f.path]}">{escape(title)}</a></li>'
-            for f, (title, _) in zip(self.folders, sections, strict=True)
-        ]
         counts = ((len(self.folders), "folder"), (self.tables, "table"), (self.figures, "figure"))
-        html = [
-            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>Results: {escape(self.name)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
-            f"<header><h1>Results: {escape(self.name)}</h1>",
-            f'<p class="faint">{", ".join(counted(n, what) for n, what in counts)}</p></header>',
-            '<nav aria-label="Contents"><ul>',
-            *contents,
-            "</ul></nav>\n<main>",
-            *(html for _, html in sections),
-            "</main>\n</body>\n</html>\n",
-        ]
-        text = UNSHOWABLE.sub("\ufffd", "\n".join(html))
-        return Page(text, len(self.folders), self.tables, self.figures, tuple(self.problems))
+        text = TEMPLATES.get_template("page.html.j2").render(
+            name=self.name, counts=", ".join(counted(n, what) for n, what in counts), sections=sections
+        )
+        html = UNSHOWABLE.sub("\ufffd", text)
+        return Page(html, len(self.folders), self.tables, self.figures, tuple(self.problems))
 
     def _unique(self, text: str) -> str:
         """An id that reads like the text; numbered if another text has it."""
@@ -195,95 +178,101 @@ class _Writer:
         self._used.add(name)
         return name
 
-    def _read(self, path: str, parse: Callable[[bytes], T], failed: Callable[[str], T]) -> T:
+    def _read(self, path: str, parse: Callable[[bytes], T], failed: Callable[[Markup], T]) -> T:
         """What a file holds, or a line that says why it is not shown."""
         try:
-            return parse((self.root / path).read_bytes())
+            file = self.root / path
+            if not file.resolve().is_relative_to(self.root.resolve()):
+                raise ValueError("a link to a file outside of the folder")
+            return parse(file.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             reason = {json.JSONDecodeError: f"not JSON: {error}", RecursionError: "nested too deeply"}.get(type(error))
             reason = reason or (error.strerror if isinstance(error, OSError) else None) or str(error)
             self.problems.append(f"{path}: {reason}")
-            return failed(f'<strong class="problem">{escape(path)} is not shown: {escape(reason)}</strong>')
+            return failed(Markup('<strong class="problem">{} is not shown: {}</strong>').format(path, reason))
 
-    def _section(self, folder: ResultsFolder) -> tuple[str, str]:
-        """Title and HTML."""
+    def _section(self, folder: ResultsFolder) -> dict[str, Any]:
+        """What the template needs of a folder."""
         title = self.name if folder.path == "." else folder.path
-        parts = []
+        prose = []
         for path in folder.texts:
             readme = posixpath.basename(path) == README
-            prose = self._text(path, level=2 if readme else 3)
+            text = self._text(path, folder.path, level=2 if readme else 3)
             if readme:
-                title = prose.title or title
-            else:
-                parts.append(f"<h3>{escape(prose.title or posixpath.basename(path)[:-3])}</h3>")
-            parts.append(f'<div id="{self._ids[path]}">\n{prose.html}</div>')
+                title = text.title or title
+            heading = None if readme else text.title or posixpath.basename(path).removesuffix(".md")
+            prose.append({"heading": heading, "id": self._ids[path], "html": text.html})
+        figures = []
         for path in folder.figures:
-            name = posixpath.basename(path)
+            name, picture = posixpath.basename(path), None
             if path not in self._shown:
-                shown = self._figure(path, f"{title}: {name}")
-                parts.append(f"<figure>{shown}<figcaption>{escape(name)}</figcaption></figure>")
-            elif not any(f'id="{self._ids[path]}"' in part for part in parts):  # the prose of a folder above has it
-                parts.append(f'<p><a href="#{self._ids[path]}">{escape(name)}</a> is shown above.</p>')
-        parts += map(self._settings, folder.records)
-        if folder.runs:
-            parts.append(self._runs(folder))
-        path = "" if title == folder.path or folder.path == "." else f'\n<p class="faint">{escape(folder.path)}</p>'
-        head = f'<section id="{self._ids[folder.path]}">\n<h2>{escape(title)}</h2>{path}'
-        return title, "\n".join([head, *parts, "</section>"])
+                picture = self._picture(path, folder.path, f"{title}: {name}")
+            elif self._shown[path] == folder.path:  # where the prose has it
+                continue
+            figures.append({"name": name, "id": self._ids[path], "picture": picture})
+        return {
+            "id": self._ids[folder.path],
+            "title": title,
+            "path": "" if title == folder.path or folder.path == "." else folder.path,
+            "prose": prose,
+            "figures": figures,
+            "records": [self._record(path) for path in folder.records],
+            "runs": self._runs(folder) if folder.runs else None,
+        }
 
-    def _text(self, path: str, level: int) -> Prose:
+    def _text(self, path: str, section: str, level: int) -> Prose:
         """A Markdown file. Figures of its folder and of those below are shown where it first has them."""
         folder = posixpath.dirname(path)
 
         def place(target: str) -> str:
             return posixpath.normpath(posixpath.join(folder, target))
 
-        def image(source: str, alt: str) -> str | None:
+        def image(source: str, alt: str) -> Markup | None:
             figure = place(source)
             known = figure in self._ids and figure.endswith(".png") and figure not in self._shown
             if not known or not figure.startswith(f"{folder}/" if folder else ""):
                 return None
-            return self._figure(figure, f"{alt or self.name} ({posixpath.basename(figure)})")
+            return self._picture(figure, section, f"{alt or self.name} ({posixpath.basename(figure)})")
 
         around = Surroundings(
             level, lambda text: self._unique(f"{path}-{text}"), lambda target: self._ids.get(place(target)), image
         )
         prose = self._read(
-            path, lambda data: render_markdown(data.decode("utf-8-sig"), around), lambda html: Prose(None, html, 0)
+            path, lambda data: render_markdown(data.decode("utf-8-sig"), around), lambda line: Prose(None, line, 0)
         )
         self.tables += prose.tables
         return prose
 
-    def _figure(self, path: str, alt: str) -> str:
+    def _picture(self, path: str, section: str, alt: str) -> Markup:
         """The image, as may stand anywhere in a text."""
-        self._shown.add(path)
+        self._shown[path] = section
 
-        def img(data: bytes) -> str:
+        def img(data: bytes) -> Markup:
             width, height = png_size(data)
             self.figures += 1
             source = base64.b64encode(data).decode()
-            return f'<img src="data:image/png;base64,{source}" width="{width}" height="{height}" alt="{escape(alt)}">'
+            tag = Markup('<img src="data:image/png;base64,{}" width="{}" height="{}" alt="{}">')
+            return tag.format(source, width, height, alt)
 
-        return f'<span id="{self._ids[path]}">{self._read(path, img, str)}</span>'
+        return Markup('<span id="{}">{}</span>').format(self._ids[path], self._read(path, img, Markup))
 
-    def _settings(self, path: str) -> str:
-        name, summary = self._ids[path], f"Settings and environment: {posixpath.basename(path)}"
+    def _record(self, path: str) -> dict[str, Any]:
+        common = {"id": self._ids[path], "name": posixpath.basename(path), "problem": None}
         return self._read(
-            path,
-            lambda data: _details(name, summary, settings_table(data)),
-            lambda problem: f'<p id="{name}">{problem}</p>',
+            path, lambda data: common | vars(read_settings(data)), lambda problem: common | {"problem": problem}
         )
 
-    def _runs(self, folder: ResultsFolder) -> str:
-        found = [self._read(path, run_line, str) for path in folder.runs]
+    def _runs(self, folder: ResultsFolder) -> dict[str, Any]:
+        problems: list[Markup] = []
+        found = [self._read(path, read_run, lambda line: problems.append(line)) for path in folder.runs]
         lines = [line for line in found if isinstance(line, RunLine)]
-        html = _details(self._ids[_runs_of(folder)], counted(len(lines), "finished run"), runs_table(lines))
-        return "\n".join([html, *(f"<p>{problem}</p>" for problem in found if isinstance(problem, str))])
+        return {
+            "id": self._ids[_runs_of(folder)],
+            "summary": counted(len(lines), "finished run"),
+            "table": runs_table(lines),
+            "problems": problems,
+        }
 
 
 def _runs_of(folder: ResultsFolder) -> str:
     return posixpath.normpath(posixpath.join(folder.path, "runs"))
-
-
-def _details(name: str, summary: str, html: str) -> str:
-    return f'<details id="{name}"><summary>{escape(summary)}</summary>\n{html}\n</details>'

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from markupsafe import Markup, escape
 
 __all__ = ["Prose", "Surroundings", "is_numeric", "render_markdown"]
 
@@ -32,13 +32,13 @@ class Surroundings:
         level: of the heading that is above the text; its own headings are below it.
         unique: a text -> an id that nothing else on the page has.
         target: path of a file, as a link states it -> id of the element that shows it, or None.
-        image: path of an image and its description -> HTML that shows it, or None.
+        image: path of an image and its description -> what shows it, or None.
     """
 
     level: int
     unique: Callable[[str], str]
     target: Callable[[str], str | None]
-    image: Callable[[str, str], str | None]
+    image: Callable[[str, str], Markup | None]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Prose:
     """``title``: the heading the text starts with, which is not in ``html``; None if it starts otherwise."""
 
     title: str | None
-    html: str
+    html: Markup
     tables: int
 
 
@@ -65,7 +65,7 @@ def render_markdown(text: str, page: Surroundings) -> Prose:
     for token in tokens:
         if token.children:
             _links(token.children, page, slugs)
-    html: str = md.renderer.render(tokens, md.options, {})
+    html = Markup(md.renderer.render(tokens, md.options, {}))
     return Prose(title, html, sum(t.type == "table_open" for t in tokens))
 
 
@@ -143,7 +143,9 @@ def _links(tokens: list[Token], page: Surroundings, slugs: dict[str, str]) -> No
             shown = page.image(unquote(source), alt)
             if shown is None:
                 address = None if inside else _resolve(source, page, slugs)
-                shown = f'<a href="{escape(address)}">{escape(alt or source)}</a>' if address else escape(alt or source)
+                shown = (
+                    Markup('<a href="{}">{}</a>').format(address, alt or source) if address else escape(alt or source)
+                )
             _become(token, shown)
 
 

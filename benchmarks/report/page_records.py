@@ -1,18 +1,17 @@
-"""The JSON files of a results folder as HTML: settings and environments, and finished runs, a line each."""
+"""The JSON files of a results folder, as the page shows them: settings and environments, and finished runs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from nfn_monomial.benchmarks.train.runs import Run
 
 from .page_markdown import is_numeric
 
-__all__ = ["RunLine", "counted", "run_line", "runs_table", "settings_table"]
+__all__ = ["RunLine", "Settings", "counted", "read_run", "read_settings", "runs_table"]
 
 SHOWN = ("command", "version", "config", "settings", "data", "networks", "environment", "environments", "machine")
 RUN_COLUMNS = ("networks", "model", "trained on", "seed")
@@ -27,7 +26,15 @@ class RunLine:
     how: tuple[str, ...]
 
 
-def run_line(data: bytes) -> RunLine:
+@dataclass(frozen=True)
+class Settings:
+    """Group -> key, as ``--set`` takes it -> its values; and of what else a file has, how much."""
+
+    groups: dict[str, dict[str, tuple[str, ...]]]
+    rest: str
+
+
+def read_run(data: bytes) -> RunLine:
     """The run in a JSON file.
 
     Raises:
@@ -45,25 +52,17 @@ def run_line(data: bytes) -> RunLine:
         raise ValueError(f"not a run: {error}") from error
 
 
-def runs_table(lines: Sequence[RunLine]) -> str:
-    """A table of runs, which may have different tests."""
+def runs_table(lines: Sequence[RunLine]) -> dict[str, Any]:
+    """A table of runs, which may have different tests: columns with whether they hold numbers, and lines."""
     tests = list(dict.fromkeys(name for line in lines for name in line.tests))
     header = (*RUN_COLUMNS, *tests, "best epoch", "parameters")
     rows = [(*line.what, *(line.tests.get(name, "-") for name in tests), *line.how) for line in lines]
-    marks = [' class="n"' if is_numeric(column) else "" for column in zip(*rows, strict=True)] or [""] * len(header)
-
-    def cells(tag: str, texts: Sequence[str]) -> str:
-        return "".join(f"<{tag}{mark}>{escape(text)}</{tag}>" for mark, text in zip(marks, texts, strict=True))
-
-    body = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return (
-        '<div class="scroll" role="region" tabindex="0" aria-label="Finished runs">'
-        f"<table><thead><tr>{cells('th', header)}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
-    )
+    numeric = [is_numeric(column) for column in zip(*rows, strict=True)] or [False] * len(header)
+    return {"header": list(zip(header, numeric, strict=True)), "lines": rows}
 
 
-def settings_table(data: bytes) -> str:
-    """The settings and environments in a JSON file; of what else it has, how much.
+def read_settings(data: bytes) -> Settings:
+    """The settings and environments in a JSON file.
 
     Raises:
         ValueError: if it is not JSON, or no object.
@@ -72,21 +71,9 @@ def settings_table(data: bytes) -> str:
     if not isinstance(values, dict):
         raise ValueError(f"expected a JSON object, found a {type(values).__name__}")
     rest = {key: value for key, value in values.items() if key not in SHOWN and isinstance(value, (dict, list))}
-    known = [key for key in SHOWN if key in values]
-    lines = []
-    for group in (*known, *(key for key in values if key not in SHOWN and key not in rest)):
-        flat = _flat(values[group])
-        if list(flat) != [""]:
-            lines.append(f'<tr><th colspan="2">{escape(group)}</th></tr>')
-        lines += [
-            f'<tr><th scope="row">{escape(key or group)}</th><td>{escape("; ".join(found))}</td></tr>'
-            for key, found in flat.items()
-        ]
-    html = '<table class="settings"><tbody>\n{}\n</tbody></table>'.format("\n".join(lines)) if lines else ""
-    if rest:
-        also = ", ".join(f"{key} ({len(value)})" for key, value in rest.items())
-        html += f'\n<p class="faint">Also in the file: {escape(also)}</p>'
-    return html
+    order = (*(key for key in SHOWN if key in values), *(key for key in values if key not in (*SHOWN, *rest)))
+    also = ", ".join(f"{key} ({len(value)})" for key, value in rest.items())
+    return Settings({group: _flat(values[group]) for group in order}, also)
 
 
 def counted(number: int, what: str) -> str:

@@ -1,58 +1,77 @@
-"""Tables of results: built once, shown in the terminal and as Markdown."""
+"""Tables of results: built once, shown in the terminal and as Markdown. What ± means is said here, for all of them."""
 
 from __future__ import annotations
 
-import math
+import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table as RichTable
 
 from nfn_monomial.benchmarks.train.runs import Run
 
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
-__all__ = ["INVARIANT", "MIB", "SEES", "Spread", "Table", "by_model", "count", "fit_cells", "model_table"]
+__all__ = [
+    "COST_COLUMNS",
+    "INVARIANT",
+    "MIB",
+    "OVER_SEEDS",
+    "SEES",
+    "Mean",
+    "Table",
+    "by_model",
+    "cost_cells",
+    "count",
+    "fit_cells",
+    "model_table",
+]
 
 INVARIANT = {"group": "yes", "permutations": "perm. only", "nothing": "no"}
 SEES = {"weights": "weights", "functions": "runs them"}
+OVER_SEEDS = "mean ± standard deviation over seeds"
 LABEL_WIDTH = 16  # of models' names, where there is little room
+LEAST_WIDTH = 6  # of a column
 MIB = 2**20
+COST_COLUMNS = ("params", "s/epoch", "peak MiB", "seeds")
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Mean and standard error of the mean over seeds; ``error`` is None for a single one."""
+class Mean:
+    """Mean and sample standard deviation over seeds, which is what ± says everywhere; ``std`` is None for one seed."""
 
     mean: float
-    error: float | None
+    std: float | None
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> Spread:
+    def of(cls, values: Iterable[float]) -> Mean:
         found = list(values)
-        mean = math.fsum(found) / len(found)
-        if len(found) == 1:
-            return cls(mean, None)
-        variance = math.fsum((x - mean) ** 2 for x in found) / (len(found) - 1)
-        return cls(mean, math.sqrt(variance / len(found)))
+        return cls(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None)
 
     def show(self, digits: int = 3) -> str:
         mean = f"{self.mean:.{digits}f}"
-        return mean if self.error is None else f"{mean} ±{self.error:.{digits}f}"
+        return mean if self.std is None else f"{mean} ±{self.std:.{digits}f}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """Header and cells as text. The first ``text_columns`` are flush left, the others hold numbers.
+    """Header and cells as text.
 
-    ``bold``: rows that stand out; in Markdown, their names do. ``notes``: what has to be known to read it.
+    Attributes:
+        title: what is shown.
+        header: a name for every column.
+        cells: line by line.
+        text_columns: so many are flush left, the others hold numbers.
+        names: columns that say what a line is about; every part of a table that is too wide for a terminal has them.
+        bold: lines that stand out; in Markdown, their first cell does.
+        notes: what has to be known to read it.
     """
 
     title: str
     header: tuple[str, ...]
     cells: tuple[tuple[str, ...], ...]
     text_columns: int = 1
+    names: tuple[int, ...] = (0,)
     bold: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()
 
@@ -70,9 +89,6 @@ class Table:
 
     def rich(self, width: int = 80) -> RichTable:
         """The table for a terminal of so many columns."""
-        from rich import box
-        from rich.table import Table as RichTable
-
         table = RichTable(
             title=self.title, caption="\n".join(self.notes) or None, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
             title_justify="left", caption_justify="left", title_style="bold",
@@ -84,14 +100,41 @@ class Table:
             table.add_row(*line, style="bold" if i in self.bold else None)
         return table
 
+    def parts(self, width: int) -> list[Table]:
+        """Tables that fit into so many columns, one below the other: this one, if it does."""
+        least = [w + 1 for w in _least([self.header, *self.cells])]
+        groups = [list(self.names)]
+        for i in (i for i in range(len(least)) if i not in self.names):
+            if len(groups[-1]) > len(self.names) and sum(least[j] for j in (*groups[-1], i)) > width + 1:
+                groups.append(list(self.names))
+            groups[-1].append(i)
+        return [self._part(sorted(group), group is groups[0], group is groups[-1]) for group in groups]
+
+    def _part(self, columns: Sequence[int], first: bool, last: bool) -> Table:
+        return replace(
+            self,
+            title=self.title if first else f"{self.title}, continued",
+            header=tuple(self.header[i] for i in columns),
+            cells=tuple(tuple(line[i] for i in columns) for line in self.cells),
+            text_columns=sum(i < self.text_columns for i in columns),
+            names=tuple(columns.index(i) for i in self.names),
+            notes=self.notes if last else (),
+        )
+
+
+def _least(lines: Sequence[Sequence[str]]) -> list[int]:
+    """The widths that columns need if their cells are broken between words; names have more room."""
+    columns = list(zip(*lines, strict=True))
+    least = [max([LEAST_WIDTH, *(len(word) for cell in column for word in cell.split())]) for column in columns]
+    return [max(least[0], min(LABEL_WIDTH, max(map(len, columns[0])))), *least[1:]]
+
 
 def fit_cells(lines: list[list[str]], width: int) -> list[list[str]]:
     """Cells with line breaks between words, if they need them to fit; rich would break words to make columns equal."""
     wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if sum(wide) + len(wide) - 1 <= width:
         return lines
-    narrow = [max([6, *(len(w) for cell in column for w in cell.split())]) for column in zip(*lines, strict=True)]
-    narrow[0] = max(narrow[0], min(wide[0], LABEL_WIDTH))
+    narrow = _least(lines)
     return [
         [textwrap.fill(cell, n, break_on_hyphens=False) for cell, n in zip(line, narrow, strict=True)] for line in lines
     ]
@@ -124,7 +167,7 @@ def model_table(
     digits: int = 3,
     notes: Sequence[str] = (),
 ) -> Table:
-    """A line per model: what it sees and is invariant to, named values as mean ± standard error, size, time, memory.
+    """A line per model: what it sees and is invariant to, named values over seeds, size, time, memory.
 
     Models that are invariant under the whole group are bold.
 
@@ -143,18 +186,24 @@ def model_table(
         first = group[0]
         line = [first.label, SEES.get(first.sees, first.sees), INVARIANT.get(first.invariant_under, "no")]
         line += [subject, train_set] * several
-        line += [Spread.of(value(run) for run in group).show(digits) for value in values.values()]
-        seconds = math.fsum(run.seconds_per_epoch for run in group) / len(group)
-        peak = max(run.peak_bytes for run in group) / MIB
-        cells.append((*line, count(first.parameters), f"{seconds:.3g}", f"{peak:.0f}", str(len(group))))
+        line += [Mean.of(value(run) for run in group).show(digits) for value in values.values()]
+        cells.append((*line, *cost_cells(group)))
     return Table(
         title,
-        (*header, "params", "s/epoch", "peak MiB", "seeds"),
+        (*header, *COST_COLUMNS),
         tuple(cells),
         text_columns=5 if several else 3,
+        names=(0, 3, 4) if several else (0,),
         bold=frozenset(i for i, group in enumerate(groups.values()) if group[0].invariant_under == "group"),
         notes=tuple(notes),
     )
+
+
+def cost_cells(group: Sequence[Run]) -> tuple[str, ...]:
+    """The cells under `COST_COLUMNS` of runs that differ in their seed alone."""
+    seconds = statistics.fmean(run.seconds_per_epoch for run in group)
+    peak = max(run.peak_bytes for run in group) / MIB
+    return count(group[0].parameters), f"{seconds:.3g}", f"{peak:.0f}", str(len(group))
 
 
 def count(parameters: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .generalization import ABLATION, AUGMENT, PREDICT
 from .inrs import CLASSIFY, EDIT
-from .measurements import COST, EXPRESSIVITY, PARAMS
+from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS
 
 __all__ = ["EXPERIMENTS"]
 
@@ -20,5 +20,6 @@ EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
     "cost": COST,
     "params": PARAMS,
     "expressivity": EXPRESSIVITY,
+    "layers": LAYERS,
 }
 """Name -> preset -> configuration; every experiment has the preset ``small``."""

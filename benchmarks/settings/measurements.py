@@ -10,7 +10,17 @@ from pydantic import Field
 
 from .base import Count, Positive, Settings, Some
 
-__all__ = ["COST", "EXPRESSIVITY", "PARAMS", "REFERENCE", "CostConfig", "ExpressivityConfig", "ParamsConfig"]
+__all__ = [
+    "COST",
+    "EXPRESSIVITY",
+    "LAYERS",
+    "PARAMS",
+    "REFERENCE",
+    "CostConfig",
+    "ExpressivityConfig",
+    "LayersConfig",
+    "ParamsConfig",
+]
 
 REFERENCE = "hnp"  # what costs are compared with
 
@@ -107,3 +117,31 @@ class ExpressivityConfig(Settings):
 
 
 EXPRESSIVITY = {"small": ExpressivityConfig()}
+
+
+@dataclass(frozen=True)
+class LayersConfig(Settings):
+    """Speed of layers, see `nfn_monomial.benchmarks.speed`.
+
+    Attributes:
+        batches: numbers of networks.
+        channels: in and out of a layer.
+        repeats: timed repetitions; tables show medians.
+        graphs: whether message passing is timed, too: dense, on graphs, and PNAConv.
+        width: channels of message passing.
+        widths: of MLPs over which the cost of message passing is drawn; empty for no figure.
+        compiled: whether message passing is timed under torch.compile, too, which needs a C++ compiler.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+    """
+
+    batches: Some[Count] = (8, 64, 512)
+    channels: Count = 16
+    repeats: Count = 20
+    graphs: bool = True
+    width: Count = 32
+    widths: tuple[Count, ...] = (16, 32, 64, 128, 256, 512)
+    compiled: bool = False
+    device: str = "cpu"
+
+
+LAYERS = {"small": LayersConfig()}

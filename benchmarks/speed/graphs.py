@@ -1,46 +1,57 @@
-"""Speed and memory of message passing, as ratios taken in one run: dense layers, the same on graphs, and PNAConv.
-
-Every contender gets features in its own layout and gives an update of the neurons' and of the edges' features; a
-training step is forward and backward to inputs and parameters. What no layer can avoid is timed beside them:
-
-- moving memory: every feature is read and written once forward; backward reads the features and the outputs'
-  gradients and writes the inputs' gradients. Copying all features is the first of these, the step 5/2 as much.
-- multiply-adds: the bare matrix products of the layer, forward and backward, on the features as they are.
-"""
+"""Speed and memory of message passing, as ratios taken in one run, and how both grow with the number of edges."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
-from torch_geometric.nn import PNAConv
+from matplotlib.figure import Figure
 
-from nfn_monomial import Features, MessagePassing, WeightSpace
-from nfn_monomial.adapters.pyg import MonomialConv, to_graph
-from nfn_monomial.benchmarks.train.measure import step_memory
-from nfn_monomial.nn.neurons import STREAMS, NeuronLayout, neuron_layout
-from nfn_monomial.testing import random_networks
+from nfn_monomial import Features, WeightSpace
+from nfn_monomial.benchmarks.report.figures import look, panels
+from nfn_monomial.benchmarks.report.results import Report
+from nfn_monomial.benchmarks.report.tables import MIB, Table
+from nfn_monomial.benchmarks.settings.measurements import LayersConfig
+from nfn_monomial.benchmarks.train.measure import race
+from nfn_monomial.benchmarks.train.runs import environment
 
-from .layers import NETWORKS, race
+from .contenders import (
+    BACKWARD_PASSES,
+    COMPILED,
+    COPY,
+    DENSE,
+    FLOOR,
+    GRAPH,
+    PNA,
+    PRODUCTS,
+    Contender,
+    Products,
+    contenders,
+    neuron_features,
+)
+from .layers import NETWORKS, Timing, bench_layers, layer_tables
 
-DENSE, UNTIED = "MessagePassing (tied)", "MessagePassing (untied)"
-COMPILED = "MessagePassing (tied, torch.compile)"
-GRAPH, PNA = "MonomialConv", "PNAConv + edge update"
-COPY, PRODUCTS = "copying the features", "bare matrix products"
-FLOOR = (COPY, PRODUCTS)
-AGGREGATORS = ("mean", "min", "max", "std")
-SCALERS = ("identity", "amplification", "attenuation")
-BACKWARD_PASSES = 2.5  # memory moved in a step, in units of that moved forward
+__all__ = [
+    "GraphTiming",
+    "Point",
+    "Scaling",
+    "bench_graphs",
+    "bench_scaling",
+    "bench_speed",
+    "graph_tables",
+    "over_dense",
+    "over_floor",
+    "speed_report",
+]
+
 SECONDS = 60.0
-
-
-Make: TypeAlias = "Callable[[], Contender]"
+LARGE = 3  # so many of the largest sizes count for the slopes; at small ones calls cost more than arithmetic
 
 
 @dataclass(frozen=True)
@@ -60,131 +71,10 @@ class GraphTiming:
     skipped: str = ""
 
 
-class Contender:
-    """A layer and its input: ``call(*inputs)`` gives what it computes."""
-
-    def __init__(
-        self, layer: nn.Module, inputs: Sequence[Tensor], call: Callable[..., tuple[Tensor, ...]], device: str
-    ) -> None:
-        self.layer, self.call, self.device = layer.to(device), call, device
-        self.inputs = [t.detach().contiguous().to(device).requires_grad_() for t in inputs]
-        self.cotangents = [torch.ones_like(y) for y in self.forward()]
-        self.parameters = sum(p.numel() for p in layer.parameters())
-
-    def forward(self) -> tuple[Tensor, ...]:
-        """One pass without gradients."""
-        with torch.no_grad():
-            return self.call(*self.inputs)
-
-    def step(self, inputs: Sequence[Tensor] | None = None) -> object:
-        """Forward, and the gradients by inputs and parameters."""
-        inputs = self.inputs if inputs is None else inputs
-        return torch.autograd.grad(self.call(*inputs), [*inputs, *self.layer.parameters()], self.cotangents)
-
-    def memory(self) -> int:
-        """Peak bytes of a step: input, parameters, what is kept for backward, gradients."""
-        no_state = torch.optim.SGD(self.layer.parameters())
-        fresh = (t.detach().clone().requires_grad_() for t in self.inputs)
-        return step_memory(lambda: self.step(list(fresh)), self.layer, no_state, torch.device(self.device))
-
-
-class PNAWithEdges(nn.Module):
-    """PNAConv as Kofinas et al. 2024 use it, and an update of the edges: an MLP of ``[x_target, x_source, edge]``."""
-
-    def __init__(self, width: int, degrees: Tensor) -> None:
-        super().__init__()
-        self.conv = PNAConv(width, width, list(AGGREGATORS), list(SCALERS), degrees, edge_dim=width)
-        self.edges = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, width))
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> tuple[Tensor, Tensor]:
-        """``x (N, width)``, ``edge_attr (E, width)`` -> the same."""
-        source, target = edge_index
-        edges: Tensor = self.edges(torch.cat([x[target], x[source], edge_attr], -1))
-        return self.conv(x, edge_index, edge_attr), edges
-
-
-class Products(nn.Module):
-    """The matrix products of a tied `MessagePassing` and nothing else."""
-
-    def __init__(self, space: WeightSpace, width: int) -> None:
-        super().__init__()
-        self.neurons = neuron_layout(space)
-
-        def mixes(count: int) -> nn.ModuleList:
-            return nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(count))
-
-        self.edges, self.source, self.target, self.update = mixes(2), mixes(3), mixes(3), mixes(7)
-
-    def forward(self, features: Features) -> tuple[Tensor, ...]:
-        """Neuron features -> all products."""
-        out: list[Tensor] = []
-        streams = {n: _streams(features, self.neurons, n) for n in self.neurons.nodes}
-        for pair, e in zip(self.neurons.pairs, features.tensors, strict=False):
-            out += [mix(e) for mix in self.edges]
-            out += [mix(x) for mix, x in zip(self.source, streams[pair.source], strict=True)]
-            out += [mix(x) for mix, x in zip(self.target, streams[pair.target], strict=True)]
-        for of in streams.values():
-            # out, back, first, second, and inv of three times the width
-            out += [mix(of[i % 3]) for i, mix in enumerate(self.update)]
-        return tuple(out)
-
-
-def _streams(features: Features, neurons: NeuronLayout, node: str) -> list[Tensor]:
-    return [features.tensors[neurons.stream(name, node)] for name in STREAMS]
-
-
-def neuron_features(space: WeightSpace, batch: int, width: int) -> Features:
-    """Random features of all streams."""
-    layout = neuron_layout(space).layout
-    sizes = {name: node.size or 1 for name, node in space.nodes.items()}
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(batch, *(sizes[axis.node] for axis in field), width) for field in layout.types]
-    return Features(layout, tuple(torch.randn(shape, generator=generator) for shape in shapes))
-
-
-def as_graph(features: Features, space: WeightSpace) -> tuple[Tensor, Tensor, Tensor]:
-    """The same features on the graphs of `to_graph`: ``x (N, 3 C)``, ``edge_index (2, E)``, ``edge_attr (E, C)``."""
-    neurons = neuron_layout(space)
-    batch = len(features.tensors[0])
-    networks = random_networks(space, batch, dtype=torch.float32)
-    edge_index = to_graph(networks, space).edge_index
-    nodes = [torch.cat(_streams(features, neurons, node), -1) for node in neurons.nodes]
-    edges = [t.flatten(1, 2) for t in features.tensors[: len(neurons.pairs)]]
-    return torch.cat(nodes, 1).flatten(0, 1), edge_index, torch.cat(edges, 1).flatten(0, 1)
-
-
-def contenders(
-    space: WeightSpace, batch: int, width: int, device: str, compiled: bool = False
-) -> Iterator[tuple[str, Make]]:
-    """Name -> what makes the contender, so that those that are left out take no memory."""
-    features = neuron_features(space, batch, width)
-    layout = features.layout
-
-    def dense(layer: nn.Module, compiled: bool = False) -> Contender:
-        def call(*tensors: Tensor) -> tuple[Tensor, ...]:
-            updated: Features = layer(Features(layout, tensors))
-            return updated.tensors
-
-        return Contender(layer, features.tensors, torch.compile(call, fullgraph=True) if compiled else call, device)
-
-    def graph(kind: Callable[[Tensor], nn.Module], streams: int) -> Contender:
-        x, edge_index, edge_attr = as_graph(features, space)
-        degrees = torch.bincount(torch.bincount(edge_index[1], minlength=len(x)))
-        layer, edge_index = kind(degrees), edge_index.to(device)
-        return Contender(layer, (x[:, : streams * width], edge_attr), lambda x, e: layer(x, edge_index, e), device)
-
-    yield DENSE, lambda: dense(MessagePassing(space, width, tied=True))
-    yield UNTIED, lambda: dense(MessagePassing(space, width))
-    if compiled:
-        yield COMPILED, lambda: dense(MessagePassing(space, width, tied=True), compiled=True)
-    yield GRAPH, lambda: graph(lambda _: MonomialConv(width), 3)
-    yield PNA, lambda: graph(lambda degrees: PNAWithEdges(width, degrees), 1)
-
-
 def bench_graphs(
-    batches: Sequence[int] = (8, 64, 512),
-    width: int = 32,
-    repeats: int = 20,
+    batches: Sequence[int],
+    width: int,
+    repeats: int,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
     seconds: float = SECONDS,
@@ -268,14 +158,211 @@ def _free_bytes(device: str) -> float:
     return 1024.0 * int(found[1]) if found else math.inf
 
 
-def floor(space: WeightSpace, batch: int, width: int) -> dict[str, int]:
-    """What a layer of that width must do: bytes moved and multiply-adds, forward and in a training step."""
-    features = neuron_features(space, 1, width)
-    moved = 2 * batch * sum(t.nbytes for t in features.tensors)
-    products = batch * sum(t.numel() for t in Products(space, width)(features)) * width
-    return {
-        "forward_bytes": moved,
-        "step_bytes": int(BACKWARD_PASSES * moved),
-        "forward_multiply_adds": products,
-        "step_multiply_adds": 3 * products,
-    }
+def graph_tables(timings: Sequence[GraphTiming]) -> list[Table]:
+    """A table for every network: medians, memory, and ratios to the tied dense layer; and its distance to the floor."""
+    groups: dict[tuple[str, int], dict[str, GraphTiming]] = {}
+    for t in timings:
+        groups.setdefault((t.network, t.batch), {})[t.contender] = t
+    tables = []
+    for network in dict.fromkeys(t.network for t in timings):
+        own = {batch: group for (name, batch), group in groups.items() if name == network}
+        skipped = [
+            f"{t.contender}, batch {b}, left out: {t.skipped}." for b, g in own.items() for t in g.values() if t.skipped
+        ]
+        tables.append(
+            Table(
+                f"Message passing on {network}",
+                (
+                    "layer", "batch", "parameters", "forward ms", "step ms", "step MiB", "forward / dense",
+                    "step / dense", "memory / dense",
+                ),
+                tuple(
+                    (name, str(batch), str(t.parameters or "-"), *_cells(t, group.get(DENSE)))
+                    for batch, group in own.items()
+                    for name, t in group.items()
+                ),
+                names=(0, 1),
+                notes=("Medians, and peak memory of a step. / dense: times what the tied dense layer needs.", *skipped),
+            )
+        )  # fmt: skip
+    floors = [(key, found) for key, group in groups.items() if (found := over_floor(group))]
+    return tables + [
+        Table(
+            "The tied dense layer against what it cannot avoid",
+            ("network", "batch", "forward / larger", "step / larger", "forward / sum", "step / sum"),
+            tuple((network, str(batch), *(f"{x:.2f}x" for x in found)) for (network, batch), found in floors),
+            names=(0, 1),
+            notes=(
+                f"Copying the features (memory moved once forward, {BACKWARD_PASSES} times in a step) and its bare "
+                "matrix products: times the larger of the two, and times their sum.",
+            ),
+        )
+    ] * bool(floors)
+
+
+def _cells(t: GraphTiming, dense: GraphTiming | None) -> list[str]:
+    """Milliseconds, memory and the three ratios as text, with - for what there is not."""
+    if t.skipped:
+        return ["-"] * 6
+    memory = f"{t.peak_bytes / MIB:.1f}" if t.peak_bytes else "-"
+    ratios = over_dense(t, dense) if dense and not dense.skipped and t.contender not in FLOOR else ()
+    return [f"{t.forward_ms:.2f}", f"{t.step_ms:.2f}", memory, *([f"{r:.1f}x" for r in ratios] or "---")]
+
+
+def over_dense(t: GraphTiming, dense: GraphTiming) -> tuple[float, float, float]:
+    """How many times what the tied dense layer needs a contender needs: forward, for a step, in memory."""
+    return t.forward_ms / dense.forward_ms, t.step_ms / dense.step_ms, t.peak_bytes / dense.peak_bytes
+
+
+def over_floor(group: Mapping[str, GraphTiming]) -> tuple[float, ...]:
+    """How many times the larger of the floor's two times the tied dense layer takes (forward, step), and their sum."""
+    dense = group.get(DENSE)
+    if dense is None or dense.skipped:
+        return ()
+    floor = [group[name] for name in FLOOR]
+    forward, step = [f.forward_ms for f in floor], [f.step_ms for f in floor]
+    return tuple(t / f(of) for f in (max, sum) for t, of in ((dense.forward_ms, forward), (dense.step_ms, step)))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A training step of one contender on a batch of MLPs ``2-width-width-1``; ``edges`` are those of one of them."""
+
+    contender: str
+    width: int
+    edges: int
+    step_ms: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Points of all contenders, and what was left out: ``skipped`` are lines of text."""
+
+    points: list[Point]
+    batch: int
+    channels: int
+    skipped: list[str]
+
+    def slopes(self) -> dict[str, dict[str, float]]:
+        """Contender -> slopes of time and of memory over edges, log-log, at the largest sizes; linear growth is 1."""
+        found = {}
+        for name, points in self.lines().items():
+            large = sorted(points, key=lambda p: p.edges)[-LARGE:]
+            edges = np.log([p.edges for p in large])
+            values: dict[str, list[float]] = {
+                "time": [p.step_ms for p in large],
+                "memory": [p.peak_bytes for p in large],
+            }
+            if len(large) > 1:
+                found[name] = {what: float(np.polyfit(edges, np.log(y), 1)[0]) for what, y in values.items()}
+        return found
+
+    def lines(self) -> dict[str, list[Point]]:
+        """Contender -> its points."""
+        return {name: [p for p in self.points if p.contender == name] for name in {p.contender: 0 for p in self.points}}
+
+    def table(self) -> Table:
+        """The slopes."""
+        return Table(
+            f"A training step over MLPs 2-n-n-1, batch {self.batch}, {self.channels} channels: slopes over the edges",
+            ("layer", "time", "memory"),
+            tuple((name, f"{s['time']:.2f}", f"{s['memory']:.2f}") for name, s in self.slopes().items()),
+            notes=(f"Log-log, at the {LARGE} largest sizes; 1 is linear growth.", *self.skipped),
+        )
+
+    def draw(self) -> Figure:
+        """Time and memory over edges."""
+        figure, axes = panels(1, 2, (10.8, 4.2))
+        slopes = self.slopes()
+        measured: dict[str, tuple[str, Callable[[Point], float]]] = {
+            "time": ("milliseconds of a training step", lambda p: p.step_ms),
+            "memory": ("peak MiB of a training step", lambda p: p.peak_bytes / MIB),
+        }
+        for ax, (what, (label, value)) in zip(axes, measured.items(), strict=True):
+            for i, (name, points) in enumerate(self.lines().items()):
+                slope = f" (slope {slopes[name][what]:.2f})" if name in slopes else ""
+                ax.loglog([p.edges for p in points], [value(p) for p in points], label=name + slope, **look(i))
+            edges = [p.edges for p in self.points]
+            low = min(value(p) / p.edges for p in self.points)
+            ends = [min(edges), max(edges)]
+            ax.loglog(ends, [low * n for n in ends], "--", color="#7F7F7F", label="linear")
+            ax.set(xlabel="edges of one network", ylabel=label)
+            ax.legend(fontsize=8, frameon=False)
+        figure.suptitle(
+            f"MLPs 2-n-n-1, batch {self.batch}, {self.channels} channels; slopes at the {LARGE} largest sizes",
+            fontsize=10,
+        )
+        return figure
+
+
+def bench_scaling(
+    widths: Sequence[int],
+    batch: int = 1,
+    channels: int = 16,
+    repeats: int = 10,
+    device: str = "cpu",
+    progress: Callable[[str], None] = lambda _: None,
+    seconds: float = SECONDS,
+) -> Scaling:
+    """Time training steps on MLPs ``2-n-n-1`` of all widths n; contenders take turns.
+
+    A width at which a contender would take more than half of the free memory is left out, see `too_large`.
+
+    Args:
+        widths: the n.
+        batch: number of networks.
+        channels: of all features.
+        repeats: timed repetitions, after three that are not counted.
+        device: ``"cpu"`` or ``"cuda"``.
+        progress: called with a line of text before each width.
+        seconds: after so many a width has no further repetition.
+    """
+    points: list[Point] = []
+    skipped: list[str] = []
+    per_edge = dict.fromkeys((DENSE, GRAPH, PNA), 0.0)  # bytes, as the widths before had them
+    for width in sorted(widths):
+        progress(f"MLP 2-{width}-{width}-1, batch {batch}")
+        space = WeightSpace.mlp([2, width, width, 1], "relu")
+        edges = sum(math.prod(shape) for name, shape in space.shapes().items() if name.startswith("weight"))
+        ready = {}
+        for name, make in contenders(space, batch, channels, device):
+            if name not in per_edge:
+                continue
+            if reason := too_large(per_edge[name] * edges, device):
+                skipped.append(f"{name} left out at n = {width}: {reason}.")
+            else:
+                ready[name] = make()
+        ms = race({name: c.step for name, c in ready.items()}, repeats, device, seconds)
+        for name, contender in ready.items():
+            points.append(Point(name, width, edges, ms[name], contender.memory()))
+            per_edge[name] = points[-1].peak_bytes / edges
+    return Scaling(points, batch, channels, skipped)
+
+
+def bench_speed(config: LayersConfig, progress: Callable[[str], None] = lambda _: None) -> Report:
+    """Time layers and message passing as configured; ``progress`` is called with a line of text before each setting."""
+    layers = bench_layers(config.batches, config.channels, config.repeats, config.device, progress)
+    if not config.graphs:
+        return speed_report(layers, [], None, config.device)
+    graphs = bench_graphs(
+        config.batches, config.width, config.repeats, config.device, progress, compiled=config.compiled
+    )
+    scaling = None
+    if config.widths:
+        scaling = bench_scaling(config.widths, repeats=config.repeats, device=config.device, progress=progress)
+    return speed_report(layers, graphs, scaling, config.device)
+
+
+def speed_report(
+    layers: Sequence[Timing], graphs: Sequence[GraphTiming], scaling: Scaling | None, device: str
+) -> Report:
+    """All that was measured; ``graphs`` may be empty."""
+    tables = [*layer_tables(layers), *graph_tables(graphs)]
+    results: dict[str, Any] = {"environment": environment(device), "layers": [asdict(t) for t in layers]}
+    if graphs:
+        results["graphs"] = [asdict(t) for t in graphs]
+    if not scaling:
+        return Report(tables, results)
+    results["scaling"] = asdict(scaling) | {"slopes": scaling.slopes()}
+    return Report([*tables, scaling.table()], results, {"graphs.png": scaling.draw()})

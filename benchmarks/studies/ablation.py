@@ -8,12 +8,22 @@ the networks as they are and tested on them moved by the group.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
-from nfn_monomial.benchmarks.report.results import _short
-from nfn_monomial.benchmarks.report.tables import Spread, Table, by_model, count
+from matplotlib.figure import Figure
+
+from nfn_monomial.benchmarks.report.figures import PALETTE, panels
+from nfn_monomial.benchmarks.report.results import Report, record_of
+from nfn_monomial.benchmarks.report.tables import COST_COLUMNS, OVER_SEEDS, Mean, Table, by_model, cost_cells
+from nfn_monomial.benchmarks.settings.generalization import STACKS, PredictConfig
 from nfn_monomial.benchmarks.train.runs import Run
 
-__all__ = ["LEVELS", "PUBLISHED", "ablation_tables"]
+from . import Study
+from .predict import predict_generalization, require_models
+from .predict_report import short
+
+__all__ = ["LEVELS", "PUBLISHED", "STUDY", "ablation_report", "ablation_tables", "draw_ablation"]
 
 LEVELS = (1e1, 1e2, 1e3, 1e4)  # the paper's levels of augmentation 1 to 4
 PUBLISHED = {
@@ -25,6 +35,29 @@ PUBLISHED = {
     "mnf-3": (0.922, 0.920, 0.919, 0.920, 0.920),
 }
 """Table 24: tau of ReLU networks of the Small CNN Zoo as they are, and moved with scales of `LEVELS`."""
+
+
+SHIFT = 0.06  # of points in the figure that would hide others
+
+
+def _require_stacks(config: PredictConfig) -> None:
+    if other := [name for name in config.models if name not in STACKS]:
+        raise ValueError(f"{', '.join(other)}: not of the ablation; choose from {', '.join(STACKS)}")
+    require_models(config)
+
+
+def ablation_report(runs: Sequence[Run]) -> Report:
+    """Tables and figure, and their numbers beside the paper's.
+
+    Raises:
+        ValueError: if there are no runs, or runs that would share a line differ in more than their seed.
+    """
+    results = {
+        "tests": {run.settings.name: [asdict(test) for test in run.tests] for run in runs},
+        "published": {"source": "paper Table 24: ReLU networks of CIFAR-10", "tau": PUBLISHED},
+        **record_of(runs),
+    }
+    return Report(ablation_tables(runs), results, {"ablation.png": draw_ablation(runs)})
 
 
 def ablation_tables(runs: Sequence[Run]) -> list[Table]:
@@ -42,16 +75,16 @@ def ablation_tables(runs: Sequence[Run]) -> list[Table]:
 
 def _table(subject: str, groups: dict[str, list[Run]]) -> Table:
     first = next(iter(groups.values()))[0]
-    names = [_short(test.name, test.scale) for test in first.tests]
-    header = ["stack", *(f"tau {name}" for name in names), "params", "s/epoch", "peak MiB", "seeds"]
+    names = [short(test.name, test.scale) for test in first.tests]
+    header = ["stack", *(f"tau {name}" for name in names), *COST_COLUMNS]
     notes = [
         "MNF x 3, HNP: (MNF-act) x 3 -> Norm -> (HNP-ReLU) x 1 -> Avg -> MLP, with MNF the monomial equivariant layer "
-        "and act the networks' activation. 1eK: test networks moved with scales in [1, 1eK]. Mean ± standard error "
-        "over seeds."
+        "and act the networks' activation. 1eK: test networks moved with scales in [1, 1eK]. "
+        f"{OVER_SEEDS.capitalize()}."
     ]
     beside = subject == "relu"
     if beside:
-        header += [f"paper: {name}" for name in ("original", *(_short("", s) for s in LEVELS))]
+        header += [f"paper: {name}" for name in ("original", *(short("", s) for s in LEVELS))]
         notes.append(
             "paper: Table 24, ReLU networks of the published Small CNN Zoo (CIFAR-10). Other networks, so compare the "
             "order of the rows, never a number with one of the columns before."
@@ -59,11 +92,45 @@ def _table(subject: str, groups: dict[str, list[Run]]) -> Table:
     cells = []
     for model, group in groups.items():
         line = [group[0].label]
-        line += [Spread.of(run.tests[i].metrics["tau"] for run in group).show() for i in range(len(group[0].tests))]
-        seconds = Spread.of(run.seconds_per_epoch for run in group).mean
-        peak = max(run.peak_bytes for run in group) / 2**20
-        line += [count(group[0].parameters), f"{seconds:.3g}", f"{peak:.0f}", str(len(group))]
+        line += [Mean.of(run.tests[i].metrics["tau"] for run in group).show() for i in range(len(group[0].tests))]
+        line += cost_cells(group)
         if beside:
             line += [f"{tau:.3f}" for tau in PUBLISHED[model]] if model in PUBLISHED else ["-"] * (1 + len(LEVELS))
         cells.append(tuple(line))
     return Table(f"Ablation: Kendall's tau of {subject} networks", tuple(header), tuple(cells), notes=tuple(notes))
+
+
+def draw_ablation(runs: Sequence[Run]) -> Figure:
+    """Tau against the number of equivariant layers, with and without a layer of HNP, unchanged and moved the most."""
+    groups = {key: group for key, group in by_model(runs).items() if key[2] in STACKS}
+    subjects = list(dict.fromkeys(subject for subject, _, _ in groups))
+    figure, axes = panels(1, len(subjects), (4.8 * len(subjects), 3.8))
+    for ax, subject in zip(axes, subjects, strict=True):
+        for hnp, color in ((False, PALETTE[3]), (True, PALETTE[4])):
+            own = sorted(
+                (STACKS[model][0], group)
+                for (found, _, model), group in groups.items()
+                if found == subject and STACKS[model][1] == hnp
+            )
+            if not own:
+                continue
+            depths = [depth for depth, _ in own]
+            styles: dict[int, dict[str, Any]] = {0: {"marker": "o"}, -1: {"marker": "x", "linestyle": ":"}}
+            for test, style in styles.items():
+                name = own[0][1][0].tests[test].name
+                taus = [Mean.of(run.tests[test].metrics["tau"] for run in group) for _, group in own]
+                ax.errorbar(
+                    [depth + SHIFT * bool(test) for depth in depths], [t.mean for t in taus],
+                    [t.std or 0.0 for t in taus], color=color, capsize=3,
+                    label=f"{'with' if hnp else 'without'} HNP, {name}", **style,
+                )  # fmt: skip
+        ax.set_xticks([1, 2, 3])
+        ax.set_xlabel("equivariant layers")
+        ax.set_ylabel("Kendall's tau on test networks")
+        ax.set_title(f"{subject} networks", fontsize=10)
+        ax.legend(fontsize=8, frameon=False)
+    figure.supxlabel(f"{OVER_SEEDS.capitalize()}; x: moved with the largest scales", fontsize=8.5)
+    return figure
+
+
+STUDY = Study(predict_generalization, lambda runs, config, store: ablation_report(runs), _require_stacks)

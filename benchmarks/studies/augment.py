@@ -19,25 +19,34 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Parts
+from nfn_monomial.benchmarks.report.figures import look, panels
+from nfn_monomial.benchmarks.report.results import Report, record_of
 from nfn_monomial.benchmarks.report.tables import INVARIANT, Table
 from nfn_monomial.benchmarks.settings.generalization import AugmentConfig
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import OnProgress, sweep
 
-from .predict import check, plan, predict_generalization
+from . import Study
+from .predict import check, plan, predict_generalization, require_models
+from .predict_report import draw_figure, predict_tables, summarise
 
 __all__ = [
     "PER_SCALE",
+    "STUDY",
     "Curves",
+    "augment_report",
     "augment_study",
     "curves_table",
+    "draw_training_curves",
     "published_tables",
     "training_curves",
 ]
 
 PER_SCALE = "Augmented: under every range of scales, the model that was trained on the set augmented with that range."
+LEAST = 1e-17  # of differences in the figure: on a logarithmic axis, none has no place
 
 
 def augment_study(
@@ -170,7 +179,30 @@ def _precise(corpus: Corpus, limit: int | None) -> Corpus:
     return replace(corpus, train=convert(corpus.train), val=convert(corpus.val), test=convert(corpus.test))
 
 
-# -- tables -----------------------------------------------------------------------------------------------------------
+# -- tables and figures ------------------------------------------------------------------------------------------------
+
+
+def augment_report(
+    runs: Sequence[Run], shown: Sequence[Run], curves: Sequence[Curves], config: AugmentConfig
+) -> Report:
+    """The curves of tau as tables and figure, the training curves likewise, and the paper's numbers.
+
+    Args:
+        runs: as they are stored, see `augment_study`.
+        shown: as tables show them.
+        curves: see `training_curves`; there need not be any.
+        config: of the study.
+
+    Raises:
+        ValueError: if there are no runs.
+    """
+    record, rows = record_of(runs), summarise(shown)
+    results = {"rows": [asdict(row) for row in rows], "curves": [c.record() for c in curves], **record}
+    tables = [*predict_tables(rows), *[curves_table(curves)] * bool(curves), *published_tables()]
+    figures = {"figure1.png": draw_figure(rows)}
+    if curves:
+        figures["training_curves.png"] = draw_training_curves(curves)
+    return Report(tables, results, figures, PER_SCALE if config.per_scale else "")
 
 
 def curves_table(curves: Sequence[Curves]) -> Table:
@@ -238,3 +270,42 @@ def published_tables() -> list[Table]:
             notes=(f"Tables 2, 13 and 15. {note}",),
         ),
     ]
+
+
+def draw_training_curves(curves: Sequence[Curves]) -> Figure:
+    """Left: losses on original networks (lines) and on moved ones (circles). Right: their relative difference."""
+    figure, (left, right) = panels(1, 2, (9.6, 3.8))
+    for i, c in enumerate(curves):
+        color = look(i)["color"]
+        label = f"{c.label}, {c.subject}"
+        weight: dict[str, Any] = {"linewidth": 2.2 if c.invariant_under == "group" else 1.2}
+        left.plot(range(1, len(c.original) + 1), c.original, color=color, label=label, **weight)
+        left.plot(range(1, len(c.moved) + 1), c.moved, "o", color=color, markersize=5, fillstyle="none")
+        pairs = list(zip(c.original, c.moved, strict=False))
+        difference = [max(abs(a - b) / abs(a), LEAST) for a, b in pairs]
+        right.plot(range(1, len(pairs) + 1), difference, **look(i), **weight)
+    left.set_ylabel("loss: original (lines), moved (circles)")
+    right.set_ylabel("relative difference of the two")
+    for ax in (left, right):
+        ax.set_yscale("log")
+        ax.set_xlabel("epoch")
+    right.set_ylim(bottom=LEAST / 2)
+    right.set_xlabel("epoch\nthick: invariant to the whole group; float64")
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    return figure
+
+
+def _run(
+    corpora: Mapping[str, Corpus], config: AugmentConfig, store: RunStore, on_progress: OnProgress
+) -> tuple[list[Run], list[Run], list[Curves]]:
+    runs, shown = augment_study(corpora, config, store, on_progress)
+    return runs, shown, training_curves(corpora, config, store, on_progress) if config.curve_models else []
+
+
+def _check(config: AugmentConfig) -> None:
+    for predict in (*config.plans(), *([config.curve_plan()] if config.curve_models else [])):
+        require_models(predict)
+
+
+STUDY = Study(_run, lambda found, config, store: augment_report(found[0], found[1], found[2], config), _check)

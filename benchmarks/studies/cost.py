@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -20,15 +21,17 @@ from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.models.base import Model
 from nfn_monomial.benchmarks.models.catalogue import build_model, model_names, require_task
+from nfn_monomial.benchmarks.report.figures import PALETTE, panels
+from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import INVARIANT, MIB, Table, count
 from nfn_monomial.benchmarks.settings.measurements import REFERENCE, CostConfig
-from nfn_monomial.benchmarks.speed.layers import race
-from nfn_monomial.benchmarks.train.measure import step_memory
+from nfn_monomial.benchmarks.train.measure import race, step_memory
+from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.testing import random_networks
 
 from .params import zoo_network
 
-__all__ = ["Cost", "cost_table", "measure_costs", "published_table"]
+__all__ = ["Cost", "cost_report", "cost_table", "draw_costs", "measure_costs", "published_table"]
 
 EPOCHS = 50  # of a run (App. D.3)
 PREPARED = 128  # networks at least, over which the time to prepare one is taken
@@ -141,6 +144,18 @@ def _contender(name: str, info: NetworkInfo, batch: int, device: torch.device) -
     return _Contender(model, step, optimizer, 1e3 * min(seconds) / networks)
 
 
+def cost_report(costs: Sequence[Cost], config: CostConfig) -> Report:
+    """A table for every activation and batch size, the figure, and the paper's numbers."""
+    machine = environment(config.device)
+    where = f"{machine['device']}, {machine['threads']} threads" if config.device == "cpu" else machine["device"]
+    settings: dict[tuple[str, int], list[Cost]] = {}
+    for c in costs:
+        settings.setdefault((c.activation, c.batch), []).append(c)
+    tables = [*(cost_table(group, config.networks, where) for group in settings.values()), published_table()]
+    results = {"costs": [asdict(c) for c in costs], "environment": machine}
+    return Report(tables, results, {"cost.png": draw_costs(costs)})
+
+
 def cost_table(costs: Sequence[Cost], networks: int, device: str) -> Table:
     """The measurements of one activation and batch size; see `CostConfig` for ``networks``."""
     first = costs[0]
@@ -203,3 +218,28 @@ def published_table() -> Table:
             "paper's GNN has 5.5M parameters.",
         ),
     )  # fmt: skip
+
+
+def draw_costs(costs: Sequence[Cost]) -> Figure:
+    """Time of a step and memory of every model relative to HNP, for each activation and batch size."""
+    models = list(dict.fromkeys(c.model for c in costs))
+    settings = list(dict.fromkeys((c.activation, c.batch) for c in costs))
+    figure, axes = panels(1, 2, (10.4, 0.32 * len(models) + 1.6))
+    by = {(c.activation, c.batch, c.model): c for c in costs}
+    height = 0.8 / len(settings)
+    for ax, what in zip(axes, ("time of a step", "peak memory"), strict=True):
+        for i, setting in enumerate(settings):
+            found = [by[(*setting, model)] for model in models]
+            values = [c.step_ms if ax is axes[0] else c.peak_bytes / MIB for c in found]
+            reference = values[models.index(REFERENCE)]
+            places = [j + (i - (len(settings) - 1) / 2) * height for j in range(len(models))]
+            label = f"{setting[0]}, batch {setting[1]}"
+            ax.barh(places, [v / reference for v in values], height * 0.92, color=PALETTE[i % 8], label=label)
+        ax.axvline(1, color="#404040", linewidth=0.8)
+        ax.set_xscale("log")
+        ax.set_xlabel(f"{what}, HNP = 1")
+        ax.set_yticks(range(len(models)), [by[(*settings[0], model)].label for model in models], fontsize=8)
+        ax.invert_yaxis()
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    return figure

@@ -1,33 +1,53 @@
-"""Results of editing INRs: the table, the paper's last figure (images side by side), learning curves, and JSON."""
+"""Results of editing INRs: the table, the paper's last figure (images side by side), and learning curves."""
 
 from __future__ import annotations
 
-import io
-import json
-import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from nfn_monomial.benchmarks.files import write_atomically
-from nfn_monomial.benchmarks.report.figures import PALETTE
-from nfn_monomial.benchmarks.report.tables import Spread, Table, by_model, model_table
+from nfn_monomial.benchmarks.report.figures import draw_learning, panels
+from nfn_monomial.benchmarks.report.results import Report, record_of
+from nfn_monomial.benchmarks.report.tables import OVER_SEEDS, Mean, Table, by_model, model_table
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from . import Study
+from .edit import edit_inrs, require_models
 
-__all__ = ["draw_edits", "draw_learning", "edit_table", "write_report"]
+__all__ = ["STUDY", "draw_edits", "edit_report", "edit_table"]
 
 NO_EDIT = "no edit"
 DIGITS = 4  # of errors
+
+
+def edit_report(runs: Sequence[Run], store: RunStore) -> Report:
+    """Table, images and learning curves of finished runs, which the store has.
+
+    Args:
+        runs: of one task and configuration, see `edit_inrs`.
+        store: that has them.
+
+    Raises:
+        ValueError: if there are no runs, or runs that would share a line differ in more than their seed.
+    """
+    record, first = record_of(runs), runs[0]
+    results: dict[str, Any] = {
+        "task": first.settings.options["task"],
+        "subject": first.settings.subject,
+        "unedited": first.extra["unedited"],
+        "rows": [_row(group) for group in by_model(runs).values()],
+        **record,
+    }
+    curve = {"mean squared error on validation networks": lambda epoch: float(epoch["metrics"]["mse"])}
+    learning = draw_learning(runs, curve, (NO_EDIT, first.extra["unedited"]["mse"]))
+    learning.axes[0].set_title(f"{first.settings.options['task']}, {first.settings.subject}", fontsize=10)
+    return Report([edit_table(runs)], results, {"edits.png": draw_edits(runs, store), "learning.png": learning})
 
 
 def _mse(run: Run, test: str) -> float:
@@ -35,14 +55,14 @@ def _mse(run: Run, test: str) -> float:
 
 
 def edit_table(runs: Sequence[Run]) -> Table:
-    """A line per editor, test errors as mean ± standard error over seeds; above them what doing nothing costs."""
+    """A line per editor, with its test errors; above them what doing nothing costs."""
     first = runs[0]
     notes = [
         "Mean squared error between the edited network's image and the ground truth, pixels in [0, 1]; in [-1, 1], as "
         "presumably in the paper, it is 4 times as much. moved: the same test networks, moved by permutations and "
         "sign flips that change no image.",
         "invariant: whether the edited image stays when the network is moved, by permutations of hidden neurons and "
-        "sign flips (yes), by permutations (perm. only), or not (no). Mean ± standard error over seeds; epochs are "
+        f"sign flips (yes), by permutations (perm. only), or not (no). {OVER_SEEDS.capitalize()}; epochs are "
         "selected on validation networks. s/epoch: the pass over the training set. peak MiB: parameters, optimiser "
         "state and one training step.",
     ]
@@ -61,8 +81,8 @@ def edit_table(runs: Sequence[Run]) -> Table:
     return replace(table, cells=(nothing, *table.cells), bold=frozenset(i + 1 for i in table.bold))
 
 
-def draw_edits(runs: Sequence[Run], store: RunStore) -> bytes:
-    """PNG: a row per test network, and one for the first of them moved; original, target, every editor's image.
+def draw_edits(runs: Sequence[Run], store: RunStore) -> Figure:
+    """A row per test network, and one for the first of them moved; original, target, every editor's image.
 
     Below every image its mean squared error. Of several seeds the first is shown.
     """
@@ -76,20 +96,18 @@ def draw_edits(runs: Sequence[Run], store: RunStore) -> bytes:
         columns[run.label][-1] = found["moved"][0]
     target = columns["target"]
     rows, wide = len(target), len(columns)
-    figure = Figure(figsize=(1.15 * wide + 0.4, 1.38 * rows + 0.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, wide, squeeze=False)
+    figure, axes = panels(rows, wide, (1.15 * wide + 0.4, 1.38 * rows + 0.5), grid=False)
     for j, (label, images) in enumerate(columns.items()):
-        axes[0, j].set_title(label.replace(" ", "\n", 1), fontsize=8)
-        for i in range(rows):
-            _show(axes[i, j], images[i])
+        axes[j].set_title(label.replace(" ", "\n", 1), fontsize=8)
+        for i, ax in enumerate(axes[j::wide]):
+            _show(ax, images[i])
             if label != "target":
-                axes[i, j].set_xlabel(f"{_error(images[i], target[i]):.4f}", fontsize=7, labelpad=2)
-    axes[-1, 0].set_ylabel("moved", fontsize=8)
+                ax.set_xlabel(f"{_error(images[i], target[i]):.{DIGITS}f}", fontsize=7, labelpad=2)
+    axes[-wide].set_ylabel("moved", fontsize=8)
     settings = runs[0].settings
     figure.suptitle(f"{settings.options['task']}, {settings.subject}: mean squared errors below the images", fontsize=9)
     figure.supxlabel("Last row: the first network again, moved by permutations and sign flips.", fontsize=8)
-    return _png(figure)
+    return figure
 
 
 def _show(ax: Axes, image: Tensor) -> None:
@@ -102,72 +120,6 @@ def _error(image: Tensor, target: Tensor) -> float:
     return float((image - target).double().square().mean())
 
 
-def draw_learning(runs: Sequence[Run]) -> bytes:
-    """PNG: validation error of every editor, epoch by epoch, mean over seeds; dashed, what doing nothing costs."""
-    figure = Figure(figsize=(6.6, 4.0), layout="constrained")
-    FigureCanvasAgg(figure)
-    ax = figure.subplots()
-    for i, group in enumerate(by_model(runs).values()):
-        epochs = range(min(len(run.history) for run in group))
-        errors = [Spread.of(run.history[k]["metrics"]["mse"] for run in group).mean for k in epochs]
-        best = group[0].invariant_under == "group"
-        ax.plot(
-            [k + 1 for k in epochs], errors, color=PALETTE[i % len(PALETTE)], label=group[0].label,
-            linewidth=2.2 if best else 1.4, linestyle="-" if best else "--", marker="o", markersize=3,
-        )  # fmt: skip
-    ax.axhline(runs[0].extra["unedited"]["mse"], color="#7F7F7F", linewidth=0.8, linestyle=":", label=NO_EDIT)
-    ax.set(xlabel="epoch", ylabel="mean squared error on validation networks")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_title(f"{runs[0].settings.options['task']}, {runs[0].settings.subject}", fontsize=10)
-    ax.grid(axis="y", color="#E5E5E5", linewidth=0.8)
-    ax.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
-    return _png(figure)
-
-
-def _png(figure: Figure) -> bytes:
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=140, metadata={"Software": None})
-    return png.getvalue()
-
-
-def write_report(runs: Sequence[Run], store: RunStore) -> dict[str, Path]:
-    """Write ``table.md``, ``results.json``, ``edits.png`` and ``learning.png`` to the store's folder.
-
-    Everything comes from the store, so that it can be made again without training.
-
-    Args:
-        runs: of one task and configuration, see `edit_inrs`.
-        store: that has them.
-
-    Returns:
-        ``{"table": path, "results": path, "edits": path, "learning": path}``.
-
-    Raises:
-        ValueError: if there are no runs, or runs that would share a line differ in more than their seed.
-    """
-    if not runs:
-        raise ValueError("no finished runs to report on")
-    first = runs[0]
-    results: dict[str, Any] = {
-        "task": first.settings.options["task"],
-        "subject": first.settings.subject,
-        "networks": first.networks,
-        "unedited": first.extra["unedited"],
-        "rows": [_row(group) for group in by_model(runs).values()],
-        "runs": [run.settings.name for run in runs],
-        "settings": [asdict(group[0].settings) for group in by_model(runs).values()],
-        "environment": first.environment,
-    }
-    names = {"table": "table.md", "results": "results.json", "edits": "edits.png", "learning": "learning.png"}
-    paths = {key: store.folder / name for key, name in names.items()}
-    write_atomically(paths["table"], edit_table(runs).markdown().encode())
-    write_atomically(paths["results"], (json.dumps(results, indent=1, allow_nan=False) + "\n").encode())
-    write_atomically(paths["edits"], draw_edits(runs, store))
-    write_atomically(paths["learning"], draw_learning(runs))
-    return paths
-
-
 def _row(group: Sequence[Run]) -> dict[str, Any]:
     first = group[0]
     return {
@@ -175,7 +127,10 @@ def _row(group: Sequence[Run]) -> dict[str, Any]:
         "label": first.label,
         "invariant": first.invariant_under,
         "seeds": [run.settings.seed for run in group],
-        "mse": {t.name: asdict(Spread.of(_mse(run, t.name) for run in group)) for t in first.tests},
+        "mse": {t.name: asdict(Mean.of(_mse(run, t.name) for run in group)) for t in first.tests},
         "parameters": first.parameters,
-        "seconds_per_epoch": math.fsum(run.seconds_per_epoch for run in group) / len(group),
+        "seconds_per_epoch": statistics.fmean(run.seconds_per_epoch for run in group),
     }
+
+
+STUDY = Study(edit_inrs, lambda runs, config, store: edit_report(runs, store), require_models)

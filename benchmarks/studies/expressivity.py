@@ -9,35 +9,32 @@ group: the linear one by its layers, the other one because scales are balanced b
 from __future__ import annotations
 
 import bisect
-import io
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from rich.table import Table
 from torch import Tensor, nn
 
 from nfn_monomial import MonomialNFN, WeightSpace, balance
 from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.data.seeds import derive_seed
-from nfn_monomial.benchmarks.report.figures import PALETTE
+from nfn_monomial.benchmarks.report.figures import PALETTE, panels
+from nfn_monomial.benchmarks.report.results import Report
+from nfn_monomial.benchmarks.report.tables import OVER_SEEDS, Mean, Table
 from nfn_monomial.benchmarks.settings.measurements import ExpressivityConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.speed.layers import machine
 from nfn_monomial.benchmarks.train.devices import make_fabric
 from nfn_monomial.benchmarks.train.loop import Epoch, fit, predict
+from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.nn import neuron_layout
 
-__all__ = ["Outcome", "as_markdown", "bench_expressivity", "rich_table", "write"]
+__all__ = ["Outcome", "bench_expressivity", "draw_outcomes", "expressivity_report", "expressivity_table"]
 
 ACTIVATIONS = {"relu": (torch.relu, 2.0), "tanh": (torch.tanh, 1.7)}
 """Activation -> the function, and the variance of weights times their fan-in, at which outputs vary."""
@@ -177,70 +174,54 @@ def _train(
     return Outcome(activation, model, seed, _parameters(net), r2, seconds, found, outputs["test"])
 
 
-def _summary(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str, str, str]]:
-    """Activation, model, parameters, R2 (mean, standard deviation over seeds), seconds of every pair."""
+def expressivity_report(outcomes: Sequence[Outcome], config: ExpressivityConfig) -> Report:
+    """Table and figure of the outcomes, and their numbers."""
+    numbers = ("activation", "model", "seed", "parameters", "r2", "seconds")
+    rows = [{name: getattr(o, name) for name in numbers} for o in outcomes]
+    results = {"environment": environment(config.device), "config": asdict(config), "outcomes": rows}
+    return Report([expressivity_table(outcomes)], results, {"expressivity.png": draw_outcomes(outcomes)})
+
+
+def _groups(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], list[Outcome]]:
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for o in outcomes:
         groups.setdefault((o.activation, o.model), []).append(o)
-    rows = []
+    return groups
+
+
+def _r2(group: Sequence[Outcome]) -> str:
+    return Mean.of(o.r2 for o in group).show(4)
+
+
+def expressivity_table(outcomes: Sequence[Outcome]) -> Table:
+    """A line for every activation and model."""
+    return Table(
+        "Outputs of random networks predicted from their weights",
+        ("networks", "model", "parameters", "R2 on unseen networks", "seconds"),
+        tuple(
+            (*key, f"{group[0].parameters:,}", _r2(group), f"{statistics.fmean(o.seconds for o in group):.0f}")
+            for key, group in _groups(outcomes).items()
+        ),
+        text_columns=2,
+        names=(0, 1),
+        notes=(f"R2: mean over the points; {OVER_SEEDS}.",),
+    )
+
+
+def draw_outcomes(outcomes: Sequence[Outcome]) -> Figure:
+    """Predicted against true outputs of the first seed: a row for every activation, a column for every model."""
+    groups = _groups(outcomes)
+    activations = list(dict.fromkeys(activation for activation, _ in groups))
+    figure, axes = panels(len(activations), len(MODELS), (8.4, 4.0 * len(activations)))
     for (activation, model), group in groups.items():
-        r2 = [o.r2 for o in group]
-        shown = f"{statistics.mean(r2):.4f}" + (f" ± {statistics.stdev(r2):.4f}" if len(r2) > 1 else "")
-        seconds = statistics.mean(o.seconds for o in group)
-        rows.append((activation, model, f"{group[0].parameters:,}", shown, f"{seconds:.0f}"))
-    return rows
-
-
-COLUMNS = ("networks", "model", "parameters", "R2 on unseen networks", "seconds")
-
-
-def as_markdown(outcomes: Sequence[Outcome]) -> str:
-    """The table."""
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *_summary(outcomes)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def rich_table(outcomes: Sequence[Outcome]) -> Table:
-    """The table for a terminal."""
-    table = Table(title="Outputs of random networks predicted from their weights", title_justify="left")
-    for i, column in enumerate(COLUMNS):
-        table.add_column(column, justify="left" if i < 2 else "right")
-    for row in _summary(outcomes):
-        table.add_row(*row)
-    return table
-
-
-def draw(outcomes: Sequence[Outcome]) -> bytes:
-    """Predicted against true outputs of the first seed as PNG: a row for every activation, a column for every model."""
-    first = [o for o in outcomes if o.seed == outcomes[0].seed]
-    activations = list(dict.fromkeys(o.activation for o in first))
-    r2 = {row[:2]: row[3] for row in _summary(outcomes)}
-    figure = Figure(figsize=(8.4, 4.0 * len(activations)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(len(activations), len(MODELS), squeeze=False)
-    for o in first:
-        ax = axes[activations.index(o.activation)][MODELS.index(o.model)]
-        true, predicted = o.true.flatten(), o.predicted.flatten()
+        ax = axes[activations.index(activation) * len(MODELS) + MODELS.index(model)]
+        true, predicted = group[0].true.flatten(), group[0].predicted.flatten()
         low, high = torch.quantile(true[:100_000], torch.tensor([0.001, 0.999])).tolist()
-        color = PALETTE[3 + MODELS.index(o.model)]
         ax.plot([low, high], [low, high], color="#404040", linewidth=0.8)
-        ax.scatter(true, predicted, s=2, alpha=0.25, color=color, linewidths=0, rasterized=True)
+        ax.scatter(
+            true, predicted, s=2, alpha=0.25, color=PALETTE[3 + MODELS.index(model)], linewidths=0, rasterized=True
+        )
         ax.set(xlim=(low, high), ylim=(low, high), xlabel="true output", ylabel="predicted from the weights")
-        ax.set_title(f"{o.activation} networks, {o.model}: R2 {r2[o.activation, o.model]}", fontsize=10)
-        ax.spines[["top", "right"]].set_visible(False)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=130, metadata={"Software": None})
-    return png.getvalue()
-
-
-def write(outcomes: Sequence[Outcome], config: ExpressivityConfig, out: Path) -> dict[str, Path]:
-    """Write ``expressivity.md``, ``.json`` and ``.png`` into ``out``; their paths."""
-    out.mkdir(parents=True, exist_ok=True)
-    paths = {kind: out / f"expressivity.{kind}" for kind in ("md", "json", "png")}
-    numbers = ("activation", "model", "seed", "parameters", "r2", "seconds")
-    rows = [{name: getattr(o, name) for name in numbers} for o in outcomes]
-    record = {"machine": machine(config.device), "config": asdict(config), "outcomes": rows}
-    paths["md"].write_text(as_markdown(outcomes))
-    paths["json"].write_text(json.dumps(record, indent=1))
-    paths["png"].write_bytes(draw(outcomes))
-    return paths
+        ax.set_title(f"{activation} networks, {model}: R2 {_r2(group)}", fontsize=10)
+    figure.supxlabel(f"R2: {OVER_SEEDS}; points are of the first seed.", fontsize=8.5)
+    return figure

@@ -19,7 +19,7 @@ the predicted accuracy; ``rank``, ``bce`` and the logistic loss of all pairs in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -52,7 +52,6 @@ from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sw
 
 __all__ = [
     "LOSSES",
-    "behind_balance",
     "check",
     "default_models",
     "plan",
@@ -92,11 +91,6 @@ def _reads(name: str, info: NetworkInfo | MixedInfo) -> bool:
     except ValueError:
         return False
     return True
-
-
-def behind_balance(names: Sequence[str]) -> tuple[str, ...]:
-    """The same models, those that are invariant to permutations only behind the canonical form (`balance`)."""
-    return tuple(BALANCED + n if model_class(n).invariant_under == "permutations" else n for n in names)
 
 
 def predict_generalization(

@@ -58,7 +58,9 @@ def require_device(name: str | torch.device, count: int = 1) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"device {str(name)!r} is unknown; use cpu, cuda or cuda:N") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {str(name)!r} is unknown; use cpu, cuda or cuda:N")
     if device.type == "cuda":
         if device.index is not None and count > 1:
             raise ValueError(f"device {str(name)!r} is one GPU, but there are {count} processes: use cuda")

@@ -1,15 +1,19 @@
-"""How long training takes and how much memory one step needs."""
+"""How long training takes, how much memory one step needs, and how fast calls are beside each other."""
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Clock", "step_memory"]
+__all__ = ["Clock", "race", "step_memory"]
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 def step_memory(
@@ -68,3 +72,36 @@ class Clock:
 
     def _between(self, start: Any, end: Any) -> float:
         return float(start.elapsed_time(end)) / 1000 if self._cuda else end - start
+
+
+def race(
+    calls: Mapping[Key, Callable[[], object]], repeats: int, device: str, seconds: float = math.inf
+) -> dict[Key, float]:
+    """Median milliseconds of each call, which take turns; the first three rounds are not counted.
+
+    Args:
+        calls: what to time.
+        repeats: rounds that are counted.
+        device: ``"cpu"`` or ``"cuda"``.
+        seconds: after so many no further round begins, but for the first that is counted.
+    """
+    times: dict[Key, list[float]] = {key: [] for key in calls}
+    start = time.perf_counter()
+    for repeat in range(-3, repeats):
+        if repeat > 0 and time.perf_counter() - start > seconds:
+            break
+        for key, call in calls.items():
+            milliseconds = _clock(call, device)
+            if repeat >= 0:
+                times[key].append(milliseconds)
+    return {key: statistics.median(found) for key, found in times.items()}
+
+
+def _clock(call: Callable[[], object], device: str) -> float:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - start)

@@ -28,7 +28,7 @@ from . import (  # noqa: F401  (which register their formats)
 from .base import FORMATS, CorpusError, Kind
 from .checkpoints import require_folder
 
-__all__ = ["detect", "load_corpus", "load_generalization", "load_inr"]
+__all__ = ["detect", "load_corpus", "load_generalization", "load_inr", "option_names"]
 
 COMMANDS: dict[Kind, tuple[str, str]] = {
     "inr": ("images (INRs)", "classify-inr and edit-inr"),
@@ -117,14 +117,18 @@ def _of_kind(path: str | Path, kind: Kind) -> str:
     return name
 
 
+def option_names(name: str) -> list[str]:
+    """The options of a format that a user may give."""
+    return [option for option in _options(name) if option != CALLBACK]
+
+
 def _options(name: str) -> list[str]:
     """The names of a format's options, the callback among them if it has one."""
     return list(inspect.signature(FORMATS[name].load).parameters)[1:]
 
 
 def _load(path: str | Path, name: str, assignments: Sequence[str], options: Mapping[str, Any]) -> Any:
-    load, known = FORMATS[name].load, _options(name)
-    able = [option for option in known if option != CALLBACK]
+    load, known, able = FORMATS[name].load, _options(name), option_names(name)
     texts = dict(map(assignment, assignments))
     given = [option for option in options if option != CALLBACK] + list(texts)
     if unknown := [option for option in given if option not in able]:

@@ -20,8 +20,8 @@ from nfn_monomial.benchmarks.data.images import load_pictures
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
-from nfn_monomial.benchmarks.make.reconstructions import draw_reconstructions
 from nfn_monomial.benchmarks.make.siren_fit import FitConfig, SirenBatch, fit_sirens, initialise, psnr
+from nfn_monomial.benchmarks.report.reconstructions import draw_reconstructions
 
 SIREN = Siren((2, 16, 16, 1), 30.0, (1, 8, 8))
 SEEDS = [(0, image, 0) for image in range(5)]
@@ -424,7 +424,26 @@ def test_large_corpora_stay_in_their_files(corpus_folder: Path) -> None:
 
 def test_figure_needs_the_images(corpus_folder: Path) -> None:
     with pytest.raises(ValueError, match="digits: the images that its networks were fitted to are not known"):
-        draw_reconstructions(replace(load_inrs(corpus_folder), pixels=None))
+        draw_reconstructions(replace(load_inrs(corpus_folder), pixels=None), psnr)
+
+
+def test_figure_has_images_above_their_reconstructions(corpus_folder: Path) -> None:
+    corpus = load_inrs(corpus_folder)
+    figure = draw_reconstructions(corpus, psnr)
+    assert corpus.pixels is not None
+    pixels = corpus.pixels[corpus.test.image]
+    shown = corpus.siren.render(corpus.test.rows.read_all())
+    decibels = psnr(shown, pixels)
+    count = min(10, len(pixels))
+    above, below = figure.axes[:count], figure.axes[count:]
+    order = [float(ax.get_xlabel().removesuffix(" dB")) for ax in below]
+    assert order == sorted(order)
+    assert (order[0], order[-1]) == pytest.approx((float(decibels.min()), float(decibels.max())), abs=0.051)
+    worst = int(decibels.argmin())
+    for ax, image in ((above[0], pixels[worst]), (below[0], shown[worst])):
+        np.testing.assert_array_equal(ax.get_images()[0].get_array(), image[0].clamp(0, 1).numpy())
+    assert (above[0].get_ylabel(), below[0].get_ylabel()) == ("image", "network")
+    assert f"{count} of {len(pixels)} test networks" in figure.get_suptitle()
 
 
 def test_command_makes_a_corpus_of_colour_images_and_continues(tmp_path: Path) -> None:

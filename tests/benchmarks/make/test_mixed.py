@@ -2,27 +2,25 @@
 
 import json
 import logging
-import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from invoking import said
 from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional as F
-from typer.testing import CliRunner
 
 from nfn_monomial import Symmetry, WeightSpace
 from nfn_monomial.adapters.modules import network_outputs
-from nfn_monomial.benchmarks.cli import application as cli
-from nfn_monomial.benchmarks.cli import zoo as cli_zoo
 from nfn_monomial.benchmarks.data.cnns import Architecture, parameter_names, template
 from nfn_monomial.benchmarks.data.formats.mixed_zoo import Group, MixedZoo, load_mixed_zoo, read_group
 from nfn_monomial.benchmarks.data.images import Images, load_images
 from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.make import mixed as zoo_mixed_make
+from nfn_monomial.benchmarks.make import mixed_recipes
 from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
 from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, draw_architecture
 from nfn_monomial.benchmarks.make.mixed_training import train_group
@@ -391,32 +389,12 @@ def test_configurations_that_make_no_sense(changes: dict[str, object], message: 
 # --- the command ---------------------------------------------------------------------------------------------------
 
 
-def invoke(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(cli.app, [str(a) for a in arguments])
-    return result.exit_code, re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m", "", result.output))
-
-
 def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_zoo, "MixedConfig", lambda **given: replace(TINY, **given))
-    monkeypatch.setattr(cli.console, "_width", 200)
-    monkeypatch.setattr(cli.errors, "_width", 200)
-    command = (
-        "zoo",
-        "make",
-        "--vary-architecture",
-        "--out",
-        tmp_path / "zoo",
-        "--networks",
-        8,
-        "--activations",
-        "tanh",
-    )
-    code, text = invoke(*command)
-    assert code == 0, text
-    assert "8 networks trained" in text
-    assert "8 networks were there already" in invoke(*command)[1]
+    monkeypatch.setattr(mixed_recipes, "MixedConfig", lambda **given: replace(TINY, **given))
+    command = ("zoo", "make", "--vary-architecture", "--out", tmp_path / "zoo", "--networks", 8)
+    command = (*command, "--activations", "tanh")
+    assert "8 networks trained" in said(*command)
+    assert "8 networks were there already" in said(*command)
     assert {g.architecture.activations[0] for _, g in everything(load_mixed_zoo(tmp_path / "zoo"))} == {"tanh"}
-    code, text = invoke(*command, "--seed", 7)
-    assert code == 2
-    assert "error:" in text
+    text = said(*command, "--seed", 7, code=2)
     assert "another configuration: seed is 0 there, 7 asked for" in text

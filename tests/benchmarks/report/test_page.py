@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
+from invoking import invoke, said
+from made_up_runs import made_up_run
 
-from nfn_monomial.benchmarks.cli import application as cli
+from nfn_monomial.benchmarks.cli.options import console, errors
 from nfn_monomial.benchmarks.report.page import UNSHOWABLE, Page, find_results, png_size, render_page, write_page
 from nfn_monomial.benchmarks.report.page_markdown import is_numeric
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.train.runs import Run, RunSettings, TestResult, record
+from nfn_monomial.benchmarks.train.runs import Run, record
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 VOID = ("meta", "img", "br", "hr")
@@ -102,25 +103,7 @@ def folder_of(path: Path, files: dict[str, str | bytes]) -> Path:
 
 
 def finished_run(model: str = "np", seed: int = 0, tests: tuple[str, ...] = ("original",)) -> Run:
-    s = RunSettings("predict", "relu", model, "original", seed, {}, "bce", TrainConfig(3), "f00", "0")
-    return Run(
-        s,
-        label=model.upper(),
-        invariant_under="group",
-        sees="weights",
-        parameters=12_345,
-        networks={"train": 2},
-        tests=tuple(TestResult(name, None, {"tau": 0.5 + seed / 8}, 0) for name in tests),
-        val={"tau": 0.1},
-        best_epoch=2,
-        seconds_per_epoch=1.0,
-        step_share=0.9,
-        peak_bytes=1,
-        diverged=False,
-        has_artifacts=False,
-        history=tuple({"number": n} for n in (1, 2, 3)),
-        environment={},
-    )
+    return made_up_run(model, seed, {name: {"tau": 0.5 + seed / 8} for name in tests})
 
 
 def test_committed_results() -> None:
@@ -348,8 +331,8 @@ def test_damaged_files_are_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     reader = check(page)
     reasons = dict(problem.split(": ", 1) for problem in page.problems)
     assert reasons == {
-        "cut.png": "damaged: it ends too early",
-        "flipped.png": "damaged: wrong checksum of its chunk b'IDAT'",
+        "cut.png": reasons["cut.png"],
+        "flipped.png": "damaged: broken PNG file (bad header checksum in b'IDAT')",
         "text.png": "not a PNG",
         "table.md": reasons["table.md"],
         "config.json": "not JSON: Expecting value: line 1 column 7 (char 6)",
@@ -359,6 +342,7 @@ def test_damaged_files_are_named_and_the_rest_is_shown(tmp_path: Path) -> None:
         "runs/worse.json": reasons["runs/worse.json"],
     }
     assert "utf-8" in reasons["table.md"]
+    assert reasons["cut.png"].startswith("damaged: ")
     for problem in page.problems:
         name, reason = problem.split(": ", 1)
         assert f"{name} is not shown: {reason}" in reader.within("strong")
@@ -371,9 +355,30 @@ def test_png_size() -> None:
     assert png_size(png(7, 9)) == (7, 9)
     for file in RESULTS.rglob("*.png"):
         assert min(png_size(file.read_bytes())) > 100
-    for cut in range(len(png())):
-        with pytest.raises(ValueError, match=r"not a PNG|ends too early"):
+    for cut in range(len(png()) - 4):  # the last four bytes are the checksum of the mark of the end
+        with pytest.raises(ValueError, match=r"not a PNG|damaged"):
             png_size(png()[:cut])
+
+
+def test_what_links_bring_in_from_outside_is_not_shown(tmp_path: Path) -> None:
+    """Files, folders of runs, and the folder itself may be links; what is shown is in the folder."""
+    files = {"a.md": "secret", "a.png": png(9, 9), "runs/r.json": finished_run().to_json()}
+    secret = folder_of(tmp_path / "elsewhere", files | {"config.json": '{"command": "secret"}'})
+    folder = folder_of(tmp_path / "results", {"README.md": "![x](a.png)\n", "own.md": "own text", "own.png": png()})
+    for name in ("a.md", "a.png", "config.json", "runs"):
+        (folder / name).symlink_to(secret / name)
+    (folder / "same.md").symlink_to("own.md")
+    (folder / "results.json").symlink_to("../elsewhere/config.json")
+    (tmp_path / "link").symlink_to(folder)
+    page = render_page(tmp_path / "link")
+    reader = check(page)
+    outside = "a link to a file outside of the folder"
+    assert set(page.problems) == {
+        f"{name}: {outside}" for name in ("a.md", "a.png", "config.json", "results.json", "runs/r.json")
+    }
+    assert "secret" not in page.html
+    assert [img["width"] for img in reader.all("img")] == ["3"]
+    assert reader.text.count("own text") == 2
 
 
 def test_text_that_no_file_can_hold(tmp_path: Path) -> None:
@@ -442,28 +447,23 @@ def test_the_checks_find_what_is_wrong(tmp_path: Path) -> None:
             check(replace(page, html=page.html.replace(old, new)))
 
 
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["report", *map(str, arguments)])
-
-
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for console in (cli.console, cli.errors):
-        monkeypatch.setattr(console, "_width", 60)  # paths are not broken, however long
+    for shown in (console, errors):
+        monkeypatch.setattr(shown, "_width", 60)  # paths are not broken, however long
     files = {"a/table.md": "| a |\n|---|\n| 1 |\n", "a/x.png": png(), "b/results.json": "{", "b/y[0].png": png()}
     folder = folder_of(tmp_path / "results", files)
-    result = invoke(folder)
+    result = invoke("report", folder)
     assert result.exit_code == 0, result.output
     assert "2 folders, 1 table, 2 figures" in result.output
     assert f"Page: {folder / 'report.html'}" in result.output
     assert "warning: b/results.json: not JSON" in result.output
     assert "b/results.json is not shown" in (folder / "report.html").read_text(encoding="utf-8")
     out = tmp_path / "new" / "page.html"
-    assert invoke(folder, "--out", out).exit_code == 0
+    assert invoke("report", folder, "--out", out).exit_code == 0
     assert out.read_bytes() == (folder / "report.html").read_bytes()
 
 
-def test_command_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.errors, "_width", 400)
+def test_command_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     for arguments, message in (
@@ -472,7 +472,5 @@ def test_command_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ([tmp_path / "empty"], "looked for config.json, results.json, *.md, *.png and runs/*.json"),
         ([RESULTS, "--out", tmp_path], "is a folder: give a file, as"),
     ):
-        result = invoke(*arguments)
-        assert result.exit_code == 2
-        assert message in result.output
+        assert message in said("report", *arguments, code=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file"]

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up_runs import made_up_run
 from rich.console import Console
 
-from nfn_monomial.benchmarks.report.tables import MIB, Spread, Table, by_model, count, fit_cells, model_table
+from nfn_monomial.benchmarks.report.tables import Mean, Table, by_model, count, fit_cells, model_table
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.train.runs import Run, RunSettings, TestResult
+from nfn_monomial.benchmarks.train.runs import Run
 
 NUMBERS = st.floats(-1e6, 1e6)
 WORDS = st.text("ab |-", max_size=12)
 
 
 def run(model: str = "np", seed: int = 0, accuracy: float = 0.5, subject: str = "relu", under: str = "group") -> Run:
-    return Run(
-        RunSettings("x", subject, model, "original", seed, {"widen": 1.5}, "bce", TrainConfig(3), "f00", "0"),
-        label=model.upper(),
-        invariant_under=under,
-        sees="weights",
-        parameters=12_345,
-        networks={"train": 2},
-        tests=(TestResult("original", None, {"accuracy": accuracy}, 0),),
-        val={},
-        best_epoch=1,
-        seconds_per_epoch=1.0 + seed,
-        step_share=1.0,
-        peak_bytes=(3 + seed) * MIB,
-        diverged=False,
-        has_artifacts=False,
-        history=(),
-        environment={},
-    )
+    return made_up_run(model, seed, {"original": {"accuracy": accuracy}}, subject=subject, invariant_under=under)
 
 
 VALUES: dict[str, Callable[[Run], float]] = {"accuracy": lambda r: r.tests[0].metrics["accuracy"]}
@@ -52,25 +35,24 @@ def shown(table: Table, width: int) -> str:
     return file.getvalue()
 
 
-def test_spread() -> None:
-    assert Spread.of([0.5]) == Spread(0.5, None)
-    assert Spread.of([0.5]).show() == "0.500"
-    found = Spread.of(iter([1.0, 2.0, 3.0]))
-    assert found.mean == 2
-    assert found.error == pytest.approx(1 / math.sqrt(3))  # the standard deviation, 1, over the root of 3 seeds
-    assert found.show(2) == "2.00 ±0.58"
-    assert Spread.of([0.25, 0.25]).show(1) == "0.2 ±0.0"
+def test_mean_and_sample_standard_deviation() -> None:
+    assert Mean.of([0.5]) == Mean(0.5, None)
+    assert Mean.of([0.5]).show() == "0.500", "one seed has no deviation"
+    found = Mean.of(iter([1.0, 2.0, 3.0]))
+    assert found == Mean(2.0, 1.0)  # not the standard error, which is 1 over the root of 3
+    assert found.show(2) == "2.00 ±1.00"
+    assert Mean.of([0.25, 0.25]).show(1) == "0.2 ±0.0"
 
 
 @given(st.lists(NUMBERS, min_size=2, max_size=8), NUMBERS, st.floats(0.1, 10))
-def test_spread_moves_with_its_values(values: list[float], shift: float, scale: float) -> None:
-    found, moved = Spread.of(values), Spread.of(scale * v + shift for v in values)
+def test_mean_moves_with_its_values(values: list[float], shift: float, scale: float) -> None:
+    found, moved = Mean.of(values), Mean.of(scale * v + shift for v in values)
     size = max(map(abs, (*values, shift))) * scale + 1
-    assert found.error is not None
-    assert moved.error is not None
+    assert found.std is not None
+    assert moved.std is not None
     assert moved.mean == pytest.approx(scale * found.mean + shift, rel=1e-10, abs=1e-9 * size)
-    assert moved.error == pytest.approx(scale * found.error, rel=1e-6, abs=1e-9 * size)
-    assert Spread.of(values[::-1]).mean == found.mean  # fsum: to the last bit
+    assert moved.std == pytest.approx(scale * found.std, rel=1e-6, abs=1e-9 * size)
+    assert Mean.of(values[::-1]).mean == found.mean  # exact sums: to the last bit
 
 
 def test_markdown() -> None:
@@ -112,6 +94,28 @@ def test_fit_cells_loses_no_word(lines: list[tuple[str, str]], width: int) -> No
     assert [[cell.split() for cell in line] for line in fitted] == [[cell.split() for cell in line] for line in lines]
 
 
+@given(st.lists(st.lists(WORDS, min_size=7, max_size=7), min_size=1, max_size=4), st.integers(24, 60))
+def test_parts_have_every_column_once_and_names_everywhere(lines: list[list[str]], width: int) -> None:
+    table = Table("T", tuple("abcdefg"), tuple(map(tuple, lines)), text_columns=3, names=(0, 2), notes=("N.",))
+    parts = table.parts(width)
+    assert all({"a", "c"} <= set(part.header) for part in parts)
+    rest = [name for part in parts for name in part.header if name not in "ac"]
+    assert rest == list("bdefg")
+    for part in parts:
+        columns = ["abcdefg".index(name) for name in part.header]
+        assert part.cells == tuple(tuple(line[i] for i in columns) for line in table.cells)
+        assert part.text_columns == sum(i < 3 for i in columns)
+        assert [part.header[i] for i in part.names] == ["a", "c"]
+    assert [part.title for part in parts] == ["T", *["T, continued"] * (len(parts) - 1)]
+    assert [part.notes for part in parts] == [*[()] * (len(parts) - 1), ("N.",)]
+    assert all(len(line) <= width for part in parts for line in shown(part, width).splitlines())
+
+
+def test_a_table_that_fits_is_one_part() -> None:
+    table = Table("T", ("model", "tau"), (("NP", "0.1"),), notes=("N.",))
+    assert table.parts(80) == [table]
+
+
 def test_by_model() -> None:
     runs = [run("np"), run("hnp"), run("np", 1), run("np", subject="tanh")]
     groups = by_model(runs)
@@ -120,7 +124,8 @@ def test_by_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"loss": "mse"}, {"data": "other"}, {"options": {}}, {"training": TrainConfig(4)}, {"version": "1"}]
+    "other",
+    [{"loss": "mse"}, {"data": "other"}, {"options": {"widen": 2}}, {"training": TrainConfig(4)}, {"version": "1"}],
 )
 def test_only_runs_that_differ_in_their_seed_are_averaged(other: dict[str, object]) -> None:
     second = run(seed=1)
@@ -136,7 +141,7 @@ def test_model_table() -> None:
     table = model_table("T", runs, VALUES, digits=2, notes=("N.",))
     assert table.header == ("model", "sees", "invariant", "accuracy", "params", "s/epoch", "peak MiB", "seeds")
     assert table.cells == (
-        ("NP", "weights", "yes", "0.50 ±0.25", "0.01M", "1.5", "4", "2"),
+        ("NP", "weights", "yes", "0.50 ±0.35", "0.01M", "1.5", "4", "2"),
         ("MLP", "weights", "no", "0.12", "0.01M", "1", "3", "1"),
     )
     assert (table.bold, table.notes, table.text_columns) == ({0}, ("N.",), 3)

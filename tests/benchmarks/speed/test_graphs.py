@@ -1,20 +1,15 @@
 """The graph side of the layer benchmark: contenders compute what they claim, all is timed, skipped or written."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
+from matplotlib.axes import Axes
 from torch.utils.flop_counter import FlopCounterMode
-from typer.testing import CliRunner
 
 from nfn_monomial import Features, MessagePassing, WeightSpace
 from nfn_monomial.adapters.pyg import MonomialConv
-from nfn_monomial.benchmarks.cli import application as cli
-from nfn_monomial.benchmarks.speed import graphs as graph_speed
-from nfn_monomial.benchmarks.speed import report as graph_report
-from nfn_monomial.benchmarks.speed import scaling as graph_scaling
-from nfn_monomial.benchmarks.speed.graphs import (
+from nfn_monomial.benchmarks.settings.measurements import LayersConfig
+from nfn_monomial.benchmarks.speed import graphs, layers
+from nfn_monomial.benchmarks.speed.contenders import (
     COMPILED,
     COPY,
     DENSE,
@@ -23,44 +18,66 @@ from nfn_monomial.benchmarks.speed.graphs import (
     PNA,
     PRODUCTS,
     UNTIED,
-    GraphTiming,
     PNAWithEdges,
     Products,
     as_graph,
-    bench_graphs,
     contenders,
     floor,
     neuron_features,
 )
-from nfn_monomial.benchmarks.speed.layers import NETWORKS, race
-from nfn_monomial.benchmarks.speed.report import as_markdown, ratios, rich_tables, write
-from nfn_monomial.benchmarks.speed.scaling import Point, Scaling, bench_scaling
+from nfn_monomial.benchmarks.speed.graphs import (
+    GraphTiming,
+    Point,
+    Scaling,
+    bench_graphs,
+    bench_scaling,
+    bench_speed,
+    graph_tables,
+    over_dense,
+    over_floor,
+    speed_report,
+)
 
 SMALL = WeightSpace.mlp([2, 4, 3, 1], "relu")
 
 
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KINETO_LOG_LEVEL", "6")
+@pytest.fixture
+def _one_small_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (graphs, layers):
+        monkeypatch.setattr(module, "NETWORKS", {"zoo CNN": lambda: SMALL})
 
 
-def test_all_settings_are_timed_and_written(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_one_small_network")
+def test_all_settings_are_timed_and_reported() -> None:
     seen: list[str] = []
-    timings = bench_graphs((2,), width=4, repeats=1, progress=seen.append)
-    assert seen == [f"{name}, batch 2" for name in NETWORKS]
-    assert [t.contender for t in timings] == 2 * [DENSE, UNTIED, GRAPH, PNA, *FLOOR]
+    report = bench_speed(LayersConfig((2,), 2, 1, True, 4, (2, 4)), seen.append)
+    assert seen == ["zoo CNN, batch 2"] * 2 + ["MLP 2-2-2-1, batch 1", "MLP 2-4-4-1, batch 1"]
+    timings = [GraphTiming(**t) for t in report.results["graphs"]]
+    assert [t.contender for t in timings] == [DENSE, UNTIED, GRAPH, PNA, *FLOOR]
     assert all(t.forward_ms > 0 and t.step_ms > 0 and not t.skipped for t in timings)
     assert all((t.peak_bytes > 0) == (t.contender not in FLOOR) for t in timings)
-    scaling = bench_scaling((2, 4), batch=1, channels=2, repeats=1)
-    paths = write(timings, scaling, tmp_path, "cpu", 4)
-    record = json.loads(paths["data"].read_text())
-    assert [GraphTiming(**t) for t in record["timings"]] == timings
-    assert record["ratios"][0]["slower"][DENSE] == [1.0, 1.0, 1.0]
-    assert set(record["scaling"]["slopes"]) == {DENSE, GRAPH, PNA}
-    assert paths["table"].read_text() == as_markdown(timings, scaling)
-    assert paths["figure"].read_bytes().startswith(b"\x89PNG")
-    assert len(rich_tables(timings)) == len(NETWORKS)
-    assert set(write(timings, None, tmp_path / "no_figure", "cpu", 4)) == {"table", "data"}
+    assert len(report.results["layers"]) == 5 + 4
+    assert set(report.results["scaling"]["slopes"]) == {DENSE, GRAPH, PNA}
+    assert [table.title for table in report.tables] == [
+        "zoo CNN, one layer",
+        "zoo CNN, stack of 3",
+        "Message passing on zoo CNN",
+        "The tied dense layer against what it cannot avoid",
+        "A training step over MLPs 2-n-n-1, batch 1, 16 channels: slopes over the edges",
+    ]
+    assert [line[0] for line in report.tables[2].cells] == [DENSE, UNTIED, GRAPH, PNA, *FLOOR]
+    assert report.tables[2].cells[0][6:] == ("1.0x",) * 3
+    assert list(report.figures) == ["graphs.png"]
+    assert not speed_report([], timings, None, "cpu").figures
+
+
+@pytest.mark.usefixtures("_one_small_network")
+def test_graphs_and_their_scaling_can_be_left_out() -> None:
+    layers_alone = bench_speed(LayersConfig((2,), 2, 1, False))
+    assert set(layers_alone.results) == {"environment", "layers"}
+    assert not layers_alone.figures
+    without = bench_speed(LayersConfig((1,), 2, 1, True, 2, ()))
+    assert set(without.results) == {"environment", "layers", "graphs"}
 
 
 def test_dense_and_graph_contenders_have_the_same_input_in_their_own_layout() -> None:
@@ -109,37 +126,38 @@ def test_a_step_gives_all_gradients_and_its_memory_is_at_least_its_input_and_gra
         assert contender.memory() >= 2 * sum(t.nbytes for t in contender.inputs)
 
 
-def test_what_is_too_large_is_skipped_and_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    peaks = {name: make().memory() for name, make in contenders(NETWORKS["zoo CNN"](), 1, 4, "cpu")}
-    monkeypatch.setattr(graph_speed, "NETWORKS", {"zoo CNN": NETWORKS["zoo CNN"]})
-    monkeypatch.setattr(graph_speed, "_free_bytes", lambda _: 2.0 * 2 * peaks[PNA] - 1)
+@pytest.mark.usefixtures("_one_small_network")
+def test_what_is_too_large_is_skipped_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    peaks = {name: make().memory() for name, make in contenders(SMALL, 1, 4, "cpu")}
+    monkeypatch.setattr(graphs, "_free_bytes", lambda _: 2.0 * 2 * peaks[PNA] - 1)
     timings = bench_graphs((1, 2), width=4, repeats=1)
     skipped = [t for t in timings if t.skipped]
     assert (2, PNA) in [(t.batch, t.contender) for t in skipped]
     assert not [t for t in skipped if t.batch == 1]
-    text = as_markdown(timings)
-    assert f"{PNA} (skipped: needs 0.0 GiB, 0.0 GiB are free)" in text
-    assert f"{PNA} (too large)" in rich_tables(timings)[1].columns[0]._cells
-    monkeypatch.setattr(graph_speed, "_free_bytes", lambda _: 0.0)
+    table = graph_tables(timings)[0]
+    assert f"{PNA}, batch 2, left out: needs 0.0 GiB, 0.0 GiB are free." in table.notes
+    assert next(line for line in table.cells if line[:2] == (PNA, "2"))[3:] == ("-",) * 6
+    monkeypatch.setattr(graphs, "_free_bytes", lambda _: 0.0)
     nothing = bench_graphs((1,), width=4, repeats=1)
     assert [t.contender for t in nothing if not t.skipped] == list(FLOOR)
-    assert ratios(nothing) == []
-    assert write(nothing, None, tmp_path, "cpu", 4)["table"].exists()
+    assert [t.title for t in graph_tables(nothing)] == ["Message passing on zoo CNN"], "no ratios to what did not run"
     scaling = bench_scaling((2, 4), batch=1, channels=2, repeats=1)
     assert {p.width for p in scaling.points} == {2}  # the first width is tried: nothing is known of it
     assert len(scaling.skipped) == 3
-    assert "left out at n = 4" in scaling.as_markdown()
+    assert any("left out at n = 4" in note for note in scaling.table().notes)
 
 
 def test_ratios_are_to_the_tied_dense_layer() -> None:
     rows = {DENSE: (2.0, 6.0, 100), PNA: (12.0, 30.0, 250), COPY: (0.5, 1.25, 0), PRODUCTS: (1.0, 3.0, 0)}
     timings = [GraphTiming("net", 8, name, f, s, 7 * (m > 0), m) for name, (f, s, m) in rows.items()]
-    (found,) = ratios(timings)
-    assert found.slower == {DENSE: (1, 1, 1), PNA: (6, 5, 2.5)}
-    assert found.over_larger == (2, 2)
-    assert found.over_sum == (2 / 1.5, 6 / 4.25)
-    row = next(line for line in as_markdown(timings).splitlines() if PNA in line)
-    assert row.endswith("| 6.0x | 5.0x | 2.5x |")
+    group = {t.contender: t for t in timings}
+    assert over_dense(group[DENSE], group[DENSE]) == (1, 1, 1)
+    assert over_dense(group[PNA], group[DENSE]) == (6, 5, 2.5)
+    assert over_floor(group) == (2, 2, 2 / 1.5, 6 / 4.25)
+    of_all, of_floor = graph_tables(timings)
+    assert of_all.cells[1] == (PNA, "8", "7", "12.00", "30.00", "0.0", "6.0x", "5.0x", "2.5x")
+    assert of_all.cells[2][-3:] == ("-", "-", "-")
+    assert of_floor.cells == (("net", "8", "2.00x", "2.00x", "1.33x", "1.41x"),)
 
 
 def test_slopes_are_one_for_linear_growth_and_two_for_quadratic() -> None:
@@ -150,26 +168,28 @@ def test_slopes_are_one_for_linear_growth_and_two_for_quadratic() -> None:
     slopes = scaling.slopes()
     assert slopes["linear"] == {"time": pytest.approx(1), "memory": pytest.approx(1)}
     assert slopes["quadratic"] == {"time": pytest.approx(2), "memory": pytest.approx(1)}
-    assert "| quadratic | 2.00 | 1.00 |" in scaling.as_markdown()
+    assert ("quadratic", "2.00", "1.00") in scaling.table().cells
 
 
-def test_a_race_stops_when_time_is_up_but_times_every_call() -> None:
-    calls = {"a": lambda: None, "b": lambda: None}
-    assert set(race(calls, 10**9, "cpu", seconds=0.0)) == {"a", "b"}
+def test_figure_of_the_scaling() -> None:
+    sizes = [10, 100, 1000]
+    points = [Point(name, n, n, factor * n, 2**20 * n) for name, factor in ((DENSE, 1.0), (PNA, 3.0)) for n in sizes]
+    figure = Scaling(points, 2, 16, []).draw()
+    time, memory = figure.axes
+    assert [(ax.get_xlabel(), ax.get_ylabel()) for ax in (time, memory)] == [
+        ("edges of one network", "milliseconds of a training step"),
+        ("edges of one network", "peak MiB of a training step"),
+    ]
 
+    def lines(ax: Axes) -> dict[object, list[float]]:
+        return {line.get_label(): list(line.get_ydata()) for line in ax.get_lines()[:2]}
 
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nfn_monomial.benchmarks.speed.layers.bench_layers", lambda *_: [])
-    for module in (graph_speed, graph_report):
-        monkeypatch.setattr(module, "NETWORKS", {"zoo CNN": NETWORKS["zoo CNN"]})
-    arguments = ["bench", "layers", "--batches", "2", "--repeats", "1", "--width", "2", "--widths", "2,3", "--out"]
-    result = CliRunner().invoke(cli.app, [*arguments, str(tmp_path / "with")])
-    assert result.exit_code == 0, result.output
-    assert f"{DENSE}: time grows as edges^" in result.output
-    assert {p.name for p in (tmp_path / "with").iterdir()} >= {"graphs.md", "graphs.json", "graphs.png"}
-    result = CliRunner().invoke(cli.app, [*arguments, str(tmp_path / "without"), "--no-graphs"])
-    assert result.exit_code == 0, result.output
-    assert {p.name for p in (tmp_path / "without").iterdir()} == {"layers.md", "layers.json"}
+    assert lines(time) == {f"{DENSE} (slope 1.00)": [10, 100, 1000], f"{PNA} (slope 1.00)": [30, 300, 3000]}
+    assert list(lines(memory).values()) == [[10, 100, 1000]] * 2
+    assert [list(line.get_xdata()) for line in time.get_lines()[:2]] == [sizes] * 2
+    assert time.get_lines()[2].get_label() == "linear"
+    assert (time.get_xscale(), time.get_yscale()) == ("log", "log")
+    assert "batch 2, 16 channels" in figure.get_suptitle()
 
 
 def test_the_compiled_contender_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +205,7 @@ def test_the_compiled_contender_computes_the_same(monkeypatch: pytest.MonkeyPatc
     made[COMPILED].layer.load_state_dict(made[DENSE].layer.state_dict())
     pairs = zip(made[COMPILED].forward(), made[DENSE].forward(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-    monkeypatch.setattr(graph_speed, "NETWORKS", {"zoo CNN": NETWORKS["zoo CNN"]})
+    monkeypatch.setattr(graphs, "NETWORKS", {"zoo CNN": lambda: SMALL})
     timings = bench_graphs((1,), width=2, repeats=1, compiled=True)
     assert COMPILED in [t.contender for t in timings]
 
@@ -198,5 +218,3 @@ def test_layouts_agree() -> None:
     assert name == DENSE
     expected = contender.layer(Features(features.layout, tuple(contender.inputs))).tensors
     assert all(torch.equal(a, b) for a, b in zip(contender.forward(), expected, strict=True))
-    assert graph_scaling.WIDTHS[0] == 16
-    assert graph_scaling.WIDTHS[-1] == 512

@@ -1,31 +1,25 @@
 """The ablation: six stacks of one class, invariant all of them, and a table that keeps the paper's numbers apart."""
 
-import json
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from made_up_runs import made_up_run
 from small_zoo import small_zoo
-from typer.testing import CliRunner
 
 from nfn_monomial import GroupElement, MonomialNFN
-from nfn_monomial.benchmarks.cli import application as cli
-from nfn_monomial.benchmarks.make.recipes import ZooConfig
-from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
 from nfn_monomial.benchmarks.models.parts import CHANNELS
 from nfn_monomial.benchmarks.settings.generalization import ABLATION as PRESETS
 from nfn_monomial.benchmarks.settings.generalization import STACKS, PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.studies.ablation import PUBLISHED, ablation_tables
-from nfn_monomial.benchmarks.studies.figures import draw_ablation
+from nfn_monomial.benchmarks.studies.ablation import PUBLISHED, ablation_report, ablation_tables, draw_ablation
 from nfn_monomial.benchmarks.studies.predict import predict_generalization
-from nfn_monomial.benchmarks.train.runs import RunStore
+from nfn_monomial.benchmarks.train.runs import RunStore, TestResult
 from nfn_monomial.testing import random_networks
-
-PNG = b"\x89PNG"
 
 
 def relative_change(name: str, activation: str, element: GroupElement) -> float:
@@ -102,31 +96,31 @@ def test_tables(tmp_path: Path) -> None:
     ]
     assert relu.cells[0][3].startswith(f"{sum(taus) / 2:.3f} ±")
     assert relu.cells[0][1] == relu.cells[0][3], "invariant"
-    assert draw_ablation(runs).startswith(PNG)
+    assert "standard deviation over seeds" in relu.notes[0]
+    results = ablation_report(runs).results
+    assert list(results["tests"]) == results["runs"] == [run.settings.name for run in runs]
     assert ablation_tables([replace(run, label="other") for run in runs])[0].cells[0][0] == "other"
 
 
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.console, "_width", 80)
-    make_zoo(tmp_path / "zoo", ZooConfig(networks=80, epochs=(1, 2), train_fractions=(0.1,)))
-    arguments = ["ablation", "--data", str(tmp_path / "zoo"), "--out", str(tmp_path / "out"), "--seeds", "1"]
-    short = ["--set", "training.epochs=1", "--set", "models=mnf-1,mnf-1-hnp"]
-    result = CliRunner().invoke(cli.app, [*arguments, *short])
-    assert result.exit_code == 0, result.output
-    assert "relu: 16 training, 4 validation, 20 test networks" in result.output
-    assert "tanh:" not in result.output
-    assert max(map(len, result.output.splitlines())) <= 80
-    found = {path.name for path in (tmp_path / "out").iterdir() if path.is_file()}
-    assert found == {"table.md", "results.json", "ablation.png", "config.json"}
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert len(results["runs"]) == 2
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["config"]["training"]["epochs"] == 1
-    assert CliRunner().invoke(cli.app, [*arguments, *short]).output.count("(kept)") == 2
-    for wrong, message in (
-        (["--preset", "large"], "unknown preset 'large': choose from small, paper"),
-        (["--activations", "gelu"], "has networks with relu, tanh, none with gelu"),
-        (["--data", str(tmp_path / "nothing")], "nothing"),
-    ):
-        result = CliRunner().invoke(cli.app, [*arguments, *wrong])
-        assert result.exit_code == 2
-        assert message in " ".join(result.output.split())
+def test_figure() -> None:
+    """Tau over the number of layers, with and without HNP, unchanged and moved the most."""
+
+    def tests(tau: float) -> list[TestResult]:
+        return [TestResult("original", None, {"tau": tau}, 0), TestResult("m", 1e4, {"tau": 0.1}, 0)]
+
+    stacks = {"mnf-1": 0.5, "mnf-3": 0.7, "mnf-2-hnp": 0.6}
+    runs = [made_up_run(model, seed, tests(tau + seed / 10)) for model, tau in stacks.items() for seed in (0, 1)]
+    figure = draw_ablation([*runs, *(replace(run, settings=replace(run.settings, subject="tanh")) for run in runs[:2])])
+    relu, tanh = figure.axes
+    assert [ax.get_title() for ax in (relu, tanh)] == ["relu networks", "tanh networks"]
+    assert (relu.get_xlabel(), relu.get_ylabel()) == ("equivariant layers", "Kendall's tau on test networks")
+    drawn = {bars.get_label(): bars for bars in relu.containers}
+    assert list(drawn) == ["without HNP, original", "without HNP, m", "with HNP, original", "with HNP, m"]
+    line, _, (errors,) = drawn["without HNP, original"].lines
+    assert line.get_xdata().tolist() == [1, 3]
+    assert line.get_ydata().tolist() == pytest.approx([0.55, 0.75])
+    deviation = statistics.stdev([0.5, 0.6])
+    heights = [segment[:, 1].tolist() for segment in errors.get_segments()]
+    assert heights[0] == pytest.approx([0.55 - deviation, 0.55 + deviation])
+    assert len(tanh.containers) == 2
+    assert "standard deviation over seeds" in figure.get_supxlabel()

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from small_zoo import small_zoo
-from typer.testing import CliRunner
 
-from nfn_monomial.benchmarks.cli import application as cli
-from nfn_monomial.benchmarks.cli import studies as cli_studies
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.models.catalogue import model_class
 from nfn_monomial.benchmarks.settings.generalization import AUGMENT as PRESETS
@@ -21,10 +18,10 @@ from nfn_monomial.benchmarks.studies.augment import (
     Curves,
     augment_study,
     curves_table,
+    draw_training_curves,
     published_tables,
     training_curves,
 )
-from nfn_monomial.benchmarks.studies.figures import draw_training_curves
 from nfn_monomial.benchmarks.studies.predict import plan, predict_generalization
 from nfn_monomial.benchmarks.train.runs import RunStore
 
@@ -99,7 +96,15 @@ def test_training_curves(corpora: dict[str, Corpus], tmp_path: Path) -> None:
     table = curves_table(curves)
     assert table.bold == {0, 1, 3, 4}
     assert table.cells[2][2] == "perm. only"
-    assert draw_training_curves(curves).startswith(b"\x89PNG")
+    left, right = draw_training_curves(curves).axes
+    assert [ax.get_yscale() for ax in (left, right)] == ["log", "log"]
+    original, moved = left.get_lines()[::2], left.get_lines()[1::2]
+    assert [line.get_label() for line in original] == [f"{c.label}, {c.subject}" for c in curves]
+    for c, lines, circles, apart in zip(curves, original, moved, right.get_lines(), strict=True):
+        assert list(lines.get_xdata()) == [1, 2, 3]
+        assert tuple(lines.get_ydata()) == c.original
+        assert tuple(circles.get_ydata()) == c.moved
+        assert max(apart.get_ydata()) == pytest.approx(max(c.difference, 1e-17))
 
 
 def test_in_single_precision_the_curves_are_one_to_rounding(corpora: dict[str, Corpus], tmp_path: Path) -> None:
@@ -157,30 +162,3 @@ def test_published_numbers() -> None:
     assert relu.cells[0] == ("original", "GNN", ".897", ".794", ".679", ".586", ".562")
     assert ("augmented", "Monomial-NFN", "", ".943") in tanh.cells
     assert all("another data set" in table.title for table in (relu, tanh))
-
-
-def test_command(corpora: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.console, "_width", 80)
-    monkeypatch.setattr(cli_studies, "load_generalization", lambda folder, assignments, on_progress: corpora)
-    arguments = ["augment", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--models", "statnn,monomial"]
-    arguments += ["--seeds", "1", "--set", "training.epochs=1", "--set", "scales=10,1e4", "--set", "curve_epochs=1"]
-    arguments += ["--set", "curve_models=monomial,statnn", "--set", "activations=relu"]
-    result = CliRunner().invoke(cli.app, [*arguments, "--per-scale"])
-    assert result.exit_code == 0, result.output
-    assert max(map(len, result.output.splitlines())) <= 80
-    found = {path.name for path in (tmp_path / "out").iterdir() if path.is_file()}
-    assert found == {"table.md", "results.json", "figure1.png", "training_curves.png", "config.json"}
-    text = (tmp_path / "out" / "table.md").read_text()
-    assert text.startswith("Augmented: under every range of scales")
-    assert "Training loss on moved copies" in text
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [c["model"] for c in results["curves"]] == ["monomial", "statnn"]
-    assert results["curves"][0]["difference"] < 1e-10
-    assert len(results["rows"]) == 4
-    assert len(results["runs"]) == 2 * (1 + 2)
-    result = CliRunner().invoke(cli.app, [*arguments, "--one-set", "--set", "curve_models="])
-    assert result.exit_code == 0, result.output
-    assert result.output.count("(kept)") == 2, "the original set; the augmented one has other test scales"
-    text = (tmp_path / "out" / "table.md").read_text()
-    assert not text.startswith("Augmented:")
-    assert "Training loss on moved copies" not in text

@@ -1,23 +1,18 @@
 """Classifying INRs: preparation, metrics, learning on a toy corpus, reports, and the command from end to end."""
 
-import json
-import re
+import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from made_up_runs import made_up_run
 from on_disk import OnDisk
 from torch import Tensor
-from typer.testing import CliRunner, Result
 
-from nfn_monomial.benchmarks.cli import application as cli
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
-from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
-from nfn_monomial.benchmarks.make.recipes import ZooConfig
-from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.models.catalogue import build_model
 from nfn_monomial.benchmarks.models.inr import SineNetwork, inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, Warp, prepared_siren
@@ -34,7 +29,7 @@ from nfn_monomial.benchmarks.studies.classify import (
     sizes_of,
     subset,
 )
-from nfn_monomial.benchmarks.studies.classify_report import classify_table, write_classify_report
+from nfn_monomial.benchmarks.studies.classify_report import classify_report, classify_table, draw_confusion
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import run_job
 from nfn_monomial.nn import InputNorm
@@ -277,10 +272,9 @@ def test_report(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     runs = classify_inrs(toy(64), config, store)
     assert [run.settings.model for run in runs] == ["mlp", "inr-probes"] * 2
-    paths = write_classify_report(runs, tmp_path)
-    for name in ("confusion", "learning"):
-        assert paths[name].read_bytes().startswith(b"\x89PNG")
-    results = json.loads(paths["results"].read_text())
+    report = classify_report(runs)
+    assert list(report.figures) == ["confusion.png", "learning.png"]
+    results = report.results
     assert [row["model"] for row in results["rows"]] == ["mlp", "inr-probes"]
     row = results["rows"][1]
     own = [run for run in runs if run.settings.model == "inr-probes"]
@@ -290,68 +284,37 @@ def test_report(tmp_path: Path) -> None:
     assert int(counts.sum()) == 2 * 64
     assert int(counts.diagonal().sum()) / 128 == pytest.approx(mean)
     assert results["networks"] == {"toy": {"train": 64, "val": 64, "test": 64}}
-    text = paths["table"].read_text()
+    text = report.markdown
     assert "| **probes (INR)** | runs them | yes |" in text
     assert f"{100 * mean:.2f} ±" in text
-    short = classify_table(runs, short=True)
-    assert "loss" not in short.header
-    assert {"test", "moved", "shifted", "train"} <= set(short.header)
+    assert "mean ± standard deviation over seeds" in text
+    loss, validation = report.figures["learning.png"].axes
+    assert (loss.get_ylabel(), validation.get_ylabel()) == ("training loss", "validation accuracy (%)")
+    curves = {line.get_label(): list(line.get_ydata()) for line in validation.get_lines()}
+    means = [statistics.fmean(100 * run.history[k]["metrics"]["accuracy"] for run in own) for k in range(2)]
+    assert curves["probes (INR)"] == pytest.approx(means)
     with pytest.raises(ValueError, match="no finished runs"):
-        write_classify_report([], tmp_path)
+        classify_report([])
 
 
-# -- the command ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def _wide_plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.console, "_width", 200)
-    monkeypatch.setattr(cli.errors, "_width", 200)
-    monkeypatch.setenv("NO_COLOR", "1")
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["classify-inr", *map(str, arguments)])
-
-
-def plain(result: Result) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m", "", result.output))
-
-
-def test_command(tmp_path: Path) -> None:
-    data, out = tmp_path / "inrs", tmp_path / "out"
-    make_inrs(data, InrConfig("digits", limit=100, steps=2), workers=1)
-    common = ("--data", data, "--out", out, "--models", "mlp,inr-monomial-hnp", "--set", "training.epochs=1")
-    result = invoke(*common, "--set", "sizes.width=8", "--seeds", 1)
-    assert result.exit_code == 0, result.output
-    text = plain(result)
-    assert "digits: 80 training, 10 validation, 10 test networks" in text
-    assert "2/2 digits inr-monomial-hnp, augmented, seed 0" in text
-    assert "Monomial-HNP (Fourier)" in text
-    for name in ("table.md", "results.json", "confusion.png", "learning.png"):
-        assert (out / name).exists()
-    stated = json.loads((out / "config.json").read_text())
-    assert stated["config"]["sizes"]["width"] == 8
-    assert stated["config"]["training"]["epochs"] == 1
-    assert plain(invoke(*common, "--set", "sizes.width=8", "--seeds", 1)).count("(kept)") == 2
-
-
-def test_errors_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_zoo(tmp_path / "zoo", ZooConfig(networks=4, epochs=(1, 1), train_fractions=(0.1,)))
-    for arguments, message in {
-        (): "inrs/mnist5k is not there: make it with `nfn-monomial inr make --images mnist5k`",
-        ("--data", "elsewhere"): "elsewhere",
-        ("--data", "zoo"): "zoo",
-        ("--preset", "huge"): "unknown preset 'huge': choose from small, paper, paper-fashion, paper-cifar",
-        ("--set", "epochs=3"): "unknown key 'epochs'",
-        ("--models", "nfn"): "unknown model 'nfn'",
-    }.items():
-        result = invoke(*arguments)
-        assert result.exit_code == 2, arguments
-        assert f"error: {'' if message in ('elsewhere', 'zoo') else message}" in plain(result)
-        assert message in plain(result)
-    assert not (tmp_path / "results").exists()
+def test_confusion_figure() -> None:
+    runs = [
+        made_up_run(model, seed, extra={"confusion": [[3, 1], [0, 4]]}, invariant_under=under)
+        for model, under in (("np", "permutations"), ("mnf", "group"))
+        for seed in (0, 1)
+    ]
+    figure = draw_confusion(runs)
+    assert [(ax.get_title(), ax.title.get_fontweight()) for ax in figure.axes] == [
+        ("NP: 50.0 ±0.0 %", "normal"), ("MNF: 50.0 ±0.0 %", "bold"),
+    ]  # fmt: skip
+    for ax in figure.axes:
+        (image,) = ax.get_images()
+        assert image.get_array().tolist() == [[0.75, 0.25], [0, 1]], "shares of every row, over both seeds"
+        assert [(t.get_position(), t.get_text()) for t in ax.texts] == [
+            ((0, 0), "75"), ((1, 0), "25"), ((1, 1), "100"),
+        ]  # fmt: skip
+    assert "standard deviation over seeds" in figure.get_supxlabel()
+    assert figure.get_supylabel() == "class of the image"
 
 
 def test_slower_models_have_a_third_of_the_learning_rate_and_the_table_says_so() -> None:

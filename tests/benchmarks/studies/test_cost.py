@@ -1,18 +1,21 @@
 """Costs: every model in every setting, relative to HNP, and the paper's numbers in a table of their own."""
 
-import json
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from nfn_monomial.benchmarks.cli import application as cli
 from nfn_monomial.benchmarks.settings.measurements import COST as PRESETS
 from nfn_monomial.benchmarks.settings.measurements import CostConfig
 from nfn_monomial.benchmarks.studies import cost
-from nfn_monomial.benchmarks.studies.cost import Cost, cost_table, measure_costs, published_table
-from nfn_monomial.benchmarks.studies.figures import draw_costs
+from nfn_monomial.benchmarks.studies.cost import (
+    Cost,
+    cost_report,
+    cost_table,
+    draw_costs,
+    measure_costs,
+    published_table,
+)
 from nfn_monomial.benchmarks.studies.params import zoo_network
 
 TINY = CostConfig(("hnp", "stats", "monomial"), ("relu",), (2, 4), networks=10, repeats=1)
@@ -34,7 +37,11 @@ def test_every_model_in_every_setting() -> None:
     assert all(c.peak_bytes > 4 * 4 * c.parameters for c in costs)
     assert small["monomial"].peak_bytes < large["monomial"].peak_bytes
     assert small["stats"].peak_bytes < small["monomial"].peak_bytes < small["hnp"].peak_bytes
-    assert draw_costs(costs).startswith(b"\x89PNG")
+    report = cost_report(costs, TINY)
+    assert [c["step_ms"] for c in report.results["costs"]] == [c.step_ms for c in costs]
+    assert [t.title.split(",")[0] for t in report.tables[:2]] == [
+        f"Training on relu networks in batches of {batch}" for batch in (2, 4)
+    ]
 
 
 def test_a_step_trains() -> None:
@@ -74,19 +81,13 @@ def test_configurations() -> None:
         measure_costs(CostConfig(models=("hnp", "nothing")))
 
 
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.console, "_width", 80)
-    arguments = ["cost", "--out", str(tmp_path), "--models", "hnp,stats"]
-    small = ["--set", "batch_sizes=2", "--set", "repeats=1", "--set", "activations=tanh"]
-    result = CliRunner().invoke(cli.app, [*arguments, *small])
-    assert result.exit_code == 0, result.output
-    assert max(map(len, result.output.splitlines())) <= 80
-    text = (tmp_path / "table.md").read_text()
-    assert text.index("Training on tanh networks in batches of 2") < text.index("Published: 50 epochs")
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert [c["model"] for c in results["costs"]] == ["hnp", "stats"]
-    assert results["environment"]["device"] == "cpu"
-    assert (tmp_path / "cost.png").exists()
-    result = CliRunner().invoke(cli.app, [*arguments, "--device", "tpu"])
-    assert result.exit_code == 2
-    assert "device 'tpu' is unknown" in " ".join(result.output.split())
+def test_figure_is_relative_to_hnp() -> None:
+    costs = [a_cost("hnp", 100.0, 8 << 20), a_cost("other", 25.0, 16 << 20)]
+    costs += [replace(c, batch=64, step_ms=2 * c.step_ms) for c in costs]
+    time, memory = draw_costs(costs).axes
+    assert (time.get_xlabel(), memory.get_xlabel()) == ("time of a step, HNP = 1", "peak memory, HNP = 1")
+    for ax, ratio in ((time, 0.25), (memory, 2.0)):
+        bars = {bar.get_label(): [patch.get_width() for patch in bar] for bar in ax.containers}
+        assert bars == {"relu, batch 8": [1.0, ratio], "relu, batch 64": [1.0, ratio]}
+        assert [t.get_text() for t in ax.get_yticklabels()] == ["HNP", "OTHER"]
+        assert ax.yaxis_inverted(), "the first model is on top"

@@ -1,7 +1,7 @@
 """Editing INRs from end to end: ground truth, honest scores, learning, what runs keep, the report, the command."""
 
-import json
 import re
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,21 +11,15 @@ import pytest
 import torch
 from on_disk import OnDisk
 from PIL import Image, ImageEnhance
-from typer.testing import CliRunner, Result
 
-from nfn_monomial.benchmarks.cli import application as cli
-from nfn_monomial.benchmarks.cli import edit as cli_edit
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
-from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
-from nfn_monomial.benchmarks.make.recipes import ZooConfig
-from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.settings import override
 from nfn_monomial.benchmarks.settings.inrs import EDIT as PRESETS
 from nfn_monomial.benchmarks.settings.inrs import EditConfig, EditorConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.edit import contrast, dilate, edit_inrs, plan, scores
-from nfn_monomial.benchmarks.studies.edit_report import edit_table, write_report
+from nfn_monomial.benchmarks.studies.edit_report import edit_report, edit_table
 from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.benchmarks.train.sweep import Progress
 
@@ -165,23 +159,40 @@ def test_rows_outside_of_memory_give_the_same_run(tmp_path: Path) -> None:
 def test_report(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     runs = edit_inrs(corpus(), replace(CONFIG, seeds=(0, 1)), store)
-    paths = write_report(runs, store)
-    assert {p.name for p in paths.values()} == {"table.md", "results.json", "edits.png", "learning.png"}
+    report = edit_report(runs, store)
+    assert list(report.figures) == ["edits.png", "learning.png"]
+    edits = report.figures["edits.png"]
     rows, wide = 2 + 1, 2 + 2
-    with Image.open(paths["edits"]) as image:
-        width, height = image.size
-    assert width / wide == pytest.approx(height / rows, rel=0.3)
+    assert len(edits.axes) == rows * wide
+    assert [ax.get_title().replace("\n", " ") for ax in edits.axes[:wide]] == [
+        "original INR", "target", "NP", "Message passing",
+    ]  # fmt: skip
+    kept = store.artifacts(runs[0].settings)
+    shown = [ax.get_images()[0].get_array() for ax in edits.axes]
+    pictures = {"unedited": shown[0::wide], "target": shown[1::wide], "edited": shown[2::wide]}
+    for name, found in pictures.items():
+        for i, picture in enumerate(found[:2]):
+            expected = kept[name][i, 0].clamp(0, 1).numpy()
+            np.testing.assert_array_equal(picture, expected, err_msg=name)
+    np.testing.assert_array_equal(shown[2 * wide + 2], kept["moved"][0, 0].clamp(0, 1).numpy())
+    error = float((kept["edited"][0] - kept["target"][0]).double().square().mean())
+    assert edits.axes[2].get_xlabel() == f"{error:.4f}"
+    assert edits.axes[2 * wide].get_ylabel() == "moved"
+    (learning,) = report.figures["learning.png"].axes
+    lines = {line.get_label(): list(line.get_ydata()) for line in learning.get_lines()}
+    assert {"NP", "Message passing", "no edit"} <= set(lines)
+    assert set(lines["no edit"]) == {runs[0].extra["unedited"]["mse"]}
     table = edit_table(runs)
     assert [line[0] for line in table.cells] == ["no edit", "NP", "Message passing"]
     assert table.bold == {2}
     assert f"{runs[0].extra['unedited']['mse']:.4f}" == table.cells[0][3]
-    results = json.loads(paths["results"].read_text())
+    results = report.results
     errors = [run.tests[0].metrics["mse"] for run in runs if run.settings.model == "np"]
     assert results["rows"][0]["mse"]["original"]["mean"] == pytest.approx(sum(errors) / 2)
-    assert results["rows"][0]["mse"]["original"]["error"] == pytest.approx(abs(errors[0] - errors[1]) / 2)
-    assert "±" in paths["table"].read_text()
+    assert results["rows"][0]["mse"]["original"]["std"] == pytest.approx(statistics.stdev(errors))
+    assert "Mean ± standard deviation over seeds" in report.markdown
     with pytest.raises(ValueError, match="no finished runs"):
-        write_report([], store)
+        edit_report([], store)
 
 
 def test_colours(tmp_path: Path) -> None:
@@ -189,7 +200,8 @@ def test_colours(tmp_path: Path) -> None:
     data = corpus(Siren((2, 6, 6, 3), 5.0, (3, 4, 5)))
     runs = edit_inrs(data, replace(CONFIG, task="contrast", models=("hnp", "monomial-np")), store)
     assert store.artifacts(runs[0].settings)["edited"].shape == (2, 3, 4, 5)
-    assert write_report(runs, store)["edits"].exists()
+    images = [ax.get_images()[0] for ax in edit_report(runs, store).figures["edits.png"].axes]
+    assert {image.get_array().shape for image in images} == {(4, 5, 3)}
 
 
 def test_a_task_that_changes_nothing_is_refused(tmp_path: Path) -> None:
@@ -221,56 +233,3 @@ def test_an_unknown_editor_is_found_out_first(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown editor 'npx'"):
         edit_inrs(corpus(), replace(CONFIG, models=("np", "npx")), RunStore(tmp_path))
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.fixture
-def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.console, "_width", 200)
-    monkeypatch.setattr(cli.errors, "_width", 200)
-    monkeypatch.setenv("NO_COLOR", "1")
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["edit-inr", *map(str, arguments)])
-
-
-def plain(result: Result) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m", "", result.output))
-
-
-SHORT = ["training.epochs=1", "editor.fourier=8", "editor.width=8", "shown=2"]
-
-
-@pytest.mark.usefixtures("_plain_terminal")
-def test_command(tmp_path: Path) -> None:
-    make_inrs(tmp_path / "inrs", InrConfig("digits", limit=40, steps=5))
-    arguments = ["--data", tmp_path / "inrs", "--out", tmp_path / "out", "--models", "np,monomial", "--seed", 3]
-    arguments += [part for text in SHORT for part in ("--set", text)]
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    text = plain(result)
-    assert "32 training, 4 validation, 4 test networks" in text
-    assert "2/2 digits monomial, original, seed 3" in text
-    assert "no edit" in text
-    for name in ("table.md", "results.json", "edits.png", "learning.png", "config.json"):
-        assert (tmp_path / "out" / name).exists(), name
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["config"]["editor"]["width"] == 8
-    assert config["config"]["seeds"] == [3]
-    assert plain(invoke(*arguments)).count("(kept)") == 2
-
-
-@pytest.mark.usefixtures("_plain_terminal")
-def test_command_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for task, images in cli_edit.DEFAULT_IMAGES.items():
-        result = invoke("--task", task)
-        assert result.exit_code == 2
-        assert f"inrs/{images} is not there: make it with `nfn-monomial inr make --images {images}`" in plain(result)
-    assert "task is 'erode'" in plain(invoke("--task", "erode"))
-    assert "unknown preset 'large': choose from small, paper" in plain(invoke("--preset", "large"))
-    assert "unknown key 'editor.depth'" in plain(invoke("--set", "editor.depth=1"))
-    make_zoo(tmp_path / "zoo", ZooConfig(networks=4, epochs=(1, 1), train_fractions=(0.1,), activations=("relu",)))
-    result = invoke("--data", "zoo")
-    assert result.exit_code == 2
-    assert "it is data for nfn-monomial predict-generalization" in plain(result)

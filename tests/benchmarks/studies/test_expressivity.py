@@ -1,24 +1,21 @@
 """The expressivity benchmark in small: its data, its models' symmetries and sizes, its outputs."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 from nfn_monomial import WeightSpace, balance
-from nfn_monomial.benchmarks.cli import application as cli
 from nfn_monomial.benchmarks.settings.measurements import ExpressivityConfig
 from nfn_monomial.benchmarks.studies import expressivity
 from nfn_monomial.benchmarks.studies.expressivity import (
     MODELS,
     Outcome,
     _prepare,
-    as_markdown,
     bench_expressivity,
     build,
+    draw_outcomes,
+    expressivity_report,
+    expressivity_table,
     probe_points,
     r2_score,
     random_mlps,
@@ -104,7 +101,7 @@ def test_r2() -> None:
     assert r2_score(true + torch.tensor([0.0, 1.0]), true) == 0.5
 
 
-def test_training_and_results(tmp_path: Path) -> None:
+def test_training_and_results() -> None:
     seen: list[tuple[int, int]] = []
     outcomes = bench_expressivity(TINY, lambda *numbers: seen.append(numbers))
     assert seen == [(i, 6) for i in range(1, 7)]
@@ -113,12 +110,34 @@ def test_training_and_results(tmp_path: Path) -> None:
     assert torch.equal(outcomes[0].true, outcomes[1].true)
     again = bench_expressivity(TINY)
     assert [o.r2 for o in again] == [o.r2 for o in outcomes]
-    paths = expressivity.write(outcomes, TINY, tmp_path)
-    record = json.loads(paths["json"].read_text())
-    assert [row["r2"] for row in record["outcomes"]] == [o.r2 for o in outcomes]
-    assert record["config"]["sizes"] == [2, 3, 1]
-    assert paths["png"].read_bytes().startswith(b"\x89PNG")
-    assert paths["md"].read_text() == as_markdown(outcomes)
+    report = expressivity_report(outcomes, TINY)
+    assert [row["r2"] for row in report.results["outcomes"]] == [o.r2 for o in outcomes]
+    assert report.results["config"]["sizes"] == (2, 3, 1)
+    assert report.tables == [expressivity_table(outcomes)]
+    assert list(report.figures) == ["expressivity.png"]
+
+
+def test_figure() -> None:
+    """Predictions of the first seed over true outputs, beside the line where they are equal."""
+    true, predicted = torch.linspace(0, 1, 8).view(4, 2), torch.linspace(1, 2, 8).view(4, 2)
+    outcomes = [
+        Outcome(activation, model, seed, 1, 0.5 + seed, 1.0, predicted + i + 9 * seed, true)
+        for activation in ("relu", "tanh")
+        for i, model in enumerate(MODELS)
+        for seed in (0, 1)
+    ]
+    figure = draw_outcomes(outcomes)
+    assert [ax.get_title() for ax in figure.axes] == [
+        f"{activation} networks, {model}: R2 1.0000 ±0.7071" for activation in ("relu", "tanh") for model in MODELS
+    ]
+    for i, ax in enumerate(figure.axes):
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("true output", "predicted from the weights")
+        (points,) = ax.collections
+        expected = torch.stack([true.flatten(), predicted.flatten() + i % 2], 1)
+        torch.testing.assert_close(torch.tensor(points.get_offsets().tolist()), expected)
+        (line,) = ax.get_lines()
+        assert list(line.get_xdata()) == list(line.get_ydata())
+    assert "standard deviation over seeds" in figure.get_supxlabel()
 
 
 def test_messages_learn_what_linear_layers_cannot() -> None:
@@ -143,7 +162,9 @@ def test_messages_learn_what_linear_layers_cannot() -> None:
 def test_the_table_has_means_over_seeds() -> None:
     empty = torch.zeros(0)
     outcomes = [Outcome("relu", "linear", seed, 1234, r2, 2.0, empty, empty) for seed, r2 in enumerate((0.1, 0.3))]
-    assert "| relu | linear | 1,234 | 0.2000 ± 0.1414 | 2 |" in as_markdown(outcomes)
+    table = expressivity_table(outcomes)
+    assert table.cells == (("relu", "linear", "1,234", "0.2000 ±0.1414", "2"),)
+    assert "standard deviation over seeds" in table.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -157,13 +178,3 @@ def test_the_table_has_means_over_seeds() -> None:
 def test_clear_errors(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ExpressivityConfig(**wrong)
-
-
-def test_command(tmp_path: Path) -> None:
-    arguments = ["--networks", "8", "--test-networks", "8", "--epochs", "3", "--channels", "2", "--sizes", "2,3,1"]
-    result = CliRunner().invoke(cli.app, ["bench", "expressivity", *arguments, "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert "message passing" in result.output
-    assert {p.name for p in tmp_path.iterdir()} == {f"expressivity.{kind}" for kind in ("md", "json", "png")}
-    result = CliRunner().invoke(cli.app, ["bench", "expressivity", "--activations", "gelu"])
-    assert result.exit_code == 2

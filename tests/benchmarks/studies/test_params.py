@@ -1,20 +1,13 @@
 """Parameter counts: the closed formulas are what layers have, and what the paper states of sizes and growth."""
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from nfn_monomial.benchmarks.cli import application as cli
-from nfn_monomial.benchmarks.cli import studies as cli_studies
 from nfn_monomial.benchmarks.report.tables import Table
 from nfn_monomial.benchmarks.settings.measurements import ParamsConfig
-from nfn_monomial.benchmarks.studies.figures import draw_params
-from nfn_monomial.benchmarks.studies.param_tables import claims_table, layer_table, model_tables
 from nfn_monomial.benchmarks.studies.params import FAMILIES, IO, Family, closed_form, counted, layer_counts
+from nfn_monomial.benchmarks.studies.params_report import claims_table, draw_params, layer_table, model_tables
 
 KINDS: list[tuple[Family, IO]] = [*((f, "full") for f in FAMILIES), ("SCALE", "factored"), ("SIGN", "factored")]  # type: ignore[list-item]
 
@@ -90,19 +83,21 @@ def test_wrong_arguments() -> None:
             ParamsConfig(**wrong)  # type: ignore[arg-type]
 
 
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: list[Table]) -> None:
-    monkeypatch.setattr(cli.console, "_width", 80)
-    monkeypatch.setattr(cli_studies, "model_tables", lambda: tables)  # built once
-    options = ["--set", "sizes=2,8,8,1", "--set", "kernel=1", "--set", "channels=1,4", "--set", "largest=16"]
-    result = CliRunner().invoke(cli.app, ["params", "--out", str(tmp_path), *options])
-    assert result.exit_code == 0, result.output
-    text = (tmp_path / "table.md").read_text()
-    assert "Parameters of one 1 -> 4 layer on networks 2-8-8-1" in text
-    expected = closed_form("SIGN", (2, 8, 8, 1), (1, 1, 1), (1, 4))
-    assert f"| EquivariantLinear, SIGN | {expected} | {expected} |" in text
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert next(c for c in results["layers"] if c["family"] == "SIGN")["counted"] == expected
-    assert (tmp_path / "params.png").read_bytes() == draw_params(ParamsConfig((2, 8, 8, 1), 1, (1, 4), 16))
-    result = CliRunner().invoke(cli.app, ["params", "--out", str(tmp_path), "--set", "width=3"])
-    assert result.exit_code == 2
-    assert "unknown key 'width'" in " ".join(result.output.split())
+def test_figure() -> None:
+    """Lines are the formula, crosses are counted, and they meet."""
+    inputs, depth = draw_params(ParamsConfig((2, 8, 8, 1), 1, (1, 4), 16)).axes
+    assert (inputs.get_xlabel(), depth.get_xlabel()) == (
+        "inputs n_0 of a network n_0-8-8-1",
+        "layers L of a network 1-8-...-8-1",
+    )
+    names = [family + (", factored" if io == "factored" else "") for family, io in KINDS]
+    for ax, shape in ((inputs, lambda n: [n, 8, 8, 1]), (depth, lambda n: [1, *[8] * (n - 1), 1])):
+        assert ax.get_ylabel() == "parameters of one 1 -> 4 layer"
+        drawn = {line.get_label(): line for line in ax.get_lines()}
+        assert {*names, "linear", "quadratic"} <= set(drawn)
+        crosses = [line for line in ax.get_lines() if line.get_marker() == "x"]
+        for (family, io), name, cross in zip(KINDS, names, crosses, strict=True):
+            sizes = [2, 4, 8, 16]
+            expected = [closed_form(family, shape(n), [1] * (len(shape(n)) - 1), (1, 4), io) for n in sizes]
+            assert list(drawn[name].get_xdata()) == list(cross.get_xdata()) == sizes
+            assert list(drawn[name].get_ydata()) == list(cross.get_ydata()) == expected

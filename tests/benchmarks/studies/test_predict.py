@@ -30,7 +30,6 @@ from nfn_monomial.benchmarks.settings.generalization import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.predict import (
     LOSSES,
-    behind_balance,
     default_models,
     plan,
     predict_generalization,
@@ -285,7 +284,6 @@ def test_mixed_zoo_from_end_to_end(mixed: Corpus, tmp_path: Path) -> None:
     assert runs[0].settings.subject == "mixed"
     assert default_models({"mixed": mixed}) == tuple(n for n in model_names() if model_class(n).mixed)
     assert default_models({"relu": corpus("relu")}) == (*model_names(), "balanced-statnn", "balanced-hnp")
-    assert behind_balance(("statnn", "mlp", "monomial")) == ("balanced-statnn", "mlp", "monomial")
     able = "hnp reads networks of one architecture; for a mixed zoo choose from gnn, monomial-conv"
     with pytest.raises(ValueError, match=able):
         predict_generalization({"mixed": mixed}, replace(config, models=("gnn", "hnp")), RunStore(tmp_path))

@@ -1,25 +1,31 @@
-"""Parameter counts as tables, beside the numbers and orders of the paper (Tables 1, 17, 21, 22)."""
+"""Parameter counts as tables and figure, beside the numbers and orders of the paper (Tables 1, 17, 21, 22)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.models.catalogue import build_model, model_names
 from nfn_monomial.benchmarks.models.editors import build_editor, editor_names
 from nfn_monomial.benchmarks.models.inr import inr_info
+from nfn_monomial.benchmarks.report.figures import PALETTE, panels
+from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import INVARIANT, Table, count
 from nfn_monomial.benchmarks.settings.inrs import CLASSIFY as CLASSIFY
 from nfn_monomial.benchmarks.settings.inrs import EditorConfig
 from nfn_monomial.benchmarks.settings.measurements import ParamsConfig
 
 from .classify import sizes_of
-from .params import FAMILIES, IO, Family, LayerCount, closed_form, zoo_network
+from .params import FAMILIES, IO, Family, LayerCount, closed_form, counted, layer_counts, zoo_network
 
-__all__ = ["claims_table", "layer_table", "model_tables"]
+__all__ = ["claims_table", "draw_params", "layer_table", "model_tables", "params_report"]
 
+LARGEST_COUNTED = 64  # layers up to this size are built for the figure, larger ones are drawn from the formula
 CLAIMS = {
     "NP": ("O(cc' L^2)", 2, 0, 0),
     "HNP": ("O(cc' (L + n_0 + n_L)^2)", 2, 2, 2),
@@ -53,6 +59,15 @@ those of a hybrid with NP.
 """
 PUBLISHED_EDIT = {"mlp": ("", "4.5M"), "np": ("", "4.1M"), "hnp": ("", "12.8M"), "monomial-np": ("", "4.1M")}
 """Table 22, which does not say for which images: the sizes are those for colour."""
+
+
+def params_report(config: ParamsConfig) -> Report:
+    """All counts: of one layer, their growth, and of every model."""
+    counts = layer_counts(config)
+    tables = [layer_table(counts, config), claims_table(config), *model_tables()]
+    stated = [{"title": t.title, "header": t.header, "cells": t.cells} for t in tables]
+    results = {"layers": [asdict(c) for c in counts], "tables": stated}
+    return Report(tables, results, {"params.png": draw_params(config)})
 
 
 def layer_table(counts: Sequence[LayerCount], config: ParamsConfig) -> Table:
@@ -146,3 +161,39 @@ def _table(
     header = ("model", "label", "invariant", *networks, *(f"paper: {n}" for n in networks))
     notes = (f"paper: {source}. Without an entry, the paper does not have the model, or does not state its size.", note)
     return Table(f"Parameters of models that {what}", header, tuple(cells), text_columns=3, notes=notes)
+
+
+def draw_params(config: ParamsConfig) -> Figure:
+    """Parameters of one layer against the number of inputs and the depth; crosses are counted, lines the formula."""
+    figure, axes = panels(1, 2, (9.6, 3.8))
+    channels = (config.channels[0], config.channels[1])
+    sizes = [2**i for i in range(1, config.largest.bit_length())]
+    kinds: list[tuple[Family, IO]] = [(family, "full") for family in FAMILIES]
+    kinds += [("SCALE", "factored"), ("SIGN", "factored")]
+
+    def network(grows: str, size: int) -> list[int]:
+        return [size, 8, 8, 1] if grows == "inputs" else [1, *[8] * (size - 1), 1]
+
+    for ax, grows in zip(axes, ("inputs", "depth"), strict=True):
+        for i, (family, io_) in enumerate(kinds):
+            # Thinner lines over thicker ones, as some coincide.
+            lines: dict[str, Any] = {"color": PALETTE[i], "linestyle": "-" if io_ == "full" else "--"}
+            lines["linewidth"] = 3.6 - 0.5 * i
+            shapes = [network(grows, size) for size in sizes]
+            values = [closed_form(family, s, [1] * (len(s) - 1), channels, io_) for s in shapes]
+            ax.plot(sizes, values, label=family + ", factored" * (io_ == "factored"), **lines)
+            built = [(n, s) for n, s in zip(sizes, shapes, strict=True) if n <= LARGEST_COUNTED]
+            found = [counted(family, s, [1] * (len(s) - 1), channels, io_) for _, s in built]
+            ax.plot([n for n, _ in built], found, "x", color=PALETTE[i], markersize=5)
+        for power, style in ((1, ":"), (2, "-.")):
+            start = channels[0] * channels[1] * 2
+            ax.plot(
+                sizes, [start * (n / sizes[0]) ** power for n in sizes], style, color="#A0A0A0", linewidth=1,
+                label="linear" if power == 1 else "quadratic",
+            )  # fmt: skip
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        ax.set_xlabel("inputs n_0 of a network n_0-8-8-1" if grows == "inputs" else "layers L of a network 1-8-...-8-1")
+        ax.set_ylabel(f"parameters of one {channels[0]} -> {channels[1]} layer")
+    axes[0].legend(fontsize=8, frameon=False)
+    return figure

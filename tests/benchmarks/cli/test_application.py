@@ -1,0 +1,151 @@
+"""The application: help and completion that do not wait for torch, version, errors in one line."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from commands import leaves
+from invoking import invoke, plain, said
+
+from nfn_monomial import __version__
+from nfn_monomial.benchmarks import __main__ as main_module
+from nfn_monomial.benchmarks.cli import application, options
+from nfn_monomial.benchmarks.cli.experiments import SHARED
+from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+
+COMMANDS = dict(leaves(typer.main.get_command(application.app)))
+TRAINED = ("predict-generalization", "ablation", "augment", "classify-inr", "edit-inr")
+WITHOUT_TORCH = """
+import contextlib, io, sys
+from nfn_monomial.benchmarks.__main__ import main
+for line in sys.stdin.read().splitlines():
+    sys.argv = ["nfn-monomial", *line.split()]
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            main()
+        except SystemExit as end:
+            assert not end.code, line
+    assert out.getvalue(), line
+    assert "torch" not in sys.modules, line
+print("done")
+"""
+
+
+def in_a_process(code: str, lines: str = "", **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=lines, capture_output=True, text=True, env=os.environ | environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_help_version_and_settings_do_not_import_torch() -> None:
+    asked = [" ".join(path) + " --help" for path in COMMANDS] + ["--help", "zoo --help", "--version", "list settings"]
+    assert in_a_process(WITHOUT_TORCH, "\n".join(asked)) == "done\n"
+
+
+def test_completion_does_not_import_torch() -> None:
+    code = WITHOUT_TORCH.replace("    assert out.getvalue(), line\n", "    print(out.getvalue(), file=sys.stderr)\n")
+    words = {"_NFN_MONOMIAL_COMPLETE": "complete_bash", "COMP_WORDS": "nfn-monomial pre", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], input="\n", capture_output=True, text=True, env=os.environ | words, check=True
+    )
+    assert done.stdout == "done\n"
+    assert "predict-generalization" in done.stderr
+
+
+def test_help_lists_every_command() -> None:
+    lines = invoke("--help").output.splitlines()
+    listed = {word for line in lines if (word := (line.strip("│ ").split() or [""])[0])}
+    assert {path[0] for path in COMMANDS} <= listed
+    assert "--install-completion" in listed
+
+
+def test_all_experiments_have_the_same_options() -> None:
+    for name in TRAINED:
+        parameters = {p.name for p in COMMANDS[(name,)].params} - {"help"}
+        assert parameters == {*SHARED, "out"}, name
+        assert not any(type(p).__name__ == "TyperArgument" for p in COMMANDS[(name,)].params)
+    assert set(EXPERIMENTS) <= {path[-1] for path in COMMANDS}
+
+
+def test_version() -> None:
+    assert said("--version").strip() == f"nfn-monomial {__version__}"
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    asked = ("ablation", "--data", tmp_path / "nothing")
+    assert isinstance(invoke("--debug", *asked).exception, ValueError)
+    assert isinstance(invoke(*asked).exception, SystemExit)
+
+
+def test_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nfn_monomial.benchmarks.report.page.write_page", interrupted)
+    assert "Interrupted. Finished work is kept" in said("report", ".", code=130)
+
+
+@pytest.mark.parametrize("missing", ["markdown_it", "jinja2"])
+def test_a_missing_package_of_the_extra_is_named(missing: str) -> None:
+    """When a command runs that needs it; help works."""
+    code = f"import sys; sys.modules['{missing}'] = None; sys.argv = sys.argv[:1] + sys.stdin.read().split()\n"
+    code += "from nfn_monomial.benchmarks.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], input="report .", capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == f"nfn-monomial needs the package {missing}: pip install nfn-monomial[bench]\n"
+
+
+def test_the_command_line_itself_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nfn_monomial.benchmarks.cli.application", None)
+    with pytest.raises(ModuleNotFoundError):  # a fault of ours is no missing extra
+        main_module.main()
+
+
+def walk(config: Any, prefix: str = "") -> Iterator[str]:
+    for name, value in vars(config).items():
+        if hasattr(value, "__dataclass_fields__"):
+            yield from walk(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def test_what_has_an_option_is_set_by_it_alone() -> None:
+    for presets in EXPERIMENTS.values():
+        for key in set(walk(presets["small"])) & set(options.OWN_OPTIONS):
+            with pytest.raises(ValueError, match=f"--set {key}=1: use {options.OWN_OPTIONS[key]}"):
+                options.configured(presets, assignments=[f"{key}=1"])
+    keys = {key for presets in EXPERIMENTS.values() for key in walk(presets["small"])}
+    assert set(options.OWN_OPTIONS) <= keys, "each is a key of some experiment"
+
+
+def test_configured() -> None:
+    presets = EXPERIMENTS["predict-generalization"]
+    config = options.configured(
+        presets,
+        "paper",
+        ["training.epochs=3", "scales=10,1e6"],
+        models="np, hnp",
+        seeds=2,
+        seed=5,
+        devices=2,
+        precision=None,
+    )
+    assert (config.models, config.seeds, config.scales) == (("np", "hnp"), (5, 6), (10.0, 1e6))
+    assert (config.training.epochs, config.training.devices, config.training.precision) == (3, 2, "32-true")
+    assert options.configured(presets, seed=3).seeds == (3, 4), "as many as the preset has"
+    assert options.configured(EXPERIMENTS["cost"], device="cuda").device == "cuda"
+    with pytest.raises(ValueError, match="unknown preset 'large': choose from small, paper"):
+        options.configured(presets, "large")
+
+
+def test_unknown_options_and_seeds_below_one() -> None:
+    assert "No such option" in plain(invoke("demo", "--epoch", 3).output)
+    for name in TRAINED:
+        assert "Invalid value for '--seeds'" in said(name, "--seeds", 0, code=2)

@@ -1,0 +1,29 @@
+"""The commands that make data."""
+
+from pathlib import Path
+
+import pytest
+from invoking import said
+
+
+def test_zoo_make_then_again(tmp_path: Path) -> None:
+    arguments = ("zoo", "make", "--out", tmp_path / "zoo", "--networks", 4, "--activations", "tanh", "--seed", 3)
+    assert "4 networks trained" in said(*arguments)
+    assert "were there already" in said(*arguments)
+    assert "another configuration" in said("zoo", "make", "--out", tmp_path / "zoo", "--networks", 5, code=2)
+
+
+@pytest.mark.parametrize("kind", [(), ("--vary-architecture",)])
+@pytest.mark.parametrize("device", ["foo", "cuda:9", "mps"])
+def test_devices_of_zoo_make(kind: tuple[str, ...], device: str, tmp_path: Path) -> None:
+    assert f"device '{device}' is " in said("zoo", "make", "--out", tmp_path / "zoo", "--device", device, *kind, code=2)
+    assert not (tmp_path / "zoo").exists()
+
+
+@pytest.mark.parametrize("option", ["--networks", "--fits", "--steps"])
+def test_numbers_below_one_are_named_as_they_were_given(option: str, tmp_path: Path) -> None:
+    commands = ("inr", "zoo") if option == "--networks" else ("inr",)
+    for command in commands:
+        text = said(command, "make", option, 0, "--out", tmp_path / "out", code=2)
+        assert f"Invalid value for '{option}'" in text
+    assert not (tmp_path / "out").exists()

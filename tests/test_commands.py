@@ -1,0 +1,85 @@
+"""Every command line on every page, and in the help of every command, is one that the application takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from commands import check, command_lines, leaves
+
+from nfn_monomial.benchmarks.cli.application import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES += [page for folder in ("docs", "benchmarks") for page in sorted((ROOT / folder).rglob("*.md"))]
+
+
+COMMANDS = dict(leaves(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_command_lines_on_pages(page: Path) -> None:
+    for line in command_lines(page.read_text(encoding="utf-8")):
+        check(line)
+
+
+def test_pages_have_command_lines() -> None:
+    lines = [line for page in PAGES for line in command_lines(page.read_text(encoding="utf-8"))]
+    assert len(lines) > 15
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_command_lines_in_help(path: tuple[str, ...]) -> None:
+    text = COMMANDS[path].help or ""
+    lines = command_lines(text)
+    assert len(lines) == text.count("`nfn-monomial ") + text.count("`torchrun")
+    for line in lines:
+        check(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nfn-monomial predict",
+        "nfn-monomial ablation --epochs 3",
+        "nfn-monomial predict-generalization zoos/digits",
+        "OMP_NUM_THREADS=1 nfn-monomial augment --seeds none  # with a comment",
+        "nfn-monomial zoo make && nfn-monomial edit-inr --task contrast",
+        "torchrun --nproc-per-node 2 -m nfn_monomial.benchmarks ablation --seeds 0",
+    ],
+)
+def test_what_the_application_does_not_take_is_found(line: str) -> None:
+    assert command_lines(f"```sh\n{line}\n```") == [line]
+    with pytest.raises(ValueError, match="Usage: nfn-monomial"):
+        check(line)
+
+
+@pytest.mark.parametrize("assignment", ["widn=2", "widen=0.5", "models=np", "training.epochs=none", "widen"])
+def test_settings_that_there_are_not_are_found(assignment: str) -> None:
+    with pytest.raises(ValueError, match=assignment.partition("=")[0]):
+        check(f"nfn-monomial predict-generalization --set {assignment}")
+
+
+def test_lines_of_a_text() -> None:
+    text = """Use `nfn-monomial report results`, and `nfn-monomial COMMAND --help` for more:
+
+```sh
+cd somewhere
+$ nfn-monomial inr make \\
+    --images crops    # colours
+nfn-monomial --version
+```
+
+```python
+# nfn-monomial nothing
+```
+"""
+    lines = command_lines(text)
+    assert [line.split() for line in lines] == [
+        ["$", "nfn-monomial", "inr", "make", "--images", "crops", "#", "colours"],
+        ["nfn-monomial", "--version"],
+        ["nfn-monomial", "report", "results"],
+    ]
+    for line in lines:
+        check(line)
