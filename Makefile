@@ -6,13 +6,12 @@ INSTALLED := $(VENV)/.installed
 # The three packages as one, as they are once installed: tools that read files do not know of the mapping in pyproject.toml.
 TREE := build/tree/nfn_monomial
 
-.PHONY: help install demo test lint imports docs tree clean
+.PHONY: help install demo test lint docs tree clean
 
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (~6 min)"
-	@echo "make test   set up, ruff, mypy --strict, pytest"
-	@echo "make lint   ruff and mypy only"
-	@echo "make imports  the order of imports, which pyproject.toml states"
+	@echo "make test   set up, lint, pytest"
+	@echo "make lint   ruff, mypy --strict, and the order of imports that pyproject.toml states"
 	@echo "make docs   the documentation as a site, in build/site"
 	@echo "make clean  remove the virtual environment and caches"
 
@@ -35,8 +34,6 @@ lint: $(INSTALLED) tree
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	cd $(dir $(TREE)) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p nfn_monomial
-
-imports: $(INSTALLED) tree
 	cd $(dir $(TREE)) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-logo
 
 docs: $(INSTALLED) tree
