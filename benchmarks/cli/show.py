@@ -78,7 +78,7 @@ def list_formats() -> None:
     from nfn_monomial.benchmarks.data.formats.detection import option_names
 
     table = _table("Formats", "format", "networks", "looked for", "--data-option")
-    for name, known in FORMATS.items():
+    for name, known in sorted(FORMATS.items()):
         kind = "INRs" if known.kind == "inr" else "classifiers"
         table.add_row(name, kind, known.looks_for, ", ".join(option_names(name)) or "-")
     console.print(table)

@@ -46,7 +46,7 @@ def detect(path: str | Path) -> str:
             folder.
     """
     folder = require_folder(path)
-    names = [name for name, known in FORMATS.items() if known.detects(folder)]
+    names = sorted(name for name, known in FORMATS.items() if known.detects(folder))  # registered in any order
     if len(names) == 1:
         return names[0]
     if names:
