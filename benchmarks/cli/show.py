@@ -113,5 +113,5 @@ def list_settings(
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", show_edge=False)
     for i, column in enumerate(columns):
-        table.add_column(column, no_wrap=i == 0)
+        table.add_column(column, no_wrap=i == 0, overflow="fold")
     return table

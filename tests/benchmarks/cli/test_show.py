@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from invoking import said
 
+from nfn_monomial.benchmarks.cli.options import console
 from nfn_monomial.benchmarks.cli.settings import settings_of
 from nfn_monomial.benchmarks.data.formats.detection import FORMATS
 from nfn_monomial.benchmarks.models.catalogue import model_names
@@ -43,6 +44,12 @@ def test_values_are_as_set_takes_them(name: str) -> None:
     for preset in EXPERIMENTS[name].values():
         shown = [f"{key}={value}" for key, _, value, _ in settings_of(preset)]
         assert override(preset, shown) == preset
+
+
+def test_nothing_is_cut_off_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "_width", 80)
+    for what in ("models", "formats", "settings"):
+        assert "…" not in said("list", what)
 
 
 def keys(config: Any, prefix: str = "") -> Iterator[str]:
