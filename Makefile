@@ -6,11 +6,12 @@ INSTALLED := $(VENV)/.installed
 # The three packages as one, as they are once installed: tools that read files do not know of the mapping in pyproject.toml.
 TREE := build/tree/nfn_monomial
 
-.PHONY: help install demo test lint docs tree clean
+.PHONY: help install demo test test-matrix lint docs tree clean
 
 help:
-	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (~6 min)"
+	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (5 min)"
 	@echo "make test   set up, lint, pytest"
+	@echo "make test-matrix  the tests as on other machines: instructions, threads, order, locale, time zone, no home"
 	@echo "make lint   ruff, mypy --strict, and the order of imports that pyproject.toml states"
 	@echo "make docs   the documentation as a site, in build/site"
 	@echo "make clean  remove the virtual environment and caches"
@@ -42,6 +43,12 @@ docs: $(INSTALLED) tree
 # Two processes of one thread each: tensors in tests are too small for threads to help.
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+test-matrix: $(INSTALLED)
+	for machine in "OMP_NUM_THREADS=2" "OMP_NUM_THREADS=4 ATEN_CPU_CAPABILITY=default" \
+	    "ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE HYPOTHESIS_PROFILE=thorough" \
+	    "LC_ALL=C PYTHONUTF8=0 TZ=Pacific/Auckland HOME=/nonexistent CI=true"; do \
+	  echo "$$machine"; env OMP_NUM_THREADS=1 SHUFFLE=1 $$machine $(BIN)/pytest -q -n 2 --dist worksteal || exit; done
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,6 +1,6 @@
 """What every test relies on: random numbers that no other test and no order changes, and a budget of examples.
 
-More examples: ``HYPOTHESIS_PROFILE=thorough make test``. More threads: ``OMP_NUM_THREADS=4``.
+``HYPOTHESIS_PROFILE=thorough`` asks for ten times the examples, ``SHUFFLE=1`` (any seed) for another order of tests.
 """
 
 import os
@@ -33,6 +33,11 @@ class TorchRandom:
 
 
 register_random(TorchRandom)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if seed := os.environ.get("SHUFFLE"):
+        random.Random(seed).shuffle(items)
 
 
 @pytest.hookimpl(tryfirst=True)
