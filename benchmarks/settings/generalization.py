@@ -38,6 +38,7 @@ class PredictConfig(Settings):
         widen: how many times wider the widened test networks are, 0 for none.
         loss: of the logits.
         activations: of the networks; empty for all that the data have.
+        left_out: pairs ``activation:model`` that are not run.
         training: how to train.
     """
 
@@ -53,13 +54,15 @@ class PredictConfig(Settings):
     widen: Annotated[float, AfterValidator(_widening)] = 1.5
     loss: Literal["bce", "mse", "rank"] = "bce"
     activations: tuple[str, ...] = ()
+    left_out: tuple[Annotated[str, Field(pattern="^[^:]+:[^:]+$")], ...] = ()
     training: TrainConfig = field(default_factory=TrainConfig)
 
-    def augments(self, model: str, activation: str) -> bool:
-        """Whether a model is trained on the augmented set, too."""
-        return (self.augmented_models is None or model in self.augmented_models) and (
+    def runs(self, activation: str, train_set: TrainSet, model: str) -> bool:
+        """Whether a model is trained on this set of these networks."""
+        augments = (self.augmented_models is None or model in self.augmented_models) and (
             self.augmented_activations is None or activation in self.augmented_activations
         )
+        return f"{activation}:{model}" not in self.left_out and (train_set == "original" or augments)
 
 
 # App. D.3: 50 epochs, batches of 8, Adam with 1e-3, augmentation factor 2; Sec. 6: 5 runs.
@@ -79,6 +82,16 @@ PREDICT = {
         scales=(1e1, 1e2, 1e3, 1e4, 1e5, 1e6),
         widen=0,
         training=PAPER_TRAINING,
+    ),
+    # For a first look: one seed, and the quick models first, as a line is shown when a run is finished.
+    "demo": PredictConfig(
+        models=("statnn", "monomial", "combined", "message-passing-stats", "monomial-hnp", "hnp"),
+        train_sets=("original",),
+        augmented_models=("statnn", "monomial", "hnp"),
+        augmented_activations=("relu",),
+        seeds=(0,),
+        left_out=("tanh:message-passing-stats", "tanh:monomial-hnp", "tanh:hnp"),
+        training=TrainConfig(epochs=10, batch_size=16),
     ),
 }
 

@@ -121,7 +121,8 @@ def require_models(config: PredictConfig) -> None:
     Raises:
         ValueError: naming those that there are.
     """
-    require_task((*config.models, *(config.augmented_models or ())), "generalization", "ablation")
+    left_out = [pair.partition(":")[2] for pair in config.left_out]
+    require_task((*config.models, *(config.augmented_models or ()), *left_out), "generalization", "ablation")
 
 
 def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Corpus]:
@@ -160,7 +161,7 @@ def plan(config: PredictConfig, corpora: Mapping[str, Corpus]) -> list[Job]:
         for name, corpus in corpora.items()
         for train_set in config.train_sets
         for model in config.models
-        if train_set == "original" or config.augments(model, name)
+        if config.runs(name, train_set, model)
     ]
 
 
