@@ -75,7 +75,13 @@ _KINDS: dict[str, tuple[Any, Any]] = {
         [],
     ),
     "preset": (
-        Annotated[str, typer.Option("--preset", help="small (minutes on 2 cores), or paper (its hyperparameters).")],
+        Annotated[
+            str,
+            typer.Option(
+                "--preset",
+                help="small (minutes on 2 cores), paper (its hyperparameters), or others that `list settings` names.",
+            ),
+        ],
         "small",
     ),
     "assignments": (
