@@ -13,7 +13,7 @@ from .base import AtLeastZero, Count, Positive, Settings
 __all__ = ["RUNTIME", "Precision", "TrainConfig"]
 
 Precision = Literal["32-true", "bf16-mixed", "64-true"]
-RUNTIME = ("device", "devices", "checkpoint_seconds", "tensorboard")
+RUNTIME = ("device", "devices", "threads", "checkpoint_seconds", "tensorboard")
 """Fields of `TrainConfig` that change nothing in a result but rounding, the draws of random layers, and time."""
 
 
@@ -34,6 +34,8 @@ class TrainConfig(Settings):
             in float32, and networks are prepared and rendered in it.
         devices: how many processes on this machine, on cuda with a GPU each; ``torchrun`` has its own number. It
             changes no result, but what random layers (dropout, augmentation) draw.
+        threads: of a process, for one operation; none leaves them to torch. Where batches are small, several take
+            longer than one, and much more of the CPU.
         checkpoint_seconds: an unfinished training is written at most once in so many; it changes no result.
         tensorboard: whether epochs are logged for it, beside the results; it changes no result.
     """
@@ -48,6 +50,7 @@ class TrainConfig(Settings):
     device: str = "cpu"
     precision: Precision = "32-true"
     devices: Count = 1
+    threads: Count | None = None
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
     tensorboard: bool = False
 

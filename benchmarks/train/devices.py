@@ -18,7 +18,8 @@ This asks of a model that its output for one example does not depend on the othe
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -33,7 +34,7 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 
-__all__ = ["gathered", "is_main_process", "make_fabric", "on_main_process_first", "require_device", "share"]
+__all__ = ["gathered", "is_main_process", "make_fabric", "on_main_process_first", "require_device", "share", "threads"]
 
 
 def is_main_process() -> bool:
@@ -101,6 +102,17 @@ def make_fabric(config: TrainConfig) -> Fabric:
     if "LT_CLI_USED" not in os.environ:  # `fabric run` has launched it
         fabric.launch()  # makes a GPU the current one
     return fabric
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """A block in which an operation on the CPU has so many threads; None leaves them as they are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def on_main_process_first(fabric: Fabric) -> AbstractContextManager[None]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["code_of"]
+__all__ = ["code_of", "made_of"]
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +23,15 @@ OTHERS = ("torch", *sys.stdlib_module_names)
 
 
 def code_of(cls: type) -> str:
-    """A hash of the code of a class, of all of this package that it is made of, and of the training.
+    """A hash of what a class is `made_of`, but for comments, docstrings and layout."""
+    texts = sorted(filter(None, (_read(name)[0] for name in made_of(cls))))
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
-    Hashed are the modules of the class and of its bases, modules of this package that these import, directly or not,
-    and those of `nfn_monomial.benchmarks.train.loop`. Comments, docstrings and layout count for nothing. What is not
-    in a file, as a class that was typed into a console, is left out with a warning.
+
+def made_of(cls: type) -> set[str]:
+    """Modules that a class and its bases are written in, those of this package that they import, and the training.
+
+    What is not in a file, as a class that was typed into a console, is left out with a warning.
     """
     found: set[str] = set()
     todo = [c.__module__ for c in cls.__mro__ if c.__module__.split(".")[0] not in OTHERS]
@@ -37,7 +41,7 @@ def code_of(cls: type) -> str:
         if name not in found:
             found.add(name)
             todo += _read(name)[1]
-    return hashlib.sha256("\n".join(sorted(_read(name)[0] for name in found)).encode()).hexdigest()[:16]
+    return found
 
 
 @functools.cache

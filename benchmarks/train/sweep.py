@@ -30,7 +30,7 @@ from torch.utils import _pytree as pytree
 from nfn_monomial.benchmarks.data.batches import DataSet
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 
-from .devices import make_fabric
+from .devices import make_fabric, threads
 from .loop import Epoch, FitResult, Loss, Metrics, fit, predict
 from .runs import Run, RunSettings, RunStore, TestResult, environment
 
@@ -176,7 +176,8 @@ def sweep(jobs: Sequence[Job], store: RunStore, on_progress: OnProgress = _ignor
         kept = run is not None
         if run is None:
             tell()
-            run = _do(job, store, fabric, tell)
+            with threads(job.settings.training.threads):
+                run = _do(job, store, fabric, tell)
         tell(kept=kept, run=run)
         runs.append(run)
     return runs

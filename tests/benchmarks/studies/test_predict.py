@@ -28,6 +28,7 @@ from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.benchmarks.studies import predict
 from nfn_monomial.benchmarks.studies.predict import (
     LOSSES,
     default_models,
@@ -37,6 +38,7 @@ from nfn_monomial.benchmarks.studies.predict import (
 )
 from nfn_monomial.benchmarks.train import sweep as experiment
 from nfn_monomial.benchmarks.train.runs import Run, RunStore, environment
+from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, Progress, run_job
 
 TINY = TrainConfig(epochs=2, batch_size=16)
@@ -328,6 +330,19 @@ def test_results_and_what_is_kept(zoo: Corpus, tmp_path: Path, trainings: list[s
     assert len(trainings) == 19 + 4, "one more seed is all that is missing"
     predict_generalization(zoos, replace(CONFIG, models=("monomial",), scales=(1e2,)), store)
     assert len(trainings) == 23 + 4, "other scales concern networks that have scales only"
+
+
+def test_a_model_whose_code_changed_is_trained_again(
+    zoo: Corpus, tmp_path: Path, trainings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, train_sets=("original",), seeds=(0,))
+    before = predict_generalization({"relu": zoo}, config, RunStore(tmp_path))
+    changed = model_class("monomial")
+    monkeypatch.setattr(predict, "code_of", lambda cls: "changed" if cls is changed else code_of(cls))
+    after = predict_generalization({"relu": zoo}, config, RunStore(tmp_path))
+    assert trainings[2:] == [after[1].settings.name]
+    assert (after[0], after[1].tests) == (before[0], before[1].tests)
+    assert [run.settings.code for run in after] == [code_of(model_class("statnn")), "changed"]
 
 
 def test_checkpoints_hold_the_tested_parameters(zoo: Corpus, tmp_path: Path) -> None:
