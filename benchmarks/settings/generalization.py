@@ -91,7 +91,7 @@ PREDICT = {
         augmented_activations=("relu",),
         seeds=(0,),
         left_out=("tanh:message-passing-stats", "tanh:monomial-hnp", "tanh:hnp"),
-        training=TrainConfig(epochs=10, batch_size=16, threads=1),
+        training=TrainConfig(epochs=8, batch_size=16, threads=1),
     ),
 }
 
