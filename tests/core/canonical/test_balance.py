@@ -286,6 +286,14 @@ def test_degenerate_signs():
     assert bool((element.matrices["h2"].scale[:, 0] == 1).all())
 
 
+def test_where_all_sums_are_zero_cubes_decide():
+    space = WeightSpace.mlp([2, 3, 2], "tanh")
+    x = networks(space)
+    x["weight.0"][:, :, 0], x["weight.1"][:, :, :, 0] = torch.tensor([1.5, -1.5]), torch.tensor([-2.0, 2.0])
+    x["bias.0"][:, :, 0] = 0
+    assert difference(balance(flip(space, "h1", 0).act(x), space)[0], balance(x, space)[0]) < 1e-10
+
+
 def flip(space, node, neuron):
     scale = torch.ones(space.nodes[node].size, dtype=torch.float64)
     scale[neuron] = -1

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import basis_features, flat, invariant_dimension, known_sizes
 from strategies import HIDDEN, input_first, spaces
@@ -73,7 +73,6 @@ def test_linear(made, c_in, c_out, io, bias, seed):
     assert layer(random_features(space, source, c_in).to(torch.float64)).layout is target
 
 
-@settings(max_examples=50)
 @given(kept_layouts(), channels, channels, st.sampled_from(["full", "factored"]), seeds)
 def test_tensor_product(made, c_in, c_out, mix, seed):
     torch.manual_seed(seed)
@@ -83,7 +82,6 @@ def test_tensor_product(made, c_in, c_out, mix, seed):
     assert_equivariant(layer.double(), space, batch=2, trials=1, seed=seed)
 
 
-@settings(max_examples=25)
 @given(kept_layouts())
 def test_the_layer_has_all_equivariant_maps(made):
     """Against the oracle, which acts on the features as they are outside, and knows neither folding nor partitions."""
