@@ -150,7 +150,7 @@ def main(folder: Path, devices: int = 1, fail: int | None = None, pause: float =
     runs = sweep(asked_jobs, RunStore(folder), told.append)
     assert sweep(asked_jobs, RunStore(folder)) == runs, "kept by all"
     record = {"runs": [run.to_json() for run in runs], "told": len(told), "world": fabric.world_size}
-    (folder / f"rank{rank}.json").write_text(json.dumps(record))
+    (folder / f"rank{rank}.json").write_text(json.dumps(record), encoding="utf-8")
 
 
 if __name__ == "__main__":

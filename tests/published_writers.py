@@ -80,7 +80,7 @@ def write_dws_mnist(folder: Path, parts: Mapping[str, Sequence[tuple[str, int, i
         for name in names:
             made[folder / name] = DwsInr(8)
             save(made[folder / name].state_dict(), folder / name)
-    (folder / "mnist_splits.json").write_text(json.dumps(splits))
+    (folder / "mnist_splits.json").write_text(json.dumps(splits), encoding="utf-8")
     return made
 
 
@@ -134,7 +134,7 @@ def write_model_zoo(
             made[path] = ZooCnn(**options)
             save(made[path].state_dict(), path)
         lines = [result_line(e, m / 100 + e / 10_000, config or {"model::nlin": "tanh"}) for e in range(1, 11)]
-        (place / "result.json").write_text("".join(lines))
+        (place / "result.json").write_text("".join(lines), encoding="utf-8")
     return made
 
 
@@ -206,8 +206,8 @@ def write_hub(folder: Path, repos: Sequence[str]) -> dict[Path, HubNet]:
         path.parent.mkdir(parents=True)
         made[path] = HubNet()
         safetensors.torch.save_file(made[path].state_dict(), path, metadata={"format": "pt"})
-        (path.parent / "config.json").write_text(json.dumps({"hidden_act": "relu"}))
-        (path.parent / "results.json").write_text(json.dumps({"accuracy": n / 100}))
+        (path.parent / "config.json").write_text(json.dumps({"hidden_act": "relu"}), encoding="utf-8")
+        (path.parent / "results.json").write_text(json.dumps({"accuracy": n / 100}), encoding="utf-8")
     return made
 
 

@@ -100,7 +100,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 def test_record(tmp_path: Path) -> None:
     path = record(tmp_path / "new", "nfn-monomial x", Config(), {"networks": 5}, "cpu")
     assert path.name == CONFIG_NAME
-    values = json.loads(path.read_text())
+    values = json.loads(path.read_text(encoding="utf-8"))
     assert values["config"]["training"]["epochs"] == TrainConfig().epochs
     assert values["data"] == {"networks": 5}
     assert values["environment"]["versions"]["torch"]

@@ -19,7 +19,7 @@ TWO = ("--models", "statnn,monomial")
 
 
 def read(folder: Path, name: str = "results") -> Any:
-    return json.loads((folder / f"{name}.json").read_text())
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def files(folder: Path) -> set[str]:
@@ -66,7 +66,7 @@ def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path) -> None:
     assert "too few for three parts" in said(*asked, *unseen, "--models", "statnn", code=2)
     assert "which has no option limit" in said(*asked, "--data-option", "limit=3", code=2)
     assert "no network has the activation 'relu'" in said(*asked, "--set", "activations=relu", code=2)
-    (zoo / "zoo.json").write_text("[1")
+    (zoo / "zoo.json").write_text("[1", encoding="utf-8")
     assert "zoo.json is damaged" in said(*asked, code=2)
 
 
@@ -91,7 +91,7 @@ def test_augment(zoo: Path, tmp_path: Path) -> None:
     asked = (*asked, "--set", "curve_epochs=1", "--set", "activations=relu")
     said(*asked, "--set", "curve_models=monomial,statnn", "--set", "per_scale=true")
     assert files(tmp_path) == {"table.md", "results.json", "figure1.png", "training_curves.png", "config.json"}
-    text = (tmp_path / "table.md").read_text()
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert text.startswith("Augmented: under every range of scales")
     assert "Training loss on moved copies" in text
     results = read(tmp_path)
@@ -99,7 +99,7 @@ def test_augment(zoo: Path, tmp_path: Path) -> None:
     assert results["curves"][0]["difference"] < 1e-10
     assert (len(results["rows"]), len(results["runs"])) == (4, 2 * (1 + 2))
     assert said(*asked, "--set", "curve_models=").count("(kept)") == 2, "the augmented set has other test scales"
-    text = (tmp_path / "table.md").read_text()
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert not text.startswith("Augmented:")
     assert "Training loss on moved copies" not in text
 

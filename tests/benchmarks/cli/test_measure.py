@@ -16,7 +16,7 @@ from nfn_monomial.benchmarks.studies.params import closed_form
 
 
 def read(folder: Path) -> Any:
-    return json.loads((folder / "results.json").read_text())
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
 def files(folder: Path) -> set[str]:
@@ -29,7 +29,7 @@ def test_params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("--set", "sizes=2,8,8,1", "--set", "kernel=1", "--set", "channels=1,4", "--set", "largest=16")
     said("params", "--out", tmp_path, *options)
     assert files(tmp_path) == {"table.md", "results.json", "params.png", "config.json"}
-    text = (tmp_path / "table.md").read_text()
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert "Parameters of one 1 -> 4 layer on networks 2-8-8-1" in text
     assert models.markdown() in text
     expected = closed_form("SIGN", (2, 8, 8, 1), (1, 1, 1), (1, 4))
@@ -46,7 +46,7 @@ def test_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0, result.output
     assert max(map(len, result.output.replace(str(tmp_path), "").splitlines())) <= 80
     assert files(tmp_path) == {"table.md", "results.json", "cost.png", "config.json"}
-    text = (tmp_path / "table.md").read_text()
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert text.index("Training on tanh networks in batches of 2") < text.index("Published: 50 epochs")
     assert [c["model"] for c in read(tmp_path)["costs"]] == ["hnp", "stats"]
     assert read(tmp_path)["environment"]["device"] == "cpu"

@@ -156,7 +156,7 @@ def result_file(folder: Path, model: int = 3) -> Path:
 def test_an_incomplete_last_line_is_passed_over_and_counted(zoo: Path) -> None:
     assert load_generalization(zoo)["tanh"].source["incomplete_last_lines"] == 0
     file = result_file(zoo)
-    file.write_text(file.read_text()[:-20])
+    file.write_text(file.read_text(encoding="utf-8")[:-20])
     source = load_generalization(zoo)["tanh"].source
     assert source["incomplete_last_lines"] == 1
     assert source["epochs"] == {5: 1, 10: 7}, "epoch 10 of that model has no accuracy any more"
@@ -165,12 +165,12 @@ def test_an_incomplete_last_line_is_passed_over_and_counted(zoo: Path) -> None:
 
 def test_a_damaged_line_in_the_middle_is_named(zoo: Path) -> None:
     file = result_file(zoo)
-    lines = file.read_text().splitlines(keepends=True)
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     for damaged in ('{"training_iter\n', "{}\n", "5\n"):
-        file.write_text("".join([lines[0], damaged, *lines[2:]]))
+        file.write_text("".join([lines[0], damaged, *lines[2:]]), encoding="utf-8")
         with pytest.raises(CorpusError, match=r"result\.json, line 2: .* is no result of an epoch"):
             load_generalization(zoo)
-    file.write_text(lines[0][:30])
+    file.write_text(lines[0][:30], encoding="utf-8")
     with pytest.raises(CorpusError, match=r"result\.json has no complete line"):
         load_generalization(zoo)
     file.unlink()
@@ -182,7 +182,7 @@ def test_a_damaged_line_in_the_middle_is_named(zoo: Path) -> None:
 def test_accuracies_must_be_shares(zoo: Path, accuracy: Any) -> None:
     file = result_file(zoo)
     line = json.loads(result_line(10, 0.5, {})) | {"test_acc": accuracy}
-    file.write_text(json.dumps(line))
+    file.write_text(json.dumps(line), encoding="utf-8")
     with pytest.raises(CorpusError, match=r"result\.json: test_acc of epoch 10 is .*, expected an accuracy as a share"):
         load_generalization(zoo)
 

@@ -43,7 +43,7 @@ def test_hub_networks_compute_what_they_did(tmp_path: Path, cache: bool) -> None
 
 def test_activations_come_from_the_configuration_or_the_caller(hub: Path) -> None:
     for n in range(3):
-        (hub / REPOS[n] / "config.json").write_text(json.dumps({"activation": "tanh"}))
+        (hub / REPOS[n] / "config.json").write_text(json.dumps({"activation": "tanh"}), encoding="utf-8")
     assert {name: c.source["train"] for name, c in load_generalization(hub).items()} == {"relu": 2, "tanh": 1}
     assert list(load_generalization(hub, activation="gelu")) == ["gelu"]
     (hub / REPOS[1] / "config.json").unlink()
@@ -70,7 +70,7 @@ def test_accuracies_come_from_results_metrics_metadata_or_targets(hub: Path) -> 
     with pytest.raises(CorpusError, match=r"net-1: no accuracy, .* give targets, a CSV file with columns repo and"):
         load_generalization(hub)
     table = hub / "targets.csv"
-    table.write_text("repo,accuracy\n" + "".join(f"net-{n},{n / 10}\n" for n in range(8)))
+    table.write_text("repo,accuracy\n" + "".join(f"net-{n},{n / 10}\n" for n in range(8)), encoding="utf-8")
     assert accuracies(hub, targets=table) == [n / 10 for n in range(7)]
 
 
@@ -84,7 +84,7 @@ TARGETS = [
 
 @pytest.mark.parametrize(("text", "message"), TARGETS)
 def test_damaged_targets_are_named(hub: Path, text: str, message: str) -> None:
-    (hub / "targets.csv").write_text(text)
+    (hub / "targets.csv").write_text(text, encoding="utf-8")
     with pytest.raises(CorpusError, match=message):
         load_generalization(hub, targets=hub / "targets.csv")
     with pytest.raises(CorpusError, match=r"none\.csv does not exist"):

@@ -126,7 +126,7 @@ NAN = torch.full((8,), float("nan"))
 DAMAGES: list[tuple[str, Damage, str]] = [
     ("truncated", truncate, r"net3\.pth cannot be read, it is truncated"),
     ("empty", lambda p: p.write_bytes(b""), r"net3\.pth cannot be read"),
-    ("text", lambda p: p.write_text("<html>not found</html>"), r"net3\.pth"),
+    ("text", lambda p: p.write_text("<html>not found</html>", encoding="utf-8"), r"net3\.pth"),
     ("a list", lambda p: save([1, 2], p), r"net3\.pth holds a list, expected a state dict"),
     ("nothing", lambda p: save({}, p), r"net3\.pth is empty; expected net\.0\.linear\.weight"),
     ("NaN", lambda p: edit(p, net__0__linear__bias=NAN), r"net3\.pth: net\.0\.linear\.bias holds NaN"),
@@ -223,9 +223,9 @@ def test_dws_mnist_follows_the_split_file(tmp_path: Path, inside: bool) -> None:
 
 def splits(folder: Path, change: Callable[[dict], object]) -> None:
     file = folder / "mnist_splits.json"
-    found = json.loads(file.read_text())
+    found = json.loads(file.read_text(encoding="utf-8"))
     change(found)
-    file.write_text(json.dumps(found))
+    file.write_text(json.dumps(found), encoding="utf-8")
 
 
 def repeat(found: dict) -> None:

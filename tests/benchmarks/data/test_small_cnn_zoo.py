@@ -75,7 +75,7 @@ def write_metrics(folder: Path, rows: list[dict[str, object]], columns: list[str
 
 
 def write_split(path: Path, order: list[int]) -> None:
-    path.write_text("".join(f"{row}\n" for row in order))
+    path.write_text("".join(f"{row}\n" for row in order), encoding="utf-8")
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "cifar10"
     folder.mkdir()
     np.save(folder / "weights.npy", np.random.default_rng(0).normal(size=(ROWS, 4970)).astype(np.float32))
-    (folder / "layout.csv").write_text(LAYOUT)
+    (folder / "layout.csv").write_text(LAYOUT, encoding="utf-8")
     write_metrics(folder, [published_row(row) for row in range(ROWS)])
     write_split(tmp_path / "cifar10_split.csv", [0, *published_order()])
     return folder
@@ -265,7 +265,7 @@ def test_other_depths_and_kernels(tmp_path: Path) -> None:
         end += size
     lines += [f'net/dense_1/kernel:0,"(4, 5)",{end},{end + 20}', f'net/dense/kernel:0,"(13, 4)",{end + 20},{end + 72}']
     lines.append(f'net/dense/bias:0,"(4,)",{end + 72},{end + 76}')
-    (tmp_path / "layout.csv").write_text("\n".join(lines))
+    (tmp_path / "layout.csv").write_text("\n".join(lines), encoding="utf-8")
     layout = parse_layout(tmp_path / "layout.csv", columns=end + 76)
     assert cnn_geometry(layout) == (tuple(widths), ((2,),) * 11, (4, 5))
     tensors = unflatten(torch.arange(2.0 * (end + 76)).view(2, -1), layout)
@@ -282,7 +282,7 @@ def test_other_depths_and_kernels(tmp_path: Path) -> None:
 def edit_layout(old: str, new: str) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         assert old in LAYOUT, "the damage must do something"
-        (folder / "layout.csv").write_text(LAYOUT.replace(old, new))
+        (folder / "layout.csv").write_text(LAYOUT.replace(old, new), encoding="utf-8")
 
     return damage
 
@@ -337,7 +337,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         rf"weights\.npy is truncated: its header says {ROWS} x 4970 .*but it has \d+",
     ),
     "weights header truncated": (cut("weights.npy", 0.00003), r"weights\.npy is not a NumPy array file"),
-    "weights are text": (lambda f: (f / "weights.npy").write_text("hello"), r"not a NumPy array file"),
+    "weights are text": (
+        lambda f: (f / "weights.npy").write_text("hello", encoding="utf-8"),
+        r"not a NumPy array file",
+    ),
     "weights pickled": (
         lambda f: np.save(f / "weights.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True),
         r"holds object \(1,\), expected float32",
@@ -348,7 +351,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "gzip truncated": (cut("metrics.csv.gz", 0.7), r"metrics\.csv\.gz is truncated or damaged"),
     "gzip damaged": (flip_bytes, r"metrics\.csv\.gz"),
-    "no gzip": (lambda f: (f / "metrics.csv.gz").write_text("a,b"), r"metrics\.csv\.gz is truncated or damaged"),
+    "no gzip": (
+        lambda f: (f / "metrics.csv.gz").write_text("a,b", encoding="utf-8"),
+        r"metrics\.csv\.gz is truncated or damaged",
+    ),
     "rows differ": (
         lambda f: write_metrics(f, [published_row(row) for row in range(ROWS - 1)]),
         rf"weights\.npy has {ROWS} rows but metrics\.csv\.gz has {ROWS - 1}",
@@ -394,7 +400,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         rf"cifar10_split\.csv does not order the rows .*{ROWS + 1} lines with {ROWS} different",
     ),
     "split file with a header": (
-        lambda f: (f / "cifar10_split.csv").write_text("row\n0\n"),
+        lambda f: (f / "cifar10_split.csv").write_text("row\n0\n", encoding="utf-8"),
         r"line 1: 'row', expected one row number a line",
     ),
     "NaN": (set_weight(np.nan), r"weights\.npy: NaN or infinite weights in row"),
@@ -472,7 +478,7 @@ def test_round_trip(tmp_path: Path) -> None:
         expected = unflatten(weights[rows_of(networks)], cnn_layout())
         assert all(torch.equal(networks.tensors[name], value) for name, value in expected.items())
     assert zoo.info["split_file"] == str(tmp_path / "made" / "made_split.csv")
-    assert (tmp_path / "made" / "layout.csv").read_text() == LAYOUT
+    assert (tmp_path / "made" / "layout.csv").read_text(encoding="utf-8") == LAYOUT
     assert sorted(p.name for p in (tmp_path / "made").iterdir()) == [
         "layout.csv",
         "made_split.csv",

@@ -316,7 +316,7 @@ def test_damaged_shards_are_named_and_can_be_mended(
     ],
 )
 def test_descriptions_of_something_else_are_refused(copied: Path, text: str) -> None:
-    (copied / CORPUS_FILE).write_text(text)
+    (copied / CORPUS_FILE).write_text(text, encoding="utf-8")
     for use in (load_inrs, lambda folder: make_inrs(folder, TINY)):
         with pytest.raises(ValueError, match=r"corpus.json does not describe a corpus .*give another folder"):
             use(copied)
@@ -327,9 +327,9 @@ def test_descriptions_of_something_else_are_refused(copied: Path, text: str) -> 
     [("config", "shard", "16"), ("pictures", "fingerprint", 1), ("networks", "test", None), ("siren", "omega", 30.0)],
 )
 def test_descriptions_with_an_entry_gone_wrong_are_refused(copied: Path, part: str, name: str, value: Any) -> None:
-    found = json.loads((copied / CORPUS_FILE).read_text())
+    found = json.loads((copied / CORPUS_FILE).read_text(encoding="utf-8"))
     found[part][name] = value
-    (copied / CORPUS_FILE).write_text(json.dumps(found))
+    (copied / CORPUS_FILE).write_text(json.dumps(found), encoding="utf-8")
     with pytest.raises(ValueError, match=f"corpus.json does not describe a corpus .*{name}"):
         load_inrs(copied)
 
@@ -340,9 +340,9 @@ def test_no_corpus_at_all(tmp_path: Path) -> None:
 
 
 def test_other_images_than_those_that_were_fitted_are_noticed(copied: Path) -> None:
-    found = json.loads((copied / CORPUS_FILE).read_text())
+    found = json.loads((copied / CORPUS_FILE).read_text(encoding="utf-8"))
     found["pictures"]["fingerprint"] = "0" * 16
-    (copied / CORPUS_FILE).write_text(json.dumps(found))
+    (copied / CORPUS_FILE).write_text(json.dumps(found), encoding="utf-8")
     with pytest.raises(ValueError, match="was fitted to other images than the digits installed here"):
         load_inrs(copied)
     with pytest.raises(ValueError, match="fingerprint is '0000000000000000' there"):

@@ -11,19 +11,24 @@ import torch
 from nfn_monomial.benchmarks.make.jobs import Place, Tick, make_parts, progress_bar
 
 CPU = torch.device("cpu")
-PLACE = Place("heap", "heap.json", ("b_*.bin", "a.bin"), lambda folder: json.loads((folder / "heap.json").read_text()))
+PLACE = Place(
+    "heap",
+    "heap.json",
+    ("b_*.bin", "a.bin"),
+    lambda folder: json.loads((folder / "heap.json").read_text(encoding="utf-8")),
+)
 STATED = {"kind": "heap", "config": {"seed": 3, "sizes": [1, 2]}}
 
 
 def heap(folder: Path, stated: dict[str, Any]) -> dict[str, str]:
     for name in ("b_1.bin", "a.bin", "notes.txt"):
-        (folder / name).write_text(name)
-    (folder / "heap.json").write_text(json.dumps(stated))
+        (folder / name).write_text(name, encoding="utf-8")
+    (folder / "heap.json").write_text(json.dumps(stated), encoding="utf-8")
     return contents(folder)
 
 
 def contents(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in sorted(folder.iterdir())}
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.iterdir())}
 
 
 # --- the folder ----------------------------------------------------------------------------------------------------
@@ -32,7 +37,7 @@ def contents(folder: Path) -> dict[str, str]:
 def test_a_free_folder_is_neither_made_nor_changed(tmp_path: Path) -> None:
     assert PLACE.claim(tmp_path / "a" / "b", STATED, overwrite=False) is None
     assert not (tmp_path / "a").exists()
-    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     assert PLACE.claim(tmp_path, STATED, overwrite=True) is None
     assert contents(tmp_path) == {"notes.txt": "mine"}
 

@@ -234,7 +234,7 @@ def test_subset(tiny: Path) -> None:
 
 
 def test_files_state_recipes_and_configuration(tiny: Path) -> None:
-    stated = json.loads((tiny / "zoo.json").read_text())
+    stated = json.loads((tiny / "zoo.json").read_text(encoding="utf-8"))
     assert (stated["kind"], stated["groups"], stated["diverged"]) == ("mixed", 6, 0)
     assert stated["config"]["depths"] == [2, 5]
     drawn = draw_recipes(TINY.training)
@@ -329,7 +329,7 @@ def test_damaged_zoos(tiny: Path, tmp_path: Path) -> None:
     group.unlink()
     assert make_mixed_zoo(tmp_path, TINY).made
     assert contents(tiny) == contents(tmp_path), "what was deleted is trained again"
-    (tmp_path / "zoo.json").write_text("{")
+    (tmp_path / "zoo.json").write_text("{", encoding="utf-8")
     with pytest.raises(ZooError, match=r"zoo\.json is damaged"):
         load_mixed_zoo(tmp_path)
 

@@ -317,7 +317,7 @@ def test_another_configuration_is_refused_or_overwrites(tmp_path: Path) -> None:
     ):
         make_zoo(tmp_path, other)
     assert make_zoo(tmp_path, other, overwrite=True).made
-    assert json.loads((tmp_path / "zoo.json").read_text())["config"]["seed"] == 9
+    assert json.loads((tmp_path / "zoo.json").read_text(encoding="utf-8"))["config"]["seed"] == 9
 
 
 def test_a_mixed_zoo_is_refused_or_overwritten_completely(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_a_mixed_zoo_is_refused_or_overwritten_completely(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["weights.npy", "metrics.csv.gz", "layout.csv", "group_00000.safetensors"])
 def test_foreign_zoos_are_left_alone(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("a download of five gigabytes")
+    (tmp_path / name).write_text("a download of five gigabytes", encoding="utf-8")
     for make in (lambda: make_zoo(tmp_path, TINY, overwrite=True), lambda: make_mixed_zoo(tmp_path, overwrite=True)):
         with pytest.raises(ValueError, match=rf"holds {re.escape(name)} but no zoo\.json"):
             make()
@@ -340,7 +340,7 @@ def test_foreign_zoos_are_left_alone(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_damaged_description_is_for_people_to_look_at(tmp_path: Path, overwrite: bool) -> None:
-    (tmp_path / "zoo.json").write_text("{")
+    (tmp_path / "zoo.json").write_text("{", encoding="utf-8")
     with pytest.raises(ZooError, match=r"zoo\.json is damaged .*delete the folder"):
         make_zoo(tmp_path, TINY, overwrite=overwrite)
 

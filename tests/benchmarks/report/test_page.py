@@ -114,7 +114,11 @@ def test_committed_results() -> None:
     assert len(reader.all("img")) == page.figures == sum(f.suffix == ".png" for f in files)
     assert page.figures >= 7
     assert page.folders >= 7
-    rules = sum(len(re.findall(r"^\s*\|[\s:|-]+\|\s*$", f.read_text(), re.M)) for f in files if f.suffix == ".md")
+    rules = sum(
+        len(re.findall(r"^\s*\|[\s:|-]+\|\s*$", f.read_text(encoding="utf-8"), re.M))
+        for f in files
+        if f.suffix == ".md"
+    )
     assert page.tables == rules >= 13
     cells = {text.strip() for text in reader.within("td")}
     assert {"Monomial-NFN", "0.579 ±0.017", "cpu"} <= cells
@@ -292,8 +296,10 @@ def test_runs(tmp_path: Path) -> None:
     runs = [finished_run(seed=s) for s in (0, 10, 2)] + [finished_run("mlp", tests=("original", "widened"))]
     (tmp_path / "runs").mkdir()
     for run in runs:
-        (tmp_path / "runs" / f"{run.settings.model}-seed{run.settings.seed}.json").write_text(run.to_json())
-    (tmp_path / "runs" / ".x.json").write_text("half")
+        (tmp_path / "runs" / f"{run.settings.model}-seed{run.settings.seed}.json").write_text(
+            run.to_json(), encoding="utf-8"
+        )
+    (tmp_path / "runs" / ".x.json").write_text("half", encoding="utf-8")
     page = render_page(tmp_path)
     reader = check(page)
     assert not page.problems
@@ -422,7 +428,7 @@ def test_bytes_depend_on_the_files_alone(tmp_path: Path) -> None:
     assert write_page(two, tmp_path / "deep" / "out.html")[0].read_bytes() == first
     assert str(tmp_path) not in page.html
     assert not list(tmp_path.rglob("*.partial"))
-    (two / "a.md").write_text("other")
+    (two / "a.md").write_text("other", encoding="utf-8")
     assert write_page(two)[0].read_bytes() != first
 
 
@@ -464,7 +470,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_command_says_what_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     (tmp_path / "empty").mkdir()
     for arguments, message in (
         ([tmp_path / "gone"], "gone is not there: give a folder of results"),

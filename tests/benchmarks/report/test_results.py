@@ -26,8 +26,10 @@ def test_files(tmp_path: Path) -> None:
     report = Report([TABLE, replace(TABLE, title="U")], {"rows": [1]}, {"a.png": figure}, "Above.")
     paths = report.write(tmp_path / "new" / "deep")
     assert paths == [tmp_path / "new" / "deep" / name for name in ("table.md", "results.json", "a.png")]
-    assert paths[0].read_text() == f"Above.\n\n{TABLE.markdown()}\n{replace(TABLE, title='U').markdown()}"
-    assert json.loads(paths[1].read_text()) == {"rows": [1]}
+    assert (
+        paths[0].read_text(encoding="utf-8") == f"Above.\n\n{TABLE.markdown()}\n{replace(TABLE, title='U').markdown()}"
+    )
+    assert json.loads(paths[1].read_text(encoding="utf-8")) == {"rows": [1]}
     with Image.open(paths[2]) as image:
         assert (image.format, image.size) == ("PNG", (390, 260))
     assert {path.name for path in paths[0].parent.iterdir()} == {path.name for path in paths}
@@ -35,7 +37,7 @@ def test_files(tmp_path: Path) -> None:
 
 def test_without_figures_and_heading(tmp_path: Path) -> None:
     assert [path.name for path in Report([TABLE], {}).write(tmp_path)] == ["table.md", "results.json"]
-    assert (tmp_path / "table.md").read_text() == TABLE.markdown()
+    assert (tmp_path / "table.md").read_text(encoding="utf-8") == TABLE.markdown()
 
 
 def test_numbers_that_json_does_not_know_are_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ def test_report_has_all_numbers(tmp_path: Path) -> None:
     runs = all_runs()
     report = predict_report(runs)
     assert [path.name for path in report.write(tmp_path / "new")] == ["table.md", "results.json", "figure1.png"]
-    assert (tmp_path / "new" / "table.md").read_text() == markdown(summarise(runs))
-    results = json.loads((tmp_path / "new" / "results.json").read_text())
+    assert (tmp_path / "new" / "table.md").read_text(encoding="utf-8") == markdown(summarise(runs))
+    results = json.loads((tmp_path / "new" / "results.json").read_text(encoding="utf-8"))
     assert len(results["rows"]) == 12
     assert results["rows"][0]["tau"]["scale 10"]["mean"] == pytest.approx(0.71)
     assert len(results["runs"]) == 36

@@ -87,7 +87,7 @@ def test_the_comparison_sees_the_size_of_the_gradient(both: tuple[RunStore, RunS
 
 
 def _runs(store: RunStore) -> list[Run]:
-    return [Run.from_json(path.read_text()) for path in sorted((store.folder / "runs").glob("*.json"))]
+    return [Run.from_json(path.read_text(encoding="utf-8")) for path in sorted((store.folder / "runs").glob("*.json"))]
 
 
 def test_draws_of_random_layers_differ_between_processes(both: tuple[RunStore, RunStore]) -> None:
@@ -96,10 +96,10 @@ def test_draws_of_random_layers_differ_between_processes(both: tuple[RunStore, R
 
 
 def test_all_return_the_same_runs_and_one_reports(both: tuple[RunStore, RunStore]) -> None:
-    records = [json.loads((both[0].folder / f"rank{rank}.json").read_text()) for rank in (0, 1)]
+    records = [json.loads((both[0].folder / f"rank{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
     assert records[0]["runs"] == records[1]["runs"]
     assert [json.loads(text) for text in records[0]["runs"]] == [
-        json.loads(both[0].run_file(job.settings).read_text()) for job in harness_worker.jobs()
+        json.loads(both[0].run_file(job.settings).read_text(encoding="utf-8")) for job in harness_worker.jobs()
     ]
     epochs = harness_worker.TRAINING.epochs
     assert [r["told"] for r in records] == [len(harness_worker.JOBS) * (1 + epochs + 1), 0]

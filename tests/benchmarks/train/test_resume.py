@@ -229,7 +229,7 @@ def test_killed_while_training(tmp_path: Path) -> None:
     assert store.partial_file(job.settings).exists()
     harness_worker.main(folder, kinds=["dropout"])
     (expected,) = sweep([job], alone)
-    found = Run.from_json(store.run_file(job.settings).read_text())
+    found = Run.from_json(store.run_file(job.settings).read_text(encoding="utf-8"))
     assert_same_run(found, expected)
     assert_same_tensors(job, store, alone)
     assert not any((folder / "partial").iterdir())
