@@ -245,8 +245,6 @@ def test_mixed_precision() -> None:
     assert dtypes == {torch.bfloat16}, "in validation, too"
     assert next(model.parameters()).dtype == torch.float32
     assert result.best.metrics["score"] > -1
-    full = run(linear(), replace(CONFIG, epochs=30, learning_rate=0.1))
-    assert full.best.metrics["score"] != result.best.metrics["score"]
     outputs = predict(model, toy(32, seed=1), make_fabric(replace(CONFIG, precision="bf16-mixed")))
     assert outputs.dtype == torch.float32
     assert negative_error(outputs, toy(32, seed=1).targets) == result.best.metrics, "tested as it was validated"
