@@ -1,4 +1,4 @@
-"""Fitting SIRENs to images, and corpora of them on disk."""
+"""Corpora of fitted SIRENs on disk."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 from typer.testing import CliRunner
 
 from nfn_monomial.benchmarks.cli.application import app
@@ -20,17 +19,10 @@ from nfn_monomial.benchmarks.data.images import load_pictures
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
-from nfn_monomial.benchmarks.make.siren_fit import FitConfig, SirenBatch, fit_sirens, initialise, psnr
+from nfn_monomial.benchmarks.make.siren_fit import psnr
 from nfn_monomial.benchmarks.report.reconstructions import draw_reconstructions
 
-SIREN = Siren((2, 16, 16, 1), 30.0, (1, 8, 8))
-SEEDS = [(0, image, 0) for image in range(5)]
 TINY = InrConfig("digits", fits=2, limit=40, steps=100, shard=16)  # 32 * 2 + 4 + 4 networks: five shards
-
-
-@pytest.fixture(scope="module")
-def pixels() -> Tensor:
-    return load_pictures("digits").pixels[:5]
 
 
 @pytest.fixture(scope="module")
@@ -50,124 +42,6 @@ def copied(corpus_folder: Path, tmp_path: Path) -> Path:
 
 def shards(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("shard-*"))}
-
-
-# Fitting
-
-
-@given(
-    hidden=st.lists(st.integers(1, 7), max_size=3),
-    channels=st.integers(1, 3),
-    networks=st.integers(1, 4),
-    seed=st.integers(0, 2**16),
-)
-def test_gradient_is_that_of_autograd(hidden: list[int], channels: int, networks: int, seed: int) -> None:
-    siren = Siren((2, *hidden, channels), 7.0, (channels, 3, 4))
-    tensors = {name: t.double() for name, t in initialise(siren, [(seed, i) for i in range(networks)]).items()}
-    pixels = torch.rand(networks, channels, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    coordinates = siren.coordinates(torch.float64)
-    x = torch.cat([coordinates, torch.ones(12, 1, dtype=torch.float64)], 1).T.contiguous()
-
-    leaves = {name: t.clone().requires_grad_() for name, t in tensors.items()}
-    error = (siren.render(leaves) - pixels) / siren.gain
-    (0.5 * error.square().flatten(1).mean(1).sum()).backward()
-    # As the batch has them: omega_0 is in its weights, so that its gradients are smaller by that.
-    gradients = {name: t.grad for name, t in leaves.items()}
-    last = len(siren.sizes) - 2
-    expected = torch.cat(
-        [
-            torch.cat([gradients[f"weight.{i}"], gradients[f"bias.{i}"].unsqueeze(2)], 2).flatten(1)
-            / (1 if i == last else siren.omega_0)
-            for i in range(last + 1)
-        ],
-        1,
-    )
-
-    batch = SirenBatch(siren, tensors)
-    targets = ((pixels - siren.offset) / siren.gain).flatten(2)
-    for _ in range(2):  # the second call uses the buffers of the first
-        found = batch.gradient(x, targets)
-        assert (found - expected).norm() <= 1e-10 * expected.norm()
-    # A gradient that forgets the row of ones is not it.
-    wrong = batch.gradient(torch.cat([x[:2], torch.zeros_like(x[:1])]), targets)
-    assert (wrong - expected).norm() > 1e-3 * expected.norm()
-
-
-def test_batch_gives_back_the_weights_it_was_given() -> None:
-    tensors = initialise(SIREN, SEEDS)
-    for name, tensor in SirenBatch(SIREN, tensors).tensors().items():
-        torch.testing.assert_close(tensor, tensors[name])
-
-
-def test_psnr_is_minus_ten_times_the_logarithm_of_the_mean_squared_error() -> None:
-    image = torch.rand(1, 3, 4, 5).expand(3, -1, -1, -1)
-    error = torch.tensor([0.1, 0.01, 0.0]).view(3, 1, 1, 1)
-    found = psnr(image + error, image)
-    torch.testing.assert_close(found[:2], torch.tensor([20.0, 40.0]), atol=1e-3, rtol=0)
-    assert found[2] == 300  # not infinite
-    half = torch.cat([image[:1, :1] + 0.1, image[:1, 1:]], 1)  # one channel of three
-    torch.testing.assert_close(psnr(half, image[:1]), torch.tensor([20 + 10 * np.log10(3)]).float())
-
-
-def test_initialisation_is_that_of_sirens_and_of_each_network_alone() -> None:
-    found = initialise(SIREN, SEEDS)
-    assert {name: tuple(t.shape[1:]) for name, t in found.items()} == SIREN.space.shapes()
-    bounds = {
-        "weight.0": 1 / 2,
-        "bias.0": 2**-0.5,
-        "weight.1": (6 / 16) ** 0.5 / 30,
-        "bias.1": 1 / 4,
-        "weight.2": (6 / 16) ** 0.5 / 30,
-        "bias.2": 1 / 4,
-    }
-    for name, bound in bounds.items():
-        assert found[name].abs().max() <= bound
-        assert (
-            found[name].abs().max() > (0.5 if name == "bias.2" else 0.9) * bound
-        )  # of five numbers, or of 80 and more
-    alone = initialise(SIREN, SEEDS[3:4])
-    for name, tensor in found.items():
-        assert torch.equal(tensor[3], alone[name][0])
-        assert len(tensor.flatten(1).unique(dim=0)) == len(SEEDS)
-
-
-def test_fitting_lowers_the_error(pixels: Tensor) -> None:
-    before = psnr(SIREN.render(initialise(SIREN, SEEDS)), pixels)
-    short, long = (fit_sirens(SIREN, pixels, SEEDS, FitConfig(steps, 1e-3))["psnr"] for steps in (60, 300))
-    assert (before < 15).all()
-    assert (short > before + 3).all()
-    assert (long > short + 3).all()
-    assert (long > 30).all()
-
-
-@pytest.mark.parametrize("parts", [1, 3])
-def test_a_batch_of_fits_equals_fits_of_single_networks(pixels: Tensor, parts: int) -> None:
-    config = FitConfig(30, 1e-3, parts)
-    together = fit_sirens(SIREN, pixels, SEEDS, config)
-    for i, seed in enumerate(SEEDS):
-        alone = fit_sirens(SIREN, pixels[i : i + 1], [seed], config)
-        for name, tensor in alone.items():
-            torch.testing.assert_close(together[name][i : i + 1], tensor, rtol=1e-3, atol=1e-4)
-    other = fit_sirens(SIREN, pixels[:1], [(1, 0, 0)], config)
-    assert not torch.allclose(other["weight.0"], together["weight.0"][:1], atol=1e-2)
-
-
-def test_all_parts_of_an_image_are_fitted(pixels: Tensor) -> None:
-    """Were a part left out, its pixels would be as wrong as at the start."""
-    found = fit_sirens(SIREN, pixels, SEEDS, FitConfig(300, 2e-3, parts=4))
-    error = (SIREN.render(found) - pixels).flatten(1).abs()
-    assert all(error[:, k::4].mean() < 0.05 for k in range(4))
-
-
-@pytest.mark.parametrize("name", ["steps", "learning_rate", "parts"])
-def test_numbers_of_a_fit_are_positive(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is 0: it has to be positive"):
-        replace(FitConfig(10), **{name: 0})
-
-
-def test_images_of_another_size_are_refused(pixels: Tensor) -> None:
-    with pytest.raises(ValueError, match=r"pixels \(5, 1, 7, 8\): expected \(5, 1, 8, 8\)"):
-        fit_sirens(SIREN, pixels[:, :, 1:], SEEDS, FitConfig(1))
 
 
 # Corpora
