@@ -169,8 +169,8 @@ Examples:
 DEMO = """The paper's first experiment in one command, in about five minutes on 2 cores.
 
 Makes a zoo on scikit-learn's digits, trains six models on its ReLU networks and three on its tanh networks, prints the
-tables and leaves the figure. `--augmented` trains on networks moved by random group elements, too. Interrupted, the same
-command continues; a second call only prints.
+tables and leaves the figure. `--augmented` trains on networks moved by random group elements, too. Interrupted, the
+same command continues; a second call only prints.
 
 Examples:
 

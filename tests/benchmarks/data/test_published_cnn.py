@@ -156,7 +156,7 @@ def result_file(folder: Path, model: int = 3) -> Path:
 def test_an_incomplete_last_line_is_passed_over_and_counted(zoo: Path) -> None:
     assert load_generalization(zoo)["tanh"].source["incomplete_last_lines"] == 0
     file = result_file(zoo)
-    file.write_text(file.read_text(encoding="utf-8")[:-20])
+    file.write_text(file.read_text(encoding="utf-8")[:-20], encoding="utf-8")
     source = load_generalization(zoo)["tanh"].source
     assert source["incomplete_last_lines"] == 1
     assert source["epochs"] == {5: 1, 10: 7}, "epoch 10 of that model has no accuracy any more"

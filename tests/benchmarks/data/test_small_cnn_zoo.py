@@ -1,103 +1,29 @@
-"""Reading and writing the published zoo format. The folders here are written by hand, not by the code under test."""
+"""Reading and writing the published zoo format."""
 
-import csv
-import gzip
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from published_small_cnns import (
+    COLUMNS,
+    LAYOUT,
+    NETWORKS,
+    ROWS,
+    STEPS,
+    published_order,
+    published_row,
+    rows_of,
+    write_metrics,
+    write_split,
+)
 from torch import Tensor
 from torch.nn import functional as F
 
 from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import load_zoo
 from nfn_monomial.benchmarks.data.formats.zoo_files import write_zoo
 from nfn_monomial.benchmarks.data.layout import ZooError, cnn_geometry, cnn_layout, parse_layout, unflatten
-from nfn_monomial.benchmarks.data.networks import Networks
-
-COLUMNS = [
-    "config.activation",
-    "config.b_init",
-    "config.dataset",
-    "config.dnn_architecture",
-    "config.dropout",
-    "config.epochs",
-    "config.epochs_between_checkpoints",
-    "config.init_std",
-    "config.l2reg",
-    "config.learning_rate",
-    "config.num_layers",
-    "config.num_units",
-    "config.optimizer",
-    "config.random_seed",
-    "config.train_fraction",
-    "config.w_init",
-    "modeldir",
-    "step",
-    "test_accuracy",
-    "test_loss",
-    "train_accuracy",
-    "train_loss",
-]
-LAYOUT = """varname,shape,start_idx,end_idx
-sequential/conv2d/bias:0,"(16,)",0,16
-sequential/conv2d/kernel:0,"(3, 3, 1, 16)",16,160
-sequential/conv2d_1/bias:0,"(16,)",160,176
-sequential/conv2d_1/kernel:0,"(3, 3, 16, 16)",176,2480
-sequential/conv2d_2/bias:0,"(16,)",2480,2496
-sequential/conv2d_2/kernel:0,"(3, 3, 16, 16)",2496,4800
-sequential/dense/bias:0,"(10,)",4800,4810
-sequential/dense/kernel:0,"(16, 10)",4810,4970
-"""
-STEPS = (0, 1, 86)
-NETWORKS = 24
-ROWS = NETWORKS * len(STEPS)
-
-
-def published_row(row: int) -> dict[str, object]:
-    network, step = divmod(row, len(STEPS))
-    values: dict[str, object] = dict.fromkeys(COLUMNS, 0)
-    return values | {
-        "config.activation": "relu" if network % 3 else "tanh",
-        "modeldir": f"/cns/zoo/{network}",
-        "step": STEPS[step],
-        "test_accuracy": row / ROWS,  # tells which row a network was read from
-    }
-
-
-def write_metrics(folder: Path, rows: list[dict[str, object]], columns: list[str] = COLUMNS) -> None:
-    with gzip.open(folder / "metrics.csv.gz", "wt", newline="") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def write_split(path: Path, order: list[int]) -> None:
-    path.write_text("".join(f"{row}\n" for row in order), encoding="utf-8")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A zoo as published, with nfn's split file next to it: a stray 0, then a permutation."""
-    folder = tmp_path / "cifar10"
-    folder.mkdir()
-    np.save(folder / "weights.npy", np.random.default_rng(0).normal(size=(ROWS, 4970)).astype(np.float32))
-    (folder / "layout.csv").write_text(LAYOUT, encoding="utf-8")
-    write_metrics(folder, [published_row(row) for row in range(ROWS)])
-    write_split(tmp_path / "cifar10_split.csv", [0, *published_order()])
-    return folder
-
-
-def published_order() -> list[int]:
-    order = list(range(ROWS))
-    random.Random(5).shuffle(order)
-    return order
-
-
-def rows_of(networks: Networks) -> list[int]:
-    return [round(a * ROWS) for a in networks.accuracy.tolist()]
 
 
 def expected_split(rows: list[int]) -> tuple[list[int], list[int], list[int]]:
@@ -274,192 +200,6 @@ def test_other_depths_and_kernels(tmp_path: Path) -> None:
     assert tensors["weight.12"].shape == (2, 5, 4)
     assert [name for name in tensors if name.startswith("bias")] == ["bias.11"]
     assert tensors["weight.12"][0, :, 0].tolist() == [float(end + i) for i in range(5)]  # row 0 of the (in, out) kernel
-
-
-# --- damage --------------------------------------------------------------------------------------------------------
-
-
-def edit_layout(old: str, new: str) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        assert old in LAYOUT, "the damage must do something"
-        (folder / "layout.csv").write_text(LAYOUT.replace(old, new), encoding="utf-8")
-
-    return damage
-
-
-def edit_rows(**changes: object) -> Callable[[Path], None]:
-    """Change a column (named with `_` for `.`) of row 7."""
-
-    def damage(folder: Path) -> None:
-        rows = [published_row(row) for row in range(ROWS)]
-        rows[7] |= {name.replace("config_", "config."): value for name, value in changes.items()}
-        write_metrics(folder, rows)
-
-    return damage
-
-
-def set_weight(value: float) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        weights = np.load(folder / "weights.npy")
-        weights[[5, 8], 100] = value  # final checkpoints of two ReLU networks
-        np.save(folder / "weights.npy", weights)
-
-    return damage
-
-
-def cut(name: str, share: float) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        data = (folder / name).read_bytes()
-        (folder / name).write_bytes(data[: int(len(data) * share)])
-
-    return damage
-
-
-def flip_bytes(folder: Path) -> None:
-    data = bytearray((folder / "metrics.csv.gz").read_bytes())
-    data[40:60] = bytes(255 - b for b in data[40:60])
-    (folder / "metrics.csv.gz").write_bytes(data)
-
-
-def other_columns(folder: Path) -> None:
-    columns = [c for c in COLUMNS if c not in ("modeldir", "config.dropout")] + ["config.colour"]
-    write_metrics(folder, [published_row(row) | {"config.colour": 1} for row in range(ROWS)], columns)
-
-
-DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "weights missing": (lambda f: (f / "weights.npy").unlink(), r"weights\.npy missing"),
-    "two missing": (
-        lambda f: [(f / n).unlink() for n in ("layout.csv", "metrics.csv.gz")],
-        r"layout\.csv, metrics\.csv\.gz missing",
-    ),
-    "weights truncated": (
-        cut("weights.npy", 0.5),
-        rf"weights\.npy is truncated: its header says {ROWS} x 4970 .*but it has \d+",
-    ),
-    "weights header truncated": (cut("weights.npy", 0.00003), r"weights\.npy is not a NumPy array file"),
-    "weights are text": (
-        lambda f: (f / "weights.npy").write_text("hello", encoding="utf-8"),
-        r"not a NumPy array file",
-    ),
-    "weights pickled": (
-        lambda f: np.save(f / "weights.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True),
-        r"holds object \(1,\), expected float32",
-    ),
-    "weights float64": (
-        lambda f: np.save(f / "weights.npy", np.zeros((ROWS, 4970))),
-        rf"holds float64 \({ROWS}, 4970\), expected float32",
-    ),
-    "gzip truncated": (cut("metrics.csv.gz", 0.7), r"metrics\.csv\.gz is truncated or damaged"),
-    "gzip damaged": (flip_bytes, r"metrics\.csv\.gz"),
-    "no gzip": (
-        lambda f: (f / "metrics.csv.gz").write_text("a,b", encoding="utf-8"),
-        r"metrics\.csv\.gz is truncated or damaged",
-    ),
-    "rows differ": (
-        lambda f: write_metrics(f, [published_row(row) for row in range(ROWS - 1)]),
-        rf"weights\.npy has {ROWS} rows but metrics\.csv\.gz has {ROWS - 1}",
-    ),
-    "columns unknown and missing": (
-        other_columns,
-        r"missing: config\.dropout, modeldir; unknown: config\.colour\. Expected",
-    ),
-    "accuracy is text": (edit_rows(test_accuracy="high"), r"line 9: step or test_accuracy: .*'high'"),
-    "accuracy is NaN": (edit_rows(test_accuracy="nan"), r"line 9: test_accuracy is nan, expected a share"),
-    "accuracy in percent": (edit_rows(test_accuracy=93), r"test_accuracy is 93, expected a share in \[0, 1\]"),
-    "step infinite": (edit_rows(step="inf"), r"line 9: step or test_accuracy"),
-    "layout too short": (
-        edit_layout('sequential/dense/kernel:0,"(16, 10)",4810,4970\n', ""),
-        r"add up to 4810 columns, but weights\.npy has 4970",
-    ),
-    "layout overlaps": (
-        edit_layout('kernel:0,"(3, 3, 1, 16)",16,160', 'kernel:0,"(3, 3, 1, 16)",15,159'),
-        r"conv2d/kernel:0 starts at column 15 and overlaps sequential/conv2d/bias:0, which ends at 16",
-    ),
-    "layout gap": (
-        edit_layout('bias:0,"(10,)",4800,4810', 'bias:0,"(10,)",4801,4811'),
-        r"dense/bias:0 starts at column 4801 and leaves a gap after",
-    ),
-    "layout wrong size": (edit_layout('"(16, 10)"', '"(16, 11)"'), r"\(16, 11\) needs 176 columns, but .* is 160"),
-    "shape is code": (
-        edit_layout('"(16, 10)"', "__import__('os').getcwd()"),
-        r"line 9: the shape of sequential/dense/kernel:0 is .*expected a tuple",
-    ),
-    "shape is a list": (edit_layout('"(16, 10)"', '"[16, 10]"'), r"is '\[16, 10\]', expected a tuple"),
-    "shape of floats": (edit_layout('"(16, 10)"', '"(16.0, 10)"'), r"expected a tuple"),
-    "shape empty": (edit_layout('"(16, 10)"', ""), r"is '', expected a tuple"),
-    "index no integer": (edit_layout("4810,4970", "4810,end"), r"columns '4810' to 'end', expected two integers"),
-    "layout header": (edit_layout("start_idx", "start"), r"columns start_idx missing"),
-    "variable unknown": (edit_layout("conv2d_2/bias", "batch_norm/gamma"), r"'sequential/batch_norm/gamma:0' is not"),
-    "variable twice": (edit_layout("conv2d_2/bias", "conv2d_1/bias"), r"conv2d_1/bias:0 occurs twice"),
-    "layers do not fit": (
-        edit_layout('"(3, 3, 1, 16)"', '"(3, 3, 16, 1)"'),
-        r"bias:0 has 16 entries, but .*kernel:0 has 1 outputs",
-    ),
-    "split file of another zoo": (
-        lambda f: write_split(f / "cifar10_split.csv", [*range(ROWS), 3]),
-        rf"cifar10_split\.csv does not order the rows .*{ROWS + 1} lines with {ROWS} different",
-    ),
-    "split file with a header": (
-        lambda f: (f / "cifar10_split.csv").write_text("row\n0\n", encoding="utf-8"),
-        r"line 1: 'row', expected one row number a line",
-    ),
-    "NaN": (set_weight(np.nan), r"weights\.npy: NaN or infinite weights in row"),
-    "infinite": (set_weight(np.inf), r"NaN or infinite weights in row"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_one_clear_error(folder: Path, name: str) -> None:
-    damage, message = DAMAGES[name]
-    damage(folder)
-    with pytest.raises(ZooError, match=message) as caught:
-        load_zoo(folder, "relu")
-    assert str(folder) in str(caught.value)
-
-
-def test_errors_name_the_rows_that_are_not_finite(folder: Path) -> None:
-    set_weight(np.nan)(folder)
-    write_split(folder / "cifar10_split.csv", [8, 5, *(row for row in range(ROWS) if row not in (5, 8))])
-    with pytest.raises(ZooError, match=r"row(s 5, 8| 5| 8) "):
-        load_zoo(folder, "relu")
-
-
-def test_infinite_weights_of_rows_that_are_not_asked_for_do_not_matter(folder: Path) -> None:
-    set_weight(np.nan)(folder)
-    assert len(load_zoo(folder, "tanh").test) > 0
-
-
-def test_wrong_requests(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ZooError, match=r"zoo folder .*nowhere does not exist.*zoo make"):
-        load_zoo(tmp_path / "nowhere")
-    with pytest.raises(ZooError, match="is a file"):
-        load_zoo(folder / "layout.csv")
-    with pytest.raises(ZooError, match="no network has the activation 'gelu'; those present: relu, tanh"):
-        load_zoo(folder, "gelu")
-    with pytest.raises(ZooError, match=r"no network is left for train and val and test: .*step 40"):
-        load_zoo(folder, final_step=40)
-    with pytest.raises(ZooError, match="split file nowhere does not exist"):
-        load_zoo(folder, split_file="nowhere")
-    with pytest.raises(ValueError, match="unknown split_order 'random'"):
-        load_zoo(folder, split_order="random")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="limit is 0"):
-        load_zoo(folder, limit=0)
-
-
-def test_zoo_too_small_to_split(folder: Path) -> None:
-    np.save(folder / "weights.npy", np.zeros((3, 4970), np.float32))
-    write_metrics(folder, [published_row(row) for row in range(3, 6)])
-    (folder.parent / "cifar10_split.csv").unlink()
-    with pytest.raises(ZooError, match="no network is left for train and val: 3 rows, of which 1 final"):
-        load_zoo(folder)
-
-
-def test_empty_zoo(folder: Path) -> None:
-    np.save(folder / "weights.npy", np.zeros((0, 4970), np.float32))
-    write_metrics(folder, [])
-    (folder.parent / "cifar10_split.csv").unlink()
-    with pytest.raises(ZooError, match="no network has the activation 'relu'; those present: none"):
-        load_zoo(folder)
 
 
 # --- writing -------------------------------------------------------------------------------------------------------

@@ -320,7 +320,9 @@ def test_results_and_what_is_kept(zoo: Corpus, tmp_path: Path, trainings: list[s
 
     store.run_file(runs[3].settings).unlink()
     store.checkpoint_file(runs[7].settings).unlink()
-    store.run_file(runs[9].settings).write_text(store.run_file(runs[9].settings).read_text(encoding="utf-8")[:-100])
+    store.run_file(runs[9].settings).write_text(
+        store.run_file(runs[9].settings).read_text(encoding="utf-8")[:-100], encoding="utf-8"
+    )
     missing = predict_generalization(zoos, CONFIG, store)
     assert trainings[16:] == [trainings[i] for i in (3, 7, 9)]
     for new, old in zip(missing, runs, strict=True):
@@ -409,7 +411,7 @@ def test_a_damaged_run_file_is_named_and_done_again(
     config = replace(CONFIG, models=("statnn",), seeds=(0,), train_sets=("original",))
     (run,) = predict_generalization({"relu": zoo}, config, store)
     path = store.run_file(run.settings)
-    path.write_text(damage(path.read_text(encoding="utf-8")))
+    path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
     with caplog.at_level(logging.WARNING):
         (again,) = predict_generalization({"relu": zoo}, config, store)
     assert len(trainings) == 2

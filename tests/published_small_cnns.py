@@ -1,0 +1,78 @@
+"""A small zoo in the published format of the Small CNN Zoo, written by hand, not by the code under test."""
+
+import csv
+import gzip
+import random
+from pathlib import Path
+
+from nfn_monomial.benchmarks.data.networks import Networks
+
+COLUMNS = [
+    "config.activation",
+    "config.b_init",
+    "config.dataset",
+    "config.dnn_architecture",
+    "config.dropout",
+    "config.epochs",
+    "config.epochs_between_checkpoints",
+    "config.init_std",
+    "config.l2reg",
+    "config.learning_rate",
+    "config.num_layers",
+    "config.num_units",
+    "config.optimizer",
+    "config.random_seed",
+    "config.train_fraction",
+    "config.w_init",
+    "modeldir",
+    "step",
+    "test_accuracy",
+    "test_loss",
+    "train_accuracy",
+    "train_loss",
+]
+LAYOUT = """varname,shape,start_idx,end_idx
+sequential/conv2d/bias:0,"(16,)",0,16
+sequential/conv2d/kernel:0,"(3, 3, 1, 16)",16,160
+sequential/conv2d_1/bias:0,"(16,)",160,176
+sequential/conv2d_1/kernel:0,"(3, 3, 16, 16)",176,2480
+sequential/conv2d_2/bias:0,"(16,)",2480,2496
+sequential/conv2d_2/kernel:0,"(3, 3, 16, 16)",2496,4800
+sequential/dense/bias:0,"(10,)",4800,4810
+sequential/dense/kernel:0,"(16, 10)",4810,4970
+"""
+STEPS = (0, 1, 86)
+NETWORKS = 24
+ROWS = NETWORKS * len(STEPS)
+
+
+def published_row(row: int) -> dict[str, object]:
+    network, step = divmod(row, len(STEPS))
+    values: dict[str, object] = dict.fromkeys(COLUMNS, 0)
+    return values | {
+        "config.activation": "relu" if network % 3 else "tanh",
+        "modeldir": f"/cns/zoo/{network}",
+        "step": STEPS[step],
+        "test_accuracy": row / ROWS,  # tells which row a network was read from
+    }
+
+
+def write_metrics(folder: Path, rows: list[dict[str, object]], columns: list[str] = COLUMNS) -> None:
+    with gzip.open(folder / "metrics.csv.gz", "wt", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_split(path: Path, order: list[int]) -> None:
+    path.write_text("".join(f"{row}\n" for row in order), encoding="utf-8")
+
+
+def published_order() -> list[int]:
+    order = list(range(ROWS))
+    random.Random(5).shuffle(order)
+    return order
+
+
+def rows_of(networks: Networks) -> list[int]:
+    return [round(a * ROWS) for a in networks.accuracy.tolist()]
