@@ -95,16 +95,12 @@ class HubFolder(Format):
         for repo, file in _files(folder).items():
             snapshot = _snapshot(repo, file, activation, stated)
             by_activation[snapshot.activation].append(snapshot)
-        chosen = {
+        files = {
             name: {
-                part: [found[i] for i in numbers]
+                part: [(found[i].file, found[i].accuracy) for i in numbers]
                 for part, numbers in split(len(found), seed, f"{folder}, activation {name}", limit).items()
             }
             for name, found in sorted(by_activation.items())
-        }
-        files = {
-            name: {part: [(s.file, s.accuracy) for s in snapshots] for part, snapshots in parts.items()}
-            for name, parts in chosen.items()
         }
         corpora = {}
         for name, networks in stack_parts(files, _read, in_memory_bytes, on_progress).items():
