@@ -4,10 +4,8 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import harness_worker
 import pytest
 import torch
 from lightning_fabric import Fabric
@@ -16,14 +14,9 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.batches import Data, StreamedData
 from nfn_monomial.benchmarks.data.rows import TensorRows
-from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.train import seeds as determinism
-from nfn_monomial.benchmarks.train import sweep as experiment
 from nfn_monomial.benchmarks.train.devices import make_fabric
 from nfn_monomial.benchmarks.train.loop import FitResult, fit, predict
-from nfn_monomial.benchmarks.train.runs import RunStore
-from nfn_monomial.benchmarks.train.sweep import sweep
 from nfn_monomial.testing import random_networks
 
 CONFIG = TrainConfig(epochs=4, batch_size=8, learning_rate=1e-2)
@@ -352,76 +345,6 @@ def test_an_error_in_reading_ends_the_training() -> None:
         )  # fmt: skip
     with pytest.raises(ValueError, match="64 networks and 3 targets: each network needs one"):
         StreamedData(data.rows, prepare, torch.zeros(3))
-
-
-def test_a_gpu_is_deterministic_within_and_settings_are_given_back() -> None:
-    def now() -> tuple[object, ...]:
-        return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-
-    before = now()
-    within = []
-
-    def interrupted() -> None:
-        with determinism._deterministic(torch.device("cuda", 0)):
-            within.append(now())
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert within == [(True, True)]
-    assert now() == before
-    with determinism._deterministic(torch.device("cpu")):
-        assert now() == before, "a CPU needs no switch"
-
-
-def test_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    logged: dict[str, list[tuple[int, dict[str, float]]]] = {}
-
-    class Logger:
-        def __init__(self, root: Path, name: str, version: str) -> None:
-            self.events = logged.setdefault(str(root / name / version), [])
-
-        def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-            self.events.append((step, metrics))
-
-        def save(self) -> None:
-            pass
-
-    monkeypatch.setattr(experiment, "TensorBoardLogger", Logger)
-    (job,) = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
-    (found,) = sweep([job], RunStore(tmp_path))
-    ((folder, events),) = logged.items()
-    assert folder == str(tmp_path / "tensorboard" / job.settings.name)
-    for (step, numbers), epoch in zip(events, found.history, strict=True):
-        assert step == epoch["number"]
-        assert numbers["train/loss"] == epoch["train_loss"]
-        assert numbers["validation/score"] == epoch["metrics"]["score"]
-    assert harness_worker.jobs(["parts"])[0].settings.name == job.settings.name, "it is the same run"
-    assert len(sweep(harness_worker.jobs(["parts"]), RunStore(tmp_path))) == len(logged) == 1
-
-
-def test_tensorboard_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def missing(*_: object, **__: object) -> None:
-        raise ModuleNotFoundError("Neither `tensorboard` nor `tensorboardX` is available.")
-
-    monkeypatch.setattr(experiment, "TensorBoardLogger", missing)
-    jobs = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
-    with pytest.raises(ImportError, match=r"--tensorboard needs the extra: pip install nfn-monomial\[tensorboard\]"):
-        sweep(jobs, RunStore(tmp_path))
-
-
-def test_tensorboard_writes_events(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    (job,) = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
-    sweep([job], RunStore(tmp_path))
-    (events,) = (tmp_path / "tensorboard" / job.settings.name).glob("events.out.tfevents.*")
-    assert events.stat().st_size > 500
-
-
-def test_seeds_of_different_parts_differ() -> None:
-    seeds = {derive_seed(*parts) for parts in ((0,), (1,), (0, "a"), (0, "b"), ("0",), (0, 1), (1, 0))}
-    assert len(seeds) == 7
-    assert derive_seed(3, "x") == derive_seed(3, "x")
 
 
 @pytest.mark.parametrize(
