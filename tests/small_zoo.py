@@ -4,7 +4,7 @@ import torch
 
 from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import Zoo
 from nfn_monomial.benchmarks.data.layout import cnn_layout, unflatten
-from nfn_monomial.benchmarks.data.networks import Networks
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks
 
 
 def small_zoo(activation: str = "relu", networks: int = 48, seed: int = 0) -> Zoo:
@@ -23,3 +23,7 @@ def small_zoo(activation: str = "relu", networks: int = 48, seed: int = 0) -> Zo
         layout=layout,
         info={},
     )
+
+
+def corpus(activation: str) -> Corpus:
+    return small_zoo(activation).corpus()

@@ -1,4 +1,4 @@
-"""The experiment: honest scores, the same moved networks for all, runs that are kept, redone and never half there."""
+"""The experiment: honest scores, runs that are kept, redone and never half there."""
 
 import json
 import logging
@@ -10,21 +10,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from small_zoo import small_zoo
-from torch import Tensor
+from small_zoo import corpus
 
-from nfn_monomial.adapters.modules import network_outputs
-from nfn_monomial.benchmarks.data.formats.mixed_zoo import load_mixed_zoo
-from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import load_zoo
-from nfn_monomial.benchmarks.data.images import load_images
-from nfn_monomial.benchmarks.data.layout import cnn_layout, unflatten
-from nfn_monomial.benchmarks.data.moves import augment, test_sets, transform, widened
-from nfn_monomial.benchmarks.data.networks import Corpus, NetworkGroup, Networks, accuracies, fingerprint, groups_of
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, groups_of
 from nfn_monomial.benchmarks.files import write_atomically
-from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
-from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
-from nfn_monomial.benchmarks.make.recipes import ZooConfig
-from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
@@ -43,23 +32,6 @@ from nfn_monomial.benchmarks.train.sweep import Job, Progress, run_job
 
 TINY = TrainConfig(epochs=2, batch_size=16)
 CONFIG = PredictConfig(models=("statnn", "monomial"), seeds=(0, 1), scales=(1e1, 1e6), training=TINY)
-
-
-def corpus(activation: str) -> Corpus:
-    return small_zoo(activation).corpus()
-
-
-@pytest.fixture(scope="module")
-def zoo() -> Corpus:
-    return corpus("relu")
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """60 networks of 6 architectures."""
-    path = tmp_path_factory.mktemp("zoos") / "mixed"
-    make_mixed_zoo(path, MixedConfig(networks=60, widths=(4, 8), epochs=(1, 2), train_fractions=(0.1, 0.2), seed=1))
-    return load_mixed_zoo(path).corpus()
 
 
 @pytest.fixture
@@ -130,152 +102,7 @@ def test_losses_are_least_for_the_right_answer_and_ranking() -> None:
     assert torch.isfinite(LOSSES["rank"](wrong, torch.full((3,), 0.5))), "networks that are all equal have no order"
 
 
-# -- data
-
-
-def answers(model: Any, networks: Any) -> Tensor:
-    groups: list[NetworkGroup] = [({n: x.double() for n, x in t.items()}, space) for t, space in groups_of(networks)]
-    with torch.no_grad():
-        out: Tensor = model.double()(model.prepare_groups(groups))
-    return out
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_moved_networks_are_others_with_the_same_answer(activation: str) -> None:
-    zoo = corpus(activation)
-    before, after = zoo.test, transform(zoo.test, 1e4, seed=3)
-    old, new = before[0].networks, after[0].networks
-    assert torch.equal(new.accuracy, old.accuracy)
-    for name in ("weight.0", "weight.1", "bias.0", "weight.2"):
-        assert not torch.equal(new.tensors[name], old.tensors[name])
-        assert new.tensors[name].dtype == torch.float32
-    assert torch.equal(new.tensors["bias.2"], old.tensors["bias.2"]), "outputs are not moved"
-    model = build_model("monomial", zoo.info, seed=0)
-    change = answers(model, before) - answers(model, after)
-    assert change.abs().max() < 1e-5 * answers(model, before).std(), "the networks are rounded to float32"
-
-
-def outputs(corpus: Corpus, parts: Any, x: Tensor) -> Tensor:
-    """What the networks answer to images, by their templates: ``(N, b, 10)``, in order of the parts."""
-    found = []
-    for part, (tensors, _) in zip(parts, groups_of(parts), strict=True):
-        assert part.info.template is not None
-        assert part.info.input_shape == x.shape[1:]
-        module = part.info.template()
-        names = [name for name, _ in module.named_parameters()]
-        found.append(network_outputs(module, dict(zip(names, tensors.values(), strict=True)), x))
-    return torch.cat(found)
-
-
-@pytest.mark.parametrize("kind", ["digits", "mixed"])
-def test_templates_compute_the_stored_accuracies(kind: str, mixed: Corpus, tmp_path: Path) -> None:
-    zoo = mixed
-    if kind == "digits":
-        make_zoo(tmp_path, ZooConfig(networks=20, activations=("tanh",), epochs=(1, 2), train_fractions=(0.1,)))
-        zoo = load_zoo(tmp_path, "tanh").corpus()
-    images = load_images("digits")
-    x, y = images.x[images.test], images.y[images.test]
-    logits = outputs(zoo, zoo.test, x)
-    found = (logits.argmax(-1) == y).float().mean(1)
-    torch.testing.assert_close(found, accuracies(zoo.test), rtol=0, atol=1.5 / len(y))  # rounding: one image
-    assert accuracies(zoo.test).std() > 0.01
-    # Widened networks, and moved ones, are others that compute the same.
-    for other in (widened(zoo.test, 1.5, seed=0), transform(zoo.test, 10.0, seed=0)):
-        torch.testing.assert_close(outputs(zoo, other, x), logits, rtol=1e-3, atol=1e-3)
-        assert torch.equal(accuracies(other), accuracies(zoo.test))
-        for part, before in zip(other, zoo.test, strict=True):
-            assert not torch.equal(part.networks.tensors["bias.0"], before.networks.tensors["bias.0"])
-            part.info.space.validate({name: t.unsqueeze(1) for name, t in part.networks.tensors.items()})
-
-
-def test_templates_of_published_zoos_and_of_networks_that_have_none(zoo: Corpus) -> None:
-    info = zoo.info.architectures[0]
-    assert info.input_shape == (1, 32, 32)
-    assert info.template is not None
-    module = info.template()
-    assert [tuple(p.shape) for p in module.parameters()] == list(info.space.shapes().values())
-    assert module[0].padding == (0, 0)
-    assert module[0].stride == (2, 2)
-    assert corpus("abs").info.architectures[0].template is None
-    layout = cnn_layout(channels=(1, 4, 5), head=())
-    headless = replace(small_zoo("relu"), layout=layout)
-    for part in (headless.train, headless.val, headless.test):
-        part.tensors.update(unflatten(torch.zeros(len(part), layout[-1].end), layout))
-    assert headless.corpus().info.architectures[0].template is None
-
-
-def test_test_sets_of_a_seed_are_always_the_same(zoo: Corpus) -> None:
-    first, again, other = (list(test_sets(zoo, (1e1, 1e6), 1.5, seed)) for seed in (0, 0, 1))
-    named = [("original", None), ("scale 10", 1e1), ("scale 1e+06", 1e6), ("widened", None)]
-    assert [(t.name, t.scale) for t in first] == named
-    found = [[t.parts[0].networks.tensors["weight.1"] for t in sets] for sets in (first, again, other)]
-    for name, a, b, c in zip((name for name, _ in named), *found, strict=True):
-        assert torch.equal(a, b)
-        assert torch.equal(a, c) == (name == "original")
-    sizes = [t.parts[0].networks.tensors["bias.0"].abs().max() for t in first[:3]]
-    assert sizes[0] < sizes[1] < sizes[2]
-    assert found[0][-1].shape[1:3] == (8, 6), "5 and 4 neurons, and half as many again"
-    assert [t.name for t in test_sets(zoo, (1e1,), 0, 0)] == ["original", "scale 10"]
-
-
-def test_test_sets_where_the_group_does_not_scale() -> None:
-    for activation, name in (("tanh", "sign flips"), ("gelu", "permuted")):
-        sets = list(test_sets(corpus(activation), (), 0, 0))
-        assert [(t.name, t.scale) for t in sets] == [("original", None), (name, None)]
-        old, new = (t.parts[0].networks.tensors["bias.0"] for t in sets)
-        torch.testing.assert_close(old.abs().sum(1), new.abs().sum(1))
-        assert bool((old.sum(1) - new.sum(1)).abs().max() > 0.1) == (activation == "tanh")
-
-
-def test_widened_networks_are_permuted_but_not_flipped() -> None:
-    zoo = corpus("tanh")
-    before, after = (p[0].networks.tensors["bias.0"] for p in (zoo.test, widened(zoo.test, 1.5, seed=0)))
-    assert all(set(b.tolist()) == set(a.tolist()) for a, b in zip(after, before, strict=True))
-    assert not torch.equal(before, after[:, : before.shape[1]])
-
-
-def test_augmented_set_is_the_original_and_a_moved_copy(zoo: Corpus, mixed: Corpus) -> None:
-    (train,) = zoo.train
-    n = len(train)
-    (twice,) = augment(zoo.train, (1e1, 1e6), seed=0)
-    assert len(twice) == 2 * n
-    assert torch.equal(twice.networks.accuracy, torch.cat([train.networks.accuracy] * 2))
-    for name, t in train.networks.tensors.items():
-        assert torch.equal(twice.networks.tensors[name][:n], t)
-    biases = twice.networks.tensors["bias.0"].abs().amax(1)
-    factor = biases[n:] / biases[:n]
-    assert 0.2 < (factor > 100).float().mean() < 0.8, "both ranges occur"
-    (one,) = augment(zoo.train, (1e1,), seed=0)
-    assert one.networks.tensors["bias.0"].abs().max() < 11 * train.networks.tensors["bias.0"].abs().max()
-    assert [len(part) for part in augment(mixed.train, (1e1,), seed=0)] == [2 * len(part) for part in mixed.train]
-
-
-def test_fingerprint_sees_every_number(zoo: Corpus) -> None:
-    base = fingerprint(zoo)
-    assert fingerprint(corpus("relu")) == base
-    assert fingerprint(replace(zoo, activation="abs")) != base
-    networks = zoo.val[0].networks
-    accuracy = networks.accuracy.clone()
-    accuracy[-1] += 1e-3
-    changed = replace(zoo.val[0], networks=Networks(networks.tensors, accuracy))
-    assert fingerprint(replace(zoo, val=(changed,))) != base
-
-
 # -- mixed zoos
-
-
-def test_mixed_networks_are_moved_each_by_its_own_group(mixed: Corpus) -> None:
-    assert mixed.mixed
-    assert mixed.scales
-    assert len(mixed.test) == 6
-    model = build_model("monomial-conv", mixed.info, seed=0)
-    before = answers(model, mixed.test)
-    assert before.shape == (30,)
-    for test in test_sets(mixed, (1e4,), 0, seed=0):
-        assert (answers(model, test.parts) - before).abs().max() < 1e-4 * before.std(), "rounded to float32"
-    gnn = build_model("gnn", mixed.info, seed=0)
-    moved = transform(mixed.test, 10.0, seed=0)
-    assert (answers(gnn, moved) - answers(gnn, mixed.test)).abs().max() > 1e-2
 
 
 def test_mixed_zoo_from_end_to_end(mixed: Corpus, tmp_path: Path) -> None:
