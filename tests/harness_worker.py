@@ -23,7 +23,7 @@ from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.batches import Data, DataSet, StreamedData
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.data.rows import TensorRows
-from nfn_monomial.benchmarks.models.catalogue import build_model
+from nfn_monomial.benchmarks.models.monomial import Monomial  # alone: all models take a second to import
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.devices import make_fabric, on_main_process_first
 from nfn_monomial.benchmarks.train.runs import RunSettings, RunStore
@@ -106,7 +106,7 @@ class Packed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = build_model("monomial", NetworkInfo(SPACE, "relu"), seed=0).double()
+        self.model = Monomial(NetworkInfo(SPACE, "relu")).double()
 
     def forward(self, x: Tensor) -> Tensor:
         shapes = SPACE.shapes()

@@ -213,7 +213,7 @@ def environment(device: str) -> dict[str, Any]:
     kind = torch.device(device).type
     return {
         "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "versions": _versions(),
         "commit": _commit(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -245,6 +245,11 @@ def record(folder: Path, command: str, config: Any, data: dict[str, Any], device
     path = results_folder(folder) / CONFIG_NAME
     write_atomically(path, (json.dumps(values, indent=1, default=str) + "\n").encode())
     return path
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in PACKAGES}
 
 
 @functools.cache

@@ -166,7 +166,7 @@ def single(siren: Siren, count: int, seed: int) -> dict[str, Tensor]:
 
 
 def corpus(siren: Siren) -> InrCorpus:
-    counts = enumerate((24, 8, 8))
+    counts = enumerate((8, 6, 6))
     parts = [
         InrPart(TensorRows(single(siren, n, seed)), torch.arange(n) % CLASSES, torch.arange(n)) for seed, n in counts
     ]

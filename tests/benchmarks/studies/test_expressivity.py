@@ -143,14 +143,14 @@ def test_figure() -> None:
 def test_messages_learn_what_linear_layers_cannot() -> None:
     """Fitted to a few networks."""
     space = WeightSpace.mlp([1, 4, 4, 1], "tanh")
-    networks = random_mlps([1, 4, 4, 1], "tanh", 64, seed=0)
+    networks = random_mlps([1, 4, 4, 1], "tanh", 32, seed=0)
     targets = run_mlps(networks, "tanh", probe_points(2, 1))
     losses = {}
     for name in MODELS:
         torch.manual_seed(0)
         model, inputs = build(name, space, 8, 2), _prepare(name, space, networks)
         optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-        for _ in range(100):
+        for _ in range(60):
             optimizer.zero_grad()
             loss = (model(inputs) - targets).square().mean()
             loss.backward()
