@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
-from small_zoo import corpus
+from small_zoo import corpus, small_zoo
 
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, groups_of
 from nfn_monomial.benchmarks.files import write_atomically
