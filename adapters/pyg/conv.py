@@ -151,7 +151,7 @@ class MonomialNorm(nn.Module):
 
         def by_group(x: Tensor, measured: Tensor, groups: Tensor) -> Tensor:
             def largest(sizes: Tensor) -> Tensor:
-                found: Tensor = scatter(sizes.amax(-1, keepdim=True), groups, 0, count, "max")[groups]
+                found: Tensor = scatter(sizes.abs().amax(-1, keepdim=True), groups, 0, count, "max")[groups]
                 return found
 
             def mean(squares: Tensor) -> Tensor:

@@ -46,14 +46,14 @@ class EquivariantNorm(NeuronLayer):
                 measured = measured * frames[source][:, None]
             if target in frames:
                 measured = measured / frames[target][:, :, None]
-            normed_edges.append(over_size(e, measured, over(1, 2, 3)[0], _sum_over_sources) * self.edge_gain)
+            normed_edges.append(over_size(e, measured, over(1, 2, 3)[0], _sum_over_sources, self.edge_gain))
         for name, (out, back, inv) in nodes.items():
             rho = frames.get(name, 1)
             normed.append(
                 Streams(
-                    over_size(out, wide(out) / rho, *over(1, 2)) * self.gain[0],
-                    over_size(back, wide(back) * rho, *over(1, 2)) * self.gain[1],
-                    over_size(inv, wide(inv), *over(-1)) * self.gain[2],
+                    over_size(out, wide(out) / rho, *over(1, 2), self.gain[0]),
+                    over_size(back, wide(back) * rho, *over(1, 2), self.gain[1]),
+                    over_size(inv, wide(inv), *over(-1), self.gain[2]),
                 )
             )
         return self.join(normed_edges, normed)
@@ -61,15 +61,18 @@ class EquivariantNorm(NeuronLayer):
 
 def over(*dims: int) -> tuple[Reduction, Reduction]:
     """``largest`` and ``mean`` of `over_size` for entries that lie along some dimensions."""
-    return lambda t: t.amax(dims, keepdim=True), lambda t: t.mean(dims, keepdim=True)
+    return (
+        lambda t: torch.linalg.vector_norm(t, torch.inf, dims, keepdim=True),
+        lambda t: t.mean(dims, keepdim=True),
+    )
 
 
 def _sum_over_sources(squares: Tensor) -> Tensor:
     return squares.mean((1, 3), keepdim=True).sum(2, keepdim=True)
 
 
-def over_size(x: Tensor, measured: Tensor, largest: Reduction, mean: Reduction) -> Tensor:
-    """``x / sqrt(mean(measured^2))``, in the dtype of ``x``; 0 where all that is measured is 0.
+def over_size(x: Tensor, measured: Tensor, largest: Reduction, mean: Reduction, gain: float | Tensor = 1.0) -> Tensor:
+    """``gain * x / sqrt(mean(measured^2))``, in the dtype of ``x``; 0 where all that is measured is 0.
 
     Divided by the largest entry first: as exact at sizes of 1e-30 as at 1, and not biased by an epsilon.
 
@@ -78,14 +81,18 @@ def over_size(x: Tensor, measured: Tensor, largest: Reduction, mean: Reduction) 
         measured: what its size is taken of, in its frame and `wide`.
         largest: the largest of some sizes, for all entries that have their size in common, in a shape that broadcasts.
         mean: likewise their mean, or what else stands for it.
+        gain: one for every channel.
     """
-    top = largest(measured.detach().abs())
-    # The gradient is of size 1 / top. Where it could overflow (below 5e-32 in float32), it is taken as 0.
-    constant = (top > 0) & (top < torch.finfo(top.dtype).max ** (-13 / 16))
-    x_or_constant, measured = (torch.where(constant, t.detach(), t) for t in (x, measured))
-    top = torch.where(top > 0, top, 1.0)  # of no entry that is not 0, nothing is to be divided
-    square = mean((measured / top).square())
-    return (x_or_constant / top * torch.rsqrt(torch.where(square > 0, square, 1.0))).to(x.dtype)
+    with torch.no_grad():
+        top = largest(measured)
+        # The gradient is of size 1 / top. Where it could overflow (below 5e-32 in float32), it is taken as 0.
+        small = top < torch.finfo(top.dtype).max ** (-13 / 16)
+        least = torch.finfo(top.dtype).tiny  # smaller numbers have no finite reciprocal
+        by_top = torch.where(top > 0, top.clamp_min(least), 1.0).reciprocal()  # without any entry, nothing is divided
+    square = mean((measured * by_top).square())
+    factor = (by_top * torch.rsqrt(torch.where(square > 0, square, 1.0))).clamp_max(1 / least)
+    constant = x.detach() * (torch.where(small, factor.detach(), 0.0) * gain)
+    return torch.addcmul(constant, wide(x), torch.where(small, 0.0, factor) * gain).to(x.dtype)
 
 
 def frame(streams: Streams) -> Tensor:

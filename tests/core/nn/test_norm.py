@@ -120,3 +120,12 @@ def test_a_field_of_zeros_among_others_stays_zero():
     assert not any(bool(y.tensors[i].any()) for i in back)
     assert all(bool(t.isfinite().all()) for t in y.tensors)
     assert_equivariant(layer, space, inputs=zeroed)
+
+
+def test_denormal_features_stay_finite():
+    """Numbers so small that 1 / x is infinite."""
+    space, x = random_neurons("gelu", dtype=torch.float32)
+    x = x.map(lambda t: (t * 1e-20 * 1e-20).requires_grad_())
+    found = EquivariantNorm(space, 4)(x)
+    torch.autograd.backward([t.sum() for t in found.tensors])
+    assert all(bool(t.isfinite().all()) for t in (*found.tensors, *(t.grad for t in x.tensors)))
