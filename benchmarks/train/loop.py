@@ -240,7 +240,7 @@ class _Training:
             group["lr"] = config.learning_rate * min(1.0, (self._steps_done() + 1) / (config.warmup_steps + 1))
         outputs = gathered(self.wrapped(_converted(inputs, fabric)), len(index), fabric)
         value = self.loss(pytree.tree_unflatten(outputs, self.leaves.structure), targets)
-        fabric.backward(value * fabric.world_size)  # see `processes` for why
+        fabric.backward(value * fabric.world_size)  # see `devices` for why
         if config.clip_norm is not None:
             # An infinite norm makes its infinite entries NaN, so the next loss is NaN and ends the training.
             fabric.clip_gradients(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +13,13 @@ from typing import Any, Literal
 
 import pytest
 
+from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.settings import Settings, Some, override, read_value
-from nfn_monomial.benchmarks.settings.generalization import PredictConfig
+from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+from nfn_monomial.benchmarks.settings.generalization import AugmentConfig, PredictConfig
+from nfn_monomial.benchmarks.settings.inrs import ClassifyConfig, EditConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.benchmarks.studies import classify, edit, predict
 from nfn_monomial.benchmarks.train.runs import CONFIG_NAME, record
 
 
@@ -104,3 +111,48 @@ def test_record(tmp_path: Path) -> None:
     assert values["config"]["training"]["epochs"] == TrainConfig().epochs
     assert values["data"] == {"networks": 5}
     assert values["environment"]["versions"]["torch"]
+
+
+def test_settings_do_without_torch() -> None:
+    """A command line is made of them, whose help shall be there at once."""
+    code = "import sys, nfn_monomial.benchmarks.settings.experiments; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"), [(name, preset) for name, presets in EXPERIMENTS.items() for preset in presets]
+)
+def test_presets_name_models_that_there_are(name: str, preset: str) -> None:
+    config = EXPERIMENTS[name][preset]
+    if isinstance(config, PredictConfig):
+        predict.require_models(config)
+    elif isinstance(config, AugmentConfig):
+        for planned in (*config.plans(), config.curve_plan()):
+            predict.require_models(planned)
+    elif isinstance(config, ClassifyConfig):
+        classify.require_models(config)
+    elif isinstance(config, EditConfig):
+        edit.require_models(config)
+    else:
+        assert set(getattr(config, "models", ())) <= set(model_names())
+    assert "small" in EXPERIMENTS[name]
+    assert override(config, []) == config == dataclasses.replace(config)
+
+
+def test_what_is_left_out() -> None:
+    config = PredictConfig(("statnn", "hnp"), augmented_models=("hnp",), left_out=("tanh:hnp",))
+    runs = [
+        (activation, train_set, model)
+        for activation in ("relu", "tanh")
+        for train_set in ("original", "augmented")
+        for model in config.models
+        if config.runs(activation, train_set, model)
+    ]
+    assert runs == [
+        ("relu", "original", "statnn"), ("relu", "original", "hnp"), ("relu", "augmented", "hnp"),
+        ("tanh", "original", "statnn"),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="left_out is 'hnp', but "):
+        PredictConfig(left_out=("hnp",))
+    with pytest.raises(ValueError, match="unknown model 'hpn'"):
+        predict.require_models(PredictConfig(left_out=("tanh:hpn",)))

@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from small_zoo import corpus, small_zoo
 
+from nfn_monomial.benchmarks.data.moves import test_sets
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, groups_of
 from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
@@ -159,6 +160,28 @@ def test_results_and_what_is_kept(zoo: Corpus, tmp_path: Path, trainings: list[s
     assert len(trainings) == 19 + 4, "one more seed is all that is missing"
     predict_generalization(zoos, replace(CONFIG, models=("monomial",), scales=(1e2,)), store)
     assert len(trainings) == 23 + 4, "other scales concern networks that have scales only"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_test_sets_are_made_once_for_all_models_of_a_seed_unless_they_are_large(
+    kept: bool, zoo: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(corpus: Corpus, scales: Any, widen: float, seed: int) -> Any:
+        made.append(seed)
+        return test_sets(corpus, scales, widen, seed)
+
+    monkeypatch.setattr(predict, "test_sets", counted)
+    if not kept:
+        monkeypatch.setattr(predict, "TEST_BYTES", 1)
+    jobs = plan(replace(CONFIG, models=("statnn", "mlp"), train_sets=("original",)), {"relu": zoo})
+    tests = [list(job.prepare(job.settings).tests()) for job in jobs]
+    assert made == ([0, 1] if kept else [0, 0, 1, 1])
+    names = ["original", "scale 10", "scale 1e+06", "widened"]
+    assert [[test.name for test in found] for found in tests] == [names, names[:3]] * 2, "the MLP has one width"
+    assert torch.equal(tests[0][0].data.inputs, tests[2][0].data.inputs)
+    assert not torch.equal(tests[0][1].data.inputs, tests[2][1].data.inputs), "of another seed"
 
 
 def test_a_model_whose_code_changed_is_trained_again(

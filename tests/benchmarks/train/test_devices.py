@@ -142,6 +142,16 @@ def test_one_process_has_no_work_with_others() -> None:
     assert processes.is_main_process()
 
 
+def test_a_run_has_the_threads_it_asks_for_and_gives_them_back(tmp_path: Path) -> None:
+    before, runs = torch.get_num_threads(), []
+    for name, count in (("own", before + 1), ("given", None)):
+        jobs = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, threads=count))
+        runs += sweep(jobs, RunStore(tmp_path / name))
+    assert [run.environment["threads"] for run in runs] == [before + 1, before]
+    assert torch.get_num_threads() == before
+    assert runs[0].settings.name == runs[1].settings.name, "they determine no result"
+
+
 def test_numbers_of_processes_that_contradict(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("LOCAL_WORLD_SIZE", "2"), ("WORLD_SIZE", "4")):
         monkeypatch.setenv(name, value)
