@@ -78,7 +78,7 @@ def test_presets() -> None:
 
 
 def test_tables(tmp_path: Path) -> None:
-    corpora = {name: small_zoo(name).corpus() for name in ("relu", "tanh")}
+    corpora = {name: small_zoo(name, networks=24).corpus() for name in ("relu", "tanh")}
     config = PredictConfig(
         ("mnf-1", "mnf-2-hnp", "statnn"), ("original",), seeds=(0, 1), scales=(1e1, 1e4), widen=0,
         training=TrainConfig(epochs=1, batch_size=16),
