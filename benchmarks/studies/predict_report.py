@@ -173,8 +173,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     if any(WIDENED in row.scales for row in rows):
         notes.append("widened: the same functions with more neurons (- for models of one width).")
     notes.append(
-        f"{OVER_SEEDS.capitalize()}; selection on validation networks only. s/epoch: the pass over the training set. "
-        "peak MiB: parameters, optimiser state and one training step."
+        f"{_over(rows)}; epochs are selected on the validation networks alone. s/epoch: the pass over the training "
+        "set. peak MiB: parameters, optimiser state and one training step."
     )
     if lost := [f"{row.label} ({row.train_set})" for row in rows if row.non_finite]:
         notes.append(f"NaN or infinite predictions, ranked by sign, NaN lowest: {', '.join(lost)}.")
@@ -218,11 +218,14 @@ def draw_figure(rows: Sequence[Row]) -> Figure:
         Line2D([], [], label=_name(first[model]), **look(i), **stroke(bold[i])) for model, i in numbers.items()
     ]
     legend_beside(figure, handles, bold)
-    seeds = max(len(row.seeds) for row in rows)
-    figure.supxlabel(
-        f"Bold: invariant to the whole group. {OVER_SEEDS.capitalize()} ({seeds}); higher is better.", fontsize=8.5
-    )
+    figure.supxlabel(f"Bold: invariant to the whole group. {_over(rows)}; higher is better.", fontsize=8.5)
     return figure
+
+
+def _over(rows: Sequence[Row]) -> str:
+    """What numbers are taken over."""
+    seeds = max(len(row.seeds) for row in rows)
+    return "One seed" if seeds == 1 else f"{OVER_SEEDS.capitalize()} ({seeds})"
 
 
 def _name(row: Row) -> str:
