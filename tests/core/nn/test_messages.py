@@ -254,16 +254,13 @@ def test_state_dict_keys_name_what_they_belong_to():
 
 
 @pytest.mark.parametrize("symmetry", ["relu", ["sin", "gelu"]], ids=str)
-def test_compiles_maps_and_autocasts(symmetry):
+def test_maps_and_autocasts(symmetry):
     torch.manual_seed(0)
     space = WeightSpace.mlp([2, 4, 1] if symmetry == "relu" else [2, 4, 4, 1], symmetry)
     model = nn.Sequential(
         NeuronEmbedding(space, 1, 4), MessageBlock(space, 4), EquivariantNorm(space, 4), NeuronPool(space, 4)
     )
     x = random_networks(space, 3, dtype=torch.float32, generator=generator())
-    if symmetry != "relu":
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager_default_partitioner")
-        torch.testing.assert_close(compiled(x), model(x))
     one_by_one = torch.func.vmap(lambda t: model({k: v[None] for k, v in t.items()})[0])(x)
     torch.testing.assert_close(one_by_one, model(x), rtol=1e-4, atol=1e-5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
