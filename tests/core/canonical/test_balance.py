@@ -19,8 +19,7 @@ MIXED = WeightSpace.mlp([2, 5, 4, 6, 3], ["relu", "tanh", "linear"])
 
 
 def networks(space, batch=3, channels=1, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    return random_networks(space, batch, channels, dtype=dtype, generator=generator)
+    return random_networks(space, batch, channels, dtype=dtype, generator=torch.Generator().manual_seed(seed))
 
 
 def element_of(space, batch=3, seed=0):
@@ -34,6 +33,10 @@ def permutation_of(g):
 def difference(found, expected):
     """The largest error of any tensor relative to its largest entry."""
     return max(float((found[k] - x).abs().max() / x.abs().max().clamp_min(1e-300)) for k, x in expected.items())
+
+
+def alone(fn):  # of a batch, as a function of one network
+    return lambda t: {k: v[0] for k, v in fn({k: v[None] for k, v in t.items()}).items()}
 
 
 def invariance_error(space, x, g, **kwargs):
@@ -321,12 +324,9 @@ def test_rounding_errors_decide_no_sign():
 def test_the_layer_computes_what_the_function_does(space):
     x = networks(space, channels=2, dtype=torch.float32)
     expected, _ = balance(x, space)
-    layer = copy.deepcopy(Balance(space))
-    features = layer(space.pack(x))
+    features = (layer := copy.deepcopy(Balance(space)))(space.pack(x))
     assert features.layout is space.layout
-    found = [layer(x), space.unpack(features), nn.Sequential(layer)(x)]
-    found.append(torch.func.vmap(lambda t: {k: v[0] for k, v in layer({k: v[None] for k, v in t.items()}).items()})(x))
-    for tensors in found:
+    for tensors in (layer(x), space.unpack(features), nn.Sequential(layer)(x), torch.func.vmap(alone(layer))(x)):
         for name, t in expected.items():
             torch.testing.assert_close(tensors[name], t, rtol=1e-5, atol=1e-6)
 
@@ -337,10 +337,7 @@ def test_the_function_works_where_values_cannot_be_looked_at():
     found, moves = torch.compile(lambda t: balance(t, MIXED), fullgraph=True, backend="aot_eager")(x)
     assert difference(found, expected) < 1e-5
     assert difference(moves.act(x), expected) < 1e-5
-    found = torch.func.vmap(
-        lambda t: {k: v[0] for k, v in balance({k: v[None] for k, v in t.items()}, MIXED)[0].items()}
-    )(x)
-    assert difference(found, expected) < 1e-5
+    assert difference(torch.func.vmap(alone(lambda t: balance(t, MIXED)[0]))(x), expected) < 1e-5
     shapes, moves = balance({k: v.to("meta") for k, v in x.items()}, MIXED)
     assert {k: v.shape for k, v in shapes.items()} == {k: v.shape for k, v in x.items()}
     assert {k: m.scale.shape for k, m in moves.matrices.items()} == {
