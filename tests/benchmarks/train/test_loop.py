@@ -138,7 +138,7 @@ def test_measures_time_and_memory() -> None:
     for result in (small, large):
         assert 0 < result.step_share <= 1
         assert 0 < result.seconds_per_epoch <= max(e.seconds for e in result.history)
-        assert all(0 < e.step_seconds < e.seconds for e in result.history)
+        assert all(0 < e.step_seconds <= e.seconds for e in result.history)
     # Parameters, gradients, two moments of Adam and the batch of 8 numbers and a target per example, at least.
     assert small.peak_bytes > 4 * parameters + 8 * 9 * 4
     assert large.peak_bytes - small.peak_bytes > 56 * 9 * 4
