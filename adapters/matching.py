@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from nfn_monomial import Axis, WeightSpace
-from nfn_monomial.space.packing import split_shape
+from nfn_monomial import WeightSpace
+from nfn_monomial.space.packing import sizes_in
 
 _ROLE = re.compile(r"(?:(?<=[._/])|^)(weights?|kernels?|w|bias(?:es)?|b)(?=$|[./:])", re.IGNORECASE)
 _MAX_STEPS = 10_000
@@ -115,8 +115,8 @@ def _unmatched(state: Mapping[str, Tensor], keys: Sequence[str], space: WeightSp
 
 def _layers_of_space(space: WeightSpace) -> list[_Layer] | None:
     """Weights with their biases, or None if a node has several of either, so that the pairing is not clear."""
-    weights = {link.target: link.parameter for link in space.links if link.source is not None}
-    biases = {link.target: link.parameter for link in space.links if link.source is None and not link.kernel}
+    weights = {link.target: link.parameter for link in space.links if len(link.ends) == 2}
+    biases = {link.target: link.parameter for link in space.links if len(link.ends) == 1 and not link.kernel}
     if len(weights) + len(biases) != len(space.parameters) or not set(biases) <= set(weights):
         return None
     return [_Layer(name, biases.get(node)) for node, name in weights.items()]
@@ -165,7 +165,7 @@ def _assignments(
     before: Mapping[int, set[int]],
 ) -> Iterator[tuple[_Layer, ...]]:
     """The first two ways to lay the found layers onto the wanted ones."""
-    fixed = {n: node.size for n, node in space.nodes.items() if not node.symmetry.permutes and node.size is not None}
+    fixed = {n: node.size for n, node in space.nodes.items() if not node.permutes and node.size is not None}
     pending: list[tuple[tuple[int, ...], dict[str, int]]] = [((), fixed)]
     solutions = steps = 0
     while pending and solutions < 2:
@@ -196,9 +196,7 @@ def _fit(
     for name, key in zip(layer, keys, strict=True):
         if name is not None and key is not None:
             try:
-                extents = split_shape(space, name, tuple(state[key].shape), grown)
+                grown = sizes_in(space, name, tuple(state[key].shape), grown)
             except ValueError:
                 return None
-            axes = space.axes[name]
-            grown |= {axis.node: n for axis, n in zip(axes, extents, strict=True) if isinstance(axis, Axis)}
     return grown

@@ -28,10 +28,10 @@ def generators(space, sizes):
     A power of a scale that is no root of unity is 1 only where the exponent is 0.
     """
     for name, node in space.nodes.items():
-        if node.symmetry.permutes:
+        if node.permutes:
             still, ones = torch.arange(sizes[name]), torch.ones(sizes[name], dtype=torch.float64)
             scale, swap = ones.clone(), torch.cat([still[:2].flip(0), still[2:]])
-            scale[0] = (1.3 if node.symmetry.scales else 1.0) * (-1.0 if node.symmetry.flips else 1.0)
+            scale[0] = (1.3 if node.scales else 1.0) * (-1.0 if node.flips else 1.0)
             for d, p in (scale, still), (ones, still.roll(1)), (ones, swap):
                 yield GroupElement(space, {name: MonomialMatrix(d, p)})
 

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
+from nfn_monomial.space import Node, Sum
 
 HIDDEN = [Symmetry.PERMUTATION, Symmetry.SIGN, Symmetry.SCALE, Symmetry.MONOMIAL]
 IO = [Symmetry.FIXED, Symmetry.FIXED, Symmetry.PERMUTATION]
@@ -51,6 +52,45 @@ def spaces():
 def any_spaces():
     """The same in any order of dimensions, and recurrent cells."""
     return st.one_of(mlps(), cnns(), input_first(), recurrent())
+
+
+def all_spaces():
+    """The same, and what other networks than chains have, see `general`."""
+    return st.one_of(any_spaces(), general())
+
+
+@st.composite
+def general(draw, max_size=3):
+    """Nodes of several gauges, nested nodes, dimensions that are sums or products, axes on one node, in any mixture."""
+    size = st.integers(1, max_size)
+    nodes = {"x": Node((Symmetry.FIXED,), draw(st.integers(1, 2)))}
+    nodes["stream"] = Node(draw(_gauges(3)), draw(size))
+    nodes["heads"] = Node(draw(_gauges(1)), draw(st.integers(1, 2)))
+    nodes["q"] = Node(draw(_gauges(2)), draw(st.integers(1, 2)), "heads")
+    nodes["v"] = Node(draw(_gauges(1)), draw(st.integers(1, 2)), "heads")
+    nodes["hidden"] = Node(draw(_gauges(2)), draw(size))
+
+    def axis(name):
+        count = len(nodes[name].gauges)
+        charges = [draw(st.integers(-1, 1)) for _ in range(count)]
+        return Axis(name, tuple(charges) if count > 1 else charges[0])
+
+    parameters = {
+        "embed": (axis("x"), axis("stream")),
+        "gain": (axis("stream"),),
+        "qkv": (Sum((axis("q"), axis("q"), axis("v"))), axis("stream")),
+        "out": (axis("stream"), axis("v")),
+        "up": (Sum((axis("hidden"), (axis("hidden"), 2))), axis("stream")),
+        "grouped": ((Axis("heads", 0), axis("q")), axis("v"), 2),
+        "shared": (axis("hidden"), axis("hidden")),
+    }
+    kept = draw(st.lists(st.sampled_from(sorted(parameters)), min_size=1, max_size=4, unique=True))
+    return WeightSpace(nodes, {name: parameters[name] for name in parameters if name in kept})
+
+
+def _gauges(most):
+    kinds = [Symmetry.PERMUTATION, Symmetry.SIGN, Symmetry.SCALE, Symmetry.MONOMIAL]
+    return st.lists(st.sampled_from(kinds), min_size=1, max_size=most).map(tuple)
 
 
 @st.composite

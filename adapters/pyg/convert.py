@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from nfn_monomial import Features, WeightSpace
-from nfn_monomial.space.packing import check_tensors, require_finite, unfolded
+from nfn_monomial.space.packing import check_tensors, pieces, require_finite
 
 from .checks import check_graph
 from .layout import chain_of, common_kernel, pad, skeleton
@@ -198,10 +198,8 @@ def _part(networks: Networks, space: WeightSpace, kernel: tuple[int, ...]) -> _P
         some.new_zeros(batch, sizes[node], channels) if name is None else tensors[name].transpose(1, 2)
         for node, name in zip(chain.nodes, chain.biases, strict=True)
     ]
-    edges = []
-    for weight in chain.weights:
-        kernels = unfolded(space, weight.parameter, tensors[weight.parameter], sizes)
-        edges.append(pad(kernels.permute(weight.order), weight, kernel))
+    taken = pieces(space, tensors, sizes)
+    edges = [pad(taken[weight.parameter].permute(weight.order), weight, kernel) for weight in chain.weights]
     nodes, edge_index, edge_layer = skeleton(chain, [sizes[node] for node in chain.nodes], device)
     n, e = len(nodes["layer"]), len(edge_layer)
     shift = n * torch.arange(batch, device=device).repeat_interleave(e)

@@ -51,7 +51,7 @@ def chain_of(space: Specification) -> Chain:
     for name, axes in space.axes.items():
         link = links.get(name)
         shown = f"{space}: {name} has axes [{field_name(tuple(a for a in axes if isinstance(a, Axis)))}]"
-        bias = link is not None and link.source is None and not link.kernel
+        bias = link is not None and len(link.ends) == 1 and not link.kernel
         if link is None or (not bias and (link.source, link.target) not in steps):
             raise ValueError(
                 f"{shown}: a graph holds biases (one axis) and weights (two axes, on node sets that follow one "
@@ -76,12 +76,10 @@ def chain_of(space: Specification) -> Chain:
 
 def _symmetry(space: Specification, node: str) -> int:
     """What the axes of a node feel of its symmetry."""
-    symmetry = space.nodes[node].symmetry
-    ends = [
-        end for link in space.links for end in zip(link.ends, link.charges, (1, -1), strict=False) if end[0] == node
-    ]
-    neutral = all(symmetry.charge(charge) == 0 for _, charge, _ in ends)
-    if not neutral and any(symmetry.charge(charge) != symmetry.charge(usual) for _, charge, usual in ends):
+    symmetry = space.nodes[node]
+    ends = [(e, usual) for link in space.links for e, usual in zip(link.ends, (1, -1), strict=False) if e.node == node]
+    neutral = all(symmetry.charge(end.charge) == 0 for end, _ in ends)
+    if not neutral and any(symmetry.charge(end.charge) != symmetry.charge(usual) for end, usual in ends):
         raise ValueError(
             f"{space}: axes of node set {node!r} have unusual charges; graphs know +1 on rows and biases, -1 on "
             "columns, or 0 on all of them (space.uncharged())"

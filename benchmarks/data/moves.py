@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.space.groups import GroupElement, MonomialMatrix
+from nfn_monomial.space.groups import GroupElement
+from nfn_monomial.space.monomial import MonomialMatrix
 
 from .networks import Corpus, Networks, Part, Parts
 from .rows import ConcatRows, Rows, TensorRows
@@ -115,7 +116,9 @@ def draw_wider(rows: Rows, space: WeightSpace, factor: float, seed: int) -> Wide
 
 def elements_of(element: GroupElement, index: Tensor) -> GroupElement:
     """Those with these numbers of a batch of elements, in this order."""
-    matrices = {node: MonomialMatrix(m.scale[index], m.permutation[index]) for node, m in element.matrices.items()}
+    matrices = {
+        node: MonomialMatrix([d[index] for d in m.scales], m.permutation[index]) for node, m in element.matrices.items()
+    }
     return GroupElement(element.space, matrices)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import Axis, WeightSpace
+from nfn_monomial.space.axes import flow
 
 __all__ = ["Widening", "draw_widening", "widen"]
 
@@ -83,7 +84,7 @@ class Widening:
     @property
     def wider(self) -> WeightSpace:
         """The weight space of the wider networks: the same parameters and symmetries, the new sizes."""
-        nodes = {name: (node.symmetry, self.wide.get(name)) for name, node in self.space.nodes.items()}
+        nodes = {name: node._replace(size=self.wide.get(name)) for name, node in self.space.nodes.items()}
         return WeightSpace(nodes, self.space.parameters)
 
     def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -98,7 +99,7 @@ class Widening:
                     shape[0] = len(x)
                     source, share = (t.view(shape) for t in self.copies[axis.node])
                     x = torch.take_along_dim(x, source, dim)
-                    x = x * share.to(x.dtype) if axis.charge < 0 else x
+                    x = x * share.to(x.dtype) if flow(axis.charge) < 0 else x
             out[name] = x.reshape(*tensor.shape[:2], *self.space.shape_of(name, self.wide))
         return out
 
@@ -130,8 +131,8 @@ def _widths(
                 f"widen: {name} has an axis {axis} of charge {axis.charge}; rows and biases of networks have +1, "
                 "columns -1: widen networks before they are canonicalised"
             )
-    read = {axis.node for _, axis in axes if axis.charge < 0}
-    hidden = [node for node in space.nodes if node in read & {axis.node for _, axis in axes if axis.charge > 0}]
+    read = {axis.node for _, axis in axes if flow(axis.charge) < 0}
+    hidden = [node for node in space.nodes if node in read & {axis.node for _, axis in axes if flow(axis.charge) > 0}]
     more = dict.fromkeys(hidden, extra) if isinstance(extra, int) else dict(extra)
     if wrong := [node for node in more if node not in hidden]:
         raise ValueError(f"widen: {', '.join(wrong)} is no hidden node of {space}; those are {', '.join(hidden)}")

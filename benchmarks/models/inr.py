@@ -258,7 +258,7 @@ class InrMessagePassing(Model):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        scaled = any(node.symmetry.scales for node in networks.space.nodes.values())
+        scaled = any(node.scales for node in networks.space.nodes.values())
         self.net = MessagePassingNFN(
             networks.space, channels, rounds, head, out_features, balance=scaled, dropout=dropout
         )

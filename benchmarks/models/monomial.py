@@ -20,7 +20,7 @@ __all__ = ["Monomial", "MonomialHNP", "MonomialStack"]
 
 def _head_width(space: WeightSpace) -> int:
     """The paper's width of the MLP: 200 for ReLU networks, 1000 for tanh networks (App. D.3)."""
-    return 200 if any(node.symmetry.scales for node in space.nodes.values()) else 1000
+    return 200 if any(node.scales for node in space.nodes.values()) else 1000
 
 
 class MonomialStack(Model):

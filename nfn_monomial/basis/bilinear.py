@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nfn_monomial.space.axes import FieldType
-from nfn_monomial.symmetry import Symmetry
+from nfn_monomial.space.axes import Charge, FieldType, combined, powers
+from nfn_monomial.space.specification import Node
 
 from .partitions import balanced_partitions
 
@@ -54,23 +54,23 @@ class BilinearTerm(NamedTuple):
             return False
         return all(sum(letter in field for field in fields) > 1 for letter in "".join(fields))
 
-    def imbalance(self, symmetries: Mapping[str, Symmetry]) -> dict[str, int]:
+    def imbalance(self, nodes: Mapping[str, Node]) -> dict[str, Charge]:
         """The letters whose charges do not cancel, first + second - target, and what is left. Empty: equivariant.
 
         Raises:
             ValueError: if the equation does not fit the axes, or a letter lies on two nodes.
         """
-        left: dict[str, int] = {}
-        nodes: dict[str, str] = {}
+        left: dict[str, list[tuple[Charge, int]]] = {}
+        at: dict[str, str] = {}
         for letters, axes, sign in zip(self.letters, self[:3], (1, 1, -1), strict=True):
             if len(letters) != len(axes):
                 raise ValueError(f"term {self}: {len(letters)} letters {letters!r} for {len(axes)} axes")
             for letter, axis in zip(letters, axes, strict=True):
-                if nodes.setdefault(letter, axis.node) != axis.node:
-                    raise ValueError(f"term {self}: {letter!r} lies on nodes {nodes[letter]!r} and {axis.node!r}")
-                left[letter] = left.get(letter, 0) + sign * axis.charge
-        reduced = {letter: symmetries[nodes[letter]].charge(charge) for letter, charge in left.items()}
-        return {letter: charge for letter, charge in reduced.items() if charge}
+                if at.setdefault(letter, axis.node) != axis.node:
+                    raise ValueError(f"term {self}: {letter!r} lies on nodes {at[letter]!r} and {axis.node!r}")
+                left.setdefault(letter, []).append((axis.charge, sign))
+        rest = {letter: nodes[at[letter]].charge(combined(*zip(*found, strict=True))) for letter, found in left.items()}
+        return {letter: charge for letter, charge in rest.items() if any(powers(charge))}
 
     def __str__(self) -> str:
         first, second, target = ("_".join(f"{a.node}{a.charge:+d}" for a in axes) or "const" for axes in self[:3])
@@ -78,7 +78,7 @@ class BilinearTerm(NamedTuple):
 
 
 def bilinear_terms(
-    first: FieldType, second: FieldType, target: FieldType, symmetries: Mapping[str, Symmetry]
+    first: FieldType, second: FieldType, target: FieldType, nodes: Mapping[str, Node]
 ) -> tuple[BilinearTerm, ...]:
     """The basis of all equivariant bilinear maps from two fields to a third.
 
@@ -86,12 +86,13 @@ def bilinear_terms(
         first: axes of the first input field, charges reduced.
         second: axes of the second input field.
         target: axes of the output field.
-        symmetries: node -> symmetry.
+        nodes: of the weight space.
 
     >>> from nfn_monomial.space import Axis
-    >>> symmetries = {"h1": Symmetry.SCALE, "h2": Symmetry.SIGN}
+    >>> from nfn_monomial import Symmetry
+    >>> nodes = {"h1": Node((Symmetry.SCALE,)), "h2": Node((Symmetry.SIGN,))}
     >>> weight, neurons, messages = (Axis("h2", 1), Axis("h1", -1)), (Axis("h1", 1),), (Axis("h2", 1),)
-    >>> [str(term) for term in bilinear_terms(weight, neurons, messages, symmetries)]
+    >>> [str(term) for term in bilinear_terms(weight, neurons, messages, nodes)]
     ['h2+1_h1-1,h1+1->h2+1:ab,b->a']
     """
     axes = (*first, *second, *target)
@@ -99,7 +100,7 @@ def bilinear_terms(
     per_node = []
     for node in dict.fromkeys(axis.node for axis in axes):
         at = [i for i, axis in enumerate(axes) if axis.node == node]
-        balanced = balanced_partitions(tuple(signs[i] * axes[i].charge for i in at), symmetries[node])
+        balanced = balanced_partitions(tuple(combined([axes[i].charge], [signs[i]]) for i in at), nodes[node])
         per_node.append([[tuple(at[k] for k in block) for block in partition] for partition in balanced])
     found = []
     for parts in itertools.product(*per_node):
@@ -115,7 +116,7 @@ def count_bilinear_terms(
     first: Mapping[FieldType, int],
     second: Mapping[FieldType, int],
     target: Mapping[FieldType, int],
-    symmetries: Mapping[str, Symmetry],
+    nodes: Mapping[str, Node],
 ) -> int:
     """Number of bilinear basis maps between fields with the given multiplicities.
 
@@ -123,6 +124,6 @@ def count_bilinear_terms(
     partition has blocks on it.
     """
     return sum(
-        m1 * m2 * m * len(bilinear_terms(t1, t2, t, symmetries))
+        m1 * m2 * m * len(bilinear_terms(t1, t2, t, nodes))
         for (t1, m1), (t2, m2), (t, m) in itertools.product(first.items(), second.items(), target.items())
     )

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nfn_monomial.space.axes import FieldType
-from nfn_monomial.symmetry import Symmetry
+from nfn_monomial.space.specification import Node
 
 from .partitions import Block, Contraction, contractions
 
@@ -43,7 +43,7 @@ class Route(NamedTuple):
 
 
 def routes(
-    sources: tuple[FieldType, ...], targets: tuple[FieldType, ...], symmetries: Mapping[str, Symmetry]
+    sources: tuple[FieldType, ...], targets: tuple[FieldType, ...], nodes: Mapping[str, Node]
 ) -> tuple[Route, ...]:
     """The basis of all equivariant linear maps from fields ``sources`` to fields ``targets``, grouped into routes.
 
@@ -53,12 +53,12 @@ def routes(
     into: dict[FieldType, list[tuple[int, Contraction]]] = {}
     out_of: dict[FieldType, list[tuple[int, Contraction]]] = {}
     for i, source in enumerate(sources):
-        for contracted, found in contractions(source, symmetries).items():
+        for contracted, found in contractions(source, nodes).items():
             into.setdefault(contracted, []).extend(
                 (i, Contraction(order, c.closed)) for c in found for order in _orders(contracted, c.open)
             )
     for i, target in enumerate(targets):
-        for contracted, found in contractions(target, symmetries).items():
+        for contracted, found in contractions(target, nodes).items():
             out_of.setdefault(contracted, []).extend((i, c) for c in found)
     shared = sorted((r for r in out_of if r in into or not r), key=len, reverse=True)
     return tuple(Route(r, tuple(into.get(r, ())), tuple(out_of[r])) for r in shared)
@@ -72,7 +72,7 @@ def _orders(contracted: FieldType, blocks: tuple[Block, ...]) -> Iterator[tuple[
 
 
 def count_terms(
-    sources: Mapping[FieldType, int], targets: Mapping[FieldType, int], symmetries: Mapping[str, Symmetry]
+    sources: Mapping[FieldType, int], targets: Mapping[FieldType, int], nodes: Mapping[str, Node]
 ) -> tuple[int, int]:
     """Number of linear and of affine basis maps between fields with the given multiplicities.
 
@@ -81,7 +81,7 @@ def count_terms(
     """
     linear = affine = 0
     m_in, m_out = list(sources.values()), list(targets.values())
-    for route in routes(tuple(sources), tuple(targets), symmetries):
+    for route in routes(tuple(sources), tuple(targets), nodes):
         outputs = sum(m_out[i] for i, _ in route.targets)
         linear += sum(m_in[i] for i, _ in route.sources) * outputs
         affine += 0 if route.contracted else outputs

@@ -1,6 +1,6 @@
 """Set partitions whose blocks are balanced, and what they do to a field: the arithmetic behind every basis.
 
-A block of axes lies on one node, and its charges, those of outputs subtracted, reduce to 0 (`Symmetry.charge`).
+A block of axes lies on one node, and its charges, those of outputs subtracted, reduce to 0 (`Node.charge`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from nfn_monomial.space.axes import Axis, FieldType
-from nfn_monomial.symmetry import Symmetry
+from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, powers
+from nfn_monomial.space.specification import Node
 
 Block = tuple[int, ...]
 
@@ -33,14 +33,14 @@ def set_partitions(items: Block) -> Iterator[tuple[Block, ...]]:
 
 
 @functools.cache
-def balanced_partitions(charges: tuple[int, ...], symmetry: Symmetry) -> tuple[tuple[Block, ...], ...]:
+def balanced_partitions(charges: tuple[Charge, ...], node: Node) -> tuple[tuple[Block, ...], ...]:
     """Partitions of axes of one node, given their charges, in which the charges of every block cancel."""
-    if symmetry.charge(sum(charges)):
+    if any(powers(node.charge(combined(charges)))):
         return ()  # they do not even cancel all together
     return tuple(
         partition
         for partition in set_partitions(tuple(range(len(charges))))
-        if all(symmetry.charge(sum(charges[i] for i in block)) == 0 for block in partition)
+        if not any(any(powers(node.charge(combined([charges[i] for i in block])))) for block in partition)
     )
 
 
@@ -56,7 +56,7 @@ class Contraction(NamedTuple):
     closed: tuple[Block, ...]
 
 
-def contractions(field_type: FieldType, symmetries: Mapping[str, Symmetry]) -> dict[FieldType, list[Contraction]]:
+def contractions(field_type: FieldType, nodes: Mapping[str, Node]) -> dict[FieldType, list[Contraction]]:
     """All ways to contract a field: contracted type -> its contractions.
 
     Contracted types are canonically ordered as the field's own axes are. Where a contracted type has equal axes,
@@ -64,13 +64,13 @@ def contractions(field_type: FieldType, symmetries: Mapping[str, Symmetry]) -> d
 
     Args:
         field_type: the field's axes, charges reduced.
-        symmetries: node -> symmetry.
+        nodes: of the weight space.
     """
-    nodes = list(dict.fromkeys(axis.node for axis in field_type))  # the field's order is canonical
+    names = list(dict.fromkeys(axis.node for axis in field_type))  # the field's order is canonical
     per_node = []
-    for node in nodes:
+    for node in names:
         positions = tuple(i for i, axis in enumerate(field_type) if axis.node == node)
-        per_node.append(list(_node_contractions(field_type, positions, node, symmetries[node])))
+        per_node.append(list(_node_contractions(field_type, positions, node, nodes[node])))
     found: dict[FieldType, list[Contraction]] = {}
     for parts in itertools.product(*per_node):
         contracted = tuple(axis for axes, _, _ in parts for axis in axes)
@@ -81,13 +81,15 @@ def contractions(field_type: FieldType, symmetries: Mapping[str, Symmetry]) -> d
 
 
 def _node_contractions(
-    field_type: FieldType, positions: Block, node: str, symmetry: Symmetry
+    field_type: FieldType, positions: Block, name: str, node: Node
 ) -> Iterator[tuple[FieldType, tuple[Block, ...], tuple[Block, ...]]]:
     """Contractions of the axes on one node: (axes left, open blocks, closed blocks)."""
     for partition in set_partitions(positions):
-        charged = [(symmetry.charge(sum(field_type[i].charge for i in block)), block) for block in partition]
-        neutral = [block for charge, block in charged if charge == 0]
+        charged = [(node.charge(combined([field_type[i].charge for i in block])), block) for block in partition]
+        neutral = [block for charge, block in charged if not any(powers(charge))]
         for count in range(len(neutral) + 1):
             for closed in itertools.combinations(neutral, count):
-                opened = sorted((c for c in charged if c[1] not in closed), key=lambda c: (-c[0], c[1]))
-                yield tuple(Axis(node, c) for c, _ in opened), tuple(b for _, b in opened), closed
+                opened = sorted(
+                    (c for c in charged if c[1] not in closed), key=lambda c: (powers(opposite(c[0])), c[1])
+                )
+                yield tuple(Axis(name, c) for c, _ in opened), tuple(b for _, b in opened), closed

@@ -15,9 +15,10 @@ from typing import overload
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.space.axes import Axis, FieldType
+from nfn_monomial.space.axes import Axis, FieldType, flow
 from nfn_monomial.space.features import Features
-from nfn_monomial.space.groups import GroupElement, MonomialMatrix
+from nfn_monomial.space.groups import GroupElement
+from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .solver import along, log_scales, onto
@@ -127,7 +128,7 @@ def _signs(space: WeightSpace, features: Features, noise: float) -> dict[str, Te
     """Node -> signs ``(B, n)``. ``known`` holds the sign of each neuron as far as it is settled, and 0 where not."""
     moments: list[tuple[list[Axis], list[tuple[Tensor, Tensor]]]] = []
     for field_type, x in features.fields.items():
-        odd = {d: a for d, a in enumerate(field_type, 1) if space.nodes[a.node].symmetry.flips and a.charge % 2}
+        odd = {d: a for d, a in enumerate(field_type, 1) if space.acting((a,))[0].flips}
         if not odd:
             continue
         rest = [d for d in range(1, x.ndim) if d not in odd]
@@ -144,7 +145,9 @@ def _signs(space: WeightSpace, features: Features, noise: float) -> dict[str, Te
             total, size = torch.zeros_like(found), torch.zeros_like(found)
             for axes, sums in moments:
                 own = [dim for dim, axis in enumerate(axes, 1) if axis.node == name]
-                if len(own) != 1 or axes[own[0] - 1].charge < lowest:  # with two, it carries the signs of two neurons
+                if (
+                    len(own) != 1 or flow(axes[own[0] - 1].charge) < lowest
+                ):  # with two, it carries the signs of two neurons
                     continue
                 x, absolute = sums[moment]
                 for dim, (other, _) in enumerate(axes, 1):
@@ -164,7 +167,7 @@ def _scales(space: WeightSpace, features: Features) -> dict[str, Tensor]:
     """Node -> scales ``(B, n)``, from the squared norms of what each combination of neurons scales."""
     squares: dict[FieldType, Tensor] = {}
     for field_type, x in features.fields.items():
-        scaled = [d for d, a in enumerate(field_type, 1) if space.nodes[a.node].symmetry.scales and a.charge]
+        scaled = [d for d, a in enumerate(field_type, 1) if space.nodes[a.node].scales and a.charge]
         if scaled:
             rest = [d for d in range(1, x.ndim) if d not in scaled]
             axes, square = tuple(field_type[d - 1] for d in scaled), x.square().sum(rest)

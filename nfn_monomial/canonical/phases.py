@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from nfn_monomial.space.axes import Axis
-from nfn_monomial.space.packing import check_tensors, concrete, require_finite, unfolded
+from nfn_monomial.space.axes import Axis, Charge, flow
+from nfn_monomial.space.packing import check_tensors, concrete, pieces, require_finite
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .solver import along
@@ -62,7 +62,7 @@ def absorb_omega(
     _flat(tensors, space)
     out = {}
     for name, axes in space.axes.items():
-        rows = [axis.node for axis in axes if isinstance(axis, Axis) and axis.charge > 0]
+        rows = [axis.node for axis in axes if isinstance(axis, Axis) and flow(axis.charge) > 0]
         out[name] = tensors[name] * math.prod([factors.get(node, 1.0) for node in rows])
     return out
 
@@ -189,7 +189,7 @@ def _nodes(axes: Sequence[Axis | int]) -> list[str]:
 
 def _sines(space: WeightSpace, layers: Sequence[str] | None) -> list[str]:
     """The sine nodes, checked, in the order of the space."""
-    charges: dict[str, set[int]] = {name: set() for name in space.nodes}
+    charges: dict[str, set[Charge]] = {name: set() for name in space.nodes}
     for name, axes in space.axes.items():
         for axis in axes:
             if isinstance(axis, Axis):
@@ -204,7 +204,7 @@ def _sines(space: WeightSpace, layers: Sequence[str] | None) -> list[str]:
     for name in chosen:
         if name not in hidden:
             raise ValueError(f"layers: {name!r} is no hidden node of {space}; those are: {', '.join(hidden) or 'none'}")
-        if space.nodes[name].symmetry.scales:
+        if space.nodes[name].scales:
             raise ValueError(
                 f"node {name!r} of {space} has the symmetry {space.nodes[name].symmetry}, so its activation is not the "
                 "sine; name the sine layers: layers=[...]"
@@ -243,10 +243,10 @@ def _signed(
     if concrete(tensors.values()):
         require_finite(tensors)
     out = {}
-    for name, axes in space.axes.items():
-        x = unfolded(space, name, flat[name], sizes).squeeze(1)
+    for name, x in pieces(space, flat, sizes).items():
+        axes, x = space.axes[name], x.squeeze(1)
         for dim, axis in enumerate(axes, start=1):
-            if isinstance(axis, Axis) and axis.charge < 0 and axis.node in signs:
+            if isinstance(axis, Axis) and flow(axis.charge) < 0 and axis.node in signs:
                 x = x * along(signs[axis.node][:, 0].to(x.dtype), dim, x.ndim)
         out[name] = x.reshape(tensors[name].shape)
     return out

@@ -169,7 +169,7 @@ def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Pl
     found = []
     reached = [-1] * len(target)  # the largest number of aligned axes that any term brings to a field
     # Least aligned first: small terms are added up before they meet the full-size one.
-    for route in sorted(routes(source.types, target.types, space.symmetries), key=lambda r: len(r.contracted)):
+    for route in sorted(routes(source.types, target.types, space.nodes), key=lambda r: len(r.contracted)):
         if not route.sources and not bias:
             continue
         key = "_".join(f"{a.node}{a.charge:+d}" for a in route.contracted) or "const"

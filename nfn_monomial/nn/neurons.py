@@ -170,12 +170,12 @@ class NeuronEmbedding(nn.Module):
         self.mix = nn.ModuleDict(
             {at: nn.Linear(in_channels * _entries(p), channels, bias=False) for at, p in self._places.items()}
         )
-        fixed = {name: node.size or 1 for name, node in space.nodes.items() if not node.symmetry.permutes}
+        fixed = {name: node.size or 1 for name, node in space.nodes.items() if not node.permutes}
         hidden = [name for name in space.nodes if name not in fixed]
         # No group acts on FIXED neurons, so all three streams may start as anything.
         self.fixed = nn.ParameterDict({n: nn.Parameter(torch.randn(size, 3 * channels)) for n, size in fixed.items()})
         self.start = nn.ParameterDict({n: nn.Parameter(torch.randn(channels)) for n in hidden})
-        scales = any(node.symmetry.scales for node in space.nodes.values())
+        scales = any(node.scales for node in space.nodes.values())
         self.norms = None if scales else nn.ModuleDict({n: nn.Linear(3, channels, bias=False) for n in space.nodes})
         self.probes = nn.ModuleDict({n: nn.Linear(extra, channels, bias=False) for n in (hidden if extra else ())})
 
@@ -200,8 +200,9 @@ class NeuronEmbedding(nn.Module):
         first = tensors[next(iter(self.space.parameters))]
         if first.shape[1] != self.in_channels:
             raise ValueError(f"networks of {first.shape[1]} channels; NeuronEmbedding was built for {self.in_channels}")
+        taken = packing.pieces(self.space, tensors, sizes)
         raw = {
-            at: torch.cat([self._spread(tensors[p.parameter], p, sizes) for p in places], -1)
+            at: torch.cat([self._spread(taken[p.parameter], p) for p in places], -1)
             for at, places in self._places.items()
         }
         fields = [self.mix[p.key](raw[p.key]) for p in self.neurons.pairs]
@@ -221,10 +222,9 @@ class NeuronEmbedding(nn.Module):
             fields += [t.expand(first.shape[0], sizes[node], -1) for t in (out, back, inv)]
         return Features(self.out_layout, tuple(fields))
 
-    def _spread(self, tensor: Tensor, place: Link, sizes: Mapping[str, int]) -> Tensor:
-        """``(B, C, *shape)`` -> ``(B, *neurons, kernel entries x C)``."""
-        moved = packing.unfolded(self.space, place.parameter, tensor, sizes).permute(place.order)
-        return moved.flatten(1 + len(place.ends))
+    def _spread(self, tensor: Tensor, place: Link) -> Tensor:
+        """``(B, C, *axes)`` -> ``(B, *neurons, kernel entries x C)``."""
+        return tensor.permute(place.order).flatten(1 + len(place.ends))
 
     def _norms(self, node: str, raw: Mapping[str, Tensor], zero: Tensor) -> Tensor:
         """Logarithms of squared norms of incoming weights, outgoing weights and bias: ``(B, n, 3)``."""
@@ -272,7 +272,7 @@ class NeuronReadout(nn.Module):
             for place, x in zip(places, self.mix[at](source[at]).split(widths, -1), strict=True):
                 x = x.unflatten(-1, (*place.kernel, self.out_channels))
                 x = x.permute([place.order.index(i) for i in range(x.ndim)])
-                sizes = {node: source[at].shape[1 + i] for i, node in enumerate(place.ends)}
+                sizes = {node: source[at].shape[1 + i] for i, (node, *_) in enumerate(place.ends)}
                 tensors[place.parameter] = x.reshape(*x.shape[:2], *self.space.shape_of(place.parameter, sizes))
         return self.space.pack(tensors, check_finite=False)
 

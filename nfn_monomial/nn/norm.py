@@ -38,7 +38,7 @@ class EquivariantNorm(NeuronLayer):
     def forward(self, features: Features) -> Features:
         """Neuron features -> the same, of size 1."""
         edges, nodes = self.split(features)
-        frames = {name: frame(s) for name, s in nodes.items() if self.space.nodes[name].symmetry.scales}
+        frames = {name: frame(s) for name, s in nodes.items() if self.space.nodes[name].scales}
         normed_edges, normed = [], []
         for (target, source), e in edges.items():
             measured = wide(e)

@@ -86,7 +86,7 @@ class NeuronPool(nn.Module):
         neurons = neuron_layout(space)
         self.in_layout = neurons.layout
         self._fields = [neurons.stream("inv", node) for node in neurons.nodes]
-        each = [2 if node.symmetry.permutes else node.size or 1 for node in space.nodes.values()]
+        each = [2 if node.permutes else node.size or 1 for node in space.nodes.values()]
         self.out_features = channels * sum(each)
 
     def forward(self, features: Features) -> Tensor:

@@ -211,7 +211,7 @@ def _choose(terms: Terms, space: WeightSpace, first: Layout, second: Layout, out
     found = [
         term
         for fields in itertools.product(first.types, second.types, out.types)
-        for term in bilinear_terms(*fields, space.symmetries)
+        for term in bilinear_terms(*fields, space.nodes)
     ]
     if terms == "all":
         chosen = found
@@ -246,7 +246,7 @@ def _choose(terms: Terms, space: WeightSpace, first: Layout, second: Layout, out
 def _unknown(term: BilinearTerm | str, space: WeightSpace, known: Mapping[str, BilinearTerm]) -> str:
     reason = "bilinear_terms lists the ones there are"
     if isinstance(term, BilinearTerm):
-        left = term.imbalance(space.symmetries)
+        left = term.imbalance(space.nodes)
         if left:
             charges = ", ".join(f"{charge:+d} on {letter!r}" for letter, charge in left.items())
             reason = f"not equivariant, since charges of first + second - target are left: {charges}"

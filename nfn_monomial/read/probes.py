@@ -94,7 +94,7 @@ class ProbeFeatures(nn.Module):
         for weight, tap in zip(chain.weights[1:], taps, strict=True):
             if weight not in links:
                 raise ValueError(f"ProbeFeatures: {self.space} does not say which node's neurons {weight} reads")
-            self._read_by.setdefault(links[weight].ends[-1], []).append(tap)
+            self._read_by.setdefault(links[weight].ends[-1].node, []).append(tap)
         self.chunk_size = chunk_size
         like = next(template.parameters())
         start = _initial(probes, input_shape, chain, generator_rank, like)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.canonical.balance import balancing_element
+from nfn_monomial.space.axes import flow
 from nfn_monomial.space.features import Features
-from nfn_monomial.space.packing import unfolded
+from nfn_monomial.space.packing import pieces
 from nfn_monomial.space.weight_space import WeightSpace
 
 _QUANTILES = 5
@@ -53,11 +54,11 @@ class InvariantStatistics(nn.Module):
         self.space, self.channels = space, channels
         rank = list(space.nodes)
         self.links = [
-            (link, link.source)
+            (link, link.ends[1].node)
             for link in space.links
-            if link.source is not None
-            and link.charges[0] > 0 > link.charges[1]
-            and rank.index(link.source) < rank.index(link.target)
+            if len(link.ends) == 2
+            and flow(link.charges[0]) > 0 > flow(link.charges[1])
+            and rank.index(link.ends[1].node) < rank.index(link.target)
         ]
         nodes = {link.target for link, _ in self.links}
         self.out_features = channels * (_PER_TENSOR * len(space.parameters) + len(nodes) + bool(nodes))
@@ -82,9 +83,9 @@ class InvariantStatistics(nn.Module):
         """Path norms of every node, and the mean log norm: ``(B, C, nodes + 1)``."""
         reached: dict[str, Tensor] = {}
         norms = []
+        taken = pieces(self.space, tensors, sizes)
         for link, source in self.links:
-            squares = unfolded(self.space, link.parameter, tensors[link.parameter].square(), sizes)
-            table = squares.permute(link.order).movedim(-1, 1)
+            table = taken[link.parameter].square().permute(link.order).movedim(-1, 1)
             table = table.mean(list(range(4, table.ndim))) if link.kernel else table
             mean = table.mean((-1, -2), keepdim=True)
             norms.append(_log_root(mean[..., 0, 0]))

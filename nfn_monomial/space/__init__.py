@@ -1,16 +1,19 @@
 """What layers act on: weight spaces, their groups, and features of networks."""
 
-from .axes import Axis, Dim, FieldType, field_name
+from .axes import Axis, Charge, Dim, FieldType, Sum, field_name
 from .features import Features, Layout
 from .geometry import SymmetryLike
-from .groups import GroupElement, MonomialMatrix
-from .links import Link
-from .specification import Node, Specification
+from .groups import GroupElement
+from .links import End, Link
+from .monomial import MonomialMatrix
+from .specification import Node, Piece, Specification
 from .weight_space import WeightSpace
 
 __all__ = [
     "Axis",
+    "Charge",
     "Dim",
+    "End",
     "Features",
     "FieldType",
     "GroupElement",
@@ -18,7 +21,9 @@ __all__ = [
     "Link",
     "MonomialMatrix",
     "Node",
+    "Piece",
     "Specification",
+    "Sum",
     "SymmetryLike",
     "WeightSpace",
     "field_name",

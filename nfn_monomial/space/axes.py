@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
+
+Charge: TypeAlias = int | tuple[int, ...]
+"""With what powers of a node's gauges an axis transforms: a number on a node with one gauge, else one for each."""
 
 
 class Axis(NamedTuple):
@@ -14,17 +17,57 @@ class Axis(NamedTuple):
     """
 
     node: str
-    charge: int = 1
+    charge: Charge = 1
 
     def __str__(self) -> str:
-        return f"{self.node}^{self.charge:+d}" if self.charge else self.node
+        if not any(powers(self.charge)):
+            return self.node
+        signed = " ".join(f"{q:+d}" for q in powers(self.charge))
+        return f"{self.node}^{signed}" if isinstance(self.charge, int) else f"{self.node}^({signed})"
 
 
-Dim: TypeAlias = Axis | int | tuple[Axis | int, ...]
-"""A dimension of a tensor: an axis, a size on which nothing acts, or the row-major product of several of those."""
+class Sum(NamedTuple):
+    """A dimension of a tensor that is the concatenation of several: ``Sum((Axis("q"), Axis("k"), Axis("v")))``.
+
+    Parts are axes, sizes on which nothing acts, or row-major products of those.
+    """
+
+    parts: tuple[Axis | int | tuple[Axis | int, ...], ...]
+
+
+Dim: TypeAlias = Axis | int | tuple[Axis | int, ...] | Sum
+"""A dimension of a tensor: an axis, a size on which nothing acts, the row-major product of several, or their sum."""
 
 FieldType: TypeAlias = tuple[Axis, ...]
-"""The axes of a field. Of a weight space's own, the non-fixed ones: last node first, charges reduced."""
+"""The axes of a field. Of a weight space's own, the non-fixed ones: last node first, charges reduced, every axis
+followed by those of nodes nested in its own."""
+
+
+def powers(charge: Charge) -> tuple[int, ...]:
+    """A charge as one number for each gauge."""
+    return (charge,) if isinstance(charge, int) else charge
+
+
+def flow(charge: Charge) -> int:
+    """Which way a network runs along an axis: > 0 where it leads to the neurons, < 0 where it leads from them."""
+    return powers(charge)[0]
+
+
+def combined(charges: Iterable[Charge], signs: Iterable[int] | None = None) -> Charge:
+    """The sum of charges on one node, each times its sign where signs are given.
+
+    >>> combined([1, -1]), combined([(1, 0), (1, 1)], [1, -1])
+    (0, (0, -1))
+    """
+    charges = list(charges)
+    factors = [1] * len(charges) if signs is None else list(signs)
+    total = tuple(sum(f * q for f, q in zip(factors, column, strict=True)) for column in zip(*map(powers, charges)))  # noqa: B905
+    return total if charges and not isinstance(charges[0], int) else total[0] if total else 0
+
+
+def opposite(charge: Charge) -> Charge:
+    """The charge with which an axis is contracted."""
+    return combined([charge], [-1])
 
 
 def field_name(field_type: FieldType) -> str:
@@ -33,11 +76,52 @@ def field_name(field_type: FieldType) -> str:
 
 
 def flatten_dims(dims: Iterable[Dim]) -> tuple[Axis | int, ...]:
-    """Dimensions with products replaced by their parts."""
+    """Dimensions with products, and sums that have one part, replaced by their parts."""
     flat: list[Axis | int] = []
     for dim in dims:
-        if isinstance(dim, tuple) and not isinstance(dim, Axis):
-            flat.extend(dim)
-        else:
-            flat.append(dim)
+        (part,) = segments_of(dim)
+        flat.extend(part)
     return tuple(flat)
+
+
+def segments_of(dim: Dim) -> tuple[tuple[Axis | int, ...], ...]:
+    """The parts that a dimension is the concatenation of, one if it is no sum, each as the factors of a product."""
+    if isinstance(dim, Sum):
+        return tuple(segment for part in dim.parts for segment in segments_of(part))
+    return ((dim,),) if isinstance(dim, Axis | int) else (tuple(dim),)
+
+
+def parents_of(axes: Sequence[Axis | int], nesting: dict[str, str]) -> tuple[int | None, ...]:
+    """For each axis the position of the axis that it is nested in, or None.
+
+    An axis of a nested node belongs to the nearest axis of its parent before it, so that two may share one: the
+    output and input channels of a grouped convolution's weight, in ``(groups, out, in)``.
+
+    Args:
+        axes: of one tensor, products and sums taken apart.
+        nesting: nested node -> its parent.
+
+    Raises:
+        ValueError: if the parent has no axis there.
+    """
+    found: list[int | None] = []
+    for i, axis in enumerate(axes):
+        parent = nesting.get(axis.node) if isinstance(axis, Axis) else None
+        if parent is None:
+            found.append(None)
+            continue
+        before = [j for j, other in enumerate(axes[:i]) if isinstance(other, Axis) and other.node == parent]
+        if not before:
+            raise ValueError(
+                f"axis {axis} is nested in {parent!r}, which has no axis before it: put Axis({parent!r}, 0)"
+            )
+        found.append(before[-1])
+    return tuple(found)
+
+
+def paths_of(axes: Sequence[Axis | int], nesting: dict[str, str]) -> list[tuple[int, ...]]:
+    """For each axis its position, behind those of the axes that it is nested in, the outermost first."""
+    paths: list[tuple[int, ...]] = []
+    for i, parent in enumerate(parents_of(axes, nesting)):
+        paths.append((i,) if parent is None else (*paths[parent], i))
+    return paths

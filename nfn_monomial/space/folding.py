@@ -106,7 +106,7 @@ class LayoutFolding:
     def __init__(self, space: Specification, layout: Layout) -> None:
         self.outer = self.inner = layout
         self._folding: Folding | None = None
-        moves = all(space.nodes[axis.node].symmetry.permutes for t in layout.types for axis in t)
+        moves = all(space.nodes[axis.node].permutes for t in layout.types for axis in t)
         if not moves or any(space.canonical(t)[0] != t for t in layout.types):
             fields = enumerate(zip(layout.types, layout.multiplicities, strict=True))
             self._folding = Folding(space, {f"field {i}": (*t, multiplicity) for i, (t, multiplicity) in fields})
@@ -128,7 +128,7 @@ class LayoutFolding:
 
 def _placed(space: Specification, dim: Axis | int) -> Axis | int:
     """A dimension as it lies in a field: a FIXED axis is nothing but a size."""
-    if isinstance(dim, int) or space.nodes[dim.node].symmetry.permutes:
+    if isinstance(dim, int) or space.nodes[dim.node].permutes:
         return dim
     size = space.nodes[dim.node].size
     assert size is not None, "FIXED nodes have sizes"
@@ -138,5 +138,8 @@ def _placed(space: Specification, dim: Axis | int) -> Axis | int:
 def _reduced(space: Specification, dim: Dim) -> Dim:
     """The same with its charge reduced, for telling whether two spaces mean the same by their features."""
     parts = [_placed(space, part) for part in flatten_dims((dim,))]
-    reduced = tuple(part if isinstance(part, int) else space.canonical([part])[0][0] for part in parts)
+    reduced = tuple(
+        part if isinstance(part, int) else part._replace(charge=space.nodes[part.node].charge(part.charge))
+        for part in parts
+    )
     return reduced[0] if isinstance(dim, Axis | int) else reduced

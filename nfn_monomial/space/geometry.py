@@ -88,7 +88,7 @@ def sequential_geometry(
         raise ValueError(f"{len(has_bias)} bias flags and {len(kernels)} kernels for {depth} layers")
     io = Symmetry.coerce(io_symmetry)
     node_names = ["x", *(f"h{i}" for i in range(1, depth)), "y"]
-    nodes = {n: Node(s, size) for n, s, size in zip(node_names, [io, *hidden, io], sizes, strict=True)}
+    nodes = {n: Node((s,), size) for n, s, size in zip(node_names, [io, *hidden, io], sizes, strict=True)}
     parameters: dict[str, tuple[Dim, ...]] = {}
     for i in range(depth):
         weight, bias_name = names[i] if names else (f"weight.{i}", f"bias.{i}")

@@ -2,68 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .axes import Axis, Dim, flatten_dims
+from .axes import Axis, Charge, Dim, flatten_dims, flow, paths_of
+
+
+class End(NamedTuple):
+    """One end of a link: neurons of a node.
+
+    Attributes:
+        node: their node.
+        charge: of its axis.
+        at: positions of its axis among ``space.axes[parameter]``, behind those of the axes that it is nested in.
+    """
+
+    node: str
+    charge: Charge
+    at: tuple[int, ...]
 
 
 class Link(NamedTuple):
-    """A parameter with two axes, which leads from the neurons of one node to those of another, or with one axis.
+    """A parameter as what joins neurons: a weight has two ends, a bias or gain one, a stack of weights three.
 
     Attributes:
-        parameter: its name.
-        target: the node that it leads to; of a bias or gain, the node it lies on.
-        source: the node that it leads from; None for a parameter with one axis.
-        row: position of the target's axis among ``space.axes[parameter]``.
-        column: position of the source's axis there, or None.
-        charges: of the target's axis and of the source's: ``(1, -1)`` for a weight, ``(1,)`` for a bias.
+        parameter: its name; of one whose dimensions are sums, that of one of its pieces.
+        ends: the node that it leads to first, then those that it leads from. There is one end for each axis in which
+            no other is nested.
         kernel: sizes of what nothing acts on, in order: kernel dimensions and positions folded by a flatten.
         folded: whether one of its tensor's dimensions is a product, as of neurons and positions behind a flatten.
     """
 
     parameter: str
-    target: str
-    source: str | None
-    row: int
-    column: int | None
-    charges: tuple[int, ...]
+    ends: tuple[End, ...]
     kernel: tuple[int, ...]
     folded: bool
 
     @property
-    def ends(self) -> tuple[str, ...]:
-        """The target, and the source where there is one."""
-        return (self.target,) if self.source is None else (self.target, self.source)
+    def target(self) -> str:
+        """The node that it leads to; of a bias or gain, the node it lies on."""
+        return self.ends[0].node
+
+    @property
+    def source(self) -> str | None:
+        """The node that it leads from; None for a parameter that has not two ends."""
+        return self.ends[1].node if len(self.ends) == 2 else None
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """Of its ends: ``(1, -1)`` for a weight, ``(1,)`` for a bias."""
+        return tuple(end.charge for end in self.ends)
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Positions of all its axes, in the order of its ends; what two ends are both nested in counts once."""
+        return tuple(dict.fromkeys(at for end in self.ends for at in end.at))
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Permutation of ``(B, C, *space.axes[parameter])`` to ``(B, target, source, *kernel, C)``."""
-        at = (self.row,) if self.column is None else (self.row, self.column)
+        """Permutation of ``(B, C, *space.axes[parameter])`` to ``(B, *axes of its ends, *kernel, C)``."""
+        at = self.axes
         count = len(at) + len(self.kernel)
         return (0, *(2 + i for i in at), *(2 + i for i in range(count) if i not in at), 1)
 
 
-def links_of(nodes: Iterable[str], parameters: Mapping[str, Sequence[Dim]]) -> tuple[Link, ...]:
+def links_of(
+    nodes: Sequence[str], parameters: Mapping[str, Sequence[Dim]], nesting: dict[str, str]
+) -> tuple[Link, ...]:
     """The table, in the order in which a network runs: by target, in the order of the nodes.
 
-    Of two axes, the one with the larger charge is the target's; where charges are equal (``space.uncharged()``), that
-    on the later node, or else the first. Parameters with no axis or more than two have no link.
+    The end with the largest charge is the target, that of the first gauge where there are several; where charges are
+    equal (``space.uncharged()``), that on the later node, or else the first. Parameters without an axis have no link.
 
     Args:
         nodes: names, from the network's inputs to its outputs.
-        parameters: name -> dimensions in tensor order.
+        parameters: name -> dimensions in tensor order, without sums.
+        nesting: nested node -> its parent.
     """
     rank = {name: i for i, name in enumerate(nodes)}
     found = []
     for name, dims in parameters.items():
         mixed = flatten_dims(dims)
-        own = [(i, axis) for i, axis in enumerate(mixed) if isinstance(axis, Axis)]
-        if len(own) not in (1, 2):
+        paths = paths_of(mixed, nesting)
+        inner = {i for path in paths for i in path[:-1]}
+        ends = [
+            End(axis.node, axis.charge, path)
+            for i, (axis, path) in enumerate(zip(mixed, paths, strict=True))
+            if isinstance(axis, Axis) and i not in inner
+        ]
+        if not ends:
             continue
-        (row, target), *rest = sorted(own, key=lambda end: (-end[1].charge, -rank[end[1].node]))
-        column, source = (rest[0][0], rest[0][1].node) if rest else (None, None)
-        charges = tuple(axis.charge for axis in (target, *(axis for _, axis in rest)))
+        ends.sort(key=lambda end: (-flow(end.charge), -rank[end.node]))
         kernel = tuple(size for size in mixed if isinstance(size, int))
-        found.append(Link(name, target.node, source, row, column, charges, kernel, len(mixed) != len(dims)))
+        found.append(Link(name, tuple(ends), kernel, len(mixed) != len(dims)))
     return tuple(sorted(found, key=lambda link: rank[link.target]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -19,16 +19,14 @@ def pack(space: Specification, folding: Folding, tensors: Mapping[str, Tensor], 
     sizes = check_tensors(space, tensors)
     if check_finite:
         require_finite(tensors)
-    return folding.fold([unfolded(space, name, tensors[name], sizes).movedim(1, -1) for name in space.parameters])
+    return folding.fold([x.movedim(1, -1) for x in pieces(space, tensors, sizes).values()])
 
 
 def unpack(space: Specification, folding: Folding, features: Features) -> dict[str, Tensor]:
     """See `WeightSpace.unpack`."""
     folding.layout.require(features, None, "unpack")
-    sizes = node_sizes(space, features)
     moved = (x.movedim(-1, 1) for x in folding.unfold(features))
-    named = zip(space.parameters, moved, strict=True)
-    return {name: x.reshape(*x.shape[:2], *space.shape_of(name, sizes)) for name, x in named}
+    return whole(space, dict(zip(space.pieces, moved, strict=True)), node_sizes(space, features))
 
 
 def node_sizes(space: Specification, features: Features) -> dict[str, int]:
@@ -39,10 +37,40 @@ def node_sizes(space: Specification, features: Features) -> dict[str, int]:
     return sizes
 
 
-def unfolded(space: Specification, name: str, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
-    """A parameter ``(B, C, *shape)`` as ``(B, C, *space.axes[name])``: dimensions that are products taken apart."""
-    extents = [a if isinstance(a, int) else sizes[a.node] for a in space.axes[name]]
-    return tensor.reshape(*tensor.shape[:2], *extents)
+def pieces(space: Specification, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    """Parameters ``(..., *shape)`` as pieces ``(..., *axes)``: sums cut, products taken apart, in ``space.axes``."""
+    return {name: x for parameter in space.parameters for name, x in cut(space, parameter, tensors[parameter], sizes)}
+
+
+def whole(space: Specification, found: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    """The inverse of `pieces`."""
+    return {name: joined(space, name, found, sizes) for name in space.parameters}
+
+
+def cut(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
+    """Names and tensors of one parameter's pieces, see `pieces`."""
+    extents = space.extents(parameter, sizes)
+    lead = tensor.ndim - len(extents)
+    for name in space.pieces_of[parameter]:
+        x = tensor
+        for dim, (chosen, lengths) in enumerate(zip(space.pieces[name].choice, extents, strict=True), lead):
+            if len(lengths) > 1:
+                x = x.narrow(dim, sum(lengths[:chosen]), lengths[chosen])
+        yield name, x.reshape(*x.shape[:lead], *(a if isinstance(a, int) else sizes[a.node] for a in space.axes[name]))
+
+
+def joined(space: Specification, parameter: str, found: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
+    """The inverse of `cut`."""
+    parts = []
+    for name in space.pieces_of[parameter]:
+        x = found[name]
+        parts.append(x.reshape(*x.shape[: x.ndim - len(space.axes[name])], *space.shape_of(name, sizes)))
+    # Choices count up with the last dimension first, so that is put together first.
+    for dim, segments in reversed(list(enumerate(space.concatenated[parameter]))):
+        if len(segments) > 1:
+            at = dim - len(space.parameters[parameter])
+            parts = [torch.cat(parts[i : i + len(segments)], at) for i in range(0, len(parts), len(segments))]
+    return parts[0]
 
 
 def check_tensors(space: Specification, tensors: Mapping[str, Tensor]) -> dict[str, int]:
@@ -86,7 +114,7 @@ def check_tensors(space: Specification, tensors: Mapping[str, Tensor]) -> dict[s
             raise ValueError(f"{name} has shape {tuple(x.shape)}: an empty batch; at least one network is needed")
     sizes, seen_in = _read_sizes(space, tensors)
     for name in space.parameters:
-        split_shape(space, name, tuple(tensors[name].shape[2:]), sizes, seen_in)
+        require_shape(space, name, tuple(tensors[name].shape[2:]), sizes, seen_in)
     return sizes
 
 
@@ -95,31 +123,46 @@ def _read_sizes(space: Specification, tensors: Mapping[str, Tensor]) -> tuple[di
 
     A dimension on several nodes waits until all but one are known; where it waits in vain, declared sizes count.
     """
-    sizes = {n: node.size for n, node in space.nodes.items() if not node.symmetry.permutes and node.size is not None}
+    sizes = {n: node.size for n, node in space.nodes.items() if not node.permutes and node.size is not None}
     seen_in: dict[str, str] = {}
     waiting = [
-        (name, parts, extent)
-        for name, dims in space.parts.items()
-        for parts, extent in zip(dims, tensors[name].shape[2:], strict=True)
+        (name, segments, extent)
+        for name, dims in space.concatenated.items()
+        for segments, extent in zip(dims, tensors[name].shape[2:], strict=True)
     ]
     while waiting:
         later = []
-        for name, parts, extent in waiting:
-            known = [p if isinstance(p, int) else sizes.get(p.node) for p in parts]
-            if known.count(None) > 1:
-                later.append((name, parts, extent))
-            elif None in known:
-                rest, new = math.prod([k for k in known if k is not None]), parts[known.index(None)]
-                if extent and extent % rest == 0 and isinstance(new, Axis):
-                    sizes[new.node], seen_in[new.node] = extent // rest, name
+        for name, segments, extent in waiting:
+            unknown = {p.node for parts in segments for p in parts if isinstance(p, Axis) and p.node not in sizes}
+            if len(unknown) > 1:
+                later.append((name, segments, extent))
+            elif unknown:
+                (node,) = unknown
+                if (size := _size_in(segments, node, extent, sizes)) is not None:
+                    sizes[node], seen_in[node] = size, name
         if len(later) == len(waiting):
-            unknown = [p.node for _, parts, _ in later for p in parts if isinstance(p, Axis) and p.node not in sizes]
-            declared = [(node, size) for node in unknown if (size := space.nodes[node].size) is not None]
+            missing = [p.node for _, segments, _ in later for parts in segments for p in parts if isinstance(p, Axis)]
+            declared = [(n, size) for n in missing if n not in sizes and (size := space.nodes[n].size) is not None]
             if not declared:
                 break
             sizes |= dict(declared[:1])
         waiting = later
     return sizes, seen_in
+
+
+def _size_in(
+    segments: Sequence[tuple[Axis | int, ...]], node: str, extent: int, sizes: Mapping[str, int]
+) -> int | None:
+    """The size of the one node that is not known in a dimension: what is left of the extent is a multiple of it."""
+    constant = times = 0
+    for parts in segments:
+        product = math.prod([p if isinstance(p, int) else sizes.get(p.node, 1) for p in parts])
+        unknown = len([p for p in parts if isinstance(p, Axis) and p.node == node])
+        if unknown > 1:
+            return None
+        constant, times = constant + product * (not unknown), times + product * unknown
+    left = extent - constant
+    return left // times if left > 0 and left % times == 0 else None
 
 
 def require_finite(tensors: Mapping[str, Tensor]) -> None:
@@ -139,59 +182,64 @@ def require_finite(tensors: Mapping[str, Tensor]) -> None:
             )
 
 
-def split_shape(
-    space: Specification,
-    name: str,
-    shape: tuple[int, ...],
-    sizes: Mapping[str, int],
-    seen_in: Mapping[str, str] | None = None,
-) -> list[int]:
-    """A parameter's shape with folded dimensions split up as in ``space.axes``, checked against known node sizes.
+def sizes_in(space: Specification, name: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of the nodes of one parameter, of which some are known; the others are read off its shape, checked.
 
     Args:
         space: the weight space.
         name: the parameter.
         shape: of its tensor, without batch and channels.
-        sizes: node sizes known so far; one that is not yet known is read off the shape, several in one dimension are
-            those that the space declares.
-        seen_in: node -> parameter from which its size was read, for messages.
+        sizes: node sizes known so far; where several are not known in one dimension, those that the space declares.
     """
-    split: list[int] = []
-    for extent, parts in zip(shape, space.parts[name], strict=True):
-        known = [p if isinstance(p, int) else sizes.get(p.node) for p in parts]
-        if known.count(None) > 1:
-            known = [p if isinstance(p, int) else sizes.get(p.node, space.nodes[p.node].size) for p in parts]
-        if known.count(None) == 1:  # a node seen for the first time: what is left of the extent is its size
-            rest = math.prod([k for k in known if k is not None])
-            if extent and extent % rest == 0:
-                known = [extent // rest if k is None else k for k in known]
-        if None in known or math.prod([k or 0 for k in known]) != extent:
-            raise ValueError(_size_error(space, name, shape, parts, extent, sizes, seen_in or {}))
-        split.extend(k for k in known if k is not None)
-    return split
+    known = dict(sizes)
+    for extent, segments in zip(shape, space.concatenated[name], strict=True):
+        axes = [p.node for parts in segments for p in parts if isinstance(p, Axis)]
+        unknown = [node for node in dict.fromkeys(axes) if node not in known]
+        for node in unknown[1:] if len(unknown) > 1 else ():
+            if (size := space.nodes[node].size) is not None:
+                known[node] = size
+        if unknown and (found := _size_in(segments, unknown[0], extent, known)) is not None:
+            known[unknown[0]] = found
+    require_shape(space, name, shape, known)
+    return known
+
+
+def require_shape(
+    space: Specification,
+    name: str,
+    shape: tuple[int, ...],
+    sizes: Mapping[str, int],
+    seen_in: Mapping[str, str] | None = None,
+) -> None:
+    """Raise unless a parameter has this shape, without batch and channels, for these node sizes."""
+    for extent, segments in zip(shape, space.concatenated[name], strict=True):
+        known = all(p.node in sizes for parts in segments for p in parts if isinstance(p, Axis))
+        lengths = [math.prod([p if isinstance(p, int) else sizes.get(p.node, 0) for p in parts]) for parts in segments]
+        if not known or sum(lengths) != extent:
+            raise ValueError(_size_error(space, name, shape, segments, extent, sizes, seen_in or {}))
 
 
 def _size_error(
     space: Specification,
     name: str,
     shape: tuple[int, ...],
-    parts: Sequence[Axis | int],
+    segments: Sequence[tuple[Axis | int, ...]],
     extent: int,
     sizes: Mapping[str, int],
     seen_in: Mapping[str, str],
 ) -> str:
-    reasons = []
-    for part in parts:
+    def reason(part: Axis | int, alone: bool) -> str:
         if isinstance(part, int):
-            reasons.append(f"{'kernel size' if len(parts) == 1 else 'folded positions'} {part}")
-        elif part.node in sizes:
-            source = f" in {seen_in[part.node]}" if part.node in seen_in else ""
-            reasons.append(f"axis '{part.node}' is {sizes[part.node]}{source}")
-        else:
-            reasons.append(f"axis '{part.node}'")
+            return f"{'kernel size' if alone else 'folded positions'} {part}"
+        if part.node not in sizes:
+            return f"axis '{part.node}'"
+        source = f" in {seen_in[part.node]}" if part.node in seen_in else ""
+        return f"axis '{part.node}' is {sizes[part.node]}{source}"
+
+    reasons = [" times ".join(reason(part, len(parts) == 1) for part in parts) for parts in segments]
     return (
         f"{name} has shape {shape} (after batch and channels) but the space expects "
-        f"{space.describe(name, sizes)}: {' times '.join(reasons)}, and {extent} here. Was this network made with "
+        f"{space.describe(name, sizes)}: {' plus '.join(reasons)}, and {extent} here. Was this network made with "
         f"a different width or kernel? Space: {space}"
     )
 

@@ -2,21 +2,92 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from nfn_monomial.symmetry import Symmetry
 
-from .axes import Axis, Dim, FieldType, flatten_dims
+from .axes import Axis, Charge, Dim, FieldType, Sum, flatten_dims, parents_of, powers, segments_of
 from .links import links_of
 
 
 class Node(NamedTuple):
-    """A set of neurons: the group that acts on it, and its size where it is known (always for FIXED)."""
+    """A set of neurons: what acts on each of them besides the permutations of all, its size, what it is nested in.
 
-    symmetry: Symmetry
+    Attributes:
+        gauges: independent factors on every neuron, over one permutation: a positive number (SCALE), a sign (SIGN), or
+            both with equal charges (MONOMIAL). PERMUTATION is no factor: charges on it only say which way a network
+            runs. FIXED neurons have no other gauge.
+        size: number of neurons, where it is known (always for FIXED); of a nested node, in each neuron of its parent.
+        parent: the node in whose neurons these are nested, as the channels of an attention head in the head: they are
+            permuted and scaled in each of the parent's neurons on its own, and move along with it.
+    """
+
+    gauges: tuple[Symmetry, ...]
     size: int | None = None
+    parent: str | None = None
+
+    @property
+    def symmetry(self) -> Symmetry:
+        """The smallest symmetry that contains what acts: that of the one gauge, of most nodes."""
+        return Symmetry(functools.reduce(operator.or_, (gauge.value for gauge in self.gauges)))
+
+    @property
+    def permutes(self) -> bool:
+        """Whether neurons are permuted: all but FIXED."""
+        return self.symmetry.permutes
+
+    @property
+    def scales(self) -> bool:
+        """Whether a positive factor acts on a neuron."""
+        return self.symmetry.scales
+
+    @property
+    def flips(self) -> bool:
+        """Whether a sign acts on a neuron."""
+        return self.symmetry.flips
+
+    def charge(self, charge: Charge) -> Charge:
+        """``charge`` reduced to what the gauges can tell apart, see `Symmetry.charge`; a number for one gauge.
+
+        A number on a node of several gauges is a charge on the first of them.
+        """
+        reduced = tuple(g.charge(q) for g, q in zip(self.gauges, self.spelled(charge), strict=True))
+        return reduced if len(reduced) > 1 else reduced[0]
+
+    def spelled(self, charge: Charge) -> tuple[int, ...]:
+        """``charge`` with one number for each gauge, not reduced."""
+        given = powers(charge)
+        if len(given) > len(self.gauges) or (not isinstance(charge, int) and len(given) < len(self.gauges)):
+            raise ValueError(f"charge {charge} has {len(given)} entries for the {len(self.gauges)} gauges of a node")
+        return (*given, *[0] * (len(self.gauges) - len(given)))
+
+    def acting(self, charge: Charge) -> Symmetry:
+        """What an axis of this charge feels of the node's group."""
+        felt = [g.acting(q).value for g, q in zip(self.gauges, self.spelled(charge), strict=True)]
+        return Symmetry(functools.reduce(operator.or_, felt))
+
+    def restricted(self, group: Symmetry) -> Node:
+        """The same neurons under a smaller group, all gauges intersected with it; charges mean what they did."""
+        return self._replace(gauges=tuple(gauge & group for gauge in self.gauges))
+
+
+class Piece(NamedTuple):
+    """A parameter, or of one with dimensions that are sums, the part that lies in one segment of each of them.
+
+    Attributes:
+        parameter: its name.
+        choice: for each of its dimensions, the segment.
+        dims: the dimensions of the piece, without sums.
+    """
+
+    parameter: str
+    choice: tuple[int, ...]
+    dims: tuple[Dim, ...]
 
 
 class Specification:
@@ -27,63 +98,175 @@ class Specification:
 
     def __init__(
         self,
-        nodes: Mapping[str, Symmetry | tuple[Symmetry, int | None]],
+        nodes: Mapping[str, Symmetry | tuple[Symmetry, int | None] | Node],
         parameters: Mapping[str, Sequence[Dim]],
         *,
         label: str = "",
     ) -> None:
-        self.nodes = {name: Node(node) if isinstance(node, Symmetry) else Node(*node) for name, node in nodes.items()}
-        self.parameters: dict[str, tuple[Dim, ...]] = {name: tuple(dims) for name, dims in parameters.items()}
+        self.nodes = {name: _node(node) for name, node in nodes.items()}
+        self.nesting = {name: node.parent for name, node in self.nodes.items() if node.parent is not None}
         self.label = label
-        self._check()
+        self._check(parameters)
+        self.parameters = {name: tuple(map(self._spelled, self._completed(dims))) for name, dims in parameters.items()}
         self._rank = {name: position for position, name in enumerate(self.nodes)}
-        self.axes = {name: flatten_dims(dims) for name, dims in self.parameters.items()}
-        self.parts = {name: [flatten_dims((dim,)) for dim in dims] for name, dims in self.parameters.items()}
-        self.links = links_of(self.nodes, self.parameters)
+        self.concatenated = {name: [segments_of(dim) for dim in dims] for name, dims in self.parameters.items()}
+        found = {name: self._pieces(name) for name in self.parameters}
+        self.pieces = dict(itertools.chain.from_iterable(found.values()))
+        self.pieces_of = {name: tuple(piece for piece, _ in pieces) for name, pieces in found.items()}
+        self.axes = {name: flatten_dims(piece.dims) for name, piece in self.pieces.items()}
+        self.parts = {name: [flatten_dims((dim,)) for dim in piece.dims] for name, piece in self.pieces.items()}
+        dims_of = {name: piece.dims for name, piece in self.pieces.items()}
+        self.links = links_of(list(self.nodes), dims_of, self.nesting)
 
-    def _check(self) -> None:
+    def _check(self, parameters: Mapping[str, Sequence[Dim]]) -> None:
         for name, node in self.nodes.items():
             if not name.isidentifier():
                 raise ValueError(f"node name {name!r}: names must be identifiers, as h1 or conv_2")
-            if not node.symmetry.permutes and node.size is None:
+            if not node.gauges or (not node.permutes and len(node.gauges) > 1) or len({*map(_fixed, node.gauges)}) > 1:
+                raise ValueError(f"node {name!r} has gauges {node.gauges}: one or more, FIXED only alone")
+            if not node.permutes and node.size is None:
                 raise ValueError(f"node {name!r} is FIXED, so its size must be given: its axes become channels")
             if node.size is not None and node.size < 1:
                 raise ValueError(f"node {name!r} has size {node.size}; at least 1 is needed")
-        if not self.parameters:
+            if node.parent is not None:
+                self._check_parent(name, node.parent)
+        if not parameters:
             raise ValueError("a weight space needs at least one parameter")
-        for name, dims in self.parameters.items():
-            for dim in flatten_dims(dims):
+        for name, dims in parameters.items():
+            for dim in itertools.chain.from_iterable(itertools.chain.from_iterable(map(segments_of, dims))):
                 if isinstance(dim, Axis) and dim.node not in self.nodes:
                     raise ValueError(f"{name}: axis {dim} names no node; nodes: {', '.join(self.nodes)}")
                 if isinstance(dim, int) and dim < 1:
                     raise ValueError(f"{name}: dimension {dim} must be at least 1")
 
+    def _check_parent(self, name: str, parent: str) -> None:
+        if parent not in self.nodes:
+            raise ValueError(f"node {name!r} is nested in {parent!r}, which is no node; nodes: {', '.join(self.nodes)}")
+        if not (self.nodes[name].permutes and self.nodes[parent].permutes):
+            raise ValueError(f"node {name!r} is nested in {parent!r}: neither may be FIXED; use nodes of their own")
+        above: str | None = parent
+        while above is not None:
+            if above == name:
+                raise ValueError(f"node {name!r} is nested in itself")
+            above = self.nesting.get(above)
+
+    def _spelled(self, dim: Dim) -> Dim:
+        """The same with every charge in the form that its node's gauges have."""
+        if isinstance(dim, int):
+            return dim
+        if isinstance(dim, Axis):
+            spelled = self.nodes[dim.node].spelled(dim.charge)
+            return Axis(dim.node, spelled if len(spelled) > 1 else spelled[0])
+        if isinstance(dim, Sum):
+            return Sum(tuple(self._spelled(part) for part in dim.parts))  # type: ignore[misc]
+        return tuple(self._spelled(part) for part in dim)  # type: ignore[misc]
+
+    def _completed(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
+        """The same with an axis of the parent in front of every nested axis, where none is written."""
+        named = {axis.node for axis in _axes(dims)}
+
+        def complete(dim: Dim) -> Dim:
+            if isinstance(dim, Sum):
+                return Sum(tuple(complete(part) for part in dim.parts))  # type: ignore[misc]
+            if isinstance(dim, int):
+                return dim
+            factors: list[Axis | int] = []
+            for factor in (dim,) if isinstance(dim, Axis) else dim:
+                factors += [factor] if isinstance(factor, int) else [*self._ancestors(factor, named), factor]
+            return factors[0] if len(factors) == 1 else tuple(factors)
+
+        return tuple(map(complete, dims)) if self.nesting else tuple(dims)
+
+    def _ancestors(self, axis: Axis, named: set[str]) -> list[Axis]:
+        above = self.nesting.get(axis.node)
+        found: list[Axis] = []
+        while above is not None and above not in named:
+            found.insert(0, Axis(above, 0))
+            above = self.nesting.get(above)
+        return found
+
+    def _pieces(self, name: str) -> list[tuple[str, Piece]]:
+        dims = self.parameters[name]
+        sums = [i for i, dim in enumerate(dims) if isinstance(dim, Sum)]
+        found = []
+        for choice in itertools.product(*(range(len(segments)) for segments in self.concatenated[name])):
+            chosen = [segments[i] for segments, i in zip(self.concatenated[name], choice, strict=True)]
+            plain = tuple(part[0] if len(part) == 1 else part for part in chosen)
+            own = f"{name}[{','.join(str(choice[i]) for i in sums)}]" if sums else name
+            found.append((own, Piece(name, choice, plain if sums else dims)))
+        return found
+
     @property
-    def symmetries(self) -> dict[str, Symmetry]:
-        """Node name -> symmetry."""
-        return {name: node.symmetry for name, node in self.nodes.items()}
+    def group_dimension(self) -> int:
+        """Number of independent continuous scalings: scale gauges times neurons; needs every such node's size."""
+        return sum(
+            sum(gauge.scales for gauge in node.gauges) * self.count(name, self.sizes())
+            for name, node in self.nodes.items()
+            if node.scales
+        )
+
+    def sizes(self) -> dict[str, int]:
+        """Node -> its size; of a nested one, in each neuron of its parent.
+
+        Raises:
+            ValueError: if one is not known.
+        """
+        unknown = [name for name, node in self.nodes.items() if node.size is None]
+        if unknown:
+            raise ValueError(f"{self}: sizes of {', '.join(unknown)} are not known; give them to the constructor")
+        return {name: node.size for name, node in self.nodes.items() if node.size is not None}
+
+    def ancestry(self, name: str) -> tuple[str, ...]:
+        """A node behind all that it is nested in, the outermost first."""
+        above = self.nesting.get(name)
+        return (name,) if above is None else (*self.ancestry(above), name)
+
+    def count(self, name: str, sizes: Mapping[str, int]) -> int:
+        """Number of a node's neurons in all: for a nested one, over all of its parent's."""
+        return math.prod(sizes[node] for node in self.ancestry(name))
+
+    def complete(self, axes: Iterable[Axis]) -> FieldType:
+        """Axes with those that they are nested in, where none of these is among them, and charges for all gauges."""
+        return tuple(a for a in flatten_dims(map(self._spelled, self._completed(tuple(axes)))) if isinstance(a, Axis))
 
     def canonical(self, axes: Sequence[Axis]) -> tuple[FieldType, tuple[int, ...]]:
-        """The field type of some axes (charges reduced, canonical order), and the order in which they were taken."""
-        reduced = [Axis(a.node, self.nodes[a.node].symmetry.charge(a.charge)) for a in axes]
-        order = sorted(range(len(axes)), key=lambda i: (-self._rank[reduced[i].node], -reduced[i].charge))
-        return tuple(reduced[i] for i in order), tuple(order)
+        """The field type of some axes (charges reduced, canonical order), and the order in which they were taken.
+
+        Axes of nested nodes stand behind those that they are nested in, in front of the next one of those.
+        """
+        reduced = [Axis(a.node, self.nodes[a.node].charge(a.charge)) for a in axes]
+        parents = parents_of(axes, self.nesting)
+
+        def subtree(i: int) -> tuple[tuple[object, ...], list[int]]:
+            below = sorted(map(subtree, (j for j, parent in enumerate(parents) if parent == i)))
+            own = (-self._rank[reduced[i].node], tuple(-q for q in powers(reduced[i].charge)))
+            return (own, tuple(key for key, _ in below)), [i, *(j for _, taken in below for j in taken)]
+
+        roots = sorted(subtree(i) for i, parent in enumerate(parents) if parent is None)
+        order = tuple(i for _, taken in roots for i in taken)
+        return tuple(reduced[i] for i in order), order
 
     def acting(self, axes: FieldType) -> tuple[Symmetry, ...]:
         """What each of some axes feels of its node's symmetry."""
-        return tuple(self.nodes[axis.node].symmetry.acting(axis.charge) for axis in axes)
+        return tuple(self.nodes[axis.node].acting(axis.charge) for axis in axes)
+
+    def extents(self, name: str, sizes: Mapping[str, int]) -> list[list[int]]:
+        """For each dimension of a parameter the sizes of the segments that it is the concatenation of."""
+        return [
+            [math.prod([p if isinstance(p, int) else sizes[p.node] for p in segment]) for segment in segments]
+            for segments in self.concatenated[name]
+        ]
 
     def shape_of(self, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """A parameter's shape, without batch and channels, for given node sizes."""
+        """The shape of a parameter or a piece, without batch and channels, for given node sizes."""
+        if name in self.parameters:
+            return tuple(map(sum, self.extents(name, sizes)))
         dims = self.parts[name]
         return tuple([math.prod([p if isinstance(p, int) else sizes[p.node] for p in parts]) for parts in dims])
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Parameter name -> shape, without batch and channels; needs every node's size."""
-        unknown = [name for name, node in self.nodes.items() if node.size is None]
-        if unknown:
-            raise ValueError(f"{self}: sizes of {', '.join(unknown)} are not known; give them to the constructor")
-        sizes = {name: node.size for name, node in self.nodes.items() if node.size is not None}
+        sizes = self.sizes()
         return {name: self.shape_of(name, sizes) for name in self.parameters}
 
     def describe(self, name: str, sizes: Mapping[str, int] | None = None) -> str:
@@ -95,7 +278,7 @@ class Specification:
                 return str(dim)
             return dim.node if known[dim.node] is None else f"{dim.node}={known[dim.node]}"
 
-        shown = ["*".join(map(text, parts)) for parts in self.parts[name]]
+        shown = [" + ".join("*".join(map(text, part)) for part in segments) for segments in self.concatenated[name]]
         return f"{name} (B, C, {', '.join(shown)})"
 
     def _key(self) -> tuple[object, ...]:
@@ -110,5 +293,26 @@ class Specification:
     def __repr__(self) -> str:
         if self.label:
             return f"WeightSpace.{self.label}"
-        nodes = ", ".join(f"{n}: {s.symmetry}" + (f" {s.size}" if s.size else "") for n, s in self.nodes.items())
+        nodes = ", ".join(map(_described, self.nodes.items()))
         return f"WeightSpace({nodes}; {', '.join(self.parameters)})"
+
+
+def _node(node: Symmetry | tuple[Symmetry, int | None] | Node) -> Node:
+    if isinstance(node, Node):
+        return node._replace(gauges=tuple(node.gauges))
+    return Node((node,)) if isinstance(node, Symmetry) else Node((node[0],), *node[1:])
+
+
+def _fixed(gauge: Symmetry) -> bool:
+    return gauge is Symmetry.FIXED
+
+
+def _described(item: tuple[str, Node]) -> str:
+    name, node = item
+    size = f" {node.size}" if node.size else ""
+    return f"{name}: {'+'.join(map(str, node.gauges))}{size}{f' in {node.parent}' if node.parent else ''}"
+
+
+def _axes(dims: Sequence[Dim]) -> list[Axis]:
+    factors = itertools.chain.from_iterable(itertools.chain.from_iterable(map(segments_of, dims)))
+    return [factor for factor in factors if isinstance(factor, Axis)]

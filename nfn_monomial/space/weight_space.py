@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,13 +12,14 @@ from torch import Tensor, nn
 from nfn_monomial.symmetry import Symmetry
 
 from . import packing
-from .axes import Axis, Dim, FieldType, field_name
+from .axes import Axis, Dim, FieldType, Sum, field_name
 from .certificate import certify
 from .chain import chain_of
 from .features import Features, Layout, Types
 from .folding import Folding
 from .geometry import SymmetryLike, cnn_geometry, sequential_geometry, spec_geometry
-from .groups import GroupElement, MonomialMatrix
+from .groups import GroupElement
+from .monomial import MonomialMatrix
 from .specification import Node, Specification
 
 
@@ -54,13 +56,13 @@ class WeightSpace(Specification):
 
     def __init__(
         self,
-        nodes: Mapping[str, Symmetry | tuple[Symmetry, int | None]],
+        nodes: Mapping[str, Symmetry | tuple[Symmetry, int | None] | Node],
         parameters: Mapping[str, Sequence[Dim]],
         *,
         label: str = "",
     ) -> None:
         super().__init__(nodes, parameters, label=label)
-        self._folding = Folding(self, self.parameters)
+        self._folding = Folding(self, {name: piece.dims for name, piece in self.pieces.items()})
         self.layout, self.segments = self._folding.layout, self._folding.segments
 
     # -- constructors ---------------------------------------------------------------------------------------------
@@ -219,7 +221,7 @@ class WeightSpace(Specification):
             raise ValueError(
                 f"restricted({group}): hidden neurons cannot be FIXED without sizes; use PERMUTATION or more"
             )
-        nodes = {name: Node(node.symmetry & group, node.size) for name, node in self.nodes.items()}
+        nodes = {name: node.restricted(group) for name, node in self.nodes.items()}
         label = self.label and f"{self.label}.restricted({group})"
         return WeightSpace(nodes, self.parameters, label=label)
 
@@ -248,7 +250,8 @@ class WeightSpace(Specification):
         counted = types if isinstance(types, Mapping) else dict.fromkeys(types, 1)
         for axes, multiplicity in counted.items():
             self._require_nodes(axes, fixed=not fold)
-            kept = self.canonical(axes)[0] if fold else tuple(axes)
+            complete = self.complete(axes)
+            kept = self.canonical(complete)[0] if fold else complete
             total[kept] = total.get(kept, 0) + multiplicity
         return Layout(tuple(total), tuple(total.values()), tuple(map(self.acting, total)))
 
@@ -256,7 +259,7 @@ class WeightSpace(Specification):
         for axis in axes:
             if axis.node not in self.nodes:
                 raise ValueError(f"field [{field_name(axes)}]: no node {axis.node!r} in {self}")
-            if not fixed and not self.nodes[axis.node].symmetry.permutes:
+            if not fixed and not self.nodes[axis.node].permutes:
                 raise ValueError(
                     f"field [{field_name(axes)}]: node {axis.node!r} is FIXED; its axes are multiplicity, or stay in "
                     "their places with layout_of(types, fold=False)"
@@ -316,22 +319,26 @@ class WeightSpace(Specification):
             device: of the element.
             sizes: of nodes whose size the space does not know, or which are wider.
         """
-        matrices = {}
+        known = {name: node.size for name, node in self.nodes.items()} | dict(sizes or {})
+        matrices: dict[str, MonomialMatrix] = {}
         for name, node in self.nodes.items():
-            if not node.symmetry.permutes:
+            if not node.permutes:
                 continue
-            n = (sizes or {}).get(name, node.size)
-            if n is None:
-                raise ValueError(f"sample: the size of node {name!r} is not known; give sizes={{{name!r}: n}}")
+            above = self.ancestry(name)
+            for needed in above:
+                if known[needed] is None:
+                    raise ValueError(f"sample: the size of node {needed!r} is not known; give sizes={{{needed!r}: n}}")
+            *outer, own = (known[needed] or 0 for needed in above)
+            blocks = math.prod(outer)
             matrices[name] = MonomialMatrix.random(
-                n, node.symmetry, scale_range, batch=batch, generator=generator, device=device
+                blocks * own, node.gauges, scale_range, blocks=blocks, batch=batch, generator=generator, device=device
             )
         return GroupElement(self, matrices)
 
 
 def _neutral(dim: Dim) -> Dim:
-    if isinstance(dim, int):
-        return dim
     if isinstance(dim, Axis):
         return Axis(dim.node, 0)
-    return tuple(part if isinstance(part, int) else Axis(part.node, 0) for part in dim)
+    if isinstance(dim, Sum):
+        return Sum(tuple(map(_neutral, dim.parts)))  # type: ignore[arg-type]
+    return dim if isinstance(dim, int) else tuple(map(_neutral, dim))  # type: ignore[arg-type]

@@ -78,7 +78,7 @@ def test_any_space_gets_the_sizes_asked_for(space: WeightSpace, extra: int, fact
     for name, node in space.nodes.items():
         assert node.size is not None
         more = math.ceil(factor * node.size) + extra - node.size if name not in ("x", "y") else 0
-        assert wider.nodes[name] == (node.symmetry, node.size + more)
+        assert wider.nodes[name] == node._replace(size=node.size + more)
     # Columns of all copies add to the column copied, so sums over a weight's columns stay as they are.
     last = list(space.parameters)[-1 if "bias" not in list(space.parameters)[-1] else -2]
     torch.testing.assert_close(wide[last].sum(3), tensors[last].sum(3))

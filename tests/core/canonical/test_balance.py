@@ -95,7 +95,7 @@ def test_float32_at_extreme_scales(space):
     for exponent in (4, 8):
         scales = {}
         for name, m in element_of(space, 20).matrices.items():
-            if space.nodes[name].symmetry.scales:
+            if space.nodes[name].scales:
                 powers = torch.empty(20, m.size, dtype=torch.float64).uniform_(
                     -exponent, exponent, generator=torch.Generator().manual_seed(0)
                 )
@@ -119,7 +119,7 @@ def test_tiny_weights():
 def sides(space, tensors):
     """Node -> squared norms of what a neuron's scale multiplies, and of what it divides, straight from the tensors."""
     for name, node in space.nodes.items():
-        if not node.symmetry.scales:
+        if not node.scales:
             continue
         total = {1: 0.0, -1: 0.0}
         for parameter, axes in space.axes.items():
@@ -139,7 +139,7 @@ def imbalance(space, tensors):
 
 @given(spaces(), seeds)
 def test_norms_are_balanced(space, seed):
-    assume(any(node.symmetry.scales for node in space.nodes.values()))
+    assume(any(node.scales for node in space.nodes.values()))
     assert imbalance(space, balance(networks(space, 2, 2, seed), space)[0]) < 1e-11
 
 
@@ -158,10 +158,10 @@ def test_norms_are_balanced_in_deep_and_sparse_networks(sizes, spread):
 
 @given(any_spaces(), seeds, st.sampled_from([0.1, 1.0]))
 def test_every_other_scale_has_a_larger_norm(space, seed, size):
-    assume(any(node.symmetry.scales for node in space.nodes.values()))
+    assume(any(node.scales for node in space.nodes.values()))
     best = balance(networks(space, 3, 1, seed), space)[0]
     moved = {  # every neuron's by as much, up or down
-        n: MonomialMatrix((size * (m.scale.abs() - 1).sign()).exp() ** space.nodes[n].symmetry.scales, m.permutation)
+        n: MonomialMatrix((size * (m.scale.abs() - 1).sign()).exp() ** space.nodes[n].scales, m.permutation)
         for n, m in element_of(space, 3, seed).matrices.items()
     }
     other = GroupElement(space, moved).act(best)

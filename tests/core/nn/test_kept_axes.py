@@ -53,7 +53,7 @@ def test_folding_is_undone_exactly_and_commutes_with_the_group(made, width, seed
     folding, x = LayoutFolding(space, layout), random_features(space, layout, width, seed=seed)
     inner = folding.fold(x)
     assert all(space.canonical(t)[0] == t for t in inner.layout.types)
-    assert all(space.nodes[a.node].symmetry.permutes for t in inner.layout.types for a in t)
+    assert all(space.nodes[a.node].permutes for t in inner.layout.types for a in t)
     back = folding.unfold(inner)
     assert back.layout is layout
     assert all(torch.equal(a, b) for a, b in zip(back.tensors, x.tensors, strict=True))
@@ -87,7 +87,7 @@ def test_the_layer_has_all_equivariant_maps(made):
     """Against the oracle, which acts on the features as they are outside, and knows neither folding nor partitions."""
     space, source, target = made
     assume(all(len({a.node for a in t}) == len(t) for t in (*source.types, *target.types)))
-    sizes = {name: 3 if node.symmetry.permutes else node.size for name, node in space.nodes.items()}
+    sizes = {name: 3 if node.permutes else node.size for name, node in space.nodes.items()}
     n, m = (sum(x.shape[1:].numel() for x in basis_features(t, sizes).tensors) for t in (source, target))
     assume(n * m <= 700)
     layer = layer_or_skip(lambda: EquivariantLinear(space, 1, 1, in_types=source, out_types=target)).double()

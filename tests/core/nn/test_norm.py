@@ -68,7 +68,7 @@ def test_ordinary_sizes_are_divided_by_their_root_mean_square(symmetry):
     edges, nodes = layer.split(x)
     rho = {
         name: (s.out.norm(dim=-1, keepdim=True) / s.back.norm(dim=-1, keepdim=True)).sqrt()
-        if space.nodes[name].symmetry.scales
+        if space.nodes[name].scales
         else torch.ones_like(s.out[..., :1])
         for name, s in nodes.items()
     }

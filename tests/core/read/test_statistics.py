@@ -53,7 +53,7 @@ def test_float32_at_extreme_scales(exponent):
     scales = {
         name: 10 ** torch.empty(10, node.size, dtype=torch.float64).uniform_(-exponent, exponent, generator=generator)
         for name, node in ZOO.nodes.items()
-        if node.symmetry.scales
+        if node.scales
     }
     moved = GroupElement(ZOO, {n: MonomialMatrix(d, torch.arange(d.shape[1]).expand_as(d)) for n, d in scales.items()})
     out = InvariantStatistics(ZOO)(moved.act(x))

@@ -2,9 +2,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import HIDDEN, any_spaces
+from strategies import HIDDEN, all_spaces
 
 from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace
+from nfn_monomial.space import Node
 from nfn_monomial.testing import random_element, random_networks
 
 
@@ -32,7 +33,7 @@ def test_semidirect_product_law():
     assert torch.equal(product.permutation, g.permutation[h.permutation])  # pi o pi'
 
 
-@given(any_spaces(), st.sampled_from([None, 3]), st.integers(0, 10**6))
+@given(all_spaces(), st.sampled_from([None, 3]), st.integers(0, 10**6))
 def test_group_elements_act_as_a_group_on_tensors_and_features_alike(space, batch, seed):
     generator = torch.Generator().manual_seed(seed)
     tensors = random_networks(space, 3, 2, generator=generator)
@@ -46,6 +47,51 @@ def test_group_elements_act_as_a_group_on_tensors_and_features_alike(space, batc
         torch.testing.assert_close(once[name], twice[name], rtol=1e-12, atol=0)
         torch.testing.assert_close(back[name], x, rtol=1e-12, atol=0)
         torch.testing.assert_close(packed[name], moved[name], rtol=1e-14, atol=0)
+
+
+def test_nested_neurons_move_in_each_of_their_parents_and_along_with_it():
+    nodes = {
+        "g": Node((Symmetry.PERMUTATION,), 2),
+        "o": Node((Symmetry.SCALE,), 3, "g"),
+        "i": Node((Symmetry.SIGN,), 2, "g"),
+    }
+    space = WeightSpace(nodes, {"w": ((Axis("g", 0), Axis("o")), Axis("i", -1)), "b": (Axis("o"),)})
+    assert space.shapes() == {"w": (6, 2), "b": (6,)}
+    assert space.parameters["b"] == ((Axis("g", 0), Axis("o")),)
+    assert space.group_dimension == 6
+    g = random_element(space, generator=torch.Generator().manual_seed(0))
+    groups, rows, columns = (g.matrices[name] for name in "goi")
+    assert rows.permutation.tolist() != [*range(6)]
+    w, b = torch.randn(6, 2, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
+    moved = g.act({"w": w, "b": b})
+    block = torch.block_diag(*w.split(3))  # the convolution's whole matrix, of groups that see nothing of one another
+    left = rows.dense() @ groups.lifted(3).dense()
+    right = columns.dense() @ groups.lifted(2).dense()
+    torch.testing.assert_close(torch.block_diag(*moved["w"].split(3)), left @ block @ torch.linalg.inv(right))
+    torch.testing.assert_close(moved["b"], left @ b)
+
+
+def test_gauges_have_charges_of_their_own_over_one_permutation():
+    nodes = {"h": Node((Symmetry.SCALE, Symmetry.SIGN, Symmetry.SCALE), 4)}
+    space = WeightSpace(nodes, {"w": (Axis("h", (1, 1, 0)), Axis("h", (0, 1, -2)))})
+    g = random_element(space)
+    (a, s, b), p = g.matrices["h"].scales, g.matrices["h"].motion.dense()
+    w = torch.randn(4, 4, dtype=torch.float64)
+    expected = torch.diag(a * s) @ p @ w @ p.mT @ torch.diag(s * b**-2)
+    torch.testing.assert_close(g.act({"w": w})["w"], expected)
+    assert space.group_dimension == 8
+    with pytest.raises(ValueError, match="one scale for each"):
+        g.matrices["h"].scale  # noqa: B018
+    with pytest.raises(ValueError, match="has 3 gauges, its matrix 1"):
+        GroupElement(space, {"h": MonomialMatrix.identity(4)})
+
+
+def test_a_nested_nodes_matrix_must_stay_inside_its_parents():
+    nodes = {"g": Node((Symmetry.PERMUTATION,), 2), "o": Node((Symmetry.PERMUTATION,), 2, "g")}
+    space = WeightSpace(nodes, {"b": (Axis("o"),)})
+    across = MonomialMatrix(torch.ones(4), torch.tensor([2, 1, 0, 3]))
+    with pytest.raises(ValueError, match="must leave each neuron in the one that it lies in"):
+        GroupElement(space, {"g": MonomialMatrix.identity(2), "o": across})
 
 
 def test_the_action_on_weights_is_that_of_the_paper():

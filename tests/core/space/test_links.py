@@ -7,7 +7,8 @@ from strategies import cnns, mlps
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.space import Link
-from nfn_monomial.space.packing import unfolded
+from nfn_monomial.space.links import End
+from nfn_monomial.space.packing import pieces
 from nfn_monomial.testing import random_networks
 
 
@@ -18,10 +19,10 @@ def ends(space):
 def test_a_chain_is_listed_from_inputs_to_outputs():
     space = WeightSpace.cnn([1, 4], 3, "relu", head=[5], positions=6)
     assert space.links == (
-        Link("weight.0", "h1", "x", 0, 1, (1, -1), (3, 3), False),
-        Link("bias.0", "h1", None, 0, None, (1,), (), False),
-        Link("weight.1", "y", "h1", 0, 1, (1, -1), (6,), True),
-        Link("bias.1", "y", None, 0, None, (1,), (), False),
+        Link("weight.0", (End("h1", 1, (0,)), End("x", -1, (1,))), (3, 3), False),
+        Link("bias.0", (End("h1", 1, (0,)),), (), False),
+        Link("weight.1", (End("y", 1, (0,)), End("h1", -1, (1,))), (6,), True),
+        Link("bias.1", (End("y", 1, (0,)),), (), False),
     )
 
 
@@ -33,12 +34,13 @@ def test_charges_tell_direction_whatever_the_order_of_dimensions_and_parameters(
     assert sorted(ends(space.uncharged()), key=str) == sorted(ends(space), key=str)
     sizes = {name: node.size for name, node in space.nodes.items()}
     tensors = random_networks(space, 2, 3)
+    taken = pieces(turned, {name: torch.empty(2, 3, *shape) for name, shape in turned.shapes().items()}, sizes)
     for link in turned.links:
-        name = link.parameter
-        moved = unfolded(turned, name, torch.empty(2, 3, *turned.shape_of(name, sizes)), sizes).permute(link.order)
-        assert moved.shape == (2, *(sizes[node] for node in link.ends), *link.kernel, 3)
+        moved = taken[link.parameter].permute(link.order)
+        assert moved.shape == (2, *(sizes[end.node] for end in link.ends), *link.kernel, 3)
+    taken = pieces(space, tensors, sizes)
     for link in space.links:
-        found = unfolded(space, link.parameter, tensors[link.parameter], sizes).permute(link.order)
+        found = taken[link.parameter].permute(link.order)
         assert torch.equal(found.movedim(-1, 1).reshape(tensors[link.parameter].shape), tensors[link.parameter])
 
 
@@ -57,10 +59,12 @@ def test_loops_skips_ties_and_parameters_without_a_place():
         },
     )
     assert ends(space) == [
-        ("loop", "h", "h"), ("back", "g", "h"), ("skip", "x", "g"), ("tie", "h", "g"), ("gain", None, "g"),
+        ("loop", "h", "h"), ("back", "g", "h"), ("cube", None, "g"), ("skip", "x", "g"), ("tie", "h", "g"),
+        ("gain", None, "g"),
     ]  # fmt: skip
     by_name = {link.parameter: link for link in space.links}
-    assert (by_name["loop"].row, by_name["loop"].column) == (1, 0)
+    assert by_name["loop"].axes == (1, 0)
+    assert [end.node for end in by_name["cube"].ends] == ["g", "h", "x"]
     assert by_name["gain"].charges == (2,)
     assert by_name["gain"].kernel == (4,)
 

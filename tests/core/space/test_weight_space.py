@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import any_spaces
+from strategies import all_spaces
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
@@ -19,12 +19,13 @@ from nfn_monomial import (
     Symmetry,
     WeightSpace,
 )
+from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import random_networks
 
 SPACE = WeightSpace.mlp([2, 4, 3, 1], "relu")
 
 
-@given(any_spaces(), st.integers(1, 3), st.integers(1, 3))
+@given(all_spaces(), st.integers(1, 3), st.integers(1, 3))
 def test_pack_and_unpack_are_exact_inverses(space, batch, channels):
     tensors = random_networks(space, batch, channels)
     packed = space.pack(tensors)
@@ -240,7 +241,7 @@ def test_the_same_number_of_entries_in_another_shape_is_another_layout(dims, oth
         second.unpack(first.pack(random_networks(first)))
 
 
-@given(any_spaces(), st.randoms(use_true_random=False))
+@given(all_spaces(), st.randoms(use_true_random=False))
 def test_in_whatever_order_parameters_stand_no_features_are_taken_for_others(space, random):
     names = list(space.parameters)
     random.shuffle(names)
@@ -292,3 +293,35 @@ def test_fake_tensors_are_packed(space):
     assert [t.shape for t in packed.tensors] == [t.shape for t in space.pack(real).tensors]
     assert {name: x.shape for name, x in back.items()} == {name: x.shape for name, x in real.items()}
     assert space.unpack(space.pack(tensors))["w" if "w" in real else "weight.0"].dtype == torch.float64
+
+
+def test_sums_split_into_pieces_and_join_again():
+    nodes = {"x": (Symmetry.FIXED, 2), "q": (Symmetry.SCALE, 3), "h": (Symmetry.SIGN, 2)}
+    parts = Sum((Axis("q"), (Axis("h"), 2), Axis("q")))
+    space = WeightSpace(nodes, {"w": (parts, Sum((Axis("h", -1), Axis("x", -1)))), "b": (Axis("q"),)})
+    assert list(space.pieces) == ["w[0,0]", "w[0,1]", "w[1,0]", "w[1,1]", "w[2,0]", "w[2,1]", "b"]
+    assert space.shapes() == {"w": (10, 4), "b": (3,)}
+    assert space.describe("w") == "w (B, C, q=3 + h=2*2 + q=3, h=2 + x=2)"
+    tensors = random_networks(space)
+    assert torch.equal(space.unpack(space.pack(tensors))["w"], tensors["w"])
+    wider = random_networks(space, sizes={"q": 5})  # nodes need not have the sizes of the space
+    assert space.node_sizes(space.pack(wider)) == {"x": 2, "q": 5, "h": 2}
+    with pytest.raises(ValueError, match=r"axis 'q' is 3 in b plus axis 'h' is 2 in w times folded positions 2 plus"):
+        space.pack(tensors | {"w": tensors["w"][..., :9, :]})
+
+
+def test_nodes_that_make_no_sense_are_refused():
+    own = {"h": (Axis("h"),)}
+    with pytest.raises(ValueError, match=r"'h' has gauges .*FIXED only alone"):
+        WeightSpace({"h": Node((Symmetry.FIXED, Symmetry.SCALE), 2)}, own)
+    with pytest.raises(ValueError, match="'h' is nested in 'g', which is no node"):
+        WeightSpace({"h": Node((Symmetry.SCALE,), 2, "g")}, own)
+    with pytest.raises(ValueError, match="'h' is nested in 'x': neither may be FIXED"):
+        WeightSpace({"x": (Symmetry.FIXED, 2), "h": Node((Symmetry.SCALE,), 2, "x")}, own)
+    with pytest.raises(ValueError, match="nested in itself"):
+        WeightSpace({"h": Node((Symmetry.SCALE,), 2, "h")}, own)
+    with pytest.raises(ValueError, match=r"charge \(1, 1\) has 2 entries for the 1 gauges"):
+        WeightSpace({"h": Symmetry.SCALE}, {"b": (Axis("h", (1, 1)),)})
+    nodes = {"g": Symmetry.SCALE, "h": Node((Symmetry.SCALE,), 2, "g")}
+    with pytest.raises(ValueError, match="nested in 'g', which has no axis before it"):
+        WeightSpace(nodes, {"b": (Axis("h"), Axis("g"))})

@@ -1,0 +1,247 @@
+"""Monomial matrices: what acts on the neurons of one node (paper Sec. 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from nfn_monomial.symmetry import Activation, Symmetry
+
+from .axes import Charge, powers
+from .packing import concrete, wide
+
+
+class MonomialMatrix:
+    """A monomial matrix ``g = D P``: ``(g x)_j = d_j x_{pi^{-1}(j)}`` (paper Sec. 3.1), or a batch of them.
+
+    On a node of several gauges there are as many diagonals ``d``, each with a charge of its own.
+
+    Args:
+        scale: ``d``, shape ``(n,)`` or ``(B, n)``, nonzero; or a sequence of them, one for each gauge.
+        permutation: ``pi``, integers of the same shape: neuron ``k`` moves to place ``pi(k)``.
+        permutes: False promises that ``permutation`` is the identity, so that acting need not move anything.
+
+    Attributes:
+        scales: one diagonal for each gauge.
+        permutation: as given.
+        permutes: as given.
+
+    Raises:
+        ValueError: if the shapes differ; or, where values can be looked at (not under ``torch.compile``, ``torch.func``
+            transforms and on the meta device), ``scale`` has a zero or non-finite entry, or ``permutation`` is none.
+    """
+
+    __slots__ = ("permutation", "permutes", "scales")
+
+    def __init__(self, scale: Tensor | Sequence[Tensor], permutation: Tensor, permutes: bool = True) -> None:
+        self.scales = (scale,) if isinstance(scale, Tensor) else tuple(scale)
+        self.permutation, self.permutes = permutation, permutes
+        for scale in self.scales:
+            if scale.shape != self.permutation.shape or scale.ndim not in (1, 2):
+                raise ValueError(
+                    f"MonomialMatrix: scale {tuple(scale.shape)} and permutation {tuple(self.permutation.shape)} "
+                    "must have the same shape, (n,) or (B, n)"
+                )
+        if not concrete((*self.scales, self.permutation)):
+            return
+        if not all(bool((torch.isfinite(scale) & (scale != 0)).all()) for scale in self.scales):
+            raise ValueError("MonomialMatrix: scale must be finite and nonzero")
+        if not self.permutes:
+            return
+        n = self.permutation.shape[-1]
+        expected = torch.arange(n, device=self.permutation.device).expand(self.permutation.shape)
+        if self.permutation.dtype.is_floating_point or not torch.equal(self.permutation.sort(-1).values, expected):
+            raise ValueError(f"MonomialMatrix: permutation must hold each of 0..{n - 1} once in every row")
+
+    @property
+    def scale(self) -> Tensor:
+        """The diagonal ``d`` of the one gauge.
+
+        Raises:
+            ValueError: on a node of several, whose diagonals are ``scales``.
+        """
+        if len(self.scales) > 1:
+            raise ValueError(f"a node of {len(self.scales)} gauges has one scale for each: .scales")
+        return self.scales[0]
+
+    @classmethod
+    def identity(cls, n: int, *, device: torch.device | str | None = None) -> MonomialMatrix:
+        """The identity on ``n`` neurons."""
+        return cls.diagonal(torch.ones(n, dtype=torch.float64, device=device))
+
+    @classmethod
+    def diagonal(cls, scale: Tensor | Sequence[Tensor]) -> MonomialMatrix:
+        """``D`` alone: scales ``(n,)`` or ``(B, n)``, one or one for each gauge, and no permutation."""
+        first = scale if isinstance(scale, Tensor) else scale[0]
+        return cls(scale, torch.arange(first.shape[-1], device=first.device).expand_as(first), permutes=False)
+
+    @classmethod
+    def random(
+        cls,
+        n: int,
+        symmetry: Symmetry | Activation | Sequence[Symmetry],
+        scale_range: tuple[float, float] | None = None,
+        *,
+        blocks: int = 1,
+        batch: int | None = None,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+    ) -> MonomialMatrix:
+        """A random element of the group ``symmetry`` on ``n`` neurons.
+
+        Permutations and signs are uniform. Scales are uniform in ``scale_range = (lo, hi)`` as in the paper
+        (Sec. 6.1), or log-normal (``exp`` of a standard normal) where no range is given.
+
+        Args:
+            n: number of neurons.
+            symmetry: the group; or those of several gauges, over one permutation.
+            scale_range: bounds of the scales' size, ``0 < lo <= hi``.
+            blocks: how many parts of equal size the neurons lie in, in order; they are permuted inside of these.
+            batch: if given, that many independent elements in one batched matrix.
+            generator: source of randomness, on ``device``.
+            dtype: of the scales; float64 keeps inverses exact to 1e-16.
+            device: where to create it.
+
+        Raises:
+            ValueError: if ``scale_range`` is not ``0 < lo <= hi``: a symmetry's scales are positive, and signs
+                belong to SIGN and MONOMIAL.
+        """
+        gauges = symmetry if isinstance(symmetry, Sequence) and not isinstance(symmetry, str) else (symmetry,)
+        if scale_range is not None and not 0 < scale_range[0] <= scale_range[1] < float("inf"):
+            raise ValueError(
+                f"scale_range must be 0 < lo <= hi < inf, found {scale_range}: scales are positive; sign flips "
+                "come with Symmetry.SIGN or MONOMIAL, not with a negative range"
+            )
+        shape = (n,) if batch is None else (batch, n)
+        permutation = torch.arange(n, device=device).expand(shape)
+        groups = [Symmetry.coerce(gauge) for gauge in gauges]
+        if permutes := groups[0].permutes:
+            parts = (*shape[:-1], blocks, n // blocks)
+            inside = torch.rand(parts, generator=generator, device=device).argsort(-1)
+            permutation = (inside + permutation.view(parts)[..., :1]).view(shape)
+        scales = []
+        for group in groups:
+            scale = torch.ones(shape, dtype=dtype, device=device)
+            if group.scales and scale_range is None:
+                scale = torch.randn(shape, generator=generator, dtype=dtype, device=device).exp()
+            elif group.scales and scale_range is not None:
+                lo, hi = scale_range
+                scale = lo + (hi - lo) * torch.rand(shape, generator=generator, dtype=dtype, device=device)
+            if group.flips:
+                scale = scale * (2 * torch.randint(2, shape, generator=generator, device=device) - 1)
+            scales.append(scale)
+        return cls(scales, permutation, permutes)
+
+    @property
+    def motion(self) -> MonomialMatrix:
+        """The permutation alone."""
+        ones = torch.ones_like(self.permutation, dtype=self.scales[0].dtype)
+        return MonomialMatrix(ones, self.permutation, self.permutes)
+
+    def lifted(self, size: int) -> MonomialMatrix:
+        """How the neurons nested in these move along with them, ``size`` in each: as blocks, without a scale."""
+        inside = torch.arange(size, device=self.permutation.device)
+        permutation = (self.permutation.unsqueeze(-1) * size + inside).flatten(-2)
+        return MonomialMatrix(torch.ones_like(permutation, dtype=self.scales[0].dtype), permutation, self.permutes)
+
+    @property
+    def size(self) -> int:
+        """Number of neurons ``n``."""
+        return self.permutation.shape[-1]
+
+    @property
+    def batch(self) -> int | None:
+        """Number of matrices, or None for a single one."""
+        return self.permutation.shape[0] if self.permutation.ndim == 2 else None
+
+    def dense(self) -> Tensor:
+        """The matrix itself, ``(n, n)`` or ``(B, n, n)``: entry ``d_j`` at ``(j, pi^{-1}(j))``."""
+        source = self.permutation.argsort(-1)
+        return torch.nn.functional.one_hot(source, self.size).to(self.scale.dtype) * self.scale.unsqueeze(-1)
+
+    def inverse(self) -> MonomialMatrix:
+        """``g^{-1}``: scale ``1 / d_{pi(k)}``, permutation ``pi^{-1}``."""
+        scales = [1 / scale.gather(-1, self.permutation) for scale in self.scales]
+        return MonomialMatrix(scales, self.permutation.argsort(-1), self.permutes)
+
+    def __matmul__(self, other: MonomialMatrix) -> MonomialMatrix:
+        """The product (semidirect law, paper Remark 3.5): ``d_j d'_{pi^{-1}(j)}`` and ``pi o pi'``."""
+        if self.size != other.size:
+            raise ValueError(f"monomial matrices of {self.size} and {other.size} neurons do not compose")
+        if None not in (self.batch, other.batch) and self.batch != other.batch:
+            raise ValueError(f"batches of {self.batch} and {other.batch} monomial matrices do not compose")
+        if len(self.scales) != len(other.scales):
+            raise ValueError(f"matrices of {len(self.scales)} and {len(other.scales)} gauges do not compose")
+        shape = max(self.permutation.shape, other.permutation.shape, key=len)
+        permutation, source = self.permutation.expand(shape), self.permutation.argsort(-1).expand(shape)
+        return MonomialMatrix(
+            [d * e.expand(shape).gather(-1, source) for d, e in zip(self.scales, other.scales, strict=True)],
+            permutation.gather(-1, other.permutation.expand(shape)),
+            self.permutes or other.permutes,
+        )
+
+    def moved_by(self, outer: MonomialMatrix) -> MonomialMatrix:
+        """``outer self outer^{-1}`` for an outer one that only permutes: the same on neurons that have moved."""
+        source = outer.permutation.argsort(-1)
+        shape = max(self.permutation.shape, source.shape, key=len)
+        source, target = source.expand(shape), outer.permutation.expand(shape)
+        permutation = target.gather(-1, self.permutation.expand(shape).gather(-1, source))
+        return MonomialMatrix([d.expand(shape).gather(-1, source) for d in self.scales], permutation, self.permutes)
+
+    def factor(self, charge: Charge) -> Tensor | None:
+        """What multiplies an axis of this charge, the product of the gauges' powers; None where that is 1."""
+        found: Tensor | None = None
+        for scale, q in zip(self.scales, (*powers(charge), *[0] * len(self.scales)), strict=False):
+            if q:
+                found = scale.pow(q) if found is None else found * scale.pow(q)
+        return found
+
+    def act(self, x: Tensor, dim: int, charge: Charge = 1) -> Tensor:
+        """Act on one axis of a tensor: ``x_j -> d_j^charge x_{pi^{-1}(j)}``.
+
+        Args:
+            x: any tensor with ``n`` entries along ``dim``; for a batch of matrices, ``B`` along dimension 0.
+            dim: the axis.
+            charge: exponent of the scales; 0 permutes only, -1 is the action on a weight's columns. Of several
+                gauges one exponent each.
+
+        Raises:
+            ValueError: for a size or batch that does not fit; if a float16 entry is not representable any more.
+        """
+        return within_range("the tensor", x, lambda wide: self._act(wide, dim % x.ndim, charge))
+
+    def _act(self, x: Tensor, dim: int, charge: Charge) -> Tensor:
+        if x.shape[dim] != self.size:
+            raise ValueError(f"monomial matrix on {self.size} neurons cannot act on axis {dim} of {tuple(x.shape)}")
+        if self.batch is not None and (dim == 0 or x.shape[0] != self.batch):
+            raise ValueError(
+                f"a batch of {self.batch} monomial matrices needs a tensor with {self.batch} networks along "
+                f"dimension 0, found shape {tuple(x.shape)} with neurons along dimension {dim}"
+            )
+        shape = [1] * x.ndim
+        shape[dim] = self.size
+        if self.batch is not None:
+            shape[0] = self.batch
+        moved = torch.take_along_dim(x, self.permutation.argsort(-1).view(shape), dim) if self.permutes else x
+        factor = self.factor(charge)
+        return moved if factor is None else moved * factor.to(x.dtype).view(shape)
+
+    def __repr__(self) -> str:
+        batch = "" if self.batch is None else f", batch={self.batch}"
+        return f"MonomialMatrix(n={self.size}{batch})"
+
+
+def within_range(name: str, x: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
+    """``move(x)``. Of float16, which ends at 65504, in float32, so that only the result need be representable."""
+    if x.dtype != torch.float16:
+        return move(x)
+    moved = move(wide(x)).to(x.dtype)
+    if concrete((moved,)) and bool(x.isfinite().all()) and not bool(moved.isfinite().all()):
+        raise ValueError(
+            f"{name} has entries of up to {float(x.abs().max()):.1e}, which these scales make larger than "
+            f"{torch.finfo(x.dtype).max:.0f}, the largest float16: convert the networks with .float() first"
+        )
+    return moved
