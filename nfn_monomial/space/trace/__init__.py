@@ -1,0 +1,7 @@
+"""Any network's symmetries, derived from its computation (DESIGN 2.2)."""
+
+from .derive import Derivation, derive
+from .operators import OPERATORS, register_operator
+from .report import Dead, Loss, NodeReport, Report
+
+__all__ = ["OPERATORS", "Dead", "Derivation", "Loss", "NodeReport", "Report", "derive", "register_operator"]

@@ -1,0 +1,86 @@
+"""The symmetries of any network, from its computation: index sets, nests, gauges, as nodes and axes (DESIGN 2.2).
+
+The program is run through the rules of its operators until no dimension of a parameter is cut or factored any further.
+What the last run ties is one node; the equations that it demands have the gauges of these as their solutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from nfn_monomial.space.axes import Dim
+from nfn_monomial.space.specification import Node
+
+from .gauges import Charges
+from .graph import Interpreter, program_of
+from .nests import nests_of
+from .report import Report
+from .write import Writer
+
+_PASSES = 32
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """What `WeightSpace` is made from.
+
+    Attributes:
+        nodes: name -> node, in the order of execution.
+        parameters: name in the state dict -> dimensions. Parameters that are not read are left out.
+        report: what was found, lost and left out.
+    """
+
+    nodes: dict[str, Node]
+    parameters: dict[str, tuple[Dim, ...]]
+    report: Report
+
+
+def derive(
+    module: nn.Module | ExportedProgram,
+    example_inputs: Tensor | Sequence[Any] = (),
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+) -> Derivation:
+    """The nodes of a network, with all permutations, scalings and sign flips that its operators are known to allow.
+
+    Args:
+        module: any network that ``torch.export`` can trace, taken in eval mode; or an exported program.
+        example_inputs: one tensor or a tuple of arguments; not needed for an exported program.
+        kwargs: keyword arguments of the call.
+
+    Raises:
+        TypeError: if ``module`` is neither.
+        ValueError: if it does not run on the inputs, cannot be exported, has no parameter that it uses, or has parameters
+            that no group can act on (complex or whole numbers, NaN, overlapping views).
+
+    Source: DESIGN 2.1 and 2.2. Time is linear in the number of operations.
+    """
+    program = program_of(module, example_inputs, kwargs)
+    if not program.tensors:
+        raise ValueError(f"{type(module).__name__} uses none of its parameters: there is nothing to derive a space of")
+    structures: dict[str, Any] = {
+        name: tuple(((n,) if n > 1 else (),) for n in tensor.shape) for name, tensor in program.tensors.items()
+    }
+    for _ in range(_PASSES):
+        found = Interpreter(program, structures)
+        refined = found.structures()
+        if refined == structures:
+            break
+        structures = dict(refined)
+    else:
+        raise ValueError(f"the views of {type(module).__name__} cut its parameters again and again; simplify its reshapes")
+    atoms = found.run.atoms
+    classes = {
+        atoms.find(unknown.atom)
+        for unknown in found.run.unknowns
+        if unknown.atom is not None and atoms.cause(unknown.atom) is None
+    }
+    parents = nests_of(found.run, classes, found.roots.values())
+    charges = Charges(found.run, found.roots, parents)
+    writer = Writer(found, charges, parents, program.unused)
+    return Derivation(writer.nodes, writer.parameters, writer.report())

@@ -1,0 +1,507 @@
+"""What rules of operators are written in: the moves that tie values and write equations between their forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from .atoms import Cause
+from .forms import ZERO, Form, unknown
+from .structure import Structure
+from .values import (
+    UNIT,
+    Bundle,
+    Dimension,
+    Segment,
+    Value,
+    extent,
+    indices_of,
+    is_unit,
+    mapped,
+    settled,
+    value,
+)
+
+
+class Unknown(NamedTuple):
+    """One unknown: of an axis of a parameter (``atom``), or constant on one of its segments or on all of it.
+
+    Attributes:
+        parameter: its name.
+        dim, segment, position: of the index; for a constant, position is None, and so are dim and segment for that of
+            the whole parameter.
+        atom: of the index.
+    """
+
+    parameter: str
+    dim: int | None
+    segment: int | None
+    position: int | None
+    atom: int | None
+
+
+class Step(NamedTuple):
+    """Values that met in one step, and the pairs of tokens that it said are the same index."""
+
+    values: tuple[Value, ...]
+    ties: tuple[tuple[int, int], ...]
+
+
+class Run(Structure):
+    """One pass over a program: the state that rules change, and the moves that they are made of.
+
+    Attributes:
+        unknowns: of all parameters, by number.
+        flows: unknown -> +1 for an axis that is written to, -1 for one that is read along, 0 for one that scales.
+        steps: for finding nests.
+        shape: of the output of the current operation (of the first one).
+        training_statistics: names of buffers that are statistics of a norm.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unknowns: list[Unknown] = []
+        self.flows: dict[int, int] = {}
+        self.steps: list[Step] = []
+        self.shape: tuple[int, ...] = ()
+        self.shapes: tuple[tuple[int, ...], ...] = ()
+
+    # Where values come from.
+
+    def parameter(self, name: str, structure: Sequence[Sequence[Sequence[int]]]) -> Value:
+        """A parameter whose dimensions are concatenations of products of these sizes, with new atoms and unknowns."""
+        dims: list[Dimension] = []
+        for d, sums in enumerate(structure):
+            segments = []
+            for s, product in enumerate(sums):
+                indices = []
+                for k, size in enumerate(product):
+                    index = self.index(size)
+                    number = self._unknown(Unknown(name, d, s, k, index.atom))
+                    indices.append(index._replace(form=unknown(number), sources=frozenset((number,))))
+                const = unknown(self._unknown(Unknown(name, d, s, None, None))) if len(sums) > 1 else ZERO
+                segments.append(Segment(tuple(indices), const))
+            dims.append(tuple(segments))
+        whole = unknown(self._unknown(Unknown(name, None, None, None, None))) if dims else ZERO
+        return self.note(Value(tuple(dims), whole, raw=True))
+
+    def _unknown(self, found: Unknown) -> int:
+        self.unknowns.append(found)
+        return len(self.unknowns) - 1
+
+    def constant(self, data: Tensor) -> Value:
+        """A constant: a dimension along which it varies is FIXED."""
+        dims = []
+        data = data.detach()
+        for dim, size in enumerate(data.shape):
+            varies = size > 1 and data.numel() > 0 and not _same_along(data, dim)
+            dims.append(self.fresh(size, "a constant that varies along it" if varies else None))
+        return Value(tuple(dims), zero=not bool(data.any()), data=data, raw=True)
+
+    def inert(self, shape: Sequence[int], reason: str = "input") -> Value:
+        """What depends on inputs and constants alone."""
+        return Value(tuple(self.fresh(n, reason) for n in shape), inert=True)
+
+    def opaque(self, reason: str, *values: Value, shape: Sequence[int] | None = None) -> Value:
+        """The result of an operation about which nothing is known: all that meets in it is FIXED."""
+        for found in values:
+            self.placeholder(found, reason)
+        return Value(tuple(self.fresh(n, reason) for n in (self.shape if shape is None else shape)))
+
+    def placeholder(self, found: Value, reason: str) -> None:
+        """Nothing at all may act on a value."""
+        for dim in found.dims:
+            self.fix(dim, reason)
+        self.vanish(found, reason=reason)
+
+    def note(self, found: Value, *others: Value) -> Value:
+        """Record values that met, with the ties since the last record; gives the first one back."""
+        self.steps.append(Step((found, *others), tuple(self.ties)))
+        self.ties.clear()
+        return found
+
+    # Equations.
+
+    def because(self, reason: str) -> Cause:
+        """The current operation as the cause of something."""
+        return Cause(self.cause.operation, reason)
+
+    def vanish(self, found: Value, *, scale: bool = True, sign: bool = True, reason: str = "") -> None:
+        """Nothing but permutations may act on a value."""
+        if found.zero or found.inert or found.data is not None:
+            return
+        cause = self.because(reason)
+        total = found.const
+        for dim in map(self.resolve, found.dims):
+            self._constant_along(dim, scale, sign, cause)
+            total += dim[0].const
+        self.equations.demand(total.kept(scale=scale, sign=sign), cause)
+
+    def _constant_along(self, dim: Dimension, scale: bool, sign: bool, cause: Cause | None) -> None:
+        for segment in dim:
+            for index in segment.indices:
+                self.equations.demand(index.form.kept(scale=scale, sign=sign), cause)
+            if segment is not dim[0]:
+                self.equations.demand((segment.const - dim[0].const).kept(scale=scale, sign=sign), cause)
+
+    def even(
+        self, found: Value, dims: Iterable[int], *, scale: bool = True, sign: bool = True, reason: str = ""
+    ) -> Value:
+        """All entries along these dimensions transform alike; they come back with no form of their own."""
+        new = list(map(self.resolve, found.dims))
+        const = found.const
+        for at in {dim % len(new) for dim in dims} if new else ():
+            if not found.zero:
+                self._constant_along(new[at], scale, sign, self.because(reason))
+            const += new[at][0].const
+            new[at] = mapped(new[at], ZERO)
+        return replace(found, dims=tuple(new), const=const)
+
+    def kept(self, found: Value, *, scale: bool = True, sign: bool = True) -> Value:
+        """The same, its scales or its signs dropped."""
+
+        def strip(dim: Dimension) -> Dimension:
+            return tuple(
+                Segment(
+                    tuple(i._replace(form=i.form.kept(scale=scale, sign=sign)) for i in s.indices),
+                    s.const.kept(scale=scale, sign=sign),
+                )
+                for s in dim
+            )
+
+        dims = tuple(map(strip, found.dims))
+        return replace(found, dims=dims, const=found.const.kept(scale=scale, sign=sign), data=None, inert=False)
+
+    # Pointwise.
+
+    def unary(
+        self,
+        found: Value,
+        kind: Literal["linear", "homogeneous", "absolute", "odd", "even", "any"],
+        *,
+        zero: bool = False,
+        reason: str | None = None,
+    ) -> Value:
+        """A pointwise function; ``zero`` says that it keeps 0."""
+        scales = kind in ("linear", "homogeneous", "absolute")
+        self.vanish(found, scale=not scales, sign=kind in ("homogeneous", "any"), reason=reason or _KINDS[kind])
+        out = self.kept(found, scale=scales, sign=kind in ("linear", "odd"))
+        return self.note(replace(out, zero=found.zero and (zero or scales or kind == "odd")))
+
+    def power(self, found: Value, exponent: float) -> Value:
+        """``x ** exponent``."""
+        ratio = Fraction(exponent).limit_denominator(64)
+        if abs(float(ratio) - exponent) > 1e-12:
+            return self.unary(found, "any", reason="an irrational power")
+        if ratio.denominator > 1:
+            self.vanish(found, scale=False, reason="a root")
+        dims = tuple(
+            tuple(
+                Segment(tuple(i._replace(form=i.form.power(ratio)) for i in s.indices), s.const.power(ratio))
+                for s in dim
+            )
+            for dim in found.dims
+        )
+        return self.note(Value(dims, found.const.power(ratio), found.raw, found.zero and exponent > 0))
+
+    def aligned(self, *values: Value) -> list[Value]:
+        """Values broadcast against one another, with what they share tied; the first dimensions are added."""
+        rank = max(len(found.dims) for found in values)
+        rows = [[UNIT] * (rank - len(v.dims)) + list(v.dims) for v in map(self.resolved, values)]
+        rows = [rows[0], *([self._roles(row, rows[0]) for row in rows[1:]])]
+        for at in range(rank):
+            full = [row for row in rows if not is_unit(row[at])]
+            for _ in range(2 if len(full) > 2 else 1):  # what the last one cut, the first ones have to hear of
+                for row in full[1:]:
+                    full[0][at], row[at] = self.align(full[0][at], row[at])
+        return [replace(v, dims=tuple(map(self.resolve, row))) for v, row in zip(values, rows, strict=True)]
+
+    def _roles(self, dims: list[Dimension], others: list[Dimension]) -> list[Dimension]:
+        """The same with other tokens, where some are those of another value."""
+        taken = {i.token for dim in others for s in dim for i in s.indices}
+        if not any(i.token in taken for dim in dims for s in dim for i in s.indices):
+            return dims
+        new = [tuple(Segment(tuple(map(self.renamed, s.indices)), s.const) for s in dim) for dim in dims]
+        kept, self.ties = self.ties, []
+        pairs = zip(indices_of(Value(tuple(dims))), indices_of(Value(tuple(new))), strict=True)
+        self.ties.extend((i.token, j.token) for i, j in pairs)
+        self.note(Value(tuple(dims)), Value(tuple(new)))
+        self.ties = kept
+        return new
+
+    def add(self, a: Value, b: Value) -> Value:
+        """``a + b``, or anything else that is linear in both at once: their forms are equal."""
+        a, b = self.aligned(a, b)
+        if b.zero or not a.zero:
+            a, b = self._met(a, b, +1)
+        else:
+            a, b = self._met(b, a, +1)
+        plain = [v.inert or v.data is not None for v in (a, b)]
+        cause = self.because("a constant is added") if any(plain) else None
+        dims, const = [], a.const - b.const
+        for da, db in zip(a.dims, b.dims, strict=True):
+            if is_unit(da) and not is_unit(db):
+                if not b.zero:
+                    self._constant_along(db, True, True, cause)
+                    const = const - db[0].const
+                dims.append(mapped(db, ZERO))
+                continue
+            dims.append(da)
+            const = const + da[0].const - db[0].const
+            if b.zero:
+                continue
+            if is_unit(db):
+                self._constant_along(da, True, True, cause)
+                continue
+            for one, other in zip(da, db, strict=True):
+                for i, j in zip(one.indices, other.indices, strict=True):
+                    self.equations.demand(i.form - j.form, cause)
+                if one is not da[0]:
+                    self.equations.demand((one.const - other.const) - (da[0].const - db[0].const))
+        if not b.zero:
+            self.equations.demand(const, cause)
+        merged = self._sources(dims, b) if a.raw and b.raw else dims
+        return self.note(Value(tuple(merged), a.const, a.raw and b.raw, a.zero and b.zero), a, b)
+
+    def _sources(self, dims: Sequence[Dimension], b: Value) -> list[Dimension]:
+        new = []
+        for dim, other in zip(dims, b.dims, strict=True):
+            if is_unit(other) or is_unit(dim):
+                new.append(dim)
+                continue
+            pairs = zip(dim, other, strict=True)
+            new.append(
+                tuple(
+                    Segment(
+                        tuple(
+                            i._replace(sources=i.sources | j.sources)
+                            for i, j in zip(s.indices, t.indices, strict=True)
+                        ),
+                        s.const,
+                    )
+                    for s, t in pairs
+                )
+            )
+        return new
+
+    def _met(self, a: Value, b: Value, flow: int) -> tuple[Value, Value]:
+        """Two values that meet entry by entry: a parameter that meets anything else has found its place."""
+        if a.raw and b.raw:
+            return a, b
+        return self.settle(a, flow), self.settle(b, flow)
+
+    def settle(self, found: Value, flow: int) -> Value:
+        """A value that is no longer a parameter as such: its axes run this way."""
+        if not found.raw:
+            return found
+        for index in indices_of(found):
+            for source in index.sources:
+                self.flows.setdefault(source, flow)
+        return settled(found)
+
+    def multiply(self, a: Value, b: Value, *, exponent: int = 1) -> Value:
+        """``a * b ** exponent``."""
+        b = self.power(b, exponent) if exponent != 1 else b
+        a, b = self.aligned(a, b)
+        a, b = self._met(a, b, 0)
+        dims = [self._product(da, db) for da, db in zip(a.dims, b.dims, strict=True)]
+        return self.note(value(dims, a.const + b.const, raw=a.raw and b.raw, zero=a.zero or b.zero), a, b)
+
+    @staticmethod
+    def _product(a: Dimension, b: Dimension) -> Dimension:
+        if is_unit(a) or is_unit(b):
+            return b if is_unit(a) else a
+        return tuple(
+            Segment(
+                tuple(
+                    i._replace(form=i.form + j.form, sources=i.sources | j.sources)
+                    for i, j in zip(s.indices, t.indices, strict=True)
+                ),
+                s.const + t.const,
+            )
+            for s, t in zip(a, b, strict=True)
+        )
+
+    def extreme(self, a: Value, b: Value) -> Value:
+        """The larger or smaller one of two, entry by entry."""
+        out = self.add(a, b)
+        self.vanish(out, scale=False, reason="maximum of two")
+        return out
+
+    # Sums over dimensions.
+
+    def contract(self, a: Value, left: str, b: Value, right: str, out: str) -> Value:
+        """An einsum of two values: what is summed over has to transform inversely in one and the other."""
+        a, b = self.resolved(a), self.resolved(b)
+        of_a = dict(zip(left, a.dims, strict=True))
+        of_b = dict(zip(right, self._roles(list(b.dims), list(a.dims)), strict=True))
+        both, raw, zero = a.raw and b.raw, a.raw or b.raw, a.zero or b.zero
+        for letter in of_a:
+            if letter in of_b and not is_unit(of_a[letter]) and not is_unit(of_b[letter]):
+                of_a[letter], of_b[letter] = self.align(of_a[letter], of_b[letter])
+        const = a.const + b.const
+        for letter in dict.fromkeys((*left, *right)):
+            if letter in out:
+                continue
+            da, db = of_a.get(letter, UNIT), of_b.get(letter, UNIT)
+            dim = self._product(da, db)
+            if not zero:
+                self._constant_along(dim, True, True, None)
+            const += dim[0].const
+            if raw:
+                self._flow(da, -1)
+                self._flow(db, +1 if both else -1)
+        dims = []
+        for letter in out:
+            dim = self._product(of_a.get(letter, UNIT), of_b.get(letter, UNIT))
+            if raw and not both:
+                shared = letter in of_a and letter in of_b
+                self._flow(dim, 0 if shared else +1)
+                dim = mapped(dim, drop_sources=True)
+            dims.append(dim)
+        met = Value(tuple(of_a.values())), Value(tuple(of_b.values()))
+        return self.note(value(dims, const, raw=both, zero=zero), *met)
+
+    def _flow(self, dim: Dimension, flow: int) -> None:
+        for segment in dim:
+            for index in segment.indices:
+                for source in index.sources:
+                    self.flows.setdefault(source, flow)
+
+    def reduce(
+        self,
+        found: Value,
+        dims: Iterable[int] | None,
+        keepdim: bool = False,
+        *,
+        kind: Literal["linear", "homogeneous", "absolute", "any"] = "linear",
+        reason: str = "sum over it",
+    ) -> Value:
+        """Dimensions summed over (all, for None), or reduced in another way that keeps no order."""
+        at = self.positions(found, dims)
+        if kind == "any":
+            self.vanish(found, reason=reason)
+        out = self.even(found, at, scale=True, sign=kind != "absolute", reason=reason)
+        if kind == "homogeneous":
+            self.vanish(out, scale=False, reason=reason)
+        if kind in ("absolute", "homogeneous"):
+            out = self.kept(out, sign=False)
+        new = [UNIT if n in at else dim for n, dim in enumerate(out.dims) if keepdim or n not in at]
+        return self.note(value(new, out.const, raw=found.raw, zero=found.zero), found)
+
+    @staticmethod
+    def positions(found: Value, dims: Iterable[int] | int | None) -> set[int]:
+        """Dimensions as a set of positions from the front; all for None, and for none."""
+        rank = len(found.dims)
+        if isinstance(dims, int):
+            dims = (dims,)
+        chosen = {dim % rank for dim in dims} if dims is not None and rank else set()
+        return chosen or set(range(rank))
+
+    # Moving entries about.
+
+    def placed(self, found: Value, dims: Iterable[int], reason: str) -> Value:
+        """The same with dimensions FIXED whose entries an operation tells apart by position."""
+        found = self.resolved(found)
+        for at in dims:
+            self.fix(found.dims[at], reason)
+        return found
+
+    def positional(self, found: Value, dims: Iterable[int], reason: str, shape: Sequence[int] | None = None) -> Value:
+        """What mixes entries along some dimensions linearly, by position: these become new FIXED ones of ``shape``."""
+        shape = self.shape if shape is None else shape
+        at = {dim % len(found.dims) for dim in dims}
+        found = self.even(self.placed(found, at, reason), at, reason=reason)
+        new = [self.fresh(shape[n], reason) if n in at else dim for n, dim in enumerate(found.dims)]
+        return self.note(value(new, found.const, raw=found.raw, zero=found.zero), found)
+
+    def concatenated(self, parts: Sequence[Value], at: int) -> Value:
+        """Values behind one another along a dimension; in the others their forms are equal but for constants."""
+        at %= len(parts[0].dims)
+        raw = all(part.raw for part in parts)
+        parts = [part if raw else self.settle(part, +1) for part in parts if part.shape != (0,)]
+        first = next((n for n, part in enumerate(parts) if not part.zero), 0)
+        rest = [replace(part, dims=(*part.dims[:at], UNIT, *part.dims[at + 1 :]), data=None) for part in parts]
+        lead = rest[first]
+        for n, other in enumerate(rest):
+            if n != first:
+                lead = self._beside(lead, other)
+        base = _offset(self.resolved(rest[first]))
+        segments: list[Segment] = []
+        for part, other in zip(parts, rest, strict=True):
+            const = ZERO if part.zero else _offset(self.resolved(other)) - base
+            segments += [Segment(s.indices, s.const + const) for s in self.resolve(part.dims[at])]
+        dims = (*lead.dims[:at], tuple(segments), *lead.dims[at + 1 :])
+        return self.note(value(dims, lead.const, raw=raw, zero=all(part.zero for part in parts)), *parts)
+
+    def _beside(self, a: Value, b: Value) -> Value:
+        """Two values whose forms are equal but for constants: the first one."""
+        a, b = self.aligned(a, b)
+        if not (a.zero or b.zero):
+            for da, db in zip(a.dims, b.dims, strict=True):
+                for one, other in zip(da, db, strict=True):
+                    for i, j in zip(one.indices, other.indices, strict=True):
+                        self.equations.demand(i.form - j.form)
+                    if one is not da[0]:
+                        self.equations.demand((one.const - other.const) - (da[0].const - db[0].const))
+        return a
+
+    def narrowed(self, found: Value, at: int, start: int, stop: int) -> Value:
+        """Entries ``start`` to ``stop`` along a dimension."""
+        at = found.at(at)
+        if start == 0 and stop == found.shape[at]:
+            return found
+        dim = self.resolve(found.dims[at])
+        if self.fixed(dim) and len(dim) == 1:
+            flat = self.even(found, (at,), reason="slice")
+            new = self.fresh(stop - start, "slice")
+            return self.note(value((*flat.dims[:at], new, *flat.dims[at + 1 :]), flat.const, raw=found.raw,
+                                   zero=found.zero), found)
+        _, right = self.split(dim, start)
+        left, _ = self.split(right, stop - start)
+        return self.note(value((*found.dims[:at], left, *found.dims[at + 1 :]), found.const, raw=found.raw,
+                               zero=found.zero))
+
+    def selected(self, found: Value, at: int, index: int) -> Value:
+        """One entry along a dimension, which is dropped."""
+        at = found.at(at)
+        index %= found.shape[at]
+        one = self.narrowed(found, at, index, index + 1)
+        const = one.dims[at][0].const
+        return self.note(value((*one.dims[:at], *one.dims[at + 1 :]), one.const + const, raw=one.raw, zero=one.zero))
+
+    def each(self, found: Value | Bundle, move: Callable[[Value], Value], at: int | None = None) -> Value | Bundle:
+        """A move on a value, or on every part of a bundle whose dimension is ``at`` behind the move."""
+        if isinstance(found, Value):
+            return self.note(move(found))
+        return Bundle(tuple(self.note(move(part)) for part in found.parts), found.dim if at is None else at)
+
+    def joined(self, found: Value | Bundle) -> Value:
+        """A bundle as one value: what its parts have apart becomes tied."""
+        return found if isinstance(found, Value) else self.concatenated(found.parts, found.dim)
+
+
+def _offset(found: Value) -> Form:
+    """The constant part of its form in the first segments."""
+    return sum((dim[0].const for dim in found.dims), found.const)
+
+
+def _same_along(data: Tensor, dim: int) -> bool:
+    first = data.narrow(dim, 0, 1)
+    return bool(((data == first) | (data.isnan() & first.isnan())).all()) if data.is_floating_point() else bool(
+        (data == first).all()
+    )
+
+
+_KINDS: Mapping[str, str] = {
+    "linear": "",
+    "homogeneous": "positively homogeneous, not odd",
+    "absolute": "even",
+    "odd": "odd, not homogeneous",
+    "even": "even, not homogeneous",
+    "any": "neither odd nor homogeneous",
+}

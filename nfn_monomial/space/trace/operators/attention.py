@@ -1,0 +1,43 @@
+"""The rule of scaled dot-product attention, written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..moves import Run
+from ..values import Value
+from .pointwise import value_of
+from .reduce import softmax
+from .table import operator
+
+
+@operator("scaled_dot_product_attention")
+def _attention(
+    run: Run, q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0, causal: bool = False, **options: Any
+) -> Value:
+    if causal:
+        for side in (q, k):
+            run.fix(run.resolve(side.dims[-2]), "causal mask")
+    heads = "h" if options.get("enable_gqa") and q.shape[-3] != k.shape[-3] else ""
+    if heads:
+        ratio = q.shape[-3] // k.shape[-3]
+        q = run.joined(run.regrouped(q, (*q.shape[:-3], k.shape[-3], ratio, *q.shape[-2:])))
+    lead = "uvwxyz"[: len(k.dims) - 2]
+    scores = run.contract(q, lead + heads + "td", k, lead + "sd", lead + heads + "ts")
+    if mask is not None:
+        if heads and len(mask.dims) > 2 and mask.shape[-3] > 1:
+            mask = run.joined(run.regrouped(mask, (*mask.shape[:-3], k.shape[-3], -1, *mask.shape[-2:])))
+        elif heads and len(mask.dims) > 2:
+            mask = Value((*mask.dims[:-2], *mask.dims[-3:]), mask.const, mask.raw, mask.zero)
+        scores = run.add(scores, value_of(run, mask)) if _additive(mask) else run.multiply(scores, mask)
+    weights = softmax(run, scores)
+    out = run.contract(weights, lead + heads + "ts", v, lead + "sd", lead + heads + "td")
+    if heads:
+        merged = run.regrouped(out, (*out.shape[:-4], out.shape[-4] * out.shape[-3], *out.shape[-2:]))
+        assert isinstance(merged, Value), "a flatten makes no bundle"
+        out = run.note(merged)
+    return out
+
+
+def _additive(mask: Value) -> bool:
+    return mask.data is None or mask.data.is_floating_point()

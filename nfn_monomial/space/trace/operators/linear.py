@@ -1,0 +1,171 @@
+"""Rules of what sums products over a dimension: matrix products, convolutions, einsum, look-ups."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..moves import Run
+from ..values import Value, value
+from .table import operator
+
+_LETTERS = string.ascii_letters
+
+
+@operator("linear")
+def linear(run: Run, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    """``x W^T + b``."""
+    x = run.settle(x, +1)
+    lead = _LETTERS[2 : 1 + len(x.dims)]
+    rows = "b" if len(weight.dims) == 2 else ""
+    out = run.contract(x, lead + "a", weight, rows + "a", lead + rows)
+    return out if bias is None else run.add(out, bias)
+
+
+@operator("matmul", "mm", "bmm", "mv", "dot", "__matmul__")
+def matmul(run: Run, a: Value, b: Value, *_: Any) -> Value:
+    """``a b``, leading dimensions broadcast."""
+    batch = max(len(a.dims), len(b.dims), 2) - 2
+    shared = _LETTERS[3 : 3 + batch]
+    left = "a" if len(a.dims) == 1 else shared[batch - (len(a.dims) - 2) :] + "ba"
+    right = "a" if len(b.dims) == 1 else shared[batch - (len(b.dims) - 2) :] + "ac"
+    out = shared + ("b" if len(a.dims) > 1 else "") + ("c" if len(b.dims) > 1 else "")
+    return run.contract(a, left, b, right, out)
+
+
+@operator("addmm", "addmv", "baddbmm", "addbmm")
+def _addmm(run: Run, bias: Value, a: Value, b: Value, *, beta: float = 1, alpha: float = 1) -> Value:
+    out = matmul(run, a, b)
+    return run.add(out, bias) if beta else out
+
+
+@operator("outer", "ger")
+def _outer(run: Run, a: Value, b: Value) -> Value:
+    return run.contract(a, "a", b, "b", "ab")
+
+
+@operator("inner")
+def _inner(run: Run, a: Value, b: Value) -> Value:
+    left, right = _LETTERS[1 : len(a.dims)], _LETTERS[len(a.dims) : len(a.dims) + len(b.dims) - 1]
+    return run.contract(a, left + "Z", b, right + "Z", left + right)
+
+
+@operator("bilinear")
+def _bilinear(run: Run, a: Value, b: Value, weight: Value, bias: Value | None = None) -> Value:
+    lead = _LETTERS[3 : 2 + len(a.dims)]
+    half = run.contract(run.settle(a, +1), lead + "a", weight, "cab", lead + "cb")
+    out = run.contract(half, lead + "cb", run.settle(b, +1), lead + "b", lead + "c")
+    return out if bias is None else run.add(out, bias)
+
+
+@operator("einsum")
+def _einsum(run: Run, equation: str, operands: Sequence[Value], **_: Any) -> Value:
+    inputs, out = _spelled(equation.replace(" ", ""), [len(found.dims) for found in operands])
+    if any(len(set(letters)) < len(letters) for letters in inputs):
+        return run.opaque("einsum along a diagonal", *operands)
+    found, letters = operands[0], inputs[0]
+    for n, (other, right) in enumerate(zip(operands[1:], inputs[1:], strict=True), start=2):
+        later = out + "".join(inputs[n:])
+        kept = "".join(dict.fromkeys(c for c in letters + right if c in later)) if n < len(inputs) else out
+        found, letters = run.contract(found, letters, other, right, kept), kept
+    if len(operands) == 1:
+        gone = [n for n, c in enumerate(letters) if c not in out]
+        found = run.reduce(found, gone) if gone else found
+        rest = [c for c in letters if c in out]
+        found = value([found.dims[rest.index(c)] for c in out], found.const, raw=found.raw, zero=found.zero)
+    return found
+
+
+def _spelled(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """Letters of every operand and of the output, an ellipsis as letters of its own."""
+    left, arrow, out = equation.partition("->")
+    inputs = left.split(",")
+    spare = [c for c in reversed(_LETTERS) if c not in equation]
+    longest = max([rank - len(t) + 3 for t, rank in zip(inputs, ranks, strict=True) if "..." in t], default=0)
+    dots = "".join(spare[:longest])
+    named = left.replace("...", "").replace(",", "")
+    if not arrow:
+        out = "..." * ("..." in left) + "".join(sorted(c for c in set(named) if named.count(c) == 1))
+    full = [
+        t.replace("...", dots[longest - (rank - len(t) + 3) :]) if "..." in t else t
+        for t, rank in zip(inputs, ranks, strict=True)
+    ]
+    return full, out.replace("...", dots)
+
+
+def _without(run: Run, found: Value, dims: Sequence[int], reason: str) -> Value:
+    """The same without dimensions that an operation sums over by position."""
+    if not dims:
+        return found
+    return run.reduce(run.placed(found, dims, reason), dims, reason=reason)
+
+
+def _grouped(run: Run, found: Value, at: int, groups: int) -> Value:
+    shape = found.shape
+    return run.joined(run.regrouped(found, (*shape[:at], groups, shape[at] // groups, *shape[at + 1 :])))
+
+
+def _convolved(run: Run, x: Value, weight: Value, bias: Value | None, groups: int, *, transposed: bool) -> Value:
+    spatial = len(weight.dims) - 2
+    batched = len(x.dims) == spatial + 2
+    lead = "b" if batched else ""
+    kernel = _without(run, weight, range(2, 2 + spatial), "kernel")
+    x = _without(run, run.settle(x, +1), range(len(x.dims) - spatial, len(x.dims)), "position")
+    if groups == 1:
+        out = run.contract(x, lead + "i", kernel, "io" if transposed else "oi", lead + "o")
+    else:
+        x, kernel = _grouped(run, x, len(lead), groups), _grouped(run, kernel, 0, groups)
+        parts = run.contract(x, lead + "gi", kernel, "gio" if transposed else "goi", lead + "go")
+        merged = run.regrouped(parts, (*parts.shape[: len(lead)], parts.shape[-1] * groups))
+        assert isinstance(merged, Value), "a flatten makes no bundle"
+        out = run.note(merged)
+    if bias is not None:
+        out = run.add(out, bias)
+    places = [run.fresh(n, "position") for n in run.shape[len(out.dims) :]]
+    return run.note(replace(out, dims=(*out.dims, *places)))
+
+
+@operator("conv1d", "conv2d", "conv3d")
+def _conv(
+    run: Run, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Value:
+    return _convolved(run, x, weight, bias, groups, transposed=False)
+
+
+@operator("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _conv_transpose(
+    run: Run, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: Any = 0, out: Any = 0, groups: int = 1,
+    dilation: Any = 1,
+) -> Value:  # fmt: skip
+    return _convolved(run, x, weight, bias, groups, transposed=True)
+
+
+@operator("convolution", "_convolution")
+def _convolution(
+    run: Run, x: Value, weight: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, out: Any,
+    groups: int, *_: Any,
+) -> Value:  # fmt: skip
+    return _convolved(run, x, weight, bias, groups, transposed=transposed)
+
+
+@operator("embedding")
+def _embedding(run: Run, weight: Value, indices: Value, *_: Any) -> Value:
+    run.placeholder(indices, "an index")
+    run.fix(run.resolve(weight.dims[0]), "looked up")
+    for segment in run.resolve(weight.dims[0]):
+        for index in segment.indices:
+            for source in index.sources:
+                run.flows.setdefault(source, -1)
+    rows = run.settle(run.reduce(weight, (0,), reason="looked up"), +1)
+    places = [run.fresh(n, "position") for n in indices.shape]
+    return run.note(replace(rows, dims=(*places, *rows.dims)))
+
+
+@operator("embedding_bag", "_embedding_bag")
+def _embedding_bag(run: Run, weight: Value, indices: Value, *_: Any, **__: Any) -> Any:
+    rows = _embedding(run, weight, run.inert(run.shape[:1]))
+    return (rows, *(run.inert(shape) for shape in run.shapes[1:]))
+
+

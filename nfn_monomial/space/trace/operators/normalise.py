@@ -1,0 +1,130 @@
+"""Rules of normalisation layers, as what they compute: statistics, a quotient, a gain, a shift."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..moves import Run
+from ..values import UNIT, Value
+from .table import operator
+
+
+def _channels(found: Value, rank: int, at: int = 1) -> Value:
+    """A vector over channels as a tensor that broadcasts."""
+    dims = [UNIT] * rank
+    dims[at] = found.dims[0]
+    return Value(tuple(dims), found.const, found.raw, found.zero)
+
+
+def _affine(run: Run, x: Value, gain: Value | None, shift: Value | None, *, at: int | None = None) -> Value:
+    for part, meet in ((gain, run.multiply), (shift, run.add)):
+        if part is not None:
+            x = meet(x, part if at is None else _channels(part, len(x.dims), at))
+    return x
+
+
+def _standard(run: Run, x: Value, dims: Sequence[int], eps: float, *, centred: bool = True) -> Value:
+    """``(x - mean) / sqrt(variance + eps)`` over dimensions: odd, and without scale."""
+    x = run.even(x, dims, scale=True, sign=centred, reason="a mean is subtracted" if centred else "its norm")
+    if eps:
+        run.vanish(x, sign=False, reason="eps of a norm")
+    return run.note(run.kept(x, scale=False))
+
+
+@operator("layer_norm")
+def _layer_norm(
+    run: Run, x: Value, shape: Sequence[int], gain: Any = None, shift: Any = None, eps: float = 1e-5, *_: Any
+) -> Value:
+    return _affine(run, _standard(run, x, range(-len(shape), 0), eps), gain, shift)
+
+
+@operator("native_layer_norm")
+def _native_layer_norm(run: Run, x: Value, shape: Sequence[int], gain: Any, shift: Any, eps: float) -> Any:
+    return _layer_norm(run, x, shape, gain, shift, eps), run.inert(run.shapes[1]), run.inert(run.shapes[2])
+
+
+@operator("rms_norm")
+def _rms_norm(run: Run, x: Value, shape: Sequence[int], gain: Any = None, eps: float | None = None) -> Value:
+    return _affine(run, _standard(run, x, range(-len(shape), 0), 1.0 if eps is None else eps, centred=False), gain, None)
+
+
+@operator("_fused_rms_norm")
+def _fused_rms_norm(run: Run, x: Value, shape: Sequence[int], gain: Any, eps: Any) -> Any:
+    return _rms_norm(run, x, shape, gain, eps), run.inert(run.shapes[1])
+
+
+@operator("group_norm")
+def _group_norm(
+    run: Run, x: Value, groups: int, gain: Any = None, shift: Any = None, eps: float = 1e-5, *_: Any
+) -> Value:
+    batch, channels, *places = x.shape
+    parts = run.joined(run.regrouped(x, (batch, groups, channels // groups, *places)))
+    inner = range(2, len(parts.dims))
+    out = _standard(run, run.placed(parts, inner[1:], "position"), inner, eps)
+    run.reduce(out, inner)  # statistics of the groups: channels are nested in these
+    return _affine(run, run.joined(run.regrouped(out, x.shape)), gain, shift, at=1)
+
+
+@operator("native_group_norm")
+def _native_group_norm(
+    run: Run, x: Value, gain: Any, shift: Any, n: int, c: int, hw: int, groups: int, eps: float
+) -> Any:
+    out = _group_norm(run, x, groups, gain, shift, eps)
+    return out, run.inert(run.shapes[1]), run.inert(run.shapes[2])
+
+
+def _tracked(run: Run, x: Value, gain: Any, shift: Any, mean: Value, variance: Value, eps: float) -> Value:
+    """With statistics that were tracked: ``(x - mean) / sqrt(variance + eps)``."""
+    rank = len(x.dims)
+    shifted = run.add(run.settle(x, +1), _channels(mean, rank))
+    spread = run.settle(_channels(variance, rank), 0)
+    if eps:
+        run.vanish(spread, reason="eps of a norm")
+    return _affine(run, run.multiply(shifted, run.power(spread, -0.5)), gain, shift, at=1)
+
+
+@operator("batch_norm")
+def _batch_norm(
+    run: Run, x: Value, gain: Any, shift: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float, *_: Any
+) -> Value:
+    if training or mean is None:
+        others = [n for n in range(len(x.dims)) if n != 1]
+        x = run.placed(x, others, "batch and position")
+        return _affine(run, _standard(run, x, others, eps), gain, shift, at=1)
+    return _tracked(run, x, gain, shift, mean, variance, eps)
+
+
+@operator("_native_batch_norm_legit_no_training")
+def _batch_norm_eval(
+    run: Run, x: Value, gain: Any, shift: Any, mean: Value, variance: Value, momentum: float, eps: float
+) -> Any:
+    out = _tracked(run, x, gain, shift, mean, variance, eps)
+    return out, run.inert(run.shapes[1]), run.inert(run.shapes[2])
+
+
+@operator("_native_batch_norm_legit")
+def _batch_norm_of_batch(run: Run, x: Value, gain: Any, shift: Any, *rest: Any) -> Any:
+    out = _batch_norm(run, x, gain, shift, None, None, True, 0.0, rest[-1])
+    return out, run.inert(run.shapes[1]), run.inert(run.shapes[2])
+
+
+@operator("instance_norm")
+def _instance_norm(
+    run: Run, x: Value, gain: Any, shift: Any, mean: Any, variance: Any, own: bool, momentum: float, eps: float, *_: Any
+) -> Value:
+    if not own:
+        return _tracked(run, x, gain, shift, mean, variance, eps)
+    places = range(2, len(x.dims))
+    return _affine(run, _standard(run, run.placed(x, places, "position"), places, eps), gain, shift, at=1)
+
+
+@operator("local_response_norm")
+def _local_response_norm(run: Run, x: Value, *_: Any) -> Value:
+    return run.opaque("neighbouring channels", x)
+
+
+MOVING = {"batch_norm": (3, 4), "instance_norm": (3, 4), "_native_batch_norm_legit_no_training": (3, 4)}
+"""Operators -> which arguments are running statistics: buffers that move with the parameters."""
+
+

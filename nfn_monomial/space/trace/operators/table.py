@@ -1,0 +1,63 @@
+"""The table of operators: name -> rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+Rule: TypeAlias = Callable[..., Any]
+"""``rule(run, *arguments, **options)``, tensors as `Value`, the others as they are -> a value, or a tuple of several."""
+
+
+class Entry(NamedTuple):
+    """A rule; ``bundles`` says that it knows of concatenations whose parts are apart."""
+
+    rule: Rule
+    bundles: bool = False
+
+
+OPERATORS: dict[str, Entry] = {}
+
+
+def operator(*names: str, bundles: bool = False) -> Callable[[Rule], Rule]:
+    """Enter a rule for ATen operators of these names (all overloads of each)."""
+
+    def enter(rule: Rule) -> Rule:
+        for name in names:
+            assert name not in OPERATORS, f"two rules for {name}"
+            OPERATORS[name] = Entry(rule, bundles)
+        return rule
+
+    return enter
+
+
+def register_operator(target: Any, rule: Rule) -> None:
+    """Give an operator a rule, or another rule.
+
+    Args:
+        target: as a graph names it, with or without the overload: ``"aten.relu"``, ``"mylib.soft.default"``, an operator
+            of ``torch.ops``, or a function made by ``torch.library.custom_op``.
+        rule: ``rule(run, *arguments)`` -> `Value`; tensors among its arguments are values. ``run`` has the moves that
+            rules consist of: ``run.unary(x, "odd")``, ``run.add``, ``run.multiply``, ``run.contract``, ``run.reduce``.
+
+    Raises:
+        TypeError: for what is no operator.
+
+    >>> register_operator("mylib.soft_sign", lambda run, x: run.unary(x, "odd"))
+    """
+    target = getattr(target, "_opoverload", target)
+    name = target if isinstance(target, str) else str(target)
+    if "." not in name or " " in name:
+        raise TypeError(f"{target!r} is no operator; give its name as 'library.operator', or one of torch.ops")
+    OPERATORS[_short(name)] = Entry(rule)
+
+
+def entry_of(name: str) -> Entry | None:
+    """The entry of an operator named as graphs name it; None where there is none."""
+    return OPERATORS.get(_short(name))
+
+
+def _short(name: str) -> str:
+    """``aten.add.Tensor`` -> ``add``, ``mylib.f.default`` -> ``mylib.f``."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "aten" else ".".join(parts[:2])

@@ -1,0 +1,77 @@
+"""What a derivation found, beside the space itself: for explaining and drawing it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nfn_monomial.symmetry import Symmetry
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """One node.
+
+    Attributes:
+        name: of the node.
+        size: number of its own items.
+        gauges: what acts on each of them.
+        parent: the node that it is nested in.
+        tensors: names of parameters with an axis on it.
+        operations: what it runs through, in order: ``"module.path: operator"``.
+    """
+
+    name: str
+    size: int
+    gauges: tuple[Symmetry, ...]
+    parent: str | None
+    tensors: tuple[str, ...]
+    operations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A symmetry that a node does not have, because of one operation.
+
+    Attributes:
+        node: its name.
+        symmetry: ``"permutation"``, ``"scale"`` or ``"sign"``.
+        operation: ``"module.path: operator"``; the name of an input or output where that is the cause.
+        reason: in a few words.
+    """
+
+    node: str
+    symmetry: str
+    operation: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A parameter that does not matter to the function, or is not read at all.
+
+    Attributes:
+        parameter: its name.
+        reason: in a few words.
+        left_out: whether the space is without it.
+    """
+
+    parameter: str
+    reason: str
+    left_out: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a derivation has to say.
+
+    Attributes:
+        nodes: in the order of execution.
+        losses: what the nodes have lost to which operation.
+        dead: parameters that do not matter.
+        unknown: operators without a rule, whose axes are FIXED: ``register_operator`` adds one.
+    """
+
+    nodes: tuple[NodeReport, ...]
+    losses: tuple[Loss, ...]
+    dead: tuple[Dead, ...]
+    unknown: tuple[str, ...]

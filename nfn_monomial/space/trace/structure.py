@@ -1,0 +1,266 @@
+"""Dimensions side by side: tied, cut, factored and regrouped, until both sides consist of the same atoms.
+
+Where an atom is cut or factored, its forms are lost; `derive` then traces the program once more from parameters whose
+dimensions have the new parts from the start.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from .atoms import Atoms, Cause
+from .forms import ZERO, Equations
+from .values import UNIT, Bundle, Dimension, Index, Segment, Value, extent, is_unit, sizes, value
+
+
+class Structure:
+    """What operations do to dimensions.
+
+    Attributes:
+        atoms: all index sets.
+        equations: what constants of segments have to fulfil where several of these become one.
+        cause: of the current operation.
+        ties: pairs of tokens that the current step says are the same index.
+    """
+
+    def __init__(self) -> None:
+        self.atoms = Atoms()
+        self.equations = Equations()
+        self.cause = Cause("", "")
+        self.ties: list[tuple[int, int]] = []
+        self._tokens = itertools.count()
+
+    def index(self, size: int, reason: str | None = None, atom: int | None = None) -> Index:
+        """A new index over a new atom (FIXED for that reason) or over one that exists."""
+        if atom is None:
+            atom = self.atoms.new(size, None if reason is None else Cause(self.cause.operation, reason))
+        return Index(atom, size, next(self._tokens))
+
+    def fresh(self, size: int, reason: str | None = None) -> Dimension:
+        """A new dimension, FIXED where there is a reason."""
+        return UNIT if size == 1 else (Segment((self.index(size, reason),)),)
+
+    def renamed(self, index: Index) -> Index:
+        """The same index in another role."""
+        return index._replace(token=next(self._tokens))
+
+    def fixed(self, dim: Dimension) -> bool:
+        """Whether every atom of a dimension is FIXED."""
+        cause = self.atoms.cause
+        return all(cause(index.atom) is not None for segment in dim for index in segment.indices)
+
+    def fix(self, dim: Dimension, reason: str) -> None:
+        """Make every atom of a dimension FIXED."""
+        cause = Cause(self.cause.operation, reason)
+        for segment in dim:
+            for index in segment.indices:
+                self.atoms.fix(index.atom, cause)
+
+    def resolve(self, dim: Dimension) -> Dimension:
+        """The same with every atom taken apart into what it consists of."""
+        bound = self.atoms.is_bound
+        if not any(bound(index.atom) for segment in dim for index in segment.indices):
+            return dim
+        found = []
+        for segment in dim:
+            if not any(bound(index.atom) for index in segment.indices):
+                found.append(segment)
+                continue
+            known = {self.atoms.find(index.atom): index for index in segment.indices if not bound(index.atom)}
+            for product in self.atoms.product(tuple(index.atom for index in segment.indices)):
+                parts = tuple(known.get(atom) or self.index(self.atoms.size(atom), atom=atom) for atom in product)
+                found.append(Segment(parts, segment.const))
+        return tuple(found)
+
+    def resolved(self, found: Value) -> Value:
+        """The same for all dimensions of a value."""
+        dims = tuple(map(self.resolve, found.dims))
+        return found if dims == found.dims else Value(dims, found.const, found.raw, found.zero, inert=found.inert)
+
+    def collapse(self, dim: Dimension, reason: str) -> Dimension:
+        """The same as one FIXED index: its segments' constants become equal."""
+        self.fix(dim, reason)
+        for segment in dim[1:]:
+            self.equations.demand(segment.const - dim[0].const)
+        flat = self.fresh(extent(dim), reason)
+        return (Segment(flat[0].indices, dim[0].const),)
+
+    def align(self, a: Dimension, b: Dimension, reason: str = "tied to what is FIXED") -> tuple[Dimension, Dimension]:
+        """Two dimensions of one size, tied to each other: both as products and sums of the same atoms."""
+        while True:
+            a, b = self.resolve(a), self.resolve(b)
+            if sizes(a) == sizes(b):
+                break
+            if self.fixed(a) or self.fixed(b):
+                a, b = self.collapse(a, reason), self.collapse(b, reason)
+                break
+            a, b = self._refined(a, b)
+        for one, other in zip(a, b, strict=True):
+            for i, j in zip(one.indices, other.indices, strict=True):
+                self.atoms.unite(i.atom, j.atom)
+                self.ties.append((i.token, j.token))
+        return a, b
+
+    def _refined(self, a: Dimension, b: Dimension) -> tuple[Dimension, Dimension]:
+        """One step towards equal sizes, at the first difference."""
+        for n, (one, other) in enumerate(zip(a, b, strict=False)):
+            if one.size > other.size:
+                return (*a[:n], *self.cut(one, other.size), *a[n + 1 :]), b
+            if one.size < other.size:
+                return a, (*b[:n], *self.cut(other, one.size), *b[n + 1 :])
+            if sizes((one,)) != sizes((other,)):
+                one, other = self._factored(one, other)
+                return (*a[:n], one, *a[n + 1 :]), (*b[:n], other, *b[n + 1 :])
+        raise AssertionError("dimensions of one size differ somewhere")
+
+    def _factored(self, a: Segment, b: Segment) -> tuple[Segment, Segment]:
+        """Two segments of one size at the first difference between their products."""
+        n = next(n for n, (i, j) in enumerate(zip(a.indices, b.indices, strict=False)) if i.size != j.size)
+        ends = _same_product([i.size for i in a.indices[n:]], [j.size for j in b.indices[n:]])
+        parts = a.indices[n : n + ends[0]], b.indices[n : n + ends[1]]
+        small, large = sorted((parts[0][0], parts[1][0]), key=lambda index: index.size)
+        if large.size % small.size or self.atoms.cause(large.atom):
+            flat = [self.collapse((Segment(part),), "tied to what is FIXED")[0].indices for part in parts]
+        else:
+            self.factor(large, small.size)
+            flat = list(parts)
+        return (
+            Segment((*a.indices[:n], *flat[0], *a.indices[n + ends[0] :]), a.const),
+            Segment((*b.indices[:n], *flat[1], *b.indices[n + ends[1] :]), b.const),
+        )
+
+    def factor(self, index: Index, lead: int) -> tuple[Index, ...]:
+        """An index as a product whose first factor has that size; FIXED ones where it does not divide."""
+        cause = self.atoms.cause(index.atom)
+        if index.size % lead:
+            self.fix(((Segment((index,))),), "a view that does not divide its channels")
+            return (index,)
+        parts = self.atoms.new(lead, cause), self.atoms.new(index.size // lead, cause)
+        if cause is None:
+            self.atoms.bind(index.atom, (parts,))
+        return tuple(self.index(self.atoms.size(part), atom=part) for part in parts)
+
+    def cut(self, segment: Segment, size: int) -> tuple[Segment, Segment]:
+        """A segment as the concatenation of two, the first of that size."""
+        lead, *rest = segment.indices
+        inner = math.prod(index.size for index in rest)
+        if size % inner:
+            flat = self.collapse((segment,), "cut at no multiple of its parts")[0].indices[0]
+            lead, rest, inner = flat, [], 1
+        counts = size // inner, lead.size - size // inner
+        cause = self.atoms.cause(lead.atom)
+        parts = [self.atoms.new(n, cause) if n > 1 else None for n in counts]
+        if cause is None:
+            self.atoms.bind(lead.atom, tuple(() if part is None else (part,) for part in parts))
+        first, second = (() if p is None else (self.index(n, atom=p),) for p, n in zip(parts, counts, strict=True))
+        # the same inner atoms on both sides: another role, so other tokens
+        return (
+            Segment((*first, *rest), segment.const),
+            Segment((*second, *map(self.renamed, rest)), segment.const),
+        )
+
+    def split(self, dim: Dimension, size: int) -> tuple[Dimension, Dimension]:
+        """A dimension as the concatenation of two, the first of that size (which may be 0 or all)."""
+        left: list[Segment] = []
+        right = list(self.resolve(dim))
+        while right and size >= right[0].size:
+            size -= right[0].size
+            left.append(right.pop(0))
+        if size:
+            cut = self.cut(right[0], size)
+            right = [cut[1], *right[1:]]
+            left.append(cut[0])
+        return tuple(left), tuple(right)
+
+    def merged(self, dims: Sequence[Dimension]) -> Dimension:
+        """The row-major product of dimensions. Sums behind the first one that is larger than 1 are collapsed."""
+        kept = [self.resolve(dim) for dim in dims if not is_unit(dim)]
+        if not kept:
+            return UNIT
+        tail: list[Index] = []
+        const = ZERO
+        for dim in kept[1:]:
+            flat = dim if len(dim) == 1 else self.collapse(dim, "a concatenation inside a view")
+            tail.extend(flat[0].indices)
+            const += flat[0].const
+        return tuple(Segment((*segment.indices, *tail), segment.const + const) for segment in kept[0])
+
+    def regrouped(self, found: Value, shape: Sequence[int]) -> Value | Bundle:
+        """A view: the same entries in row-major order with another shape."""
+        found = self.resolved(found)
+        dims: list[Dimension] = []
+        ragged: tuple[int, list[list[Dimension]]] | None = None
+        for start, stop, target in _groups(found.shape, tuple(shape)):
+            merged = self.merged(found.dims[start:stop])
+            outer = [n for n in target if n > 1]
+            if len(outer) <= 1:
+                dims += [merged if n > 1 else UNIT for n in target]
+            elif len(merged) == 1:
+                dims += self._spread(merged[0], target)
+            elif any(segment.size % math.prod(outer[1:]) for segment in merged) or ragged or self.fixed(merged):
+                dims += self._spread(self.collapse(merged, "a view across a concatenation")[0], target)
+            else:
+                inner = math.prod(outer[1:])
+                at = next(n for n, size in enumerate(target) if size > 1)
+                parts = [self._spread(s, [*target[:at], s.size // inner, *target[at + 1 :]]) for s in merged]
+                ragged = len(dims) + at, [[*dims, *part] for part in parts]
+                dims += parts[0]
+        if ragged is None:
+            return value(dims, found.const, raw=found.raw, zero=found.zero)
+        at, heads = ragged
+        whole = [[*head, *dims[len(head) :]] for head in heads]
+        return Bundle(
+            tuple(value(part, found.const, raw=found.raw, zero=found.zero) for part in whole),
+            at,
+        )
+
+    def _spread(self, segment: Segment, target: Sequence[int]) -> list[Dimension]:
+        """One segment as several dimensions."""
+        left, dims = list(segment.indices), []
+        for size in target:
+            taken: list[Index] = []
+            need = size
+            while need > 1:
+                index = left.pop(0)
+                if need % index.size == 0:
+                    taken.append(index)
+                    need //= index.size
+                elif index.size % need == 0:
+                    left[:0] = self.factor(index, need)
+                else:
+                    self.fix(((Segment(segment.indices)),), "a view that does not divide its channels")
+                    return [self.fresh(n, "a view that does not divide its channels") for n in target]
+            dims.append((Segment(tuple(taken)),))
+        if segment.const.scale or segment.const.sign:
+            dims[0] = (Segment(dims[0][0].indices, segment.const),)
+        return dims
+
+
+def _same_product(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:
+    """How many leading factors of each have the same product, as few as possible."""
+    n, m, left, right = 1, 1, a[0], b[0]
+    while left != right:
+        if left < right:
+            left, n = left * a[n], n + 1
+        else:
+            right, m = right * b[m], m + 1
+    return n, m
+
+
+def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Smallest groups ``(start, stop)`` of old dimensions with the new sizes that each becomes."""
+    groups, start, begin = [], 0, 0
+    while start < len(old) or begin < len(new):
+        stop, end, left, right = start, begin, 1, 1
+        while True:
+            if stop < len(old) and (left <= right and (left != right or stop == start or old[stop] == 1)):
+                left, stop = left * old[stop], stop + 1
+            elif end < len(new) and (right < left or end == begin or new[end] == 1):
+                right, end = right * new[end], end + 1
+            else:
+                break
+        groups.append((start, stop, tuple(new[begin:end])))
+        start, begin = stop, end
+    return groups

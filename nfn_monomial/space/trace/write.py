@@ -1,0 +1,279 @@
+"""Classes and gauges as nodes, axes and charges, with names that tell where they come from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from nfn_monomial.space.axes import Axis, Charge, Dim, Sum
+from nfn_monomial.space.specification import Node
+from nfn_monomial.symmetry import Symmetry
+
+from .gauges import Charges, Gauge
+from .graph import Interpreter
+from .report import Dead, Loss, NodeReport, Report
+from .values import Dimension, Index, Segment, is_unit
+
+_POSITIONS = {"kernel", "position", "time"}
+_MOST_LOSSES = 3
+Part = Axis | int | tuple[Axis | int, ...]
+
+
+class Writer:
+    """The nodes and dimensions of a derivation.
+
+    Args:
+        found: the program behind its last pass.
+        charges: gauges of its classes.
+        parents: nested class -> what it is nested in.
+        unused: parameters that no operation reads.
+    """
+
+    def __init__(self, found: Interpreter, charges: Charges, parents: Mapping[int, int], unused: Sequence[str]) -> None:
+        self._found, self._run, self._charges = found, found.run, charges
+        self._parents, self._unused = parents, unused
+        self._find = found.run.atoms.find
+        self._read = self._reading()
+        order = sorted(found.roots, key=lambda name: (self._read.get(name, len(found.operations)),))
+        self._roots = {name: found.roots[name] for name in order}
+        self._uses = self._users()
+        self._flowing = {c: self._with_flow(c, gauges) for c, gauges in charges.gauges.items()}
+        self._names: dict[tuple[int, ...], str] = {}
+        self._constants = {n: f"c{n + 1}" for n in range(len(charges.constants))}
+        self._charge_of = {
+            u: tuple(gauge.charges.get(u, 0) for gauge in self._flowing[c])
+            for c, users in self._uses.items()
+            if c in self._flowing
+            for u, _ in users
+        }
+        self._name_all()
+        written = {name: self._dims(name) for name in self._roots}
+        self.parameters = {name: written[name] for name in found.roots}
+        self.nodes = self._nodes()
+
+    # What is where.
+
+    def _reading(self) -> dict[str, int]:
+        """Parameter -> number of the first operation that reads it."""
+        first: dict[str, int] = {}
+        for n, (_, values) in enumerate(self._found.operations):
+            for value in values:
+                if value.raw:
+                    for index in (i for dim in value.dims for s in dim for i in s.indices):
+                        for u in index.sources:
+                            first.setdefault(self._run.unknowns[u].parameter, n)
+        return first
+
+    def _users(self) -> dict[int, list[tuple[int, str]]]:
+        """Class (FIXED ones too) -> unknowns on it and their parameters, in the order of execution."""
+        uses: dict[int, list[tuple[int, str]]] = {}
+        for name, root in self._roots.items():
+            for dim in root.dims:
+                for segment in dim:
+                    for index in segment.indices:
+                        uses.setdefault(self._find(index.atom), []).append((min(index.sources), name))
+        return uses
+
+    def _fixed(self, index: Index) -> bool:
+        return self._run.atoms.cause(index.atom) is not None
+
+    def _flow(self, u: int) -> int:
+        return self._run.flows.get(u, 1)
+
+    def _with_flow(self, found: int, gauges: Sequence[Gauge]) -> list[Gauge]:
+        """Gauges, turned so that rows have the positive charge, behind one for the flow where none of them is it."""
+        flow = {u: self._flow(u) for u, _ in self._uses[found]}
+        turned = [self._turned(gauge, flow) for gauge in gauges]
+        if len(turned) == 1:
+            only = turned[0]
+            if all(only.charges.get(u, 0) == f for u, f in flow.items()):
+                return turned
+            if not only.symmetry.scales and all(only.charges.get(u, 0) == f % 2 for u, f in flow.items()):
+                return [Gauge(only.symmetry, flow)]
+        return [Gauge(Symmetry.PERMUTATION, flow), *turned]
+
+    @staticmethod
+    def _turned(gauge: Gauge, flow: Mapping[int, int]) -> Gauge:
+        if not gauge.symmetry.scales:
+            return gauge
+        along = sum(flow.get(u, 0) * q for u, q in gauge.charges.items())
+        first = next(iter(gauge.charges.values()))
+        sign = -1 if along < 0 or (along == 0 and first < 0) else 1
+        return Gauge(gauge.symmetry, {u: sign * q for u, q in gauge.charges.items()})
+
+    # Names.
+
+    def _name_all(self) -> None:
+        taken = set(self._constants.values())
+        parents = set(self._parents.values())
+        keys: dict[tuple[int, ...], list[tuple[str, int, bool]]] = {}
+        for name, root in self._roots.items():
+            for dim in root.dims:
+                for s, segment in enumerate(dim):
+                    for group in self._grouped(dim, segment):
+                        if not self._is_size(segment, group):
+                            flow = self._flow(min(group[0].sources))
+                            number = s if len(dim) > 1 else -1
+                            keys.setdefault(self._key(group), []).append((name, number, flow > 0))
+        for key, seen in keys.items():
+            cause = self._run.atoms.cause(key[0])
+            rows = [entry for entry in seen if entry[2]]
+            name, number, _ = (rows or seen)[0]
+            stem = _stem(name) + (f"_{number}" if number >= 0 else "")
+            if cause is not None and cause.reason == "input" and not rows:
+                stem = cause.operation
+            elif cause is not None and cause.reason == "output":
+                stem = cause.operation
+            elif not rows:
+                stem += "_in"
+            if key[0] in parents:
+                stem += "_heads"
+            unique, n = stem, 2
+            while unique in taken:
+                unique, n = f"{stem}_{n}", n + 1
+            taken.add(unique)
+            self._names[key] = unique
+
+    def _key(self, group: Sequence[Index]) -> tuple[int, ...]:
+        return tuple(self._find(index.atom) for index in group)
+
+    def _grouped(self, dim: Dimension, segment: Segment) -> list[tuple[Index, ...]]:
+        """Indices of a segment, adjacent FIXED ones as one."""
+        groups: list[tuple[Index, ...]] = []
+        for index in segment.indices:
+            if groups and self._fixed(index) and self._fixed(groups[-1][-1]):
+                groups[-1] = (*groups[-1], index)
+            else:
+                groups.append((index,))
+        return groups
+
+    def _is_size(self, segment: Segment, group: Sequence[Index]) -> bool:
+        """Whether FIXED indices are written as a number: kernels, and positions in a product with channels."""
+        if not self._fixed(group[0]):
+            return False
+        causes = [self._run.atoms.cause(index.atom) for index in group]
+        return len(group) < len(segment.indices) or all(c is not None and c.reason in _POSITIONS for c in causes)
+
+    # Dimensions.
+
+    def _dims(self, name: str) -> tuple[Dim, ...]:
+        root = self._roots[name]
+        extra = self._constant_axes(name)
+        return tuple(self._dim(dim, [extra.get((d, s), []) for s in range(len(dim))]) for d, dim in enumerate(root.dims))
+
+    def _dim(self, dim: Dimension, extra: Sequence[Sequence[Axis]]) -> Dim:
+        if len(dim) > 1 and all(self._fixed(i) for segment in dim for i in segment.indices):
+            whole = sum(segment.size for segment in dim)
+            return _one((whole, *extra[0]))
+        parts = [_one((*self._factors(dim, segment), *more)) for segment, more in zip(dim, extra, strict=True)]
+        return parts[0] if len(parts) == 1 else Sum(tuple(parts))
+
+    def _factors(self, dim: Dimension, segment: Segment) -> Iterable[Axis | int]:
+        if is_unit((segment,)):
+            return (1,)
+        factors: list[Axis | int] = []
+        for group in self._grouped(dim, segment):
+            if self._is_size(segment, group):
+                factors.append(_product(group))
+            else:
+                factors.append(Axis(self._names[self._key(group)], self._charge(group[0])))
+        return factors
+
+    def _charge(self, index: Index) -> Charge:
+        u = min(index.sources)
+        if self._fixed(index):
+            return self._flow(u)
+        charge = self._charge_of[u]
+        return charge if len(charge) > 1 else charge[0]
+
+    def _constant_axes(self, name: str) -> dict[tuple[int, int], list[Axis]]:
+        """Axes on nodes of size 1: (dimension, segment) -> axes."""
+        found: dict[tuple[int, int], list[Axis]] = {}
+        numbers = {choice: n for n, (own, choice) in enumerate(self._charges.pieces) if own == name}
+        rank = len(self._roots[name].dims)
+        for c, gauge in enumerate(self._charges.constants):
+            base = gauge.charges.get(numbers[(0,) * rank], 0)
+            for d, dim in enumerate(self._roots[name].dims):
+                for s in range(len(dim)):
+                    choice = tuple(s if n == d else 0 for n in range(rank))
+                    q = gauge.charges.get(numbers[choice], 0) - (base if d else 0)
+                    if q:
+                        found.setdefault((d, s), []).append(Axis(self._constants[c], q))
+        return found
+
+    # Nodes.
+
+    def _nodes(self) -> dict[str, Node]:
+        inputs, hidden, outputs = {}, {}, {}
+        for key, name in self._names.items():
+            cause = self._run.atoms.cause(key[0])
+            size = 1
+            for atom in key:
+                size *= self._run.atoms.size(atom)
+            if cause is not None:
+                place = inputs if cause.reason == "input" else outputs if cause.reason == "output" else hidden
+                place[name] = Node((Symmetry.FIXED,), size)
+                continue
+            parent = self._parents.get(key[0])
+            above = None if parent is None else self._names[(parent,)]
+            hidden[name] = Node(tuple(gauge.symmetry for gauge in self._flowing[key[0]]), size, above)
+        for n, gauge in enumerate(self._charges.constants):
+            hidden[self._constants[n]] = Node((gauge.symmetry,), 1)
+        return inputs | hidden | outputs
+
+    # What there is to say.
+
+    def report(self) -> Report:
+        """Nodes, losses, dead parameters, unknown operators."""
+        operations: dict[int, dict[str, None]] = {}
+        for operation, values in self._found.operations:
+            for value in values:
+                for index in (i for dim in value.dims for s in dim for i in s.indices):
+                    operations.setdefault(self._find(index.atom), {})[operation] = None
+        names = {name: key for key, name in self._names.items()}
+        nodes = []
+        for name, node in self.nodes.items():
+            key = names.get(name, ())
+            tensors = tuple(dict.fromkeys(own for atom in key for _, own in self._uses.get(atom, ())))
+            through = tuple(dict.fromkeys(op for atom in key for op in operations.get(atom, ())))
+            nodes.append(NodeReport(name, node.size or 0, node.gauges, node.parent, tensors, through))
+        dead = tuple(Dead(name, "no operation reads it", True) for name in self._unused)
+        return Report(tuple(nodes), tuple(self._losses()), dead, tuple(dict.fromkeys(self._found.unknown)))
+
+    def _losses(self) -> Iterable[Loss]:
+        for key, name in self._names.items():
+            cause = self._run.atoms.cause(key[0])
+            if cause is not None:
+                yield Loss(name, "permutation", cause.operation, cause.reason)
+                continue
+            node = self.nodes[name]
+            for symmetry, there, causes in (
+                ("scale", node.scales, self._run.equations.causes[0]),
+                ("sign", node.flips, self._run.equations.causes[1]),
+            ):
+                seen = dict.fromkeys(causes[u] for u, _ in self._uses[key[0]] if u in causes)
+                for found in () if there else list(seen)[:_MOST_LOSSES]:
+                    yield Loss(name, symmetry, found.operation, found.reason)
+
+
+def _stem(parameter: str) -> str:
+    """The name of a node whose rows a parameter has: ``layer1.0.conv1.weight`` -> ``layer1_0_conv1``."""
+    own = re.sub(r"\.parametrizations\.(\w+)\.original\d*$", r".\1", "." + parameter)
+    own = re.sub(r"[._](weight|bias)(_[gv])?$", "", own).strip(".")
+    own = re.sub(r"\W", "_", own)
+    if not own:
+        return "h"
+    return own if own.isidentifier() else f"layer{own}"
+
+
+def _one(factors: Sequence[Axis | int]) -> Part:
+    """Factors as a dimension; a 1 beside others is none."""
+    kept = [f for f in factors if f != 1] or [1]
+    return kept[0] if len(kept) == 1 else tuple(kept)
+
+
+def _product(group: Sequence[Index]) -> int:
+    size = 1
+    for index in group:
+        size *= index.size
+    return size
