@@ -43,7 +43,9 @@ class Form:
 
     def kept(self, *, scale: bool = True, sign: bool = True) -> Form:
         """The same without its scale, or without its sign."""
-        return self if scale and sign else Form(self.scale if scale else {}, self.sign if sign else frozenset())
+        if self is ZERO or (scale and sign):
+            return self
+        return Form(self.scale if scale else {}, self.sign if sign else frozenset()) if scale or sign else ZERO
 
 
 ZERO = Form({}, frozenset())

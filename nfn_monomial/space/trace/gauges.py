@@ -81,7 +81,7 @@ class Charges:
         for found in sorted(variables, key=self._depth, reverse=True):
             images = [self._image(child, found) for child in self._descendants(found) if child in variables]
             bases = [
-                _beyond(kernel(eqs.get(found, ()), variables[found], m), [v for i in images for v in i[m // 2]], m)
+                _beyond(self._owned(kernel(eqs.get(found, ()), variables[found], m)), [v for i in images for v in i[m // 2]], m)
                 for m, eqs in ((0, scales), (2, signs))
             ]
             self.gauges[found] = _joined(bases[0], bases[1])
@@ -112,6 +112,10 @@ class Charges:
             elif first in self._class:
                 found.setdefault(self._class[first], []).append(equation)
         return found
+
+    def _owned(self, basis: Iterable[Vector]) -> list[Vector]:
+        """What vectors say of parameters."""
+        return [{u: q for u, q in vector.items() if self._run.unknowns[u].parameter} for vector in basis]
 
     def _depth(self, found: int) -> int:
         return 1 + self._depth(self._parents[found]) if found in self._parents else 0

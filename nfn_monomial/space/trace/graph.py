@@ -23,6 +23,7 @@ _SHAPES_ONLY = {
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
 }  # fmt: skip
 _RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "normal", "randint_like"}
+_JOINS = {"cat", "concat", "concatenate"}  # inputs beside a state that is 0 at first
 _WRAPPERS = {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
 
 
@@ -263,6 +264,8 @@ class Interpreter:
         run.cause = Cause(label(node), "")
         run.shapes = _shapes(outputs)
         run.shape = run.shapes[0] if run.shapes else ()
+        run.used = frozenset(u.args[1] for u in node.users if u.users and u.target is operator.getitem)  # type: ignore[misc]
+        args, kwargs = _mapped(run.again, (args, kwargs))
         found = [v for v in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(v, Value | Bundle)]
         if not isinstance(node.target, torch._ops.OpOverload):
             return node.target(*args, **kwargs) if callable(node.target) else None
@@ -275,7 +278,8 @@ class Interpreter:
             return run.constant(_evaluated(node.target, args, kwargs))
         if all(isinstance(v, Value) and v.data is not None for v in found):
             return self._constants(node, args, kwargs)
-        if all(isinstance(v, Value) and (v.inert or v.data is not None) for v in found):
+        plain = all(isinstance(v, Value) and (v.inert or v.data is not None) for v in found)
+        if plain and (name not in _JOINS or all(v.inert for v in found)):
             return self._wrapped(outputs, [run.inert(shape, "input") for shape in run.shapes])
         return self._ruled(node, name, args, kwargs, found)
 
@@ -307,9 +311,7 @@ class Interpreter:
         raise AssertionError("a graph has an output")
 
     def _constants(self, node: fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
-        args, kwargs = torch.utils._pytree.tree_map(
-            lambda v: v.data if isinstance(v, Value) else v, (args, kwargs), is_leaf=_is_found
-        )
+        args, kwargs = _mapped(lambda v: v.data, (args, kwargs))
         out = _evaluated(node.target, args, kwargs)
         if isinstance(out, Tensor):
             return self.run.constant(out)
@@ -318,6 +320,10 @@ class Interpreter:
     @staticmethod
     def _wrapped(outputs: Any, values: list[Value]) -> Any:
         return tuple(values) if isinstance(outputs, list | tuple) else values[0]
+
+
+def _mapped(change: Any, found: Any) -> Any:
+    return torch.utils._pytree.tree_map(lambda v: change(v) if isinstance(v, Value) else v, found, is_leaf=_is_found)
 
 
 def _is_found(found: Any) -> bool:

@@ -23,6 +23,7 @@ from .values import (
     is_unit,
     mapped,
     settled,
+    stripped,
     value,
 )
 
@@ -31,7 +32,7 @@ class Unknown(NamedTuple):
     """One unknown: of an axis of a parameter (``atom``), or constant on one of its segments or on all of it.
 
     Attributes:
-        parameter: its name.
+        parameter: its name; none for the unknown form of zeros.
         dim, segment, position: of the index; for a constant, position is None, and so are dim and segment for that of
             the whole parameter.
         atom: of the index.
@@ -59,7 +60,7 @@ class Run(Structure):
         flows: unknown -> +1 for an axis that is written to, -1 for one that is read along, 0 for one that scales.
         steps: for finding nests.
         shape: of the output of the current operation (of the first one).
-        training_statistics: names of buffers that are statistics of a norm.
+        used: which outputs of the current operation are read.
     """
 
     def __init__(self) -> None:
@@ -69,6 +70,7 @@ class Run(Structure):
         self.steps: list[Step] = []
         self.shape: tuple[int, ...] = ()
         self.shapes: tuple[tuple[int, ...], ...] = ()
+        self.used: frozenset[int] = frozenset()
 
     # Where values come from.
 
@@ -101,6 +103,13 @@ class Run(Structure):
             varies = size > 1 and data.numel() > 0 and not _same_along(data, dim)
             dims.append(self.fresh(size, "a constant that varies along it" if varies else None))
         return Value(tuple(dims), zero=not bool(data.any()), data=data, raw=True)
+
+    def again(self, found: Value) -> Value:
+        """A constant for another use: what it is tied to there says nothing about its other uses."""
+        if found.data is None:
+            return found
+        dims = tuple(dim if self.fixed(dim) else self.fresh(extent(dim)) for dim in found.dims)
+        return replace(found, dims=dims)
 
     def inert(self, shape: Sequence[int], reason: str = "input") -> Value:
         """What depends on inputs and constants alone."""
@@ -157,23 +166,13 @@ class Run(Structure):
         for at in {dim % len(new) for dim in dims} if new else ():
             if not found.zero:
                 self._constant_along(new[at], scale, sign, self.because(reason))
-            const += new[at][0].const
-            new[at] = mapped(new[at], ZERO)
+            const += new[at][0].const.kept(scale=scale, sign=sign)
+            new[at] = stripped(new[at], scale=not scale, sign=not sign)
         return replace(found, dims=tuple(new), const=const)
 
     def kept(self, found: Value, *, scale: bool = True, sign: bool = True) -> Value:
         """The same, its scales or its signs dropped."""
-
-        def strip(dim: Dimension) -> Dimension:
-            return tuple(
-                Segment(
-                    tuple(i._replace(form=i.form.kept(scale=scale, sign=sign)) for i in s.indices),
-                    s.const.kept(scale=scale, sign=sign),
-                )
-                for s in dim
-            )
-
-        dims = tuple(map(strip, found.dims))
+        dims = tuple(stripped(dim, scale=scale, sign=sign) for dim in found.dims)
         return replace(found, dims=dims, const=found.const.kept(scale=scale, sign=sign), data=None, inert=False)
 
     # Pointwise.
@@ -434,9 +433,23 @@ class Run(Structure):
         segments: list[Segment] = []
         for part, other in zip(parts, rest, strict=True):
             const = ZERO if part.zero else _offset(self.resolved(other)) - base
-            segments += [Segment(s.indices, s.const + const) for s in self.resolve(part.dims[at])]
+            dim = self.resolve(part.dims[at])
+            segments += self.freed(dim) if part.zero else [Segment(s.indices, s.const + const) for s in dim]
         dims = (*lead.dims[:at], tuple(segments), *lead.dims[at + 1 :])
         return self.note(value(dims, lead.const, raw=raw, zero=all(part.zero for part in parts)), *parts)
+
+    def freed(self, dim: Dimension) -> Dimension:
+        """A dimension of zeros, beside others in one value: any form is theirs, a new unknown."""
+        return tuple(
+            Segment(
+                tuple(i._replace(form=self._auxiliary(i.atom), sources=frozenset()) for i in segment.indices),
+                self._auxiliary(None),
+            )
+            for segment in dim
+        )
+
+    def _auxiliary(self, atom: int | None) -> Form:
+        return unknown(self._unknown(Unknown("", None, None, None, atom)))
 
     def _beside(self, a: Value, b: Value) -> Value:
         """Two values whose forms are equal but for constants: the first one."""

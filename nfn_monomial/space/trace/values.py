@@ -136,6 +136,17 @@ def mapped(dim: Dimension, form: Form | None = None, *, drop_sources: bool = Fal
     )
 
 
+def stripped(dim: Dimension, *, scale: bool, sign: bool) -> Dimension:
+    """The same with the scales of all forms kept or not, and their signs."""
+    return tuple(
+        Segment(
+            tuple(index._replace(form=index.form.kept(scale=scale, sign=sign)) for index in segment.indices),
+            segment.const.kept(scale=scale, sign=sign),
+        )
+        for segment in dim
+    )
+
+
 def settled(found: Value) -> Value:
     """The same, no longer a parameter as such."""
     if not found.raw:

@@ -83,7 +83,7 @@ def _stacked(
         outputs = []
         for side in range(1 + both):
             n = layer * (1 + both) + side
-            begin = tuple(run.selected(s, 0, n) for s in states)
+            begin = tuple(run.selected(run.again(s), 0, n) for s in states)
             found = _layer(run, cell, x, begin, params[n * count : (n + 1) * count])
             outputs.append(found[0])
             for end, part in zip(ends, found, strict=True):

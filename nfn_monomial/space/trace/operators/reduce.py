@@ -33,7 +33,8 @@ def _max(run: Run, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
         return run.extreme(x, dim)
     if dim is None:
         return _extreme(run, x)
-    run.fix(x.dims[dim], "position of the largest entry")
+    if 1 in run.used:
+        run.fix(x.dims[dim], "position of the largest entry")
     return _extreme(run, x, dim, keepdim), run.inert(run.shapes[1])
 
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..forms import ZERO
 from ..moves import Run
-from ..values import UNIT, Bundle, Dimension, Segment, Value, extent, is_unit, value
+from ..values import UNIT, Bundle, Dimension, Value, extent, is_unit, value
 from .table import operator
 
 Found = Value | Bundle
@@ -255,7 +254,7 @@ def _pad(run: Run, x: Value, pads: Sequence[int], *options: Any, **named: Any) -
         moving = [n for n in padded if not run.fixed(x.dims[n]) and min(ends[n]) >= 0]
         x = run.positional(x, [n for n in padded if n not in moving], "padding") if len(moving) < len(padded) else x
         for n in moving:
-            a, b = (tuple(Segment(s.indices, ZERO) for s in run.fresh(size)) if size else () for size in ends[n])
+            a, b = (run.freed(run.fresh(size)) if size else () for size in ends[n])
             x = run.note(replace(x, dims=(*x.dims[:n], (*a, *x.dims[n], *b), *x.dims[n + 1 :])))
         return x
     return run.positional(x, padded, f"{mode} padding") if padded else x
