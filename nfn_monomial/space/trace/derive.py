@@ -16,10 +16,10 @@ from torch.export import ExportedProgram
 from nfn_monomial.space.axes import Dim
 from nfn_monomial.space.specification import Node
 
-from .gauges import Charges
 from .graph import Interpreter, program_of
-from .nests import nests_of
 from .report import Report
+from .solve.gauges import Charges
+from .solve.nests import nests_of
 from .write import Writer
 
 _PASSES = 32
@@ -55,7 +55,7 @@ def derive(
 
     Raises:
         TypeError: if ``module`` is neither.
-        ValueError: if it does not run on the inputs, cannot be exported, has no parameter that it uses, or has parameters
+        ValueError: if it does not run on the inputs, cannot be exported, uses no parameter, or has parameters
             that no group can act on (complex or whole numbers, NaN, overlapping views).
 
     Source: DESIGN 2.1 and 2.2. Time is linear in the number of operations.
@@ -73,7 +73,9 @@ def derive(
             break
         structures = dict(refined)
     else:
-        raise ValueError(f"the views of {type(module).__name__} cut its parameters again and again; simplify its reshapes")
+        raise ValueError(
+            f"the views of {type(module).__name__} cut its parameters again and again; simplify its reshapes"
+        )
     atoms = found.run.atoms
     classes = {
         atoms.find(unknown.atom)

@@ -14,10 +14,10 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from .atoms import Cause, Structure
-from .moves import Run
+from .algebra.atoms import Cause, Structure
+from .algebra.moves import Run
+from .algebra.values import Bundle, Value
 from .operators import MOVING, entry_of
-from .values import Bundle, Value
 
 _SHAPES_ONLY = {
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
@@ -61,13 +61,15 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def program_of(
-    module: nn.Module | ExportedProgram, example_inputs: Tensor | Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    module: nn.Module | ExportedProgram,
+    example_inputs: Tensor | Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
 ) -> Program:
     """The program of a module in eval mode, or one that was exported before.
 
     Raises:
         TypeError: for what is neither.
-        ValueError: if it cannot be exported, or a parameter is complex, whole-numbered, not finite, or overlaps another.
+        ValueError: if it cannot be exported, or a parameter is complex, whole, not finite, or overlaps another.
     """
     if isinstance(module, nn.Module):
         _check(module)
@@ -92,16 +94,16 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             module(*args, **kwargs)
         except Exception as reason:
             raise ValueError(
-                f"{name} does not run on the example inputs, {', '.join(map(_described, args)) or 'none'}: {reason}; give "
-                "inputs as for a call of the module, a tuple for several"
+                f"{name} does not run on the example inputs, {', '.join(map(_described, args)) or 'none'}: {reason}; "
+                "give inputs as for a call of the module, a tuple for several"
             ) from reason
         try:
             return torch.export.export(module, args, kwargs, strict=False)
         except Exception as reason:
             raise ValueError(
                 f"{name} cannot be exported ({_first_line(reason)}). Control flow that depends on values is what "
-                "torch.export cannot follow: write it with torch.where, pass what it depends on as a constant, or derive "
-                "the space of the part of the network that has none"
+                "torch.export cannot follow: write it with torch.where, pass what it depends on as a constant, or "
+                "derive the space of the part of the network that has none"
             ) from reason
 
 
@@ -113,9 +115,11 @@ def _check(module: nn.Module) -> None:
         if tensor.device.type == "meta":
             continue
         if not bool(tensor.isfinite().all()):
-            raise ValueError(f"{name} has entries that are NaN or infinite; load finite weights before deriving a space")
-        begin = tensor.storage_offset()
-        end = begin + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+            raise ValueError(
+                f"{name} has entries that are NaN or infinite; load finite weights before deriving a space"
+            )
+        begin = int(tensor.storage_offset())
+        end = begin + sum(int((n - 1) * s) for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
         spans.setdefault(tensor.untyped_storage().data_ptr(), []).append((begin, end, name, _identity(tensor)))
     for found in spans.values():
         for (_, end, first, one), (begin, _, second, other) in zip(sorted(found), sorted(found)[1:], strict=False):
@@ -274,12 +278,12 @@ class Interpreter:
         if name in _RANDOM:
             return run.inert(run.shape, "random numbers")
         if name in _SHAPES_ONLY:
-            args = (torch.empty((), dtype=outputs.dtype).expand(found[0].shape), *args[1:])
+            args = (torch.empty((), dtype=node.meta["val"].dtype).expand(run.joined(found[0]).shape), *args[1:])
             return run.constant(_evaluated(node.target, args, kwargs))
         if all(isinstance(v, Value) and v.data is not None for v in found):
             return self._constants(node, args, kwargs)
         plain = all(isinstance(v, Value) and (v.inert or v.data is not None) for v in found)
-        if plain and (name not in _JOINS or all(v.inert for v in found)):
+        if plain and (name not in _JOINS or all(isinstance(v, Value) and v.inert for v in found)):
             return self._wrapped(outputs, [run.inert(shape, "input") for shape in run.shapes])
         return self._ruled(node, name, args, kwargs, found)
 

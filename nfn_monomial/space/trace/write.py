@@ -9,10 +9,10 @@ from nfn_monomial.space.axes import Axis, Charge, Dim, Sum
 from nfn_monomial.space.specification import Node
 from nfn_monomial.symmetry import Symmetry
 
-from .gauges import Charges, Gauge
+from .algebra.values import Dimension, Index, Segment, is_unit
 from .graph import Interpreter
 from .report import Dead, Loss, NodeReport, Report
-from .values import Dimension, Index, Segment, is_unit
+from .solve.gauges import Charges, Gauge
 
 _POSITIONS = {"kernel", "position", "time"}
 _MOST_LOSSES = 3
@@ -120,9 +120,9 @@ class Writer:
             rows = [entry for entry in seen if entry[2]]
             name, number, _ = (rows or seen)[0]
             stem = _stem(name) + (f"_{number}" if number >= 0 else "")
-            if cause is not None and cause.reason == "input" and not rows:
-                stem = cause.operation
-            elif cause is not None and cause.reason == "output":
+            if (cause is not None and cause.reason == "input" and not rows) or (
+                cause is not None and cause.reason == "output"
+            ):
                 stem = cause.operation
             elif not rows:
                 stem += "_in"
@@ -159,7 +159,9 @@ class Writer:
     def _dims(self, name: str) -> tuple[Dim, ...]:
         root = self._roots[name]
         extra = self._constant_axes(name)
-        return tuple(self._dim(dim, [extra.get((d, s), []) for s in range(len(dim))]) for d, dim in enumerate(root.dims))
+        return tuple(
+            self._dim(dim, [extra.get((d, s), []) for s in range(len(dim))]) for d, dim in enumerate(root.dims)
+        )
 
     def _dim(self, dim: Dimension, extra: Sequence[Sequence[Axis]]) -> Dim:
         if len(dim) > 1 and all(self._fixed(i) for segment in dim for i in segment.indices):
@@ -204,7 +206,9 @@ class Writer:
     # Nodes.
 
     def _nodes(self) -> dict[str, Node]:
-        inputs, hidden, outputs = {}, {}, {}
+        inputs: dict[str, Node] = {}
+        hidden: dict[str, Node] = {}
+        outputs: dict[str, Node] = {}
         for key, name in self._names.items():
             cause = self._run.atoms.cause(key[0])
             size = 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..moves import Run
-from ..values import Value
+from nfn_monomial.space.trace.algebra.moves import Run
+from nfn_monomial.space.trace.algebra.values import Value
+
 from .pointwise import value_of
 from .reduce import softmax
 from .table import operator
@@ -13,7 +14,14 @@ from .table import operator
 
 @operator("scaled_dot_product_attention")
 def _attention(
-    run: Run, q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0, causal: bool = False, **options: Any
+    run: Run,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    **options: Any,
 ) -> Value:
     if causal:
         for side in (q, k):

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..moves import Run
-from ..values import Value, value
+from nfn_monomial.space.trace.algebra.moves import Run
+from nfn_monomial.space.trace.algebra.values import Value, value
+
 from .table import operator
 
 _LETTERS = string.ascii_letters
@@ -129,24 +130,47 @@ def _convolved(run: Run, x: Value, weight: Value, bias: Value | None, groups: in
 
 @operator("conv1d", "conv2d", "conv3d")
 def _conv(
-    run: Run, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    run: Run,
+    x: Value,
+    weight: Value,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Value:
     return _convolved(run, x, weight, bias, groups, transposed=False)
 
 
 @operator("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def _conv_transpose(
-    run: Run, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: Any = 0, out: Any = 0, groups: int = 1,
+    run: Run,
+    x: Value,
+    weight: Value,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    out: Any = 0,
+    groups: int = 1,
     dilation: Any = 1,
-) -> Value:  # fmt: skip
+) -> Value:
     return _convolved(run, x, weight, bias, groups, transposed=True)
 
 
 @operator("convolution", "_convolution")
 def _convolution(
-    run: Run, x: Value, weight: Value, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, out: Any,
-    groups: int, *_: Any,
-) -> Value:  # fmt: skip
+    run: Run,
+    x: Value,
+    weight: Value,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    out: Any,
+    groups: int,
+    *_: Any,
+) -> Value:
     return _convolved(run, x, weight, bias, groups, transposed=transposed)
 
 
@@ -167,5 +191,3 @@ def _embedding(run: Run, weight: Value, indices: Value, *_: Any) -> Value:
 def _embedding_bag(run: Run, weight: Value, indices: Value, *_: Any, **__: Any) -> Any:
     rows = _embedding(run, weight, run.inert(run.shape[:1]))
     return (rows, *(run.inert(shape) for shape in run.shapes[1:]))
-
-

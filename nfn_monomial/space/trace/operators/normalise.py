@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..moves import Run
-from ..values import UNIT, Value
+from nfn_monomial.space.trace.algebra.moves import Run
+from nfn_monomial.space.trace.algebra.values import UNIT, Value
+
 from .table import operator
 
 
@@ -46,7 +47,9 @@ def _native_layer_norm(run: Run, x: Value, shape: Sequence[int], gain: Any, shif
 
 @operator("rms_norm")
 def _rms_norm(run: Run, x: Value, shape: Sequence[int], gain: Any = None, eps: float | None = None) -> Value:
-    return _affine(run, _standard(run, x, range(-len(shape), 0), 1.0 if eps is None else eps, centred=False), gain, None)
+    return _affine(
+        run, _standard(run, x, range(-len(shape), 0), 1.0 if eps is None else eps, centred=False), gain, None
+    )
 
 
 @operator("_fused_rms_norm")
@@ -86,7 +89,16 @@ def _tracked(run: Run, x: Value, gain: Any, shift: Any, mean: Value, variance: V
 
 @operator("batch_norm")
 def _batch_norm(
-    run: Run, x: Value, gain: Any, shift: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float, *_: Any
+    run: Run,
+    x: Value,
+    gain: Any,
+    shift: Any,
+    mean: Any,
+    variance: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    *_: Any,
 ) -> Value:
     if training or mean is None:
         others = [n for n in range(len(x.dims)) if n != 1]
@@ -126,5 +138,3 @@ def _local_response_norm(run: Run, x: Value, *_: Any) -> Value:
 
 MOVING = {"batch_norm": (3, 4), "instance_norm": (3, 4), "_native_batch_norm_legit_no_training": (3, 4)}
 """Operators -> which arguments are running statistics: buffers that move with the parameters."""
-
-

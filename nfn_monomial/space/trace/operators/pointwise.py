@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from ..moves import Run
-from ..values import UNIT, Value
+from nfn_monomial.space.trace.algebra.moves import Run
+from nfn_monomial.space.trace.algebra.values import UNIT, Value
+
 from .table import operator
 
 Operand = Value | float | int | bool

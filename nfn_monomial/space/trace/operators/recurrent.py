@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from ..moves import Run
-from ..values import UNIT, Bundle, Value, value
+from nfn_monomial.space.trace.algebra.moves import Run
+from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Value, value
+
 from .linear import linear
 from .table import operator
 
@@ -72,7 +73,15 @@ def _layer(run: Run, cell: Cell, x: Value, state: State, weights: Weights) -> St
 
 
 def _stacked(
-    run: Run, cell: Cell, x: Value, states: State, params: Weights, biases: bool, layers: int, both: bool, batch_first: bool
+    run: Run,
+    cell: Cell,
+    x: Value,
+    states: State,
+    params: Weights,
+    biases: bool,
+    layers: int,
+    both: bool,
+    batch_first: bool,
 ) -> tuple[Any, ...]:
     batched = len(x.dims) == 3
     time = 1 if batched and batch_first else 0
@@ -97,17 +106,23 @@ def _stacked(
 
 @operator("lstm")
 def _lstm(
-    run: Run, x: Value, states: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool,
+    run: Run,
+    x: Value,
+    states: Any,
+    params: Any,
+    biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    both: bool,
     batch_first: bool,
-) -> Any:  # fmt: skip
+) -> Any:
     return _stacked(run, _lstm_cell, x, tuple(states), params, biases, layers, both, batch_first)
 
 
 def _enter(name: str, cell: Cell) -> None:
-    def rule(
-        run: Run, x: Value, state: Value, params: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool,
-        batch_first: bool,
-    ) -> Any:  # fmt: skip
+    def rule(run: Run, x: Value, state: Value, params: Any, biases: bool, layers: int, *rest: Any) -> Any:
+        _, _, both, batch_first = rest
         return _stacked(run, cell, x, (state,), params, biases, layers, both, batch_first)
 
     operator(name)(rule)

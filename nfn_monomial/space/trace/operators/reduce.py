@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..moves import Run
-from ..values import Value
+from nfn_monomial.space.trace.algebra.moves import Run
+from nfn_monomial.space.trace.algebra.values import Value
+
 from .table import operator
 
 Dims = int | Sequence[int] | None

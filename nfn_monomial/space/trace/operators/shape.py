@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..moves import Run
-from ..values import UNIT, Bundle, Dimension, Value, extent, is_unit, value
+from nfn_monomial.space.trace.algebra.moves import Run
+from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Dimension, Value, extent, is_unit, value
+
 from .table import operator
 
 Found = Value | Bundle
@@ -343,8 +344,9 @@ def _index(run: Run, x: Value, indices: Sequence[Value | None]) -> Value:
     chosen = [n for n, index in enumerate(indices) if index is not None]
     if not chosen:
         return x
-    for n in chosen:
-        run.placeholder(indices[n], "an index")
+    for index in indices:
+        if index is not None:
+            run.placeholder(index, "an index")
     rows = run.reduce(run.placed(x, chosen, "looked up"), chosen, reason="looked up")
     new = len(run.shape) - len(rows.dims)
     adjacent = chosen == list(range(chosen[0], chosen[-1] + 1))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 Rule: TypeAlias = Callable[..., Any]
-"""``rule(run, *arguments, **options)``, tensors as `Value`, the others as they are -> a value, or a tuple of several."""
+"""``rule(run, *arguments, **options)``, tensors as `Value`, others as they are -> a value, or a tuple of several."""
+
+F = TypeVar("F", bound=Rule)
 
 
 class Entry(NamedTuple):
@@ -19,10 +21,10 @@ class Entry(NamedTuple):
 OPERATORS: dict[str, Entry] = {}
 
 
-def operator(*names: str, bundles: bool = False) -> Callable[[Rule], Rule]:
+def operator(*names: str, bundles: bool = False) -> Callable[[F], F]:
     """Enter a rule for ATen operators of these names (all overloads of each)."""
 
-    def enter(rule: Rule) -> Rule:
+    def enter(rule: F) -> F:
         for name in names:
             assert name not in OPERATORS, f"two rules for {name}"
             OPERATORS[name] = Entry(rule, bundles)
@@ -35,8 +37,8 @@ def register_operator(target: Any, rule: Rule) -> None:
     """Give an operator a rule, or another rule.
 
     Args:
-        target: as a graph names it, with or without the overload: ``"aten.relu"``, ``"mylib.soft.default"``, an operator
-            of ``torch.ops``, or a function made by ``torch.library.custom_op``.
+        target: as a graph names it, with or without the overload, ``"aten.relu"``, ``"mylib.soft.default"``; one of
+            ``torch.ops``; or a function made by ``torch.library.custom_op``.
         rule: ``rule(run, *arguments)`` -> `Value`; tensors among its arguments are values. ``run`` has the moves that
             rules consist of: ``run.unary(x, "odd")``, ``run.add``, ``run.multiply``, ``run.contract``, ``run.reduce``.
 

@@ -104,9 +104,7 @@ def error(module: nn.Module, found: Derivation, inputs: tuple[Tensor, ...], seed
 
 def scalings(found: Derivation) -> int:
     """Independent continuous scalings."""
-    return sum(
-        sum(gauge.scales for gauge in node.gauges) * count(found, name) for name, node in found.nodes.items()
-    )
+    return sum(sum(gauge.scales for gauge in node.gauges) * count(found, name) for name, node in found.nodes.items())
 
 
 def count(found: Derivation, name: str) -> int:

@@ -31,7 +31,9 @@ class Form:
         return other if self is ZERO else Form(_sum(self.scale, other.scale, 1), self.sign ^ other.sign)
 
     def __sub__(self, other: Form) -> Form:
-        return self if other is ZERO else Form(_sum(self.scale, other.scale, -1), self.sign ^ other.sign)
+        if other is ZERO:
+            return self
+        return Form(_sum(self.scale, other.scale, -1), self.sign ^ other.sign)
 
     def power(self, exponent: int | Fraction) -> Form:
         """Of ``x ** exponent``; a fraction's sign has to be none, which the caller demands."""

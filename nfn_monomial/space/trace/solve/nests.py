@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .moves import Run, Step
-from .values import Index, Segment, Value
+from nfn_monomial.space.trace.algebra.ledger import Step
+from nfn_monomial.space.trace.algebra.moves import Run
+from nfn_monomial.space.trace.algebra.values import Index, Segment, Value
 
 
 def nests_of(run: Run, classes: Iterable[int], roots: Iterable[Value]) -> dict[int, int]:

@@ -14,7 +14,9 @@ from typing import TypeAlias
 Vector: TypeAlias = dict[int, int]
 
 
-def kernel(equations: Iterable[Mapping[int, int | Fraction]], variables: Sequence[int], modulus: int = 0) -> list[Vector]:
+def kernel(
+    equations: Iterable[Mapping[int, int | Fraction]], variables: Sequence[int], modulus: int = 0
+) -> list[Vector]:
     """A basis of the solutions of ``sum_u q_u x_u = 0`` for all equations.
 
     Args:

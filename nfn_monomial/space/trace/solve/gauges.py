@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from nfn_monomial.space.trace.algebra.forms import Scale
+from nfn_monomial.space.trace.algebra.moves import Run
+from nfn_monomial.space.trace.algebra.values import Value
 from nfn_monomial.symmetry import Symmetry
 
 from .kernels import Span, Vector, kernel, shortened
-from .moves import Run
 from .nests import parent_index
-from .values import Value
 
 Entry: TypeAlias = tuple[str, tuple[int, ...]]
 """A piece of a parameter: its name, and for each dimension which segment."""
@@ -81,7 +82,11 @@ class Charges:
         for found in sorted(variables, key=self._depth, reverse=True):
             images = [self._image(child, found) for child in self._descendants(found) if child in variables]
             bases = [
-                _beyond(self._owned(kernel(eqs.get(found, ()), variables[found], m)), [v for i in images for v in i[m // 2]], m)
+                _beyond(
+                    self._owned(kernel(eqs.get(found, ()), variables[found], m)),
+                    [v for i in images for v in i[m // 2]],
+                    m,
+                )
                 for m, eqs in ((0, scales), (2, signs))
             ]
             self.gauges[found] = _joined(bases[0], bases[1])
@@ -101,9 +106,9 @@ class Charges:
         found = self._run.unknowns[u]
         return found.dim is not None and self._run.fixed(self._roots[found.parameter].dims[found.dim])
 
-    def _sorted(self, equations: Iterable[Mapping[int, int]]) -> dict[int | None, list[Mapping[int, int]]]:
+    def _sorted(self, equations: Iterable[Scale]) -> dict[int | None, list[Scale]]:
         """Equations by the class of their unknowns, None for those between constants; unknowns of FIXED ones are 0."""
-        found: dict[int | None, list[Mapping[int, int]]] = {}
+        found: dict[int | None, list[Scale]] = {}
         unknowns = self._run.unknowns
         for equation in equations:
             first = next(iter(equation))
@@ -125,7 +130,7 @@ class Charges:
         return [*children, *itertools.chain.from_iterable(map(self._descendants, children))]
 
     def _image(self, child: int, ancestor: int) -> tuple[list[Vector], list[Vector]]:
-        """Gauges of a nested class as they act on one above it, where they are equal on all items in each of its own."""
+        """Gauges of a nested class as they act on one above it, equal on all items in each of its own."""
 
         def owner(u: int) -> int:
             while self._class[u] != ancestor:

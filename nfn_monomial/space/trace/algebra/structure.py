@@ -218,7 +218,8 @@ class Structure:
 
     def _spread(self, segment: Segment, target: Sequence[int]) -> list[Dimension]:
         """One segment as several dimensions."""
-        left, dims = list(segment.indices), []
+        left = list(segment.indices)
+        dims: list[Dimension] = []
         for size in target:
             taken: list[Index] = []
             need = size

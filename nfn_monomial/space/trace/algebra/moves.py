@@ -5,175 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Literal, NamedTuple
-
-from torch import Tensor
+from typing import Literal
 
 from .atoms import Cause
-from .forms import ZERO, Form, unknown
-from .structure import Structure
+from .forms import ZERO, Form
+from .ledger import Ledger
 from .values import (
     UNIT,
     Bundle,
     Dimension,
     Segment,
     Value,
-    extent,
     indices_of,
     is_unit,
     mapped,
-    settled,
-    stripped,
     value,
 )
 
 
-class Unknown(NamedTuple):
-    """One unknown: of an axis of a parameter (``atom``), or constant on one of its segments or on all of it.
-
-    Attributes:
-        parameter: its name; none for the unknown form of zeros.
-        dim, segment, position: of the index; for a constant, position is None, and so are dim and segment for that of
-            the whole parameter.
-        atom: of the index.
-    """
-
-    parameter: str
-    dim: int | None
-    segment: int | None
-    position: int | None
-    atom: int | None
-
-
-class Step(NamedTuple):
-    """Values that met in one step, and the pairs of tokens that it said are the same index."""
-
-    values: tuple[Value, ...]
-    ties: tuple[tuple[int, int], ...]
-
-
-class Run(Structure):
-    """One pass over a program: the state that rules change, and the moves that they are made of.
-
-    Attributes:
-        unknowns: of all parameters, by number.
-        flows: unknown -> +1 for an axis that is written to, -1 for one that is read along, 0 for one that scales.
-        steps: for finding nests.
-        shape: of the output of the current operation (of the first one).
-        used: which outputs of the current operation are read.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unknowns: list[Unknown] = []
-        self.flows: dict[int, int] = {}
-        self.steps: list[Step] = []
-        self.shape: tuple[int, ...] = ()
-        self.shapes: tuple[tuple[int, ...], ...] = ()
-        self.used: frozenset[int] = frozenset()
-
-    # Where values come from.
-
-    def parameter(self, name: str, structure: Sequence[Sequence[Sequence[int]]]) -> Value:
-        """A parameter whose dimensions are concatenations of products of these sizes, with new atoms and unknowns."""
-        dims: list[Dimension] = []
-        for d, sums in enumerate(structure):
-            segments = []
-            for s, product in enumerate(sums):
-                indices = []
-                for k, size in enumerate(product):
-                    index = self.index(size)
-                    number = self._unknown(Unknown(name, d, s, k, index.atom))
-                    indices.append(index._replace(form=unknown(number), sources=frozenset((number,))))
-                const = unknown(self._unknown(Unknown(name, d, s, None, None))) if len(sums) > 1 else ZERO
-                segments.append(Segment(tuple(indices), const))
-            dims.append(tuple(segments))
-        whole = unknown(self._unknown(Unknown(name, None, None, None, None))) if dims else ZERO
-        return self.note(Value(tuple(dims), whole, raw=True))
-
-    def _unknown(self, found: Unknown) -> int:
-        self.unknowns.append(found)
-        return len(self.unknowns) - 1
-
-    def constant(self, data: Tensor) -> Value:
-        """A constant: a dimension along which it varies is FIXED."""
-        dims = []
-        data = data.detach()
-        for dim, size in enumerate(data.shape):
-            varies = size > 1 and data.numel() > 0 and not _same_along(data, dim)
-            dims.append(self.fresh(size, "a constant that varies along it" if varies else None))
-        return Value(tuple(dims), zero=not bool(data.any()), data=data, raw=True)
-
-    def again(self, found: Value) -> Value:
-        """A constant for another use: what it is tied to there says nothing about its other uses."""
-        if found.data is None:
-            return found
-        dims = tuple(dim if self.fixed(dim) else self.fresh(extent(dim)) for dim in found.dims)
-        return replace(found, dims=dims)
-
-    def inert(self, shape: Sequence[int], reason: str = "input") -> Value:
-        """What depends on inputs and constants alone."""
-        return Value(tuple(self.fresh(n, reason) for n in shape), inert=True)
-
-    def opaque(self, reason: str, *values: Value, shape: Sequence[int] | None = None) -> Value:
-        """The result of an operation about which nothing is known: all that meets in it is FIXED."""
-        for found in values:
-            self.placeholder(found, reason)
-        return Value(tuple(self.fresh(n, reason) for n in (self.shape if shape is None else shape)))
-
-    def placeholder(self, found: Value, reason: str) -> None:
-        """Nothing at all may act on a value."""
-        for dim in found.dims:
-            self.fix(dim, reason)
-        self.vanish(found, reason=reason)
-
-    def note(self, found: Value, *others: Value) -> Value:
-        """Record values that met, with the ties since the last record; gives the first one back."""
-        self.steps.append(Step((found, *others), tuple(self.ties)))
-        self.ties.clear()
-        return found
-
-    # Equations.
-
-    def because(self, reason: str) -> Cause:
-        """The current operation as the cause of something."""
-        return Cause(self.cause.operation, reason)
-
-    def vanish(self, found: Value, *, scale: bool = True, sign: bool = True, reason: str = "") -> None:
-        """Nothing but permutations may act on a value."""
-        if found.zero or found.inert or found.data is not None:
-            return
-        cause = self.because(reason)
-        total = found.const
-        for dim in map(self.resolve, found.dims):
-            self._constant_along(dim, scale, sign, cause)
-            total += dim[0].const
-        self.equations.demand(total.kept(scale=scale, sign=sign), cause)
-
-    def _constant_along(self, dim: Dimension, scale: bool, sign: bool, cause: Cause | None) -> None:
-        for segment in dim:
-            for index in segment.indices:
-                self.equations.demand(index.form.kept(scale=scale, sign=sign), cause)
-            if segment is not dim[0]:
-                self.equations.demand((segment.const - dim[0].const).kept(scale=scale, sign=sign), cause)
-
-    def even(
-        self, found: Value, dims: Iterable[int], *, scale: bool = True, sign: bool = True, reason: str = ""
-    ) -> Value:
-        """All entries along these dimensions transform alike; they come back with no form of their own."""
-        new = list(map(self.resolve, found.dims))
-        const = found.const
-        for at in {dim % len(new) for dim in dims} if new else ():
-            if not found.zero:
-                self._constant_along(new[at], scale, sign, self.because(reason))
-            const += new[at][0].const.kept(scale=scale, sign=sign)
-            new[at] = stripped(new[at], scale=not scale, sign=not sign)
-        return replace(found, dims=tuple(new), const=const)
-
-    def kept(self, found: Value, *, scale: bool = True, sign: bool = True) -> Value:
-        """The same, its scales or its signs dropped."""
-        dims = tuple(stripped(dim, scale=scale, sign=sign) for dim in found.dims)
-        return replace(found, dims=dims, const=found.const.kept(scale=scale, sign=sign), data=None, inert=False)
+class Run(Ledger):
+    """The moves that rules are made of."""
 
     # Pointwise.
 
@@ -243,64 +94,31 @@ class Run(Structure):
         cause = self.because("a constant is added") if any(plain) else None
         dims, const = [], a.const - b.const
         for da, db in zip(a.dims, b.dims, strict=True):
-            if is_unit(da) and not is_unit(db):
-                if not b.zero:
-                    self._constant_along(db, True, True, cause)
-                    const = const - db[0].const
-                dims.append(mapped(db, ZERO))
-                continue
-            dims.append(da)
-            const = const + da[0].const - db[0].const
-            if b.zero:
-                continue
-            if is_unit(db):
-                self._constant_along(da, True, True, cause)
-                continue
-            for one, other in zip(da, db, strict=True):
-                for i, j in zip(one.indices, other.indices, strict=True):
-                    self.equations.demand(i.form - j.form, cause)
-                if one is not da[0]:
-                    self.equations.demand((one.const - other.const) - (da[0].const - db[0].const))
+            if not b.zero:
+                const += self._alike(da, db, cause)
+            sources = self._product(da, db) if a.raw and b.raw else da
+            dims.append(mapped(db, ZERO) if is_unit(da) else _with_sources(da, sources))
         if not b.zero:
             self.equations.demand(const, cause)
-        merged = self._sources(dims, b) if a.raw and b.raw else dims
-        return self.note(Value(tuple(merged), a.const, a.raw and b.raw, a.zero and b.zero), a, b)
+        return self.note(Value(tuple(dims), a.const, a.raw and b.raw, a.zero and b.zero), a, b)
 
-    def _sources(self, dims: Sequence[Dimension], b: Value) -> list[Dimension]:
-        new = []
-        for dim, other in zip(dims, b.dims, strict=True):
-            if is_unit(other) or is_unit(dim):
-                new.append(dim)
-                continue
-            pairs = zip(dim, other, strict=True)
-            new.append(
-                tuple(
-                    Segment(
-                        tuple(
-                            i._replace(sources=i.sources | j.sources)
-                            for i, j in zip(s.indices, t.indices, strict=True)
-                        ),
-                        s.const,
-                    )
-                    for s, t in pairs
-                )
-            )
-        return new
+    def _alike(self, a: Dimension, b: Dimension, cause: Cause | None) -> Form:
+        """Demand that forms along a dimension are equal in two values, but for a constant: that is given back."""
+        if is_unit(a) or is_unit(b):
+            self._constant_along(b if is_unit(a) else a, True, True, cause)
+            return a[0].const - b[0].const
+        base = a[0].const - b[0].const
+        for one, other in zip(a, b, strict=True):
+            for i, j in zip(one.indices, other.indices, strict=True):
+                self.equations.demand(i.form - j.form, cause)
+            self.equations.demand(one.const - other.const - base, cause)
+        return base
 
     def _met(self, a: Value, b: Value, flow: int) -> tuple[Value, Value]:
         """Two values that meet entry by entry: a parameter that meets anything else has found its place."""
         if a.raw and b.raw:
             return a, b
         return self.settle(a, flow), self.settle(b, flow)
-
-    def settle(self, found: Value, flow: int) -> Value:
-        """A value that is no longer a parameter as such: its axes run this way."""
-        if not found.raw:
-            return found
-        for index in indices_of(found):
-            for source in index.sources:
-                self.flows.setdefault(source, flow)
-        return settled(found)
 
     def multiply(self, a: Value, b: Value, *, exponent: int = 1) -> Value:
         """``a * b ** exponent``."""
@@ -364,12 +182,6 @@ class Run(Structure):
             dims.append(dim)
         met = Value(tuple(of_a.values())), Value(tuple(of_b.values()))
         return self.note(value(dims, const, raw=both, zero=zero), *met)
-
-    def _flow(self, dim: Dimension, flow: int) -> None:
-        for segment in dim:
-            for index in segment.indices:
-                for source in index.sources:
-                    self.flows.setdefault(source, flow)
 
     def reduce(
         self,
@@ -438,29 +250,12 @@ class Run(Structure):
         dims = (*lead.dims[:at], tuple(segments), *lead.dims[at + 1 :])
         return self.note(value(dims, lead.const, raw=raw, zero=all(part.zero for part in parts)), *parts)
 
-    def freed(self, dim: Dimension) -> Dimension:
-        """A dimension of zeros, beside others in one value: any form is theirs, a new unknown."""
-        return tuple(
-            Segment(
-                tuple(i._replace(form=self._auxiliary(i.atom), sources=frozenset()) for i in segment.indices),
-                self._auxiliary(None),
-            )
-            for segment in dim
-        )
-
-    def _auxiliary(self, atom: int | None) -> Form:
-        return unknown(self._unknown(Unknown("", None, None, None, atom)))
-
     def _beside(self, a: Value, b: Value) -> Value:
         """Two values whose forms are equal but for constants: the first one."""
         a, b = self.aligned(a, b)
-        if not (a.zero or b.zero):
-            for da, db in zip(a.dims, b.dims, strict=True):
-                for one, other in zip(da, db, strict=True):
-                    for i, j in zip(one.indices, other.indices, strict=True):
-                        self.equations.demand(i.form - j.form)
-                    if one is not da[0]:
-                        self.equations.demand((one.const - other.const) - (da[0].const - db[0].const))
+        for da, db in zip(a.dims, b.dims, strict=True):
+            if not (a.zero or b.zero):
+                self._alike(da, db, None)
         return a
 
     def narrowed(self, found: Value, at: int, start: int, stop: int) -> Value:
@@ -472,12 +267,14 @@ class Run(Structure):
         if self.fixed(dim) and len(dim) == 1:
             flat = self.even(found, (at,), reason="slice")
             new = self.fresh(stop - start, "slice")
-            return self.note(value((*flat.dims[:at], new, *flat.dims[at + 1 :]), flat.const, raw=found.raw,
-                                   zero=found.zero), found)
+            return self.note(
+                value((*flat.dims[:at], new, *flat.dims[at + 1 :]), flat.const, raw=found.raw, zero=found.zero), found
+            )
         _, right = self.split(dim, start)
         left, _ = self.split(right, stop - start)
-        return self.note(value((*found.dims[:at], left, *found.dims[at + 1 :]), found.const, raw=found.raw,
-                               zero=found.zero))
+        return self.note(
+            value((*found.dims[:at], left, *found.dims[at + 1 :]), found.const, raw=found.raw, zero=found.zero)
+        )
 
     def selected(self, found: Value, at: int, index: int) -> Value:
         """One entry along a dimension, which is dropped."""
@@ -503,10 +300,11 @@ def _offset(found: Value) -> Form:
     return sum((dim[0].const for dim in found.dims), found.const)
 
 
-def _same_along(data: Tensor, dim: int) -> bool:
-    first = data.narrow(dim, 0, 1)
-    return bool(((data == first) | (data.isnan() & first.isnan())).all()) if data.is_floating_point() else bool(
-        (data == first).all()
+def _with_sources(dim: Dimension, other: Dimension) -> Dimension:
+    """A dimension with the sources of another that is made of the same."""
+    return tuple(
+        Segment(tuple(i._replace(sources=j.sources) for i, j in zip(s.indices, t.indices, strict=True)), s.const)
+        for s, t in zip(dim, other, strict=True)
     )
 
 

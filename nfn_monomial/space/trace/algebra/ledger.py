@@ -1,0 +1,207 @@
+"""One pass over a program: values of parameters and constants, unknowns, and the equations that hold so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from .atoms import Cause
+from .forms import ZERO, Form, unknown
+from .structure import Structure
+from .values import (
+    Dimension,
+    Segment,
+    Value,
+    extent,
+    indices_of,
+    settled,
+    stripped,
+)
+
+
+class Unknown(NamedTuple):
+    """One unknown: of an axis of a parameter (``atom``), or constant on one of its segments or on all of it.
+
+    Attributes:
+        parameter: its name; none for the unknown form of zeros.
+        dim, segment, position: of the index; for a constant, position is None, and so are dim and segment for that of
+            the whole parameter.
+        atom: of the index.
+    """
+
+    parameter: str
+    dim: int | None
+    segment: int | None
+    position: int | None
+    atom: int | None
+
+
+class Step(NamedTuple):
+    """Values that met in one step, and the pairs of tokens that it said are the same index."""
+
+    values: tuple[Value, ...]
+    ties: tuple[tuple[int, int], ...]
+
+
+class Ledger(Structure):
+    """One pass over a program: the state that rules change, and the moves that they are made of.
+
+    Attributes:
+        unknowns: of all parameters, by number.
+        flows: unknown -> +1 for an axis that is written to, -1 for one that is read along, 0 for one that scales.
+        steps: for finding nests.
+        shape: of the output of the current operation (of the first one).
+        used: which outputs of the current operation are read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unknowns: list[Unknown] = []
+        self.flows: dict[int, int] = {}
+        self.steps: list[Step] = []
+        self.shape: tuple[int, ...] = ()
+        self.shapes: tuple[tuple[int, ...], ...] = ()
+        self.used: frozenset[int] = frozenset()
+
+    # Where values come from.
+
+    def parameter(self, name: str, structure: Sequence[Sequence[Sequence[int]]]) -> Value:
+        """A parameter whose dimensions are concatenations of products of these sizes, with new atoms and unknowns."""
+        dims: list[Dimension] = []
+        for d, sums in enumerate(structure):
+            segments = []
+            for s, product in enumerate(sums):
+                indices = []
+                for k, size in enumerate(product):
+                    index = self.index(size)
+                    number = self._unknown(Unknown(name, d, s, k, index.atom))
+                    indices.append(index._replace(form=unknown(number), sources=frozenset((number,))))
+                const = unknown(self._unknown(Unknown(name, d, s, None, None))) if len(sums) > 1 else ZERO
+                segments.append(Segment(tuple(indices), const))
+            dims.append(tuple(segments))
+        whole = unknown(self._unknown(Unknown(name, None, None, None, None))) if dims else ZERO
+        return self.note(Value(tuple(dims), whole, raw=True))
+
+    def _unknown(self, found: Unknown) -> int:
+        self.unknowns.append(found)
+        return len(self.unknowns) - 1
+
+    def constant(self, data: Tensor) -> Value:
+        """A constant: a dimension along which it varies is FIXED."""
+        dims = []
+        data = data.detach()
+        for dim, size in enumerate(data.shape):
+            varies = size > 1 and data.numel() > 0 and not _same_along(data, dim)
+            dims.append(self.fresh(size, "a constant that varies along it" if varies else None))
+        return Value(tuple(dims), zero=not bool(data.any()), data=data, raw=True)
+
+    def again(self, found: Value) -> Value:
+        """A constant for another use: what it is tied to there says nothing about its other uses."""
+        if found.data is None:
+            return found
+        dims = tuple(dim if self.fixed(dim) else self.fresh(extent(dim)) for dim in found.dims)
+        return replace(found, dims=dims)
+
+    def inert(self, shape: Sequence[int], reason: str = "input") -> Value:
+        """What depends on inputs and constants alone."""
+        return Value(tuple(self.fresh(n, reason) for n in shape), inert=True)
+
+    def opaque(self, reason: str, *values: Value, shape: Sequence[int] | None = None) -> Value:
+        """The result of an operation about which nothing is known: all that meets in it is FIXED."""
+        for found in values:
+            self.placeholder(found, reason)
+        return Value(tuple(self.fresh(n, reason) for n in (self.shape if shape is None else shape)))
+
+    def placeholder(self, found: Value, reason: str) -> None:
+        """Nothing at all may act on a value."""
+        for dim in found.dims:
+            self.fix(dim, reason)
+        self.vanish(found, reason=reason)
+
+    def note(self, found: Value, *others: Value) -> Value:
+        """Record values that met, with the ties since the last record; gives the first one back."""
+        self.steps.append(Step((found, *others), tuple(self.ties)))
+        self.ties.clear()
+        return found
+
+    # Equations.
+
+    def because(self, reason: str) -> Cause:
+        """The current operation as the cause of something."""
+        return Cause(self.cause.operation, reason)
+
+    def vanish(self, found: Value, *, scale: bool = True, sign: bool = True, reason: str = "") -> None:
+        """Nothing but permutations may act on a value."""
+        if found.zero or found.inert or found.data is not None:
+            return
+        cause = self.because(reason)
+        total = found.const
+        for dim in map(self.resolve, found.dims):
+            self._constant_along(dim, scale, sign, cause)
+            total += dim[0].const
+        self.equations.demand(total.kept(scale=scale, sign=sign), cause)
+
+    def _constant_along(self, dim: Dimension, scale: bool, sign: bool, cause: Cause | None) -> None:
+        for segment in dim:
+            for index in segment.indices:
+                self.equations.demand(index.form.kept(scale=scale, sign=sign), cause)
+            if segment is not dim[0]:
+                self.equations.demand((segment.const - dim[0].const).kept(scale=scale, sign=sign), cause)
+
+    def even(
+        self, found: Value, dims: Iterable[int], *, scale: bool = True, sign: bool = True, reason: str = ""
+    ) -> Value:
+        """All entries along these dimensions transform alike; they come back with no form of their own."""
+        new = list(map(self.resolve, found.dims))
+        const = found.const
+        for at in {dim % len(new) for dim in dims} if new else ():
+            if not found.zero:
+                self._constant_along(new[at], scale, sign, self.because(reason))
+            const += new[at][0].const.kept(scale=scale, sign=sign)
+            new[at] = stripped(new[at], scale=not scale, sign=not sign)
+        return replace(found, dims=tuple(new), const=const)
+
+    def kept(self, found: Value, *, scale: bool = True, sign: bool = True) -> Value:
+        """The same, its scales or its signs dropped."""
+        dims = tuple(stripped(dim, scale=scale, sign=sign) for dim in found.dims)
+        return replace(found, dims=dims, const=found.const.kept(scale=scale, sign=sign), data=None, inert=False)
+
+    def settle(self, found: Value, flow: int) -> Value:
+        """A value that is no longer a parameter as such: its axes run this way."""
+        if not found.raw:
+            return found
+        for index in indices_of(found):
+            for source in index.sources:
+                self.flows.setdefault(source, flow)
+        return settled(found)
+
+    def _flow(self, dim: Dimension, flow: int) -> None:
+        for segment in dim:
+            for index in segment.indices:
+                for source in index.sources:
+                    self.flows.setdefault(source, flow)
+
+    def freed(self, dim: Dimension) -> Dimension:
+        """A dimension of zeros, beside others in one value: any form is theirs, a new unknown."""
+        return tuple(
+            Segment(
+                tuple(i._replace(form=self._auxiliary(i.atom), sources=frozenset()) for i in segment.indices),
+                self._auxiliary(None),
+            )
+            for segment in dim
+        )
+
+    def _auxiliary(self, atom: int | None) -> Form:
+        return unknown(self._unknown(Unknown("", None, None, None, atom)))
+
+
+def _same_along(data: Tensor, dim: int) -> bool:
+    first = data.narrow(dim, 0, 1)
+    return (
+        bool(((data == first) | (data.isnan() & first.isnan())).all())
+        if data.is_floating_point()
+        else bool((data == first).all())
+    )

@@ -1,0 +1,1 @@
+"""From ties and equations to nodes' nests and gauges."""
