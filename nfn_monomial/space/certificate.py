@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .groups import GroupElement
 from .packing import concrete
 
-_TRIALS = 4
 _RTOL = 1e-9  # in float64, where a group that keeps the function is right to 1e-12
+_TRIALS = 4
+_LARGE = 1_000_000  # with more entries than this, two trials have seen enough of them
+
+
+class _Float64(TorchDispatchMode):
+    """Turns casts to other floating types into casts to float64, as those that many norms have inside."""
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = dict(kwargs or {})
+        if (dtype := options.get("dtype")) is not None and dtype.is_floating_point:
+            options["dtype"] = torch.float64
+        return operator(*args, **options)
 
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Eval mode without gradients; behind it, every submodule has the mode back that it had."""
     modes = [(m, m.training) for m in module.modules()]
-    module.eval()
+    for m, _ in modes:  # an exported program's module knows no eval()
+        m.training = False
     try:
         with torch.no_grad():
             yield
@@ -29,14 +43,26 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             m.training = mode
 
 
-def answers(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """What a module with these parameters and buffers answers to ``x`` in eval mode: all its outputs, as a vector."""
-    with evaluating(module):
-        found = torch.func.functional_call(module, dict(tensors), (x,))
-    outputs = [t.flatten() for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
+def inputs_of(example_inputs: Any) -> tuple[Any, ...]:
+    """The positional arguments of a module: a tuple or list as it is, anything else as the only one."""
+    return tuple(example_inputs) if isinstance(example_inputs, tuple | list) else (example_inputs,)
+
+
+def answers(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, kwargs: Any = None) -> list[Tensor]:
+    """All tensors that a module with these parameters and buffers answers with, in eval mode.
+
+    Where these are in float64, all is computed in it: what the module casts to narrower types is not.
+
+    Raises:
+        ValueError: if it returns no tensor.
+    """
+    whole = all(t.dtype == torch.float64 for t in tensors.values() if t.is_floating_point())
+    with evaluating(module), _Float64() if whole else contextlib.nullcontext():
+        found = torch.func.functional_call(module, dict(tensors), inputs_of(inputs), dict(kwargs or {}))
+    outputs = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
     if not outputs:
         raise ValueError(f"{type(module).__name__} returns no tensor but {type(found).__name__}")
-    return torch.cat(outputs)
+    return outputs
 
 
 def relative_error(found: Tensor, expected: Tensor, scale: Tensor) -> float:
@@ -45,7 +71,25 @@ def relative_error(found: Tensor, expected: Tensor, scale: Tensor) -> float:
     return error if not error else error / float(scale) if float(scale) else float("inf")
 
 
-def certify(module: nn.Module, example_input: Tensor, sample: Callable[..., GroupElement]) -> None:
+def largest_change(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest change of any output, relative to its largest entry; of integers, infinity for any change."""
+    errors = [0.0]
+    for a, b in zip(found, expected, strict=True):
+        if not b.is_floating_point():
+            errors.append(0.0 if torch.equal(a, b) else float("inf"))
+        elif b.numel():
+            errors.append(relative_error(a, b, b.abs().max()))
+    return float("nan") if any(e != e for e in errors) else max(errors)
+
+
+def certify(
+    module: nn.Module,
+    example_inputs: Any,
+    sample: Callable[..., GroupElement],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    blame: Callable[[str], str] = str,
+) -> int:
     """Raise unless random group elements leave a module's function alone, on the example and in its neighbourhood.
 
     Everything is computed on the CPU in float64. The first element acts on the module's own parameters, those after it
@@ -54,40 +98,54 @@ def certify(module: nn.Module, example_input: Tensor, sample: Callable[..., Grou
 
     Args:
         module: the network, run in eval mode, each submodule's mode and all parameters left as they are.
-        example_input: a batch ``(B, ...)``.
+        example_inputs: a tensor, or a tuple of all positional arguments.
         sample: `WeightSpace.sample` of the space that is in question.
+        kwargs: further arguments of the module.
+        blame: what to say of a node whose part of the group changes the function, such as what runs on it.
+
+    Returns:
+        The number of elements that were tried.
 
     Raises:
-        ValueError: if the function changes, with its relative change; or if nothing can be said: the example holds no
-            values, the module does not run in float64, or its outputs are not finite.
+        ValueError: if the function changes, with its relative change and the nodes that are wrong; or if nothing can be
+            said: the example holds no values, the module does not run in float64, or its outputs are not finite.
     """
-    if not concrete((example_input,)):
-        raise ValueError("example_input holds no values (a meta tensor, or under a transform): nothing can be checked")
+    inputs = inputs_of(example_inputs)
+    name, seen = type(module).__name__, [t for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor)]
+    if not concrete(seen):
+        raise ValueError("example_inputs hold no values (meta tensors, or under a transform): nothing can be checked")
     generator = torch.Generator().manual_seed(0)
-    own = {name: _wide(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
-    for trial in range(_TRIALS):
+    own = {key: _wide(t) for key, t in (*module.named_parameters(), *module.named_buffers())}
+    trials = _TRIALS if sum(t.numel() for t in own.values()) < _LARGE else 2
+    for trial in range(trials):
         element = sample(generator=generator).proper()
-        tensors, x = dict(own), _wide(example_input)
+        tensors, given = dict(own), pytree.tree_map_only(Tensor, _wide, (inputs, dict(kwargs or {})))
         if trial:
-            tensors |= {name: _disturbed(own[name], generator) for name in element.space.parameters}
-            x = _disturbed(x, generator) if x.is_floating_point() else x
+            tensors |= {key: _disturbed(own[key], generator) for key in element.space.parameters}
+            given = pytree.tree_map_only(Tensor, lambda t: _disturbed(t, generator), given)
+
+        def change(element: GroupElement, tensors: Any = tensors, given: Any = given) -> float:
+            return largest_change(answers(module, element.act(tensors), *given), answers(module, tensors, *given))
+
         try:
-            expected, found = answers(module, tensors, x), answers(module, element.act(tensors), x)
+            expected = answers(module, tensors, *given)
+            error = largest_change(answers(module, element.act(tensors), *given), expected)
         except RuntimeError as reason:
             raise ValueError(
-                f"{type(module).__name__} does not run on the CPU in float64, in which the example input is used to "
-                f"check the space ({reason}). Without example_input= nothing is checked"
+                f"{name} does not run on the CPU in float64, in which the example inputs are used to check the space "
+                f"({reason}). A module that turns its inputs into another dtype itself cannot be checked"
             ) from reason
-        if trial and not bool(expected.isfinite().all()):
+        if trial and not all(bool(t.isfinite().all()) for t in expected):
             continue  # random numbers may leave what the function is defined for
-        error = relative_error(found, expected, expected.abs().max())
         if not error <= _RTOL:
+            parts = {node: GroupElement(element.space, {node: m}) for node, m in element.matrices.items()}
+            wrong = [node for node, part in parts.items() if not change(part) <= _RTOL]
             raise ValueError(
-                f"the group of {element.space} changes what {type(module).__name__} computes on the example input, by "
-                f"{error:.1e} (relative). Something acts on the neurons besides the layers and activations with that "
-                "symmetry: a residual connection, a hook, a function call. Give the smaller symmetry= that is left, "
-                "or write out WeightSpace(nodes, parameters), where tensors that are added share a node"
+                f"the group of {element.space} changes what {name} computes on the example inputs, by {error:.1e} "
+                f"(relative), through {'; '.join(map(blame, wrong)) or 'several nodes together'}. An operator has a "
+                "rule that is not true of it: register_operator(name, rule) gives it another; and tell us of it"
             )
+    return trials
 
 
 def _wide(t: Tensor) -> Tensor:
@@ -95,7 +153,15 @@ def _wide(t: Tensor) -> Tensor:
 
 
 def _disturbed(t: Tensor, generator: torch.Generator) -> Tensor:
-    """``t`` plus normal random numbers of its root mean square; of 0, as of a fresh layer of its width."""
+    """``t`` with normal random numbers of its root mean square added; of 0, as of a fresh layer of its width.
+
+    What is positive throughout, as variances are, stays so: it is multiplied instead. Integers stay as they are.
+    """
+    if not t.is_floating_point() or not t.numel():
+        return t
+    noise = torch.randn(t.shape, dtype=t.dtype, generator=generator)
+    if t.ndim < 2 and bool((t > 0).all()):
+        return t * (noise / 2).exp()
     size = t.square().mean().sqrt()
-    size = size if size > 0 else t[0].numel() ** -0.5
-    return t + size * torch.randn(t.shape, dtype=t.dtype, generator=generator)
+    size = size if size > 0 else (t[0] if t.ndim else t).numel() ** -0.5
+    return t + size * noise

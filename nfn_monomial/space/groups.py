@@ -123,7 +123,8 @@ class GroupElement:
         lead = tensor.ndim - len(dims)
         if lead < 0:
             raise ValueError(f"{name} has shape {tuple(tensor.shape)} but {self.space.describe(name)} is expected")
-        known = {node: m.size // self._blocks(node) for node, m in self.matrices.items()}
+        nesting = self.space.nesting
+        known = {n: m.size // self._blocks(n) for n, m in self.matrices.items() if nesting.get(n, n) in self.matrices}
         sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), known)
 
         def move(x: Tensor) -> Tensor:

@@ -8,19 +8,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from nfn_monomial.symmetry import Symmetry
 
 from . import packing
 from .axes import Axis, Dim, FieldType, Sum, field_name
 from .certificate import certify
-from .chain import chain_of
+from .drawing import Drawing, draw
+from .explain import explain
 from .features import Features, Layout, Types
 from .folding import Folding
 from .geometry import SymmetryLike, cnn_geometry, sequential_geometry, spec_geometry
 from .groups import GroupElement
 from .monomial import MonomialMatrix
 from .specification import Node, Specification
+from .trace import Report, derive
 
 
 class WeightSpace(Specification):
@@ -62,6 +65,8 @@ class WeightSpace(Specification):
         label: str = "",
     ) -> None:
         super().__init__(nodes, parameters, label=label)
+        self._report: Report | None = None
+        self._certified = ""
         self._folding = Folding(self, {name: piece.dims for name, piece in self.pieces.items()})
         self.layout, self.segments = self._folding.layout, self._folding.segments
 
@@ -140,42 +145,48 @@ class WeightSpace(Specification):
     @classmethod
     def from_module(
         cls,
-        module: nn.Module,
-        example_input: Tensor | None = None,
+        module: nn.Module | ExportedProgram,
+        example_inputs: Any = None,
         *,
-        symmetry: SymmetryLike | Sequence[SymmetryLike] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> WeightSpace:
-        """The weight space of a feed-forward network of linear and convolution layers, with the module's own names.
+        """The weight space of any network, its symmetries derived from what it computes, and certified.
 
-        Symmetries are read off the activations between the layers; a max-pooling keeps scalings and drops signs.
+        The module is exported in eval mode (``torch.export``); every operator says which dimensions of its tensors are
+        the same neurons, and what it demands of their scales and signs; the solutions are the gauges, see `derive`.
+        What an operator is not known to keep is left out, which `explain` tells. Then random group elements must leave
+        alone what the network computes on the example, see `certify`.
 
         Args:
-            module: a network that runs its layers one after the other, nested containers allowed.
-            example_input: if given, layers count in the order in which they run, and the outcome is checked: random
-                group elements must leave alone what the network computes, see `certify`. Without it they count in the
-                order in which they were registered, and **nothing is checked**: a residual connection in a forward of
-                the network's own goes unseen.
-            symmetry: of the hidden nodes; needed where activations are plain function calls, which no one sees
-                from outside.
+            module: any network that ``torch.export`` can trace; or an exported program.
+            example_inputs: a tensor, or a tuple of all positional arguments. Of an exported program its own by default.
+            kwargs: further arguments of the call.
+
+        Returns:
+            A space with the names of the state dict: of all parameters that are used, tied ones once, and of running
+            statistics, which move with them.
 
         Raises:
-            ValueError: for a layer that is not supported or layers that do not follow one another; if the group does
-                not preserve the function; without an example, for forward hooks.
+            TypeError: for what is no module.
+            ValueError: if the module does not run on the example or cannot be exported, with what to do; for parameters
+                that no group can act on; if the group does not keep the function.
 
-        >>> WeightSpace.from_module(nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))).describe("2.weight")
-        '2.weight (B, C, y=1, h1=8)'
+        >>> net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+        >>> space = WeightSpace.from_module(net, torch.zeros(4, 2))
+        >>> space.describe("2.weight"), space.group_dimension
+        ('2.weight (B, C, 1, layer0=8)', 8)
         """
-        chain = chain_of(module, example_input)
-        space = cls.sequential(
-            chain.sizes,
-            chain.kernels,
-            chain.symmetries if symmetry is None else symmetry,
-            bias=[b is not None for b in chain.biases],
-            positions=chain.positions,
-            names=list(zip(chain.weights, chain.biases, strict=True)),
-        )
-        if example_input is not None:
-            certify(module, example_input, space.sample)
+        derivation = derive(module, example_inputs, kwargs=kwargs)
+        name = type(module).__name__
+        if isinstance(module, ExportedProgram):
+            if example_inputs is None:
+                example_inputs, kwargs = module.example_inputs or ((), {})
+            module = module.module(check_guards=False)
+        space = cls(derivation.nodes, derivation.parameters, label=f"from_module({name})")
+        space._report = derivation.report
+        ran = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in derivation.report.nodes}
+        trials = certify(module, example_inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})")
+        space._certified = f"{trials} random group elements change no output by more than 1e-9 in float64"
         return space
 
     @classmethod
@@ -203,6 +214,25 @@ class WeightSpace(Specification):
         """
         nodes, parameters, label = sequential_geometry(sizes, kernels, symmetry, bias, io_symmetry, positions, names)
         return cls(nodes, parameters, label=label)
+
+    # -- in words and pictures ------------------------------------------------------------------------------------
+
+    def explain(self) -> str:
+        """The space in words: a table of its nodes, what acts on each, the tensors there and their charges.
+
+        Of a space that `from_module` made also what each node runs through, which operator cost which symmetry and why,
+        and which parameters do not matter. Repeated blocks are one line. Print it.
+        """
+        return explain(self, self._report, self._certified)
+
+    def draw(self) -> Drawing:
+        """The space as an SVG picture: nodes on the left, the tensors that join them on the right, charges between.
+
+        Tensors with one axis stand in their node's box. Notebooks show the picture; ``save(path)`` writes it.
+        """
+        return draw(self)
+
+    # -- other spaces of the same tensors -------------------------------------------------------------------------
 
     def uncharged(self) -> WeightSpace:
         """The same tensors after `Canonicalize`: every axis has charge 0, so neurons are only permuted."""

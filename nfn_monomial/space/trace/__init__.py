@@ -1,7 +1,18 @@
 """Any network's symmetries, derived from its computation (DESIGN 2.2)."""
 
+from .batchnorm import fold_batchnorm
 from .derive import Derivation, derive
 from .operators import OPERATORS, register_operator
 from .report import Dead, Loss, NodeReport, Report
 
-__all__ = ["OPERATORS", "Dead", "Derivation", "Loss", "NodeReport", "Report", "derive", "register_operator"]
+__all__ = [
+    "OPERATORS",
+    "Dead",
+    "Derivation",
+    "Loss",
+    "NodeReport",
+    "Report",
+    "derive",
+    "fold_batchnorm",
+    "register_operator",
+]

@@ -50,7 +50,8 @@ def test_the_function_is_preserved(name: str) -> None:
     build, shape = NETWORKS[name]
     generator = torch.Generator().manual_seed(0)
     narrow = build(3, 4, 5).double()
-    space = WeightSpace.from_module(narrow)
+    example = torch.zeros(shape, dtype=torch.float64)
+    space = WeightSpace.from_module(narrow, example)
     tensors = random_networks(space, 4, generator=generator)
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
     expected = network_outputs(narrow, tensors, x)
@@ -59,7 +60,7 @@ def test_the_function_is_preserved(name: str) -> None:
     module = build(7, 6, 8).double()
     found = network_outputs(module, wide, x)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-    assert wider == WeightSpace.from_module(module)
+    assert wider == WeightSpace.from_module(module, example)
 
     # What makes it so: copies are active alike, and each share belongs to its neuron.
     moved = wide["0.bias"].clone()

@@ -1,0 +1,216 @@
+"""A weight space in words: its nodes and what acts on them, where symmetry was lost, and why; repetitions folded."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import textwrap
+from collections.abc import Collection, Container, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from nfn_monomial.symmetry import Symmetry
+
+from .axes import Axis, powers
+from .specification import Node, Specification
+from .trace.report import Loss, Report
+
+_MOST = 6  # names in a cell, after folding
+
+
+@dataclass(frozen=True)
+class Row:
+    """Nodes that are alike: of repeated blocks, one for all.
+
+    Attributes:
+        names: of the nodes.
+        node: the first of them.
+        tensors: the parameters on them, by axis, and the charges of the axis.
+    """
+
+    names: tuple[str, ...]
+    node: Node
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def rows_of(space: Specification) -> list[Row]:
+    """The nodes, those of repeated blocks together: alike are those of equal kind whose tensors differ in numbers."""
+    tensors: dict[str, list[tuple[str, tuple[int, ...]]]] = {name: [] for name in space.nodes}
+    for piece, axes in space.axes.items():
+        inner = {space.nesting.get(axis.node) for axis in axes if isinstance(axis, Axis)}
+        for axis in axes:
+            if isinstance(axis, Axis) and not (axis.node in inner and not any(powers(axis.charge))):
+                tensors[axis.node].append((piece, powers(axis.charge)))
+    alike: dict[Hashable, list[str]] = {}
+    for name, node in space.nodes.items():
+        parent = None if node.parent is None else pattern_of(node.parent)
+        own = tuple(sorted((pattern_of(piece), charge) for piece, charge in tensors[name]))
+        alike.setdefault((node.gauges, node.size, parent, own), []).append(name)
+    rows = [
+        Row(tuple(names), space.nodes[names[0]], tuple(entry for name in names for entry in tensors[name]))
+        for names in alike.values()
+    ]
+    rank = {name: i for i, name in enumerate(space.nodes)}
+    return sorted(rows, key=lambda row: rank[row.names[0]])
+
+
+def pattern_of(name: str) -> str:
+    """A name with its numbers left out: what is alike in repeated blocks."""
+    return re.sub(r"\d+", "#", name)
+
+
+def folded(names: Iterable[str]) -> list[str]:
+    """Names that differ in one number written as one, with its range.
+
+    >>> folded(["layer1.0.weight", "layer1.1.weight", "layer1.2.weight", "fc.bias"])
+    ['layer1.{0-2}.weight', 'fc.bias']
+    """
+    found: list[str] = list(dict.fromkeys(names))
+    for place in range(max((len(re.findall(r"\d+", name)) for name in found), default=0)):
+        groups: dict[str, list[str]] = {}
+        for name in found:
+            numbers = list(re.finditer(r"\{[^}]*\}|\d+", name))
+            if place < len(numbers) and numbers[place].group()[0] != "{":
+                a, b = numbers[place].span()
+                groups.setdefault(f"{name[:a]}\0{name[b:]}", []).append(numbers[place].group())
+            else:
+                groups[name] = []
+        found = [
+            key.replace("\0", values[0] if len(values) == 1 else f"{{{_ranges(sorted(map(int, values)))}}}")
+            if values
+            else key
+            for key, values in groups.items()
+        ]
+    return found
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    parts = []
+    for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        first, *rest = [number for _, number in run]
+        parts.append(f"{first}-{rest[-1]}" if rest else f"{first}")
+    return ",".join(parts)
+
+
+def group_name(node: Node) -> str:
+    """What acts on a node: ``S(64) scale x2, sign``; of a nested one, in each of its parent's neurons."""
+    if not node.permutes:
+        return "fixed"
+    counts = [
+        (sum(gauge is kind for gauge in node.gauges), kind.name.lower())
+        for kind in (Symmetry.SCALE, Symmetry.SIGN, Symmetry.MONOMIAL)
+    ]
+    gauges = ", ".join(f"{name} x{count}" if count > 1 else name for count, name in counts if count)
+    return f"S({'n' if node.size is None else node.size})" + (f" {gauges}" if gauges else "")
+
+
+def explain(space: Specification, report: Report | None = None, certified: str = "") -> str:
+    """See `WeightSpace.explain`."""
+    ran = {} if report is None else {node.name: node.operations for node in report.nodes}
+    table = [("node", "size", "group", "tensors and their charges", "runs through")]
+    for row in rows_of(space):
+        operations = dict.fromkeys(_kind(op) for name in row.names for op in ran.get(name, ()))
+        tensors = [f"{charge} {_cell(pieces)}".strip() for charge, pieces in by_charge(row).items()]
+        times = f" ({len(row.names)} alike)" if len(row.names) > 1 else ""
+        inside = "" if row.node.parent is None else f" in each of {' '.join(_short([row.node.parent]))}"
+        size = "?" if row.node.size is None else str(row.node.size)
+        name = " ".join(_short(row.names)) + times
+        table.append((name, size, group_name(row.node) + inside, "; ".join(tensors), ", ".join(operations)))
+    parts = [_headline(space), _text(table)]
+    if report is not None:
+        if losses := [loss for loss in report.losses if loss.reason not in ("input", "output")]:
+            parts.append(_losses(losses))
+        dead = [found for found in report.dead if not found.left_out]
+        unused = [found for found in report.dead if found.left_out]
+        for title, those in (("Does not matter to the function", dead), ("Not in the space", unused)):
+            if those:
+                reasons = "; ".join(dict.fromkeys(found.reason for found in those))
+                names = ", ".join(folded(found.parameter for found in those))
+                parts.append(textwrap.fill(f"{title}: {names} ({reasons})", 118))
+        if report.unknown:
+            listed = ", ".join(report.unknown)
+            parts.append(f"Operators without a rule: {listed}; give them one with register_operator(name, rule)")
+    if certified:
+        parts.append(f"Certified: {certified}")
+    return "\n\n".join(parts)
+
+
+def _kind(operation: str) -> str:
+    """The operator of ``module.path: operator``."""
+    return operation.rsplit(": ", 1)[-1]
+
+
+def _headline(space: Specification) -> str:
+    free = [node for node in space.nodes.values() if node.permutes]
+    known = all(node.size is not None for node in space.nodes.values())
+    scalings = f", {space.group_dimension} independent scalings" if known else ""
+    count = len(space.parameters)
+    return f"{count} parameter tensors on {len(space.nodes)} nodes, {len(free)} of them permuted{scalings}"
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    found = folded(names)
+    return found if len(found) <= 2 else [found[0], f"and {len(found) - 1} more"]
+
+
+def _cell(names: Sequence[str]) -> str:
+    found = folded(names)
+    more = [] if len(found) <= _MOST else [f"{len(found) - _MOST} more"]
+    return ", ".join(found[:_MOST] + more)
+
+
+def by_charge(row: Row, only: Container[str] | None = None) -> dict[str, list[str]]:
+    """Charges as text -> the tensors on a row's nodes that have them; of many gauges it does not matter which."""
+    found: dict[tuple[int, ...], list[tuple[str, tuple[int, ...]]]] = {}
+    for piece, charge in row.tensors:
+        if only is None or piece in only:
+            acting = acting_charges(row.node, charge)
+            found.setdefault(tuple(sorted(q for q in acting if q)), []).append((piece, acting))
+    return {charge_text({acting for _, acting in pieces}): [piece for piece, _ in pieces] for pieces in found.values()}
+
+
+def acting_charges(node: Node, charge: Sequence[int]) -> tuple[int, ...]:
+    """Without those that only say which way a network runs."""
+    return tuple(q for gauge, q in zip(node.gauges, charge, strict=True) if gauge.scales or gauge.flips)
+
+
+def charge_text(charges: Collection[tuple[int, ...]]) -> str:
+    """Charges that are alike but for the gauge, as ``[+1]``, or ``[+1 in gauge 2]`` where it is the same for all."""
+    first = next(iter(charges))
+    if not first:
+        return ""
+    shown = [
+        f"{q:+d} in gauge {i}" if len(first) > 1 and len(charges) == 1 else f"{q:+d}"
+        for i, q in enumerate(first, 1)
+        if q
+    ]
+    return f"[{', '.join(shown) or '0'}]"
+
+
+def _losses(losses: Sequence[Loss]) -> str:
+    alike: dict[tuple[str, str, str], list[Loss]] = {}
+    for loss in losses:
+        alike.setdefault((_kind(loss.operation), loss.symmetry, loss.reason), []).append(loss)
+    table = [("operation", "cost", "why", "where", "node")]
+    for (kind, cost, reason), found in alike.items():
+        where = [loss.operation.rsplit(": ", 1)[0] for loss in found if ": " in loss.operation]
+        table.append((kind, cost, reason, _cell(where), _cell([loss.node for loss in found if loss.node])))
+    return "What operations cost\n" + _text(table)
+
+
+def _text(table: Sequence[tuple[str, ...]]) -> str:
+    """A table of plain text, of at most some 120 characters a line: the widest columns are wrapped."""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    room = 118 - 2 * (len(widths) - 1)
+    while sum(widths) > room:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        if widths[widest] <= 12:
+            break
+        widths[widest] -= 1
+    lines = []
+    for i, row in enumerate(table):
+        cells = [textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
+        wrapped = itertools.zip_longest(*cells, fillvalue="")
+        lines += ["  ".join(map(str.ljust, line, widths)).rstrip() for line in wrapped]
+        if not i:
+            lines.append("  ".join("-" * width for width in widths))
+    return "\n".join(lines)

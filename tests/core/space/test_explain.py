@@ -1,0 +1,82 @@
+"""A space in words and as a picture, readable for deep networks."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from strategies import all_spaces
+
+from nfn_monomial import Axis, Symmetry, WeightSpace
+from nfn_monomial.space import Node
+from nfn_monomial.space.drawing import draw
+from nfn_monomial.space.explain import explain, folded
+from nfn_monomial.space.trace.report import Dead, Loss, NodeReport, Report
+
+
+def residual(depth: int) -> WeightSpace:
+    """A stream with a norm's gain in front of every block."""
+    stream = Node((Symmetry.PERMUTATION, *[Symmetry.SCALE] * depth), 8)
+    nodes = {"x": Node((Symmetry.FIXED,), 3), "stream": stream}
+    charge = [tuple(int(i == j) for j in range(depth)) for i in range(depth)]
+    parameters = {"embed.weight": (Axis("stream", (1, *[0] * depth)), Axis("x", -1))}
+    for i in range(depth):
+        nodes[f"blocks_{i}_up"] = Node((Symmetry.SCALE,), 6)
+        parameters[f"blocks.{i}.norm.weight"] = (Axis("stream", (0, *charge[i])),)
+        parameters[f"blocks.{i}.up.weight"] = (Axis(f"blocks_{i}_up"), Axis("stream", (-1, *(-q for q in charge[i]))))
+        parameters[f"blocks.{i}.down.weight"] = (Axis("stream", (1, *[0] * depth)), Axis(f"blocks_{i}_up", -1))
+    return WeightSpace(nodes, parameters)
+
+
+def test_names_that_differ_in_numbers_are_folded():
+    names = [f"layer{i}.{j}.conv" for i in (1, 2) for j in (0, 1, 2, 5)]
+    assert folded(names) == ["layer{1-2}.{0-2,5}.conv"]
+    assert folded(["layer1.0.a", "layer1.1.a", "layer2.0.a"]) == ["layer{1-2}.0.a", "layer1.1.a"]
+    assert folded(["fc", "fc", "h1"]) == ["fc", "h1"]
+
+
+def test_repeated_blocks_are_one_row_however_deep_the_network():
+    shallow, deep = explain(residual(3)), explain(residual(40))
+    assert len(deep.splitlines()) <= len(shallow.splitlines()) + 2
+    assert "blocks_{0-39}_up (40 alike)" in " ".join(deep.split())
+    assert "S(8) scale x40" in deep
+    assert deep.startswith("121 parameter tensors on 42 nodes, 41 of them permuted, 560 independent scalings")
+    assert max(map(len, deep.splitlines())) <= 120
+
+
+def test_what_was_lost_and_what_does_not_matter_is_said():
+    losses = tuple(Loss(f"h{i}", "scale", f"layer1.{i}.bn: batch_norm", "its eps is added") for i in (1, 2))
+    ran = NodeReport("h1", 4, (Symmetry.SCALE,), None, (), ("0: relu", "1: max_pool2d"))
+    dead = (Dead("k.bias", "softmax ignores it", False), Dead("spare", "not read", True))
+    text = explain(WeightSpace.mlp([2, 4, 3, 1], "relu"), Report((ran,), losses, dead, ("odd.op",)), "4 draws")
+    lines = text.splitlines()
+    assert any("relu, max_pool2d" in line and line.startswith("h1") for line in lines)
+    assert any(line.split("  ")[0] == "batch_norm" and "layer1.{1-2}.bn" in line and "h{1-2}" in line for line in lines)
+    assert "Does not matter to the function: k.bias (softmax ignores it)" in text
+    assert "Not in the space: spare (not read)" in text
+    assert "Operators without a rule: odd.op" in text
+    assert text.endswith("Certified: 4 draws")
+
+
+@given(all_spaces())
+def test_every_space_can_be_explained_and_drawn(space):
+    text, image = explain(space), draw(space)
+    for name in space.nodes:
+        assert name in text or "alike" in text
+    tree = ET.fromstring(image)
+    drawn = "".join(tree.itertext())
+    assert all(name in drawn for name in space.parameters if "{" not in drawn)
+
+
+def test_a_picture_can_be_saved_and_stays_small(tmp_path):
+    image = draw(residual(40))
+    image.save(tmp_path / "space.svg")
+    assert (tmp_path / "space.svg").read_text(encoding="utf-8") == image == image._repr_svg_()
+    height = float(ET.fromstring(image).get("height", "0"))
+    assert height < 600
+    assert "blocks.{0-39}.up.weight" in image
+
+
+@pytest.mark.parametrize("name", ["<script>", 'a"b&c'])
+def test_names_are_text_not_markup(name):
+    space = WeightSpace({"h": (Symmetry.SCALE, 2), "g": (Symmetry.SCALE, 2)}, {name: (Axis("h"), Axis("g"))})
+    assert name in "".join(ET.fromstring(draw(space)).itertext())
