@@ -1,0 +1,86 @@
+"""What a network of the zoo is: a module, inputs for it, and the group that keeps its function, written by hand.
+
+A node's sizes are unlike those of all other nodes of its network and of its inputs, so that the size of a dimension
+tells which node it runs over. Where it does not, `Network.dims` says it: ``"h+h x"`` are the dimensions of a matrix
+whose rows are two segments over h; ``"H*k"`` is a row-major product; numbers, and names that are no nodes, are fixed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Items(NamedTuple):
+    """A set of items that are permuted: ``size`` of them in each item of ``parent``, and the gauges of each."""
+
+    size: int
+    scales: int = 0
+    signs: int = 0
+    parent: str | None = None
+
+
+@dataclass(frozen=True)
+class Network:
+    """A small network and the symmetries of its parameters, running statistics included.
+
+    Args:
+        name: of the network, unique in the zoo.
+        build: makes the module.
+        inputs: draws inputs, other ones at every call.
+        nodes: what is permuted, name -> items.
+        dims: dimensions of parameters, pattern of names -> text; sizes tell those of the others.
+        constants: scalings and signs that act alike on all items of their tensors.
+        dead: entries that the function does not depend on.
+        extra: scalings beyond those, which nodes and constants cannot say: they need not be found.
+        extra_signs: the same for signs.
+        note: why there are extra ones.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    inputs: Callable[[], tuple[Tensor, ...]]
+    nodes: Mapping[str, Items]
+    dims: Mapping[str, str] = field(default_factory=dict)
+    constants: tuple[int, int] = (0, 0)
+    dead: int = 0
+    extra: int = 0
+    extra_signs: int = 0
+    note: str = ""
+
+    def count(self, node: str) -> int:
+        """Items of a node in all items of its parents."""
+        items = self.nodes[node]
+        return items.size * (1 if items.parent is None else self.count(items.parent))
+
+    @property
+    def scalings(self) -> int:
+        """Independent continuous scalings of the group."""
+        return sum(self.count(name) * items.scales for name, items in self.nodes.items()) + self.constants[0]
+
+    @property
+    def signs(self) -> int:
+        """The dimension of the group of sign flips over GF(2), without the constant ones."""
+        return sum(self.count(name) * items.signs for name, items in self.nodes.items())
+
+    def tree(self, node: str) -> str:
+        """A node and what is nested in it as text: ``2[3, 3]``."""
+        inside = sorted(self.tree(name) for name, items in self.nodes.items() if items.parent == node)
+        return f"{self.nodes[node].size}[{', '.join(inside)}]" if inside else str(self.nodes[node].size)
+
+    @property
+    def permutations(self) -> list[str]:
+        """All roots as text, sorted."""
+        return sorted(self.tree(name) for name, items in self.nodes.items() if items.parent is None)
+
+
+def gaussian(*shapes: tuple[int, ...]) -> Callable[[], tuple[Tensor, ...]]:
+    """Inputs of these shapes, normal."""
+    return lambda: tuple(torch.randn(*shape) for shape in shapes)
+
+
+def tokens(vocabulary: int, *shapes: tuple[int, ...]) -> Callable[[], tuple[Tensor, ...]]:
+    """Token ids of these shapes."""
+    return lambda: tuple(torch.randint(vocabulary, shape) for shape in shapes)
