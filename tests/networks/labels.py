@@ -36,22 +36,27 @@ class Labels:
             if fnmatchcase(name, pattern):
                 assert len(text.split()) == len(shape), f"{self.network.name}: {name} has shape {tuple(shape)}"
                 return text.split()
-        roots = {n.size: name for name, n in self.network.nodes.items() if n.parent is None}
+        nodes = self.network.nodes
+        nesting = {n.parent for n in nodes.values()}
+        roots = {n.size: name for name, n in nodes.items() if n.parent is None and name not in nesting}
         # Dimensions behind the second are those of kernels.
         return [roots.get(n, str(n)) if i < 2 else str(n) for i, n in enumerate(shape)]
 
     def _read(self, name: str, shape: torch.Size) -> list[dict[Place, Label]]:
         entries: list[dict[Place, Label]] = [{}]
         for dim, (text, length) in enumerate(zip(self._text(name, shape), shape, strict=True)):
-            parts = text.split("+")
-            rows = [
-                row
-                for segment, part in enumerate(parts)
-                for row in self._product(part.split("*"), Place(name, dim, segment, 0), length if len(parts) == 1 else 0)
-            ]
-            assert len(rows) == length, f"{self.network.name}: {name} dimension {dim} is {length}, not {text}"
-            entries = [before | row for before in entries for row in rows]
+            # Behind a sum of rows, "t|s|s" are the columns of each of its segments.
+            choices = [self._rows(name, dim, choice, length) for choice in text.split("|")]
+            entries = [e | row for e in entries for row in choices[_segment(e) if len(choices) > 1 else 0]]
         return [self._nested(entry) for entry in entries]
+
+    def _rows(self, name: str, dim: int, text: str, length: int) -> list[dict[Place, Label]]:
+        parts = text.split("+")
+        whole = length if len(parts) == 1 else 0
+        products = [self._product(part.split("*"), Place(name, dim, i, 0), whole) for i, part in enumerate(parts)]
+        rows = [row for product in products for row in product]
+        assert len(rows) == length, f"{self.network.name}: {name} dimension {dim} is {length}, not {text}"
+        return rows
 
     def _product(self, atoms: list[str], place: Place, length: int) -> list[dict[Place, Label]]:
         """Labels of each entry of one segment; nested items have their own index alone as yet."""
@@ -122,3 +127,7 @@ class Labels:
     def _ancestors(self, node: str) -> list[str]:
         parent = self.network.nodes[node].parent if node else None
         return [] if parent is None else [parent, *self._ancestors(parent)]
+
+
+def _segment(entry: dict[Place, Label]) -> int:
+    return next(place.segment for place in entry if place.dim == 0)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 Tensors = dict[str, Tensor]
-DRAWS = 7
+DRAWS = 16
 
 
 class Function:

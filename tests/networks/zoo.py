@@ -32,11 +32,12 @@ class Network:
         inputs: draws inputs, other ones at every call.
         nodes: what is permuted, name -> items.
         dims: dimensions of parameters, pattern of names -> text; sizes tell those of the others.
-        constants: scalings and signs that act alike on all items of their tensors.
+        constants: scalings that act alike on all items of their tensors.
         dead: entries that the function does not depend on.
         extra: scalings beyond those, which nodes and constants cannot say: they need not be found.
-        extra_signs: the same for signs.
-        note: why there are extra ones.
+        optional: scalings that need not be found either, where a weight space cannot say all of the group: permutations
+            and signs of fewer items will do.
+        note: why there are such scalings.
     """
 
     name: str
@@ -44,10 +45,10 @@ class Network:
     inputs: Callable[[], tuple[Tensor, ...]]
     nodes: Mapping[str, Items]
     dims: Mapping[str, str] = field(default_factory=dict)
-    constants: tuple[int, int] = (0, 0)
+    constants: int = 0
     dead: int = 0
     extra: int = 0
-    extra_signs: int = 0
+    optional: int = 0
     note: str = ""
 
     def count(self, node: str) -> int:
@@ -58,11 +59,11 @@ class Network:
     @property
     def scalings(self) -> int:
         """Independent continuous scalings of the group."""
-        return sum(self.count(name) * items.scales for name, items in self.nodes.items()) + self.constants[0]
+        return sum(self.count(name) * items.scales for name, items in self.nodes.items()) + self.constants
 
     @property
     def signs(self) -> int:
-        """The dimension of the group of sign flips over GF(2), without the constant ones."""
+        """The dimension over GF(2) of the sign flips of items, without those of whole tensors."""
         return sum(self.count(name) * items.signs for name, items in self.nodes.items())
 
     def tree(self, node: str) -> str:

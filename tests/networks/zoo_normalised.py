@@ -146,12 +146,12 @@ class EfficientNet(nn.Module):
 
 
 class ShuffleNet(nn.Module):
-    """Grouped 1x1 convolutions with a shuffle of channels between them, depthwise in the middle."""
+    """Grouped 1x1 convolutions with a shuffle of channels between them, depthwise in the middle; batch norms folded."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.conv1 = conv_bn(1, 6, 2), conv_bn(6, 4, groups=2)
-        self.depthwise, self.conv2 = conv_bn(4, 4, *COLUMN, groups=4), conv_bn(4, 10, groups=2)
+        self.stem, self.conv1 = nn.Conv2d(1, 6, 2), nn.Conv2d(6, 4, 1, groups=2)
+        self.depthwise, self.conv2 = nn.Conv2d(4, 4, (3, 1), groups=4), nn.Conv2d(4, 10, 1, groups=2)
         self.head = nn.Linear(10, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -240,16 +240,16 @@ NETWORKS = [
     ),
     Network(
         "shufflenet", ShuffleNet, gaussian((8, 1, 5, 5)),
-        {"G": Items(2, 4, 3), "J": Items(2, 4, 3), "e": Items(3, 2, 1, "G"), "o": Items(5, 2, 1, "J")},
+        {"G": Items(2, 2, 1), "J": Items(2, 2, 1), "e": Items(3, 1, 0, "G"), "o": Items(5, 1, 0, "J")},
         {
-            "stem.0.weight": "G*e 1 2 2", "stem.1.*": "G*e", "conv1.0.weight": "G*J e 1 1", "conv1.1.*": "G*J",
-            "depthwise.0.weight": "J*G 1 3 1", "depthwise.1.*": "J*G", "conv2.0.weight": "J*o G 1 1", "conv2.1.*": "J*o",
+            "stem.weight": "G*e 1 2 2", "stem.bias": "G*e", "conv1.weight": "G*J e 1 1", "conv1.bias": "G*J",
+            "depthwise.weight": "J*G 1 3 1", "depthwise.bias": "J*G", "conv2.weight": "J*o G 1 1", "conv2.bias": "J*o",
             "head.weight": "3 J*o",
         },
-        note="four channels are the pairs of G and J, each with gauges: as many as those of G and J, which overlap",
+        optional=24, note="four channels are the pairs of G and J, each with gauges: as many as those of G and J, which overlap",
     ),
     Network("convnext", ConvNeXt, gaussian((8, 1, 5, 5)), {"e": Items(4, 3, 3), "h": Items(5)}),
-    Network("weight_norm", WeightNorm, gaussian((12, 2)), {"a": Items(4, 1, 1), "b": Items(5, 2, 1)}, constants=(1, 0)),
+    Network("weight_norm", WeightNorm, gaussian((12, 2)), {"a": Items(4, 1, 1), "b": Items(5, 2, 1)}, constants=1),
     Network(
         "batch_norm", batch_norm, gaussian((8, 2, 4, 4)), {"a": Items(4, 2, 1), "b": Items(5, 1, 2)}, {"8.weight": "2 b*9"}
     ),
