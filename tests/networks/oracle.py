@@ -107,9 +107,9 @@ def scalings(function: Function) -> Scalings:
 
 
 class Probe:
-    """A function at two draws of weights and inputs, to try what keeps it: generic weights stand for all."""
+    """A function at a few draws of weights and inputs, to try what keeps it: generic weights stand for all."""
 
-    def __init__(self, function: Function, draws: int = 2) -> None:
+    def __init__(self, function: Function, draws: int = 6) -> None:
         self.function = function
         self.draws = [(function.weights(), function.inputs()) for _ in range(draws)]
         with torch.no_grad():
@@ -118,13 +118,12 @@ class Probe:
 
     def keeps(self, transform: Callable[[Tensors], Tensors]) -> bool:
         """Whether weights and transformed weights give the same outputs; NaN is none."""
-        worst = 0.0
         with torch.no_grad():
             for (weights, inputs), expected in zip(self.draws, self.expected, strict=True):
                 found = self.function(weights | transform(weights), inputs)
-                error = float((found - expected).abs().max() / expected.abs().max())
-                worst = max(worst, float("inf") if error != error else error)
-        return worst < 1e-10
+                if not float((found - expected).abs().max()) < 1e-10 * float(expected.abs().max()):
+                    return False
+        return True
 
     def keeps_factors(self, factors: Mapping[str, Tensor]) -> bool:
         return self.keeps(lambda weights: {name: weights[name] * x for name, x in factors.items()})
@@ -143,21 +142,27 @@ def sign_flips(probe: Probe, masks: list[tuple[str, Tensor]]) -> list[tuple[int,
     itself. Where an entry cannot be 0 (directions that are normalised), all flips are tried.
     """
     equations: list[int] = []
-    degree = 1
-    while degree < 5:
+    trials = [*itertools.product(range(1, 5), range(len(probe.draws)))]
+    trial = 0
+    while trial < len(trials):
+        degree, draw = trials[trial]
         # Masks that no flip holds keep their entries; those that all flips hold together are as one.
         classes: dict[int, list[int]] = {}
         for i in range(len(masks)):
             classes.setdefault(_reduced(1 << i, equations), []).append(i)
         known = len(equations)
         for chosen in itertools.combinations([c for residue, c in classes.items() if residue], degree):
-            for bits in _odd_parts(probe, masks, [*classes.get(0, []), *itertools.chain(*chosen)], chosen):
+            now = {_reduced(1 << c[0], equations) for c in chosen}
+            if 0 in now or len(now) < degree:
+                continue  # known by now: the next round has fewer classes
+            alive = [*classes.get(0, []), *itertools.chain(*chosen)]
+            for bits in _odd_parts(probe, draw, masks, alive, chosen):
                 if row := _reduced(bits, equations):
                     equations.append(row)
         basis = _kernel(equations, len(masks))
         if all(probe.keeps_factors(_flipped(masks, flip)) for flip in basis):
             return basis
-        degree = 1 if len(equations) > known else degree + 1
+        trial = 0 if len(equations) > known else trial + 1
     assert len(masks) < 9, "a flip satisfies all equations of four masks and changes the function"
     every = itertools.product((0, 1), repeat=len(masks))
     kept = [sum(b << i for i, b in enumerate(f)) for f in every if probe.keeps_factors(_flipped(masks, f))]
@@ -165,10 +170,10 @@ def sign_flips(probe: Probe, masks: list[tuple[str, Tensor]]) -> list[tuple[int,
 
 
 def _odd_parts(
-    probe: Probe, masks: list[tuple[str, Tensor]], alive: list[int], chosen: tuple[list[int], ...]
+    probe: Probe, draw: int, masks: list[tuple[str, Tensor]], alive: list[int], chosen: tuple[list[int], ...]
 ) -> list[int]:
     """Bits of one mask of every class in which outputs are odd somewhere, all masked entries being 0 that are not alive."""
-    weights, inputs = probe.draws[0]
+    weights, inputs = probe.draws[draw]
     signs = torch.tensor(list(itertools.product((1.0, -1.0), repeat=len(chosen))), dtype=torch.float64)
     values = []
     for point in signs:

@@ -77,9 +77,9 @@ class Network:
         return sorted(self.tree(name) for name, items in self.nodes.items() if items.parent is None)
 
 
-def gaussian(*shapes: tuple[int, ...]) -> Callable[[], tuple[Tensor, ...]]:
+def gaussian(*shapes: tuple[int, ...], deviation: float = 1.0) -> Callable[[], tuple[Tensor, ...]]:
     """Inputs of these shapes, normal."""
-    return lambda: tuple(torch.randn(*shape) for shape in shapes)
+    return lambda: tuple(deviation * torch.randn(*shape) for shape in shapes)
 
 
 def tokens(vocabulary: int, *shapes: tuple[int, ...]) -> Callable[[], tuple[Tensor, ...]]:

@@ -205,6 +205,6 @@ NETWORKS = [
     Network("highway", Highway, gaussian((12, 2)), {"e": Items(5, 1, 0)}),
     Network(
         "maxout", Maxout, gaussian((12, 2)), {"h": Items(5, 1), "k": Items(3, parent="h")},
-        {"fc1.weight": "h*k 2", "fc1.bias": "h*k"},
+        {"fc1.weight": "h*k 2", "fc1.bias": "h*k", "fc2.weight": "2 h"},
     ),
 ]  # fmt: skip

@@ -229,7 +229,7 @@ NETWORKS = [
         },
     ),
     Network(
-        "mobilenet_v2", MobileNetV2, gaussian((8, 1, 5, 5)),
+        "mobilenet_v2", MobileNetV2, gaussian((8, 1, 5, 5), deviation=8.0),
         {"e": Items(4, 3, 3), "a": Items(5, 1, 1), "h": Items(6, 2, 2), "b": Items(7, 1, 1)},
     ),
     Network(

@@ -75,7 +75,7 @@ NETWORKS = [
     ),
     Network(
         "lstm_bidirectional",
-        lambda: Recurrent(nn.LSTM(2, 3, num_layers=2, bidirectional=True, batch_first=True), 6), gaussian((8, 4, 2)),
+        lambda: Recurrent(nn.LSTM(2, 3, num_layers=2, bidirectional=True, batch_first=True), 6), gaussian((8, 3, 2)),
         BIDIRECTIONAL,
         {
             **gates(4, "f0", "2", "l0"), **gates(4, "b0", "2", "l0_reverse"),
