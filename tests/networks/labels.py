@@ -1,13 +1,12 @@
-"""Which items of which nodes every entry of every parameter belongs to, read from a network's hand-written dimensions."""
+"""Which items of which nodes every entry of a parameter belongs to, read from a network's hand-written dimensions."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
-
 from networks.zoo import Network
+from torch import Tensor
 
 Label = tuple[str, tuple[int, ...]]
 """A node and the path of one of its items, those of its parents first; names of fixed dimensions count as nodes."""
@@ -91,16 +90,21 @@ class Labels:
         values = torch.tensor([float(e.get(place) == label) for e in entries], dtype=torch.float64)
         return values.reshape(self.shapes[place.parameter])
 
-    def swap(self, first: Label, second: Label, places: list[Place] | None = None) -> dict[str, Tensor] | None:
+    def swap(
+        self, first: Label, second: Label, places: list[Place] | None = None, within: Label | None = None
+    ) -> dict[str, Tensor] | None:
         """For each parameter it moves, the flat position that each entry comes from, if two items change places.
 
-        What is nested in the items goes with them. Of ``places``, only labels there change. An item that goes to
-        another parent takes along none of its siblings: None where a tensor does not hold it apart from them.
+        What is nested in the items goes with them. Of ``places``, only labels there change; ``within`` an item of
+        another node, only entries that belong to it. An item that goes to another parent takes along none of its
+        siblings: None where a tensor does not hold it apart from them.
         """
         exchanged = {first: second, second: first}
 
         def moved(entry: dict[Place, Label]) -> dict[Place, Label]:
             found = dict(entry)
+            if within is not None and within not in entry.values():
+                return found
             for place, (node, path) in entry.items():
                 depth = len(first[1])
                 inside = node == first[0] or first[0] in self._ancestors(node)

@@ -57,7 +57,9 @@ class Function:
             mixing = torch.eye(len(outputs), dtype=torch.float64)
             if rows < len(outputs):
                 mixing = torch.randn(rows, len(outputs), dtype=torch.float64)
-            found = torch.autograd.grad(outputs, list(weights.values()), mixing, is_grads_batched=True, allow_unused=True)
+            found = torch.autograd.grad(
+                outputs, list(weights.values()), mixing, is_grads_batched=True, allow_unused=True
+            )
         columns = [
             torch.zeros(len(mixing), t.numel(), dtype=torch.float64) if g is None else (g * t.detach()).flatten(1)
             for g, t in zip(found, weights.values(), strict=True)
@@ -65,7 +67,9 @@ class Function:
         return (matrix := torch.cat(columns, 1)) / matrix.norm()
 
 
-def _batch_norm(x: Tensor, mean: Tensor, var: Tensor, gain: Tensor, shift: Tensor, _: bool, __: float, eps: float) -> Tensor:
+def _batch_norm(
+    x: Tensor, mean: Tensor, var: Tensor, gain: Tensor, shift: Tensor, _: bool, __: float, eps: float
+) -> Tensor:
     """Batch norm in eval mode, which torch cannot differentiate by its running statistics."""
     mean, var, gain, shift = (t.reshape(-1, *[1] * (x.dim() - 2)) for t in (mean, var, gain, shift))
     return (x - mean) / (var + eps).sqrt() * gain + shift
@@ -125,63 +129,78 @@ class Probe:
                     return False
         return True
 
-    def keeps_factors(self, factors: Mapping[str, Tensor]) -> bool:
-        return self.keeps(lambda weights: {name: weights[name] * x for name, x in factors.items()})
-
     def keeps_order(self, sources: Mapping[str, Tensor]) -> bool:
         return self.keeps(
             lambda weights: {name: weights[name].flatten()[x].reshape_as(weights[name]) for name, x in sources.items()}
         )
 
 
-def sign_flips(probe: Probe, masks: list[tuple[str, Tensor]]) -> list[tuple[int, ...]]:
-    """A basis over GF(2) of the flips of masked entries that keep a function, one bit for each mask.
+class Involution(NamedTuple):
+    """What a flip or an exchange does to one parameter, by degrees: 1 is nothing, -1 all of it, 0 halfway."""
 
-    A flip that keeps the function keeps it too where other masked entries are 0; so the products of signs that do not
-    average out there are equations that it satisfies. Flips that satisfy those of few masks are tried on the function
-    itself. Where an entry cannot be 0 (directions that are normalised), all flips are tried.
+    parameter: str
+    at: Callable[[Tensor, float], Tensor]
+
+
+def flip(parameter: str, mask: Tensor) -> Involution:
+    """The signs of masked entries."""
+    return Involution(parameter, lambda weight, t: weight * (1 + mask * (t - 1)))
+
+
+def exchange(parameter: str, source: Tensor) -> Involution:
+    """Entries that change places, the flat position that each comes from."""
+    return Involution(parameter, lambda w, t: (1 + t) / 2 * w + (1 - t) / 2 * w.flatten()[source].reshape_as(w))
+
+
+def kept_subsets(probe: Probe, involutions: list[Involution]) -> list[tuple[int, ...]]:
+    """A basis over GF(2) of the sets of commuting involutions that together keep a function, one bit for each.
+
+    Weights are sums of a part that an involution leaves alone and one whose sign it flips. A set that keeps the
+    function keeps it too where the second part of others is 0; so the products of signs that do not average out there are
+    equations that it satisfies. Sets that satisfy those of few involutions are tried on the function itself. Where a
+    part cannot be 0 (directions that are normalised), all sets are tried.
     """
+    count = len(involutions)
     equations: list[int] = []
     trials = [*itertools.product(range(1, 5), range(len(probe.draws)))]
     trial = 0
     while trial < len(trials):
         degree, draw = trials[trial]
-        # Masks that no flip holds keep their entries; those that all flips hold together are as one.
+        # Those that are in no set are left alone; those that are in the same sets are as one.
         classes: dict[int, list[int]] = {}
-        for i in range(len(masks)):
+        for i in range(count):
             classes.setdefault(_reduced(1 << i, equations), []).append(i)
         known = len(equations)
         for chosen in itertools.combinations([c for residue, c in classes.items() if residue], degree):
             now = {_reduced(1 << c[0], equations) for c in chosen}
             if 0 in now or len(now) < degree:
                 continue  # known by now: the next round has fewer classes
-            alive = [*classes.get(0, []), *itertools.chain(*chosen)]
-            for bits in _odd_parts(probe, draw, masks, alive, chosen):
+            whole = [*classes.get(0, []), *itertools.chain(*chosen)]
+            for bits in _odd_parts(probe, draw, involutions, whole, chosen):
                 if row := _reduced(bits, equations):
                     equations.append(row)
-        basis = _kernel(equations, len(masks))
-        if all(probe.keeps_factors(_flipped(masks, flip)) for flip in basis):
+        basis = _kernel(equations, count)
+        if all(_keeps(probe, involutions, bits) for bits in basis):
             return basis
         trial = 0 if len(equations) > known else trial + 1
-    assert len(masks) < 9, "a flip satisfies all equations of four masks and changes the function"
-    every = itertools.product((0, 1), repeat=len(masks))
-    kept = [sum(b << i for i, b in enumerate(f)) for f in every if probe.keeps_factors(_flipped(masks, f))]
-    return _kernel([sum(b << i for i, b in enumerate(row)) for row in _kernel(kept, len(masks))], len(masks))
+    assert count < 9, "a set satisfies all equations of four and changes the function"
+    every = itertools.product((0, 1), repeat=count)
+    kept = [sum(b << i for i, b in enumerate(bits)) for bits in every if _keeps(probe, involutions, bits)]
+    return _kernel([sum(b << i for i, b in enumerate(row)) for row in _kernel(kept, count)], count)
 
 
 def _odd_parts(
-    probe: Probe, draw: int, masks: list[tuple[str, Tensor]], alive: list[int], chosen: tuple[list[int], ...]
+    probe: Probe, draw: int, involutions: list[Involution], whole: list[int], chosen: tuple[list[int], ...]
 ) -> list[int]:
-    """Bits of one mask of every class in which outputs are odd somewhere, all masked entries being 0 that are not alive."""
+    """Bits of one involution of every class in which outputs are odd somewhere, at 0 of all that are not ``whole``."""
     weights, inputs = probe.draws[draw]
     signs = torch.tensor(list(itertools.product((1.0, -1.0), repeat=len(chosen))), dtype=torch.float64)
     values = []
     for point in signs:
-        factors = {i: float(x) for c, x in zip(chosen, point, strict=True) for i in c}
+        degrees = {i: float(x) for c, x in zip(chosen, point, strict=True) for i in c}
         changed = dict(weights)
-        for i, (name, mask) in enumerate(masks):
-            factor = factors.get(i, 1.0) if i in alive else 0.0
-            changed[name] = changed[name] * (1 + mask * (factor - 1))
+        for i, (name, at) in enumerate(involutions):
+            changed[name] = at(changed[name], degrees.get(i, 1.0) if i in whole else 0.0)
         with torch.no_grad():
             values.append(probe.function(changed, inputs))
     outputs = torch.stack(values)
@@ -193,12 +212,14 @@ def _odd_parts(
     return parts
 
 
-def _flipped(masks: list[tuple[str, Tensor]], flip: tuple[int, ...]) -> Tensors:
-    factors: Tensors = {}
-    for (name, mask), bit in zip(masks, flip, strict=True):
-        if bit:
-            factors[name] = factors.get(name, torch.ones_like(mask)) * (1 - 2 * mask)
-    return factors
+def _keeps(probe: Probe, involutions: list[Involution], bits: tuple[int, ...]) -> bool:
+    def applied(weights: Tensors) -> Tensors:
+        changed = dict(weights)
+        for (name, at), bit in zip(involutions, bits, strict=True):
+            changed[name] = at(changed[name], -1.0) if bit else changed[name]
+        return changed
+
+    return probe.keeps(applied)
 
 
 def _reduced(row: int, rows: list[int]) -> int:

@@ -4,11 +4,10 @@ import itertools
 from functools import cached_property
 
 import torch
-from torch import Tensor
-
 from networks.labels import Label, Labels, Place
-from networks.oracle import Function, Probe, Scalings, nullity, scalings, sign_flips
+from networks.oracle import Function, Probe, Scalings, exchange, flip, kept_subsets, nullity, scalings
 from networks.zoo import Network
+from torch import Tensor
 
 
 class Verified:
@@ -41,30 +40,38 @@ class Verified:
         """The flips of one item of every node."""
         for name in self.network.nodes:
             # A variance has no sign.
-            masks = [mask for mask in self._masks(name) if not mask[0].endswith("running_var")]
-            flips = sign_flips(self.probe, masks)
+            masks = [flip(*mask) for mask in self._masks(name) if not mask[0].endswith("running_var")]
+            flips = kept_subsets(self.probe, masks)
             expected = sum(self.network.nodes[n].signs for n in self._inside(name))
             assert len(flips) == expected, f"flips of an item of {name}: {flips} of {self._alive(name)}"
 
     def require_permutations(self) -> None:
-        """Items change places, and nothing else does: no part of a tensor alone, no item with one of another parent."""
+        """Items change places, and nothing less does: no part of their tensors, no item with one of another parent."""
         nodes = self.network.nodes
         for name, items in nodes.items():
             paths = self._paths(name)
             for first, second in ((paths[0], paths[1]), (paths[0], paths[items.size - 1])):
                 if first != second:
-                    swap = self.labels.swap((name, first), (name, second))
-                    assert swap and self.probe.keeps_order(swap), f"items {first}, {second} of {name} change places"
-            if any(n.parent == name for n in nodes.values()):
-                continue  # what is nested in them cannot stay behind
-            places = self._alive(name)
-            subsets = [[p] for p in places] + [[q for q in places if q != p] for p in places]
-            for subset in subsets if len(places) > 1 else []:
-                swap = self.labels.swap((name, paths[0]), (name, paths[1]), subset)
-                assert swap and not self.probe.keeps_order(swap), f"{name} would be two nodes: {subset}"
+                    assert self._keeps_swap((name, first), (name, second)), f"{first}, {second} of {name} change places"
             if items.parent is not None:
-                swap = self.labels.swap((name, paths[0]), (name, paths[items.size]))
-                assert swap is None or not self.probe.keeps_order(swap), f"items of {name} change parents"
+                kept = self._keeps_swap((name, paths[0]), (name, paths[items.size]))
+                assert not kept, f"items of {name} change parents"
+            for other in nodes.keys() - {name, *self._above(name), *self._inside(name)}:
+                kept = self._keeps_swap((name, paths[0]), (name, paths[1]), within=(other, self._paths(other)[0]))
+                assert not kept, f"{name} would be nested in {other}"
+
+    def require_connected(self) -> None:
+        """Items change places in all tensors of a node together, in no others alone: it is not several nodes."""
+        for name in self.network.nodes:
+            if self._inside(name) != [name]:
+                continue  # what is nested in them cannot stay behind
+            paths, parts = self._paths(name), []
+            for place in self._alive(name):
+                swap = self.labels.swap((name, paths[0]), (name, paths[1]), [place])
+                assert swap, f"items of {name} stay where they are at {place}"
+                parts.append(exchange(place.parameter, swap[place.parameter]))
+            found = kept_subsets(self.probe, parts)
+            assert len(found) == 1, f"{name} would be several nodes: {found} of {self._alive(name)}"
 
     def require_fixed(self) -> None:
         """Nothing is permuted in dimensions that are fixed: in one alone, in two alike, in all alike."""
@@ -77,8 +84,19 @@ class Verified:
             subsets = [*itertools.combinations(places, 1), *itertools.combinations(places, 2), tuple(places)]
             for i, j in itertools.combinations(range(size), 2) if size < 5 else itertools.pairwise(range(size)):
                 for subset in subsets:
-                    swap = self.labels.swap(("", (i,)), ("", (j,)), list(subset))
-                    assert swap and not self.probe.keeps_order(swap), f"{i} and {j} change places at {subset}"
+                    kept = self._keeps_swap(("", (i,)), ("", (j,)), list(subset))
+                    assert kept is False, f"{i} and {j} change places at {subset}"
+
+    def _keeps_swap(
+        self, first: Label, second: Label, places: list[Place] | None = None, within: Label | None = None
+    ) -> bool | None:
+        """Whether the function is kept if two items change places; None if they cannot or nothing changes places."""
+        swap = self.labels.swap(first, second, places, within)
+        return self.probe.keeps_order(swap) if swap else None
+
+    def _above(self, node: str) -> list[str]:
+        parent = self.network.nodes[node].parent
+        return [] if parent is None else [parent, *self._above(parent)]
 
     def _inside(self, node: str) -> list[str]:
         """A node and all that is nested in it: all items in one of its own move together with it."""

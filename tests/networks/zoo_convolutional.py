@@ -2,9 +2,9 @@
 
 import torch
 import torch.nn.functional as F
+from networks.zoo import Items, Network, gaussian
 from torch import Tensor, nn
 
-from networks.zoo import Items, Network, gaussian
 
 def relu(size: int) -> Items:
     return Items(size, scales=1)
@@ -174,35 +174,55 @@ NETWORKS = [
     Network("vgg", VGG, gaussian((8, 2, 6, 6)), {n: relu(n_) for n, n_ in (("a", 4), ("b", 5), ("c", 6), ("d", 7))}),
     Network("resnet_plain", PlainResNet, gaussian((8, 2, 6, 6)), {"e": relu(4), "h1": relu(5), "h2": relu(6)}),
     Network(
-        "unet", UNet, gaussian((6, 1, 6, 6)), {"a": relu(4), "b": relu(5), "up": Items(6, 1, 1), "c": relu(7)},
+        "unet",
+        UNet,
+        gaussian((6, 1, 6, 6)),
+        {"a": relu(4), "b": relu(5), "up": Items(6, 1, 1), "c": relu(7)},
         {"merge.weight": "c a+up 1 1", "up.weight": "b up 2 2"},
     ),
     Network(
-        "unet_upsampling", UpsamplingUNet, gaussian((4, 1, 6, 6)),
-        {"a": Items(4, 0, 1), "b": Items(5, 0, 1), "c": relu(6)}, {"dec.weight": "c b+a 1 1"},
+        "unet_upsampling",
+        UpsamplingUNet,
+        gaussian((4, 1, 6, 6)),
+        {"a": Items(4, 0, 1), "b": Items(5, 0, 1), "c": relu(6)},
+        {"dec.weight": "c b+a 1 1"},
     ),
     Network(
-        "super_resolution", SuperResolution, gaussian((2, 1, 5, 5)), {"a": relu(5), "b": relu(4)},
+        "super_resolution",
+        SuperResolution,
+        gaussian((2, 1, 5, 5)),
+        {"a": relu(5), "b": relu(4)},
         {"conv2.weight": "b*4 a 1 1", "conv2.bias": "b*4"},
     ),
     Network(
-        "pixel_unshuffle", SpaceToDepth, gaussian((4, 1, 6, 6)), {"a": Items(5, 0, 1), "b": relu(6)},
+        "pixel_unshuffle",
+        SpaceToDepth,
+        gaussian((4, 1, 6, 6)),
+        {"a": Items(5, 0, 1), "b": relu(6)},
         {"second.weight": "b a*4 1 1"},
     ),
     Network("convolution_1d", convolution_1d, gaussian((8, 2, 8)), {"a": relu(4), "b": Items(5, 0, 1)}),
     Network(
-        "convolution_3d", convolution_3d, gaussian((8, 1, 5, 5, 5)), {"a": Items(4, 0, 1), "b": Items(5)},
+        "convolution_3d",
+        convolution_3d,
+        gaussian((8, 1, 5, 5, 5)),
+        {"a": Items(4, 0, 1), "b": Items(5)},
         {"6.weight": "2 b*8"},
     ),
     Network("tcn", TCN, gaussian((8, 2, 8)), {"e": Items(4, 1, 1), "h1": relu(5), "h2": relu(6)}),
     Network("pointwise_depthwise", pointwise_depthwise, gaussian((4, 2, 6, 6)), {"a": Items(4, 2, 0)}),
     Network(
-        "resnext", ResNeXt, gaussian((8, 1, 6, 6)),
+        "resnext",
+        ResNeXt,
+        gaussian((8, 1, 6, 6)),
         {"e": relu(4), "G": Items(2), "i": Items(3, 1, 0, "G"), "o": Items(5, 1, 0, "G")},
         {
-            "reduce.weight": "G*i e 1 1", "reduce.bias": "G*i", "grouped.weight": "G*o i 1 3", "grouped.bias": "G*o",
+            "reduce.weight": "G*i e 1 1",
+            "reduce.bias": "G*i",
+            "grouped.weight": "G*o i 1 3",
+            "grouped.bias": "G*o",
             "expand.weight": "e G*o 1 1",
         },
     ),
     Network("squeeze_excite", SqueezeExcite, gaussian((8, 1, 6, 6)), {"a": relu(5), "r": relu(4)}),
-]  # fmt: skip
+]

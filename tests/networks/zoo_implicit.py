@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from networks.zoo import Items, Network, gaussian
+from torch import Tensor, nn
 
 
 class MLP(nn.Module):
@@ -165,7 +164,9 @@ def mlp(name: str, function: Callable[[Tensor], Tensor], scales: int, signs: int
     return Network(f"mlp_{name}", lambda: MLP(function), gaussian((12, 2)), two(scales, signs))
 
 
-def gated(name: str, function: Callable[[Tensor], Tensor], scales: int, signs: int, value_first: bool = False) -> Network:
+def gated(
+    name: str, function: Callable[[Tensor], Tensor], scales: int, signs: int, value_first: bool = False
+) -> Network:
     nodes = {"h": Items(5, scales, signs)}
     dims = {"up.weight": "h+h 3", "up.bias": "h+h"}
     return Network(name, lambda: Gated(function, value_first), gaussian((12, 3)), nodes, dims)
@@ -192,7 +193,10 @@ NETWORKS = [
         "multiplicative_filters", MultiplicativeFilters, gaussian((12, 2)), {"a": Items(4, 0, 1), "b": Items(5, 1, 2)}
     ),
     Network(
-        "nerf", NeRF, gaussian((8, 3), (8, 2)), {"a": Items(4, 1), "b": Items(5, 1), "c": Items(6, 1)},
+        "nerf",
+        NeRF,
+        gaussian((8, 3), (8, 2)),
+        {"a": Items(4, 1), "b": Items(5, 1), "c": Items(6, 1)},
         {"second.weight": "b 3+a", "color.weight": "c b+2"},
     ),
     Network("hypernetwork", Hypernetwork, gaussian((12, 3), (12, 2)), {"a": Items(4, 0, 1), "b": Items(5, 2, 1)}),
@@ -204,7 +208,10 @@ NETWORKS = [
     Network("glu", GLU, gaussian((8, 2, 4)), {"h": Items(5, 1, 1)}, {"conv.weight": "h+h 2 2", "conv.bias": "h+h"}),
     Network("highway", Highway, gaussian((12, 2)), {"e": Items(5, 1, 0)}),
     Network(
-        "maxout", Maxout, gaussian((12, 2)), {"h": Items(5, 1), "k": Items(3, parent="h")},
+        "maxout",
+        Maxout,
+        gaussian((12, 2)),
+        {"h": Items(5, 1), "k": Items(3, parent="h")},
         {"fc1.weight": "h*k 2", "fc1.bias": "h*k", "fc2.weight": "2 h"},
     ),
-]  # fmt: skip
+]

@@ -1,4 +1,4 @@
-"""Convolutional networks with normalisation: what eps breaks in front of it, and the gauges of gain and shift behind it.
+"""Networks with normalisation: what eps breaks in front of it, and the gauges of gain and shift behind it.
 
 A batch norm in eval mode is affine, with eps beside the running variance alone. So every channel has a scale and a sign
 in front of it: charge +1 on what writes its input and on the running mean, -1 on the gain.
@@ -6,15 +6,16 @@ in front of it: charge +1 on what writes its input and on the running mean, -1 o
 
 import torch
 import torch.nn.functional as F
+from networks.zoo import Items, Network, gaussian
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
-
-from networks.zoo import Items, Network, gaussian
 
 COLUMN, ROW = ((3, 1), (1, 0)), ((1, 3), (0, 1))
 
 
-def conv_bn(inputs: int, outputs: int, kernel: int | tuple[int, int] = 1, padding: int | tuple[int, int] = 0, **more: int):
+def conv_bn(
+    inputs: int, outputs: int, kernel: int | tuple[int, int] = 1, padding: int | tuple[int, int] = 0, **more: int
+):
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, padding=padding, bias=False, **more), nn.BatchNorm2d(outputs)
     )
@@ -214,7 +215,9 @@ def layer_norm_mlp() -> nn.Module:
 
 NETWORKS = [
     Network(
-        "resnet18", ResNet18, gaussian((8, 2, 6, 6)),
+        "resnet18",
+        ResNet18,
+        gaussian((8, 2, 6, 6)),
         {"e1": Items(4, 3, 2), "h1": Items(5, 2, 1), "e2": Items(6, 3, 2), "h2": Items(7, 2, 1)},
     ),
     Network(
@@ -222,41 +225,67 @@ NETWORKS = [
     ),
     Network("resnet_preactivation", PreActivation, gaussian((8, 2, 5, 5)), {"e": Items(4, 3, 1), "h": Items(5, 2, 1)}),
     Network(
-        "densenet", DenseNet, gaussian((8, 2, 4, 4)), {"a": Items(4, 4, 1), "b": Items(5, 3, 1), "c": Items(6, 2, 1)},
+        "densenet",
+        DenseNet,
+        gaussian((8, 2, 4, 4)),
+        {"a": Items(4, 4, 1), "b": Items(5, 3, 1), "c": Items(6, 2, 1)},
         {
-            "layers.1.0.*": "a+b", "layers.1.2.weight": "c a+b 1 1",
-            "norm.*": "a+b+c", "classifier.weight": "2 a+b+c",
+            "layers.1.0.*": "a+b",
+            "layers.1.2.weight": "c a+b 1 1",
+            "norm.*": "a+b+c",
+            "classifier.weight": "2 a+b+c",
         },
     ),
     Network(
-        "mobilenet_v2", MobileNetV2, gaussian((8, 1, 5, 5), deviation=8.0),
+        "mobilenet_v2",
+        MobileNetV2,
+        gaussian((8, 1, 5, 5), deviation=8.0),
         {"e": Items(4, 3, 3), "a": Items(5, 1, 1), "h": Items(6, 2, 2), "b": Items(7, 1, 1)},
     ),
     Network(
-        "mobilenet_v3", MobileNetV3, gaussian((8, 1, 5, 5)), {"e": Items(4, 2, 2), "h": Items(5, 2, 2), "r": Items(6, 1)}
+        "mobilenet_v3",
+        MobileNetV3,
+        gaussian((8, 1, 5, 5)),
+        {"e": Items(4, 2, 2), "h": Items(5, 2, 2), "r": Items(6, 1)},
     ),
     Network(
         "efficientnet", EfficientNet, gaussian((8, 1, 5, 5)), {"e": Items(4, 3, 3), "h": Items(5, 2, 2), "r": Items(6)}
     ),
     Network(
-        "shufflenet", ShuffleNet, gaussian((8, 1, 5, 5)),
+        "shufflenet",
+        ShuffleNet,
+        gaussian((8, 1, 5, 5)),
         {"G": Items(2, 2, 1), "J": Items(2, 2, 1), "e": Items(3, 1, 0, "G"), "o": Items(5, 1, 0, "J")},
         {
-            "stem.weight": "G*e 1 2 2", "stem.bias": "G*e", "conv1.weight": "G*J e 1 1", "conv1.bias": "G*J",
-            "depthwise.weight": "J*G 1 3 1", "depthwise.bias": "J*G", "conv2.weight": "J*o G 1 1", "conv2.bias": "J*o",
+            "stem.weight": "G*e 1 2 2",
+            "stem.bias": "G*e",
+            "conv1.weight": "G*J e 1 1",
+            "conv1.bias": "G*J",
+            "depthwise.weight": "J*G 1 3 1",
+            "depthwise.bias": "J*G",
+            "conv2.weight": "J*o G 1 1",
+            "conv2.bias": "J*o",
             "head.weight": "3 J*o",
         },
-        optional=24, note="four channels are the pairs of G and J, each with gauges: as many as those of G and J, which overlap",
+        optional=24,
+        note="the gauges of four channels, pairs of G and J, are as many as those of G and of J, which overlap",
     ),
     Network("convnext", ConvNeXt, gaussian((8, 1, 5, 5)), {"e": Items(4, 3, 3), "h": Items(5)}),
     Network("weight_norm", WeightNorm, gaussian((12, 2)), {"a": Items(4, 1, 1), "b": Items(5, 2, 1)}, constants=1),
     Network(
-        "batch_norm", batch_norm, gaussian((8, 2, 4, 4)), {"a": Items(4, 2, 1), "b": Items(5, 1, 2)}, {"8.weight": "2 b*9"}
+        "batch_norm",
+        batch_norm,
+        gaussian((8, 2, 4, 4)),
+        {"a": Items(4, 2, 1), "b": Items(5, 1, 2)},
+        {"8.weight": "2 b*9"},
     ),
     Network(
-        "group_norm", group_norm, gaussian((8, 1, 4, 4)), {"G": Items(2, 0, 1), "c": Items(3, 1, 0, "G"), "b": Items(5, 1)},
+        "group_norm",
+        group_norm,
+        gaussian((8, 1, 4, 4)),
+        {"G": Items(2, 0, 1), "c": Items(3, 1, 0, "G"), "b": Items(5, 1)},
         {"0.weight": "G*c 1 2 2", "0.bias": "G*c", "1.*": "G*c", "3.weight": "b G*c 1 1"},
     ),
     Network("instance_norm", instance_norm, gaussian((8, 1, 5, 5)), {"a": Items(4, 1, 1), "b": Items(5)}, dead=4),
     Network("layer_norm", layer_norm_mlp, gaussian((12, 2)), {"a": Items(4, 1), "b": Items(5, 0, 1)}),
-]  # fmt: skip
+]

@@ -2,9 +2,8 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from networks.zoo import Items, Network, gaussian, tokens
+from torch import Tensor, nn
 
 
 class TiedAutoencoder(nn.Module):
@@ -35,7 +34,9 @@ class Autoencoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4, 5))
-        self.decoder = nn.Sequential(nn.Linear(5, 6 * 4), nn.ReLU(), nn.Unflatten(1, (6, 2, 2)), nn.ConvTranspose2d(6, 1, 3))
+        self.decoder = nn.Sequential(
+            nn.Linear(5, 6 * 4), nn.ReLU(), nn.Unflatten(1, (6, 2, 2)), nn.ConvTranspose2d(6, 1, 3)
+        )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = self.encoder(x)
@@ -143,7 +144,12 @@ class Bilinear(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.left, self.right, self.both, self.out = nn.Linear(2, 4), nn.Linear(3, 5), nn.Bilinear(4, 5, 6), nn.Linear(6, 2)
+        self.left, self.right, self.both, self.out = (
+            nn.Linear(2, 4),
+            nn.Linear(3, 5),
+            nn.Bilinear(4, 5, 6),
+            nn.Linear(6, 2),
+        )
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return self.out(F.relu(self.both(F.relu(self.left(x)), torch.tanh(self.right(y)))))
@@ -207,43 +213,72 @@ NETWORKS = [
     Network("autoencoder_tied", TiedAutoencoder, gaussian((12, 3)), {"a": Items(5, 0, 1), "b": Items(4, 0, 1)}),
     Network("autoencoder_tied_relu", TiedReLU, gaussian((12, 3)), {"a": Items(5)}),
     Network(
-        "autoencoder_convolutional", Autoencoder, gaussian((8, 1, 5, 5)), {"a": Items(4, 1), "z": Items(5, 0, 1), "b": Items(6, 1)},
+        "autoencoder_convolutional",
+        Autoencoder,
+        gaussian((8, 1, 5, 5)),
+        {"a": Items(4, 1), "z": Items(5, 0, 1), "b": Items(6, 1)},
         {"encoder.3.weight": "z a*4", "decoder.0.weight": "b*4 z", "decoder.0.bias": "b*4"},
     ),
     Network(
-        "lora", lora, gaussian((12, 2)), {"h": Items(5, 1), "g": Items(4, 1), "r": Items(3, 1, 1), "s": Items(2, 1, 1)},
+        "lora",
+        lora,
+        gaussian((12, 2)),
+        {"h": Items(5, 1), "g": Items(4, 1), "r": Items(3, 1, 1), "s": Items(2, 1, 1)},
         {"0.base.weight": "h 2", "0.lora_a": "r 2", "4.weight": "3 g", "4.bias": "3"},
         note="of the general linear group of the rank, what is diagonal",
     ),
     Network(
-        "mixture_of_experts", DenseMixture, gaussian((16, 2)), {"E": Items(3), "h": Items(4, 1, 0, "E"), "e": Items(5, 1, 1)},
+        "mixture_of_experts",
+        DenseMixture,
+        gaussian((16, 2)),
+        {"E": Items(3), "h": Items(4, 1, 0, "E"), "e": Items(5, 1, 1)},
         {
-            "router.weight": "E 2", "router.bias": "E", "up": "E h 2", "up_bias": "E h", "down": "E e h", "down_bias": "E e",
+            "router.weight": "E 2",
+            "router.bias": "E",
+            "up": "E h 2",
+            "up_bias": "E h",
+            "down": "E e h",
+            "down_bias": "E e",
         },
     ),
     Network("mixture_of_modules", ListMixture, gaussian((12, 2)), {"a": Items(4, 0, 1), "b": Items(5, 0, 1)}),
     Network(
-        "coupling_flow", Coupling, gaussian((12, 4)), {"a": Items(5, 0, 1), "b": Items(6, 0, 1)},
+        "coupling_flow",
+        Coupling,
+        gaussian((12, 4)),
+        {"a": Items(5, 0, 1), "b": Items(6, 0, 1)},
     ),
     Network("deep_sets", DeepSets, gaussian((8, 4, 2)), {"a": Items(4, 1), "b": Items(5, 1, 1), "c": Items(6, 1)}),
     Network(
-        "gcn", DenseGCN, gaussian((8, 4, 2), (8, 4, 4)), {"a": Items(5, 1), "b": Items(4, 1)},
+        "gcn",
+        DenseGCN,
+        gaussian((8, 4, 2), (8, 4, 4)),
+        {"a": Items(5, 1), "b": Items(4, 1)},
     ),
     Network("graph_attention", GraphAttention, gaussian((8, 4, 2)), {"a": Items(5)}),
     Network(
-        "bilinear", Bilinear, gaussian((12, 2), (12, 3)), {"a": Items(4, 1), "b": Items(5, 0, 1), "c": Items(6, 1)},
+        "bilinear",
+        Bilinear,
+        gaussian((12, 2), (12, 3)),
+        {"a": Items(4, 1), "b": Items(5, 0, 1), "c": Items(6, 1)},
         {"both.weight": "c a b"},
     ),
     Network(
-        "inputs_and_outputs", ManyInsAndOuts, gaussian((8, 1, 4, 4), (8, 3)),
-        {"a": Items(4, 1), "b": Items(5, 0, 1), "c": Items(6, 1)}, {"trunk.weight": "c a+b"},
+        "inputs_and_outputs",
+        ManyInsAndOuts,
+        gaussian((8, 1, 4, 4), (8, 3)),
+        {"a": Items(4, 1), "b": Items(5, 0, 1), "c": Items(6, 1)},
+        {"trunk.weight": "c a+b"},
     ),
     Network("text_classifier", TextClassifier, tokens(7, (12, 5)), {"e": Items(4, 1, 1), "h": Items(5, 1)}),
     Network(
-        "text_cnn", TextCNN, tokens(7, (12, 5)), {"e": Items(4, 1, 1), "a": Items(5, 1), "b": Items(6, 1)},
+        "text_cnn",
+        TextCNN,
+        tokens(7, (12, 5)),
+        {"e": Items(4, 1, 1), "a": Items(5, 1), "b": Items(6, 1)},
         {"fc.weight": "2 a+b"},
     ),
     Network(
         "siamese", Siamese, gaussian((12, 3), (12, 3)), {"a": Items(4, 1), "b": Items(5, 1, 1)}, {"out.weight": "2 b+b"}
     ),
-]  # fmt: skip
+]

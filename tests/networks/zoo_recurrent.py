@@ -1,9 +1,8 @@
 """Recurrent networks: the rows of their matrices are segments, one for each gate, over the hidden state."""
 
 import torch
-from torch import Tensor, nn
-
 from networks.zoo import Items, Network, gaussian
+from torch import Tensor, nn
 
 
 class Recurrent(nn.Module):
@@ -64,31 +63,51 @@ BIDIRECTIONAL = {name: Items(3, 0, 1) for name in ("f0", "b0", "f1", "b1")}
 NETWORKS = [
     Network("rnn_tanh", lambda: Recurrent(nn.RNN(2, 5, batch_first=True), 5), gaussian((8, 4, 2)), STATE),
     Network(
-        "rnn_relu", lambda: Recurrent(nn.RNN(2, 5, nonlinearity="relu", batch_first=True), 5), gaussian((8, 4, 2)),
+        "rnn_relu",
+        lambda: Recurrent(nn.RNN(2, 5, nonlinearity="relu", batch_first=True), 5),
+        gaussian((8, 4, 2)),
         {"h": Items(5, 1, 0)},
     ),
     Network(
-        "lstm", lambda: Recurrent(nn.LSTM(2, 5, batch_first=True), 5), gaussian((8, 4, 2)), STATE, gates(4, "h", "2", "l0")
+        "lstm",
+        lambda: Recurrent(nn.LSTM(2, 5, batch_first=True), 5),
+        gaussian((8, 4, 2)),
+        STATE,
+        gates(4, "h", "2", "l0"),
     ),
     Network(
-        "gru", lambda: Recurrent(nn.GRU(2, 5, batch_first=True), 5), gaussian((8, 4, 2)), STATE, gates(3, "h", "2", "l0")
+        "gru",
+        lambda: Recurrent(nn.GRU(2, 5, batch_first=True), 5),
+        gaussian((8, 4, 2)),
+        STATE,
+        gates(3, "h", "2", "l0"),
     ),
     Network(
         "lstm_bidirectional",
-        lambda: Recurrent(nn.LSTM(2, 3, num_layers=2, bidirectional=True, batch_first=True), 6), gaussian((8, 3, 2)),
+        lambda: Recurrent(nn.LSTM(2, 3, num_layers=2, bidirectional=True, batch_first=True), 6),
+        gaussian((8, 3, 2)),
         BIDIRECTIONAL,
         {
-            **gates(4, "f0", "2", "l0"), **gates(4, "b0", "2", "l0_reverse"),
-            **gates(4, "f1", "f0+b0", "l1"), **gates(4, "b1", "f0+b0", "l1_reverse"), "head.weight": "3 f1+b1",
+            **gates(4, "f0", "2", "l0"),
+            **gates(4, "b0", "2", "l0_reverse"),
+            **gates(4, "f1", "f0+b0", "l1"),
+            **gates(4, "b1", "f0+b0", "l1_reverse"),
+            "head.weight": "3 f1+b1",
             "head.bias": "3",
         },
     ),
     Network(
-        "gru_cell", Cell, gaussian((8, 4, 2)), STATE,
+        "gru_cell",
+        Cell,
+        gaussian((8, 4, 2)),
+        STATE,
         {"cell.weight_ih": "h+h+h 2", "cell.weight_hh": "h+h+h h", "cell.bias*": "h+h+h"},
     ),
     Network(
-        "lstm_by_hand", HandWrittenLSTM, gaussian((8, 4, 2)), {"h": Items(4, 0, 1)},
+        "lstm_by_hand",
+        HandWrittenLSTM,
+        gaussian((8, 4, 2)),
+        {"h": Items(4, 0, 1)},
         {"gates.weight": "h+h+h+h 2+h", "gates.bias": "h+h+h+h"},
     ),
-]  # fmt: skip
+]

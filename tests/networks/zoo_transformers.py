@@ -9,9 +9,8 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from networks.zoo import Items, Network, gaussian, tokens
+from torch import Tensor, nn
 
 
 class SelfAttention(nn.Module):
@@ -130,8 +129,16 @@ class ViT(nn.Module):
         super().__init__()
         self.patches, self.token = nn.Conv2d(1, 5, 2, stride=2), nn.Parameter(torch.zeros(1, 1, 5))
         self.positions = nn.Parameter(torch.zeros(1, 5, 5))
-        self.ln1, self.attention, self.ln2, self.ln = nn.LayerNorm(5), SelfAttention(5, 2, 3), nn.LayerNorm(5), nn.LayerNorm(5)
-        self.mlp, self.head = nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Dropout(0.1), nn.Linear(7, 5)), nn.Linear(5, 3)
+        self.ln1, self.attention, self.ln2, self.ln = (
+            nn.LayerNorm(5),
+            SelfAttention(5, 2, 3),
+            nn.LayerNorm(5),
+            nn.LayerNorm(5),
+        )
+        self.mlp, self.head = (
+            nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Dropout(0.1), nn.Linear(7, 5)),
+            nn.Linear(5, 3),
+        )
 
     def forward(self, image: Tensor) -> Tensor:
         x = self.patches(image).flatten(2).transpose(1, 2)
@@ -174,7 +181,12 @@ class Mixer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.norm1, self.norm2, self.norm = nn.Linear(2, 5), nn.LayerNorm(5), nn.LayerNorm(5), nn.LayerNorm(5)
+        self.embed, self.norm1, self.norm2, self.norm = (
+            nn.Linear(2, 5),
+            nn.LayerNorm(5),
+            nn.LayerNorm(5),
+            nn.LayerNorm(5),
+        )
         self.tokens = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4))
         self.channels, self.head = nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Linear(7, 5)), nn.Linear(5, 3)
 
@@ -213,8 +225,12 @@ def fused(prefix: str, names: tuple[str, str] = ("qkv.", "proj."), stream: str =
 
 
 SEPARATE = {
-    "[qk].weight": "H*k e", "[qk].bias": "H*k", "v.weight": "H*v e", "v.bias": "H*v", "o.weight": "e H*v",
-}  # fmt: skip
+    "[qk].weight": "H*k e",
+    "[qk].bias": "H*k",
+    "v.weight": "H*v e",
+    "v.bias": "H*v",
+    "o.weight": "e H*v",
+}
 
 
 def of_transformer(name: str, columns: str, stream: str, prefix: str) -> dict[str, str]:
@@ -235,69 +251,129 @@ def feed_forward(hidden: str, stream: str, prefix: str) -> dict[str, str]:
 
 NETWORKS = [
     Network(
-        "preln_gelu", lambda: PreNorm(nn.LayerNorm, nn.GELU()), gaussian((4, 4, 2)),
-        {"e": Items(5, 3, 3), "h": Items(7), **heads(2, 3, 3)}, SEPARATE, dead=6,
+        "preln_gelu",
+        lambda: PreNorm(nn.LayerNorm, nn.GELU()),
+        gaussian((4, 4, 2)),
+        {"e": Items(5, 3, 3), "h": Items(7), **heads(2, 3, 3)},
+        SEPARATE,
+        dead=6,
     ),
     Network(
-        "prerms_relu", lambda: PreNorm(partial(nn.RMSNorm, eps=1e-6), nn.ReLU()), gaussian((4, 4, 2)),
-        {"e": Items(5, 3, 4), "h": Items(7, 1), **heads(2, 3, 3)}, SEPARATE, dead=6,
+        "prerms_relu",
+        lambda: PreNorm(partial(nn.RMSNorm, eps=1e-6), nn.ReLU()),
+        gaussian((4, 4, 2)),
+        {"e": Items(5, 3, 4), "h": Items(7, 1), **heads(2, 3, 3)},
+        SEPARATE,
+        dead=6,
     ),
     Network(
-        "gpt", GPT, tokens(7, (8, 4)), {"e": Items(5, 2, 2), "h": Items(6), **heads(2, 3, 3)}, fused("attn."), dead=6,
-
+        "gpt",
+        GPT,
+        tokens(7, (8, 4)),
+        {"e": Items(5, 2, 2), "h": Items(6), **heads(2, 3, 3)},
+        fused("attn."),
+        dead=6,
     ),
     Network(
-        "llama", Llama, tokens(7, (8, 4)),
+        "llama",
+        Llama,
+        tokens(7, (8, 4)),
         {
-            "e": Items(5, 3, 4), "h": Items(6, 1, 1), "KV": Items(2, 1, 1), "R": Items(2, parent="KV"),
+            "e": Items(5, 3, 4),
+            "h": Items(6, 1, 1),
+            "KV": Items(2, 1, 1),
+            "R": Items(2, parent="KV"),
             "v": Items(3, 1, 1, "KV"),
         },
         {
-            "q_proj.weight": "KV*R*4 e", "k_proj.weight": "KV*4 e", "v_proj.weight": "KV*v e", "o_proj.weight": "e KV*R*v",
+            "q_proj.weight": "KV*R*4 e",
+            "k_proj.weight": "KV*4 e",
+            "v_proj.weight": "KV*v e",
+            "o_proj.weight": "e KV*R*v",
         },
-        extra=2, optional=2,
-        note="a scale for each rotated pair of a key-value head, of queries against keys, without a permutation of pairs",
+        extra=2,
+        optional=2,
+        note="a scale for each rotated pair of a key-value head, of queries against keys; pairs are not permuted",
     ),
     Network(
-        "encoder_layer", lambda: EncoderLayer(False), gaussian((8, 4, 2)),
-        {"e": Items(6, 1, 1), "h": Items(5, 1), **heads(2, 3, 3)}, fused("layer.self_attn.", ("in_proj_", "out_proj.")),
+        "encoder_layer",
+        lambda: EncoderLayer(False),
+        gaussian((8, 4, 2)),
+        {"e": Items(6, 1, 1), "h": Items(5, 1), **heads(2, 3, 3)},
+        fused("layer.self_attn.", ("in_proj_", "out_proj.")),
         dead=6,
     ),
     Network(
-        "encoder_layer_norm_first", lambda: EncoderLayer(True), gaussian((8, 4, 2)),
-        {"e": Items(6, 2, 2), "h": Items(5, 1), **heads(2, 3, 3)}, fused("layer.self_attn.", ("in_proj_", "out_proj.")),
+        "encoder_layer_norm_first",
+        lambda: EncoderLayer(True),
+        gaussian((8, 4, 2)),
+        {"e": Items(6, 2, 2), "h": Items(5, 1), **heads(2, 3, 3)},
+        fused("layer.self_attn.", ("in_proj_", "out_proj.")),
         dead=6,
     ),
     Network(
-        "vit", ViT, gaussian((8, 1, 4, 4)), {"e": Items(5, 3, 3), "h": Items(7), **heads(2, 3, 3)},
-        {**fused("attention."), "positions": "1 5 e", "token": "1 1 e"}, dead=6,
+        "vit",
+        ViT,
+        gaussian((8, 1, 4, 4)),
+        {"e": Items(5, 3, 3), "h": Items(7), **heads(2, 3, 3)},
+        {**fused("attention."), "positions": "1 5 e", "token": "1 1 e"},
+        dead=6,
     ),
     Network(
-        "encoder_decoder", EncoderDecoder, lambda: (torch.randn(6, 4, 3), torch.randn(6, 3, 2)),
+        "encoder_decoder",
+        EncoderDecoder,
+        lambda: (torch.randn(6, 4, 3), torch.randn(6, 3, 2)),
         {
-            "s": Items(4, 1, 1), "t": Items(4, 1, 1), "hs": Items(5, 1), "ht": Items(5, 1),
-            **{f"H{i}": Items(2) for i in "abc"}, **{f"{n}{i}": Items(2, 1, 1, f"H{i}") for n in "kv" for i in "abc"},
+            "s": Items(4, 1, 1),
+            "t": Items(4, 1, 1),
+            "hs": Items(5, 1),
+            "ht": Items(5, 1),
+            **{f"H{i}": Items(2) for i in "abc"},
+            **{f"{n}{i}": Items(2, 1, 1, f"H{i}") for n in "kv" for i in "abc"},
         },
         {
-            **of_transformer("a", "s", "s", "*encoder.layers.0.self_attn"), **feed_forward("hs", "s", "*encoder.layers.0"),
-            **of_transformer("b", "t", "t", "*decoder.layers.0.self_attn"), **feed_forward("ht", "t", "*decoder.layers.0"),
+            **of_transformer("a", "s", "s", "*encoder.layers.0.self_attn"),
+            **feed_forward("hs", "s", "*encoder.layers.0"),
+            **of_transformer("b", "t", "t", "*decoder.layers.0.self_attn"),
+            **feed_forward("ht", "t", "*decoder.layers.0"),
             **of_transformer("c", "t|s|s", "t", "*decoder.layers.0.multihead_attn"),
-            "*encoder.norm.*": "s", "*decoder.norm.*": "t", "source.weight": "s 3", "source.bias": "s",
-            "target.weight": "t 2", "target.bias": "t", "head.weight": "3 t",
+            "*encoder.norm.*": "s",
+            "*decoder.norm.*": "t",
+            "source.weight": "s 3",
+            "source.bias": "s",
+            "target.weight": "t 2",
+            "target.bias": "t",
+            "head.weight": "3 t",
         },
-        dead=12, optional=8, note="the rows of one matrix read two streams: columns that are no product",
+        dead=12,
+        optional=8,
+        note="the rows of one matrix read two streams: columns that are no product",
     ),
     Network(
-        "perceiver", Perceiver, gaussian((6, 8, 3)), {"L": Items(5), "e": Items(4, 1, 1), "h": Items(7, 1), **heads(2, 2, 2)},
+        "perceiver",
+        Perceiver,
+        gaussian((6, 8, 3)),
+        {"L": Items(5), "e": Items(4, 1, 1), "h": Items(7, 1), **heads(2, 2, 2)},
         {
-            "latents": "L e", "attention.q_proj_weight": "H*k e", "attention.k_proj_weight": "H*k 3",
-            "attention.v_proj_weight": "H*v 3", "attention.in_proj_bias": FUSED, "attention.out_proj.weight": "e H*v",
+            "latents": "L e",
+            "attention.q_proj_weight": "H*k e",
+            "attention.k_proj_weight": "H*k 3",
+            "attention.v_proj_weight": "H*v 3",
+            "attention.in_proj_bias": FUSED,
+            "attention.out_proj.weight": "e H*v",
         },
         dead=4,
     ),
     Network(
-        "mixer", Mixer, gaussian((8, 4, 2)), {"e": Items(5, 2, 2), "t": Items(6), "h": Items(7)}, constants=1, dead=4,
+        "mixer",
+        Mixer,
+        gaussian((8, 4, 2)),
+        {"e": Items(5, 2, 2), "t": Items(6), "h": Items(7)},
+        constants=1,
+        dead=4,
         note="all gains of the first norm against the tokens' MLP, whose last bias the norms behind it take off again",
     ),
-    Network("linear_attention", LinearAttention, gaussian((8, 3, 2)), {"k": Items(4, 1), "v": Items(5, 1, 1)}, constants=1),
-]  # fmt: skip
+    Network(
+        "linear_attention", LinearAttention, gaussian((8, 3, 2)), {"k": Items(4, 1), "v": Items(5, 1, 1)}, constants=1
+    ),
+]

@@ -1,0 +1,67 @@
+"""A weight space that was derived from a module, compared with the group that was written by hand."""
+
+import torch
+from networks.oracle import Function
+from networks.zoo import Network
+from torch import Tensor, nn
+
+from nfn_monomial import WeightSpace
+
+
+def weight_space(network: Network) -> tuple[nn.Module, WeightSpace]:
+    """The module, in float64, and the space that is derived from it."""
+    module = network.build().double().eval()
+    inputs = tuple(x.double() if x.is_floating_point() else x for x in network.inputs())
+    return module, WeightSpace.from_module(module, inputs)
+
+
+def require_kept(network: Network, module: nn.Module, space: WeightSpace, elements: int = 3) -> None:
+    """Random elements keep the function, at random weights and inputs, to 1e-9."""
+    function, generator = Function(module, network.inputs), torch.Generator().manual_seed(0)
+    strange = space.parameters.keys() - function.shapes.keys()
+    assert not strange, f"the module has no {strange}"
+    for _ in range(elements):
+        weights, inputs = function.weights(), function.inputs()
+        element = space.sample(generator=generator).proper()
+        moved: dict[str, Tensor] = element.act({name: weights[name] for name in space.parameters})
+        with torch.no_grad():
+            expected, found = function(weights, inputs), function(weights | moved, inputs)
+        assert any(not torch.equal(moved[name], weights[name]) for name in moved) == space_moves(space)
+        error = float((found - expected).abs().max() / expected.abs().max())
+        assert error < 1e-9, f"a random element changes the function by {error:.0e}"
+
+
+def space_moves(space: WeightSpace) -> bool:
+    """Whether a group is more than its identity."""
+    return any(node.permutes and (node.size != 1 or node.scales or node.flips) for node in space.nodes.values())
+
+
+def require_maximal(network: Network, space: WeightSpace) -> None:
+    """As many scalings, signs and permutations as were counted by hand; fewer only where the network says so."""
+    least, most = network.scalings - network.optional, network.scalings + network.extra
+    assert least <= space.group_dimension <= most, f"{space.group_dimension} scalings, not {least} to {most}"
+    if not network.optional:
+        assert permutations(space) == network.permutations
+        assert signs(space) == network.signs
+
+
+def permutations(space: WeightSpace) -> list[str]:
+    """Roots as `Network.permutations` writes them; a node of one item permutes nothing."""
+
+    def tree(name: str) -> str:
+        inside = sorted(tree(n) for n, node in space.nodes.items() if node.parent == name and node.size != 1)
+        return f"{space.nodes[name].size}[{', '.join(inside)}]" if inside else str(space.nodes[name].size)
+
+    return sorted(
+        tree(n) for n, node in space.nodes.items() if node.permutes and node.parent is None and node.size != 1
+    )
+
+
+def signs(space: WeightSpace) -> int:
+    """The dimension over GF(2) of sign flips of items; those of whole tensors are not counted."""
+    sizes = space.sizes
+    return sum(
+        space.count(name, sizes) * sum(gauge.flips for gauge in node.gauges)
+        for name, node in space.nodes.items()
+        if node.size != 1
+    )

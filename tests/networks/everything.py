@@ -1,0 +1,21 @@
+"""All networks of the zoo, by name."""
+
+from networks import (
+    zoo_convolutional,
+    zoo_implicit,
+    zoo_normalised,
+    zoo_others,
+    zoo_recurrent,
+    zoo_transformers,
+)
+
+FAMILIES = (zoo_convolutional, zoo_normalised, zoo_implicit, zoo_recurrent, zoo_transformers, zoo_others)
+NETWORKS = {network.name: network for family in FAMILIES for network in family.NETWORKS}
+assert len(NETWORKS) == sum(len(family.NETWORKS) for family in FAMILIES), "two networks have one name"
+
+# A network of every mechanism, cheap enough for `make test`; the others run in `make test-networks`.
+QUICK = (
+    "lenet", "unet", "super_resolution", "tcn", "pointwise_depthwise", "resnext", "resnet_preactivation", "convnext",
+    "weight_norm", "group_norm", "instance_norm", "mlp_square", "wire", "hypernetwork", "geglu", "maxout", "gru",
+    "preln_gelu", "gpt", "perceiver", "mixer", "autoencoder_tied", "lora", "mixture_of_experts", "text_classifier",
+)  # fmt: skip

@@ -1,0 +1,98 @@
+"""The zoo: groups written by hand are those of the numeric oracles, and those that weight spaces derive."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from networks.derived import require_kept, require_maximal, weight_space
+from networks.everything import NETWORKS, QUICK
+from networks.verify import Verified
+from networks.zoo import Items, Network
+
+from nfn_monomial import WeightSpace
+
+ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in QUICK else pytest.mark.networks) for n in NETWORKS.values()]
+DERIVES = "example_inputs" in inspect.signature(WeightSpace.from_module).parameters
+
+
+@pytest.mark.parametrize("network", ZOO)
+def test_groups_by_hand_are_those_of_the_oracles(network: Network) -> None:
+    verified = Verified(network)
+    verified.require_scalings()
+    verified.require_signs()
+    verified.require_permutations()
+    verified.require_connected()
+    verified.require_fixed()
+
+
+@pytest.mark.skipif(not DERIVES, reason="weight spaces are derived from chains of layers alone")
+@pytest.mark.parametrize("network", ZOO)
+def test_derived_groups_are_those_by_hand(network: Network) -> None:
+    module, space = weight_space(network)
+    require_kept(network, module, space)
+    require_maximal(network, space)
+
+
+def with_node(network: Network, name: str, items: Items, **dims: str) -> Network:
+    return replace(network, nodes={**network.nodes, name: items}, dims={**network.dims, **dims})
+
+
+def without_node(network: Network, name: str) -> Network:
+    return replace(network, nodes={n: items for n, items in network.nodes.items() if n != name})
+
+
+WRONG: dict[str, tuple[str, Callable[[Network], Network], Callable[[Verified], None], str]] = {
+    "a scale too many": (
+        "mlp_tanh",
+        lambda n: with_node(n, "a", Items(4, 1, 1)),
+        Verified.require_scalings,
+        "scalings",
+    ),
+    "a scale too few": ("mlp_relu", lambda n: with_node(n, "a", Items(4)), Verified.require_scalings, "scalings"),
+    "a scale on another node": (
+        "mlp_relu",
+        lambda n: replace(n, nodes={"a": Items(4), "b": Items(5, 1)}, constants=4),
+        Verified.require_scalings,
+        "an item of a",
+    ),
+    "nothing is dead": ("preln_gelu", lambda n: replace(n, dead=0), Verified.require_scalings, "dead"),
+    "a sign too many": ("mlp_relu", lambda n: with_node(n, "a", Items(4, 1, 1)), Verified.require_signs, "flips"),
+    "a sign too few": ("siren", lambda n: with_node(n, "b", Items(5)), Verified.require_signs, "flips"),
+    "a node left out": ("mlp_gelu", lambda n: without_node(n, "a"), Verified.require_fixed, "change places"),
+    "pieces that are no nest": (
+        "maxout",
+        lambda n: replace(
+            with_node(n, "k", Items(3)), dims={"fc1.weight": "h*k 2", "fc1.bias": "h*k", "fc2.weight": "2 h"}
+        ),
+        Verified.require_permutations,
+        "would be nested",
+    ),
+    "two nodes as one": (
+        "lstm_bidirectional",
+        lambda n: replace(without_node(n, "b0"), dims={key: text.replace("b0", "f0") for key, text in n.dims.items()}),
+        Verified.require_connected,
+        "several nodes",
+    ),
+    "positions that are permuted": (
+        "mixer",
+        lambda n: with_node(n, "p", Items(4)),
+        Verified.require_permutations,
+        "change places",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_groups_are_refused(wrong: str) -> None:
+    name, change, claim, message = WRONG[wrong]
+    claim(Verified(NETWORKS[name]))
+    with pytest.raises(AssertionError, match=message):
+        claim(Verified(change(NETWORKS[name])))
+
+
+def test_the_zoo_is_large_and_its_networks_small() -> None:
+    assert len(NETWORKS) >= 45
+    assert set(QUICK) <= NETWORKS.keys()
+    sizes = {name: sum(p.numel() for p in network.build().parameters()) for name, network in NETWORKS.items()}
+    assert max(sizes.values()) < 1500
