@@ -41,8 +41,8 @@ def require_maximal(network: Network, space: WeightSpace) -> None:
     least, most = network.scalings - network.optional, network.scalings + network.extra
     assert least <= space.group_dimension <= most, f"{space.group_dimension} scalings, not {least} to {most}"
     if not network.optional:
-        assert permutations(space) == network.permutations
-        assert signs(space) == network.signs
+        assert (found := permutations(space)) == network.permutations, f"permuted {found}, not {network.permutations}"
+        assert (found := signs(space)) == network.signs, f"{found} signs, not {network.signs}"
 
 
 def permutations(space: WeightSpace) -> list[str]:
@@ -59,7 +59,7 @@ def permutations(space: WeightSpace) -> list[str]:
 
 def signs(space: WeightSpace) -> int:
     """The dimension over GF(2) of sign flips of items; those of whole tensors are not counted."""
-    sizes = space.sizes
+    sizes = space.sizes()
     return sum(
         space.count(name, sizes) * sum(gauge.flips for gauge in node.gauges)
         for name, node in space.nodes.items()

@@ -2,6 +2,7 @@
 
 from networks import (
     zoo_convolutional,
+    zoo_corners,
     zoo_implicit,
     zoo_normalised,
     zoo_others,
@@ -9,7 +10,7 @@ from networks import (
     zoo_transformers,
 )
 
-FAMILIES = (zoo_convolutional, zoo_normalised, zoo_implicit, zoo_recurrent, zoo_transformers, zoo_others)
+FAMILIES = (zoo_convolutional, zoo_normalised, zoo_implicit, zoo_recurrent, zoo_transformers, zoo_others, zoo_corners)
 NETWORKS = {network.name: network for family in FAMILIES for network in family.NETWORKS}
 assert len(NETWORKS) == sum(len(family.NETWORKS) for family in FAMILIES), "two networks have one name"
 

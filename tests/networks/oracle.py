@@ -61,7 +61,7 @@ class Function:
                 outputs, list(weights.values()), mixing, is_grads_batched=True, allow_unused=True
             )
         columns = [
-            torch.zeros(len(mixing), t.numel(), dtype=torch.float64) if g is None else (g * t.detach()).flatten(1)
+            torch.zeros(len(mixing), t.numel(), dtype=torch.float64) if g is None else (g * t.detach()).reshape(len(g), -1)
             for g, t in zip(found, weights.values(), strict=True)
         ]
         return (matrix := torch.cat(columns, 1)) / matrix.norm()
@@ -156,7 +156,7 @@ def kept_subsets(probe: Probe, involutions: list[Involution]) -> list[tuple[int,
     """A basis over GF(2) of the sets of commuting involutions that together keep a function, one bit for each.
 
     Weights are sums of a part that an involution leaves alone and one whose sign it flips. A set that keeps the
-    function keeps it too where the second part of others is 0; so the products of signs that do not average out there are
+    function keeps it too where the second part of others is 0; products of signs that do not average out there are
     equations that it satisfies. Sets that satisfy those of few involutions are tried on the function itself. Where a
     part cannot be 0 (directions that are normalised), all sets are tried.
     """

@@ -1,6 +1,7 @@
 """The zoo: groups written by hand are those of the numeric oracles, and those that weight spaces derive."""
 
 import inspect
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from networks.everything import NETWORKS, QUICK
 from networks.verify import Verified
 from networks.zoo import Items, Network
 
-from nfn_monomial import WeightSpace
+from nfn_monomial import Axis, Symmetry, WeightSpace
 
 ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in QUICK else pytest.mark.networks) for n in NETWORKS.values()]
 DERIVES = "example_inputs" in inspect.signature(WeightSpace.from_module).parameters
@@ -89,6 +90,43 @@ def test_wrong_groups_are_refused(wrong: str) -> None:
     claim(Verified(NETWORKS[name]))
     with pytest.raises(AssertionError, match=message):
         claim(Verified(change(NETWORKS[name])))
+
+
+def perceptron(symmetry: Symmetry, first: Symmetry | None = None) -> WeightSpace:
+    """A space of the zoo's perceptrons of two hidden layers."""
+    nodes = {"x": (Symmetry.FIXED, 2), "a": (first or symmetry, 4), "b": (symmetry, 5), "y": (Symmetry.FIXED, 3)}
+    parameters = {}
+    for i, (column, row) in enumerate(itertools.pairwise(nodes), 1):
+        parameters |= {f"fc{i}.weight": (Axis(row, 1), Axis(column, -1)), f"fc{i}.bias": (Axis(row, 1),)}
+    return WeightSpace(nodes, parameters)
+
+
+def test_a_right_space_passes() -> None:
+    network, space = NETWORKS["mlp_relu"], perceptron(Symmetry.SCALE)
+    require_kept(network, network.build(), space)
+    require_maximal(network, space)
+
+
+@pytest.mark.parametrize("space", [perceptron(Symmetry.MONOMIAL), perceptron(Symmetry.SIGN)])
+def test_spaces_with_too_large_a_group_are_refused(space: WeightSpace) -> None:
+    network = NETWORKS["mlp_relu"]
+    with pytest.raises(AssertionError, match="changes the function"):
+        require_kept(network, network.build(), space)
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "message"),
+    [
+        ("mlp_relu", perceptron(Symmetry.SCALE, first=Symmetry.PERMUTATION), "5 scalings, not 9"),
+        ("mlp_tanh", perceptron(Symmetry.SIGN, first=Symmetry.PERMUTATION), "5 signs, not 9"),
+        ("mlp_gelu", perceptron(Symmetry.PERMUTATION, first=Symmetry.FIXED), r"permuted \['5'\], not \['4', '5'\]"),
+    ],
+)
+def test_spaces_with_too_small_a_group_are_refused(name: str, space: WeightSpace, message: str) -> None:
+    network = NETWORKS[name]
+    require_kept(network, network.build(), space)
+    with pytest.raises(AssertionError, match=message):
+        require_maximal(network, space)
 
 
 def test_the_zoo_is_large_and_its_networks_small() -> None:
