@@ -18,8 +18,8 @@ def weight_space(network: Network) -> tuple[nn.Module, WeightSpace]:
 def require_kept(network: Network, module: nn.Module, space: WeightSpace, elements: int = 3) -> None:
     """Random elements keep the function, at random weights and inputs, to 1e-9."""
     function, generator = Function(module, network.inputs), torch.Generator().manual_seed(0)
-    strange = space.parameters.keys() - function.shapes.keys()
-    assert not strange, f"the module has no {strange}"
+    differing = space.parameters.keys() ^ function.shapes.keys()
+    assert not differing, f"in the module or in the space alone: {differing}"
     for _ in range(elements):
         weights, inputs = function.weights(), function.inputs()
         element = space.sample(generator=generator).proper()

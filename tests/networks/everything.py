@@ -18,5 +18,6 @@ assert len(NETWORKS) == sum(len(family.NETWORKS) for family in FAMILIES), "two n
 QUICK = (
     "lenet", "unet", "super_resolution", "tcn", "pointwise_depthwise", "resnext", "resnet_preactivation", "convnext",
     "weight_norm", "group_norm", "instance_norm", "mlp_square", "wire", "hypernetwork", "geglu", "maxout", "gru",
-    "preln_gelu", "gpt", "perceiver", "mixer", "autoencoder_tied", "lora", "mixture_of_experts", "text_classifier",
+    "preln_gelu", "perceiver", "mixer", "autoencoder_tied", "lora", "mixture_of_experts", "text_classifier", "slices",
+    "features_too", "shared_layer", "rezero", "modulus", "constant_gain", "generated_weights", "mlp_clamp_uneven",
 )  # fmt: skip

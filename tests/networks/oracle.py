@@ -60,11 +60,11 @@ class Function:
             found = torch.autograd.grad(
                 outputs, list(weights.values()), mixing, is_grads_batched=True, allow_unused=True
             )
-        columns = [
-            torch.zeros(len(mixing), t.numel(), dtype=torch.float64) if g is None else (g * t.detach()).reshape(len(g), -1)
+        products = [
+            torch.zeros(len(mixing), *t.shape, dtype=torch.float64) if g is None else g * t.detach()
             for g, t in zip(found, weights.values(), strict=True)
         ]
-        return (matrix := torch.cat(columns, 1)) / matrix.norm()
+        return (matrix := torch.cat([x.reshape(len(x), -1) for x in products], 1)) / matrix.norm()
 
 
 def _batch_norm(

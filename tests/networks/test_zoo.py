@@ -70,8 +70,8 @@ WRONG: dict[str, tuple[str, Callable[[Network], Network], Callable[[Verified], N
         "would be nested",
     ),
     "two nodes as one": (
-        "lstm_bidirectional",
-        lambda n: replace(without_node(n, "b0"), dims={key: text.replace("b0", "f0") for key, text in n.dims.items()}),
+        "two_of_one_size",
+        lambda n: replace(without_node(n, "b"), dims={key: text.replace("b", "a") for key, text in n.dims.items()}),
         Verified.require_connected,
         "several nodes",
     ),

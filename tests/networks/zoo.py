@@ -35,8 +35,8 @@ class Network:
         constants: scalings that act alike on all items of their tensors.
         dead: entries that the function does not depend on.
         extra: scalings beyond those, which nodes and constants cannot say: they need not be found.
-        optional: scalings that need not be found either, where a weight space cannot say all of the group: permutations
-            and signs of fewer items will do.
+        optional: scalings that need not be found either, where a weight space cannot say all of the group: fewer
+            permutations and signs will do too.
         note: why there are such scalings.
     """
 

@@ -20,6 +20,11 @@ class Hidden(nn.Module):
         return self.fc2(self.function(self.fc1(x)))
 
 
+def two_of_one_size() -> nn.Module:
+    """Two hidden layers of one size."""
+    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+
+
 class Slices(nn.Module):
     """Two slices of a hidden layer go separate ways: it is two nodes."""
 
@@ -72,10 +77,10 @@ class SharedLayer(nn.Module):
 class ReZero(nn.Module):
     """A number times the branch of a residual: a scale of the whole tensors behind it."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.enter, self.up, self.down, self.leave = nn.Linear(2, 4), nn.Linear(4, 5), nn.Linear(5, 4), nn.Linear(4, 3)
-        self.alpha = nn.Parameter(torch.zeros(()))
+        self.alpha = nn.Parameter(torch.zeros(shape))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.enter(x)
@@ -92,7 +97,7 @@ class Ensemble(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.baddbmm(self.b1, x.expand(3, -1, -1), self.w1).relu()
-        return torch.bmm(h, self.w2).mean(0)
+        return torch.bmm(h, self.w2).tanh().mean(0)
 
 
 class ChannelMax(nn.Module):
@@ -191,9 +196,14 @@ def hidden(
     return Network(name, build, gaussian((12, 2)), nodes, dims or {}, **more)  # type: ignore[arg-type]
 
 
+def rezero(name: str, shape: tuple[int, ...], **more: object) -> Network:
+    nodes = {"e": Items(4, 1, 1), "h": Items(5)}
+    return Network(name, lambda: ReZero(shape), gaussian((12, 2)), nodes, constants=1, **more)  # type: ignore[arg-type]
+
+
 CONSTANT = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.5], dtype=torch.float64)
 HALVES = {"fc1.weight": "h+h 2", "fc1.bias": "h+h"}
-NO_PERMUTATION = "the scales of items that are not permuted"
+NO_PERMUTATION = "a scale for each item, though none is permuted"
 
 NETWORKS = [
     mlp("clamp", lambda x: x.clamp(min=0), 1, 0),
@@ -206,15 +216,15 @@ NETWORKS = [
     mlp("softmax", lambda x: x.softmax(-1), 0, 0),
     mlp("shifted_tanh", lambda x: torch.tanh(x) + 1, 0, 0),
     mlp("negated", lambda x: -F.relu(-x), 1, 0),
-    hidden("where", lambda x: torch.where(x > 0, x, 0.3 * x), Items(5, 1), optional=5, note="by comparisons"),
-    hidden("mask", lambda x: x * (x > 0), Items(5, 1), optional=5, note="by comparisons"),
+    hidden("where", lambda x: torch.where(x > 0, x, 0.3 * x), Items(5, 1)),
+    hidden("mask", lambda x: x * (x > 0), Items(5, 1)),
     hidden("normalize", lambda x: F.normalize(x, dim=-1), Items(5, 0, 1), extra=1, note="one scale for all, above eps"),
     hidden("crelu", lambda x: torch.cat([F.relu(x), F.relu(-x)], 1), Items(5, 1), {"fc2.weight": "3 h+h"}, features=10),
     hidden("modulus", lambda x: (x[:, :5] ** 2 + x[:, 5:] ** 2).sqrt(), Items(5, 1, 2), HALVES, width=10),
     hidden("quotient", lambda x: x[:, :5] / (1 + x[:, 5:].square()), Items(5, 1, 2), HALVES, width=10),
-    hidden("rolled", lambda x: F.relu(x) + F.relu(x).roll(1, -1), None, extra=1, note="one scale for all"),
-    hidden("constant_gain", lambda x: F.relu(x) * CONSTANT, None, extra=5, note=NO_PERMUTATION),
-    hidden("cumulative", lambda x: F.relu(x).cumsum(-1), None, extra=1, note="one scale for all"),
+    hidden("rolled", lambda x: F.relu(x) + F.relu(x).roll(1, -1), None, constants=1),
+    hidden("constant_gain", lambda x: F.relu(x) * CONSTANT, None, constants=1, extra=4, note=NO_PERMUTATION),
+    hidden("cumulative", lambda x: F.relu(x).cumsum(-1), None, constants=1),
     hidden("flipped", lambda x: torch.cat([F.relu(x), x.tanh().flip(-1)], -1), None, features=10),
     Network(
         "slices",
@@ -223,10 +233,18 @@ NETWORKS = [
         {"a": Items(4, 1), "b": Items(5, 0, 1)},
         {"fc.weight": "a+b 2", "fc.bias": "a+b"},
     ),
+    Network(
+        "two_of_one_size",
+        two_of_one_size,
+        gaussian((12, 2)),
+        {"a": Items(4, 0, 1), "b": Items(4, 1)},
+        {"0.weight": "a 2", "0.bias": "a", "2.weight": "b a", "2.bias": "b", "4.weight": "3 b"},
+    ),
     Network("features_too", FeaturesToo, gaussian((12, 2)), {"b": Items(5, 1)}),
     Network("input_residual", InputResidual, gaussian((12, 3)), {"h": Items(5, 1)}),
     Network("shared_layer", SharedLayer, gaussian((12, 2)), {"h": Items(5, 1)}),
-    Network("rezero", ReZero, gaussian((12, 2)), {"e": Items(4, 1, 1), "h": Items(5)}, constants=1),
+    rezero("rezero", (1,)),
+    rezero("rezero_number", (), optional=1, note="a tensor without dimensions has no axis that a scale could act on"),
     Network(
         "ensemble",
         Ensemble,
@@ -258,5 +276,7 @@ NETWORKS = [
         {"h": Items(5, 0, 1), "q": Items(4)},
         {"out.weight": "3 q*h"},
     ),
-    Network("input_norm", InputNorm, gaussian((12, 2)), {"h": Items(5, 0, 1)}, extra=2, note=NO_PERMUTATION),
+    Network(
+        "input_norm", InputNorm, gaussian((12, 2)), {"h": Items(5, 0, 1)}, constants=1, extra=1, note=NO_PERMUTATION
+    ),
 ]

@@ -267,7 +267,6 @@ NETWORKS = [
             "conv2.bias": "J*o",
             "head.weight": "3 J*o",
         },
-        optional=24,
         note="the gauges of four channels, pairs of G and J, are as many as those of G and of J, which overlap",
     ),
     Network("convnext", ConvNeXt, gaussian((8, 1, 5, 5)), {"e": Items(4, 3, 3), "h": Items(5)}),

@@ -292,7 +292,6 @@ NETWORKS = [
             "o_proj.weight": "e KV*R*v",
         },
         extra=2,
-        optional=2,
         note="a scale for each rotated pair of a key-value head, of queries against keys; pairs are not permuted",
     ),
     Network(
