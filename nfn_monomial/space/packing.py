@@ -56,7 +56,8 @@ def cut(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str
         for dim, (chosen, lengths) in enumerate(zip(space.pieces[name].choice, extents, strict=True), lead):
             if len(lengths) > 1:
                 x = x.narrow(dim, sum(lengths[:chosen]), lengths[chosen])
-        yield name, x.reshape(*x.shape[:lead], *(a if isinstance(a, int) else sizes[a.node] for a in space.axes[name]))
+        shape = [a if isinstance(a, int) else sizes[a.node] for a in space.axes[name]]
+        yield name, x.reshape((*x.shape[:lead], *shape))
 
 
 def joined(space: Specification, parameter: str, found: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
@@ -64,7 +65,7 @@ def joined(space: Specification, parameter: str, found: Mapping[str, Tensor], si
     parts = []
     for name in space.pieces_of[parameter]:
         x = found[name]
-        parts.append(x.reshape(*x.shape[: x.ndim - len(space.axes[name])], *space.shape_of(name, sizes)))
+        parts.append(x.reshape((*x.shape[: x.ndim - len(space.axes[name])], *space.shape_of(name, sizes))))
     # Choices count up with the last dimension first, so that is put together first.
     for dim, segments in reversed(list(enumerate(space.concatenated[parameter]))):
         if len(segments) > 1:

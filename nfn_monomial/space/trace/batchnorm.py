@@ -1,4 +1,4 @@
-"""Batch norms folded into the layers in front of them: fewer parameters, and scalings that its epsilon takes away."""
+"""Batch norms folded into the layers in front of them: fewer parameters, the same function."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def fold_batchnorm(
 ) -> nn.Module:
     """A copy of a network in which every batch norm behind a layer is part of that layer; exact in eval mode.
 
-    A convolution in front of a batch norm has no scalings: the epsilon under the root is added to a variance that they
-    would change. Folded, with ``c = gain / sqrt(variance + eps)``, the layer's weight is ``c W`` and its bias
-    ``c (b - mean) + shift``; the scalings that the activation behind it has are then scalings of the layer.
+    Five tensors on a channel become two: with ``c = gain / sqrt(variance + eps)``, the layer's weight is ``c W`` and its
+    bias ``c (b - mean) + shift``. Two scalings of each channel, in front of the norm (rows and running mean up, gain
+    down) and behind it, become one, and networks that differ in how they split that factor are the same.
 
     Args:
         module: any network that ``torch.export`` can trace.
