@@ -15,6 +15,7 @@ from .specification import Node, Specification
 from .trace.report import Loss, Report
 
 _MOST = 6  # names in a cell, after folding
+_WIDTH = 118
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ def group_name(node: Node) -> str:
 def explain(space: Specification, report: Report | None = None, certified: str = "") -> str:
     """See `WeightSpace.explain`."""
     ran = {} if report is None else {node.name: node.operations for node in report.nodes}
-    table = [("node", "size", "group", "tensors and their charges", "runs through")]
+    table = [("node", "size", "group", "runs through")]
+    below: list[list[str]] = [["    its tensors, by their charges"]]
     for row in rows_of(space):
         operations = dict.fromkeys(_kind(op) for name in row.names for op in ran.get(name, ()))
         tensors = [f"{charge} {_cell(pieces)}".strip() for charge, pieces in by_charge(row).items()]
@@ -114,8 +116,9 @@ def explain(space: Specification, report: Report | None = None, certified: str =
         inside = "" if row.node.parent is None else f" in each of {' '.join(_short([row.node.parent]))}"
         size = "?" if row.node.size is None else str(row.node.size)
         name = " ".join(_short(row.names)) + times
-        table.append((name, size, group_name(row.node) + inside, "; ".join(tensors), ", ".join(operations)))
-    parts = [_headline(space), _text(table)]
+        table.append((name, size, group_name(row.node) + inside, ", ".join(operations)))
+        below.append([_wrapped(line, "    ") for line in tensors])
+    parts = [_headline(space), _text(table, below)]
     if report is not None:
         if losses := [loss for loss in report.losses if loss.reason not in ("input", "output")]:
             parts.append(_losses(losses))
@@ -125,7 +128,7 @@ def explain(space: Specification, report: Report | None = None, certified: str =
             if those:
                 reasons = "; ".join(dict.fromkeys(found.reason for found in those))
                 names = ", ".join(folded(found.parameter for found in those))
-                parts.append(textwrap.fill(f"{title}: {names} ({reasons})", 118))
+                parts.append(_wrapped(f"{title}: {names} ({reasons})"))
         if report.unknown:
             listed = ", ".join(report.unknown)
             parts.append(f"Operators without a rule: {listed}; give them one with register_operator(name, rule)")
@@ -197,20 +200,25 @@ def _losses(losses: Sequence[Loss]) -> str:
     return "What operations cost\n" + _text(table)
 
 
-def _text(table: Sequence[tuple[str, ...]]) -> str:
-    """A table of plain text, of at most some 120 characters a line: the widest columns are wrapped."""
+def _text(table: Sequence[tuple[str, ...]], below: Sequence[Sequence[str]] = ()) -> str:
+    """A table of plain text, with lines below its rows; the widest columns are wrapped until a line fits."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    room = 118 - 2 * (len(widths) - 1)
-    while sum(widths) > room:
-        widest = max(range(len(widths)), key=widths.__getitem__)
-        if widths[widest] <= 12:
-            break
-        widths[widest] -= 1
+    room = _WIDTH - 2 * (len(widths) - 1)
+    while sum(widths) > room and max(widths) > 12:
+        widths[max(range(len(widths)), key=widths.__getitem__)] -= 1
     lines = []
     for i, row in enumerate(table):
         cells = [textwrap.wrap(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
         wrapped = itertools.zip_longest(*cells, fillvalue="")
         lines += ["  ".join(map(str.ljust, line, widths)).rstrip() for line in wrapped]
+        lines += below[i] if below else ()
         if not i:
             lines.append("  ".join("-" * width for width in widths))
     return "\n".join(lines)
+
+
+def _wrapped(line: str, indent: str = "") -> str:
+    return textwrap.fill(
+        line, _WIDTH, initial_indent=indent, subsequent_indent=indent + "    " * bool(indent),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip

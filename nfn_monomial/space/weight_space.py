@@ -14,7 +14,7 @@ from nfn_monomial.symmetry import Symmetry
 
 from . import packing
 from .axes import Axis, Dim, FieldType, Sum, field_name
-from .certificate import certify
+from .certificate import certify, inputs_of
 from .drawing import Drawing, draw
 from .explain import explain
 from .features import Features, Layout, Types
@@ -176,16 +176,17 @@ class WeightSpace(Specification):
         >>> space.describe("2.weight"), space.group_dimension
         ('2.weight (B, C, 1, layer0=8)', 8)
         """
-        derivation = derive(module, example_inputs, kwargs=kwargs)
-        name = type(module).__name__
+        name, program = type(module).__name__, module
         if isinstance(module, ExportedProgram):
             if example_inputs is None:
                 example_inputs, kwargs = module.example_inputs or ((), {})
             module = module.module(check_guards=False)
+        inputs = () if example_inputs is None else inputs_of(example_inputs)
+        derivation = derive(program, inputs, kwargs=kwargs)
         space = cls(derivation.nodes, derivation.parameters, label=f"from_module({name})")
         space._report = derivation.report
         ran = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in derivation.report.nodes}
-        trials = certify(module, example_inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})")
+        trials = certify(module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})")
         space._certified = f"{trials} random group elements change no output by more than 1e-9 in float64"
         return space
 

@@ -22,9 +22,9 @@ def fold_batchnorm(
 ) -> nn.Module:
     """A copy of a network in which every batch norm behind a layer is part of that layer; exact in eval mode.
 
-    Five tensors on a channel become two: with ``c = gain / sqrt(variance + eps)``, the layer's weight is ``c W`` and its
-    bias ``c (b - mean) + shift``. Two scalings of each channel, in front of the norm (rows and running mean up, gain
-    down) and behind it, become one, and networks that differ in how they split that factor are the same.
+    Five tensors on a channel become two: with ``c = gain / sqrt(variance + eps)``, the layer's weight is ``c W`` and
+    its bias ``c (b - mean) + shift``. Two scalings of each channel, in front of the norm (rows and running mean up,
+    gain down) and behind it, become one, and networks that differ in how they split that factor are the same.
 
     Args:
         module: any network that ``torch.export`` can trace.
