@@ -23,7 +23,9 @@ _SHAPES_ONLY = {
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
 }  # fmt: skip
 _RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "normal", "randint_like"}
-_JOINS = {"cat", "concat", "concatenate"}  # inputs beside a state that is 0 at first
+# What makes more of inputs than a FIXED tensor: they are repeated, or stand beside a state that is 0 at first.
+_JOINS = {"cat", "concat", "concatenate"}
+_REPEATS = {"expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave"}
 _WRAPPERS = {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
 
 
@@ -283,7 +285,8 @@ class Interpreter:
         if all(isinstance(v, Value) and v.data is not None for v in found):
             return self._constants(node, args, kwargs)
         plain = all(isinstance(v, Value) and (v.inert or v.data is not None) for v in found)
-        if plain and (name not in _JOINS or all(isinstance(v, Value) and v.inert for v in found)):
+        mixed = name in _JOINS and not all(isinstance(v, Value) and v.inert for v in found)
+        if plain and not mixed and name not in _REPEATS:
             return self._wrapped(outputs, [run.inert(shape, "input") for shape in run.shapes])
         return self._ruled(node, name, args, kwargs, found)
 

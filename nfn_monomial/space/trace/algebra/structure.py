@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 from .atoms import Atoms, Cause
+from .atoms import Structure as Shape
 from .forms import ZERO, Equations
 from .values import UNIT, Bundle, Dimension, Index, Segment, Value, extent, is_unit, sizes, value
 
@@ -31,6 +32,7 @@ class Structure:
         self.cause = Cause("", "")
         self.ties: list[tuple[int, int]] = []
         self._tokens = itertools.count()
+        self._taken: dict[int, dict[Shape, list[tuple[Index, ...]]]] = {}
 
     def index(self, size: int, reason: str | None = None, atom: int | None = None) -> Index:
         """A new index over a new atom (FIXED for that reason) or over one that exists."""
@@ -59,20 +61,37 @@ class Structure:
                 self.atoms.fix(index.atom, cause)
 
     def resolve(self, dim: Dimension) -> Dimension:
-        """The same with every atom taken apart into what it consists of."""
+        """The same with every atom taken apart into what it consists of.
+
+        A sum inside a product, behind its first factor, is no sum of products: its atom stays whole, and FIXED.
+        """
         bound = self.atoms.is_bound
         if not any(bound(index.atom) for segment in dim for index in segment.indices):
             return dim
-        found = []
-        for segment in dim:
-            if not any(bound(index.atom) for index in segment.indices):
-                found.append(segment)
-                continue
-            known = {self.atoms.find(index.atom): index for index in segment.indices if not bound(index.atom)}
-            for product in self.atoms.product(tuple(index.atom for index in segment.indices)):
-                parts = tuple(known.get(atom) or self.index(self.atoms.size(atom), atom=atom) for atom in product)
-                found.append(Segment(parts, segment.const))
-        return tuple(found)
+        return tuple(
+            Segment(indices, segment.const)
+            for segment in dim
+            for indices in (self._apart(segment.indices) if segment.indices else ((),))
+        )
+
+    def _apart(self, indices: tuple[Index, ...]) -> list[tuple[Index, ...]]:
+        tail: list[Index] = []
+        for index in indices[1:]:
+            parts = self._parts(index)
+            if len(parts) > 1:
+                self.fix((Segment((index,)),), "a concatenation inside a product")
+            tail += parts[0] if len(parts) == 1 else [index]
+        return [(*lead, *tail) for lead in self._parts(indices[0])]
+
+    def _parts(self, index: Index) -> list[tuple[Index, ...]]:
+        """What an index consists of; the same parts whenever it is asked."""
+        if not self.atoms.is_bound(index.atom):
+            return [(index,)]
+        leaves = self.atoms.leaves(index.atom)
+        if leaves not in self._taken.setdefault(index.token, {}):
+            size = self.atoms.size
+            self._taken[index.token][leaves] = [tuple(self.index(size(a), atom=a) for a in leaf) for leaf in leaves]
+        return self._taken[index.token][leaves]
 
     def resolved(self, found: Value) -> Value:
         """The same for all dimensions of a value."""

@@ -114,7 +114,7 @@ def reshaped(run: Run, x: Found, shape: Sequence[int]) -> Found:
 def _expand(run: Run, x: Value, *_: Any, **__: Any) -> Value:
     dims = [UNIT] * (len(run.shape) - len(x.dims)) + list(x.dims)
     new = [run.fresh(n) if is_unit(dim) else dim for dim, n in zip(dims, run.shape, strict=True)]
-    return run.note(replace(x, dims=tuple(new), data=None))
+    return run.note(replace(x, dims=tuple(new), data=None, inert=False))
 
 
 @operator("repeat", "tile")
