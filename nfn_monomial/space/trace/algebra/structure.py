@@ -88,10 +88,11 @@ class Structure:
         if not self.atoms.is_bound(index.atom):
             return [(index,)]
         leaves = self.atoms.leaves(index.atom)
-        if leaves not in self._taken.setdefault(index.token, {}):
-            size = self.atoms.size
-            self._taken[index.token][leaves] = [tuple(self.index(size(a), atom=a) for a in leaf) for leaf in leaves]
-        return self._taken[index.token][leaves]
+        known = self._taken.setdefault(index.token, {})
+        shape = self.atoms.sizes(leaves)
+        if shape not in known:
+            known[shape] = [tuple(self.index(self.atoms.size(a), atom=a) for a in leaf) for leaf in leaves]
+        return known[shape]
 
     def resolved(self, found: Value) -> Value:
         """The same for all dimensions of a value."""

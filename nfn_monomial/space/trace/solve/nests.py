@@ -21,8 +21,9 @@ def nests_of(run: Run, classes: Iterable[int], roots: Iterable[Value]) -> dict[i
         classes: that may be nested or have others nested in them.
         roots: the parameters: in each a nested index has to stand behind the one that it belongs to.
     """
-    candidates, ahead = _candidates(run, set(classes))
-    for step in run.steps:
+    steps = [Step(tuple(map(run.resolved, step.values)), step.ties) for step in run.steps]
+    candidates, ahead = _candidates(run, steps, set(classes))
+    for step in steps:
         _filter(run, step, candidates)
     for root in roots:
         _filter_layout(run, root, candidates)
@@ -62,12 +63,12 @@ def _pieces(found: Value) -> Iterable[tuple[Segment, list[Segment]]]:
             yield segment, [other for other in single if other is not segment]
 
 
-def _candidates(run: Run, wanted: set[int]) -> tuple[dict[int, list[int]], set[tuple[int, int]]]:
+def _candidates(run: Run, steps: Iterable[Step], wanted: set[int]) -> tuple[dict[int, list[int]], set[tuple[int, int]]]:
     """Class -> those that occur wherever it does, and pairs of which the first stands in front in a product."""
     found: dict[int, list[int]] = {}
     ahead: set[tuple[int, int]] = set()
     find = run.atoms.find
-    for step in run.steps:
+    for step in steps:
         for seen in step.values:
             for segment, others in _pieces(seen):
                 own = [find(i.atom) for i in segment.indices]
