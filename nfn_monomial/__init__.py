@@ -27,7 +27,15 @@ if TYPE_CHECKING:
         TensorProduct,
     )
     from .read import InvariantStatistics, ProbeFeatures
-    from .space import Axis, Features, GroupElement, MonomialMatrix, WeightSpace
+    from .space import (
+        Axis,
+        Features,
+        GroupElement,
+        MonomialMatrix,
+        WeightSpace,
+        fold_batchnorm,
+        register_operator,
+    )
     from .symmetry import Symmetry, register_activation, symmetry_of
 
 __version__ = "0.1.0"
@@ -52,7 +60,9 @@ __all__ = [
     "TensorProduct",
     "WeightSpace",
     "balance",
+    "fold_batchnorm",
     "register_activation",
+    "register_operator",
     "symmetry_of",
 ]
 _ROOMS = ("basis", "canonical", "models", "nn", "read", "space", "symmetry")

@@ -7,6 +7,7 @@ from .groups import GroupElement
 from .links import End, Link
 from .monomial import MonomialMatrix
 from .specification import Node, Piece, Specification
+from .trace import fold_batchnorm, register_operator
 from .weight_space import WeightSpace
 
 __all__ = [
@@ -27,4 +28,6 @@ __all__ = [
     "SymmetryLike",
     "WeightSpace",
     "field_name",
+    "fold_batchnorm",
+    "register_operator",
 ]

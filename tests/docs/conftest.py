@@ -40,3 +40,8 @@ def docstrings() -> ModuleType:
 @pytest.fixture(scope="session")
 def hooks() -> ModuleType:
     return load("hooks")
+
+
+@pytest.fixture(scope="session")
+def operators() -> ModuleType:
+    return load("operators")
