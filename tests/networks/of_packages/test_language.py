@@ -1,0 +1,77 @@
+"""Transformers of the package of that name have the groups that are counted by hand, and no scaling more."""
+
+import pytest
+import torch
+from networks.of_packages.checking import Expected, Float64, check, disturbed
+from networks.of_packages.language import MODELS, Sizes
+from networks.oracle import Function, scalings
+
+from nfn_monomial import WeightSpace
+
+pytestmark = pytest.mark.networks
+
+
+def expected(name: str, n: Sizes) -> Expected:
+    """Everywhere: the stream, hidden neurons, heads with what is nested in them; v against o in every head."""
+    head = n.width // n.heads
+    if name in ("llama", "qwen2"):
+        # Key-value heads, with two query heads each. q against k has one scale for each of them: the rotary positions
+        # hold their neurons in place (that every rotated pair could have a scale of its own is not seen).
+        pairs = n.heads // 2
+        nodes = [str(n.width), *n.blocks * [f"{pairs}[2, {head}]", str(n.hidden)]]
+        # The gains of two norms, up against down; the last norm's gain. RMS norms leave signs of the stream alone.
+        count = n.blocks * (pairs * head + pairs + 2 * n.width + n.hidden) + n.width
+        return Expected(sorted(nodes), count, count + n.width)
+    nodes = [str(n.width), *n.blocks * [f"{n.heads}[{head}, {head}]", str(n.hidden)]]
+    attention = n.blocks * 2 * n.width  # q against k too
+    gains = {
+        # Only the last block's last norm: what others give is normalised again, or read by the tied decoder.
+        "bert": n.width,
+        # The last norm is read by the tied head.
+        "gpt2": n.blocks * 2 * n.width,
+        "vit": n.blocks * 2 * n.width + n.width,
+    }
+    return Expected(sorted(nodes), attention + gains[name], attention + gains[name])
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", MODELS)
+def test_group(name: str, attention: str) -> None:
+    sizes = Sizes()
+    module = disturbed(MODELS[name](sizes, attn_implementation=attention))
+    check(module, MODELS[name].inputs(sizes), expected(name, sizes))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_scaling_is_missing(name: str) -> None:
+    """As many as the oracle counts; heads have two neurons, so that a head's only rotated pair is all of it."""
+    sizes = Sizes(width=8, hidden=6, blocks=1, heads=4, words=7, positions=5)
+    module = MODELS[name](sizes, attn_implementation="eager")
+    for norm in module.modules():
+        if hasattr(norm, "variance_epsilon"):
+            norm.eps = norm.variance_epsilon = 0.1  # as the oracle has it in other norms
+    function = Function(module, lambda: (MODELS[name].inputs(sizes),))
+    for buffer in [buffer for buffer, _ in module.named_buffers() if buffer in function.shapes]:
+        del function.shapes[buffer]  # frequencies of the rotary positions
+    with Float64():
+        found = scalings(function).count
+    space = WeightSpace.from_module(function.module, *function.inputs())
+    assert space.group_dimension == found == expected(name, sizes).scalings
+
+
+def test_a_neuron_stays_in_its_head() -> None:
+    """What nests say: value neurons that change places, rows and columns alike, keep the function in one head alone."""
+    sizes = Sizes()
+    module = disturbed(MODELS["vit"](sizes)).double().eval()
+    x = MODELS["vit"].inputs(sizes).double()
+    with torch.no_grad():
+        before = module(x)
+        attention = module.model.vit.layers[0].attention
+        order = torch.arange(sizes.width)
+        for other, kept in ((1, True), (sizes.width - 1, False)):
+            order[[0, other]] = torch.tensor([other, 0])
+            attention.v_proj.weight.copy_(attention.v_proj.weight[order])
+            attention.v_proj.bias.copy_(attention.v_proj.bias[order])
+            attention.o_proj.weight.copy_(attention.o_proj.weight[:, order])
+            error = float((module(x) - before).abs().max() / before.abs().max())
+            assert error < 1e-12 if kept else error > 1e-4
