@@ -2,9 +2,11 @@
 
 import pytest
 import torch
-from networks.of_packages.checking import Expected, Float64, check, disturbed
+from networks.of_packages.checking import Expected, check, disturbed
 from networks.of_packages.language import MODELS, Sizes
 from networks.oracle import Function, scalings
+
+from nfn_monomial.space.certificate import Float64
 
 pytestmark = pytest.mark.networks
 
