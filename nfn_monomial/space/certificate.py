@@ -19,7 +19,7 @@ _TRIALS = 4
 _LARGE = 1_000_000  # with more entries than this, two trials have seen enough of them
 
 
-class Float64(TorchDispatchMode):
+class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Turns casts to other floating types into casts to float64, as those that many norms have inside."""
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -57,7 +57,8 @@ def answers(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, kwarg
         ValueError: if it returns no tensor.
     """
     whole = all(t.dtype == torch.float64 for t in tensors.values() if t.is_floating_point())
-    with evaluating(module), Float64() if whole else contextlib.nullcontext():
+    mode = Float64() if whole else contextlib.nullcontext()  # type: ignore[no-untyped-call]
+    with evaluating(module), mode:
         found = torch.func.functional_call(module, dict(tensors), inputs_of(inputs), dict(kwargs or {}))
     outputs = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
     if not outputs:

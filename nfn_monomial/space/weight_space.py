@@ -15,13 +15,12 @@ from nfn_monomial.symmetry import Symmetry
 from . import packing
 from .axes import Axis, Dim, FieldType, Sum, field_name
 from .certificate import certify, inputs_of
-from .drawing import Drawing, draw
-from .explain import explain
 from .features import Features, Layout, Types
 from .folding import Folding
 from .geometry import SymmetryLike, cnn_geometry, sequential_geometry, spec_geometry
 from .groups import GroupElement
 from .monomial import MonomialMatrix
+from .report import Drawing, draw, explain
 from .specification import Node, Specification
 from .trace import Report, derive
 

@@ -8,8 +8,8 @@ from strategies import all_spaces
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.space import Node
-from nfn_monomial.space.drawing import draw
-from nfn_monomial.space.explain import explain, folded
+from nfn_monomial.space.report import draw
+from nfn_monomial.space.report.explain import explain, folded
 from nfn_monomial.space.trace.report import Dead, Loss, NodeReport, Report
 
 

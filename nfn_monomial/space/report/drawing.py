@@ -7,9 +7,10 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from .axes import powers
+from nfn_monomial.space.axes import powers
+from nfn_monomial.space.specification import Specification
+
 from .explain import Row, acting_charges, by_charge, charge_text, folded, group_name, rows_of
-from .specification import Specification
 
 _LINE, _GAP, _LETTER, _BETWEEN = 15, 12, 6.6, 190
 _COLOURS = {1: "#1668b8", -1: "#c2571a", 0: "#8a8f98"}  # of charges: up, down, none
@@ -58,9 +59,9 @@ def draw(space: Specification) -> Drawing:
     height = max((box.top + box.height for box in (*nodes, *tensors)), default=0) + _GAP
     shapes = []
     for box, joint in zip(tensors, joints, strict=True):
-        for i, (row, charges) in enumerate(joint.ends):
+        for i, (at, charges) in enumerate(joint.ends):
             y = box.top + box.height / 2 + _LINE * (i - (len(joint.ends) - 1) / 2)
-            shapes.append(_curve(left + _GAP, nodes[row].middle, left + _GAP + _BETWEEN, y, charges))
+            shapes.append(_curve(left + _GAP, nodes[at].middle, left + _GAP + _BETWEEN, y, charges))
     for box, row in zip(nodes, rows, strict=True):
         shapes.append(_rectangle(box, _GAP, left, "#eef4fb" if row.node.permutes else "#f1f1f1", len(row.names)))
     for box, joint in zip(tensors, joints, strict=True):

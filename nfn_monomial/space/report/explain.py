@@ -8,11 +8,10 @@ import textwrap
 from collections.abc import Collection, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+from nfn_monomial.space.axes import Axis, powers
+from nfn_monomial.space.specification import Node, Specification
+from nfn_monomial.space.trace.report import Loss, Report
 from nfn_monomial.symmetry import Symmetry
-
-from .axes import Axis, powers
-from .specification import Node, Specification
-from .trace.report import Loss, Report
 
 _MOST = 6  # names in a cell, after folding
 _WIDTH = 118
