@@ -162,7 +162,8 @@ def _program(exported: ExportedProgram) -> Program:
     users = {node.name: len(node.users) for node in graph.nodes if node.op == "placeholder"}
     parameters, tensors, constants, unused = {}, {}, {}, []
     first: dict[tuple[Any, ...], str] = {}
-    for spec in exported.graph_signature.input_specs:
+    order = {name: n for n, name in enumerate(exported.state_dict)}  # of tied ones the first name is kept
+    for spec in sorted(exported.graph_signature.input_specs, key=lambda s: order.get(s.target or "", len(order))):
         place, name = spec.arg.name, spec.target
         if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR) or name is None:
             continue

@@ -1,0 +1,366 @@
+"""Spaces of networks: counted scalings, charges, nests, sums; that groups keep functions, and what is reported."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from derived_groups import error, permutations, scalings, signs
+from torch import Tensor, nn
+
+from nfn_monomial.space.axes import Axis, Sum
+from nfn_monomial.space.specification import Specification
+from nfn_monomial.space.trace import derive, register_operator
+from nfn_monomial.space.trace.operators import OPERATORS
+from nfn_monomial.symmetry import Symmetry
+
+SCALE, SIGN, MONOMIAL = Symmetry.SCALE, Symmetry.SIGN, Symmetry.MONOMIAL
+PERMUTATION, FIXED = Symmetry.PERMUTATION, Symmetry.FIXED
+
+
+class Of(nn.Module):
+    """A network of named parts and a function of these and the inputs."""
+
+    def __init__(self, function, **parts) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Tensor):
+        return self.function(self, *inputs)
+
+
+class Attention(nn.Module):
+    """Queries, keys and values in one layer, over heads."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (*x.shape[:2], 3, self.heads, x.shape[2] // self.heads)
+        q, k, v = self.qkv(x).reshape(shape).permute(2, 0, 3, 1, 4).unbind(0)
+        weights = (q @ k.transpose(-2, -1) / 2).softmax(-1)
+        return self.out((weights @ v).transpose(1, 2).reshape(x.shape))
+
+
+def block(norm, activation, hidden: int) -> nn.Module:
+    """A transformer block of width 6 and 2 heads between linear maps, with a final norm."""
+    return Of(
+        lambda s, x: s.leave(s.norm(_branches(s, s.enter(x)))),
+        enter=nn.Linear(3, 6),
+        norm1=norm(6),
+        attention=Attention(6, 2),
+        norm2=norm(6),
+        mlp=nn.Sequential(nn.Linear(6, hidden), activation, nn.Linear(hidden, 6)),
+        norm=norm(6),
+        leave=nn.Linear(6, 2),
+    )
+
+
+def _branches(s, x: Tensor) -> Tensor:
+    x = x + s.attention(s.norm1(x))
+    return x + s.mlp(s.norm2(x))
+
+
+def convolutions(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+IMAGE, SEQUENCE, VECTOR = torch.randn(2, 2, 7, 7), torch.randn(2, 4, 3), torch.randn(5, 4)
+
+# Numbers of DESIGN 2.2, of the null space of the Jacobian: scalings, then permuted nodes, then flips of items.
+COUNTED = {
+    "mlp": (lambda: mlp(nn.ReLU()), VECTOR, 11, ["5", "6"], 0),
+    "mlp, tanh": (lambda: mlp(nn.Tanh()), VECTOR, 0, ["5", "6"], 11),
+    "swiglu": (
+        lambda: Of(
+            lambda s, x: s.down(F.silu(s.gate(x)) * s.up(x)),
+            gate=nn.Linear(4, 5),
+            up=nn.Linear(4, 5),
+            down=nn.Linear(5, 3),
+        ),
+        VECTOR, 5, ["5"], 5,
+    ),
+    "residual": (
+        lambda: Of(
+            lambda s, x: s.leave((lambda h: (h + s.b(s.a(h).relu())).relu())(s.enter(x).relu())),
+            enter=nn.Linear(4, 5), a=nn.Linear(5, 6), b=nn.Linear(6, 5), leave=nn.Linear(5, 3),
+        ),
+        VECTOR, 11, ["5", "6"], 0,
+    ),
+    # gain and shift, and in front of them what writes, running mean, against gain
+    "batch norm": (
+        lambda: convolutions(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Conv2d(4, 3, 1)),
+        IMAGE, 8, ["4"], 4,
+    ),
+    "depthwise": (
+        lambda: convolutions(
+            nn.Conv2d(2, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4), nn.ReLU(), nn.Conv2d(4, 3, 1)
+        ),
+        IMAGE, 8, ["4"], 0,
+    ),
+    "layer norm block": (lambda: block(nn.LayerNorm, nn.GELU(), 5), SEQUENCE, 18 + 6 + 6, ["2[3, 3]", "5", "6"], 30),
+    "rms norm block": (lambda: block(nn.RMSNorm, nn.ReLU(), 5), SEQUENCE, 18 + 6 + 6 + 5, ["2[3, 3]", "5", "6"], 36),
+}  # fmt: skip
+
+
+def mlp(activation: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), activation, nn.Linear(5, 6), activation, nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_counted_groups_keep_the_function(name):
+    build, x, count, permuted, flips = COUNTED[name]
+    module = build()
+    found = derive(module, x)
+    assert (scalings(found), permutations(found), signs(found)) == (count, permuted, flips)
+    assert error(module, found, (x,)) < 1e-9
+    assert not found.report.unknown
+    space = Specification(found.nodes, found.parameters)
+    assert space.shapes() == {name: tuple(module.state_dict()[name].shape) for name in found.parameters}
+
+
+def test_charges_of_a_chain_are_those_of_a_chain():
+    found = derive(mlp(nn.ReLU()), VECTOR)
+    assert {name: node.gauges for name, node in found.nodes.items()} == {
+        "x": (FIXED,), "layer0": (SCALE,), "layer2": (SCALE,), "y": (FIXED,),
+    }  # fmt: skip
+    assert found.parameters["2.weight"] == (Axis("layer2", +1), Axis("layer0", -1))
+    assert found.parameters["2.bias"] == (Axis("layer2", +1),)
+    assert found.parameters["0.weight"] == (Axis("layer0", +1), Axis("x", -1))
+
+
+@pytest.mark.parametrize(("activation", "gauges", "rows"), [
+    (nn.GELU(), (PERMUTATION,), 1), (nn.Tanh(), (SIGN,), 1), (nn.Identity(), (MONOMIAL,), 1),
+])  # fmt: skip
+def test_the_flow_is_in_the_charges_of_every_symmetry(activation, gauges, rows):
+    found = derive(mlp(activation), VECTOR)
+    assert found.nodes["layer0"].gauges == gauges
+    assert found.parameters["2.weight"] == (Axis("layer2", rows), Axis("layer0", -rows))
+
+
+def test_an_even_function_leaves_rows_their_signs():
+    module = Of(lambda s, x: s.b(torch.cos(s.a(x))), a=nn.Linear(4, 5), b=nn.Linear(5, 3))
+    found = derive(module, VECTOR)
+    assert found.nodes["a"].gauges == (PERMUTATION, SIGN)
+    assert found.parameters["a.weight"][0] == Axis("a", (1, 1))
+    assert found.parameters["b.weight"][1] == Axis("a", (-1, 0))
+    assert error(module, found, (VECTOR,)) < 1e-9
+
+
+def test_a_power_multiplies_charges():
+    module = Of(lambda s, x: s.b(s.a(x) ** 3 * 2), a=nn.Linear(4, 5), b=nn.Linear(5, 3))
+    found = derive(module, VECTOR)
+    assert found.parameters["b.weight"][1] == Axis("a", (-1, -3))
+    assert error(module, found, (VECTOR,)) < 1e-9
+
+
+def test_a_batch_norm_breaks_what_is_in_front_but_for_its_mean():
+    found = derive(convolutions(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 1)), IMAGE)
+    assert found.nodes["layer0"].gauges == (PERMUTATION, MONOMIAL, SCALE)
+    charges = {name: dims[0].charge for name, dims in found.parameters.items() if name != "3.weight" and dims}
+    assert charges.pop("3.bias") == 1
+    assert charges == {
+        "0.weight": (1, 1, 0), "0.bias": (1, 1, 0), "1.running_mean": (1, 1, 0),
+        "1.running_var": (0, 0, 0), "1.weight": (0, -1, 1), "1.bias": (1, 0, 1),
+    }  # fmt: skip
+    assert found.parameters["3.weight"][1] == Axis("layer0", (-1, 0, -1))
+
+
+def test_queries_keys_and_values_are_a_sum_of_channels_in_heads():
+    module = block(nn.LayerNorm, nn.GELU(), 5)
+    found = derive(module, SEQUENCE)
+    rows = found.parameters["attention.qkv.weight"][0]
+    assert isinstance(rows, Sum)
+    heads, queries = (axis.node for axis in rows.parts[0])
+    values = rows.parts[2][1].node
+    assert found.nodes[queries].parent == found.nodes[values].parent == heads
+    assert (found.nodes[heads].gauges, found.nodes[queries].gauges) == ((PERMUTATION,), (PERMUTATION, MONOMIAL))
+    assert [part[1].charge for part in rows.parts[:2]] == [(1, 1), (1, -1)]
+    assert found.parameters["attention.out.weight"][1] == (Axis(heads, -1), Axis(values, -1))
+
+
+def test_a_gain_shared_by_heads_is_no_nest():
+    def function(s, x):
+        q, k, v = (t.view(2, 4, 2, 3).transpose(1, 2) for t in s.qkv(x).chunk(3, -1))
+        out = F.scaled_dot_product_attention(s.norm(q), k, v)
+        return s.out(out.transpose(1, 2).reshape(2, 4, 6))
+
+    module = Of(function, qkv=nn.Linear(3, 18), norm=nn.LayerNorm(3), out=nn.Linear(6, 2))
+    found = derive(module, SEQUENCE)
+    assert permutations(found) == ["2[3]", "3"]
+    assert error(module, found, (SEQUENCE,)) < 1e-9
+
+
+def test_grouped_channels_are_nested_in_their_groups():
+    module = convolutions(nn.Conv2d(2, 6, 1), nn.ReLU(), nn.Conv2d(6, 8, 3, groups=2), nn.ReLU(), nn.Conv2d(8, 3, 1))
+    found = derive(module, IMAGE)
+    assert permutations(found) == ["2[3, 4]"]
+    assert error(module, found, (IMAGE,)) < 1e-9
+    rows, columns = found.parameters["2.weight"][:2]
+    assert found.nodes[columns.node].parent == found.nodes[rows[1].node].parent == rows[0].node
+
+
+def test_layouts_that_have_the_child_first_are_no_nests():
+    module = Of(
+        lambda s, x: s.b(F.channel_shuffle(F.group_norm(s.a(x), 2), 2).relu()),
+        a=nn.Conv2d(2, 6, 1),
+        b=nn.Conv2d(6, 3, 1),
+    )
+    found = derive(module, IMAGE)
+    assert all(node.parent is None for node in found.nodes.values())
+    assert permutations(found) == ["2", "3"]
+    assert error(module, found, (IMAGE,)) < 1e-9
+
+
+def test_a_flatten_folds_positions_into_columns():
+    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    found = derive(module, IMAGE)
+    assert found.parameters["4.weight"] == (Axis("y", 1), (Axis("layer0", -1), 4))
+    assert found.parameters["0.weight"] == (Axis("layer0", 1), Axis("x", -1), 3, 3)
+    assert error(module, found, (IMAGE,)) < 1e-9
+
+
+def test_a_recurrent_layer_has_gates_for_rows():
+    module = Of(lambda s, x: s.out(s.lstm(x)[0]), lstm=nn.LSTM(3, 5), out=nn.Linear(5, 2))
+    found = derive(module, SEQUENCE)
+    rows, columns = found.parameters["lstm.weight_hh_l0"]
+    assert isinstance(rows, Sum)
+    assert len(rows.parts) == 4
+    node = found.nodes[columns.node]
+    assert node.flips
+    assert not node.scales
+    assert error(module, found, (SEQUENCE,)) < 1e-9
+
+
+def test_a_scale_without_an_axis_is_a_node_of_size_1():
+    module = Of(lambda s, x: s.b(s.alpha * F.gelu(s.a(x))), a=nn.Linear(4, 5), b=nn.Linear(5, 3), alpha=nn.Parameter(
+        torch.ones(1)
+    ))  # fmt: skip
+    found = derive(module, VECTOR)
+    assert found.parameters["alpha"] == (Axis("c1", 1),)
+    assert found.nodes["c1"].size == 1
+    assert found.nodes["c1"].gauges == (MONOMIAL,)
+    assert scalings(found) == 1
+    assert error(module, found, (VECTOR,)) < 1e-9
+
+
+def test_tied_weights_are_one_parameter():
+    module = Of(
+        lambda s, x: F.linear(s.norm(s.word(x)), s.head.weight), word=nn.Embedding(7, 5), norm=nn.LayerNorm(5),
+        head=nn.Linear(5, 7, bias=False),
+    )  # fmt: skip
+    module.head.weight = module.word.weight
+    tokens = torch.randint(7, (2, 4))
+    found = derive(module, tokens)
+    assert list(found.parameters) == ["word.weight", "norm.weight", "norm.bias"]
+    assert found.nodes[found.parameters["word.weight"][0].node].gauges == (FIXED,)
+    assert error(module, found, (tokens,)) < 1e-9
+
+
+def test_several_inputs_and_outputs_by_name():
+    module = Of(
+        lambda s, x: {"y": s.c(torch.cat([s.a(x), x], -1).relu()), "h": s.a(x).sum()}, a=nn.Linear(4, 5),
+        c=nn.Linear(9, 3),
+    )  # fmt: skip
+    found = derive(module, VECTOR)
+    assert isinstance(found.parameters["c.weight"][1], Sum)
+    assert permutations(found) == ["5"]
+    assert scalings(found) == 0
+    assert error(module, found, (VECTOR,)) < 1e-9
+
+
+def test_an_exported_program_will_do():
+    module = mlp(nn.ReLU())
+    program = torch.export.export(module.eval(), (VECTOR,), strict=False)
+    assert derive(program) == derive(module, VECTOR)
+
+
+def test_modes_are_given_back():
+    module = nn.Sequential(nn.Linear(4, 5), nn.Dropout(), nn.Linear(5, 3))
+    module.train()
+    module[1].eval()
+    derive(module, VECTOR)
+    assert [m.training for m in module] == [True, False, True]
+
+
+def test_operators_without_a_rule_fix_what_they_meet_and_are_reported():
+    module = Of(lambda s, x: s.b(torch.special.bessel_j0(s.a(x))), a=nn.Linear(4, 5), b=nn.Linear(5, 3))
+    found = derive(module, VECTOR)
+    assert found.report.unknown == ("special_bessel_j0",)
+    assert found.nodes["a"].gauges == (FIXED,)
+    assert any(loss.node == "a" and "special_bessel_j0" in loss.reason for loss in found.report.losses)
+    register_operator(torch.ops.aten.special_bessel_j0.default, lambda run, x: run.unary(x, "even"))
+    try:
+        found = derive(module, VECTOR)
+        assert found.nodes["a"].gauges == (PERMUTATION, SIGN)
+        assert error(module, found, (VECTOR,)) < 1e-9
+    finally:
+        del OPERATORS["special_bessel_j0"]
+    with pytest.raises(TypeError, match="is no operator"):
+        register_operator(len, lambda run, x: x)
+
+
+def test_a_wrong_rule_is_seen_in_the_function(monkeypatch):
+    module = mlp(nn.GELU())
+    monkeypatch.setitem(OPERATORS, "gelu", OPERATORS["relu"])
+    assert error(module, derive(module, VECTOR), (VECTOR,)) > 1e-3
+
+
+def test_the_report_names_what_cost_what():
+    module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3), nn.Linear(2, 2))
+    found = derive(nn.Sequential(*module[:5]), VECTOR)
+    losses = {(loss.node, loss.symmetry): loss for loss in found.report.losses}
+    assert losses["layer0", "sign"].operation == "1: relu"
+    assert losses["layer2", "scale"].operation == "3: tanh"
+    assert losses["x", "permutation"].reason == "input"
+    reports = {report.name: report for report in found.report.nodes}
+    assert reports["layer0"].tensors == ("0.weight", "0.bias", "2.weight")
+    assert "1: relu" in reports["layer0"].operations
+
+
+def test_parameters_that_are_not_read_are_left_out():
+    module = Of(lambda s, x: s.a(x), a=nn.Linear(4, 3), b=nn.Linear(2, 2))
+    found = derive(module, VECTOR)
+    assert set(found.parameters) == {"a.weight", "a.bias"}
+    assert [(dead.parameter, dead.left_out) for dead in found.report.dead] == [("b.weight", True), ("b.bias", True)]
+
+
+def overlapping() -> nn.Module:
+    whole = torch.randn(20)
+    module = Of(lambda s, x: F.linear(x, s.a) @ s.b, a=nn.Parameter(whole[:12].view(3, 4)))
+    module.b = nn.Parameter(whole[6:12].view(3, 2))
+    return module
+
+
+def with_entry(value: float) -> nn.Module:
+    module = nn.Linear(4, 3)
+    with torch.no_grad():
+        module.weight[0, 0] = value
+    return module
+
+
+BAD = {
+    "shape": (lambda: nn.Linear(3, 2), r"Linear does not run on the example inputs, torch.float32 \(5, 4\)"),
+    "branch": (lambda: Of(lambda s, x: s.a(x) if x.sum() > 0 else x, a=nn.Linear(4, 4)), "cannot be exported.*where"),
+    "complex": (
+        lambda: Of(lambda s, x: x, a=nn.Parameter(torch.ones(2, dtype=torch.cfloat))),
+        "a has dtype torch.comp",
+    ),
+    "nan": (lambda: with_entry(float("nan")), "weight has entries that are NaN"),
+    "views": (overlapping, "a and b are overlapping views"),
+    "nothing": (lambda: Of(lambda s, x: x.relu(), a=nn.Linear(4, 4)), "uses none of its parameters"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_clear_error(name):
+    build, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        derive(build(), VECTOR)
+
+
+def test_what_is_no_network_is_refused():
+    with pytest.raises(TypeError, match="module or an exported program"):
+        derive({"weight": VECTOR}, VECTOR)
