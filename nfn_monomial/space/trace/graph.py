@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,7 @@ def program_of(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             exported = exported.run_decompositions({})
-    return _program(exported)
+    return _program(exported, module.state_dict() if isinstance(module, nn.Module) else exported.state_dict)
 
 
 def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
@@ -151,7 +151,7 @@ def _mutates(node: fx.Node) -> bool:
     return schema is not None and schema.is_mutable
 
 
-def _program(exported: ExportedProgram) -> Program:
+def _program(exported: ExportedProgram, names: Iterable[str]) -> Program:
     graph = exported.graph
     moving = {
         str(node.args[n])
@@ -162,7 +162,7 @@ def _program(exported: ExportedProgram) -> Program:
     users = {node.name: len(node.users) for node in graph.nodes if node.op == "placeholder"}
     parameters, tensors, constants, unused = {}, {}, {}, []
     first: dict[tuple[Any, ...], str] = {}
-    order = {name: n for n, name in enumerate(exported.state_dict)}  # of tied ones the first name is kept
+    order = {name: n for n, name in enumerate(names)}  # of tied ones the first name is kept
     for spec in sorted(exported.graph_signature.input_specs, key=lambda s: order.get(s.target or "", len(order))):
         place, name = spec.arg.name, spec.target
         if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR) or name is None:

@@ -123,7 +123,7 @@ def _null_space(equations: Sequence[Vector], variables: Sequence[int]) -> list[V
                         _increase(column[1], u, -factor * q, 0)
             active = [column for column in active if column[0][row]]
         columns = [column for column in columns if column not in active] if active else columns
-    return [vector for _, vector in columns]
+    return [v if next(iter(v.values())) > 0 else {u: -q for u, q in v.items()} for _, v in columns]
 
 
 class Span:
