@@ -178,6 +178,7 @@ def _program(exported: ExportedProgram, names: Iterable[str]) -> Program:
                 unused.append(name)
         else:
             constants[place] = known.detach().cpu()
+    tensors = {name: tensors[name] for name in sorted(tensors, key=lambda n: order.get(n, len(order)))}
     return Program(graph, parameters, tensors, constants, tuple(n for n in unused if n not in tensors))
 
 
