@@ -9,10 +9,6 @@ WEIGHT, ROWS, COLUMNS = (Axis("h2", 1), Axis("h1", -1)), (Axis("h2", 1),), (Axis
 GRADIENTS, BACK = (Axis("h2", -1),), (Axis("h1", -1),)
 
 
-def symmetries_of(space):
-    return {name: node.symmetry for name, node in space.nodes.items()}
-
-
 def as_fields(layout):
     return dict(zip(layout.types, layout.multiplicities, strict=True))
 

@@ -23,17 +23,24 @@ def known_sizes(space) -> dict[str, int]:
 
 
 def generators(space, sizes):
-    """What commutes with these commutes with the whole group: on every node a cycle, a swap and one neuron's scale.
+    """What commutes with these commutes with the whole group: on every node a cycle, a swap, and one neuron's scale.
 
-    A power of a scale that is no root of unity is 1 only where the exponent is 0.
+    One scale for each gauge; a power of a scale that is no root of unity is 1 only where the exponent is 0. Of a
+    nested node, all that in the parent's first neuron: the parent's own generators move it to the others.
     """
     for name, node in space.nodes.items():
-        if node.permutes:
-            still, ones = torch.arange(sizes[name]), torch.ones(sizes[name], dtype=torch.float64)
-            scale, swap = ones.clone(), torch.cat([still[:2].flip(0), still[2:]])
-            scale[0] = (1.3 if node.scales else 1.0) * (-1.0 if node.flips else 1.0)
-            for d, p in (scale, still), (ones, still.roll(1)), (ones, swap):
-                yield GroupElement(space, {name: MonomialMatrix(d, p)})
+        if not node.permutes:
+            continue
+        own, still = sizes[name], torch.arange(space.count(name, sizes))
+        ones = [torch.ones(len(still), dtype=torch.float64) for _ in node.gauges]
+        cycle, swap = torch.arange(own).roll(1), torch.cat([torch.arange(own)[:2].flip(0), torch.arange(own)[2:]])
+        moves = [(ones, torch.cat([p, still[own:]])) for p in (cycle, swap)]
+        for i, gauge in enumerate(node.gauges):
+            scales = [scale.clone() for scale in ones]
+            scales[i][0] = (1.3 if gauge.scales else 1.0) * (-1.0 if gauge.flips else 1.0)
+            moves.append((scales, still))
+        for scales, p in moves:
+            yield GroupElement(space, {name: MonomialMatrix(scales, p)})
 
 
 def invariant_dimension(space, inputs: list[Layout], target: Layout, sizes) -> int:

@@ -2,7 +2,8 @@
 
 Theorem (bilinear). The rule of the linear maps with two inputs of axes A1 and A2: a basis of the equivariant bilinear
 maps to A' are the set partitions of A1 + A2 + A' whose blocks each lie on one node and are balanced, the charges in A1
-and A2 minus those in A' reducing to 0. `bilinear_terms` lists them as einsum equations, one letter a block.
+and A2 minus those in A' reducing to 0; axes of nested nodes share a block only where those that they are nested in do.
+`bilinear_terms` lists them as einsum equations, one letter a block.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from nfn_monomial.space.axes import Charge, FieldType, combined, powers
+from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, parents_of, powers
 from nfn_monomial.space.specification import Node
 
-from .partitions import balanced_partitions
+from .partitions import balanced_partitions, field_key
 
 
 class BilinearTerm(NamedTuple):
@@ -58,22 +59,27 @@ class BilinearTerm(NamedTuple):
         """The letters whose charges do not cancel, first + second - target, and what is left. Empty: equivariant.
 
         Raises:
-            ValueError: if the equation does not fit the axes, or a letter lies on two nodes.
+            ValueError: if the equation does not fit the axes, or a letter lies on two nodes, or in two letters.
         """
         left: dict[str, list[tuple[Charge, int]]] = {}
         at: dict[str, str] = {}
+        above: dict[str, str | None] = {}
+        nesting = {name: node.parent for name, node in nodes.items() if node.parent is not None}
         for letters, axes, sign in zip(self.letters, self[:3], (1, 1, -1), strict=True):
             if len(letters) != len(axes):
                 raise ValueError(f"term {self}: {len(letters)} letters {letters!r} for {len(axes)} axes")
-            for letter, axis in zip(letters, axes, strict=True):
+            for letter, axis, parent in zip(letters, axes, parents_of(axes, nesting), strict=True):
                 if at.setdefault(letter, axis.node) != axis.node:
                     raise ValueError(f"term {self}: {letter!r} lies on nodes {at[letter]!r} and {axis.node!r}")
+                inside = None if parent is None else letters[parent]
+                if above.setdefault(letter, inside) != inside:
+                    raise ValueError(f"term {self}: {letter!r} is nested in {above[letter]!r} and in {inside!r}")
                 left.setdefault(letter, []).append((axis.charge, sign))
         rest = {letter: nodes[at[letter]].charge(combined(*zip(*found, strict=True))) for letter, found in left.items()}
         return {letter: charge for letter, charge in rest.items() if any(powers(charge))}
 
     def __str__(self) -> str:
-        first, second, target = ("_".join(f"{a.node}{a.charge:+d}" for a in axes) or "const" for axes in self[:3])
+        first, second, target = map(field_key, self[:3])
         return f"{first},{second}->{target}:{self.equation}"
 
 
@@ -95,19 +101,12 @@ def bilinear_terms(
     >>> [str(term) for term in bilinear_terms(weight, neurons, messages, nodes)]
     ['h2+1_h1-1,h1+1->h2+1:ab,b->a']
     """
-    axes = (*first, *second, *target)
-    signs = [1] * len(first + second) + [-1] * len(target)
-    per_node = []
-    for node in dict.fromkeys(axis.node for axis in axes):
-        at = [i for i, axis in enumerate(axes) if axis.node == node]
-        balanced = balanced_partitions(tuple(combined([axes[i].charge], [signs[i]]) for i in at), nodes[node])
-        per_node.append([[tuple(at[k] for k in block) for block in partition] for partition in balanced])
+    opposed = tuple(Axis(axis.node, opposite(axis.charge)) for axis in target)
+    one, two = len(first), len(first + second)
     found = []
-    for parts in itertools.product(*per_node):
-        blocks = sorted(itertools.chain.from_iterable(parts))  # by first appearance
-        letter = {i: chr(ord("a") + n) for n, block in enumerate(blocks) for i in block}
-        text = "".join(letter[i] for i in range(len(axes)))
-        one, two = len(first), len(first + second)
+    for partition in balanced_partitions((first, second, opposed), nodes):
+        letter = {i: chr(ord("a") + n) for n, block in enumerate(sorted(partition)) for i in block}
+        text = "".join(letter[i] for i in range(two + len(target)))  # letters by first appearance
         found.append(BilinearTerm(first, second, target, f"{text[:one]},{text[one:two]}->{text[two:]}"))
     return tuple(sorted(found, key=lambda term: term.equation))
 
@@ -121,7 +120,7 @@ def count_bilinear_terms(
     """Number of bilinear basis maps between fields with the given multiplicities.
 
     The dimension of the space of equivariant bilinear maps wherever every node has at least as many neurons as a
-    partition has blocks on it.
+    partition has blocks on it, see `count_terms`.
     """
     return sum(
         m1 * m2 * m * len(bilinear_terms(t1, t2, t, nodes))

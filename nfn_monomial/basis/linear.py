@@ -2,14 +2,17 @@
 
 Theorem (linear). Let a field have the axes A, another A'. The linear maps between them that commute with every
 group element have as a basis the set partitions of A + A' whose blocks each lie on one node and are balanced: the
-charges of the block's axes in A minus those in A' reduce to 0 (`Symmetry.charge`). A block in A alone is averaged
-over, a block in A' alone is broadcast over, a mixed block is aligned. This contains the parameter sharing of paper
-Tables 5 to 8 for every depth, and that of NP and HNP.
+charges of the block's axes in A minus those in A' reduce to 0 for each of the node's gauges (`Node.charge`). Axes of
+a nested node may share a block only if the axes that they are nested in share one: for two fields of pairs (head,
+channel of the head), both may be aligned, the heads alone, or nothing. A block in A alone is averaged over, a block
+in A' alone is broadcast over, a mixed block is aligned. This contains the parameter sharing of paper Tables 5 to 8 for
+every depth, and that of NP and HNP.
 
 A mixed block has a charge of its own, the one that its A part and its A' part agree on. So every such map factors
 through one *contracted type* R, the tuple of its mixed blocks, and the maps through R are all pairs of
 
-* a contraction of A to R: close some blocks of A (average), leave others open, one for each axis of R;
+* a contraction of A to R: close some blocks of A (average), leave others open, one for each axis of R; what is
+  nested in a closed block is closed, so R is nested as fields are;
 * an expansion of R to A': the same read backwards (broadcast over the closed blocks).
 
 A layer therefore contracts, multiplies by one matrix per R, and expands. This module finds the pairs; it does not
@@ -18,14 +21,13 @@ know tensors.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from nfn_monomial.space.axes import FieldType
 from nfn_monomial.space.specification import Node
 
-from .partitions import Block, Contraction, contractions
+from .partitions import Contraction, alignments, contractions
 
 
 class Route(NamedTuple):
@@ -54,8 +56,9 @@ def routes(
     out_of: dict[FieldType, list[tuple[int, Contraction]]] = {}
     for i, source in enumerate(sources):
         for contracted, found in contractions(source, nodes).items():
+            orders = alignments(contracted, nodes)
             into.setdefault(contracted, []).extend(
-                (i, Contraction(order, c.closed)) for c in found for order in _orders(contracted, c.open)
+                (i, Contraction(tuple(c.open[k] for k in order), c.closed)) for c in found for order in orders
             )
     for i, target in enumerate(targets):
         for contracted, found in contractions(target, nodes).items():
@@ -64,20 +67,13 @@ def routes(
     return tuple(Route(r, tuple(into.get(r, ())), tuple(out_of[r])) for r in shared)
 
 
-def _orders(contracted: FieldType, blocks: tuple[Block, ...]) -> Iterator[tuple[Block, ...]]:
-    """``blocks`` in every order that maps equal axes of ``contracted`` to one another."""
-    groups = [list(g) for _, g in itertools.groupby(range(len(blocks)), key=lambda i: contracted[i])]
-    for choice in itertools.product(*(itertools.permutations(g) for g in groups)):
-        yield tuple(blocks[i] for i in itertools.chain.from_iterable(choice))
-
-
 def count_terms(
     sources: Mapping[FieldType, int], targets: Mapping[FieldType, int], nodes: Mapping[str, Node]
 ) -> tuple[int, int]:
     """Number of linear and of affine basis maps between fields with the given multiplicities.
 
     The dimensions of the space of equivariant maps wherever every node has at least as many neurons as a
-    partition has blocks on it.
+    partition has blocks on it; a nested one, in each neuron of its parent, as a block of the parent has nested in it.
     """
     linear = affine = 0
     m_in, m_out = list(sources.values()), list(targets.values())

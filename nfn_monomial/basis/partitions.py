@@ -1,6 +1,9 @@
 """Set partitions whose blocks are balanced, and what they do to a field: the arithmetic behind every basis.
 
-A block of axes lies on one node, and its charges, those of outputs subtracted, reduce to 0 (`Node.charge`).
+A block of axes lies on one node, and its charges, those of outputs subtracted, reduce to 0 for every gauge
+(`Node.charge`). Axes of a nested node may share a block only if the axes that they are nested in share one: neurons in
+different neurons of the parent are different. So blocks are nested as axes are, and without nested nodes every block
+is on its own.
 """
 
 from __future__ import annotations
@@ -8,12 +11,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, powers
+from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, parents_of, powers
 from nfn_monomial.space.specification import Node
 
-Block = tuple[int, ...]
+Block: TypeAlias = tuple[int, ...]
 
 
 def set_partitions(items: Block) -> Iterator[tuple[Block, ...]]:
@@ -33,7 +36,7 @@ def set_partitions(items: Block) -> Iterator[tuple[Block, ...]]:
 
 
 @functools.cache
-def balanced_partitions(charges: tuple[Charge, ...], node: Node) -> tuple[tuple[Block, ...], ...]:
+def _balanced(charges: tuple[Charge, ...], node: Node) -> tuple[tuple[Block, ...], ...]:
     """Partitions of axes of one node, given their charges, in which the charges of every block cancel."""
     if any(powers(node.charge(combined(charges)))):
         return ()  # they do not even cancel all together
@@ -42,6 +45,11 @@ def balanced_partitions(charges: tuple[Charge, ...], node: Node) -> tuple[tuple[
         for partition in set_partitions(tuple(range(len(charges))))
         if not any(any(powers(node.charge(combined([charges[i] for i in block])))) for block in partition)
     )
+
+
+def field_key(field_type: FieldType) -> str:
+    """A field type as the name of parameters: ``h2+1_h1-1``, or ``const`` where no axis is left."""
+    return "_".join(a.node + "".join(f"{q:+d}" for q in powers(a.charge)) for a in field_type) or "const"
 
 
 class Contraction(NamedTuple):
@@ -56,40 +64,160 @@ class Contraction(NamedTuple):
     closed: tuple[Block, ...]
 
 
+class _Tree(NamedTuple):
+    """An open block and the open blocks nested in it.
+
+    Attributes:
+        key: sorts trees canonically; the same of two trees that could be aligned.
+        axis: what the block is in the contracted type.
+        block: positions of the field's axes.
+        below: the trees nested in it, sorted.
+    """
+
+    key: tuple[object, ...]
+    axis: Axis
+    block: Block
+    below: tuple[_Tree, ...]
+
+    def flat(self) -> Iterator[_Tree]:
+        """The tree as a sequence of blocks: every one in front of those nested in it."""
+        yield self
+        for tree in self.below:
+            yield from tree.flat()
+
+
+class _Nest:
+    """Axes of one or several fields, and which of them are nested in which.
+
+    Attributes:
+        axes: of all the fields, one after the other.
+        roots: positions of those that are nested in none.
+        below: for each position those of the axes nested in it.
+    """
+
+    def __init__(self, fields: tuple[FieldType, ...], nodes: Mapping[str, Node]) -> None:
+        self.axes = tuple(itertools.chain.from_iterable(fields))
+        self.nodes = nodes
+        above = {axis.node: nodes[axis.node].parent for axis in self.axes}
+        nesting = {name: parent for name, parent in above.items() if parent is not None}
+        roots, self.below, start = [], [[] for _ in self.axes], 0  # type: tuple[list[int], list[list[int]], int]
+        for field_type in fields:
+            for i, parent in enumerate(parents_of(field_type, nesting)):
+                (roots if parent is None else self.below[start + parent]).append(start + i)
+            start += len(field_type)
+        self.roots = tuple(roots)
+
+    @functools.cached_property
+    def rank(self) -> dict[str, int]:
+        """Node -> its place in the order of contracted types, which is that of fields: the last node first."""
+        return {name: -i for i, name in enumerate(self.nodes)}
+
+    def nested_in(self, block: Block) -> Block:
+        """Positions of the axes that are nested in those of a block."""
+        return tuple(i for above in block for i in self.below[above])
+
+    def by_node(self, positions: Block) -> Iterator[tuple[str, Block]]:
+        """Positions apart by their node, in the order of the nodes."""
+        names = dict.fromkeys(self.axes[i].node for i in positions)
+        for name in sorted(names, key=self.rank.__getitem__) if len(names) > 1 else names:
+            yield name, tuple(i for i in positions if self.axes[i].node == name)
+
+    def closings(self, positions: Block) -> list[tuple[Block, ...]]:
+        """All ways to lay axes, and all nested in them, into balanced blocks."""
+        ways: list[tuple[Block, ...]] = [()]
+        for name, group in self.by_node(positions):
+            found = []
+            for partition in _balanced(tuple(self.axes[i].charge for i in group), self.nodes[name]):
+                blocks = tuple(tuple(group[k] for k in block) for block in partition)
+                below = (self.closings(self.nested_in(block)) for block in blocks)
+                found += [blocks + tuple(itertools.chain.from_iterable(chosen)) for chosen in itertools.product(*below)]
+            if not found:
+                return []
+            ways = [before + own for before in ways for own in found]
+        return ways
+
+    def openings(self, positions: Block) -> list[tuple[tuple[_Tree, ...], tuple[Block, ...]]]:
+        """All ways to lay axes, and all nested in them, into open and closed blocks.
+
+        A closed block is balanced and closes all that is nested in it; the open ones are sorted.
+        """
+        ways: list[tuple[tuple[_Tree, ...], tuple[Block, ...]]] = [((), ())]
+        for name, group in self.by_node(positions):
+            found = [way for partition in set_partitions(group) for way in self._opened(name, partition)]
+            ways = [(a + c, b + d) for a, b in ways for c, d in found]
+        return ways
+
+    def _opened(self, name: str, partition: tuple[Block, ...]) -> Iterator[tuple[tuple[_Tree, ...], tuple[Block, ...]]]:
+        node = self.nodes[name]
+        axes = {b: Axis(name, node.charge(combined([self.axes[i].charge for i in b]))) for b in partition}
+        neutral = [block for block, axis in axes.items() if not any(powers(axis.charge))]
+        for count in range(len(neutral) + 1):
+            for closed in itertools.combinations(neutral, count):
+                opened = [block for block in partition if block not in closed]
+                inside = (self.openings(self.nested_in(block)) for block in opened)
+                under = (self.closings(self.nested_in(block)) for block in closed)
+                for chosen, ended in itertools.product(itertools.product(*inside), itertools.product(*under)):
+                    trees = [self._tree(axes[b], b, below) for b, (below, _) in zip(opened, chosen, strict=True)]
+                    within = itertools.chain.from_iterable(blocks for _, blocks in chosen)
+                    yield (
+                        tuple(sorted(trees, key=lambda tree: (tree.key, tree.block))),
+                        (*closed, *within, *itertools.chain.from_iterable(ended)),
+                    )
+
+    def _tree(self, axis: Axis, block: Block, below: tuple[_Tree, ...]) -> _Tree:
+        own = (self.rank[axis.node], tuple(-q for q in powers(axis.charge)))
+        return _Tree((own, tuple(tree.key for tree in below)), axis, block, below)
+
+
+def balanced_partitions(fields: tuple[FieldType, ...], nodes: Mapping[str, Node]) -> list[tuple[Block, ...]]:
+    """Partitions of the axes of fields in which every block is balanced; positions count on through the fields.
+
+    Args:
+        fields: of inputs, and of outputs with opposite charges.
+        nodes: of the weight space.
+    """
+    nest = _Nest(fields, nodes)
+    return nest.closings(nest.roots)
+
+
 def contractions(field_type: FieldType, nodes: Mapping[str, Node]) -> dict[FieldType, list[Contraction]]:
     """All ways to contract a field: contracted type -> its contractions.
 
-    Contracted types are canonically ordered as the field's own axes are. Where a contracted type has equal axes,
-    each contraction is listed in one order; `routes` adds the others.
+    An axis of a nested node is left only where the axis that it is nested in is. Contracted types are canonically
+    ordered as the field's own axes are. Where axes of a contracted type can change places, each contraction is listed
+    in one order; `alignments` are the others.
 
     Args:
         field_type: the field's axes, charges reduced.
-        nodes: of the weight space.
+        nodes: of the weight space, in its order.
     """
-    names = list(dict.fromkeys(axis.node for axis in field_type))  # the field's order is canonical
-    per_node = []
-    for node in names:
-        positions = tuple(i for i, axis in enumerate(field_type) if axis.node == node)
-        per_node.append(list(_node_contractions(field_type, positions, node, nodes[node])))
+    nest = _Nest((field_type,), nodes)
     found: dict[FieldType, list[Contraction]] = {}
-    for parts in itertools.product(*per_node):
-        contracted = tuple(axis for axes, _, _ in parts for axis in axes)
-        opened = tuple(block for _, blocks, _ in parts for block in blocks)
-        closed = tuple(block for _, _, blocks in parts for block in blocks)
-        found.setdefault(contracted, []).append(Contraction(opened, closed))
+    for trees, closed in nest.openings(nest.roots):
+        flat = [tree for root in trees for tree in root.flat()]
+        contracted = tuple(tree.axis for tree in flat)
+        found.setdefault(contracted, []).append(Contraction(tuple(tree.block for tree in flat), closed))
     return found
 
 
-def _node_contractions(
-    field_type: FieldType, positions: Block, name: str, node: Node
-) -> Iterator[tuple[FieldType, tuple[Block, ...], tuple[Block, ...]]]:
-    """Contractions of the axes on one node: (axes left, open blocks, closed blocks)."""
-    for partition in set_partitions(positions):
-        charged = [(node.charge(combined([field_type[i].charge for i in block])), block) for block in partition]
-        neutral = [block for charge, block in charged if not any(powers(charge))]
-        for count in range(len(neutral) + 1):
-            for closed in itertools.combinations(neutral, count):
-                opened = sorted(
-                    (c for c in charged if c[1] not in closed), key=lambda c: (powers(opposite(c[0])), c[1])
-                )
-                yield tuple(Axis(name, c) for c, _ in opened), tuple(b for _, b in opened), closed
+def alignments(contracted: FieldType, nodes: Mapping[str, Node]) -> list[Block]:
+    """The permutations of a type's axes that leave it as it is, what is nested in an axis moving along with it.
+
+    >>> from nfn_monomial import Symmetry
+    >>> nodes = {"h": Node((Symmetry.SCALE,)), "q": Node((Symmetry.SIGN,), parent="h")}
+    >>> alignments((Axis("h", 1), Axis("q", 1), Axis("h", 1), Axis("q", 1), Axis("h", 0)), nodes)
+    [(0, 1, 2, 3, 4), (2, 3, 0, 1, 4)]
+    """
+    nest = _Nest((contracted,), nodes)
+
+    def last(i: int) -> int:
+        return last(nest.below[i][-1]) if nest.below[i] else i
+
+    def orders(siblings: Block) -> Iterator[Block]:
+        alike = [list(g) for _, g in itertools.groupby(siblings, key=lambda i: contracted[i : last(i) + 1])]
+        for moved in itertools.product(*map(itertools.permutations, alike)):
+            order = tuple(itertools.chain.from_iterable(moved))
+            for below in itertools.product(*(orders(nest.nested_in((i,))) for i in order)):
+                yield tuple(itertools.chain.from_iterable((i, *rest) for i, rest in zip(order, below, strict=True)))
+
+    return list(orders(nest.roots))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.basis.linear import routes
+from nfn_monomial.basis.partitions import field_key
 from nfn_monomial.space.axes import field_name
 from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
@@ -172,13 +173,12 @@ def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Pl
     for route in sorted(routes(source.types, target.types, space.nodes), key=lambda r: len(r.contracted)):
         if not route.sources and not bias:
             continue
-        key = "_".join(f"{a.node}{a.charge:+d}" for a in route.contracted) or "const"
         steps = [contraction_step(i, source.types[i], c) for i, c in route.sources]
         ends = [expansion_step(i, target.types[i], c) for i, c in route.targets]
         for end in ends:
             full = not end.unsqueeze
             reached[end.field] = max(reached[end.field], len(target.types[end.field]) if full else 0)
-        found.append(_Route(key, len(route.contracted), tuple(steps), tuple(ends)))
+        found.append(_Route(field_key(route.contracted), len(route.contracted), tuple(steps), tuple(ends)))
     for field_type, rank in zip(target.types, reached, strict=True):
         if rank < 0:
             raise ValueError(
@@ -188,13 +188,16 @@ def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Pl
     broadcast = tuple(rank < len(t) for rank, t in zip(reached, target.types, strict=True))
     needed = {a.node for t, b in zip(target.types, broadcast, strict=True) if b for a in t}
     needed |= {node for route in found for end in route.targets for _, _, node in end.eyes}
+    seen: dict[str, tuple[int, int]] = {}
+    for i, field_type in enumerate(source.types):
+        for dim, axis in enumerate(field_type, start=1):
+            seen.setdefault(axis.node, (i, dim))
     sizes = []
     for node in sorted(needed):
-        at = [(i, d) for i, t in enumerate(source.types) for d, a in enumerate(t, start=1) if a.node == node]
         size = space.nodes[node].size
-        if not at and size is None:
+        if node not in seen and size is None:
             raise ValueError(f"the size of node {node!r} is neither known to {space} nor seen in the input fields")
-        sizes.append((node, *at[0]) if at else (node, -1, size or 0))
+        sizes.append((node, *seen.get(node, (-1, size or 0))))
     return _Plan(tuple(found), tuple(sizes), broadcast)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.basis import BilinearTerm, bilinear_terms
 from nfn_monomial.basis.partitions import Contraction
-from nfn_monomial.space.axes import field_name
+from nfn_monomial.space.axes import field_name, powers
 from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
@@ -248,7 +248,8 @@ def _unknown(term: BilinearTerm | str, space: WeightSpace, known: Mapping[str, B
     if isinstance(term, BilinearTerm):
         left = term.imbalance(space.nodes)
         if left:
-            charges = ", ".join(f"{charge:+d} on {letter!r}" for letter, charge in left.items())
+            signed = {letter: " ".join(f"{q:+d}" for q in powers(charge)) for letter, charge in left.items()}
+            charges = ", ".join(f"{charge} on {letter!r}" for letter, charge in signed.items())
             reason = f"not equivariant, since charges of first + second - target are left: {charges}"
     shown = ", ".join(itertools.islice(known, 3))
     return f"term {term} is not among the {len(known)} terms between these fields ({shown}, ..): {reason}"

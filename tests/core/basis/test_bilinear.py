@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from bilinear_fields import as_fields, fields, symmetries_of
+from bilinear_fields import as_fields, fields
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import basis_features, flat, invariant_dimension, known_sizes
@@ -14,6 +14,7 @@ from strategies import HIDDEN
 from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.basis import bilinear_terms, count_bilinear_terms
 from nfn_monomial.nn.tensor_product import TensorProduct
+from nfn_monomial.space import Node
 
 
 def bilinear_rank(layer, sizes):
@@ -32,10 +33,10 @@ def bilinear_rank(layer, sizes):
 def check_complete(space, first, second, target, sizes):
     """Count, oracle and rank of the layer agree."""
     layouts = [space.layout_of(t) for t in (first, second, target)]
-    count = count_bilinear_terms(*map(as_fields, layouts), symmetries_of(space))
+    count = count_bilinear_terms(*map(as_fields, layouts), space.nodes)
     assert count == invariant_dimension(space, layouts[:2], layouts[2], sizes)
     options = {"first_types": first, "second_types": second, "out_types": target, "terms": "all"}
-    reached = [count_bilinear_terms(first, second, {t: 1}, symmetries_of(space)) for t in layouts[2].types]
+    reached = [count_bilinear_terms(first, second, {t: 1}, space.nodes) for t in layouts[2].types]
     if not all(reached):
         with pytest.raises(ValueError, match="no term leads to field"):
             TensorProduct(space, 1, 1, **options)
@@ -71,7 +72,7 @@ def test_counts_with_six_axes_on_one_node(symmetry):
     """Loop x loop -> loop, as in a recurrent cell: no block holds one charged axis alone, so three neurons do."""
     space = WeightSpace.mlp([1, 3, 1], symmetry)
     loop = dict.fromkeys(space.layout_of([(Axis("h1", 1), Axis("h1", -1))]).types, 1)
-    count = count_bilinear_terms(loop, loop, loop, symmetries_of(space))
+    count = count_bilinear_terms(loop, loop, loop, space.nodes)
     layout = space.layout_of(loop)
     assert count == invariant_dimension(space, [layout, layout], layout, known_sizes(space))
     layer = TensorProduct(space, 1, 1, first_types=loop, second_types=loop, out_types=loop, terms="all")
@@ -128,12 +129,12 @@ def test_the_oracle_misses_a_missing_term():
 
 def test_terms_are_readable_and_standard_ones_join_fields():
     h = (Axis("h1", 0),)
-    terms = bilinear_terms(h, h, h, {"h1": Symmetry.PERMUTATION})
+    terms = bilinear_terms(h, h, h, {"h1": Node((Symmetry.PERMUTATION,))})
     assert [t.equation for t in terms] == ["a,a->a", "a,a->b", "a,b->a", "a,b->b", "a,b->c"]
     assert [t.equation for t in terms if t.standard] == ["a,a->a"]
     assert str(terms[0]) == "h1+0,h1+0->h1+0:a,a->a"
     loop = (Axis("h1", 1), Axis("h1", -1))
-    terms = bilinear_terms(loop, loop, (), {"h1": Symmetry.SCALE})
+    terms = bilinear_terms(loop, loop, (), {"h1": Node((Symmetry.SCALE,))})
     assert {t.equation: t.standard for t in terms} == {"aa,aa->": False, "aa,bb->": False, "ab,ba->": True}
 
 
@@ -143,8 +144,8 @@ def test_deep_spaces_have_few_terms():
     for depth in (4, 5, 6, 7):
         space = WeightSpace.mlp([2, *[8] * depth, 1], "relu")
         types = space.layout.types
-        found = [t for f in itertools.product(types, types, types) for t in bilinear_terms(*f, symmetries_of(space))]
+        found = [t for f in itertools.product(types, types, types) for t in bilinear_terms(*f, space.nodes)]
         assert len(set(found)) == len(found)
-        assert not any(t.imbalance(symmetries_of(space)) for t in found)
+        assert not any(t.imbalance(space.nodes) for t in found)
         counts.append(len(found))
     assert len({b - a for a, b in itertools.pairwise(counts)}) == 1
