@@ -60,3 +60,8 @@ def invariant_dimension(space, inputs: list[Layout], target: Layout, sizes) -> i
         commutator -= torch.kron(torch.eye(len(rho_out), dtype=torch.float64), rho)
         gram += commutator.T @ commutator
     return int((torch.linalg.eigvalsh(gram) < 1e-9 * max(1.0, float(gram.abs().max()))).sum())
+
+
+def oracle_dimensions(space, source: Layout, target: Layout, sizes) -> tuple[int, int]:
+    """Dimensions of the spaces of A with rho'(g) A = A rho(g) and of b with rho'(g) b = b, over random g."""
+    return tuple(invariant_dimension(space, inputs, target, sizes) for inputs in ([source], []))

@@ -100,7 +100,9 @@ class _Nest:
         self.nodes = nodes
         above = {axis.node: nodes[axis.node].parent for axis in self.axes}
         nesting = {name: parent for name, parent in above.items() if parent is not None}
-        roots, self.below, start = [], [[] for _ in self.axes], 0  # type: tuple[list[int], list[list[int]], int]
+        roots: list[int] = []
+        self.below: list[list[int]] = [[] for _ in self.axes]
+        start = 0
         for field_type in fields:
             for i, parent in enumerate(parents_of(field_type, nesting)):
                 (roots if parent is None else self.below[start + parent]).append(start + i)

@@ -4,30 +4,17 @@ import itertools
 import math
 
 import pytest
-import torch
 from bilinear_fields import as_fields, fields
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from oracle import basis_features, flat, invariant_dimension, known_sizes
+from oracle import basis_features, invariant_dimension, known_sizes
+from ranks import bilinear_rank
 from strategies import HIDDEN
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.basis import bilinear_terms, count_bilinear_terms
 from nfn_monomial.nn.tensor_product import TensorProduct
 from nfn_monomial.space import Node
-
-
-def bilinear_rank(layer, sizes):
-    """Rank of the layer's bilinear maps over all values of its parameters."""
-    layer = layer.double()
-    x, y = basis_features(layer.in_layout, sizes), basis_features(layer.second_layout, sizes)
-    pairs = x.map(lambda t: t.repeat_interleave(len(y), 0)), y.map(lambda t: torch.cat([t] * len(x)))
-    parameters = {name: p.detach() for name, p in layer.named_parameters()}
-    lengths = [p.numel() for p in parameters.values()]
-    one_hot = torch.eye(sum(lengths), dtype=torch.float64).split(lengths, 1)
-    stacked = {name: o.reshape(-1, *p.shape) for o, (name, p) in zip(one_hot, parameters.items(), strict=True)}
-    maps = torch.func.vmap(lambda p: flat(torch.func.functional_call(layer, p, pairs)))(stacked)
-    return int(torch.linalg.matrix_rank(maps.flatten(1)))
 
 
 def check_complete(space, first, second, target, sizes):

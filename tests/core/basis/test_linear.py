@@ -4,39 +4,19 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from oracle import basis_features, flat, invariant_dimension, known_sizes
+from oracle import basis_features, known_sizes, oracle_dimensions
+from ranks import layer_ranks
 from strategies import mlps, recurrent
 
-from nfn_monomial import Axis, EquivariantLinear, Features, Symmetry, WeightSpace
+from nfn_monomial import Axis, EquivariantLinear, Symmetry, WeightSpace
 from nfn_monomial.basis import count_terms
 from nfn_monomial.space import Layout
-
-
-def oracle_dimensions(space, source: Layout, target: Layout, sizes) -> tuple[int, int]:
-    """Dimensions of the spaces of A with rho'(g) A = A rho(g) and of b with rho'(g) b = b, over random g."""
-    return tuple(invariant_dimension(space, inputs, target, sizes) for inputs in ([source], []))
 
 
 def oracle_unreached(space, source: Layout, target: Layout) -> bool:
     """Whether some output field gets nothing, neither from the input nor from a constant."""
     fields = dict(zip(source.types, source.multiplicities, strict=True))
     return any(count_terms(fields, {t: 1}, space.nodes) == (0, 0) for t in target.types)
-
-
-def layer_ranks(layer: EquivariantLinear, sizes, masks=None) -> tuple[int, int]:
-    """Ranks of the layer's linear maps and of its constants, over all values of its parameters (outside masks 0)."""
-    layer = layer.double()
-    x = basis_features(layer.in_layout, sizes)
-    probe = Features(x.layout, tuple(torch.cat([t, torch.zeros_like(t[:1])]) for t in x.tensors))
-    parameters = {name: p.detach() for name, p in layer.named_parameters()}
-    lengths = [p.numel() for p in parameters.values()]
-    one_hot = torch.eye(sum(lengths), dtype=torch.float64).split(lengths, 1)
-    one_hot = [o * (masks or {}).get(n, torch.ones(1)).reshape(1, -1) for o, n in zip(one_hot, parameters, strict=True)]
-    stacked = {name: o.reshape(-1, *p.shape) for o, (name, p) in zip(one_hot, parameters.items(), strict=True)}
-    maps = torch.func.vmap(lambda p: flat(torch.func.functional_call(layer, p, (probe,))))(stacked)
-    constants = maps[:, -1]
-    linear = (maps[:, :-1] - constants[:, None]).flatten(1)
-    return int(torch.linalg.matrix_rank(linear)), int(torch.linalg.matrix_rank(constants))
 
 
 DESIGN_TABLE = [
