@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import spaces
+from strategies import all_spaces, spaces
 from torch import nn
 
-from nfn_monomial import EquivariantLinear, InvariantStatistics, WeightSpace, balance
+from nfn_monomial import Canonicalize, EquivariantLinear, InvariantPool, InvariantStatistics, WeightSpace, balance
 from nfn_monomial.canonical import absorb_omega, canonical_phase
 from nfn_monomial.nn import Augment
 from nfn_monomial.testing import random_networks
@@ -33,6 +33,15 @@ def test_moves_along_the_orbit(space, seed):
     torch.testing.assert_close(statistics(moved), statistics(x), rtol=1e-8, atol=1e-8)
     packed = Augment(space)(space.pack(x))
     torch.testing.assert_close(statistics(packed), statistics(x), rtol=1e-8, atol=1e-8)
+
+
+@given(all_spaces(), st.integers(0, 10**6))
+def test_moves_along_the_orbit_of_any_space(space, seed):
+    torch.manual_seed(seed)
+    x = space.pack(networks(space, 4, 1, seed))
+    invariants = nn.Sequential(Canonicalize(space, 1).double(), InvariantPool(space, 1))
+    moved = Augment(space, scale_range=(0.1, 10.0))(x)
+    torch.testing.assert_close(invariants(moved), invariants(x), rtol=1e-10, atol=1e-10)
 
 
 def test_every_network_and_every_call_moves_anew():

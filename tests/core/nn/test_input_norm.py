@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import any_spaces
+from strategies import all_spaces
 from torch import nn
 
 from nfn_monomial import EquivariantLinear, Symmetry, WeightSpace
@@ -30,7 +30,7 @@ def entry_by_entry(x):
 # -- equivariance -----------------------------------------------------------------------------------------------------
 
 
-@given(any_spaces(), st.integers(1, 2), st.integers(0, 10**6))
+@given(all_spaces(), st.integers(1, 2), st.integers(0, 10**6))
 def test_equivariant(space, channels, seed):
     norm = InputNorm(space, channels).double().fit(networks(space, 8, channels, seed))
     x = networks(space, 4, channels, seed + 1)
@@ -82,7 +82,7 @@ def test_every_position_has_its_own_statistics_hidden_neurons_share_theirs(symme
             assert float(mean.abs().min()) > 0.1  # left where it was
 
 
-@given(any_spaces(), st.integers(0, 10**6))
+@given(all_spaces(), st.integers(0, 10**6))
 def test_batches_have_the_statistics_of_the_whole(space, seed):
     x = networks(space, 10, 2, seed)
     whole = InputNorm(space, 2).double().fit(space.pack(x))
@@ -92,7 +92,7 @@ def test_batches_have_the_statistics_of_the_whole(space, seed):
     torch.testing.assert_close(batched.scale, whole.scale, rtol=1e-12, atol=1e-12)
 
 
-@given(any_spaces(), st.integers(0, 10**6))
+@given(all_spaces(), st.integers(0, 10**6))
 def test_inverse(space, seed):
     x = networks(space, 4, 1, seed)
     norm = InputNorm(space).double().fit(x)

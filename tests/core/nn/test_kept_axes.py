@@ -10,6 +10,7 @@ from torch import nn
 
 from nfn_monomial import Axis, EquivariantLinear, Features, MessagePassing, Symmetry, TensorProduct, WeightSpace
 from nfn_monomial.nn import NeuronEmbedding, neuron_layout
+from nfn_monomial.space import Node
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.testing import assert_equivariant, random_networks
 
@@ -21,11 +22,19 @@ any_networks = st.one_of(spaces(), input_first())
 
 @st.composite
 def kept_layouts(draw):
-    """A space with FIXED nodes, and two layouts with axes of any charges on any of its nodes."""
+    """A space with FIXED nodes and a nested one, and two layouts with axes of any charges on any of its nodes."""
     symmetries = [draw(st.sampled_from([*HIDDEN, Symmetry.FIXED])) for _ in range(3)]
-    space = WeightSpace({f"n{i}": (s, 2 + i % 2) for i, s in enumerate(symmetries)}, {"w": (Axis("n0"), Axis("n1"))})
-    axis = st.builds(Axis, st.sampled_from(list(space.nodes)), st.integers(-1, 2))
-    field = st.lists(axis, max_size=2).map(tuple)
+    nodes = {f"n{i}": (s, 2 + i % 2) for i, s in enumerate(symmetries)}
+    if Symmetry.FIXED not in symmetries[1:2]:
+        nodes["n3"] = Node((draw(st.sampled_from(HIDDEN)), draw(st.sampled_from(HIDDEN))), 2, "n1")
+    space = WeightSpace(nodes, {"w": (Axis("n0"), Axis("n1"))})
+    charge = st.integers(-1, 2)
+    drawn = [st.builds(Axis, st.sampled_from(list(nodes)[:3]), charge).map(lambda axis: (axis,))]
+    if "n3" in nodes:
+        drawn.append(
+            st.tuples(st.builds(Axis, st.just("n1"), charge), st.builds(Axis, st.just("n3"), st.tuples(charge, charge)))
+        )
+    field = st.lists(st.one_of(drawn), max_size=2).map(lambda parts: sum(parts, ()))
     layout = st.dictionaries(field, st.integers(1, 2), min_size=1, max_size=3)
     return space, *(space.layout_of(draw(layout), fold=False) for _ in range(2))
 
