@@ -1,0 +1,82 @@
+"""Deep residual networks: what a layer for them costs, in parameters and in terms, is linear in depth."""
+
+import itertools
+
+import pytest
+import torch
+
+from nfn_monomial import Axis, EquivariantLinear, Symmetry, WeightSpace
+from nfn_monomial.basis.linear import routes
+from nfn_monomial.testing import assert_equivariant
+
+
+def residual(blocks, hidden, kernel=(3, 3), width=4):
+    """A permuted stream, and blocks of two convolutions on it, with biases and the gain of a norm."""
+    nodes = {"x": (Symmetry.FIXED, 3), "stream": (Symmetry.PERMUTATION, width), "y": (Symmetry.FIXED, 10)}
+    parameters = {
+        "in.weight": (Axis("stream", 1), Axis("x", -1), *kernel),
+        "out.weight": (Axis("y", 1), Axis("stream", -1)),
+        "out.bias": (Axis("y", 1),),
+    }
+    for i in range(blocks):
+        nodes[f"h{i}"] = (hidden, width)
+        parameters |= {
+            f"{i}.gain": (Axis("stream", 0),),
+            f"{i}.shift": (Axis("stream", 0),),
+            f"{i}.up.weight": (Axis(f"h{i}", 1), Axis("stream", -1), *kernel),
+            f"{i}.up.bias": (Axis(f"h{i}", 1),),
+            f"{i}.down.weight": (Axis("stream", 1), Axis(f"h{i}", -1), *kernel),
+            f"{i}.down.bias": (Axis("stream", 1),),
+        }
+    return WeightSpace(nodes, parameters)
+
+
+def count(layer):
+    return sum(p.numel() for p in layer.parameters())
+
+
+over_hidden = pytest.mark.parametrize("hidden", [Symmetry.SCALE, Symmetry.PERMUTATION], ids=str)
+
+
+@over_hidden
+def test_factored_parameters_are_linear_in_depth_full_ones_are_not(hidden):
+    with torch.device("meta"):
+        spaces = [residual(blocks, hidden) for blocks in (4, 8, 16)]
+        factored, full = ([count(EquivariantLinear(s, 16, 16, io=io)) for s in spaces] for io in ("factored", "full"))
+    each = {Symmetry.SCALE: 27_696, Symmetry.PERMUTATION: 46_944}[hidden]
+    assert [(b - a) // 4 for a, b in itertools.pairwise(factored)] == [each, 2 * each]
+    assert full[2] - full[1] > 2.2 * (full[1] - full[0])
+    if hidden is Symmetry.PERMUTATION:
+        assert (full[2], factored[2]) == (79_184_624, 806_896)
+
+
+@over_hidden
+def test_terms_are_linear_in_depth(hidden):
+    """Blocks meet in the stream and in what is averaged over; nothing is looked for in pairs of blocks."""
+    sizes = []
+    for blocks in (10, 20, 40, 80):
+        space = residual(blocks, hidden, ())
+        found = routes(space.layout.types, space.layout.types, space.nodes)
+        sizes.append((len(found), sum(len(r.sources) + len(r.targets) for r in found)))
+    for found in zip(*sizes, strict=True):
+        increments = [b - a for a, b in itertools.pairwise(found)]
+        assert [b / a for a, b in itertools.pairwise(increments)] == [2, 2]
+
+
+@over_hidden
+@pytest.mark.parametrize("io", ["full", "factored"])
+def test_equivariant(hidden, io):
+    space = residual(3, hidden, (2,))
+    assert_equivariant(EquivariantLinear(space, 2, 3, io=io).double(), space)
+
+
+def test_a_layer_for_five_hundred_blocks():
+    """Every tensor reaches every one that the symmetry lets it reach, over 500 blocks."""
+    space = residual(500, Symmetry.PERMUTATION, (), width=2)
+    layer = EquivariantLinear(space, 2, 2, io="factored")
+    x = space.pack({name: torch.randn(1, 2, *shape) for name, shape in space.shapes().items()})
+    moved = x.map(torch.clone)
+    moved.tensors[-1].add_(1.0)
+    for a, b in zip(layer(x).tensors, layer(moved).tensors, strict=True):
+        assert a.shape == b.shape
+        assert not torch.equal(a, b)
