@@ -9,7 +9,7 @@ and A2 minus those in A' reducing to 0; axes of nested nodes share a block only 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, parents_of, powers
@@ -109,6 +109,39 @@ def bilinear_terms(
         text = "".join(letter[i] for i in range(two + len(target)))  # letters by first appearance
         found.append(BilinearTerm(first, second, target, f"{text[:one]},{text[one:two]}->{text[two:]}"))
     return tuple(sorted(found, key=lambda term: term.equation))
+
+
+def standard_terms(
+    first: Sequence[FieldType], second: Sequence[FieldType], target: Sequence[FieldType], nodes: Mapping[str, Node]
+) -> list[BilinearTerm]:
+    """All `BilinearTerm.standard` terms between any of these fields.
+
+    Few fields meet: a node has axes in two of the three at least, so the nodes of two of them leave few third ones.
+    """
+    lying: dict[frozenset[str], list[int]] = {}
+    for i, field_type in enumerate(target):
+        lying.setdefault(_nodes_of(field_type), []).append(i)
+    most = max(map(len, lying))
+    found = []
+    on_second = [_nodes_of(field_type) for field_type in second]
+    for one in first:
+        here = _nodes_of(one)
+        for two, there in zip(second, on_second, strict=True):
+            alone = here ^ there
+            if len(alone) > most:
+                continue
+            at = [lying.get(alone.union(also), []) for also in _subsets(here & there)]
+            for i in sorted(itertools.chain.from_iterable(at)):
+                found += [term for term in bilinear_terms(one, two, target[i], nodes) if term.standard]
+    return found
+
+
+def _nodes_of(field_type: FieldType) -> frozenset[str]:
+    return frozenset(axis.node for axis in field_type)
+
+
+def _subsets(names: frozenset[str]) -> Iterator[tuple[str, ...]]:
+    return itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(len(names) + 1))
 
 
 def count_bilinear_terms(

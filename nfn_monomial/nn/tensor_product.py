@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.basis import BilinearTerm, bilinear_terms
+from nfn_monomial.basis.bilinear import standard_terms
 from nfn_monomial.basis.partitions import Contraction
 from nfn_monomial.space.axes import field_name, powers
 from nfn_monomial.space.features import Features, Layout, Types
@@ -208,17 +209,15 @@ class _Product(NamedTuple):
 
 
 def _choose(terms: Terms, space: WeightSpace, first: Layout, second: Layout, out: Layout) -> tuple[BilinearTerm, ...]:
-    found = [
-        term
-        for fields in itertools.product(first.types, second.types, out.types)
-        for term in bilinear_terms(*fields, space.nodes)
-    ]
-    if terms == "all":
-        chosen = found
-    elif terms == "standard":
-        chosen = [term for term in found if term.standard]
-    elif isinstance(terms, str):
+    if isinstance(terms, str) and terms not in ("standard", "all"):
         raise ValueError(f"terms must be 'standard', 'all', a predicate or a sequence of terms, found {terms!r}")
+    if terms == "standard":
+        found = standard_terms(first.types, second.types, out.types, space.nodes)
+    else:
+        fields = itertools.product(first.types, second.types, out.types)
+        found = [term for three in fields for term in bilinear_terms(*three, space.nodes)]
+    if isinstance(terms, str):
+        chosen = found
     elif callable(terms):
         chosen = [term for term in found if terms(term)]
     else:
@@ -228,9 +227,11 @@ def _choose(terms: Terms, space: WeightSpace, first: Layout, second: Layout, out
             if name not in known:
                 raise ValueError(_unknown(term, space, known))
         chosen = [known[name] for name in wanted]
+    reached = {term.target for term in chosen}
     for field_type in out.types:
-        if not any(term.target == field_type for term in chosen):
-            possible = [str(term) for term in found if term.target == field_type]
+        if field_type not in reached:
+            pairs = itertools.product(first.types, second.types)
+            possible = [str(term) for pair in pairs for term in bilinear_terms(*pair, field_type, space.nodes)]
             raise ValueError(
                 f"no term leads to field [{field_name(field_type)}] from [{first}] x [{second}]: "
                 + (

@@ -9,10 +9,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import basis_features, invariant_dimension, known_sizes
 from ranks import bilinear_rank
-from strategies import HIDDEN
+from strategies import HIDDEN, all_spaces
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.basis import bilinear_terms, count_bilinear_terms
+from nfn_monomial.basis.bilinear import standard_terms
 from nfn_monomial.nn.tensor_product import TensorProduct
 from nfn_monomial.space import Node
 
@@ -123,6 +124,13 @@ def test_terms_are_readable_and_standard_ones_join_fields():
     loop = (Axis("h1", 1), Axis("h1", -1))
     terms = bilinear_terms(loop, loop, (), {"h1": Node((Symmetry.SCALE,))})
     assert {t.equation: t.standard for t in terms} == {"aa,aa->": False, "aa,bb->": False, "ab,ba->": True}
+
+
+@given(all_spaces())
+def test_standard_terms_are_found_without_looking_at_all_fields(space):
+    types = space.layout.types
+    everything = [t for f in itertools.product(types, types, types) for t in bilinear_terms(*f, space.nodes)]
+    assert standard_terms(types, types, types, space.nodes) == [t for t in everything if t.standard]
 
 
 def test_deep_spaces_have_few_terms():
