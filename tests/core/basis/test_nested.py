@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracle import invariant_dimension, known_sizes, oracle_dimensions
 from ranks import bilinear_rank, layer_ranks
-from strategies import HIDDEN
+from strategies import HIDDEN, general
 
 from nfn_monomial import Axis, EquivariantLinear, Features, Symmetry, TensorProduct, WeightSpace
 from nfn_monomial.basis import BilinearTerm, bilinear_terms, count_bilinear_terms, count_terms
@@ -53,7 +53,7 @@ def nested(draw, shapes, inputs):
     return space, layouts, sizes
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(nested(SHAPES, 1))
 def test_linear_maps_are_complete(made):
     space, (source, target), sizes = made
@@ -64,6 +64,15 @@ def test_linear_maps_are_complete(made):
     if all(any(count_terms(as_fields(source), {t: 1}, space.nodes)) for t in target.types):
         layer = EquivariantLinear(_sized(space, sizes), 1, 1, in_types=source, out_types=target)
         assert layer_ranks(layer, sizes) == expected
+
+
+@given(general(max_size=2))
+def test_layers_on_parameters_of_any_space_are_complete(space):
+    """Small nodes make partitions dependent; that none is missing shows all the same."""
+    sizes = known_sizes(space)
+    assume(sum(_entries(t, m, sizes) for t, m in as_fields(space.layout).items()) <= 24)
+    expected = oracle_dimensions(space, space.layout, space.layout, sizes)
+    assert layer_ranks(EquivariantLinear(space, 1, 1), sizes) == expected
 
 
 @settings(max_examples=40)

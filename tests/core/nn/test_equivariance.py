@@ -19,9 +19,11 @@ from nfn_monomial import (
     InvariantPool,
     MonomialNFN,
     PointwiseActivation,
+    Symmetry,
     WeightSpace,
 )
 from nfn_monomial.basis import count_terms
+from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
 
 channels = st.integers(1, 3)
@@ -293,3 +295,29 @@ def test_widths_are_not_baked_in():
     same = MonomialNFN(unknown, hidden=8).double()
     same.load_state_dict(model.state_dict())
     assert torch.equal(same(networks), model(networks))
+
+
+def test_widths_of_nested_nodes_are_not_baked_in():
+    """More heads, and more channels in each, than the layer was built for."""
+    few, many = (
+        WeightSpace(
+            {
+                "stream": (Symmetry.PERMUTATION, width),
+                "heads": (Symmetry.PERMUTATION, count),
+                "q": Node((Symmetry.SCALE, Symmetry.SIGN), own, "heads"),
+            },
+            {
+                "qk": (Sum((Axis("q", (1, 1)), Axis("q", (-1, 1)))), Axis("stream", -1)),
+                "bias": (Axis("q", (1, 1)),),
+                "heads": (Axis("heads", 0), Axis("heads", 0)),
+            },
+        )
+        for width, count, own in ((3, 2, 2), (5, 4, 3))
+    )
+    model = nn.Sequential(EquivariantLinear(few, 1, 4), Canonicalize(few, 4), InvariantPool(few, 4)).double()
+    networks = many.pack(random_networks(many))
+    assert model(networks).shape == (3, model[-1].out_features)
+    assert_equivariant(model[0], many, inputs=networks)
+    assert_invariant(model, many, inputs=networks)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(networks), model(networks))
