@@ -58,7 +58,8 @@ class TensorProduct(nn.Module):
             linear in all of them, equally equivariant, not complete. Prefer it wherever fields have many fixed
             entries (kernels, wide FIXED inputs): from 16 to 16 channels, the standard terms of
             ``WeightSpace.cnn([1, 4, 4], 3, "relu", head=[3])`` have 5.6 million parameters in full and 46 thousand
-            factored.
+            factored. Every term has maps of its own: where many tensors lie in one field, as those of all blocks do on
+            a residual stream, that is quadratic in depth (16 blocks of an MLP, 4 channels: 0.2 million; 64: 2.7).
         rank: products per term with ``mix="factored"``; the largest channel number by default.
         reduce: ``"mean"`` over contracted axes, independent of width, or ``"sum"``, as in a network's own forward pass.
 
