@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind
 
 from .algebra.atoms import Cause, Structure
 from .algebra.moves import Run
-from .algebra.values import Bundle, Value
+from .algebra.values import Bundle, Value, shifted_by
 from .operators import MOVING, entry_of
 
 _SHAPES_ONLY = {
@@ -25,6 +25,7 @@ _SHAPES_ONLY = {
 _RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "normal", "randint_like"}
 # What makes more of inputs than a FIXED tensor: they are repeated, or stand beside a state that is 0 at first.
 _JOINS = {"cat", "concat", "concatenate"}
+_CUTS = {"select", "slice", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unbind"}
 _REPEATS = {"expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave"}
 _WRAPPERS = {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
 
@@ -248,6 +249,7 @@ class Interpreter:
 
     def _output(self, found: Any) -> None:
         self.run.cause = Cause("y", "output")
+        self.run.matter |= _shifts(found)
         for part in torch.utils._pytree.tree_leaves(found):
             for value in part.parts if isinstance(part, Bundle) else [part]:
                 if isinstance(value, Value):
@@ -305,7 +307,10 @@ class Interpreter:
             rest = [run.inert(shape, f"no rule for {name}") for shape in run.shapes[1:]]
             return self._wrapped(node.meta["val"], [whole, *rest])
         self.operations.append((run.cause.operation, tuple(v for v in found if isinstance(v, Value))))
-        return entry.rule(run, *args, **kwargs)
+        out = entry.rule(run, *args, **kwargs)
+        if name not in _CUTS:
+            run.matter |= _shifts(found) - _shifts(out) - run.ignored.keys()
+        return out
 
     def _inside(self, module: fx.GraphModule, args: Sequence[Any]) -> Any:
         known: dict[fx.Node, Any] = {}
@@ -333,6 +338,13 @@ class Interpreter:
 
 def _mapped(change: Any, found: Any) -> Any:
     return torch.utils._pytree.tree_map(lambda v: change(v) if isinstance(v, Value) else v, found, is_leaf=_is_found)
+
+
+def _shifts(found: Any) -> set[int]:
+    """Unknowns of the parameters that were added to values."""
+    leaves = [v for v in torch.utils._pytree.tree_leaves(found, is_leaf=_is_found) if _is_found(v)]
+    parts = [part for v in leaves for part in (v.parts if isinstance(v, Bundle) else (v,))]
+    return set[int]().union(*map(shifted_by, parts))
 
 
 def _is_found(found: Any) -> bool:

@@ -241,8 +241,25 @@ class Writer:
             tensors = tuple(dict.fromkeys(own for atom in key for _, own in self._uses.get(atom, ())))
             through = tuple(dict.fromkeys(op for atom in key for op in operations.get(atom, ())))
             nodes.append(NodeReport(name, node.size or 0, node.gauges, node.parent, tensors, through))
-        dead = tuple(Dead(name, "no operation reads it", True) for name in self._unused)
-        return Report(tuple(nodes), tuple(self._losses()), dead, tuple(dict.fromkeys(self._found.unknown)))
+        dead = [Dead(name, "no operation reads it", True) for name in self._unused]
+        return Report(
+            tuple(nodes), tuple(self._losses()), (*dead, *self._ignored()), tuple(dict.fromkeys(self._found.unknown))
+        )
+
+    def _ignored(self) -> Iterable[Dead]:
+        """Parameters, or pieces of them, that one operation reads and a later one subtracts."""
+        readers: dict[int, int] = {}
+        for _, values in self._found.operations:
+            for u in {u for v in values for d in v.dims for s in d for i in s.indices for u in i.sources}:
+                readers[u] = readers.get(u, 0) + 1
+        seen: dict[str, Dead] = {}
+        for u, cause in self._run.ignored.items():
+            found = self._run.unknowns[u]
+            if readers.get(u) == 1 and found.dim is not None and u not in self._run.matter:
+                parts = len(self._roots[found.parameter].dims[found.dim])
+                name = f"{found.parameter}[{found.segment}]" if parts > 1 else found.parameter
+                seen.setdefault(name, Dead(name, f"{cause.operation}: {cause.reason}", False))
+        return seen.values()
 
     def _losses(self) -> Iterable[Loss]:
         for key, name in self._names.items():

@@ -19,6 +19,7 @@ from .values import (
     indices_of,
     settled,
     stripped,
+    tokens_of,
 )
 
 
@@ -55,6 +56,8 @@ class Ledger(Structure):
         steps: for finding nests.
         shape: of the output of the current operation (of the first one).
         used: which outputs of the current operation are read.
+        ignored: unknowns of parameters that an operation subtracts again, and which one.
+        matter: unknowns of parameters that were added and reach another operation.
     """
 
     def __init__(self) -> None:
@@ -65,6 +68,8 @@ class Ledger(Structure):
         self.shape: tuple[int, ...] = ()
         self.shapes: tuple[tuple[int, ...], ...] = ()
         self.used: frozenset[int] = frozenset()
+        self.ignored: dict[int, Cause] = {}
+        self.matter: set[int] = set()
 
     # Where values come from.
 
@@ -151,6 +156,16 @@ class Ledger(Structure):
             if segment is not dim[0]:
                 self.equations.demand((segment.const - dim[0].const).kept(scale=scale, sign=sign), cause)
 
+    def ignores_constants(self, found: Value, dims: Iterable[int], reason: str) -> None:
+        """What is constant along these dimensions does not matter: parameters that were added are dead."""
+        along = frozenset[int]().union(*(tokens_of(found.dims[dim]) for dim in dims))
+        for shift in found.shifts:
+            sources = {u for _, own in shift.sources for u in own}
+            if along <= shift.constant:
+                self.ignored.update(dict.fromkeys(sources, self.because(reason)))
+            else:
+                self.matter |= sources
+
     def even(
         self, found: Value, dims: Iterable[int], *, scale: bool = True, sign: bool = True, reason: str = ""
     ) -> Value:
@@ -167,7 +182,8 @@ class Ledger(Structure):
     def kept(self, found: Value, *, scale: bool = True, sign: bool = True) -> Value:
         """The same, its scales or its signs dropped."""
         dims = tuple(stripped(dim, scale=scale, sign=sign) for dim in found.dims)
-        return replace(found, dims=dims, const=found.const.kept(scale=scale, sign=sign), data=None, inert=False)
+        const = found.const.kept(scale=scale, sign=sign)
+        return replace(found, dims=dims, const=const, data=None, inert=False, shifts=())
 
     def settle(self, found: Value, flow: int) -> Value:
         """A value that is no longer a parameter as such: its axes run this way."""

@@ -15,10 +15,12 @@ from .values import (
     Bundle,
     Dimension,
     Segment,
+    Shift,
     Value,
     indices_of,
     is_unit,
     mapped,
+    tokens_of,
     value,
 )
 
@@ -40,6 +42,8 @@ class Run(Ledger):
         scales = kind in ("linear", "homogeneous", "absolute")
         self.vanish(found, scale=not scales, sign=kind in ("homogeneous", "any"), reason=reason or _KINDS[kind])
         out = self.kept(found, scale=scales, sign=kind in ("linear", "odd"))
+        if kind == "linear":
+            out = replace(out, shifts=found.shifts)
         return self.note(replace(out, zero=found.zero and (zero or scales or kind == "odd")))
 
     def power(self, found: Value, exponent: float) -> Value:
@@ -86,6 +90,7 @@ class Run(Ledger):
     def add(self, a: Value, b: Value) -> Value:
         """``a + b``, or anything else that is linear in both at once: their forms are equal."""
         a, b = self.aligned(a, b)
+        shifts = (*a.shifts, *_shift(a, b))
         if b.zero or not a.zero:
             a, b = self._met(a, b, +1)
         else:
@@ -100,7 +105,7 @@ class Run(Ledger):
             dims.append(mapped(db, ZERO) if is_unit(da) else _with_sources(da, sources))
         if not b.zero:
             self.equations.demand(const, cause)
-        return self.note(Value(tuple(dims), a.const, a.raw and b.raw, a.zero and b.zero), a, b)
+        return self.note(Value(tuple(dims), a.const, a.raw and b.raw, a.zero and b.zero, shifts=shifts), a, b)
 
     def _alike(self, a: Dimension, b: Dimension, cause: Cause | None) -> Form:
         """Demand that forms along a dimension are equal in two values, but for a constant: that is given back."""
@@ -181,7 +186,8 @@ class Run(Ledger):
                 dim = mapped(dim, drop_sources=True)
             dims.append(dim)
         met = Value(tuple(of_a.values())), Value(tuple(of_b.values()))
-        return self.note(value(dims, const, raw=both, zero=zero), *met)
+        shifts = (*_carried(a, left, of_a, right, out), *_carried(b, right, of_b, left, out))
+        return self.note(value(dims, const, raw=both, zero=zero, shifts=shifts), *met)
 
     def reduce(
         self,
@@ -268,12 +274,25 @@ class Run(Ledger):
             flat = self.even(found, (at,), reason="slice")
             new = self.fresh(stop - start, "slice")
             return self.note(
-                value((*flat.dims[:at], new, *flat.dims[at + 1 :]), flat.const, raw=found.raw, zero=found.zero), found
+                value(
+                    (*flat.dims[:at], new, *flat.dims[at + 1 :]),
+                    flat.const,
+                    raw=found.raw,
+                    zero=found.zero,
+                    shifts=found.shifts,
+                ),
+                found,
             )
         _, right = self.split(dim, start)
         left, _ = self.split(right, stop - start)
         return self.note(
-            value((*found.dims[:at], left, *found.dims[at + 1 :]), found.const, raw=found.raw, zero=found.zero)
+            value(
+                (*found.dims[:at], left, *found.dims[at + 1 :]),
+                found.const,
+                raw=found.raw,
+                zero=found.zero,
+                shifts=found.shifts,
+            )
         )
 
     def selected(self, found: Value, at: int, index: int) -> Value:
@@ -282,7 +301,11 @@ class Run(Ledger):
         index %= found.shape[at]
         one = self.narrowed(found, at, index, index + 1)
         const = one.dims[at][0].const
-        return self.note(value((*one.dims[:at], *one.dims[at + 1 :]), one.const + const, raw=one.raw, zero=one.zero))
+        return self.note(
+            value(
+                (*one.dims[:at], *one.dims[at + 1 :]), one.const + const, raw=one.raw, zero=one.zero, shifts=one.shifts
+            )
+        )
 
     def each(self, found: Value | Bundle, move: Callable[[Value], Value], at: int | None = None) -> Value | Bundle:
         """A move on a value, or on every part of a bundle whose dimension is ``at`` behind the move."""
@@ -298,6 +321,34 @@ class Run(Ledger):
 def _offset(found: Value) -> Form:
     """The constant part of its form in the first segments."""
     return sum((dim[0].const for dim in found.dims), found.const)
+
+
+def _shift(a: Value, b: Value) -> list[Shift]:
+    """A parameter ``b`` that is added to ``a``, of the same shape but where it is broadcast."""
+    if a.raw or not b.raw or b.data is not None:
+        return []
+    sources: list[tuple[int, frozenset[int]]] = []
+    constant: frozenset[int] = frozenset()
+    for da, db in zip(a.dims, b.dims, strict=True):
+        if is_unit(db):
+            constant |= tokens_of(da)
+        for one, other in zip(da, db, strict=True) if not is_unit(da) and not is_unit(db) else ():
+            sources += [(i.token, j.sources) for i, j in zip(one.indices, other.indices, strict=True)]
+    return [Shift(tuple(sources), constant)]
+
+
+def _carried(found: Value, letters: str, roles: Mapping[str, Dimension], others: str, out: str) -> list[Shift]:
+    """What was added to one factor, as added to a product: constant along what only this factor has."""
+    shifts = []
+    for shift in found.shifts:
+        present = frozenset[int]().union(*map(tokens_of, found.dims))
+        constant: frozenset[int] = frozenset()
+        for letter, dim in zip(letters, found.dims, strict=True):
+            if letter in out and letter not in others and tokens_of(dim) <= shift.constant:
+                constant |= tokens_of(roles[letter])
+        sources = tuple((-1, us) for token, us in shift.sources if token in present or token < 0)
+        shifts.append(Shift(sources, constant))
+    return shifts
 
 
 def _with_sources(dim: Dimension, other: Dimension) -> Dimension:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from .atoms import Atoms, Cause
 from .atoms import Structure as Shape
@@ -97,7 +98,7 @@ class Structure:
     def resolved(self, found: Value) -> Value:
         """The same for all dimensions of a value."""
         dims = tuple(map(self.resolve, found.dims))
-        return found if dims == found.dims else Value(dims, found.const, found.raw, found.zero, inert=found.inert)
+        return found if dims == found.dims else replace(found, dims=dims, data=None)
 
     def collapse(self, dim: Dimension, reason: str) -> Dimension:
         """The same as one FIXED index: its segments' constants become equal."""
@@ -228,11 +229,11 @@ class Structure:
                 ragged = len(dims) + at, [[*dims, *part] for part in parts]
                 dims += parts[0]
         if ragged is None:
-            return value(dims, found.const, raw=found.raw, zero=found.zero)
+            return value(dims, found.const, raw=found.raw, zero=found.zero, shifts=found.shifts)
         at, heads = ragged
         whole = [[*head, *dims[len(head) :]] for head in heads]
         return Bundle(
-            tuple(value(part, found.const, raw=found.raw, zero=found.zero) for part in whole),
+            tuple(value(part, found.const, raw=found.raw, zero=found.zero, shifts=found.shifts) for part in whole),
             at,
         )
 

@@ -50,6 +50,18 @@ Dimension: TypeAlias = tuple[Segment, ...]
 UNIT: Dimension = (Segment(()),)
 
 
+class Shift(NamedTuple):
+    """A parameter that was added to a value.
+
+    Attributes:
+        sources: index of the value (its token) -> unknowns of the parameter that lie along it.
+        constant: tokens of indices on which it does not depend.
+    """
+
+    sources: tuple[tuple[int, frozenset[int]], ...]
+    constant: frozenset[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor of the program.
@@ -61,6 +73,7 @@ class Value:
         zero: whether all entries are 0: any form is its form.
         data: the entries of a constant.
         inert: whether it depends on inputs and constants alone, so that nothing acts on it.
+        shifts: parameters that it is the sum of others with.
     """
 
     dims: tuple[Dimension, ...]
@@ -69,6 +82,7 @@ class Value:
     zero: bool = False
     data: Tensor | None = None
     inert: bool = False
+    shifts: tuple[Shift, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -88,7 +102,14 @@ class Bundle:
     dim: int
 
 
-def value(dims: Iterable[Dimension], const: Form = ZERO, *, raw: bool = False, zero: bool = False) -> Value:
+def value(
+    dims: Iterable[Dimension],
+    const: Form = ZERO,
+    *,
+    raw: bool = False,
+    zero: bool = False,
+    shifts: tuple[Shift, ...] = (),
+) -> Value:
     """A value; the constants of dimensions of one segment are moved to its own."""
     kept = []
     for dim in dims:
@@ -96,7 +117,7 @@ def value(dims: Iterable[Dimension], const: Form = ZERO, *, raw: bool = False, z
             const = const + dim[0].const
             dim = (Segment(dim[0].indices),)
         kept.append(dim)
-    return Value(tuple(kept), const, raw, zero)
+    return Value(tuple(kept), const, raw, zero, shifts=shifts)
 
 
 def extent(dim: Dimension) -> int:
@@ -117,6 +138,17 @@ def is_unit(dim: Dimension) -> bool:
 def indices_of(found: Value) -> list[Index]:
     """All indices of a value."""
     return [index for dim in found.dims for segment in dim for index in segment.indices]
+
+
+def tokens_of(dim: Dimension) -> frozenset[int]:
+    """Tokens of a dimension's indices."""
+    return frozenset(index.token for segment in dim for index in segment.indices)
+
+
+def shifted_by(found: Value) -> set[int]:
+    """Unknowns of the parameters that were added to a value."""
+    present = frozenset[int]().union(*map(tokens_of, found.dims))
+    return {u for s in found.shifts for token, own in s.sources if token in present or token < 0 for u in own}
 
 
 def mapped(dim: Dimension, form: Form | None = None, *, drop_sources: bool = False) -> Dimension:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from nfn_monomial.space.trace.algebra.moves import Run
@@ -37,7 +38,8 @@ def _attention(
             mask = run.joined(run.regrouped(mask, (*mask.shape[:-3], k.shape[-3], -1, *mask.shape[-2:])))
         elif heads and len(mask.dims) > 2:
             mask = Value((*mask.dims[:-2], *mask.dims[-3:]), mask.const, mask.raw, mask.zero)
-        scores = run.add(scores, value_of(run, mask)) if _additive(mask) else run.multiply(scores, mask)
+        masked = run.add(scores, value_of(run, mask)) if _additive(mask) else run.multiply(scores, mask)
+        scores = replace(masked, shifts=scores.shifts)
     weights = softmax(run, scores)
     out = run.contract(weights, lead + heads + "ts", v, lead + "sd", lead + heads + "td")
     if heads:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import Value, value
+from nfn_monomial.space.trace.algebra.values import UNIT, Value, value
 
 from .table import operator
 
@@ -122,10 +122,9 @@ def _convolved(run: Run, x: Value, weight: Value, bias: Value | None, groups: in
         merged = run.regrouped(parts, (*parts.shape[: len(lead)], parts.shape[-1] * groups))
         assert isinstance(merged, Value), "a flatten makes no bundle"
         out = run.note(merged)
-    if bias is not None:
-        out = run.add(out, bias)
     places = [run.fresh(n, "position") for n in run.shape[len(out.dims) :]]
-    return run.note(replace(out, dims=(*out.dims, *places)))
+    out = run.note(replace(out, dims=(*out.dims, *places)))
+    return out if bias is None else run.add(out, replace(bias, dims=(*bias.dims, *[UNIT] * spatial)))
 
 
 @operator("conv1d", "conv2d", "conv3d")

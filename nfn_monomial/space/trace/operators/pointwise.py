@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -188,7 +189,8 @@ def _where(run: Run, condition: Value, a: Operand, b: Operand) -> Value:
 def _masked_fill(run: Run, x: Value, mask: Value, number: Operand) -> Value:
     if isinstance(number, int | float) and number in (float("inf"), float("-inf")):
         run.vanish(x, scale=False, reason="filled with an infinity")
-        return run.multiply(x, run.kept(mask, scale=False, sign=False))
+        out = run.multiply(x, run.kept(mask, scale=False, sign=False))
+        return replace(out, shifts=x.shifts)
     return _where(run, mask, number, x)
 
 

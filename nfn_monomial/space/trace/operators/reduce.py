@@ -52,8 +52,9 @@ def _any(run: Run, x: Value, dim: Dims = None, keepdim: bool = False, **_: Any) 
 
 
 @operator("softmax", "log_softmax", "_softmax", "_log_softmax", "softmin", "special_log_softmax", "special_softmax")
-def softmax(run: Run, x: Value, *_: Any, **__: Any) -> Value:
-    """A distribution over a dimension."""
+def softmax(run: Run, x: Value, dim: int = -1, *_: Any, **__: Any) -> Value:
+    """A distribution over a dimension; what is constant along it does not matter."""
+    run.ignores_constants(x, (dim,), "softmax")
     return run.unary(x, "any", reason="softmax")
 
 

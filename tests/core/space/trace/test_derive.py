@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from derived_groups import error, permutations, scalings, signs
 from torch import Tensor, nn
 
-from nfn_monomial.space.axes import Axis, Sum
+from nfn_monomial.space.axes import Axis, Sum, flatten_dims
 from nfn_monomial.space.specification import Specification
 from nfn_monomial.space.trace import derive, register_operator
 from nfn_monomial.space.trace.operators import OPERATORS
@@ -255,7 +255,8 @@ def test_tied_weights_are_one_parameter():
     tokens = torch.randint(7, (2, 4))
     found = derive(module, tokens)
     assert list(found.parameters) == ["word.weight", "norm.weight", "norm.bias"]
-    assert found.nodes[found.parameters["word.weight"][0].node].gauges == (FIXED,)
+    words = flatten_dims(found.parameters["word.weight"][:1])
+    assert found.nodes[words[0].node].gauges == (FIXED,)
     assert error(module, found, (tokens,)) < 1e-9
 
 
@@ -325,6 +326,26 @@ def test_parameters_that_are_not_read_are_left_out():
     found = derive(module, VECTOR)
     assert set(found.parameters) == {"a.weight", "a.bias"}
     assert [(dead.parameter, dead.left_out) for dead in found.report.dead] == [("b.weight", True), ("b.bias", True)]
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_the_bias_of_keys_is_dead(norm_first):
+    module = Of(
+        lambda s, x: s.layer(s.enter(x)), enter=nn.Linear(3, 6),
+        layer=nn.TransformerEncoderLayer(6, 2, 5, batch_first=True, norm_first=norm_first),
+    )  # fmt: skip
+    found = derive(module, SEQUENCE)
+    assert [(dead.parameter, dead.left_out) for dead in found.report.dead] == [
+        ("layer.self_attn.in_proj_bias[1]", False)
+    ]
+    assert "softmax" in found.report.dead[0].reason
+    found = derive(block(nn.LayerNorm, nn.GELU(), 5), SEQUENCE)
+    assert [dead.parameter for dead in found.report.dead] == ["attention.qkv.bias[1]"]
+
+
+def test_a_bias_in_front_of_statistics_of_the_example_is_dead():
+    layers = nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.ReLU(), nn.Conv2d(4, 3, 1)
+    assert [dead.parameter for dead in derive(convolutions(*layers), IMAGE).report.dead] == ["0.bias"]
 
 
 def overlapping() -> nn.Module:
