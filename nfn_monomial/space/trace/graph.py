@@ -16,7 +16,8 @@ from torch.export.graph_signature import InputKind
 
 from .algebra.atoms import Cause, Structure
 from .algebra.moves import Run
-from .algebra.values import Bundle, Value, shifted_by
+from .algebra.shifts import shifted_by
+from .algebra.values import Bundle, Value
 from .operators import MOVING, entry_of
 
 _SHAPES_ONLY = {
@@ -307,9 +308,10 @@ class Interpreter:
             rest = [run.inert(shape, f"no rule for {name}") for shape in run.shapes[1:]]
             return self._wrapped(node.meta["val"], [whole, *rest])
         self.operations.append((run.cause.operation, tuple(v for v in found if isinstance(v, Value))))
+        run.subtracted.clear()
         out = entry.rule(run, *args, **kwargs)
         if name not in _CUTS:
-            run.matter |= _shifts(found) - _shifts(out) - run.ignored.keys()
+            run.matter |= _shifts(found) - _shifts(out) - run.subtracted
         return out
 
     def _inside(self, module: fx.GraphModule, args: Sequence[Any]) -> Any:

@@ -248,14 +248,10 @@ class Writer:
 
     def _ignored(self) -> Iterable[Dead]:
         """Parameters, or pieces of them, that one operation reads and a later one subtracts."""
-        readers: dict[int, int] = {}
-        for _, values in self._found.operations:
-            for u in {u for v in values for d in v.dims for s in d for i in s.indices for u in i.sources}:
-                readers[u] = readers.get(u, 0) + 1
         seen: dict[str, Dead] = {}
         for u, cause in self._run.ignored.items():
             found = self._run.unknowns[u]
-            if readers.get(u) == 1 and found.dim is not None and u not in self._run.matter:
+            if self._run.readers.get(u) == 1 and found.dim is not None and u not in self._run.matter:
                 parts = len(self._roots[found.parameter].dims[found.dim])
                 name = f"{found.parameter}[{found.segment}]" if parts > 1 else found.parameter
                 seen.setdefault(name, Dead(name, f"{cause.operation}: {cause.reason}", False))

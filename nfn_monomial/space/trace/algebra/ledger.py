@@ -13,6 +13,7 @@ from .forms import ZERO, Form, unknown
 from .structure import Structure
 from .values import (
     Dimension,
+    Index,
     Segment,
     Value,
     extent,
@@ -56,7 +57,9 @@ class Ledger(Structure):
         steps: for finding nests.
         shape: of the output of the current operation (of the first one).
         used: which outputs of the current operation are read.
+        readers: unknown -> how many operations read the axis in a parameter as such.
         ignored: unknowns of parameters that an operation subtracts again, and which one.
+        subtracted: those of the current operation.
         matter: unknowns of parameters that were added and reach another operation.
     """
 
@@ -68,7 +71,9 @@ class Ledger(Structure):
         self.shape: tuple[int, ...] = ()
         self.shapes: tuple[tuple[int, ...], ...] = ()
         self.used: frozenset[int] = frozenset()
+        self.readers: dict[int, int] = {}
         self.ignored: dict[int, Cause] = {}
+        self.subtracted: set[int] = set()
         self.matter: set[int] = set()
 
     # Where values come from.
@@ -163,6 +168,7 @@ class Ledger(Structure):
             sources = {u for _, own in shift.sources for u in own}
             if along <= shift.constant:
                 self.ignored.update(dict.fromkeys(sources, self.because(reason)))
+                self.subtracted |= sources
             else:
                 self.matter |= sources
 
@@ -190,15 +196,18 @@ class Ledger(Structure):
         if not found.raw:
             return found
         for index in indices_of(found):
-            for source in index.sources:
-                self.flows.setdefault(source, flow)
+            self._meets(index, flow)
         return settled(found)
+
+    def _meets(self, index: Index, flow: int) -> None:
+        for source in index.sources:
+            self.flows.setdefault(source, flow)
+            self.readers[source] = self.readers.get(source, 0) + 1
 
     def _flow(self, dim: Dimension, flow: int) -> None:
         for segment in dim:
             for index in segment.indices:
-                for source in index.sources:
-                    self.flows.setdefault(source, flow)
+                self._meets(index, flow)
 
     def freed(self, dim: Dimension) -> Dimension:
         """A dimension of zeros, beside others in one value: any form is theirs, a new unknown."""

@@ -10,17 +10,16 @@ from typing import Literal
 from .atoms import Cause
 from .forms import ZERO, Form
 from .ledger import Ledger
+from .shifts import added, broadcast, carried, retold
 from .values import (
     UNIT,
     Bundle,
     Dimension,
     Segment,
-    Shift,
     Value,
     indices_of,
     is_unit,
     mapped,
-    tokens_of,
     value,
 )
 
@@ -67,12 +66,17 @@ class Run(Ledger):
         rank = max(len(found.dims) for found in values)
         rows = [[UNIT] * (rank - len(v.dims)) + list(v.dims) for v in map(self.resolved, values)]
         rows = [rows[0], *([self._roles(row, rows[0]) for row in rows[1:]])]
+        renamed = [row[rank - len(v.dims) :] for v, row in zip(values, rows, strict=True)]
         for at in range(rank):
             full = [row for row in rows if not is_unit(row[at])]
             for _ in range(2 if len(full) > 2 else 1):  # what the last one cut, the first ones have to hear of
                 for row in full[1:]:
                     full[0][at], row[at] = self.align(full[0][at], row[at])
-        return [replace(v, dims=tuple(map(self.resolve, row))) for v, row in zip(values, rows, strict=True)]
+        shifts = [retold(self.resolved(v), dims) for v, dims in zip(values, renamed, strict=True)]
+        return [
+            replace(v, dims=tuple(map(self.resolve, row)), shifts=told)
+            for v, row, told in zip(values, rows, shifts, strict=True)
+        ]
 
     def _roles(self, dims: list[Dimension], others: list[Dimension]) -> list[Dimension]:
         """The same with other tokens, where some are those of another value."""
@@ -90,7 +94,7 @@ class Run(Ledger):
     def add(self, a: Value, b: Value) -> Value:
         """``a + b``, or anything else that is linear in both at once: their forms are equal."""
         a, b = self.aligned(a, b)
-        shifts = (*a.shifts, *_shift(a, b))
+        shifts = (*broadcast(a, b), *broadcast(b, a, a), *added(a, b))
         if b.zero or not a.zero:
             a, b = self._met(a, b, +1)
         else:
@@ -186,7 +190,7 @@ class Run(Ledger):
                 dim = mapped(dim, drop_sources=True)
             dims.append(dim)
         met = Value(tuple(of_a.values())), Value(tuple(of_b.values()))
-        shifts = (*_carried(a, left, of_a, right, out), *_carried(b, right, of_b, left, out))
+        shifts = (*carried(a, left, of_a, right, out), *carried(b, right, of_b, left, out))
         return self.note(value(dims, const, raw=both, zero=zero, shifts=shifts), *met)
 
     def reduce(
@@ -321,34 +325,6 @@ class Run(Ledger):
 def _offset(found: Value) -> Form:
     """The constant part of its form in the first segments."""
     return sum((dim[0].const for dim in found.dims), found.const)
-
-
-def _shift(a: Value, b: Value) -> list[Shift]:
-    """A parameter ``b`` that is added to ``a``, of the same shape but where it is broadcast."""
-    if a.raw or not b.raw or b.data is not None:
-        return []
-    sources: list[tuple[int, frozenset[int]]] = []
-    constant: frozenset[int] = frozenset()
-    for da, db in zip(a.dims, b.dims, strict=True):
-        if is_unit(db):
-            constant |= tokens_of(da)
-        for one, other in zip(da, db, strict=True) if not is_unit(da) and not is_unit(db) else ():
-            sources += [(i.token, j.sources) for i, j in zip(one.indices, other.indices, strict=True)]
-    return [Shift(tuple(sources), constant)]
-
-
-def _carried(found: Value, letters: str, roles: Mapping[str, Dimension], others: str, out: str) -> list[Shift]:
-    """What was added to one factor, as added to a product: constant along what only this factor has."""
-    shifts = []
-    for shift in found.shifts:
-        present = frozenset[int]().union(*map(tokens_of, found.dims))
-        constant: frozenset[int] = frozenset()
-        for letter, dim in zip(letters, found.dims, strict=True):
-            if letter in out and letter not in others and tokens_of(dim) <= shift.constant:
-                constant |= tokens_of(roles[letter])
-        sources = tuple((-1, us) for token, us in shift.sources if token in present or token < 0)
-        shifts.append(Shift(sources, constant))
-    return shifts
 
 
 def _with_sources(dim: Dimension, other: Dimension) -> Dimension:

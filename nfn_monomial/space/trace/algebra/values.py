@@ -145,12 +145,6 @@ def tokens_of(dim: Dimension) -> frozenset[int]:
     return frozenset(index.token for segment in dim for index in segment.indices)
 
 
-def shifted_by(found: Value) -> set[int]:
-    """Unknowns of the parameters that were added to a value."""
-    present = frozenset[int]().union(*map(tokens_of, found.dims))
-    return {u for s in found.shifts for token, own in s.sources if token in present or token < 0 for u in own}
-
-
 def mapped(dim: Dimension, form: Form | None = None, *, drop_sources: bool = False) -> Dimension:
     """The same with other forms on all indices and constants, or without sources."""
     return tuple(

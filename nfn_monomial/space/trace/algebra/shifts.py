@@ -1,0 +1,69 @@
+"""Parameters that were added to values, followed until an operation subtracts them again: those are dead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .values import Dimension, Shift, Value, indices_of, is_unit, tokens_of
+
+
+def shifted_by(found: Value) -> set[int]:
+    """Unknowns of the parameters that were added to a value."""
+    present = frozenset[int]().union(*map(tokens_of, found.dims))
+    return {u for s in found.shifts for token, own in s.sources if token in present or token < 0 for u in own}
+
+
+def added(a: Value, b: Value) -> list[Shift]:
+    """A parameter ``b`` that is added to ``a``, of the same shape but where it is broadcast."""
+    if a.raw or not b.raw or b.data is not None:
+        return []
+    sources: list[tuple[int, frozenset[int]]] = []
+    constant: frozenset[int] = frozenset()
+    for da, db in zip(a.dims, b.dims, strict=True):
+        if is_unit(db):
+            constant |= tokens_of(da)
+        for one, other in zip(da, db, strict=True) if not is_unit(da) and not is_unit(db) else ():
+            sources += [(i.token, j.sources) for i, j in zip(one.indices, other.indices, strict=True)]
+    return [Shift(tuple(sources), constant)]
+
+
+def broadcast(found: Value, other: Value, names: Value | None = None) -> list[Shift]:
+    """What was added to a value, as added to its sum with another; in the tokens of ``names``."""
+    constant = frozenset[int]()
+    token: dict[int, int] = {}
+    for own, beside in zip(found.dims, other.dims, strict=True) if found.shifts else ():
+        if is_unit(own):
+            constant |= tokens_of(beside)
+        elif names is not None and not is_unit(beside):
+            pairs = zip(own, beside, strict=True)
+            token |= {i.token: j.token for s, t in pairs for i, j in zip(s.indices, t.indices, strict=True)}
+    return [_told(shift, token, constant) for shift in found.shifts]
+
+
+def _told(shift: Shift, token: Mapping[int, int], constant: frozenset[int] = frozenset()) -> Shift:
+    """The same with other tokens, constant along more."""
+    sources = tuple((token.get(t, t), us) for t, us in shift.sources)
+    return Shift(sources, constant.union(token.get(t, t) for t in shift.constant))
+
+
+def retold(found: Value, dims: Sequence[Dimension]) -> tuple[Shift, ...]:
+    """What was added to a value whose dimensions have other tokens now."""
+    if not found.shifts:
+        return ()
+    pairs = zip(indices_of(found), indices_of(Value(tuple(dims))), strict=False)
+    token = {i.token: j.token for i, j in pairs}
+    return tuple(_told(shift, token) for shift in found.shifts)
+
+
+def carried(found: Value, letters: str, roles: Mapping[str, Dimension], others: str, out: str) -> list[Shift]:
+    """What was added to one factor, as added to a product: constant along what only this factor has."""
+    shifts = []
+    for shift in found.shifts:
+        present = frozenset[int]().union(*map(tokens_of, found.dims))
+        constant: frozenset[int] = frozenset()
+        for letter, dim in zip(letters, found.dims, strict=True):
+            if letter in out and letter not in others and tokens_of(dim) <= shift.constant:
+                constant |= tokens_of(roles[letter])
+        sources = tuple((-1, us) for token, us in shift.sources if token in present or token < 0)
+        shifts.append(Shift(sources, constant))
+    return shifts
