@@ -7,21 +7,23 @@ permutation-equivariant model behind is equivariant, and any permutation-invaria
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
-from typing import overload
+from typing import TypeAlias, overload
 
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.space.axes import Axis, FieldType, flow
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .solver import along, log_scales, onto
+from .signs import canonical_signs
+from .solver import Factor, encoded, log_scales
+from .terms import Gauge, ordered, scaled_squares
+
+_Factors: TypeAlias = dict[Gauge, Tensor]
 
 
 def balance(
@@ -112,72 +114,36 @@ def balancing_element(
         if signs:
             # Rounding errors of the given entries, a few each, are no sign.
             noise = 32 * torch.finfo(features.tensors[0].dtype).eps
-            for node, sign in _signs(space, _diagonal(space, factors).act(precise), noise).items():
-                factors[node] = factors[node] * sign if node in factors else sign
-    return _diagonal(space, factors)
+            for gauge, sign in canonical_signs(space, _diagonal(space, factors, precise).act(precise), noise).items():
+                sign = torch.where(sign != 0, sign, 1)
+                factors[gauge] = factors[gauge] * sign if gauge in factors else sign
+    return _diagonal(space, factors, precise)
 
 
-def _diagonal(space: WeightSpace, factors: Mapping[str, Tensor]) -> GroupElement:
-    return GroupElement(space, {node: MonomialMatrix.diagonal(factor) for node, factor in factors.items()})
+def _diagonal(space: WeightSpace, factors: _Factors, features: Features) -> GroupElement:
+    """The element without permutations; a node's gauges without a factor, and what it is nested in, stay as they are."""
+    sizes, first = space.node_sizes(features), features.tensors[0]
+    moved = {above for gauge in factors for above in space.ancestry(gauge.node)}
+    matrices = {}
+    for node in filter(moved.__contains__, space.nodes):
+        count = math.prod([sizes[name] for name in space.ancestry(node)])
+        one = torch.ones(len(first), count, dtype=torch.float64, device=first.device)
+        gauges = [Gauge(node, i) for i in range(len(space.nodes[node].gauges))]
+        matrices[node] = MonomialMatrix.diagonal([factors[g].flatten(1) if g in factors else one for g in gauges])
+    return GroupElement(space, matrices)
 
 
-# -- signs ------------------------------------------------------------------------------------------------------------
-
-
-def _signs(space: WeightSpace, features: Features, noise: float) -> dict[str, Tensor]:
-    """Node -> signs ``(B, n)``. ``known`` holds the sign of each neuron as far as it is settled, and 0 where not."""
-    moments: list[tuple[list[Axis], list[tuple[Tensor, Tensor]]]] = []
-    for field_type, x in features.fields.items():
-        odd = {d: a for d, a in enumerate(field_type, 1) if space.acting((a,))[0].flips}
-        if not odd:
-            continue
-        rest = [d for d in range(1, x.ndim) if d not in odd]
-        cubes = x * x * x * torch.linspace(1, 2, x.shape[-1], dtype=x.dtype, device=x.device)
-        # Signs can be taken out of these sums, which so need computing once: sums, and sums of sizes.
-        moments.append((list(odd.values()), [(y.sum(rest), y.abs().sum(rest)) for y in (x, cubes)]))
-    first, sizes = features.tensors[0], space.node_sizes(features)
-    flipped = [name for name in space.nodes if any(axis.node == name for axes, _ in moments for axis in axes)]
-    known = {name: first.new_zeros(first.shape[0], sizes[name]) for name in flipped}
-    # Incoming entries alone at first: balanced, a single incoming and a single outgoing weight may cancel.
-    for name, lowest in [*((name, 1) for name in flipped), *((name, -math.inf) for name in reversed(flipped))]:
-        found = torch.zeros_like(known[name])
-        for moment in range(2):
-            total, size = torch.zeros_like(found), torch.zeros_like(found)
-            for axes, sums in moments:
-                own = [dim for dim, axis in enumerate(axes, 1) if axis.node == name]
-                if (
-                    len(own) != 1 or flow(axes[own[0] - 1].charge) < lowest
-                ):  # with two, it carries the signs of two neurons
-                    continue
-                x, absolute = sums[moment]
-                for dim, (other, _) in enumerate(axes, 1):
-                    if dim != own[0]:
-                        x = x * along(known[other], dim, x.ndim)
-                        absolute = absolute * along(known[other].abs(), dim, x.ndim)
-                total, size = total + onto(x, own[0]), size + onto(absolute, own[0])
-            found = torch.where(found != 0, found, total.sign() * (total.abs() > noise * size))
-        known[name] = torch.where(known[name] != 0, known[name], found)
-    return {name: torch.where(sign != 0, sign, 1) for name, sign in known.items()}
-
-
-# -- scales -----------------------------------------------------------------------------------------------------------
-
-
-def _scales(space: WeightSpace, features: Features) -> dict[str, Tensor]:
-    """Node -> scales ``(B, n)``, from the squared norms of what each combination of neurons scales."""
-    squares: dict[FieldType, Tensor] = {}
-    for field_type, x in features.fields.items():
-        scaled = [d for d, a in enumerate(field_type, 1) if space.nodes[a.node].scales and a.charge]
-        if scaled:
-            rest = [d for d in range(1, x.ndim) if d not in scaled]
-            axes, square = tuple(field_type[d - 1] for d in scaled), x.square().sum(rest)
-            squares[axes] = squares[axes] + square if axes in squares else square
-    if not squares:
+def _scales(space: WeightSpace, features: Features) -> _Factors:
+    """Gauge -> scales ``(B, *sizes)``, from the squared norms of what each combination of neurons scales."""
+    terms = scaled_squares(space, features)
+    if not terms:
         return {}
-    order = [node for node in space.nodes if any(axis.node == node for axes in squares for axis in axes)]
-    axes_of_all = list(itertools.chain.from_iterable(squares))
-    logs = log_scales(
-        list(squares.values()), [order.index(a.node) for a in axes_of_all], [a.charge for a in axes_of_all]
-    )
-    sizes = space.node_sizes(features)
-    return dict(zip(order, logs.exp().split([sizes[node] for node in order], -1), strict=True))
+    shapes = {g: [x.shape[d] for d in axis.dims] for x, axes in terms for axis in axes for g, _ in axis.charges}
+    order = ordered(space, shapes)
+    factors = [
+        tuple(Factor(order.index(gauge), q, axis.dims) for axis in axes for gauge, q in axis.charges)
+        for _, axes in terms
+    ]
+    scales = log_scales([x for x, _ in terms], encoded(factors)).exp()
+    parts = scales.split([math.prod(shapes[gauge]) for gauge in order], -1)
+    return {gauge: part.unflatten(-1, shapes[gauge]) for gauge, part in zip(order, parts, strict=True)}

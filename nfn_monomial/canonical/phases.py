@@ -247,6 +247,6 @@ def _signed(
         axes, x = space.axes[name], x.squeeze(1)
         for dim, axis in enumerate(axes, start=1):
             if isinstance(axis, Axis) and flow(axis.charge) < 0 and axis.node in signs:
-                x = x * along(signs[axis.node][:, 0].to(x.dtype), dim, x.ndim)
+                x = x * along(signs[axis.node][:, 0].to(x.dtype), (dim,), x.ndim)
         out[name] = x.reshape(tensors[name].shape)
     return out

@@ -1,94 +1,162 @@
-"""The scales of least norm: a convex problem in the logarithms of scales, solved for a batch of networks at once."""
+"""The scales of least norm: a convex problem in the logarithms of scales, solved for a batch of networks at once.
+
+An unknown is the log scale of one gauge on one node's neurons, one number for each. Entries of a network that the same
+neurons scale are one entry of a *term*, the sum of their squares; its *factors* say which unknowns scale it.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-
-Charges: TypeAlias = "list[tuple[int, int]]"  # node and charge of each dimension behind the batch
 
 _ITERATIONS = 200  # two to ten are used
 _TOLERANCE = 4e-13  # on log(in / out), whose quarter is the change of a log scale
 _CG_STEPS = 100
 _CG_TOLERANCE = 1e-2  # on the norm of what is left: Newton's method needs no more
+_NOISE = 1e-14  # rounding errors of sums, relative to what is summed
+_SUPPORTED = 1e-8  # terms that can be balanced have sizes near 1, others vanish
 
 
-def along(v: Tensor, dim: int, ndim: int) -> Tensor:
-    """``(B, n)`` as ``(B, 1, .., n, .., 1)`` with n in place ``dim`` of ``ndim``."""
-    return v.reshape(v.shape[0], *(v.shape[1] if d == dim else 1 for d in range(1, ndim)))
+class Factor(NamedTuple):
+    """One unknown that scales a term.
+
+    Attributes:
+        unknown: its number.
+        charge: with what power, not 0.
+        dims: dimensions of the term along which its neurons lie; several for a nested node, the outermost first.
+    """
+
+    unknown: int
+    charge: int
+    dims: tuple[int, ...]
 
 
-def onto(x: Tensor, dim: int) -> Tensor:
-    """The sum over all dimensions but the batch and ``dim``."""
-    others = [d for d in range(1, x.ndim) if d != dim]
-    return x.sum(others) if others else x
+Factors: TypeAlias = tuple[Factor, ...]
+Term: TypeAlias = tuple[Tensor, Factors]
+
+
+def along(v: Tensor, dims: Sequence[int], ndim: int) -> Tensor:
+    """``(B, *sizes)`` with its sizes in the places ``dims`` of ``ndim``, and 1 in the others."""
+    order = sorted(range(len(dims)), key=lambda i: dims[i])
+    sizes = dict(zip(dims, v.shape[1:], strict=True))
+    moved = v.permute(0, *(1 + i for i in order))
+    return moved.reshape(v.shape[0], *(sizes.get(d, 1) for d in range(1, ndim)))
+
+
+def onto(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """The sum over all dimensions but the batch and ``dims``, which stand in that order."""
+    others = [d for d in range(1, x.ndim) if d not in dims]
+    kept = sorted(dims)
+    return (x.sum(others) if others else x).permute(0, *(1 + kept.index(d) for d in dims))
+
+
+def encoded(terms: Sequence[Factors]) -> list[int]:
+    """Factors as the list of numbers that an operator can be given."""
+    return [n for term in terms for n in (len(term), *(m for f in term for m in (*f[:2], len(f.dims), *f.dims)))]
+
+
+def _decoded(numbers: Sequence[int]) -> list[Factors]:
+    rest = iter(numbers)
+
+    def factor() -> Factor:
+        unknown, charge, depth = next(rest), next(rest), next(rest)
+        return Factor(unknown, charge, tuple(itertools.islice(rest, depth)))
+
+    return [tuple(factor() for _ in range(count)) for count in rest]
 
 
 # An operator of its own, so that its loop to convergence is one node for torch.compile and torch.func.vmap.
 @torch.library.custom_op(
-    "nfn_monomial::log_scales", mutates_args=(), schema="(Tensor[] squares, int[] nodes, int[] charges) -> Tensor"
+    "nfn_monomial::log_scales", mutates_args=(), schema="(Tensor[] squares, int[] factors) -> Tensor"
 )
-def log_scales(squares: Sequence[Tensor], nodes: Sequence[int], charges: Sequence[int]) -> Tensor:
-    """The logarithms of the scales of least norm, ``(B, N)``, nodes one after the other.
+def log_scales(squares: Sequence[Tensor], factors: Sequence[int]) -> Tensor:
+    """The logarithms of the scales of least norm, ``(B, N)``, unknowns one after the other.
 
     Args:
-        squares: tensors ``(B, *sizes)`` of squared norms, of entries that several neurons scale, in float64.
-        nodes: the node of each dimension behind the batch, for all tensors in a row, numbered from 0.
-        charges: of the same dimensions, none 0.
+        squares: terms ``(B, *sizes)``: sums of squares, in float64.
+        factors: of each term, see `encoded`. No two of a term are of one unknown, unless on different neurons.
     """
-    problem = _Problem(squares, nodes, charges)
+    terms = _decoded(factors)
+    problem = _Problem(squares, terms)
+    solvable = problem.of(_supported(tuple(terms)))
     nothing = [torch.zeros_like(s, dtype=torch.bool) for s in problem.zero]
-    alive = problem.alive()
+    alive = solvable.alive()
     # Starting from unit norms, a point that moves along with the group, makes every later step invariant, whether it
-    # is the last one or not.
-    s = problem.among(alive).solve(problem.settle(problem.zero, nothing))
-    return torch.cat(problem.settle(s, alive), -1)
+    # is the last one or not, and whether or not the scales of least norm are unique.
+    s = solvable.among(alive).solve(problem.level(*problem.settle(problem.zero, nothing)))
+    return _joined(problem.settle(s, alive)[0])
 
 
 @log_scales.register_fake
-def _(squares: Sequence[Tensor], nodes: Sequence[int], charges: Sequence[int]) -> Tensor:
-    return squares[0].new_empty(squares[0].shape[0], sum(_node_sizes(squares, nodes)))
+def _(squares: Sequence[Tensor], factors: Sequence[int]) -> Tensor:
+    shapes = _shapes(squares, _decoded(factors))
+    return squares[0].new_empty(squares[0].shape[0], sum(map(math.prod, shapes)))
 
 
 @log_scales.register_vmap
-def _(info: Any, dims: Any, squares: Sequence[Tensor], nodes: Any, charges: Any) -> tuple[Tensor, int]:
+def _(info: Any, dims: Any, squares: Sequence[Tensor], factors: Any) -> tuple[Tensor, int]:
     batched = [
         x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
         for x, dim in zip(squares, dims[0], strict=True)
     ]
-    out = log_scales([x.flatten(0, 1) for x in batched], nodes, charges)
+    out = log_scales([x.flatten(0, 1) for x in batched], factors)
     return out.unflatten(0, (info.batch_size, -1)), 0
 
 
-def _node_sizes(squares: Sequence[Tensor], nodes: Sequence[int]) -> list[int]:
-    extents = itertools.chain.from_iterable(x.shape[1:] for x in squares)
-    return [size for _, size in sorted(dict(zip(nodes, extents, strict=True)).items())]
+def _shapes(squares: Sequence[Tensor], terms: Sequence[Factors]) -> list[tuple[int, ...]]:
+    """The shape of each unknown, without the batch."""
+    pairs = zip(squares, terms, strict=True)
+    found = {f.unknown: tuple(x.shape[d] for d in f.dims) for x, factors in pairs for f in factors}
+    return [found[unknown] for unknown in sorted(found)]
+
+
+@functools.lru_cache
+def _supported(terms: tuple[Factors, ...]) -> tuple[bool, ...]:
+    """Which terms of a network without zeros have a size at the minimum: the others could shrink for ever.
+
+    One neuron of each node and ones for entries decide, by averaging over neurons: a term is supported if some
+    combination of all terms' charges with coefficients >= 0, its own > 0, is 0. The minimum of the sum of exponentials
+    has such coefficients; what is left out tends to 0.
+    """
+    ones = [torch.ones([1] * (1 + max(d for f in term for d in f.dims)), dtype=torch.float64) for term in terms]
+    problem = _Problem(ones, terms)
+    alive = problem.alive()
+    s = problem.among(alive).solve(problem.zero)
+    sizes = [bool((_masked(x, f, alive) * _entries(x, f, s)).sum() > _SUPPORTED) for x, f in problem.terms]
+    return tuple(sizes)
 
 
 class _Problem:
-    """Minimise ``E(s) = sum_entries squares * exp(2 sum_axes q s)`` over the log scales s, one tensor a node."""
+    """Minimise ``E(s) = sum_entries squares * exp(2 sum_factors q s)`` over the log scales s, a tensor an unknown."""
 
-    def __init__(self, squares: Sequence[Tensor], nodes: Sequence[int], charges: Sequence[int]) -> None:
-        axes = list(zip(nodes, charges, strict=True))
-        cuts = itertools.pairwise(itertools.accumulate((x.ndim - 1 for x in squares), initial=0))
-        self.terms = [(_without_loops(x, axes[a:b]), axes[a:b]) for x, (a, b) in zip(squares, cuts, strict=True)]
-        self.zero = [squares[0].new_zeros(squares[0].shape[0], n) for n in _node_sizes(squares, nodes)]
-        # exp(2 q d) is at most |q| / Q exp(+-2 Q d) + const for |q| <= Q, and a term of several axes on one node at
-        # most the mean over them with Q = sum |q|. So the step 1 / 4Q log(out / in) lowers E, whatever the charges.
+    def __init__(self, squares: Sequence[Tensor], terms: Sequence[Factors]) -> None:
+        self.terms: list[Term] = list(zip(squares, terms, strict=True))
+        batch = squares[0].shape[0]
+        self.zero = [squares[0].new_zeros(batch, *shape) for shape in _shapes(squares, terms)]
+        # exp(2 q d) is at most |q| / Q exp(+-2 Q d) + const for |q| <= Q, and a term of several factors of one unknown
+        # at most the mean over them with Q = sum |q|. So the step 1 / 4Q log(out / in) lowers E, whatever the charges.
         self.bounds = [
-            max(sum(abs(q) for m, q in axes if m == node) for _, axes in self.terms) for node in range(len(self.zero))
+            max(sum(abs(f.charge) for f in term if f.unknown == unknown) for term in terms)
+            for unknown in range(len(self.zero))
         ]
+
+    def of(self, chosen: Sequence[bool]) -> _Problem:
+        """The same with some of the terms."""
+        other = copy.copy(self)
+        other.terms = list(itertools.compress(self.terms, chosen))
+        return other
 
     def among(self, mask: list[Tensor]) -> _Problem:
         """The same without the entries of neurons outside of the mask."""
         other = copy.copy(self)
-        other.terms = [(_masked(x, axes, mask), axes) for x, axes in self.terms]
+        other.terms = [(_masked(x, factors, mask), factors) for x, factors in self.terms]
         return other
 
     def alive(self) -> list[Tensor]:
@@ -96,137 +164,191 @@ class _Problem:
         alive = [torch.ones_like(s, dtype=torch.bool) for s in self.zero]
         while True:
             before = list(alive)
-            for node in _there_and_back(alive):
-                inward, outward = self._sides(node, self.zero, alive)
-                alive[node] = alive[node] & inward.isfinite() & outward.isfinite()
+            for unknown in _there_and_back(alive):
+                inward, outward = self._sides(unknown, self.zero, alive)
+                alive[unknown] = alive[unknown] & inward.isfinite() & outward.isfinite()
             if all(map(torch.equal, alive, before)):
                 return alive
 
-    def settle(self, s: list[Tensor], settled: list[Tensor]) -> list[Tensor]:
-        """Give neurons without a scale one of norm 1, from inputs to outputs, then back: see `balance`."""
+    def settle(self, s: list[Tensor], settled: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Give neurons without a scale one of norm 1, from inputs to outputs, then back: see `balance`.
+
+        Returns:
+            Log scales, and which neurons are settled now.
+        """
         s, settled = list(s), list(settled)
-        for node in _there_and_back(s):
-            if bool(settled[node].all()):
+        for unknown in _there_and_back(s):
+            if bool(settled[unknown].all()):
                 continue
-            norms = [torch.full_like(s[node], -torch.inf) for _ in range(2)]
-            for charge, log in self._touching(node, s, settled):
+            norms = [torch.full_like(s[unknown], -torch.inf) for _ in range(2)]
+            for charge, log in self._touching(unknown, s, settled):
                 norms[charge < 0] = torch.maximum(norms[charge < 0], log / (2 * abs(charge)))
             change = torch.where(norms[0] > -torch.inf, -norms[0], norms[1])
-            new = ~settled[node] & (change > -torch.inf)
-            s[node] = torch.where(new, s[node] + change, s[node])
-            settled[node] = settled[node] | new
-        return s
+            new = ~settled[unknown] & (change > -torch.inf)
+            s[unknown] = torch.where(new, s[unknown] + change, s[unknown])
+            settled[unknown] = settled[unknown] | new
+        return s, settled
 
     def solve(self, s: list[Tensor]) -> list[Tensor]:
-        """Minimise over one node after the other, which always gets nearer, and by Newton's method, which gets there.
+        """Minimise over one unknown after the other, which always gets nearer, and by Newton's method, which gets there.
 
         Neurons without entries stay where they are.
         """
         s = list(s)
-        for _ in range(_ITERATIONS):
-            for node, bound in enumerate(self.bounds):
-                s[node] = s[node] + self._imbalance(node, s) / (4 * bound)
+        for _ in range(_ITERATIONS if self.terms else 0):
+            for unknown, bound in enumerate(self.bounds):
+                s[unknown] = s[unknown] + self._imbalance(unknown, s) / (4 * bound)
             error = self._error(s)
             if bool((error <= _TOLERANCE).all()):
                 break
-            moved = [a + b for a, b in zip(s, self._newton_step(s), strict=True)]
-            better = (self._error(moved) < error)[:, None]
-            s = [torch.where(better, a, b) for a, b in zip(moved, s, strict=True)]
+            moved = self._newton_step(s)
+            better = self._error(moved) < error
+            s = [torch.where(along(better, (), a.ndim), a, b) for a, b in zip(moved, s, strict=True)]
         return s
 
-    def _touching(self, node: int, s: list[Tensor], mask: list[Tensor] | None = None) -> list[tuple[int, Tensor]]:
-        """(charge, log squared norms ``(B, n)``) of all that a node's neurons scale, next to neurons in the mask."""
+    def _touching(self, unknown: int, s: list[Tensor], mask: list[Tensor] | None = None) -> list[tuple[int, Tensor]]:
+        """(charge, log squared norms ``(B, *sizes)``) of all that an unknown scales, next to neurons in the mask."""
         found = []
-        for x, axes in self.terms:
-            own = [dim for dim, (m, _) in enumerate(axes, 1) if m == node]
-            x, shift = _scaled(x, axes, s) if own else (x, x)
-            for dim in own:
-                seen = x if mask is None else _masked(x, axes, mask, besides=dim)
-                found.append((axes[dim - 1][1], onto(seen, dim).log() + shift))
+        for x, factors in self.terms:
+            own = [factor for factor in factors if factor.unknown == unknown]
+            x, shift = _scaled(x, factors, s) if own else (x, x)
+            for factor in own:
+                seen = x if mask is None else _masked(x, [f for f in factors if f is not factor], mask)
+                log = onto(seen, factor.dims).log()
+                found.append((factor.charge, log + along(shift, (), log.ndim)))
         return found
 
-    def _sides(self, node: int, s: list[Tensor], mask: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def _sides(self, unknown: int, s: list[Tensor], mask: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Log squared norms of what each neuron's scale multiplies, and of what it divides; -inf for nothing."""
-        sides = [torch.full_like(s[node], -torch.inf) for _ in range(2)]
-        for charge, log in self._touching(node, s, mask):
+        sides = [torch.full_like(s[unknown], -torch.inf) for _ in range(2)]
+        for charge, log in self._touching(unknown, s, mask):
             sides[charge < 0] = torch.logaddexp(sides[charge < 0], log + math.log(abs(charge)))
         return sides[0], sides[1]
 
-    def _imbalance(self, node: int, s: list[Tensor]) -> Tensor:
-        inward, outward = self._sides(node, s)
+    def _imbalance(self, unknown: int, s: list[Tensor]) -> Tensor:
+        inward, outward = self._sides(unknown, s)
         return torch.where(inward.isfinite() & outward.isfinite(), outward - inward, 0)
 
     def _error(self, s: list[Tensor]) -> Tensor:
         """The largest imbalance in each network, ``(B,)``."""
-        return torch.cat([self._imbalance(node, s) for node in range(len(s))], -1).abs().amax(-1)
+        return _joined([self._imbalance(unknown, s) for unknown in range(len(s))]).abs().amax(-1)
 
     def _newton_step(self, s: list[Tensor]) -> list[Tensor]:
-        """By conjugate gradients, with the Hessian's diagonal as preconditioner."""
-        sizes = [x.shape[1] for x in s]
-        terms = []
-        for x, axes in self.terms:
-            x, shift = _scaled(x, axes, s)
-            terms.append((x * along(shift.exp(), 1, x.ndim), axes))
+        """One step to the minimum of the quadratic approximation."""
+        terms = [(_entries(x, factors, s), factors) for x, factors in self.terms]
+        # Gradient and Hessian without their factors 2 and 4.
+        pulls, sizes = [-x / 2 for x, _ in terms], [x for x, _ in terms]
+        step = _least_squares(terms, pulls, sizes, s, steps=_CG_STEPS, tolerance=_CG_TOLERANCE)
+        return [a + b for a, b in zip(s, step, strict=True)]
 
-        def collect(weights: Callable[[Tensor, Charges], Tensor], power: int) -> Tensor:
-            total = [torch.zeros_like(x) for x in s]
-            for x, axes in terms:
-                x = weights(x, axes)
-                for dim, (node, charge) in enumerate(axes, 1):
-                    total[node] = total[node] + charge**power * onto(x, dim)
-            return torch.cat(total, -1)
+    def level(self, s: list[Tensor], settled: list[Tensor]) -> list[Tensor]:
+        """Scales of neurons that are not settled at which what they scale has logarithms of least squares.
 
-        def hessian(v: Tensor) -> Tensor:
-            parts = torch.split(v, sizes, -1)
-
-            def slope(x: Tensor, axes: Charges) -> Tensor:
-                return x * sum(q * along(parts[node], dim, x.ndim) for dim, (node, q) in enumerate(axes, 1))
-
-            return collect(slope, 1)
-
-        diagonal = collect(lambda x, _: x, 2)
-        inverse = torch.where(diagonal > 0, 1 / diagonal, 0)
-        rest = -collect(lambda x, _: x, 1) / 2  # gradient and Hessian without their factors 2 and 4
-        step = torch.zeros_like(rest)
-        direction = inverse * rest
-        size = (rest * direction).sum(-1, keepdim=True)
-        enough = _CG_TOLERANCE**2 * size
-        for _ in range(_CG_STEPS):
-            image = hessian(direction)
-            curvature = (direction * image).sum(-1, keepdim=True)
-            length = torch.where(curvature > 0, size / curvature, 0)
-            step, rest = step + length * direction, rest - length * image
-            new_size = (rest * inverse * rest).sum(-1, keepdim=True)
-            direction = inverse * rest + torch.where(size > 0, new_size / size, 0) * direction
-            size = new_size
-            if bool((size <= enough).all()):
-                break
-        return list(torch.split(step, sizes, -1))
+        Such neurons scale nothing that another one like them does not scale as well: only together can they be told.
+        """
+        free = [~mask for mask in settled]
+        touched = [
+            torch.stack([log.isfinite() for _, log in self._touching(unknown, s)]).any(0) & free[unknown]
+            for unknown in range(len(s))
+        ]
+        if not bool(_joined(touched).any()):
+            return s
+        present = [((x > 0).to(x.dtype), factors) for x, factors in self.terms]
+        logs = [torch.where(x > 0, x, 1).log() / 2 for x, _ in self.terms]
+        slopes = [_slope(factors, s, one.ndim) for one, factors in present]
+        pulls = [-one * (a + b) for (one, _), a, b in zip(present, logs, slopes, strict=True)]
+        sizes = [one * (a.abs() + b.abs()) for (one, _), a, b in zip(present, logs, slopes, strict=True)]
+        count = sum(unknown[0].numel() for unknown in s)
+        step = _least_squares(present, pulls, sizes, s, steps=count + 10, tolerance=_NOISE, free=touched)
+        return [a + b for a, b in zip(s, step, strict=True)]
 
 
-def _there_and_back(nodes: Sequence[object]) -> list[int]:
-    return [*range(len(nodes)), *reversed(range(len(nodes)))]
+def _least_squares(
+    terms: Sequence[Term], pulls: Sequence[Tensor], sizes: Sequence[Tensor], s: list[Tensor], *,
+    steps: int, tolerance: float, free: list[Tensor] | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """The least v with ``sum x q (q v) = sum q pull`` for every unknown, by conjugate gradients.
+
+    The Hessian's diagonal is the preconditioner. Directions that move no entry stay out of v.
+
+    Args:
+        terms: weights x of entries, with their factors.
+        pulls: right-hand side, entry by entry.
+        sizes: of what they were computed from, whose rounding errors are no pull.
+        s: log scales, for their shapes.
+        steps: at most so many.
+        tolerance: on the norm of what is left, relative to the norm at the start.
+        free: which neurons may move; all by default.
+    """
+    zero = [torch.zeros_like(x) for x in s]
+
+    def collect(entries: Sequence[Tensor], power: int) -> list[Tensor]:
+        total = list(zero)
+        for x, (_, factors) in zip(entries, terms, strict=True):
+            for unknown, charge, dims in factors:
+                total[unknown] = total[unknown] + charge**power * onto(x, dims)
+        return total if free is None else [torch.where(a, b, 0) for a, b in zip(free, total, strict=True)]
+
+    def hessian(v: Tensor) -> Tensor:
+        parts = _parted(v, s)
+        return _joined(collect([x * _slope(factors, parts, x.ndim) for x, factors in terms], 1))
+
+    diagonal = _joined(collect([x for x, _ in terms], 2))
+    inverse = torch.where(diagonal > 0, 1 / diagonal, 0)
+    rest = _joined(collect(pulls, 1))
+    step = torch.zeros_like(rest)
+    direction = inverse * rest
+    size = (rest * direction).sum(-1, keepdim=True)
+    noise = _NOISE**2 * (inverse * _joined(collect(sizes, 2)).square()).sum(-1, keepdim=True)
+    enough = (tolerance**2 * size).maximum(noise)
+    for _ in range(steps):
+        image = hessian(direction)
+        curvature = (direction * image).sum(-1, keepdim=True)
+        length = torch.where((curvature > 0) & (size > enough), size / curvature, 0)
+        step, rest = step + length * direction, rest - length * image
+        new_size = (rest * inverse * rest).sum(-1, keepdim=True)
+        direction = inverse * rest + torch.where(size > 0, new_size / size, 0) * direction
+        size = new_size
+        if bool((size <= enough).all()):
+            break
+    return _parted(step, s)
 
 
-def _scaled(x: Tensor, axes: Charges, s: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """``x exp(2 sum q s)`` as a tensor without overflow, and the logarithm ``(B, 1)`` of its factor."""
-    shift = x.new_zeros(x.shape[0], 1)
-    for dim, (node, charge) in enumerate(axes, 1):
-        log = 2 * charge * s[node]
-        top = log.amax(-1, keepdim=True)
-        x, shift = x * along((log - top).exp(), dim, x.ndim), shift + top
+def _joined(unknowns: Sequence[Tensor]) -> Tensor:
+    return torch.cat([x.flatten(1) for x in unknowns], -1)
+
+
+def _parted(v: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    parts = v.split([x[0].numel() for x in like], -1)
+    return [part.reshape(x.shape) for part, x in zip(parts, like, strict=True)]
+
+
+def _there_and_back(unknowns: Sequence[object]) -> list[int]:
+    return [*range(len(unknowns)), *reversed(range(len(unknowns)))]
+
+
+def _slope(factors: Factors, v: Sequence[Tensor], ndim: int) -> Tensor:
+    """``sum q v`` of every entry of a term."""
+    return functools.reduce(torch.add, [charge * along(v[unknown], dims, ndim) for unknown, charge, dims in factors])
+
+
+def _scaled(x: Tensor, factors: Factors, s: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """``x exp(2 sum q s)`` as a tensor without overflow, and the logarithm ``(B,)`` of its factor."""
+    shift = x.new_zeros(x.shape[0])
+    for unknown, charge, dims in factors:
+        log = 2 * charge * s[unknown]
+        top = log.flatten(1).amax(-1)
+        x, shift = x * along((log - along(top, (), log.ndim)).exp(), dims, x.ndim), shift + top
     return x, shift
 
 
-def _masked(x: Tensor, axes: Charges, mask: list[Tensor], besides: int = 0) -> Tensor:
-    for dim, (node, _) in enumerate(axes, 1):
-        if dim != besides:
-            x = x * along(mask[node], dim, x.ndim)
-    return x
+def _entries(x: Tensor, factors: Factors, s: list[Tensor]) -> Tensor:
+    """``x exp(2 sum q s)``."""
+    scaled, shift = _scaled(x, factors, s)
+    return scaled * along(shift.exp(), (), x.ndim)
 
 
-def _without_loops(x: Tensor, axes: Charges) -> Tensor:
-    """Without weights from a neuron to itself, whose scale cancels."""
-    if len(axes) == 2 and axes[0][0] == axes[1][0] and axes[0][1] == -axes[1][1]:
-        return x * ~torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
+def _masked(x: Tensor, factors: Sequence[Factor], mask: Sequence[Tensor]) -> Tensor:
+    for unknown, _, dims in factors:
+        x = x * along(mask[unknown], dims, x.ndim)
     return x

@@ -11,6 +11,7 @@ from torch import nn
 
 from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace
 from nfn_monomial.canonical.balance import Balance, balance
+from nfn_monomial.canonical.solver import Factor, encoded
 from nfn_monomial.testing import random_element, random_networks
 
 seeds = st.integers(0, 10**6)
@@ -368,7 +369,8 @@ def test_gradients_hold_the_element_constant():
 def test_the_operator_passes_the_checks_of_torch():
     space = WeightSpace.mlp([1, 2, 2, 1], "relu")
     squares = [t.double().square() + 0.1 for t in (torch.rand(2, 2), torch.rand(2, 2, 2), torch.rand(2, 2))]
-    torch.library.opcheck(torch.ops.nfn_monomial.log_scales.default, (squares, [0, 1, 0, 1], [1, 1, -1, -1]))
+    factors = encoded([(Factor(0, 1, (1,)),), (Factor(1, 1, (1,)), Factor(0, -1, (2,))), (Factor(1, -1, (1,)),)])
+    torch.library.opcheck(torch.ops.nfn_monomial.log_scales.default, (squares, factors))
     with torch.device("meta"):
         assert Balance(space)({k: v.to("meta") for k, v in networks(space).items()})["weight.1"].shape == (3, 1, 2, 2)
 
