@@ -31,22 +31,27 @@ def balance(
 ) -> tuple[dict[str, Tensor], GroupElement]:
     """The canonical network with the same function, and the group element that leads to it.
 
-    **Scales** (SCALE, MONOMIAL): the network of least squared norm, where for every neuron the squares that its
-    scale multiplies and those it divides have equal sums: ``sum_{q>0} q ||entries||^2 = sum_{q<0} |q| ||entries||^2``,
-    incoming and outgoing norm for ordinary layers. It is unique, since the norm is convex in the logarithms of
-    scales. They are found in float64, from squares of the entries: exact for entries between 1e-150 and 1e150 in size.
+    **Scales** (SCALE, MONOMIAL; each gauge of a node has its own): the network of least squared norm, where for every
+    neuron the squares that its scale multiplies and those it divides have equal sums: ``sum_{q>0} q ||entries||^2 =
+    sum_{q<0} |q| ||entries||^2``, incoming and outgoing norm for ordinary layers. It is unique, since the norm is
+    convex in the logarithms of scales; the scales themselves need not be where two gauges do the same. They are found
+    in float64, from squares of the entries: exact for entries between 1e-150 and 1e150 in size.
 
     A neuron that has no nonzero entry on one side (dead) has no such scale, and as the limit is an entry 0, nor do its
-    entries count for other neurons. It takes the scale at which its nonzero side has norm 1 (the larger of its bias
-    and its weights), the incoming one if the two sides are nonzero but lead from or to dead neurons only. What is
-    linked to nothing but dead neurons without a scale stays as it is; so does a neuron whose entries are all 0.
+    entries count for other neurons; nor do those of a parameter of which the network of least norm could do without
+    in any network of this space. It takes the scale at which its nonzero side has norm 1 (the larger of its bias and
+    its weights), the incoming one if the two sides are nonzero but lead from or to dead neurons only. Neurons that are
+    linked to nothing but one another, all without a scale, take those at which the logarithms of the entries between
+    them (root mean squares where several entries scale alike) have least squares. A neuron whose entries are all 0
+    stays as it is.
 
     **Signs** (SIGN, MONOMIAL): the sum of the entries that carry the neuron's sign, and no sign not yet settled, is
     made positive. Nodes are settled from inputs to outputs by incoming entries (where charges count modulo 2, those of
     the last layer as well), so that rows see columns whose signs are settled; what is left, neurons without incoming
-    weights, backwards by outgoing ones. Where the sum is 0 within rounding, the sum of cubes
-    counts, each weighted by its place among the entries that nothing permutes; where that is 0 too, as for weights
-    ``(a, -a)`` from two permuted neurons and no bias, the sign stays as it is and the form is not unique.
+    weights, backwards by outgoing ones. The gauges of a node come one after the other, so there are as many such
+    rounds. Where the sum is 0 within rounding, the sum of cubes counts, each weighted by its place among the entries
+    that nothing permutes; where that is 0 too, as for weights ``(a, -a)`` from two permuted neurons and no bias, or
+    where all entries carry other signs that nothing settles, the sign stays as it is and the form is not unique.
 
     The element is computed without gradients: they flow through ``tensors`` with the element held constant.
 
@@ -121,7 +126,7 @@ def balancing_element(
 
 
 def _diagonal(space: WeightSpace, factors: _Factors, features: Features) -> GroupElement:
-    """The element without permutations; a node's gauges without a factor, and what it is nested in, stay as they are."""
+    """The element without permutations; gauges without a factor, and what a node is nested in, stay as they are."""
     sizes, first = space.node_sizes(features), features.tensors[0]
     moved = {above for gauge in factors for above in space.ancestry(gauge.node)}
     matrices = {}

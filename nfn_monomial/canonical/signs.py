@@ -61,7 +61,7 @@ def _odd_moments(
 ) -> list[tuple[tuple[Charged, ...], list[tuple[Tensor, Tensor]]]]:
     """Sums of the entries that flip, and of their sizes; and of their cubes. Signs can be taken out of these sums."""
     needed = _independent(space, features.layout.types)
-    moments = []
+    moments: list[tuple[tuple[Charged, ...], list[tuple[Tensor, Tensor]]]] = []
     for field_type, x in features.fields.items():
         axes = []
         for axis in charged_axes(space, field_type, _odd):

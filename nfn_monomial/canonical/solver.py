@@ -10,7 +10,7 @@ import copy
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -190,7 +190,7 @@ class _Problem:
         return s, settled
 
     def solve(self, s: list[Tensor]) -> list[Tensor]:
-        """Minimise over one unknown after the other, which always gets nearer, and by Newton's method, which gets there.
+        """Minimise over one unknown after the other, which always gets nearer, and by Newton steps, which get there.
 
         Neurons without entries stay where they are.
         """
@@ -210,12 +210,16 @@ class _Problem:
         """(charge, log squared norms ``(B, *sizes)``) of all that an unknown scales, next to neurons in the mask."""
         found = []
         for x, factors in self.terms:
-            own = [factor for factor in factors if factor.unknown == unknown]
-            x, shift = _scaled(x, factors, s) if own else (x, x)
-            for factor in own:
-                seen = x if mask is None else _masked(x, [f for f in factors if f is not factor], mask)
-                log = onto(seen, factor.dims).log()
-                found.append((factor.charge, log + along(shift, (), log.ndim)))
+            for own in factors:
+                if own.unknown != unknown:
+                    continue
+                log, others = 2 * own.charge * s[unknown], []
+                for factor in factors:
+                    if factor is not own:
+                        scale, top = _scale(factor, s)
+                        log = log + along(top, (), log.ndim)
+                        others.append((scale if mask is None else scale * mask[factor.unknown], factor.dims))
+                found.append((own.charge, log + _contracted(x, others, own.dims).log()))
         return found
 
     def _sides(self, unknown: int, s: list[Tensor], mask: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
@@ -282,16 +286,26 @@ def _least_squares(
     """
     zero = [torch.zeros_like(x) for x in s]
 
+    def among_free(total: list[Tensor]) -> list[Tensor]:
+        return total if free is None else [torch.where(a, b, 0) for a, b in zip(free, total, strict=True)]
+
     def collect(entries: Sequence[Tensor], power: int) -> list[Tensor]:
         total = list(zero)
         for x, (_, factors) in zip(entries, terms, strict=True):
             for unknown, charge, dims in factors:
                 total[unknown] = total[unknown] + charge**power * onto(x, dims)
-        return total if free is None else [torch.where(a, b, 0) for a, b in zip(free, total, strict=True)]
+        return among_free(total)
+
+    sums = [[onto(x, factor.dims) for factor in factors] for x, factors in terms]
 
     def hessian(v: Tensor) -> Tensor:
-        parts = _parted(v, s)
-        return _joined(collect([x * _slope(factors, parts, x.ndim) for x, factors in terms], 1))
+        parts, total = _parted(v, s), list(zero)
+        for (x, factors), own in zip(terms, sums, strict=True):
+            for (a, sum_a), b in itertools.product(zip(factors, own, strict=True), factors):
+                part = parts[b.unknown]
+                seen = sum_a * part if a.dims == b.dims else _contracted(x, [(part, b.dims)], a.dims)
+                total[a.unknown] = total[a.unknown] + a.charge * b.charge * seen
+        return _joined(among_free(total))
 
     diagonal = _joined(collect([x for x, _ in terms], 2))
     inverse = torch.where(diagonal > 0, 1 / diagonal, 0)
@@ -319,7 +333,7 @@ def _joined(unknowns: Sequence[Tensor]) -> Tensor:
 
 
 def _parted(v: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    parts = v.split([x[0].numel() for x in like], -1)
+    parts = torch.split(v, [x[0].numel() for x in like], -1)
     return [part.reshape(x.shape) for part, x in zip(parts, like, strict=True)]
 
 
@@ -332,20 +346,27 @@ def _slope(factors: Factors, v: Sequence[Tensor], ndim: int) -> Tensor:
     return functools.reduce(torch.add, [charge * along(v[unknown], dims, ndim) for unknown, charge, dims in factors])
 
 
-def _scaled(x: Tensor, factors: Factors, s: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """``x exp(2 sum q s)`` as a tensor without overflow, and the logarithm ``(B,)`` of its factor."""
-    shift = x.new_zeros(x.shape[0])
-    for unknown, charge, dims in factors:
-        log = 2 * charge * s[unknown]
-        top = log.flatten(1).amax(-1)
-        x, shift = x * along((log - along(top, (), log.ndim)).exp(), dims, x.ndim), shift + top
-    return x, shift
+def _scale(factor: Factor, s: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """``exp(2 q s)`` without overflow, and the logarithm ``(B,)`` of what it is to be multiplied with."""
+    log = 2 * factor.charge * s[factor.unknown]
+    top = log.flatten(1).amax(-1)
+    return (log - along(top, (), log.ndim)).exp(), top
 
 
-def _entries(x: Tensor, factors: Factors, s: list[Tensor]) -> Tensor:
+def _entries(x: Tensor, factors: Factors, s: Sequence[Tensor]) -> Tensor:
     """``x exp(2 sum q s)``."""
-    scaled, shift = _scaled(x, factors, s)
-    return scaled * along(shift.exp(), (), x.ndim)
+    shift = x.new_zeros(x.shape[0])
+    for factor in factors:
+        scale, top = _scale(factor, s)
+        x, shift = x * along(scale, factor.dims, x.ndim), shift + top
+    return x * along(shift.exp(), (), x.ndim)
+
+
+def _contracted(x: Tensor, others: Sequence[tuple[Tensor, tuple[int, ...]]], dims: tuple[int, ...]) -> Tensor:
+    """``x`` times what lies along some of its dimensions each, summed onto ``dims``."""
+    operands = [part for v, at in others for part in (v, [0, *at])]
+    total: Tensor = torch.einsum(x, list(range(x.ndim)), *operands, [0, *dims])
+    return total
 
 
 def _masked(x: Tensor, factors: Sequence[Factor], mask: Sequence[Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ class Gauge(NamedTuple):
     """One gauge of one node, of whose neurons each has a scale or sign."""
 
     node: str
-    index: int
+    number: int
 
 
 class Charged(NamedTuple):
@@ -109,4 +109,4 @@ def _same(x: Tensor, dims: Sequence[int], others: Sequence[int]) -> Tensor:
 def ordered(space: WeightSpace, found: Mapping[Gauge, object]) -> list[Gauge]:
     """Gauges in the order of the nodes."""
     rank = list(space.nodes)
-    return sorted(found, key=lambda gauge: (rank.index(gauge.node), gauge.index))
+    return sorted(found, key=lambda gauge: (rank.index(gauge.node), gauge.number))
