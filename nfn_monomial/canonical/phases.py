@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.space.axes import Axis, Charge, flow
-from nfn_monomial.space.packing import check_tensors, concrete, pieces, require_finite
+from nfn_monomial.space.packing import check_tensors, concrete, pieces, require_finite, whole
+from nfn_monomial.space.specification import Node
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .solver import along
@@ -59,12 +60,12 @@ def absorb_omega(
     if not all(math.isfinite(o) and o for o in omegas):
         raise ValueError(f"omega_0 must be finite and not 0, found {omega_0}")
     factors = dict(zip(sines, omegas, strict=True))
-    _flat(tensors, space)
+    flat, sizes = _flat(tensors, space)
     out = {}
-    for name, axes in space.axes.items():
-        rows = [axis.node for axis in axes if isinstance(axis, Axis) and flow(axis.charge) > 0]
-        out[name] = tensors[name] * math.prod([factors.get(node, 1.0) for node in rows])
-    return out
+    for name, x in pieces(space, flat, sizes).items():
+        rows = [axis.node for axis in space.axes[name] if isinstance(axis, Axis) and flow(axis.charge) > 0]
+        out[name] = x * math.prod([factors.get(node, 1.0) for node in rows])
+    return _shaped(whole(space, out, sizes), tensors)
 
 
 def canonical_phase(
@@ -104,9 +105,9 @@ def canonical_phase(
     [1.0, 1.0, -1.0, 1.0]
     """
     biases, (flat, sizes) = phase_biases(space, layers), _flat(tensors, space)
-    signs = {}
+    parts, signs = pieces(space, flat, sizes), {}
     for node, name in biases.items():
-        given = flat[name]
+        given = parts[name]
         wide = given.to(torch.float64)
         cos = wide.cos()
         sign = torch.where(cos.detach() < 0, -1.0, 1.0)
@@ -114,9 +115,9 @@ def canonical_phase(
         phase = phase.to(given.dtype)
         # Both ends are one point of the circle, and rounding may put a phase at either.
         end = phase.abs() >= math.pi / 2 - 4 * torch.finfo(given.dtype).eps
-        flat[name] = torch.where(end, math.pi / 2, phase)
+        parts[name] = torch.where(end, math.pi / 2, phase)
         signs[node] = torch.where(end & (phase < 0), -sign, sign)
-    return _signed(tensors, space, flat, sizes, signs)
+    return _signed(tensors, space, parts, sizes, signs)
 
 
 def shift_phase(
@@ -142,13 +143,15 @@ def shift_phase(
         if node not in biases:
             raise ValueError(f"shift_phase: {node!r} is no sine layer with a bias; those of {space}: {list(biases)}")
     flat, sizes = _flat(tensors, space)
-    signs = {}
+    first = next(iter(space.parameters))
+    lead = tensors[first].shape[: tensors[first].ndim - len(space.parameters[first])]
+    parts, signs = pieces(space, flat, sizes), {}
     for node, k in shifts.items():
-        bias = flat[biases[node]]
-        k = k.to(bias.device, torch.float64).expand(tensors[biases[node]].shape).reshape(bias.shape)
-        flat[biases[node]] = (bias + k * math.pi).to(bias.dtype)
+        bias = parts[biases[node]]
+        k = k.to(bias.device, torch.float64).expand(*lead, bias.shape[-1]).reshape(bias.shape)
+        parts[biases[node]] = (bias + k * math.pi).to(bias.dtype)
         signs[node] = 1 - 2 * k.remainder(2)
-    return _signed(tensors, space, flat, sizes, signs)
+    return _signed(tensors, space, parts, sizes, signs)
 
 
 def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dict[str, str]:
@@ -188,20 +191,26 @@ def _nodes(axes: Sequence[Axis | int]) -> list[str]:
 
 
 def _sines(space: WeightSpace, layers: Sequence[str] | None) -> list[str]:
-    """The sine nodes, checked, in the order of the space."""
-    charges: dict[str, set[Charge]] = {name: set() for name in space.nodes}
+    """The sine nodes, checked, in the order of the space: of one gauge, nested in nothing, between rows and columns."""
+    charges: dict[str, set[Charge]] = {n: set() for n, node in space.nodes.items() if _plain(node)}
     for name, axes in space.axes.items():
         for axis in axes:
-            if isinstance(axis, Axis):
-                if axis.charge not in (1, -1):
+            if isinstance(axis, Axis) and axis.node in (charges if layers is None else layers):
+                if axis.charge not in (1, -1) and _plain(space.nodes[axis.node]):
                     raise ValueError(
                         f"{name}: axis {axis} is neither a row (+1) nor a column (-1) of a layer sin(W x + b) of "
-                        f"{space}; give the space that packed the networks, not uncharged() or another"
+                        f"{space}; give the space that packed the networks, not uncharged() or another, or name the "
+                        "sine layers: layers=[...]"
                     )
-                charges[axis.node].add(axis.charge)
-    hidden = [name for name, found in charges.items() if len(found) == 2]
+                charges.setdefault(axis.node, set()).add(axis.charge)
+    hidden = [name for name, found in charges.items() if found == {1, -1}]
     chosen = hidden if layers is None else list(layers)
     for name in chosen:
+        if name in space.nodes and not _plain(space.nodes[name]):
+            raise ValueError(
+                f"layers: node {name!r} of {space} has several gauges or is nested, so what its neurons hand on is not "
+                "the sine of one layer sin(W x + b)"
+            )
         if name not in hidden:
             raise ValueError(f"layers: {name!r} is no hidden node of {space}; those are: {', '.join(hidden) or 'none'}")
         if space.nodes[name].scales:
@@ -210,6 +219,10 @@ def _sines(space: WeightSpace, layers: Sequence[str] | None) -> list[str]:
                 "sine; name the sine layers: layers=[...]"
             )
     return [name for name in hidden if name in chosen]
+
+
+def _plain(node: Node) -> bool:
+    return len(node.gauges) == 1 and node.parent is None
 
 
 def _flat(tensors: Mapping[str, Tensor], space: WeightSpace) -> tuple[dict[str, Tensor], dict[str, int]]:
@@ -235,18 +248,21 @@ def _flat(tensors: Mapping[str, Tensor], space: WeightSpace) -> tuple[dict[str, 
 def _signed(
     tensors: Mapping[str, Tensor],
     space: WeightSpace,
-    flat: Mapping[str, Tensor],
+    parts: Mapping[str, Tensor],
     sizes: Mapping[str, int],
     signs: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
-    """``flat`` with what is read from a node's neurons times ``signs`` (node -> (N, 1, n)), in the shapes of before."""
+    """Pieces put together, what is read from a node's neurons times ``signs`` (node -> (N, 1, n)), shaped as before."""
     if concrete(tensors.values()):
         require_finite(tensors)
     out = {}
-    for name, x in pieces(space, flat, sizes).items():
-        axes, x = space.axes[name], x.squeeze(1)
-        for dim, axis in enumerate(axes, start=1):
+    for name, x in parts.items():
+        for dim, axis in enumerate(space.axes[name], start=2):
             if isinstance(axis, Axis) and flow(axis.charge) < 0 and axis.node in signs:
                 x = x * along(signs[axis.node][:, 0].to(x.dtype), (dim,), x.ndim)
-        out[name] = x.reshape(tensors[name].shape)
-    return out
+        out[name] = x
+    return _shaped(whole(space, out, sizes), tensors)
+
+
+def _shaped(found: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x.reshape(like[name].shape) for name, x in found.items()}

@@ -1,0 +1,166 @@
+"""Balancing networks that are no chains: several gauges on a node, nested nodes, sums, weights that share neurons."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import all_spaces
+
+from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace
+from nfn_monomial.canonical.balance import Balance, balance
+from nfn_monomial.canonical.signs import canonical_signs
+from nfn_monomial.space import Node, Sum
+from nfn_monomial.testing import random_element, random_networks
+
+PERMUTATION, SIGN, SCALE, MONOMIAL = Symmetry.PERMUTATION, Symmetry.SIGN, Symmetry.SCALE, Symmetry.MONOMIAL
+
+
+def networks(space, batch=2, channels=1, seed=0):
+    return random_networks(space, batch, channels, generator=torch.Generator().manual_seed(seed))
+
+
+def far_element(space, batch=2, seed=0):
+    """Permutations, signs, and scales from 1e-6 to 1e6."""
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for name, m in random_element(space, batch, generator=generator).matrices.items():
+        powers = [torch.empty_like(s).uniform_(-6, 6, generator=generator) for s in m.scales]
+        gauges = zip(m.scales, powers, space.nodes[name].gauges, strict=True)
+        scales = [s.sign() * 10**p if gauge.scales else s for s, p, gauge in gauges]
+        found[name] = MonomialMatrix(scales, m.permutation, m.permutes)
+    return GroupElement(space, found)
+
+
+def motion_of(g):
+    matrices = {n: MonomialMatrix([torch.ones_like(s) for s in m.scales], m.permutation) for n, m in g.matrices.items()}
+    return GroupElement(g.space, matrices)
+
+
+def difference(found, expected):
+    return max(float((found[k] - x).abs().max() / x.abs().max().clamp_min(1e-300)) for k, x in expected.items())
+
+
+def invariance_error(space, x, g, of=lambda x: x):
+    moved, expected = balance(g.act(x), space)[0], motion_of(g).act(balance(x, space)[0])
+    return difference({k: of(v) for k, v in moved.items()}, {k: of(v) for k, v in expected.items()})
+
+
+@given(all_spaces(), st.integers(1, 2), st.integers(0, 10**6))
+def test_one_form_for_all_of_an_orbit_up_to_the_permutation(space, channels, seed):
+    x = networks(space, 2, channels, seed)
+    signs = canonical_signs(space, space.pack(x), 1e-13)
+    # Of networks some of whose signs nothing settles, sizes have one form.
+    settled = all(bool((sign != 0).all()) for sign in signs.values())
+    of = torch.clone if settled else torch.abs
+    assert invariance_error(space, x, far_element(space, 2, seed), of) < 1e-10
+
+
+@given(all_spaces(), st.integers(0, 10**6))
+def test_the_element_is_the_one_used_and_again_it_changes_nothing(space, seed):
+    x = networks(space, 2, 1, seed)
+    balanced, element = balance(x, space)
+    assert all(torch.equal(balanced[k], v) for k, v in element.act(x).items())
+    assert difference(balance(balanced, space)[0], balanced) < 1e-10
+    assert difference(Balance(space)(x), balanced) < 1e-12
+
+
+def test_a_gain_between_two_linear_maps():
+    """The stream is only permuted, the gain of a norm scales it for one reader: gain and shift against columns."""
+    space = WeightSpace(
+        {"x": (Symmetry.FIXED, 2), "stream": Node((PERMUTATION, SCALE, SCALE), 5), "h": (SCALE, 4)},
+        {
+            "embed": (Axis("stream", (1, 0, 0)), Axis("x")),
+            "gain": (Axis("stream", (0, 1, 0)),), "shift": (Axis("stream", (1, 1, 0)),),
+            "up": (Axis("h"), Axis("stream", (-1, -1, 0))), "bias": (Axis("h"),),
+            "down": (Axis("stream", (1, 0, 0)), Axis("h", -1)),
+            "last": (Axis("stream", (0, 0, 1)),), "out": (Axis("x"), Axis("stream", (-1, 0, -1))),
+        },
+    )  # fmt: skip
+    x = networks(space)
+    balanced = {k: v[:, 0] for k, v in balance(x, space)[0].items()}
+    assert torch.equal(balanced["embed"], x["embed"][:, 0])
+    inward = balanced["gain"].square() + balanced["shift"].square()
+    torch.testing.assert_close(inward, balanced["up"].square().sum(1))
+    torch.testing.assert_close(balanced["last"].square(), balanced["out"].square().sum(1))
+    rows = balanced["up"].square().sum(2) + balanced["bias"].square()
+    torch.testing.assert_close(rows, balanced["down"].square().sum(1))
+
+
+def test_channels_that_a_depthwise_kernel_scales_twice():
+    space = WeightSpace(
+        {"x": (Symmetry.FIXED, 2), "c": Node((SCALE, SCALE), 4), "y": (Symmetry.FIXED, 3)},
+        {"before": (Axis("c", (1, 0)), Axis("x")), "depth": (Axis("c", (-1, 1)), 1, 3, 3),
+         "after": (Axis("y"), Axis("c", (0, -1)))},
+    )  # fmt: skip
+    balanced = balance(networks(space), space)[0]
+    depth = balanced["depth"].square().sum((1, 3, 4, 5))
+    torch.testing.assert_close(balanced["before"].square().sum((1, 3)), depth)
+    torch.testing.assert_close(balanced["after"].square().sum((1, 2)), depth)
+
+
+def test_attention_heads_balance_queries_and_keys_each_on_its_own():
+    nodes = {"s": (PERMUTATION, 4), "heads": (PERMUTATION, 2),
+             "q": Node((SCALE,), 3, "heads"), "v": Node((MONOMIAL,), 3, "heads")}  # fmt: skip
+    space = WeightSpace(
+        nodes,
+        {"qkv": (Sum((Axis("q", 1), Axis("q", -1), Axis("v", 1))), Axis("s", 0)), "o": (Axis("s", 0), Axis("v", -1))},
+    )
+    balanced = balance(networks(space), space)[0]
+    q, k, v = balanced["qkv"].square().sum((1, 3)).chunk(3, 1)
+    torch.testing.assert_close(q, k)
+    torch.testing.assert_close(v, balanced["o"].square().sum((1, 2)))
+    assert bool((balanced["qkv"][:, 0, 12:].sum(-1) > 0).all())
+
+
+def test_grouped_convolutions_align_channels_of_a_group():
+    space = WeightSpace(
+        {"x": (Symmetry.FIXED, 2), "g": (PERMUTATION, 2), "i": Node((SCALE,), 2, "g"), "o": Node((SCALE,), 3, "g"),
+         "y": (Symmetry.FIXED, 2)},
+        {"first": (Axis("i"), Axis("x")), "grouped": ((Axis("g", 0), Axis("o")), Axis("i", -1), 3),
+         "last": (Axis("y"), Axis("o", -1))},
+    )  # fmt: skip
+    x = networks(space)
+    assert x["grouped"].shape == (2, 1, 6, 2, 3)
+    balanced = balance(x, space)[0]
+    middle = balanced["grouped"][:, 0].square().sum(-1).unflatten(1, (2, 3))
+    torch.testing.assert_close(balanced["first"].square().sum((1, 3)), middle.sum(2).flatten(1))
+    torch.testing.assert_close(balanced["last"].square().sum((1, 2)), middle.sum(3).flatten(1))
+
+
+def test_gauges_that_do_the_same_and_parameters_that_could_shrink_for_ever():
+    """Neither makes the form less unique, nor the scales large."""
+    both, other = Axis("h", (1, 1)), Axis("h", (-1, -1))
+    twice = WeightSpace({"h": Node((SCALE, SCALE), 3)}, {"a": (both, 2), "b": (2, other)})
+    once = WeightSpace({"h": (SCALE, 3)}, {"a": (Axis("h"), 2), "b": (2, Axis("h", -1))})
+    x = networks(twice)
+    assert difference(balance(x, twice)[0], balance(x, once)[0]) < 1e-12
+    # Of (1, -1), (-1, 1) and (-1, 0), the last tends to 0 while the others keep their sizes.
+    vanishing = WeightSpace(
+        {"h": Node((SCALE, SCALE), 3)},
+        {"a": (Axis("h", (1, -1)),), "b": (Axis("h", (-1, 1)),), "c": (Axis("h", (-1, 0)),)},
+    )
+    x = networks(vanishing)
+    balanced, element = balance(x, vanishing)
+    torch.testing.assert_close(balanced["a"].abs(), balanced["b"].abs())
+    assert max(float(s.log().abs().max()) for s in element.matrices["h"].scales) < 10
+    assert invariance_error(vanishing, x, far_element(vanishing)) < 1e-10
+
+
+def test_what_is_linked_to_nothing_else_has_logarithms_of_least_squares():
+    space = WeightSpace({"a": (SCALE, 3), "b": (SCALE, 4)}, {"w": (Axis("a"), Axis("b", -1))})
+    logs = balance(networks(space), space)[0]["w"].abs().log()
+    torch.testing.assert_close(logs.mean(-1), torch.zeros(2, 1, 3).double(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(logs.mean(-2), torch.zeros(2, 1, 4).double(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("charges", [((1, 0), (0, 1)), ((1, 1), (0, 1)), ((1, 1), (1, 1))], ids=str)
+def test_signs_of_several_gauges(charges):
+    space = WeightSpace(
+        {"h": Node((SIGN, SIGN), 4)}, {"a": (Axis("h", charges[0]), 2), "b": (Axis("h", charges[1]), 3)}
+    )
+    x = networks(space)
+    g = random_element(space, 2)
+    assert difference(balance(g.act(x), space)[0], motion_of(g).act(balance(x, space)[0])) < 1e-12
+    changed = {**x, "a": -x["a"]}
+    same = charges[0] != charges[1]  # then a can be flipped without b
+    assert (difference(balance(changed, space)[0], balance(x, space)[0]) < 1e-12) == same
