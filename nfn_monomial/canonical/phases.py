@@ -162,7 +162,7 @@ def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dic
             other parameters lie on it than that bias, one weight from another node, and weights to other nodes.
     """
     found: dict[str, str] = {}
-    weights = [link for link in space.links if link.charges == (1, -1)]
+    weights = [link for link in space.links if len(link.ends) == 2 and flow(link.charges[0]) > flow(link.charges[1])]
     for node in _sines(space, layers):
         biases = [link.parameter for link in space.links if link.target == node and link.charges == (1,)]
         if not biases:
@@ -172,8 +172,8 @@ def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dic
                 f"{' and '.join(biases)} are {'both' if len(biases) == 2 else 'all'} biases of {node!r}: which takes "
                 "the phase? Add them first"
             )
-        into = [link.parameter for link in weights if link.target == node and link.source != node]
-        out_of = [link.parameter for link in weights if link.source == node and link.target != node]
+        into = [link.parameter for link in weights if link.target == node != link.source]
+        out_of = [link.parameter for link in weights if link.source == node != link.target]
         known = {*biases, *into, *out_of}
         others = [p for p, axes in space.axes.items() if p not in known and node in _nodes(axes)]
         if len(into) != 1 or others:
@@ -195,14 +195,15 @@ def _sines(space: WeightSpace, layers: Sequence[str] | None) -> list[str]:
     charges: dict[str, set[Charge]] = {n: set() for n, node in space.nodes.items() if _plain(node)}
     for name, axes in space.axes.items():
         for axis in axes:
-            if isinstance(axis, Axis) and axis.node in (charges if layers is None else layers):
-                if axis.charge not in (1, -1) and _plain(space.nodes[axis.node]):
-                    raise ValueError(
-                        f"{name}: axis {axis} is neither a row (+1) nor a column (-1) of a layer sin(W x + b) of "
-                        f"{space}; give the space that packed the networks, not uncharged() or another, or name the "
-                        "sine layers: layers=[...]"
-                    )
-                charges.setdefault(axis.node, set()).add(axis.charge)
+            if not isinstance(axis, Axis) or axis.node not in charges:
+                continue
+            if axis.charge not in (1, -1) and (layers is None or axis.node in layers):
+                raise ValueError(
+                    f"{name}: axis {axis} is neither a row (+1) nor a column (-1) of a layer sin(W x + b) of "
+                    f"{space}; give the space that packed the networks, not uncharged() or another, or name the sine "
+                    "layers: layers=[...]"
+                )
+            charges[axis.node].add(axis.charge)
     hidden = [name for name, found in charges.items() if found == {1, -1}]
     chosen = hidden if layers is None else list(layers)
     for name in chosen:

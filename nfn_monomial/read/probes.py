@@ -5,25 +5,28 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from nfn_monomial.space import packing
-from nfn_monomial.space.chain import Chain, chain_of
+from nfn_monomial.space.axes import Charge
 from nfn_monomial.space.weight_space import WeightSpace
-from nfn_monomial.symmetry import Symmetry
+
+from .sites import LAYERS, Site, sites_of
 
 
 class Probed(NamedTuple):
     """What networks answer to P inputs.
 
     Attributes:
-        outputs: ``(B, P, *output shape)``, invariant under every symmetry that preserves the networks' functions.
-        hidden: hidden node -> ``(B, n, P)``, what the neurons hand on to the next layer, averaged over spatial
-            positions and, where several layers read a node, over them: a field of charge +1,
-            ``h_j -> d_j h_{pi^{-1}(j)}``.
+        outputs: ``(B, P, *output shape)``, invariant under every symmetry that preserves the networks' functions; of a
+            network with several outputs, all in a row, ``(B, P, n)``.
+        hidden: hidden node -> ``(B, n, P)``, what the neurons hand on to the next layer, averaged over positions and,
+            where several layers read a node, over them: a field of the charge `ProbeFeatures.charges`, +1 behind
+            ordinary layers, ``h_j -> d_j h_{pi^{-1}(j)}``. Of a nested node ``(B, *sizes, P)``.
     """
 
     outputs: Tensor
@@ -33,18 +36,23 @@ class Probed(NamedTuple):
 class ProbeFeatures(nn.Module):
     """Send learned inputs through every network of a batch, and return its outputs and hidden activations.
 
-    The template says what runs: activations, strides, padding, pooling. It is copied and run in eval mode, its weights
-    and biases are replaced by those of the given networks; what else it holds (the slope of ``nn.PReLU``) is kept as it
-    is, follows ``.to``, and is neither trained nor part of the state dict. Its input starts with a batch dimension.
-    Networks run side by side, by ``torch.func.vmap`` over ``torch.func.functional_call``. Gradients reach inputs and
-    networks. Networks may be wider than the template.
+    The template says what runs, any module: activations, strides, padding, pooling, residual connections. It is copied
+    and run in eval mode, with the parameters and buffers of the space (weights, running statistics) replaced by those
+    of the given networks; what else it holds (the slope of ``nn.PReLU``) is kept as it is, follows ``.to``, and is
+    neither trained nor part of the state dict. Its input starts with a batch dimension. Networks run side by side, by
+    ``torch.func.vmap`` over ``torch.func.functional_call``. Gradients reach inputs and networks, but for running
+    statistics. Networks may be wider than the template, where its forward allows it.
+
+    Hidden activations are seen where ``nn.Linear`` and ``nn.Conv1d`` to ``nn.Conv3d`` (of one group) read them: with
+    columns of charge q, they are a field of charge -q. Nodes that nothing of the kind reads are left out.
 
     Args:
-        template: a feed-forward module, see `chain_of`.
+        template: a module.
         probes: the learned inputs ``(P, *input shape)``, or their number P; they start standard normal then.
-        input_shape: of one input, for a number of probes; ``(n_0,)`` by default where the first layer is linear.
-        space: whose names the networks' parameters and the hidden nodes have; by default the template's own names and
-            ``h1, h2, ..``. Its layers are in the template's order, whose names are understood in any case.
+        input_shape: of one input, for a number of probes; by default ``(n,)`` where the first layer is linear.
+        space: whose names the networks' parameters and the hidden nodes have, by default that of
+            `WeightSpace.from_module`. Its parameters have the template's names, or are in the template's order, whose
+            names are understood in any case.
         generator_rank: if given, the inputs are ``codes @ basis``, ``(P, rank)`` times ``(rank, *input shape)``, both
             learned; given probes are approximated by ones of this rank.
         chunk_size: run at most so many networks at a time, which needs less memory. None: all.
@@ -52,10 +60,11 @@ class ProbeFeatures(nn.Module):
     Attributes:
         count: number of probes P.
         out_features: entries of a network's outputs, over all probes.
+        charges: hidden node -> charge of its field. Of a node that layers read with several charges, the first counts.
 
     Raises:
-        ValueError: as `chain_of` for a template that is no chain of layers; if the space has other layers than the
-            template; if the input's shape is not known or the template does not take it.
+        ValueError: as `WeightSpace.from_module`; if the template has not the parameters of the space; if the input's
+            shape is not known or the template does not take it.
 
     >>> template = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
     >>> probe = ProbeFeatures(template, 16)
@@ -77,34 +86,25 @@ class ProbeFeatures(nn.Module):
         super().__init__()
         if chunk_size is not None and chunk_size < 1:
             raise ValueError(f"ProbeFeatures: chunk_size must be at least 1 or None, found {chunk_size}")
-        chain = chain_of(template)
-        pairs = list(zip(chain.weights, chain.biases, strict=True))
-        own = WeightSpace.sequential(
-            chain.sizes, chain.kernels, Symmetry.PERMUTATION,
-            bias=[b is not None for b in chain.biases], positions=chain.positions, names=pairs,
-        )  # fmt: skip
-        self.space = own if space is None else space
-        _require_same_layers(own, self.space)
-        self._own_name = dict(zip(self.space.parameters, own.parameters, strict=True))
-        self._template = (_tapped(template, chain),)  # in a tuple: neither parameters() nor state_dict() see it
-        taps = [_owner(weight) for weight in chain.weights[1:]]
-        self._inside = {p: _behind_tap(p) if _owner(p) in taps else p for p in own.parameters}
-        self._read_by: dict[str, list[str]] = {}  # node -> paths of the taps of the layers that read it
-        links = {self._own_name[link.parameter]: link for link in self.space.links}
-        for weight, tap in zip(chain.weights[1:], taps, strict=True):
-            if weight not in links:
-                raise ValueError(f"ProbeFeatures: {self.space} does not say which node's neurons {weight} reads")
-            self._read_by.setdefault(links[weight].ends[-1].node, []).append(tap)
         self.chunk_size = chunk_size
-        like = next(template.parameters())
-        start = _initial(probes, input_shape, chain, generator_rank, like)
+        start = _initial(probes, input_shape, template, generator_rank)
         self.count, self.input_shape = len(start), tuple(start.shape[1:])
+        copied = copy.deepcopy(template).eval().requires_grad_(False)
+        self._template = (copied,)  # in a tuple: neither parameters() nor state_dict() see it
+        self._statistics = {name for name, _ in copied.named_buffers()}
+        self.out_features = self.count * _outputs_of_one(copied, start)
+        self.space = WeightSpace.from_module(template, start[:1]) if space is None else space
+        self._own_name = _own_names(template, self.space)
+        self._sites = self._seeing_sites(copied, start)
+        self.charges: dict[str, Charge] = {}
+        for site in self._sites:
+            self.charges.setdefault(site.node, site.charge)
+        self._sites = [site for site in self._sites if site.charge == self.charges[site.node]]
         if generator_rank is None:
             self.probes = nn.Parameter(start)
         else:
             codes, basis = _factor(start, generator_rank)
             self.codes, self.basis = nn.Parameter(codes), nn.Parameter(basis)
-        self.out_features = self.count * self._outputs_of_one(template)
 
     def inputs(self) -> Tensor:
         """The learned inputs, ``(P, *input shape)``."""
@@ -127,7 +127,7 @@ class ProbeFeatures(nn.Module):
         own = {mine: name for name, mine in self._own_name.items()}
         if set(tensors) == set(own):
             tensors = {own[name]: x for name, x in tensors.items()}
-        packing.check_tensors(self.space, tensors)
+        sizes = packing.check_tensors(self.space, tensors)
         first = next(iter(tensors.values()))
         if first.shape[1] != 1:
             raise ValueError(f"ProbeFeatures runs networks themselves, of 1 channel; found {first.shape[1]} channels")
@@ -140,35 +140,44 @@ class ProbeFeatures(nn.Module):
                 f"ProbeFeatures: inputs have shape {tuple(x.shape)}; (P, {', '.join(map(str, self.input_shape))}) is "
                 f"expected, or with {len(first)} networks in front"
             )
-        return self._run({mine: tensors[name].squeeze(1) for name, mine in self._own_name.items()}, x)
+        return self._run({mine: tensors[name].squeeze(1) for name, mine in self._own_name.items()}, x, sizes)
 
-    def _run(self, networks: dict[str, Tensor], x: Tensor) -> Probed:
+    def _run(self, networks: dict[str, Tensor], x: Tensor, sizes: Mapping[str, int]) -> Probed:
         """Networks ``(B, *shape)`` on inputs ``(P, *input shape)`` or ``(B, P, *input shape)``."""
         (template,) = self._template
-        networks = {self._inside[name]: t for name, t in networks.items()}
-        taps = {
-            node: [cast(_Tap, template.get_submodule(path)) for path in paths] for node, paths in self._read_by.items()
-        }
+        # Normalisation is not differentiable with respect to these.
+        networks = {name: t.detach() if name in self._statistics else t for name, t in networks.items()}
 
         def answer(network: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            outputs = torch.func.functional_call(template, network, (x,))
-            seen = {node: [tap.seen.pop() for tap in readers] for node, readers in taps.items()}
-            return outputs, {n: h[0] if len(h) == 1 else torch.stack(h).mean(0) for n, h in seen.items()}
+            for site in self._sites:
+                site.seen.clear()
+            outputs = _as_tensor(torch.func.functional_call(template, network, (x,)), len(x))
+            fields: dict[str, list[Tensor]] = {}
+            for site in self._sites:
+                fields.setdefault(site.node, []).extend(site.fields(sizes))
+                site.seen.clear()
+            return outputs, {n: h[0] if len(h) == 1 else torch.stack(h).mean(0) for n, h in fields.items()}
 
         shared = x.ndim == 1 + len(self.input_shape)
         batched = torch.func.vmap(answer, in_dims=(0, None if shared else 0), chunk_size=self.chunk_size)
         return Probed(*batched(networks, x))
 
-    def _outputs_of_one(self, template: nn.Module) -> int:
-        parameters = dict(template.named_parameters())
-        networks = {mine: parameters[mine].detach()[None] for mine in self._own_name.values()}
+    def _seeing_sites(self, template: nn.Module, start: Tensor) -> list[Site]:
+        """The sites of the template at which something is seen when it runs, in the order of the nodes."""
+        state = _state(template)
+        packing.check_tensors(self.space, {name: state[own][None, None] for name, own in self._own_name.items()})
+        count = 7  # tells inputs from positions
+        found, kept = sites_of(template, self.space, self._own_name), []
         with torch.no_grad():
-            try:
-                return self._run(networks, self.inputs()[:1]).outputs.numel()
-            except RuntimeError as error:
-                raise ValueError(
-                    f"ProbeFeatures: the template does not take inputs of shape {self.input_shape}: {error}"
-                ) from error
+            template(start[:1].expand(count, *start.shape[1:]))
+        for site in found:
+            if site.seen and all(len(x) == count for x in site.seen):
+                kept.append(site)
+            else:
+                site.remove()
+            site.seen.clear()
+        rank = list(self.space.nodes)
+        return sorted(kept, key=lambda site: rank.index(site.node))
 
     def _apply(self, fn: Any, recurse: bool = True) -> ProbeFeatures:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -181,63 +190,55 @@ class ProbeFeatures(nn.Module):
         return f"{self.space}, {self.count} x {self.input_shape}{rank}, out_features={self.out_features}"
 
 
-class _Tap(nn.Module):
-    """A layer that leaves the activations that enter it in ``seen``, as ``(n, P)``."""
-
-    def __init__(self, layer: nn.Module, positions: int) -> None:
-        super().__init__()
-        self.layer, self.positions = layer, positions
-        self.seen: list[Tensor] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        linear = isinstance(self.layer, nn.Linear)
-        neurons = cast(Tensor, self.layer.weight).shape[1] // self.positions
-        channels_first = x.movedim(-1, 1) if linear else x
-        self.seen[:] = [channels_first.reshape(len(x), neurons, -1).mean(-1).mT]
-        out: Tensor = self.layer(x)
-        return out
+def _as_tensor(outputs: Any, count: int) -> Tensor:
+    """What a module returns for ``count`` inputs, several tensors as one ``(count, n)``."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    leaves = [x for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor) and x.is_floating_point()]
+    return torch.cat([x.reshape(count, -1) for x in leaves], -1)
 
 
-def _tapped(template: nn.Module, chain: Chain) -> nn.Module:
-    """A frozen copy of the template with a `_Tap` at every layer but the first."""
-    copied = copy.deepcopy(template).eval().requires_grad_(False)
-    for i, path in enumerate(map(_owner, chain.weights)):
-        if i:
-            copied.set_submodule(path, _Tap(copied.get_submodule(path), chain.positions.get(i, 1)))
-    return copied
+def _outputs_of_one(template: nn.Module, start: Tensor) -> int:
+    with torch.no_grad():
+        try:
+            return _as_tensor(template(start[:1]), 1).numel()
+        except RuntimeError as error:
+            raise ValueError(
+                f"ProbeFeatures: the template does not take inputs of shape {tuple(start.shape[1:])}: {error}"
+            ) from error
 
 
-def _owner(parameter: str) -> str:
-    """The path of the module that a parameter belongs to."""
-    path, _, _ = parameter.rpartition(".")
-    return path
+def _state(template: nn.Module) -> dict[str, Tensor]:
+    return {**dict(template.named_parameters(remove_duplicate=False)), **dict(template.named_buffers())}
 
 
-def _behind_tap(parameter: str) -> str:
-    path, _, own = parameter.rpartition(".")
-    return f"{path}.layer.{own}"
-
-
-def _require_same_layers(own: WeightSpace, space: WeightSpace) -> None:
-    shapes = own.shapes()
-    if len(shapes) != len(space.parameters):
+def _own_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
+    """Parameter of the space -> of the template: the same name, or else the one in its place."""
+    state = _state(template)
+    if all(name in state for name in space.parameters):
+        return {name: name for name in space.parameters}
+    own = [name for name, _ in template.named_parameters()]
+    if len(own) != len(space.parameters):  # those of layers alone: slopes of activations are in no space
+        own = [name for name in own if isinstance(template.get_submodule(name.rpartition(".")[0]), LAYERS)]
+    if len(own) != len(space.parameters):
         raise ValueError(
-            f"ProbeFeatures: the template has {len(shapes)} parameters ({', '.join(shapes)}), the space "
+            f"ProbeFeatures: the template has {len(own)} parameters ({', '.join(own)}), the space "
             f"{len(space.parameters)} ({', '.join(space.parameters)})"
         )
-    pairs = zip(space.parameters, shapes.values(), strict=True)
-    packing.check_tensors(space, {name: torch.empty(1, 1, *shape, device="meta") for name, shape in pairs})
+    return dict(zip(space.parameters, own, strict=True))
 
 
-def _initial(probes: int | Tensor, shape: Sequence[int] | None, chain: Chain, rank: int | None, like: Tensor) -> Tensor:
+def _initial(probes: int | Tensor, shape: Sequence[int] | None, template: nn.Module, rank: int | None) -> Tensor:
     """The inputs to start from; random ones standard normal, and of the given rank."""
     if isinstance(probes, Tensor):
         return probes.detach().clone()
-    if shape is None and chain.kernels[0]:
+    first = next((m for m in template.modules() if isinstance(m, LAYERS)), None)
+    if shape is None and not isinstance(first, nn.Linear):
         raise ValueError("ProbeFeatures: give input_shape=, as (channels, height, width), or initial probes")
-    shape = tuple(shape or (chain.sizes[0],))
+    shape = tuple(shape or (first.in_features,))  # type: ignore[union-attr]
     if probes < 1:
         raise ValueError(f"ProbeFeatures: at least 1 probe is needed, found {probes}")
+    like = next(template.parameters())
     if rank is None:
         return torch.randn(probes, *shape, dtype=like.dtype, device=like.device)
     codes, basis = torch.randn(probes, rank, dtype=like.dtype), torch.randn(rank, math.prod(shape), dtype=like.dtype)

@@ -30,8 +30,9 @@ class InvariantStatistics(nn.Module):
 
     Of every node and channel, path norms ``log mean_j sqrt(v_j)``, where ``v`` of a node is the mean over the weights
     into it, ``v_j = sum_k W_jk^2 v_k``, from ones at the inputs (sums over kernels and positions; every weight divided
-    by its root mean square first). Of every channel, the mean logarithm of the weights' root mean squares: their
-    product, on which the scale of the function depends.
+    by its root mean square first). Those weights count that lead from an earlier node to a later one and join each
+    neuron of one to each of the other: no stacks of weights, no grouped convolutions. Of every channel, the mean
+    logarithm of their root mean squares: their product, on which the scale of the function depends.
 
     Means, not sums, so that wider networks have statistics of the same size. Entries pass through
     ``sign(x) log(1 + |x|)``, norms are logarithms from -27.6 (0) up: all are of order 1 for ordinary networks, and
@@ -57,7 +58,8 @@ class InvariantStatistics(nn.Module):
             (link, link.ends[1].node)
             for link in space.links
             if len(link.ends) == 2
-            and flow(link.charges[0]) > 0 > flow(link.charges[1])
+            and not set(link.ends[0].at) & set(link.ends[1].at)
+            and flow(link.charges[0]) >= 0 >= flow(link.charges[1])
             and rank.index(link.ends[1].node) < rank.index(link.target)
         ]
         nodes = {link.target for link, _ in self.links}
@@ -86,7 +88,8 @@ class InvariantStatistics(nn.Module):
         taken = pieces(self.space, tensors, sizes)
         for link, source in self.links:
             table = taken[link.parameter].square().permute(link.order).movedim(-1, 1)
-            table = table.mean(list(range(4, table.ndim))) if link.kernel else table
+            table = table.mean(list(range(2 + len(link.axes), table.ndim))) if link.kernel else table
+            table = table.flatten(2, 1 + len(link.ends[0].at)).flatten(3)
             mean = table.mean((-1, -2), keepdim=True)
             norms.append(_log_root(mean[..., 0, 0]))
             table = table / mean.clamp_min(_TINY**2)

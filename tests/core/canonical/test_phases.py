@@ -11,6 +11,7 @@ from torch import nn
 from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace, balance
 from nfn_monomial.canonical import absorb_omega, canonical_phase, shift_phase
 from nfn_monomial.nn import Augment
+from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import random_element, random_networks
 
 seeds = st.integers(0, 10**6)
@@ -345,3 +346,32 @@ def test_the_input_is_not_written_to(seed):
     canonical_phase(absorb_omega(x, SIREN, 30.0), SIREN)
     shift_phase(x, SIREN, shifts_of(SIREN, x, seed))
     assert all(torch.equal(t, before[k]) for k, t in x.items())
+
+
+def test_sines_next_to_other_nodes_and_in_fused_layers():
+    rows = {"x": (Symmetry.FIXED, 2), "a": (Symmetry.SIGN, 3), "b": (Symmetry.SIGN, 2),
+            "s": Node((Symmetry.PERMUTATION, Symmetry.SCALE), 4), "y": (Symmetry.FIXED, 1)}  # fmt: skip
+    apart = WeightSpace(
+        rows,
+        {"wa": (Axis("a"), Axis("x", -1)), "wb": (Axis("b"), Axis("x", -1)), "ba": (Axis("a"),), "bb": (Axis("b"),),
+         "ua": (Axis("s", (1, 0)), Axis("a", -1)), "ub": (Axis("s", (1, 0)), Axis("b", -1)),
+         "gain": (Axis("s", (0, 1)),), "out": (Axis("y"), Axis("s", (-1, -1)))},
+    )  # fmt: skip
+    both = Sum((Axis("a"), Axis("b")))
+    fused = WeightSpace(
+        rows,
+        {"w": (both, Axis("x", -1)), "bias": (both,), "u": (Axis("s", (1, 0)), Sum((Axis("a", -1), Axis("b", -1)))),
+         "gain": (Axis("s", (0, 1)),), "out": (Axis("y"), Axis("s", (-1, -1)))},
+    )  # fmt: skip
+    x = networks(apart)
+
+    def fuse(t):
+        return {"w": torch.cat([t["wa"], t["wb"]], 2), "bias": torch.cat([t["ba"], t["bb"]], 2),
+                "u": torch.cat([t["ua"], t["ub"]], 3), "gain": t["gain"], "out": t["out"]}  # fmt: skip
+
+    for fn in (canonical_phase, lambda t, s: absorb_omega(t, s, [30.0, 2.0])):
+        expected, found = fuse(fn(x, apart)), fn(fuse(x), fused)
+        assert all(torch.equal(found[name], t) for name, t in expected.items())
+        assert not torch.equal(found["bias"], fuse(x)["bias"])
+    with pytest.raises(ValueError, match=r"node 's' of .* has several gauges or is nested"):
+        canonical_phase(x, apart, layers=["s"])

@@ -1,0 +1,93 @@
+"""Places of a module at which the activations of a node's neurons can be seen: where a layer reads them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from nfn_monomial.space.axes import Axis, Charge, opposite
+from nfn_monomial.space.weight_space import WeightSpace
+
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Site:
+    """A layer that reads a node's neurons; what enters it is kept in ``seen``, until someone clears that.
+
+    Args:
+        layer: whose input it is, see `LAYERS`.
+        node: of the neurons.
+        charge: of their activations.
+        segments: what the layer's columns run over: parts of a sum, each the factors of a product.
+        number: of the segment that is the node's.
+        kept: which of its factors the node's axes are, the outermost first.
+    """
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        node: str,
+        charge: Charge,
+        segments: tuple[tuple[Axis | int, ...], ...],
+        number: int,
+        kept: tuple[int, ...],
+    ) -> None:
+        self.node, self.charge, self.linear = node, charge, isinstance(layer, nn.Linear)
+        self.segments, self.number, self.kept = segments, number, kept
+        self.seen: list[Tensor] = []
+        self._handle = layer.register_forward_pre_hook(self)
+
+    def __call__(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
+        self.seen.append(args[0])
+
+    def remove(self) -> None:
+        """Look no longer."""
+        self._handle.remove()
+
+    def fields(self, sizes: Mapping[str, int]) -> list[Tensor]:
+        """What was seen, averaged over positions: ``(*sizes, P)`` for each call of the layer.
+
+        Args:
+            sizes: of all nodes.
+        """
+        extents = [[p if isinstance(p, int) else sizes[p.node] for p in segment] for segment in self.segments]
+        lengths = [math.prod(extent) for extent in extents]
+        found = []
+        for x in self.seen:
+            channels = x.movedim(-1, 1) if self.linear else x
+            own = channels.narrow(1, sum(lengths[: self.number]), lengths[self.number])
+            parts = own.reshape(len(x), *extents[self.number], -1)
+            others = [1 + i for i in range(len(extents[self.number]) + 1) if i not in self.kept]
+            found.append(parts.mean(others).movedim(0, -1))
+        return found
+
+
+def sites_of(template: nn.Module, space: WeightSpace, names: Mapping[str, str]) -> list[Site]:
+    """All layers of a module that read neurons of one node of the space, which other parameters lead to.
+
+    Args:
+        template: the module, at whose layers the sites look.
+        space: the weight space.
+        names: parameter of the space -> of the module.
+    """
+    reached = {link.target for link in space.links}
+    found = []
+    for name, own in names.items():
+        path, _, kind = own.rpartition(".")
+        layer = template.get_submodule(path)
+        if kind != "weight" or not isinstance(layer, LAYERS) or getattr(layer, "groups", 1) != 1:
+            continue
+        segments = tuple(space.concatenated[name][1])
+        for number, segment in enumerate(segments):
+            axes = [i for i, part in enumerate(segment) if isinstance(part, Axis)]
+            last = segment[axes[-1]] if axes else None
+            if not isinstance(last, Axis) or last.node not in reached or not space.nodes[last.node].permutes:
+                continue
+            # The axes of the segment are those of the one node, behind what it is nested in.
+            if [part.node for part in segment if isinstance(part, Axis)] == list(space.ancestry(last.node)):
+                charge = space.nodes[last.node].charge(opposite(last.charge))
+                found.append(Site(layer, last.node, charge, segments, number, tuple(axes)))
+    return found
