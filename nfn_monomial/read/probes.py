@@ -232,10 +232,11 @@ def _initial(probes: int | Tensor, shape: Sequence[int] | None, template: nn.Mod
     """The inputs to start from; random ones standard normal, and of the given rank."""
     if isinstance(probes, Tensor):
         return probes.detach().clone()
-    first = next((m for m in template.modules() if isinstance(m, LAYERS)), None)
-    if shape is None and not isinstance(first, nn.Linear):
-        raise ValueError("ProbeFeatures: give input_shape=, as (channels, height, width), or initial probes")
-    shape = tuple(shape or (first.in_features,))  # type: ignore[union-attr]
+    if shape is None:
+        first = next((m for m in template.modules() if isinstance(m, LAYERS)), None)
+        if not isinstance(first, nn.Linear):
+            raise ValueError("ProbeFeatures: give input_shape=, as (channels, height, width), or initial probes")
+        shape = (first.in_features,)
     if probes < 1:
         raise ValueError(f"ProbeFeatures: at least 1 probe is needed, found {probes}")
     like = next(template.parameters())

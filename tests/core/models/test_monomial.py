@@ -1,0 +1,32 @@
+"""The paper's networks on every kind of weight space: invariant, equivariant."""
+
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from strategies import all_spaces
+
+from nfn_monomial import MonomialNFN
+from nfn_monomial.models.monomial import EquivariantNFN
+from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
+
+seeds = st.integers(0, 10**6)
+
+
+@settings(max_examples=15)
+@given(all_spaces(), seeds)
+def test_the_invariant_network(space, seed):
+    torch.manual_seed(seed)
+    x = random_networks(space, 4)
+    net = MonomialNFN(space, (3, 2), hidden=8).double()
+    out = net(x)
+    assert out.shape == (4, 1)
+    assume(float(out.std()) > 1e-4)
+    assert_invariant(net, space, inputs=x, trials=1, seed=seed)
+
+
+@settings(max_examples=15)
+@given(all_spaces(), seeds)
+def test_the_equivariant_network(space, seed):
+    torch.manual_seed(seed)
+    net = EquivariantNFN(space, (3,), init_scale=1.0).double()
+    assert_equivariant(net, space, inputs=space.pack(random_networks(space, 3)), trials=1, seed=seed)
