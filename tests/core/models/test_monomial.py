@@ -16,11 +16,11 @@ seeds = st.integers(0, 10**6)
 @given(all_spaces(), seeds)
 def test_the_invariant_network(space, seed):
     torch.manual_seed(seed)
-    x = random_networks(space, 4)
     net = MonomialNFN(space, (3, 2), hidden=8).double()
-    out = net(x)
+    x = random_networks(space, 4, generator=torch.Generator().manual_seed(seed))
+    out = net(x).detach()
     assert out.shape == (4, 1)
-    assume(float(out.std()) > 1e-4)
+    assume(float(out.std(0).max()) > 1e-4)
     assert_invariant(net, space, inputs=x, trials=1, seed=seed)
 
 
@@ -29,4 +29,5 @@ def test_the_invariant_network(space, seed):
 def test_the_equivariant_network(space, seed):
     torch.manual_seed(seed)
     net = EquivariantNFN(space, (3,), init_scale=1.0).double()
-    assert_equivariant(net, space, inputs=space.pack(random_networks(space, 3)), trials=1, seed=seed)
+    x = space.pack(random_networks(space, 3, generator=torch.Generator().manual_seed(seed)))
+    assert_equivariant(net, space, inputs=x, trials=1, seed=seed)

@@ -7,22 +7,14 @@ import torch
 from safetensors.torch import load, save
 from torch import nn
 
-from nfn_monomial import Axis, Symmetry, WeightSpace, register_activation
+from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.read.probes import ProbeFeatures
-from nfn_monomial.symmetry import _BY_OBJECT
 from nfn_monomial.testing import random_element, random_networks
 
 
 class Sine(nn.Module):
     def forward(self, x):
         return torch.sin(30 * x)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _sine_is_registered():
-    register_activation(Sine, "sign")
-    yield
-    del _BY_OBJECT[Sine]
 
 
 class Siren(nn.Module):
@@ -52,16 +44,30 @@ def dense():
     )
 
 
+# How to build it, the shape of an input, the symmetries of its hidden nodes.
 TEMPLATES = {
-    "dense": (dense, None, None),
-    "sine": (lambda: nn.Sequential(nn.Linear(2, 6), Sine(), nn.Linear(6, 5), Sine(), nn.Linear(5, 1)), None, None),
+    "dense": (dense, None, ["prelu", "gelu", "tanh"]),
+    "sine": (lambda: nn.Sequential(nn.Linear(2, 6), Sine(), nn.Linear(6, 5), Sine(), nn.Linear(5, 1)), None, "sin"),
     "siren": (Siren, None, "sin"),
-    "cnn": (convolutional, (2, 8, 8), None),
-    "conv1d": (lambda: nn.Sequential(nn.Conv1d(1, 3, 3), nn.ReLU(), nn.Conv1d(3, 2, 2)), (1, 7), None),
-    "one layer": (lambda: nn.Linear(3, 2), None, None),
-    "linear": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), None, None),
+    "cnn": (convolutional, (2, 8, 8), ["relu", "relu", "tanh"]),
+    "conv1d": (lambda: nn.Sequential(nn.Conv1d(1, 3, 3), nn.ReLU(), nn.Conv1d(3, 2, 2)), (1, 7), "relu"),
+    "one layer": (lambda: nn.Linear(3, 2), None, "relu"),
+    "linear": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), None, "linear"),
 }
 over_templates = pytest.mark.parametrize("key", TEMPLATES)
+
+
+def space_of(template, symmetry):
+    """Of a chain of layers, with the template's names."""
+    layers = {n: m for n, m in template.named_modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d)}
+    shapes = [m.weight.shape for m in layers.values()]
+    sizes = [shapes[0][1], *(shape[0] for shape in shapes)]
+    dots = [n and f"{n}." for n in layers]
+    return WeightSpace.sequential(
+        sizes, [tuple(shape[2:]) for shape in shapes], symmetry,
+        bias=[m.bias is not None for m in layers.values()], names=[(f"{n}weight", f"{n}bias") for n in dots],
+        positions={i: shape[1] // n for i, (shape, n) in enumerate(zip(shapes, sizes, strict=False))},
+    )  # fmt: skip
 
 
 def setting(key, probes=5, batch=4, dtype=torch.float64, **kwargs):
@@ -69,7 +75,7 @@ def setting(key, probes=5, batch=4, dtype=torch.float64, **kwargs):
     torch.manual_seed(0)
     build, shape, symmetry = TEMPLATES[key]
     template = build().to(dtype)
-    space = WeightSpace.from_module(template, symmetry=symmetry)
+    space = space_of(template, symmetry)
     networks = random_networks(space, batch, dtype=dtype, generator=torch.Generator().manual_seed(0))
     return template, space, ProbeFeatures(template, probes, input_shape=shape, space=space, **kwargs), networks
 
@@ -94,7 +100,7 @@ def test_outputs_are_invariant_and_hidden_neurons_have_charge_one(key):
 
 def test_the_wrong_symmetry_changes_the_answers():
     template, _, probe, networks = setting("dense")
-    wrong = WeightSpace.from_module(template, symmetry="linear")
+    wrong = space_of(template, "linear")
     outputs = probe(networks).outputs
     changed = probe(random_element(wrong, 4).act(networks)).outputs.detach() - outputs.detach()
     assert float(changed.abs().max()) > 0.1
@@ -145,11 +151,11 @@ def test_layers_that_share_a_node():
             "w2": (h, Axis("h", -1)), "b2": (h,), "w3": (Axis("y"), Axis("h", -1)), "b3": (Axis("y"),),
         },
     )  # fmt: skip
-    own = WeightSpace.from_module(template)
+    own = space_of(template, "tanh")
     networks = random_networks(space, 3, generator=torch.Generator().manual_seed(0))
     named = dict(zip(own.parameters, networks.values(), strict=True))
     inputs = torch.randn(5, 2, dtype=torch.float64)
-    apart, shared = ProbeFeatures(template, inputs), ProbeFeatures(template, inputs, space=space)
+    apart, shared = ProbeFeatures(template, inputs, space=own), ProbeFeatures(template, inputs, space=space)
     expected, found = apart(named), shared(networks)
     torch.testing.assert_close(found.outputs, expected.outputs)
     assert list(found.hidden) == ["h"]
@@ -198,10 +204,10 @@ def test_given_inputs():
 
 def test_a_generator_of_inputs():
     given = torch.randn(6, 2, 8, 8, dtype=torch.float64)
-    template, _, _, networks = setting("cnn")
-    full = ProbeFeatures(template, given, generator_rank=6)
+    template, space, _, networks = setting("cnn")
+    full = ProbeFeatures(template, given, space=space, generator_rank=6)
     torch.testing.assert_close(full.inputs(), given)
-    low = ProbeFeatures(template, 50, input_shape=(2, 8, 8), generator_rank=3)
+    low = ProbeFeatures(template, 50, input_shape=(2, 8, 8), space=space, generator_rank=3)
     assert {name: tuple(p.shape) for name, p in low.named_parameters()} == {"codes": (50, 3), "basis": (3, 2, 8, 8)}
     assert int(torch.linalg.matrix_rank(low.inputs().flatten(1))) == 3
     for part in (low.codes.std() * 3**0.5, low.basis.std(), low.inputs().std()):
@@ -264,7 +270,7 @@ def test_compiles_and_vmaps(key):
 
 
 def test_what_does_not_fit_is_refused():
-    template, _, probe, networks = setting("cnn")
+    template, space, probe, networks = setting("cnn")
     with pytest.raises(ValueError, match=r"give input_shape="):
         ProbeFeatures(template, 5)
     with pytest.raises(ValueError, match=r"template does not take inputs of shape \(3, 8, 8\)"):
@@ -272,7 +278,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"at least 1 probe is needed, found 0"):
         ProbeFeatures(template, 0, input_shape=(2, 8, 8))
     with pytest.raises(ValueError, match=r"generator_rank must be 1 to 5 .* found 6"):
-        ProbeFeatures(template, 5, input_shape=(2, 8, 8), generator_rank=6)
+        ProbeFeatures(template, 5, input_shape=(2, 8, 8), space=space, generator_rank=6)
     with pytest.raises(ValueError, match=r"chunk_size must be at least 1"):
         ProbeFeatures(template, 5, input_shape=(2, 8, 8), chunk_size=0)
     with pytest.raises(ValueError, match=r"the template has 7 parameters \(0\.weight.*, the space 4 \(weight\.0"):
