@@ -145,12 +145,12 @@ ACTIVATIONS = {
 
 
 class WildCnn(nn.Module):
-    """Keys ``layers.{i}.weight``, ``fc.weight``; a residual connection adds an earlier layer's output."""
+    """Keys ``layers.{i}.weight``, ``fc.weight``; a residual connection adds an earlier output to the first channels."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.config = dict(config)
-        widths = [3, *config["channels"]]
+        widths = config["channels"]
         self.layers = nn.ModuleList(
             nn.Conv2d(a, b, k, padding=k // 2)
             for a, b, k in zip(widths[:-1], widths[1:], config["kernel_size"], strict=True)
@@ -160,7 +160,10 @@ class WildCnn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         outputs: list[Tensor] = []
         for layer, source, name in zip(self.layers, self.config["residual"], self.config["activation"], strict=True):
-            x = layer(x) if source < 0 else layer(x) + outputs[source]
+            x = layer(x).clone()
+            if source >= 0:
+                shared = min(x.shape[1], outputs[source].shape[1])
+                x[:, :shared] += outputs[source][:, :shared]
             x = ACTIVATIONS[name](x)
             outputs.append(x)
         return self.fc(x.mean((-2, -1)))
@@ -170,7 +173,8 @@ def wild_config(
     channels: Sequence[int], kernels: Sequence[int], activations: Sequence[str], residual: Sequence[int] | None = None
 ) -> dict[str, Any]:
     return {
-        "n_layers": len(channels), "channels": list(channels), "kernel_size": list(kernels),
+        "n_layers": len(channels), "n_classes": 10, "channels": [3, *channels], "kernel_size": list(kernels),
+        "stride": [1] * len(channels), "padding": [kernel // 2 for kernel in kernels],
         "residual": list(residual or [-1] * len(channels)), "activation": list(activations),
     }  # fmt: skip
 

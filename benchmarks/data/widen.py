@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import Axis, WeightSpace
+from nfn_monomial.space import packing
 from nfn_monomial.space.axes import flow
 
 __all__ = ["Widening", "draw_widening", "widen"]
@@ -89,19 +90,17 @@ class Widening:
 
     def apply(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The networks, wider: parameter -> ``(B, C, *shape)``, before and after."""
-        out: dict[str, Tensor] = {}
-        for name, tensor in tensors.items():
-            axes = self.space.axes[name]
-            x = tensor.reshape(*tensor.shape[:2], *(a if isinstance(a, int) else self.sizes[a.node] for a in axes))
-            for dim, axis in enumerate(axes, start=2):
+        pieces = packing.pieces(self.space, tensors, self.sizes)
+        for name, x in pieces.items():
+            for dim, axis in enumerate(self.space.axes[name], start=2):
                 if isinstance(axis, Axis) and axis.node in self.copies:
                     shape = [-1 if i in (0, dim) else 1 for i in range(x.ndim)]
                     shape[0] = len(x)
                     source, share = (t.view(shape) for t in self.copies[axis.node])
                     x = torch.take_along_dim(x, source, dim)
                     x = x * share.to(x.dtype) if flow(axis.charge) < 0 else x
-            out[name] = x.reshape(*tensor.shape[:2], *self.space.shape_of(name, self.wide))
-        return out
+            pieces[name] = x
+        return packing.whole(self.space, pieces, self.wide)
 
 
 def draw_widening(

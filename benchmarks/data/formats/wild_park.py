@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import functools
+import operator
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfn_monomial import Axis, Symmetry, WeightSpace, symmetry_of
 from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part, Parts
-from nfn_monomial.space import Dim
+from nfn_monomial.space import Dim, Node, Sum
 
 from .base import CorpusError, Format, OnProgress, register_format
 from .checkpoints import (
@@ -28,10 +31,11 @@ from .checkpoints import (
 )
 from .model_zoos import MODULES, share, split
 
-__all__ = ["CnnWildPark", "ResidualMode"]
+__all__ = ["CnnWildPark", "WildNetwork"]
 
-ResidualMode = Literal["skip", "tie"]
 FILE = "checkpoint.pt"
+CHECKPOINT = "checkpoint_"  # how folders of the several checkpoints of one network start
+IMAGE = (3, 32, 32)  # CIFAR-10, of which all networks of the park are classifiers
 
 
 class _Wild(NamedTuple):
@@ -42,36 +46,94 @@ class _Wild(NamedTuple):
     residual: tuple[int, ...]
 
     @property
-    def fits(self) -> bool:
-        """Whether residual connections join layers of equal width, so that their neurons can be tied."""
-        outputs = self.shape.sizes[1:]
-        return all(j < 0 or outputs[i] == outputs[j] for i, j in enumerate(self.residual))
+    def info(self) -> NetworkInfo:
+        """Weight space and module; images are those of CIFAR-10 where channels fit."""
+        image = IMAGE if self.shape.sizes[0] == IMAGE[0] else None
+        label = "/".join(dict.fromkeys(self.activations))
+        return NetworkInfo(_space(self), label, partial(WildNetwork, self), image)
 
-    def space(self) -> WeightSpace:
-        """Layers joined by a residual connection are one node, whose group commutes with all activations on it."""
-        hidden: list[str] = []
-        for i, source in enumerate(self.residual):
-            hidden.append(f"h{i + 1}" if source < 0 else hidden[source])
-        names = ["x", *hidden, "y"]
-        group = dict.fromkeys(names, Symmetry.FIXED) | dict.fromkeys(hidden, Symmetry.MONOMIAL)
-        for name, activation in zip(hidden, self.activations, strict=True):
-            group[name] &= symmetry_of(MODULES[activation])
-        parameters: dict[str, Sequence[Dim]] = {}
-        for i, (kernel, positions) in enumerate(zip(self.shape.kernels, self.shape.positions, strict=True)):
-            rows, columns = Axis(names[i + 1], +1), Axis(names[i], -1)
-            parameters[f"weight.{i}"] = (rows, columns if positions == 1 else (columns, positions), *kernel)
-            parameters[f"bias.{i}"] = (rows,)
-        sizes = zip(names, self.shape.sizes, strict=True)
-        return WeightSpace({name: (group[name], size) for name, size in sizes}, parameters)
+
+class WildNetwork(nn.Module):
+    """A network of the park: convolutions that keep the map's size, global average pooling, a linear layer.
+
+    With a residual connection a layer adds the output of an earlier one, behind that one's activation and in front of
+    its own, on the channels that both have: the first ``min`` of the two widths. Source: the code of Kofinas et al.
+    2024, github.com/mkofinas/neural-graphs, experiments/cnn_generalization/dataset/cnn_sampler.py.
+
+    Args:
+        architecture: sizes, activations and residual connections.
+    """
+
+    def __init__(self, architecture: _Wild) -> None:
+        super().__init__()
+        (*sizes, classes), (*kernels, _) = architecture.shape.sizes, architecture.shape.kernels
+        self.residual = architecture.residual
+        self.layers = nn.ModuleList(
+            nn.Conv2d(before, width, (kernel[0], kernel[1]), padding="same")
+            for before, width, kernel in zip(sizes, sizes[1:], kernels)  # noqa: B905  (the last width has none behind it)
+        )
+        self.activations = nn.ModuleList(MODULES[name]() for name in architecture.activations)
+        self.fc = nn.Linear(sizes[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images ``(B, 3, H, W)`` -> logits ``(B, classes)``."""
+        outputs: list[Tensor] = []
+        for layer, activation, source in zip(self.layers, self.activations, self.residual, strict=True):
+            x = layer(x)
+            if source >= 0:
+                earlier = outputs[source]
+                shared = min(x.shape[1], earlier.shape[1])
+                x = torch.cat([x[:, :shared] + earlier[:, :shared], x[:, shared:]], 1)
+            x = activation(x)
+            outputs.append(x)
+        logits: Tensor = self.fc(x.mean((2, 3)))
+        return logits
+
+
+@functools.cache
+def _space(architecture: _Wild) -> WeightSpace:
+    """Channels that residual connections add are one node, whose group commutes with all activations on it."""
+    shape, residual = architecture.shape, architecture.residual
+    inputs, *widths, classes = shape.sizes
+    groups: dict[frozenset[int], int] = {}  # layers that have channels in common -> how many
+    segments: list[list[frozenset[int]]] = [[] for _ in widths]
+    for channel in range(max(widths)):
+        together = {i: {i} for i, width in enumerate(widths) if channel < width}
+        for i, source in enumerate(residual):
+            if source >= 0 and {i, source} <= together.keys() and together[i] is not together[source]:
+                joined = together[i] | together[source]
+                together |= dict.fromkeys(joined, joined)
+        for i, layers in together.items():
+            group = frozenset(layers)
+            if i == min(layers):
+                groups[group] = groups.get(group, 0) + 1
+            if group not in segments[i]:
+                segments[i].append(group)
+    nodes: dict[str, Node] = {"x": Node((Symmetry.FIXED,), inputs)}
+    names: dict[frozenset[int], str] = {}
+    for group in sorted(groups, key=min):
+        names[group] = f"h{len(nodes)}"
+        kept = [symmetry_of(MODULES[architecture.activations[i]]) for i in group]
+        nodes[names[group]] = Node((functools.reduce(operator.and_, kept),), groups[group])
+
+    def channels(layer: int, charge: int) -> Dim:
+        axes = [Axis(names[group], charge) for group in segments[layer]]
+        return axes[0] if len(axes) == 1 else Sum(tuple(axes))
+
+    rows: list[Dim] = [*(channels(i, +1) for i in range(len(widths))), Axis("y", +1)]
+    columns: list[Dim] = [Axis("x", -1), *(channels(i, -1) for i in range(len(widths)))]
+    parameters: dict[str, Sequence[Dim]] = {}
+    for i, kernel in enumerate(shape.kernels):
+        parameters |= {f"weight.{i}": (rows[i], columns[i], *kernel), f"bias.{i}": (rows[i],)}
+    return WeightSpace(nodes | {"y": Node((Symmetry.FIXED,), classes)}, parameters)
 
 
 @register_format("cnn-wild-park")
 class CnnWildPark(Format):
     """A folder a network with ``checkpoint.pt``: ``model`` (the state dict), ``config``, ``last_result``.
 
-    Networks are grouped by architecture and activations. Those with residual connections have no chain of layers,
-    which is what all models of mixed networks read, so they are left out by default. All are held in memory, however
-    many there are.
+    Networks are grouped by architecture, activations and residual connections. All are held in memory, however many
+    there are.
     """
 
     kind = "generalization"
@@ -86,7 +148,6 @@ class CnnWildPark(Format):
     def load(
         path: str | Path,
         *,
-        residuals: ResidualMode = "skip",
         seed: int = 0,
         limit: int | None = None,
         on_progress: OnProgress = silent,
@@ -95,46 +156,36 @@ class CnnWildPark(Format):
 
         Args:
             path: the folder with the networks' folders.
-            residuals: what to do with networks that have residual connections: leave them out (``skip``), or ``tie``
-                the layers they join, which have one set of neurons then. Where the two layers differ in width that
-                cannot be, and they are left out in any case. ``source`` has the numbers.
-            seed: of the split, which is one of all networks, before any is left out.
-            limit: take that many training networks.
+            seed: of the split; the checkpoints of one network are in the same part.
+            limit: train on that many networks.
             on_progress: called while files are read.
 
         Raises:
-            CorpusError: naming the file, if one is damaged, or nothing is left.
+            CorpusError: naming the file, if one is damaged.
         """
         folder = require_folder(path)
-        if residuals not in get_args(ResidualMode):
-            raise CorpusError(f"residuals is {residuals!r}, expected one of {', '.join(get_args(ResidualMode))}")
         files = sorted(file for pattern in (f"*/{FILE}", f"*/*/{FILE}") for file in folder.glob(pattern))
-        parts = split(len(files), seed, folder, limit)
+        networks: dict[Path, list[Path]] = defaultdict(list)
+        for file in files:
+            networks[file.parent.parent if file.parent.name.startswith(CHECKPOINT) else file.parent].append(file)
+        places = list(networks)
+        parts = {
+            part: [file for i in numbers for file in networks[places[i]]]
+            for part, numbers in split(len(places), seed, folder, limit).items()
+        }
         step = counter(sum(map(len, parts.values())), on_progress)
-        left_out: Counter[str] = Counter()
         infos: dict[_Wild, NetworkInfo] = {}
         loaded: dict[str, Parts] = {}
-        for part, numbers in parts.items():
+        for part, chosen in parts.items():
             groups: dict[_Wild, list[tuple[dict[str, Tensor], float]]] = defaultdict(list)
-            for number in numbers:
-                network, tensors, accuracy = _read_wild(files[number])
+            for file in chosen:
+                network, tensors, accuracy = _read_wild(file)
+                groups[network].append((tensors, accuracy))
                 step()
-                if not network.fits:
-                    left_out["residual connection between layers of different widths"] += 1
-                elif residuals == "skip" and max(network.residual) >= 0:
-                    left_out["residual connection"] += 1
-                else:
-                    groups[network].append((tensors, accuracy))
             loaded[part] = tuple(_wild_part(network, found, infos) for network, found in groups.items())
-        if empty := [part for part, found in loaded.items() if not found]:
-            why = ", ".join(f"{count} with a {what}" for what, count in left_out.items())
-            raise CorpusError(
-                f"{folder}: no network is left for {' and '.join(empty)}; left out: {why}. residuals='tie' "
-                "(--data-option residuals=tie) keeps those that join layers of equal width"
-            )
         source = {
             "format": "cnn-wild-park", "path": str(folder), "split": f"70/15/15 percent of networks, seed {seed}",
-            "architectures": len(infos), "residuals": residuals, "left_out": dict(left_out),
+            "architectures": len(infos), "residual": sum(max(network.residual) >= 0 for network in infos),
             **{part: sum(map(len, found)) for part, found in loaded.items()},
         }  # fmt: skip
         known = tuple(infos.values())
@@ -147,7 +198,7 @@ def _wild_part(
     network: _Wild, found: Sequence[tuple[dict[str, Tensor], float]], infos: dict[_Wild, NetworkInfo]
 ) -> Part:
     if network not in infos:
-        infos[network] = NetworkInfo(network.space(), "/".join(dict.fromkeys(network.activations)))
+        infos[network] = network.info
     tensors = {name: torch.stack([own[name] for own, _ in found]) for name in found[0][0]}
     return Part(Networks(tensors, torch.tensor([accuracy for _, accuracy in found])), infos[network])
 
@@ -178,7 +229,10 @@ def _read_wild(path: Path) -> tuple[_Wild, dict[str, Tensor], float]:
             raise CorpusError(f"{path}: {name} in config is {value!r}, expected {what}")
         return values
 
-    setting("channels", shape.sizes[1:-1])
+    if config.get("channels") != list(shape.sizes[:-1]):  # type: ignore[union-attr]  # as published, those of images first
+        setting("channels", shape.sizes[1:-1])
+    if "stride" in config:  # type: ignore[operator]
+        setting("stride", [1] * depth)
     setting("kernel_size", [kernel[0] if kernel else None for kernel in shape.kernels[:-1]])
     residual = setting("residual")
     if not all(type(j) is int and -1 <= j < i for i, j in enumerate(residual)):

@@ -149,13 +149,10 @@ def test_options_as_texts_do_what_options_do(tmp_path: Path) -> None:
     found = load_inr(tmp_path / "nfn", ["omega_0=20", "limit=1"], on_progress=lambda *at: done.append(at))
     assert (found.siren.omega_0, len(found.train), done[-1]) == (20.0, 1, (3, 3))
     assert load_inr(tmp_path / "nfn").siren.omega_0 == 30.0
-    plain, joined = wild_config([2], [3], ["relu"]), wild_config([2, 2], [3, 3], ["relu"] * 2, residual=[-1, 0])
-    write_wild_park(tmp_path / "park", [plain] * 12 + [joined] * 4)
-    for mode, count in (("skip", 12), ("tie", 16)):
-        park = load_generalization(tmp_path / "park", [f"residuals={mode}"])["mixed"]
-        assert sum(map(len, (*park.train, *park.val, *park.test))) == count
-    with pytest.raises(ValueError, match="residuals is 'cut', but should be 'skip' or 'tie'"):
-        load_generalization(tmp_path / "park", ["residuals=cut"])
+    write_model_zoo(tmp_path / "models", 4)
+    load_generalization(tmp_path / "models", ["target=val_acc"])
+    with pytest.raises(ValueError, match="target is 'loss', but should be 'test_acc' or 'val_acc'"):
+        load_generalization(tmp_path / "models", ["target=loss"])
 
 
 def test_activations_of_formats_without_such_an_option(tmp_path: Path) -> None:

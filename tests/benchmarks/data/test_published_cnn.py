@@ -24,12 +24,12 @@ from published_writers import (
 )
 from torch import nn
 
-from nfn_monomial import EquivariantLinear, Symmetry
+from nfn_monomial import EquivariantLinear, Symmetry, WeightSpace
 from nfn_monomial.adapters.modules import network_outputs
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
 from nfn_monomial.benchmarks.data.formats.model_zoos import split
-from nfn_monomial.benchmarks.data.moves import test_sets, transform
+from nfn_monomial.benchmarks.data.moves import test_sets, transform, widened
 from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Part, groups_of
 from nfn_monomial.benchmarks.models import baselines, graphs, invariant  # noqa: F401
 from nfn_monomial.benchmarks.models.catalogue import build_model
@@ -242,7 +242,8 @@ CONFIGS = [
     wild_config([4, 6, 5], [3, 7, 3], ["leaky_relu", "gelu", "sigmoid"]),
 ]
 TIED = wild_config([4, 6, 4], [3, 5, 3], ["relu", "tanh", "none"], [-1, -1, 0])
-UNEVEN = wild_config([4, 6, 5], [3, 5, 3], ["relu"] * 3, [-1, -1, 0])
+UNEVEN = wild_config([4, 6, 8], [3, 5, 3], ["relu"] * 3, [-1, -1, 0])
+CROSSED = wild_config([8, 4, 4, 8, 16], [3] * 5, ["relu", "tanh", "none", "tanh", "relu"], [-1, -1, 0, 1, 0])
 
 
 @pytest.fixture
@@ -259,7 +260,7 @@ def wild_outputs(part: Part, network: WildCnn, x: torch.Tensor) -> torch.Tensor:
 
 
 def check_functions(corpus: Corpus, made: Mapping[Path, WildCnn]) -> int:
-    """Compare every network, and every network moved by its group, with the module it was written from."""
+    """Compare every network, as it is, moved by its group and widened, with the module it was written from."""
     x = torch.randn(2, 3, 9, 9)
     networks = list(made.values())
     for part in parts(corpus):
@@ -267,8 +268,9 @@ def check_functions(corpus: Corpus, made: Mapping[Path, WildCnn]) -> int:
         with torch.no_grad():
             outputs = torch.stack([network(x) for network in own])
         torch.testing.assert_close(wild_outputs(part, own[0], x), outputs)
-        moved = transform((part,), 10.0, seed=2)[0]
-        torch.testing.assert_close(wild_outputs(moved, own[0], x), outputs, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(template_outputs(part, x), outputs)
+        for turned in (transform((part,), 10.0, seed=2)[0], widened((part,), 1.5, seed=3)[0]):
+            torch.testing.assert_close(wild_outputs(turned, own[0], x), outputs, atol=1e-4, rtol=1e-4)
     return sum(map(len, parts(corpus)))
 
 
@@ -286,8 +288,7 @@ def test_wild_networks_are_grouped_and_compute_what_they_did(tmp_path: Path) -> 
         "tanh/none": ["SIGN", "MONOMIAL"],
         "leaky_relu/gelu/sigmoid": ["SCALE", "PERMUTATION", "PERMUTATION"],
     }
-    assert corpus.source["left_out"] == {}
-    assert corpus.source["architectures"] == 3
+    assert (corpus.source["architectures"], corpus.source["residual"]) == (3, 0)
 
 
 def test_mixed_models_read_the_park(park: Path) -> None:
@@ -302,47 +303,62 @@ def test_one_architecture_is_no_mixture(tmp_path: Path) -> None:
     assert isinstance(load_generalization(tmp_path)["mixed"].info, NetworkInfo)
 
 
-def test_residual_networks_are_left_out_and_counted(park: Path) -> None:
-    write_wild_park(park, [TIED] * 4 + [UNEVEN] * 2, start=100)
-    corpus = load_generalization(park)["mixed"]
-    assert corpus.source["left_out"] == {
-        "residual connection": 4,
-        "residual connection between layers of different widths": 2,
-    }
-    assert sum(map(len, parts(corpus))) == 21
+def test_residual_networks_load_whatever_their_widths(tmp_path: Path) -> None:
+    made = write_wild_park(tmp_path, [TIED] * 5 + [UNEVEN] * 4 + [CROSSED] * 4)
+    corpus = load_generalization(tmp_path)["mixed"]
+    assert check_functions(corpus, made) == 13
+    assert (corpus.source["architectures"], corpus.source["residual"]) == (3, 3)
 
 
-def test_tied_layers_have_one_set_of_neurons(tmp_path: Path) -> None:
-    made = write_wild_park(tmp_path, [TIED] * 6 + [UNEVEN])
-    corpus = load_generalization(tmp_path, residuals="tie")["mixed"]
-    assert check_functions(corpus, made) == 6
-    assert corpus.source["left_out"] == {"residual connection between layers of different widths": 1}
-    space = corpus.info.space
-    assert {name: str(node.symmetry) for name, node in space.nodes.items()} == {
-        "x": "FIXED", "h1": "SCALE", "h2": "SIGN", "y": "FIXED",
-    }  # fmt: skip
+def groups_in(space: WeightSpace) -> dict[str, tuple[str, int | None]]:
+    return {name: (str(node.symmetry), node.size) for name, node in space.nodes.items()}
+
+
+def test_channels_that_a_residual_connection_adds_are_one_node(tmp_path: Path) -> None:
+    write_wild_park(tmp_path, [TIED] * 4)
+    space = load_generalization(tmp_path)["mixed"].info.space
+    ends = {"x": ("FIXED", 3), "y": ("FIXED", 10)}
+    assert groups_in(space) == ends | {"h1": ("SCALE", 4), "h2": ("SIGN", 6)}
     assert_equivariant(EquivariantLinear(space, 1, 2).double(), space)
+
+
+@pytest.mark.parametrize(("config", "groups", "described"), [
+    (UNEVEN, [("SCALE", 4), ("SCALE", 6), ("SCALE", 4)], "weight.2 (B, C, h1=4 + h3=4, h2=6, 3, 3)"),
+    (CROSSED, [("SCALE", 4), ("SCALE", 4), ("SIGN", 4), ("SIGN", 4), ("SCALE", 8)],
+     "weight.4 (B, C, h1=4 + h2=4 + h5=8, h3=4 + h4=4, 3, 3)"),
+])  # fmt: skip
+def test_layers_of_different_widths_share_their_first_channels(
+    tmp_path: Path, config: dict[str, Any], groups: list[tuple[str, int]], described: str
+) -> None:
+    """Added are the first channels of both; those that only one has keep a node of their own."""
+    write_wild_park(tmp_path, [config] * 4)
+    space = load_generalization(tmp_path)["mixed"].info.space
+    assert list(groups_in(space).values())[1:-1] == groups
+    assert space.describe(list(space.parameters)[-4]) == described
 
 
 def test_untied_layers_would_change_the_function(tmp_path: Path) -> None:
     """The negative twin: the group of the chain without its residual connection is too large."""
-    write_wild_park(tmp_path, [TIED] * 6)
+    write_wild_park(tmp_path / "residual", [TIED] * 6)
     chain = wild_config([4, 6, 4], [3, 5, 3], ["relu", "tanh", "none"])
     network = WildCnn(TIED)
     write_wild_park(tmp_path / "chains", [chain] * 6)
-    part = load_generalization(tmp_path, residuals="tie")["mixed"].train[0]
+    part = load_generalization(tmp_path / "residual")["mixed"].train[0]
     wrong = Part(part.networks, load_generalization(tmp_path / "chains")["mixed"].info)
     x = torch.randn(2, 3, 9, 9)
     moved = transform((wrong,), 10.0, seed=2)[0]
     assert (wild_outputs(moved, network, x) - wild_outputs(part, network, x)).abs().max() > 1e-2
 
 
-def test_nothing_left_is_an_error(tmp_path: Path) -> None:
-    write_wild_park(tmp_path, [TIED] * 5)
-    with pytest.raises(CorpusError, match="no network is left for train and val and test; left out: 5 with a residual"):
-        load_generalization(tmp_path)
-    with pytest.raises(CorpusError, match="residuals is 'keep', expected one of skip, tie"):
-        load_generalization(tmp_path, residuals="keep")
+def test_checkpoints_of_one_network_are_in_one_part(tmp_path: Path) -> None:
+    for n in range(6):
+        write_wild_park(tmp_path / f"trial-{n}", CONFIGS[:1] * 3, start=10 * n)
+        for path in (tmp_path / f"trial-{n}").iterdir():
+            path.rename(path.with_name(f"checkpoint_{path.name}"))
+    corpus = load_generalization(tmp_path)["mixed"]
+    found = [{round(1000 * a) // 10 for p in own for a in p.networks.accuracy.tolist()} for own in
+             (corpus.train, corpus.val, corpus.test)]  # fmt: skip
+    assert (sorted(map(len, found)), set.union(*found)) == ([1, 1, 4], set(range(6)))
 
 
 def rewrite(**changes: Any) -> Callable[[Path], None]:
@@ -365,6 +381,8 @@ PARK_DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     ),
     (rewrite(n_layers=3), "n_layers in config is 3, but there are 2 layers"),
     (rewrite(channels=[4, 6]), r"channels in config is \[4, 6\], expected \[4, 5\], as the weights have"),
+    (rewrite(channels=[1, 4]), r"channels in config is \[1, 4\], expected \[4, 5\], as the weights have"),
+    (rewrite(stride=2), r"stride in config is 2, expected \[1, 1\], as"),
     (rewrite(kernel_size=[3]), r"kernel_size in config is \[3\], expected \[3, 5\]"),
     (rewrite(residual=[-1, 1]), r"residual in config is \[-1, 1\], expected an earlier layer or -1"),
     (rewrite(residual=[-1]), r"residual in config is \[-1\], expected one for each of 2 layers"),
@@ -385,7 +403,7 @@ def test_damaged_wild_networks_are_named(park: Path, damage: Callable[[Path], ob
 
 def test_one_setting_may_stand_for_all_layers(tmp_path: Path) -> None:
     for path in write_wild_park(tmp_path, [wild_config([4, 4], [3, 3], ["tanh", "tanh"])] * 4):
-        rewrite(channels=4, kernel_size=3, residual=-1, activation="tanh")(path)
+        rewrite(channels=4, kernel_size=3, residual=-1, activation="tanh", stride=1)(path)
     assert load_generalization(tmp_path)["mixed"].info.activation == "tanh"
 
 
