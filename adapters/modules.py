@@ -232,8 +232,23 @@ def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: Collectio
     return state
 
 
-def read_torch_file(path: PathLike) -> Any:
+class Inert:
+    """Stands for a pickled object of a class that is not imported: its attributes as they were, and no code."""
+
+    def __new__(cls, *args: object) -> Inert:
+        """Whatever the class would have done with these arguments, nothing is."""
+        return super().__new__(cls)
+
+    def __init__(self, *args: object) -> None: ...
+
+
+def read_torch_file(path: PathLike, *, inert: Collection[str] = ()) -> Any:
     """All that a file of ``torch.save`` holds, on the CPU, read without unpickling any code.
+
+    Args:
+        path: the file.
+        inert: classes and functions, or patterns as ``omegaconf.*``, that the file may name although they are not
+            known here; what it makes of them are `Inert` objects.
 
     Raises:
         FileNotFoundError: if the file does not exist.
@@ -243,7 +258,8 @@ def read_torch_file(path: PathLike) -> Any:
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file")
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals([(Inert, name) for name in _unknown_names(file, inert)]):
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         # torch's own text tells people to run the code in the file: not passed on.
         needed = re.search(r"GLOBAL (\S+)", str(error))
@@ -253,6 +269,13 @@ def read_torch_file(path: PathLike) -> Any:
         ) from None
     except Exception as error:  # damaged files raise whatever their bytes happen to mean to the unpickler
         raise ValueError(f"{file} cannot be read, it is truncated or no torch file: {error!r}") from error
+
+
+def _unknown_names(file: Path, patterns: Collection[str]) -> list[str]:
+    """Names in a file that torch's own reader would refuse and that are expected."""
+    if not patterns:
+        return []
+    return [n for n in torch.serialization.get_unsafe_globals_in_checkpoint(file) if is_ignored(n, patterns)]
 
 
 def _read_safetensors(file: Path, device: torch.device | str) -> dict[str, Tensor]:

@@ -6,9 +6,12 @@ Every writer returns file -> network, so that tests can ask what the network in 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import safetensors.torch
 import torch
@@ -188,6 +191,31 @@ def write_wild_park(folder: Path, configs: Sequence[Mapping[str, Any]], start: i
         result = {"test/acc": n / 1000, "test/loss": 2.3}
         save({"model": made[path].state_dict(), "config": dict(config), "last_result": result}, path)
     return made
+
+
+class _OmegaNode:
+    """As OmegaConf pickles values: attributes, among them a parent and metadata."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__ |= {"_parent": None, "_metadata": {"optional": True}, **attributes}
+
+
+def save_as_omegaconf(content: Mapping[str, Any], path: Path) -> None:
+    """A checkpoint whose ``config`` is pickled as OmegaConf does: objects of classes in a package of that name."""
+    homes = {"DictConfig": "omegaconf.dictconfig", "ListConfig": "omegaconf.listconfig", "AnyNode": "omegaconf.nodes"}
+    classes = {name: type(name, (_OmegaNode,), {"__module__": home}) for name, home in homes.items()}
+    modules = {"omegaconf": ModuleType("omegaconf")} | {home: ModuleType(home) for home in homes.values()}
+    for name, home in homes.items():
+        setattr(modules[home], name, classes[name])
+
+    def node(value: Any) -> _OmegaNode:
+        if isinstance(value, list):
+            return classes["ListConfig"](_content=list(map(node, value)))
+        return classes["AnyNode"](_val=value)
+
+    config = classes["DictConfig"](_content={name: node(value) for name, value in content["config"].items()})
+    with patch.dict(sys.modules, modules):
+        save({**content, "config": config}, path)
 
 
 class HubNet(nn.Module):

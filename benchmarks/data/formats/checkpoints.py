@@ -46,15 +46,19 @@ __all__ = [
 GLIMPSE = 100  # folders in a folder that are looked at to tell its format
 
 
-def read_mapping(path: Path) -> Mapping[str, Any]:
+def read_mapping(path: Path, *, inert: Sequence[str] = ()) -> Mapping[str, Any]:
     """The dict in a ``.pt`` or ``.pth`` file (whatever its suffix), by ``torch.load(weights_only=True)``.
+
+    Args:
+        path: the file.
+        inert: as of `read_torch_file`.
 
     Raises:
         FileNotFoundError: if the file does not exist.
         CorpusError: naming the file, if it is damaged, holds no dict, or would run code if it were unpickled.
     """
     try:
-        found = read_torch_file(path)
+        found = read_torch_file(path, inert=inert)
     except FileNotFoundError:
         raise
     except ValueError as error:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import Axis, Symmetry, WeightSpace, symmetry_of
+from nfn_monomial.adapters.modules import Inert
 from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part, Parts
 from nfn_monomial.space import Dim, Node, Sum
 
@@ -35,6 +36,10 @@ __all__ = ["CnnWildPark", "WildNetwork"]
 
 FILE = "checkpoint.pt"
 CHECKPOINT = "checkpoint_"  # how folders of the several checkpoints of one network start
+INERT = (
+    *("omegaconf.*", "experiments.*", "ray.*", "typing.*", "collections.defaultdict"),
+    *(f"builtins.{name}" for name in ("bool", "dict", "float", "int", "list", "str", "tuple")),
+)  # what published files name besides tensors: configurations of OmegaConf, and what ray tells of a trial
 IMAGE = (3, 32, 32)  # CIFAR-10, of which all networks of the park are classifiers
 
 
@@ -203,9 +208,23 @@ def _wild_part(
     return Part(Networks(tensors, torch.tensor([accuracy for _, accuracy in found])), infos[network])
 
 
+def _plain(config: Any) -> Any:
+    """A configuration of OmegaConf (``_content`` of dicts and lists, ``_val`` of values) as dicts and lists."""
+
+    def value(node: Any) -> Any:
+        return vars(node).get("_val") if isinstance(node, Inert) else node
+
+    def entry(node: Any) -> Any:
+        found = vars(node).get("_content") if isinstance(node, Inert) else node
+        return list(map(value, found)) if isinstance(found, list | tuple) else value(node)
+
+    content = vars(config).get("_content") if isinstance(config, Inert) else config
+    return {name: entry(node) for name, node in content.items()} if isinstance(content, Mapping) else config
+
+
 def _read_wild(path: Path) -> tuple[_Wild, dict[str, Tensor], float]:
-    content = read_mapping(path)
-    state, config, result = (content.get(name) for name in ("model", "config", "last_result"))
+    content = read_mapping(path, inert=INERT)
+    state, config, result = content.get("model"), _plain(content.get("config")), content.get("last_result")
     if not all(isinstance(value, Mapping) for value in (state, config, result)):
         raise CorpusError(
             f"{path} has entries {', '.join(map(str, content))}, expected dicts model, config, last_result"
@@ -217,21 +236,21 @@ def _read_wild(path: Path) -> tuple[_Wild, dict[str, Tensor], float]:
     tensors = parameters_of(layers, path)
     shape = shape_of({name: t.shape for name, t in tensors.items()})
 
-    if config.get("n_layers") != depth:  # type: ignore[union-attr]
-        raise CorpusError(f"{path}: n_layers in config is {config.get('n_layers')!r}, but there are {depth} layers")  # type: ignore[union-attr]
+    if config.get("n_layers") != depth:
+        raise CorpusError(f"{path}: n_layers in config is {config.get('n_layers')!r}, but there are {depth} layers")
 
     def setting(name: str, expected: Sequence[Any] | None = None) -> list[Any]:
         """One or one per layer."""
-        value = config.get(name)  # type: ignore[union-attr]
+        value = config.get(name)
         values = list(value) if isinstance(value, list | tuple) else [value] * depth
         if len(values) != depth or (expected is not None and values != list(expected)):
             what = f"one for each of {depth} layers" if expected is None else f"{list(expected)}, as the weights have"
             raise CorpusError(f"{path}: {name} in config is {value!r}, expected {what}")
         return values
 
-    if config.get("channels") != list(shape.sizes[:-1]):  # type: ignore[union-attr]  # as published, those of images first
+    if config.get("channels") != list(shape.sizes[:-1]):  # as published, those of images first
         setting("channels", shape.sizes[1:-1])
-    if "stride" in config:  # type: ignore[operator]
+    if "stride" in config:
         setting("stride", [1] * depth)
     setting("kernel_size", [kernel[0] if kernel else None for kernel in shape.kernels[:-1]])
     residual = setting("residual")
