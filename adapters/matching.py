@@ -14,6 +14,7 @@ from nfn_monomial.space.packing import sizes_in
 
 _ROLE = re.compile(r"(?:(?<=[._/])|^)(weights?|kernels?|w|bias(?:es)?|b)(?=$|[./:])", re.IGNORECASE)
 _MAX_STEPS = 10_000
+_SHOWN = 16  # keys in a message
 
 
 class _Layer(NamedTuple):
@@ -107,17 +108,22 @@ def _unmatched(state: Mapping[str, Tensor], keys: Sequence[str], space: WeightSp
     example = next((name for name in space.parameters if name not in keys), next(iter(space.parameters)))
     return ValueError(
         f"the keys of the state dict do not fit {space} in any order; "
-        + (f"unexpected: {', '.join(unexpected)}. " if unexpected else "")
-        + (f"Missing: {', '.join(missing)}. " if missing else "")
+        + (f"unexpected: {_some(unexpected)}. " if unexpected else "")
+        + (f"Missing: {_some(missing)}. " if missing else "")
         + f"If only names differ, {_hint(example, 'its key')}; keys that are no parameters: ignore=(key, ...)"
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
 
 
 def _layers_of_space(space: WeightSpace) -> list[_Layer] | None:
     """Weights with their biases, or None if a node has several of either, so that the pairing is not clear."""
     weights = {link.target: link.parameter for link in space.links if len(link.ends) == 2}
     biases = {link.target: link.parameter for link in space.links if len(link.ends) == 1 and not link.kernel}
-    if len(weights) + len(biases) != len(space.parameters) or not set(biases) <= set(weights):
+    named = {*weights.values(), *biases.values()}
+    if named != set(space.parameters) or not set(biases) <= set(weights):
         return None
     return [_Layer(name, biases.get(node)) for node, name in weights.items()]
 

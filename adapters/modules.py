@@ -7,6 +7,7 @@ names, so that ``torch.func.functional_call`` takes each network as it is.
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import re
@@ -19,8 +20,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial import Symmetry, WeightSpace
-from nfn_monomial.space.chain import chain_of
+from nfn_monomial import WeightSpace
 
 from .matching import is_ignored, match_names
 
@@ -48,8 +48,9 @@ def stack_networks(
 ) -> dict[str, Tensor]:
     """Networks of one architecture -> parameter of the space -> tensor ``(B, 1, *shape)``; dtype and device are kept.
 
-    State dicts may have any keys in any order, see `match_names`. Of a module only the parameters of its layers are
-    read (not the slope of an ``nn.PReLU``), detached. `unstack_networks` is the exact inverse.
+    State dicts may have any keys in any order, see `match_names`. Of a module those parameters and buffers are read
+    that the space names, detached; if it names others, the layers' (not the slope of an ``nn.PReLU``), whose order is
+    known in nested ``nn.Sequential``. `unstack_networks` is the exact inverse.
 
     Args:
         networks: one module or state dict, or any number of them, all of one shape.
@@ -98,28 +99,29 @@ def unstack_networks(
 
 
 def network_outputs(
-    module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, *, chunk_size: int | None = None
+    module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor | tuple[Any, ...], *, chunk_size: int | None = None
 ) -> Tensor:
     """What B networks answer to the same inputs: ``(B, *module(x).shape)``, one vmap over ``functional_call``.
 
-    Differentiable in ``tensors`` and ``x``. Parameters of the module that are not in ``tensors`` (the slope of an
-    ``nn.PReLU``) keep the module's own values for all networks. The module runs in the mode it is in.
+    Differentiable in ``tensors`` and ``x``. Parameters and buffers of the module that are not in ``tensors`` keep the
+    module's own values for all networks. The module runs in the mode it is in.
 
     Args:
-        module: the architecture; its parameters have the names of ``tensors`` (``WeightSpace.from_module``).
+        module: the architecture; its parameters and buffers have the names of ``tensors``
+            (``WeightSpace.from_module``).
         tensors: parameter -> ``(B, 1, *shape)``.
-        x: inputs of one network, batched in the module's own way.
+        x: inputs of one network, batched in the module's own way; a tuple for a module of several.
         chunk_size: networks to run at once, to bound memory; all by default.
 
     Raises:
         ValueError: if a name is no parameter of the module, or a tensor is not ``(B, 1, *shape)``.
     """
-    own = {name: p.shape for name, p in module.named_parameters()}
+    own = {name: t.shape for name, t in itertools.chain(module.named_parameters(), module.named_buffers())}
     unknown = [name for name in tensors if name not in own]
     if unknown or not tensors:
         raise ValueError(
             f"the module has no parameter {', '.join(unknown) or '(none given)'}; it has {', '.join(own)}. "
-            "WeightSpace.from_module(module) gives a space with its names"
+            "WeightSpace.from_module(module, example_inputs) gives a space with its names"
         )
     batch = next(iter(tensors.values())).shape[0]
     for name, tensor in tensors.items():
@@ -131,7 +133,7 @@ def network_outputs(
     single = {name: tensor.squeeze(1) for name, tensor in tensors.items()}
 
     def run(parameters: dict[str, Tensor]) -> Tensor:
-        out: Tensor = torch.func.functional_call(module, parameters, (x,))
+        out: Tensor = torch.func.functional_call(module, parameters, x if isinstance(x, tuple) else (x,))
         return out
 
     outputs: Tensor = torch.func.vmap(run, randomness="different", chunk_size=chunk_size)(single)
@@ -300,7 +302,7 @@ def _stack(
     matches: dict[object, dict[str, str]] = {}
     first_label = networks[0][0]
     for label, network in networks:
-        state, ordered = _state_of(network, label, space, names is not None, ignore)
+        state, ordered = _state_of(network, label, space, names, ignore)
         signature = (ordered, *((key, tensor.shape) for key, tensor in state.items()))
         try:
             if signature not in matches:
@@ -323,20 +325,17 @@ def _stack(
 
 
 def _state_of(
-    network: Any, label: str, space: WeightSpace, named: bool, ignore: Collection[str]
+    network: Any, label: str, space: WeightSpace, names: Mapping[str, str] | None, ignore: Collection[str]
 ) -> tuple[dict[str, Tensor], bool]:
     """Key -> tensor, and whether the order of the keys is known to be that of the layers."""
     if isinstance(network, nn.Module):
-        parameters = {key: p.detach() for key, p in network.named_parameters() if not is_ignored(key, ignore)}
-        if named or set(parameters) == set(space.parameters):
-            return parameters, False
-        try:
-            chain = chain_of(network)
-        except ValueError:  # no chain of layers; its names may still be those of a space written out by hand
-            return parameters, False
-        keys = [key for pair in zip(chain.weights, chain.biases, strict=True) for key in pair if key in parameters]
-        known = all(isinstance(found, Symmetry) for found in chain.between)
-        return {key: parameters[key] for key in keys}, known
+        own = [key for key, _ in network.named_parameters()]
+        found = {key: t.detach() for key, t in itertools.chain(network.named_parameters(), network.named_buffers())}
+        if names is None and all(name in found for name in space.parameters):
+            return {name: found[name] for name in space.parameters}, False
+        ordered = None if names else _in_order(network)
+        keys = [*(own if ordered is None else ordered), *(names or {}).values()]
+        return {key: found[key] for key in keys if key in found and not is_ignored(key, ignore)}, ordered is not None
     if not isinstance(network, Mapping):
         raise TypeError(f"{label} is a {type(network).__name__}; a module or a state dict is expected")
     state = {key: value for key, value in network.items() if not is_ignored(key, ignore)}
@@ -344,6 +343,23 @@ def _state_of(
     if other:
         raise TypeError(f"{label}: no tensors: {', '.join(other)}; leave such entries out by ignore=(key, ...)")
     return state, False
+
+
+def _in_order(module: nn.Module) -> list[str] | None:
+    """Weights and biases of the layers of nested ``nn.Sequential``, in the order in which they run.
+
+    None for other modules, of which nobody sees from outside what their forward calls.
+    """
+    keys: list[str] = []
+    for path, part in module.named_modules(remove_duplicate=False):
+        if type(part).forward is nn.Sequential.forward:
+            continue
+        if part._modules:
+            return None
+        weight = getattr(part, "weight", None)
+        if isinstance(weight, Tensor) and weight.ndim > 1:  # no slope of nn.PReLU
+            keys += [f"{path}.{role}".lstrip(".") for role in ("weight", "bias")]
+    return keys
 
 
 def _require_like(label: str, key: str, tensor: Tensor, first_label: str, column: Sequence[Tensor]) -> None:

@@ -18,6 +18,7 @@ from nfn_monomial.adapters.modules import (
     stack_networks,
     unstack_networks,
 )
+from nfn_monomial.space import Node
 
 # -- round trips ------------------------------------------------------------------------------------------------------
 
@@ -72,6 +73,71 @@ def test_the_order_of_a_sequential_counts_whatever_its_names():
         assert torch.equal(tensors[f"weight.{i}"][0, 0], layer.weight)
     with pytest.raises(ValueError, match=r"both '(one|two)\.weight' and '(one|two)\.weight' fit weight\.1"):
         stack_networks([network.state_dict()], SPACE)
+
+
+class Normalised(nn.Module):
+    """A residual block with batch norm: buffers move with its parameters, and the order of its layers is not known."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.norm, self.outer = nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)
+
+    def forward(self, x, gate=None):
+        x = x + self.outer(self.norm(self.inner(x)).relu())
+        return x if gate is None else x * gate
+
+
+def normalised_space():
+    flow, gain, shift, statistics = (Axis("h", charges) for charges in [(1, 0), (0, 1), (1, 1), (0, 0)])
+    return WeightSpace(
+        {"x": (Symmetry.FIXED, 3), "h": Node((Symmetry.PERMUTATION, Symmetry.SCALE), 5)},
+        {
+            "inner.weight": (flow, Axis("x", -1)), "inner.bias": (flow,), "norm.weight": (gain,), "norm.bias": (shift,),
+            "outer.weight": (Axis("x", 1), Axis("h", (-1, -1))), "outer.bias": (Axis("x", 1),),
+            "norm.running_mean": (flow,), "norm.running_var": (statistics,),
+        },
+    )  # fmt: skip
+
+
+def test_statistics_that_move_with_the_parameters():
+    space, networks = normalised_space(), [Normalised().double().eval() for _ in range(3)]
+    for network in networks:
+        network.norm.running_mean.normal_()
+        network.norm.running_var.uniform_(0.5, 2)
+    tensors = stack_networks(networks, space)
+    assert list(tensors) == list(space.parameters)
+    element = space.sample(3)
+    moved = element.act(tensors)
+    assert not torch.equal(moved["norm.running_mean"], tensors["norm.running_mean"])
+    x, gate = torch.randn(2, 4, 3, dtype=torch.float64)
+    outputs = network_outputs(networks[0], moved, (x, gate))
+    for network, output in zip(networks, outputs, strict=True):
+        torch.testing.assert_close(output, network(x, gate), rtol=1e-10, atol=1e-10)
+    assert not any(networks[0].load_state_dict(unstack_networks(moved, space)[1], strict=False))
+    torch.testing.assert_close(networks[0](x), networks[1](x))
+    states = [network.state_dict() for network in networks]
+    assert torch.equal(
+        stack_networks(states, space, ignore=("*.num_batches_tracked",))["norm.running_var"][2],
+        networks[2].norm.running_var[None],
+    )
+    with pytest.raises(ValueError, match=r"unexpected: 'norm\.num_batches_tracked' \(\)\. .*ignore=\(key, \.\.\.\)"):
+        stack_networks(states, space)
+    with pytest.raises(ValueError, match=r"network 0: .*unexpected: .*'6\.weight' .* Missing: inner\.weight \(h"):
+        stack_networks(siren(), space)
+    with pytest.raises(ValueError, match=r"the module has no parameter 0\.weight"):
+        network_outputs(networks[0], {"0.weight": torch.zeros(1, 1, 5, 2)}, x)
+
+
+def test_networks_of_numbers_that_are_not_real():
+    state = dict(Normalised().state_dict())
+    for bad in (state["norm.weight"].to(torch.complex64), state["norm.weight"].int()):
+        with pytest.raises(
+            TypeError, match=rf"network 0: norm.weight has dtype {bad.dtype}; floating point is expected"
+        ):
+            stack_networks(state | {"norm.weight": bad}, normalised_space(), ignore=("*.num_batches_tracked",))
+    state["norm.running_var"][1] = torch.nan
+    with pytest.raises(ValueError, match=r"network 0: norm.running_var holds 1 NaN or infinite values"):
+        stack_networks(state, normalised_space(), ignore=("*.num_batches_tracked",))
 
 
 def test_modules_that_are_no_chain_go_by_their_names():
