@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 
 from .base import Model, register
-from .parts import CHANNELS, Residual, Standardise, logits, mlp, network_spec
+from .parts import CHANNELS, Residual, Standardise, logits, mlp, nfn_chain
 
 __all__ = ["HNP", "NFT", "NP", "FlatMLP", "StatNN"]
 
@@ -98,8 +98,8 @@ class _PermutationNFN(Model):
 
     def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
         super().__init__()
-        spec = network_spec(networks.space)
-        self.depth = len(spec)
+        self.chain = nfn_chain(networks.space)
+        spec, self.depth = self.chain.spec, len(self.chain.weights)
         self.body = nn.Sequential(*self._layers(spec), HNPPool(spec), nn.Flatten())
         self.head = mlp(CHANNELS[-1] * HNPPool.get_num_outs(spec), HEAD_WIDTH, out_features)
 
@@ -111,7 +111,7 @@ class _PermutationNFN(Model):
         raise NotImplementedError
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        return [tensors[f"{kind}.{i}"] for kind in ("weight", "bias") for i in range(self.depth)]
+        return self.chain.read(tensors)
 
     def forward(self, batch: list[Tensor]) -> Tensor:
         return logits(self.head(self.body(WeightSpaceFeatures(batch[: self.depth], batch[self.depth :]))))
@@ -125,11 +125,9 @@ class _StandardisedNFN(_PermutationNFN):
 
     def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
         super().__init__(networks, out_features)
-        shapes = networks.space.shapes()
-        names = [f"{kind}.{i}" for kind in ("weight", "bias") for i in range(self.depth)]
-        self.inputs = nn.ModuleList(
-            Standardise([1, *shapes[name]], (1, 2, 3) if name.startswith("weight") else (1, 2)) for name in names
-        )
+        weights = [Standardise([1, *shape], (1, 2, 3)) for shape in self.chain.shapes]
+        biases = [Standardise([1, shape[0]], (1, 2)) for shape in self.chain.shapes]
+        self.inputs = nn.ModuleList([*weights, *biases])
 
     def fit_inputs(self, prepared: list[Tensor]) -> None:
         for standardise, x in zip(self.inputs, prepared, strict=True):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from nfn.common import ArraySpec, NetworkSpec, WeightSpaceFeatures
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.space.links import Link
 
-__all__ = ["CHANNELS", "Residual", "Standardise", "logits", "mlp", "network_spec"]
+__all__ = ["CHANNELS", "NfnChain", "Residual", "Standardise", "logits", "mlp", "network_spec", "nfn_chain"]
 
 CHANNELS = (16, 16, 5)  # of the weight-space layers, in every model that has them (paper App. D.3)
 
@@ -53,31 +55,72 @@ class Standardise(nn.Module):
         return (x - self.mean) / self.std
 
 
-def network_spec(space: WeightSpace) -> NetworkSpec:
-    """nfn's description of a chain of layers with biases; sizes of hidden nodes are -1, as nfn writes them.
+class NfnChain(NamedTuple):
+    """Networks as nfn's layers read them: a chain of layers with biases.
+
+    Attributes:
+        weights: their names, in the order in which they run.
+        biases: theirs.
+        shapes: of the weights. Columns behind a flatten are channels and positions, and these a kernel: a linear layer
+            on a flattened map is a convolution with a kernel as large as the map.
+    """
+
+    weights: tuple[str, ...]
+    biases: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def spec(self) -> NetworkSpec:
+        """nfn's description; sizes of hidden nodes are -1, as nfn writes them."""
+        last = len(self.shapes) - 1
+        weights, biases = [], []
+        for i, (rows, columns, *kernel) in enumerate(self.shapes):
+            weights.append(ArraySpec((rows if i == last else -1, -1 if i else columns, *kernel)))
+            biases.append(ArraySpec((rows if i == last else -1,)))
+        return NetworkSpec(weights, biases)
+
+    def read(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Tensors ``(B, C, *shape)`` by name -> the weights ``(B, C, rows, columns, *kernel)``, then the biases."""
+        found = [tensors[name] for name in (*self.weights, *self.biases)]
+        for i, shape in enumerate(self.shapes):
+            if found[i].ndim < 2 + len(shape):
+                found[i] = found[i].reshape(*found[i].shape[:3], -1, *shape[2:])
+        return found
+
+
+def nfn_chain(space: WeightSpace) -> NfnChain:
+    """Which parameters of a space nfn's layers read, and how.
 
     Raises:
-        ValueError: if nfn's layers cannot read such networks (missing biases, one layer, 1-d or 3-d kernels).
+        ValueError: if they cannot: for networks that are no chain of at least two layers with a bias each, and for 1-d
+            and 3-d kernels.
     """
-    shapes = space.shapes()
-    depth = len(shapes) // 2
-    expected = [f"{kind}.{i}" for i in range(depth) for kind in ("weight", "bias")]
-    if depth < 2 or sorted(expected) != sorted(shapes):
-        raise ValueError(f"nfn's layers need at least two layers with a bias each; {space} has {', '.join(shapes)}")
-    weights, biases = [], []
-    for i in range(depth):
-        rows, columns, *kernel = shapes[f"weight.{i}"]
-        if i and columns != (before := shapes[f"weight.{i - 1}"][0]):
-            raise ValueError(
-                f"nfn's layers need a column of weight.{i} for every channel in front of it, {before}; it has "
-                f"{columns}, a flattened feature map"
-            )
-        if len(kernel) not in (0, 2):
-            raise ValueError(f"nfn's layers read linear and 2-d convolution layers; {space.describe(f'weight.{i}')}")
-        last = i == depth - 1
-        weights.append(ArraySpec((rows if last else -1, -1 if i else columns, *kernel)))
-        biases.append(ArraySpec((rows if last else -1,)))
-    return NetworkSpec(weights, biases)
+    leaving = {link.source: link for link in space.links if link.charges == (1, -1)}
+    biases = {link.target: link.parameter for link in space.links if link.charges == (1,) and not link.kernel}
+    reached = {link.target for link in leaving.values()}
+    chain: list[Link] = []
+    node = next((name for name in leaving if name not in reached), None)
+    while node in leaving and len(chain) < len(leaving):
+        chain.append(leaving[node])
+        node = chain[-1].target
+    names = [(link.parameter, biases.get(link.target, "")) for link in chain]
+    if len(chain) < 2 or {name for pair in names for name in pair} != set(space.parameters):
+        raise ValueError(
+            f"nfn's layers need a chain of at least two layers with a bias each; {space} is none: choose a model that "
+            "reads any network"
+        )
+    sizes, shapes = space.sizes(), []
+    for link in chain:
+        if len(link.kernel) not in ((1,) if link.folded else (0, 2)):
+            raise ValueError(f"nfn's layers read linear and 2-d convolution layers; {space.describe(link.parameter)}")
+        shapes.append((sizes[link.target], sizes[str(link.source)], *[1] * link.folded, *link.kernel))
+    weights, own = zip(*names, strict=True)
+    return NfnChain(weights, own, tuple(shapes))
+
+
+def network_spec(space: WeightSpace) -> NetworkSpec:
+    """nfn's description of a chain of layers; otherwise as `nfn_chain`."""
+    return nfn_chain(space).spec
 
 
 class Residual(nn.Sequential):

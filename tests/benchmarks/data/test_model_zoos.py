@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from published_writers import (
     result_line,
     save,
     truncate,
+    wild_config,
     write_model_zoo,
+    write_wild_park,
 )
 from torch import nn
 
@@ -26,10 +29,9 @@ from nfn_monomial import Symmetry
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
 from nfn_monomial.benchmarks.data.formats.model_zoos import split
-from nfn_monomial.benchmarks.data.moves import test_sets, transform
-from nfn_monomial.benchmarks.data.networks import MixedInfo, Part, groups_of
-from nfn_monomial.benchmarks.models import baselines, graphs, invariant  # noqa: F401
-from nfn_monomial.benchmarks.models.catalogue import build_model
+from nfn_monomial.benchmarks.data.moves import MovedRows, draw_elements, transform, widened
+from nfn_monomial.benchmarks.data.networks import MixedInfo, Networks, Part, Parts, groups_of
+from nfn_monomial.benchmarks.models.catalogue import build_model, model_names
 
 
 @given(st.integers(3, 500), st.integers(0, 10))
@@ -206,12 +208,37 @@ def test_too_few_models(tmp_path: Path) -> None:
         load_generalization(tmp_path)
 
 
-def test_models_run_on_a_model_zoo(zoo: Path) -> None:
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_reads_flattened_heads(zoo: Path, name: str) -> None:
     corpus = load_generalization(zoo)["tanh"]
-    sets = {test.name: test.parts for test in test_sets(corpus, (10.0,), 1.5, 0)}
-    for name in ("monomial", "probes", "gnn"):
-        info = MixedInfo(corpus.info.architectures) if name == "gnn" else corpus.info
-        model = build_model(name, info, seed=0).eval()
-        model.fit_inputs(model.prepare_groups(groups_of(corpus.train)))
-        answers = {key: model(model.prepare_groups(groups_of(own))) for key, own in sets.items()}
-        assert all(bool(torch.isfinite(answer).all()) for answer in answers.values())
+    model = build_model(name, MixedInfo(corpus.info.architectures) if name == "gnn" else corpus.info, seed=0)
+    model = model.double().eval()
+
+    def answers(own: Parts) -> torch.Tensor:
+        groups = [({key: t.double() for key, t in tensors.items()}, space) for tensors, space in groups_of(own)]
+        if not seen:
+            seen.append(True)
+            model.fit_inputs(model.prepare_groups(groups))
+        return model(model.prepare_groups(groups))
+
+    seen: list[bool] = []
+    before = answers(corpus.train)
+    assert before.std() > 1e-4
+    if model.invariant_under != "nothing":
+        space = corpus.info.architectures[0].space.restricted(
+            "permutation" if "perm" in model.invariant_under else "sign"
+        )
+        (part,) = corpus.train
+        moved = MovedRows(part.networks.rows, draw_elements(space, len(part), 1.0, seed=1))
+        after = answers((replace(part, networks=Networks(moved.read_all(), part.networks.accuracy)),))
+        torch.testing.assert_close(after, before, rtol=1e-8, atol=1e-8)
+    if model.any_width:
+        assert bool(torch.isfinite(answers(widened(corpus.test, 1.5, seed=0))).all())
+
+
+@pytest.mark.parametrize("name", ["np", "hnp", "nft"])
+def test_layers_of_nfn_say_what_they_cannot_read(tmp_path: Path, name: str) -> None:
+    write_wild_park(tmp_path, [wild_config([4, 6, 4], [3] * 3, ["relu"] * 3, [-1, -1, 0])] * 4)
+    info = load_generalization(tmp_path)["mixed"].info
+    with pytest.raises(ValueError, match="nfn's layers need a chain of at least two layers with a bias each; Weight"):
+        build_model(name, info, seed=0)
