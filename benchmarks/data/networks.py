@@ -81,8 +81,8 @@ class NetworkInfo:
     Attributes:
         space: their weight space.
         activation: their activation function, or several with ``/`` between.
-        template: builds the torch module of one network, whose parameters in order are those of the space; None where
-            it is not known.
+        template: builds the torch module of one network, whose parameters and buffers have the space's names, or are
+            the space's in order; None where it is not known.
         input_shape: of one input of that module, as ``(channels, height, width)``; None where it is not known.
     """
 

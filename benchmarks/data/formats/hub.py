@@ -6,6 +6,7 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from nfn_monomial import symmetry_of
 from nfn_monomial.adapters.matching import match_names
+from nfn_monomial.benchmarks.data.definitions import Definition, DefinitionError, read_definition
 from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Part
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
 
@@ -34,6 +36,7 @@ FILE = "model.safetensors"
 RESULTS = ("results.json", "metrics.json")
 ACCURACY = ("accuracy", "test_accuracy", "eval_accuracy", "test_acc")
 ACTIVATION = ("activation", "hidden_act", "activation_function")
+NET = "net (--data-option net=module.py:Class, net=package.module:Class, or net=PATH.pt2)"
 _PLACES = (f"*/{FILE}", f"models--*/snapshots/*/{FILE}")  # plain folders, and the layout of the hub's own cache
 
 
@@ -48,9 +51,12 @@ class _Snapshot(NamedTuple):
 class HubFolder(Format):
     """``{repo}/model.safetensors``, or the hub's cache ``models--{owner}--{name}/snapshots/{revision}/...``.
 
-    All networks have one shape: a chain of convolutions and linear layers with keys ``{layer}.weight`` and
-    ``{layer}.bias``. Layers run in this order: convolutions, then linear layers, each by the numbers in their names;
-    where sizes and numbers leave the order open, that is an error.
+    All networks have one architecture: that of ``net``, which may be any, a class or an exported program. Both are code
+    that runs when they are read, so they are never looked for: not beside the weights either.
+
+    Without ``net`` it is a chain of convolutions and linear layers with keys ``{layer}.weight`` and ``{layer}.bias``.
+    Layers run in this order: convolutions, then linear layers, each by the numbers in their names; where sizes and
+    numbers leave the order open, that is an error.
     """
 
     kind = "generalization"
@@ -64,6 +70,8 @@ class HubFolder(Format):
     def load(
         path: str | Path,
         *,
+        net: str | None = None,
+        input_shape: tuple[int, ...] | None = None,
         activation: str | None = None,
         targets: str | Path | None = None,
         seed: int = 0,
@@ -71,12 +79,16 @@ class HubFolder(Format):
         in_memory_bytes: int = IN_MEMORY_BYTES,
         on_progress: OnProgress = silent,
     ) -> dict[str, Corpus]:
-        """Load all snapshots, by activation; 70, 15 and 15 percent for training, validation and testing.
+        """Load all snapshots, by activation or under the name of ``net``; 70, 15 and 15 percent for the three parts.
 
         Args:
             path: the folder of the snapshots.
-            activation: of all networks; by default ``activation``, ``hidden_act`` or ``activation_function`` of each
-                snapshot's ``config.json``.
+            net: the networks' architecture, ``module.py:Class``, ``package.module:Class`` or the path of a program that
+                ``torch.export.save`` wrote; a class or function is called without arguments and makes the module, or
+                a pair of it and its example inputs. **Its code runs, that in a program too.**
+            input_shape: of one input of such a module, as ``3,32,32``, if it states no example inputs.
+            activation: of all networks without ``net``; by default ``activation``, ``hidden_act`` or
+                ``activation_function`` of each snapshot's ``config.json``.
             targets: CSV file with columns ``repo`` (the folder's name, or ``owner/name`` in the hub's cache) and
                 ``accuracy``. By default ``accuracy``, ``test_accuracy``, ``eval_accuracy`` or ``test_acc`` of each
                 snapshot's ``results.json``, ``metrics.json`` or the file's metadata.
@@ -86,15 +98,20 @@ class HubFolder(Format):
             on_progress: called while files are read.
 
         Raises:
-            CorpusError: naming the file, if one is damaged or has another shape than the first, or if an accuracy or
-                activation is not stated anywhere.
+            CorpusError: naming the file, if one is damaged, is of another architecture than ``net`` or has another
+                shape than the first, or if an accuracy or activation is not stated anywhere; naming ``net``, if it
+                cannot be used.
         """
         folder = require_folder(path)
         stated = None if targets is None else _targets(Path(targets))
+        try:
+            defined = None if net is None else read_definition(net, input_shape)
+        except DefinitionError as error:
+            raise CorpusError(str(error)) from error
         by_activation: dict[str, list[_Snapshot]] = defaultdict(list)
         for repo, file in _files(folder).items():
-            snapshot = _snapshot(repo, file, activation, stated)
-            by_activation[snapshot.activation].append(snapshot)
+            name = defined.name if defined else _activation(file, activation)
+            by_activation[name].append(_Snapshot(repo, file, name, _accuracy(repo, file, stated)))
         files = {
             name: {
                 part: [(found[i].file, found[i].accuracy) for i in numbers]
@@ -103,12 +120,15 @@ class HubFolder(Format):
             for name, found in sorted(by_activation.items())
         }
         corpora = {}
-        for name, networks in stack_parts(files, _read, in_memory_bytes, on_progress).items():
-            shape = shape_of(networks["train"].rows.shapes)
-            info = NetworkInfo(shape.space(name), name)
+        read = partial(_read_defined, defined) if defined else _read
+        for name, networks in stack_parts(files, read, in_memory_bytes, on_progress).items():
+            if defined:
+                info = NetworkInfo(defined.space, name, defined.template, defined.input_shape)
+            else:
+                info = NetworkInfo(shape_of(networks["train"].rows.shapes).space(name), name)
             source = {
                 "format": "hub", "path": str(folder), "split": f"70/15/15 percent of snapshots, seed {seed}",
-                "targets": str(targets or "as stated with each snapshot"),
+                "targets": str(targets or "as stated with each snapshot"), "net": net or "a chain of layers",
                 **{part: len(found) for part, found in networks.items()},
             }  # fmt: skip
             parts = {part: (Part(found, info),) for part, found in networks.items()}
@@ -129,32 +149,36 @@ def _files(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _snapshot(repo: str, file: Path, activation: str | None, targets: Mapping[str, float] | None) -> _Snapshot:
-    name = activation or _first(_json(file.with_name("config.json")), ACTIVATION)
+def _activation(file: Path, given: str | None) -> str:
+    name = given or _first(_json(file.with_name("config.json")), ACTIVATION)
     if name is None:
         raise CorpusError(
             f"{file.with_name('config.json')} does not state {', '.join(ACTIVATION)}: give activation, as relu "
-            "(--data-option activation=relu)"
+            f"(--data-option activation=relu), or {NET}"
         )
     try:
         symmetry_of(str(name))
     except ValueError as error:
         raise CorpusError(f"{file.parent}: {error}") from error
-    if targets is None:
-        metadata = read_safetensors(file)[1]
-        places = [(place, _json(place)) for place in map(file.with_name, RESULTS)] + [(file, metadata)]
-        accuracy, where = next(
-            ((value, place) for place, found in places if (value := _first(found, ACCURACY)) is not None), (None, file)
+    return str(name).lower()
+
+
+def _accuracy(repo: str, file: Path, targets: Mapping[str, float] | None) -> float:
+    if targets is not None:
+        if repo not in targets:
+            raise CorpusError(f"{file.parent}: targets has no line for repo {repo}")
+        return targets[repo]
+    metadata = read_safetensors(file)[1]
+    places = [(place, _json(place)) for place in map(file.with_name, RESULTS)] + [(file, metadata)]
+    accuracy, where = next(
+        ((value, place) for place, found in places if (value := _first(found, ACCURACY)) is not None), (None, file)
+    )
+    if accuracy is None:
+        raise CorpusError(
+            f"{file.parent}: no {', '.join(ACCURACY)} in {', '.join(RESULTS)} or the metadata of {FILE}: give "
+            "targets, a CSV file with columns repo and accuracy (--data-option targets=FILE)"
         )
-        if accuracy is None:
-            raise CorpusError(
-                f"{file.parent}: no {', '.join(ACCURACY)} in {', '.join(RESULTS)} or the metadata of {FILE}: give "
-                "targets, a CSV file with columns repo and accuracy (--data-option targets=FILE)"
-            )
-        return _Snapshot(repo, file, str(name).lower(), share(accuracy, where, "accuracy"))
-    if repo not in targets:
-        raise CorpusError(f"{file.parent}: targets has no line for repo {repo}")
-    return _Snapshot(repo, file, str(name).lower(), targets[repo])
+    return share(accuracy, where, "accuracy")
 
 
 def _first(found: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
@@ -186,8 +210,21 @@ def _targets(path: Path) -> dict[str, float]:
     return found
 
 
+def _read_defined(defined: Definition, path: Path) -> dict[str, Tensor]:
+    try:
+        return defined.parameters(read_safetensors(path)[0])
+    except DefinitionError as error:
+        raise CorpusError(f"{path}: {error}") from error
+
+
 def _read(path: Path) -> dict[str, Tensor]:
     state = read_safetensors(path)[0]
+    layer = {".weight": (2, 3, 4, 5), ".bias": (1,)}
+    if odd := [key for key, t in state.items() if t.ndim not in layer.get(f".{key.rpartition('.')[2]}", ())]:
+        found = ", ".join(f"{key} {tuple(state[key].shape)}" for key in odd[:5]) + ", ..." * (len(odd) > 5)
+        raise CorpusError(
+            f"{path} has {found}: no chain of layers with {{layer}}.weight and {{layer}}.bias; say what it is by {NET}"
+        )
     tensors = parameters_of(layers_of(state, path, r".+", "{layer}.weight and {layer}.bias"), path, biases=False)
     space = shape_of({name: t.shape for name, t in tensors.items()}).space("permutation")
     try:

@@ -1,0 +1,216 @@
+"""Networks of any architecture in the style of the hub: the user names their class or program, and nobody else does."""
+
+import io
+import json
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from published_writers import Marker
+from torch import Tensor, nn
+
+from nfn_monomial.adapters.modules import network_outputs
+from nfn_monomial.benchmarks.data.definitions import DefinitionError, read_definition
+from nfn_monomial.benchmarks.data.formats.base import CorpusError
+from nfn_monomial.benchmarks.data.formats.detection import load_generalization
+from nfn_monomial.benchmarks.data.moves import transform
+from nfn_monomial.benchmarks.data.networks import Corpus
+
+SOURCE = '''
+import torch
+from torch import nn
+
+class ResidualNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.inner, self.outer = nn.Conv2d(4, 6, 3, padding=1), nn.Conv2d(6, 4, 3, padding=1)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.norm(self.stem(x)).relu()
+        return self.head((x + self.outer(self.inner(x).relu())).relu().mean((2, 3)))
+
+class Words(nn.Module):
+    """Tied, and of tokens."""
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embed.weight
+        self.norm, self.up, self.down = nn.LayerNorm(4), nn.Linear(4, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = self.embed(x)
+        return self.head(x + self.down(self.up(self.norm(x)).relu()))
+
+def words():
+    return Words(), torch.tensor([[1, 2, 6], [0, 3, 3]])
+
+def sized(width):
+    return nn.Linear(width, 2)
+
+LINEAR = nn.Linear(2, 2)
+'''
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "my_networks.py"
+    path.write_text(SOURCE, encoding="utf-8")
+    return path
+
+
+def write_snapshots(folder: Path, build: Callable[[], nn.Module], count: int = 4) -> list[nn.Module]:
+    """Networks of a class, with random statistics, in a folder each; of tied tensors a file has one."""
+    made = []
+    for n in range(count):
+        network = build().eval()
+        for name, buffer in network.named_buffers():
+            if buffer.is_floating_point():
+                buffer.uniform_(0.5, 2.0) if "var" in name else buffer.normal_()
+        kept = dict(network.named_parameters()) | dict(network.named_buffers())
+        (folder / f"net-{n}").mkdir(parents=True)
+        safetensors.torch.save_file(kept, folder / f"net-{n}" / "model.safetensors", metadata={"accuracy": str(n / 10)})
+        made.append(network)
+    return made
+
+
+def check_functions(corpus: Corpus, made: list[nn.Module], x: Tensor) -> None:
+    """Every network computes what it did, and so it does when it is moved by its group."""
+    for part in (*corpus.train, *corpus.val, *corpus.test):
+        own = [made[round(10 * a)] for a in part.networks.accuracy.tolist()]
+        with torch.no_grad():
+            outputs = torch.stack([network(x) for network in own])
+        module = own[0] if part.info.template is None else part.info.template().eval()
+        for networks in (part, transform((part,), 3.0, seed=1)[0]):
+            tensors = {name: t.unsqueeze(1) for name, t in networks.networks.tensors.items()}
+            torch.testing.assert_close(network_outputs(module, tensors, x), outputs, atol=1e-4, rtol=1e-4)
+
+
+def test_networks_of_a_class_in_a_file(tmp_path: Path, source: Path) -> None:
+    net = f"{source}:ResidualNet"
+    made = write_snapshots(tmp_path / "hub", type(read_definition(net, (1, 6, 6)).template()))
+    (name, corpus), *_ = load_generalization(tmp_path / "hub", [f"net={net}", "input_shape=1,6,6"]).items()
+    assert (name, corpus.source["net"], corpus.info.input_shape) == ("ResidualNet", net, (1, 6, 6))
+    space = corpus.info.space
+    assert {"norm.running_mean", "norm.running_var", "norm.weight"} <= set(space.parameters)
+    assert space.group_dimension == 4 + 4 + 6, "in front of the norm and behind it, and inside of the block"
+    check_functions(corpus, made, torch.randn(2, 1, 6, 6))
+
+
+def test_networks_that_state_their_inputs(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(source.parent)
+    monkeypatch.delitem(sys.modules, source.stem, raising=False)
+    net = f"{source.stem}:words"
+    made = write_snapshots(tmp_path / "hub", lambda: read_definition(net).template())
+    corpus = load_generalization(tmp_path / "hub", net=net)["words"]
+    assert corpus.info.input_shape is None, "tokens are no real inputs"
+    assert "head.weight" not in corpus.info.space.parameters, "it is embed.weight"
+    check_functions(corpus, made, torch.tensor([[1, 2, 6], [5, 4, 3]]))
+
+
+def test_networks_of_an_exported_program(tmp_path: Path, source: Path) -> None:
+    build = read_definition(f"{source}:ResidualNet", (1, 6, 6)).template
+    made = write_snapshots(tmp_path / "hub", build)
+    program = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(build().eval(), (torch.randn(2, 1, 6, 6),)), program)
+    corpus = load_generalization(tmp_path / "hub", net=str(program))["net.pt2"]
+    assert corpus.info.space == load_generalization(
+        tmp_path / "hub", net=f"{source}:ResidualNet", input_shape=(1, 6, 6)
+    )["ResidualNet"].info.space  # fmt: skip
+    check_functions(corpus, made, torch.randn(2, 1, 6, 6))
+
+
+def poisoned(program: Path, marker: Path) -> None:
+    """Put a pickle that creates a file in the place of a weight, and say in the archive that it is one."""
+    with zipfile.ZipFile(program) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    weight = next(name for name in members if name.endswith("weights/weight_0"))
+    config = next(name for name in members if name.endswith("weights_config.json"))
+    entries = json.loads(members[config])
+    for entry in entries["config"].values():
+        entry["use_pickle"] |= entry["path_name"] == "weight_0"
+    code = io.BytesIO()
+    torch.save(Marker(marker), code)
+    members |= {weight: code.getvalue(), config: json.dumps(entries).encode()}
+    with zipfile.ZipFile(program, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def test_programs_run_code_so_none_is_read_that_the_user_does_not_name(tmp_path: Path) -> None:
+    """What `torch.export.load` does with a program is why; should it run no code one day, this test says so."""
+    marker, folder = tmp_path / "marker", tmp_path / "hub"
+    write_snapshots(folder, lambda: nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
+    program = folder / "net-0" / "model.pt2"
+    torch.export.save(torch.export.export(nn.Linear(2, 3), (torch.randn(4, 2),)), program)
+    poisoned(program, marker)
+    (folder / "net-0" / "model.py").write_text(f"open({str(marker)!r}, 'w')", encoding="utf-8")
+    config = {"auto_map": {"AutoModel": "model.Net"}, "net": "model.pt2", "activation": "relu"}
+    (folder / "net-0" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    load_generalization(folder, activation="relu")
+    assert not marker.exists()
+    with pytest.raises(CorpusError, match=r"model\.pt2 cannot be used as an exported program"):
+        load_generalization(folder, net=str(program))
+    assert marker.exists(), "torch.export.load ran no code: programs beside weights could be trusted"
+
+
+def test_networks_without_a_definition_say_how_to_give_one(tmp_path: Path, source: Path) -> None:
+    write_snapshots(tmp_path, read_definition(f"{source}:ResidualNet", (1, 6, 6)).template)
+    with pytest.raises(CorpusError, match=r"norm\.running_mean .*no chain of layers .*net=module\.py:Class, .*\.pt2"):
+        load_generalization(tmp_path, activation="relu")
+    with pytest.raises(CorpusError, match=r"does not state activation, .* or net"):
+        load_generalization(tmp_path)
+
+
+STATES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+    (lambda s: s.pop("norm.weight"), r"of another architecture than ResidualNet: missing are norm\.weight$"),
+    (lambda s: s.update({"a.b": torch.ones(1)}), r"of another architecture than ResidualNet: unexpected a\.b$"),
+    (lambda s: s.update({"norm.bias": torch.ones(5)}), r"of other shape: norm\.bias is \(5,\), not \(4,\)$"),
+    (lambda s: s["norm.running_var"].fill_(torch.inf), r"norm\.running_var holds NaN or infinite values: .*delete"),
+    (lambda s: s.update({"norm.bias": torch.ones(4).int()}), r"norm\.bias is torch\.int32, expected a floating point"),
+    (lambda s: s.update({"norm.bias": torch.ones(4) * 1j}), r"norm\.bias is torch\.complex64, expected a floating p"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), STATES)
+def test_weights_that_do_not_fit_are_named(
+    tmp_path: Path, source: Path, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    net = f"{source}:ResidualNet"
+    folder = tmp_path / "hub"
+    made = write_snapshots(folder, read_definition(net, (1, 6, 6)).template)
+    state = dict(made[2].state_dict())
+    change(state)
+    safetensors.torch.save_file(state, folder / "net-2" / "model.safetensors", metadata={"accuracy": "0.5"})
+    with pytest.raises(CorpusError, match=rf"net-2/model\.safetensors: .*{message}"):
+        load_generalization(folder, net=net, input_shape=(1, 6, 6))
+
+
+NETS = [
+    ("ResidualNet", "'ResidualNet' names no network, expected module.py:Class, package.module:Class, or a program"),
+    ("{here}/other.py:Net", r"other\.py: no such file"),
+    ("{here}/other.pt2", r"other\.pt2: no such file, expected an exported program"),
+    ("no_such_package.here:Net", "no_such_package.here cannot be imported"),
+    ("{file}:Net", r"my_networks\.py has no class or function Net; its modules: ResidualNet, Words"),
+    ("{file}:sized", "sized is called without arguments: .*'width'.*name a function that gives them"),
+    ("{file}:LINEAR", "LINEAR is called without arguments"),
+    ("{file}:ResidualNet", r"give the shape of one input, as input_shape=3,32,32, or let ResidualNet return a pair"),
+    ("builtins:dict", r"builtins:dict makes a dict, expected an nn\.Module"),
+]
+
+
+@pytest.mark.parametrize(("net", "message"), NETS)
+def test_definitions_that_cannot_be_used(tmp_path: Path, source: Path, net: str, message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        read_definition(net.format(here=tmp_path, file=source))
+
+
+def test_inputs_that_do_not_fit_are_named(source: Path) -> None:
+    with pytest.raises(DefinitionError, match=r"my_networks\.py:ResidualNet: ResidualNet does not run on the exam"):
+        read_definition(f"{source}:ResidualNet", (2, 6, 6))
