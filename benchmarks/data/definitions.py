@@ -23,9 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.space.trace import derive
 
-__all__ = ["Definition", "DefinitionError", "read_definition", "space_of"]
+__all__ = ["Definition", "DefinitionError", "read_definition"]
 
 PROGRAM = ".pt2"
 BATCH = 2  # of example inputs
@@ -43,15 +42,15 @@ class Definition:
     Attributes:
         name: of the class or file.
         space: its weight space, with the names of its state dict.
-        template: builds the module; None for an exported program, which runs on inputs of one shape only.
-        input_shape: of one input, where there is one input and its first dimension is the batch.
+        template: builds the module.
+        input_shape: of one input, where there is one, of real numbers; its first dimension is the batch.
         shapes: key of its state dict -> shape.
         tied: key -> the name under which the space has the same tensor.
     """
 
     name: str
     space: WeightSpace
-    template: Callable[[], nn.Module] | None
+    template: Callable[[], nn.Module]
     input_shape: tuple[int, ...] | None
     shapes: Mapping[str, tuple[int, ...]]
     tied: Mapping[str, str]
@@ -101,12 +100,6 @@ class Definition:
         return {name: found[name] for name in self.space.parameters}
 
 
-def space_of(module: nn.Module, example_inputs: Tensor | tuple[Any, ...]) -> WeightSpace:
-    """The weight space of any module, from what it computes."""
-    derivation = derive(module, example_inputs)
-    return WeightSpace(derivation.nodes, derivation.parameters)
-
-
 def read_definition(text: str, input_shape: Sequence[int] | None = None) -> Definition:
     """What ``module.py:Class``, ``package.module:Class`` or ``net.pt2`` defines. Runs its code.
 
@@ -135,13 +128,10 @@ def read_definition(text: str, input_shape: Sequence[int] | None = None) -> Defi
             like = next(module.parameters(), torch.zeros(()))
             inputs = torch.randn(BATCH, *input_shape, dtype=like.dtype)
         try:
-            space = space_of(module, inputs)
+            space = WeightSpace.from_module(module, inputs)
         except (ValueError, TypeError) as error:
             raise DefinitionError(f"{text}: {error}") from error
-    one = inputs if isinstance(inputs, Tensor) else inputs[0] if len(inputs) == 1 else None
-    shape = tuple(one.shape[1:]) if isinstance(one, Tensor) and one.is_floating_point() else None
-    tensors = module.state_dict(keep_vars=True)
-    return _definition(name, space, tensors, lambda: _built(build, text)[0], shape)
+    return _definition(name, space, module.state_dict(keep_vars=True), lambda: _built(build, text)[0], inputs)
 
 
 def _of_program(path: Path) -> Definition:
@@ -149,19 +139,20 @@ def _of_program(path: Path) -> Definition:
         raise DefinitionError(f"{path}: no such file, expected an exported program")
     try:
         program = torch.export.load(path)
-        derivation = derive(program)
+        space = WeightSpace.from_module(program)
     except Exception as error:  # damaged files raise whatever their bytes happen to mean
         raise DefinitionError(f"{path} cannot be used as an exported program: {error}") from error
-    space = WeightSpace(derivation.nodes, derivation.parameters)
-    return _definition(path.name, space, program.state_dict, None, None)
+    inputs, keywords = program.example_inputs or ((), {})
+    build = functools.partial(program.module, check_guards=False)  # of any batch, where the program does not state one
+    return _definition(path.name, space, program.state_dict, build, None if keywords else inputs)
 
 
 def _definition(
     name: str,
     space: WeightSpace,
     tensors: Mapping[str, Tensor],
-    template: Callable[[], nn.Module] | None,
-    input_shape: tuple[int, ...] | None,
+    template: Callable[[], nn.Module],
+    inputs: Any,
 ) -> Definition:
     places: dict[Any, list[str]] = {}
     for key, t in tensors.items():
@@ -170,8 +161,9 @@ def _definition(
     for keys in places.values():
         kept = next((key for key in keys if key in space.parameters), keys[0])
         tied |= {key: kept for key in keys if key != kept and tensors[key].numel()}
-    shapes = {key: tuple(t.shape) for key, t in tensors.items()}
-    return Definition(name, space, template, input_shape, shapes, tied)
+    one = inputs[0] if isinstance(inputs, tuple) and len(inputs) == 1 else inputs
+    shape = tuple(one.shape[1:]) if isinstance(one, Tensor) and one.is_floating_point() else None
+    return Definition(name, space, template, shape, {key: tuple(t.shape) for key, t in tensors.items()}, tied)
 
 
 def _built(build: Callable[[], Any], text: str) -> tuple[nn.Module, Any]:

@@ -61,7 +61,7 @@ def test_unstack_takes_networks_only():
 
 def test_safetensors_round_trip(tmp_path):
     networks = [siren().double() for _ in range(3)]
-    space = WeightSpace.from_module(networks[0])
+    space = WeightSpace.from_module(networks[0], torch.zeros(2, 2, dtype=torch.float64))
     tensors = stack_networks(networks, space)
     paths = [tmp_path / "new" / str(i) / "model.safetensors" for i in range(3)]
     save_safetensors(tensors, paths, space)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,10 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial import Axis, Symmetry, WeightSpace, symmetry_of
+from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.modules import Inert
 from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part, Parts
-from nfn_monomial.space import Dim, Node, Sum
 
 from .base import CorpusError, Format, OnProgress, register_format
 from .checkpoints import (
@@ -40,6 +38,7 @@ INERT = (
     *("omegaconf.*", "experiments.*", "ray.*", "typing.*", "collections.defaultdict"),
     *(f"builtins.{name}" for name in ("bool", "dict", "float", "int", "list", "str", "tuple")),
 )  # what published files name besides tensors: configurations of OmegaConf, and what ray tells of a trial
+SIDE = 8  # of the images on which spaces are derived
 IMAGE = (3, 32, 32)  # CIFAR-10, of which all networks of the park are classifiers
 
 
@@ -97,40 +96,13 @@ class WildNetwork(nn.Module):
 
 @functools.cache
 def _space(architecture: _Wild) -> WeightSpace:
-    """Channels that residual connections add are one node, whose group commutes with all activations on it."""
-    shape, residual = architecture.shape, architecture.residual
-    inputs, *widths, classes = shape.sizes
-    groups: dict[frozenset[int], int] = {}  # layers that have channels in common -> how many
-    segments: list[list[frozenset[int]]] = [[] for _ in widths]
-    for channel in range(max(widths)):
-        together = {i: {i} for i, width in enumerate(widths) if channel < width}
-        for i, source in enumerate(residual):
-            if source >= 0 and {i, source} <= together.keys() and together[i] is not together[source]:
-                joined = together[i] | together[source]
-                together |= dict.fromkeys(joined, joined)
-        for i, layers in together.items():
-            group = frozenset(layers)
-            if i == min(layers):
-                groups[group] = groups.get(group, 0) + 1
-            if group not in segments[i]:
-                segments[i].append(group)
-    nodes: dict[str, Node] = {"x": Node((Symmetry.FIXED,), inputs)}
-    names: dict[frozenset[int], str] = {}
-    for group in sorted(groups, key=min):
-        names[group] = f"h{len(nodes)}"
-        kept = [symmetry_of(MODULES[architecture.activations[i]]) for i in group]
-        nodes[names[group]] = Node((functools.reduce(operator.and_, kept),), groups[group])
-
-    def channels(layer: int, charge: int) -> Dim:
-        axes = [Axis(names[group], charge) for group in segments[layer]]
-        return axes[0] if len(axes) == 1 else Sum(tuple(axes))
-
-    rows: list[Dim] = [*(channels(i, +1) for i in range(len(widths))), Axis("y", +1)]
-    columns: list[Dim] = [Axis("x", -1), *(channels(i, -1) for i in range(len(widths)))]
-    parameters: dict[str, Sequence[Dim]] = {}
-    for i, kernel in enumerate(shape.kernels):
-        parameters |= {f"weight.{i}": (rows[i], columns[i], *kernel), f"bias.{i}": (rows[i],)}
-    return WeightSpace(nodes | {"y": Node((Symmetry.FIXED,), classes)}, parameters)
+    """With parameters ``weight.i`` and ``bias.i`` in order of execution, which is that of the module's own."""
+    with torch.random.fork_rng(devices=[]):
+        found = WeightSpace.from_module(
+            WildNetwork(architecture), torch.randn(2, architecture.shape.sizes[0], SIDE, SIDE)
+        )
+    names = [f"{role}.{i}" for i in range(len(architecture.shape.kernels)) for role in ("weight", "bias")]
+    return WeightSpace(found.nodes, dict(zip(names, found.parameters.values(), strict=True)))
 
 
 @register_format("cnn-wild-park")

@@ -56,7 +56,8 @@ def test_the_function_is_preserved(name: str) -> None:
     x = torch.randn(shape, generator=generator, dtype=torch.float64)
     expected = network_outputs(narrow, tensors, x)
     # The factor makes 5, 6 and 8 of 3, 4 and 5 neurons.
-    wide, wider = widen(tensors, space, factor=1.5, extra={"h1": 2, "h3": 0}, generator=generator)
+    first, *_, last = (node for node, known in space.nodes.items() if known.permutes)
+    wide, wider = widen(tensors, space, factor=1.5, extra={first: 2, last: 0}, generator=generator)
     module = build(7, 6, 8).double()
     found = network_outputs(module, wide, x)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)

@@ -103,14 +103,14 @@ def test_channels_that_a_residual_connection_adds_are_one_node(tmp_path: Path) -
     write_wild_park(tmp_path, [TIED] * 4)
     space = load_generalization(tmp_path)["mixed"].info.space
     ends = {"x": ("FIXED", 3), "y": ("FIXED", 10)}
-    assert groups_in(space) == ends | {"h1": ("SCALE", 4), "h2": ("SIGN", 6)}
+    assert groups_in(space) == ends | {"layers_0": ("SCALE", 4), "layers_1": ("SIGN", 6)}
     assert_equivariant(EquivariantLinear(space, 1, 2).double(), space)
 
 
 @pytest.mark.parametrize(("config", "groups", "described"), [
-    (UNEVEN, [("SCALE", 4), ("SCALE", 6), ("SCALE", 4)], "weight.2 (B, C, h1=4 + h3=4, h2=6, 3, 3)"),
+    (UNEVEN, [("SCALE", 4), ("SCALE", 6), ("SCALE", 4)], "layers_0=4 + layers_2_1=4, layers_1=6, 3, 3"),
     (CROSSED, [("SCALE", 4), ("SCALE", 4), ("SIGN", 4), ("SIGN", 4), ("SCALE", 8)],
-     "weight.4 (B, C, h1=4 + h2=4 + h5=8, h3=4 + h4=4, 3, 3)"),
+     "layers_0_0=4 + layers_0_1=4 + layers_4_2=8, layers_1=4 + layers_3_1=4, 3, 3"),
 ])  # fmt: skip
 def test_layers_of_different_widths_share_their_first_channels(
     tmp_path: Path, config: dict[str, Any], groups: list[tuple[str, int]], described: str
@@ -119,7 +119,8 @@ def test_layers_of_different_widths_share_their_first_channels(
     write_wild_park(tmp_path, [config] * 4)
     space = load_generalization(tmp_path)["mixed"].info.space
     assert list(groups_in(space).values())[1:-1] == groups
-    assert space.describe(list(space.parameters)[-4]) == described
+    last = list(space.parameters)[-4]
+    assert space.describe(last) == f"{last} (B, C, {described})"
 
 
 def test_untied_layers_would_change_the_function(tmp_path: Path) -> None:
