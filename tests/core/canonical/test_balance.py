@@ -188,8 +188,8 @@ def test_the_function_is_preserved(module, shape):
     module = copy.deepcopy(module).double()
     for p in module.parameters():
         nn.init.normal_(p)
-    space = WeightSpace.from_module(module)
     x = torch.randn(7, *shape, dtype=torch.float64)
+    space = WeightSpace.from_module(module, x)
     # far from balanced, so that preserving the function takes something
     start = random_element(space).act({k: v.detach()[None, None] for k, v in module.named_parameters()})
     balanced, element = balance(start, space)
