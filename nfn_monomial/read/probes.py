@@ -69,7 +69,7 @@ class ProbeFeatures(nn.Module):
     >>> template = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
     >>> probe = ProbeFeatures(template, 16)
     >>> outputs, hidden = probe({name: p.expand(3, 1, *p.shape) for name, p in template.named_parameters()})
-    >>> outputs.shape, hidden["h1"].shape
+    >>> outputs.shape, hidden["layer0"].shape
     (torch.Size([3, 16, 1]), torch.Size([3, 8, 16]))
     """
 
