@@ -4,7 +4,8 @@ An equivariant linear layer lets a hidden weight see only itself. Bilinear maps 
 maps): contracting a weight's charge -1 axis with a neuron feature of charge +1 gives a feature of charge +1 at its
 target (a forward pass), contracting the other axis with one of charge -1 gives charge -1 at its source (a backward
 pass, without reciprocals), the product of a target's +1 and a source's -1 is an edge again, and what is left
-uncharged (``h_j g_j``, ``e_jk g_j h_k``) is invariant, so that any function of it may gate the rest.
+uncharged (``h_j g_j``, ``e_jk g_j h_k``) is invariant, so that any function of it may gate the rest. The same holds for
+edges of any number of ends, of any charges (a factor graph): all ends but one are contracted with their opposites.
 
 The parts of each layer that do not know how neurons are laid out, one layer after the other or as a graph, are modules
 of their own (`EdgeMessages`, `NeuronUpdate`, `NeuronGate`), which the torch-geometric layers share.
@@ -12,6 +13,9 @@ of their own (`EdgeMessages`, `NeuronUpdate`, `NeuronGate`), which the torch-geo
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,11 +26,11 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .canonicalize import degree_zero
-from .neurons import NeuronLayer, Streams
+from .neurons import CHAIN, EdgeSet, NeuronLayer, Plan, Streams
 from .norm import EquivariantNorm
 
 
-class Ends(NamedTuple):
+class End(NamedTuple):
     """What the neuron at one end of an edge brings to it, see `EdgeMessages`."""
 
     message: Tensor
@@ -34,10 +38,23 @@ class Ends(NamedTuple):
     hidden: Tensor
 
 
-class EdgeMessages(nn.Module):
-    """What happens on an edge ``e_jk`` from neuron ``k`` to neuron ``j``, channel by channel but for the matrices.
+class EndMix(nn.Module):
+    """``(A h, P g, U s)`` of the neurons at one end of edges: ``h`` the stream whose charge is opposite to that of the
+    edge at this end, ``g`` the one of the same charge, ``s`` their invariants."""
 
-    With matrices A, P, U of the source, B, Q, V of the target::
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.against, self.along, self.inv = (_mix(channels) for _ in range(3))
+
+    def forward(self, against: Tensor, along: Tensor, inv: Tensor) -> End:
+        """Streams ``(..., C)`` -> what they bring."""
+        return End(self.against(against), self.along(along), self.inv(inv))
+
+
+class EdgeMessages(nn.Module):
+    """What happens on an edge between the neurons at its ends, channel by channel but for the matrices.
+
+    Of an edge ``e_jk`` from neuron ``k`` to neuron ``j``, with matrices A, P, U of the source, B, Q, V of the target::
 
         forward message    e_jk * (A h_k)                              charge +1 at j
         backward message   e_jk * (B g_j)                              charge -1 at k
@@ -45,67 +62,89 @@ class EdgeMessages(nn.Module):
         hidden             z_jk = silu(W t_jk + V s_j + U s_k + w)
         edge update        e_jk * (G z_jk) + (Q h_j) * (P g_k)         charges +1 at j, -1 at k
 
+    With more ends, the message to one is the product of the edge with what all others bring.
+
     Args:
         channels: of all streams.
+        ends: number of ends of an edge, at least 2.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, ends: int = 2) -> None:
         super().__init__()
-        self.source_out, self.source_back, self.source_inv = (_mix(channels) for _ in range(3))
-        self.target_back, self.target_out, self.target_inv = (_mix(channels) for _ in range(3))
+        self.ends = nn.ModuleList(EndMix(channels) for _ in range(ends))
         self.hidden = nn.Linear(channels, channels)
         self.gate = _mix(channels)
 
-    def source(self, streams: Streams) -> Ends:
-        """``(A h, P g, U s)`` of neurons as sources."""
-        return Ends(self.source_out(streams.out), self.source_back(streams.back), self.source_inv(streams.inv))
-
-    def target(self, streams: Streams) -> Ends:
-        """``(B g, Q h, V s)`` of neurons as targets."""
-        return Ends(self.target_back(streams.back), self.target_out(streams.out), self.target_inv(streams.inv))
-
-    def forward(self, edges: Tensor, target: Ends, source: Ends) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Forward messages, backward messages, hidden and updated edges; ends are broadcast against the edges."""
-        forth = edges * source.message
-        back = edges * target.message
-        z = silu(self.hidden(forth * target.message) + target.hidden + source.hidden)
-        return forth, back, z, torch.addcmul(target.product * source.product, edges, self.gate(z))
+    def forward(self, edges: Tensor, ends: Sequence[End]) -> tuple[list[Tensor], Tensor, Tensor]:
+        """Messages to each of the ends, hidden and updated edges; ends are broadcast against the edges."""
+        brought = [end.message for end in ends]
+        messages = [edges * _product(brought[:i] + brought[i + 1 :]) for i in range(len(ends))]
+        hidden = self.hidden(messages[0] * brought[0])
+        for end in ends:
+            hidden = hidden + end.hidden
+        z = silu(hidden)
+        return messages, z, torch.addcmul(_product([end.product for end in ends]), edges, self.gate(z))
 
 
 class NeuronUpdate(nn.Module):
-    """Sums of messages, mixed over channels; the invariant ``(V1 h) * (V2 g)`` joins those of the edges."""
+    """Sums of messages, mixed over channels; ``(V1 h) * (V2 g)`` of streams of opposite charges joins the invariants.
 
-    def __init__(self, channels: int) -> None:
+    Args:
+        channels: of all streams.
+        plan: which streams there are. Those that a parameter of one end transports from another one, as a gain does,
+            get ``p * (A h)`` besides.
+    """
+
+    def __init__(self, channels: int, plan: Plan = CHAIN) -> None:
         super().__init__()
-        self.out, self.back = _mix(channels), _mix(channels)
-        self.first, self.second = _mix(channels), _mix(channels)
-        self.inv = nn.Linear(3 * channels, channels)
+        self.plan, self.pairs = plan, plan.pairs
+        self.mixes = nn.ModuleList(_mix(channels) for _ in range(len(plan.charges) - (not plan.reached)))
+        self.first, self.second = (nn.ModuleList(_mix(channels) for _ in self.pairs) for _ in range(2))
+        self.transports = nn.ModuleList(_mix(channels) for _ in plan.transports)
+        self.inv = nn.Linear((2 + len(self.pairs)) * channels, channels)
 
-    def forward(self, streams: Streams, forth: Tensor, back: Tensor, into: Tensor, out_of: Tensor) -> Streams:
-        """Updates from the sums of forward and backward messages and the means of hidden over both kinds of edges."""
-        product = self.first(streams.out) * self.second(streams.back)
-        return Streams(self.out(forth), self.back(back), self.inv(torch.cat([into, out_of, product], -1)))
+    def forward(self, streams: Streams, sums: Sequence[Tensor], into: Tensor, out_of: Tensor) -> Streams:
+        """Updates from the sums of messages into each stream, and the means of hidden over edges that lead to the
+        neurons and over those that lead from them."""
+        firsts = [mix(streams[i]) for mix, (i, _) in zip(self.first, self.pairs, strict=True)]
+        products = [f * mix(streams[j]) for f, mix, (_, j) in zip(firsts, self.second, self.pairs, strict=True)]
+        inv = self.inv(torch.cat([into, out_of, *products], -1))
+        updates = [mix(total) for mix, total in zip(self.mixes, sums, strict=False)]
+        for mix, (own, of, to) in zip(self.transports, self.plan.transports, strict=True):
+            updates[to] = torch.addcmul(updates[to], streams[own], mix(streams[of]))
+        return (*updates[:-1], updates[-1] + inv) if self.plan.reached else (*updates, inv)
 
 
 class NeuronGate(nn.Module):
-    """``s' = M2 a, h' = h * (M3 a), g' = g * (M4 a)`` with ``a = silu(M1 [s, degree0(h), degree0(g)])``."""
+    """``s' = M s~, h' = h * (M' s~)`` for each other stream, with ``s~ = silu(M'' [s, degree0(h), ...])``.
 
-    def __init__(self, channels: int) -> None:
+    Args:
+        channels: of all streams.
+        streams: how many there are, ``inv`` included.
+    """
+
+    def __init__(self, channels: int, streams: int = 3) -> None:
         super().__init__()
-        self.hidden = nn.Linear(3 * channels, 2 * channels)
+        self.hidden = nn.Linear(streams * channels, 2 * channels)
         self.inv = nn.Linear(2 * channels, channels)
-        self.gates = nn.Linear(2 * channels, 2 * channels)
-        nn.init.ones_(self.gates.bias)
+        self.gates = nn.Linear(2 * channels, (streams - 1) * channels) if streams > 1 else None
+        if self.gates is not None:
+            nn.init.ones_(self.gates.bias)
 
-    def forward(self, streams: Streams, out: Tensor, back: Tensor) -> Streams:
-        """``out`` and ``back``: the streams of these names with their charge killed, see `degree_zero`."""
-        hidden = silu(self.hidden(torch.cat([streams.inv, out, back], -1)))
-        by_out, by_back = self.gates(hidden).chunk(2, -1)
-        return Streams(streams.out * by_out, streams.back * by_back, self.inv(hidden))
+    def forward(self, streams: Streams, neutral: Sequence[Tensor]) -> Streams:
+        """``neutral``: the charged streams with their charge killed, see `degree_zero`."""
+        *charged, inv = streams
+        hidden = silu(self.hidden(torch.cat([inv, *neutral], -1)))
+        gates = () if self.gates is None else self.gates(hidden).chunk(len(charged), -1)
+        return (*(x * gate for x, gate in zip(charged, gates, strict=True)), self.inv(hidden))
 
 
 def _mix(channels: int) -> nn.Linear:
     return nn.Linear(channels, channels, bias=False)
+
+
+def _product(tensors: Sequence[Tensor]) -> Tensor:
+    return functools.reduce(operator.mul, tensors)
 
 
 class MessagePassing(NeuronLayer):
@@ -113,76 +152,127 @@ class MessagePassing(NeuronLayer):
 
     Neuron ``j`` gets the sum of the forward messages over its incoming weights and of the backward ones over its
     outgoing weights, and the means of the hidden invariants of both; see `EdgeMessages` for what a message is, and
-    `NeuronUpdate` for what is made of the sums. Bilinear in the charged streams, with coefficients that are functions
-    of invariants. The output is an update: add it to the input for a residual connection. Cost: two products
-    with ``channels x channels`` matrices for every weight; nothing of size neurons x neurons but the weights is built.
+    `NeuronUpdate` for what is made of the sums. Neurons of a nested node and those that they are nested in exchange
+    their invariants, as do all neurons and parameters without an axis. Bilinear in the charged streams, with
+    coefficients that are functions of invariants. The output is an update: add it to the input for a residual
+    connection. Cost: two products with ``channels x channels`` matrices for every weight; nothing of size
+    neurons x neurons but the weights is built.
 
     Shapes: `Features` of ``neuron_layout(space)`` with ``channels`` in every field, in and out.
 
     Args:
         space: the networks' weight space, any symmetries.
         channels: of all streams.
-        tied: whether all layers of the network share their parameters, as they do on graphs. Otherwise every pair of
-            nodes and every node has its own.
+        tied: whether all layers of the network share their parameters, as they do on graphs: all edges with one number
+            of ends, all nodes with the same streams. Otherwise every set of edges and every node has its own.
     """
 
     def __init__(self, space: WeightSpace, channels: int, *, tied: bool = False) -> None:
         super().__init__(space, channels)
         self.tied = tied
-        keys = [p.key for p in self.neurons.pairs]
-        self.edges = nn.ModuleDict({key: EdgeMessages(channels) for key in (["all"] if tied else keys)})
-        nodes = ["all"] if tied else list(self.neurons.nodes)
-        self.nodes = nn.ModuleDict({node: NeuronUpdate(channels) for node in nodes})
+        plans = self.neurons.nodes
+        self._edge_keys = _shared([(e.key, len(e.ends)) for e in self.neurons.edges], tied)
+        self._node_keys = dict(zip(plans, _shared(list(plans.items()), tied), strict=True))
+        made = dict(zip(self._edge_keys, self.neurons.edges, strict=True))
+        self.edges = nn.ModuleDict({key: EdgeMessages(channels, len(e.ends)) for key, e in made.items()})
+        self.nodes = nn.ModuleDict(
+            {key: NeuronUpdate(channels, plans[node]) for node, key in self._node_keys.items()}
+        )
+        inner = [node for node in plans if node in space.nesting]
+        self._nest_keys = dict(zip(inner, _shared([(n, None) for n in inner], tied), strict=True))
+        self.up, self.down = (nn.ModuleDict({k: _mix(channels) for k in self._nest_keys.values()}) for _ in range(2))
+        self.const = nn.ModuleList(_mix(channels) for _ in range(2 if self.neurons.const else 0))
 
     def forward(self, features: Features) -> Features:
         """Neuron features -> their update."""
-        edges, nodes = self.split(features)
-        zero = {name: torch.zeros_like(streams.inv) for name, streams in nodes.items()}
-        sums = {name: [z, z, z, z] for name, z in zero.items()}
+        edges, nodes, const = self.split(features)
+        sums = {name: [torch.zeros_like(streams[-1])] * (len(streams) + 2) for name, streams in nodes.items()}
         updated = []
-        for pair, e in edges.items():
-            layer = self.edges["all" if self.tied else pair.key]
+        for edge, key, e in zip(self.neurons.edges, self._edge_keys, edges, strict=True):
+            layer = self.edges[key]
             assert isinstance(layer, EdgeMessages), "the dictionary is made of these"
-            target = Ends(*(t.unsqueeze(2) for t in layer.target(nodes[pair.target])))
-            source = Ends(*(t.unsqueeze(1) for t in layer.source(nodes[pair.source])))
-            forth, back, z, new = layer(e, target, source)
+            messages, z, new = layer(e, _ends(edge, layer, nodes))
             updated.append(new)
-            at, of = sums[pair.target], sums[pair.source]
-            at[0], at[2] = at[0] + forth.sum(2), at[2] + z.mean(2)
-            of[1], of[3] = of[1] + back.sum(1), of[3] + z.mean(1)
-        updates = [self.nodes["all" if self.tied else name](nodes[name], *sums[name]) for name in nodes]
-        return self.join(updated, updates)
+            for number, (end, message) in enumerate(zip(edge.ends, messages, strict=True)):
+                at, others = sums[end.node], [1 + i for i in range(len(edge.axes)) if i not in end.at]
+                hidden = -1 if number else -2
+                at[end.along] = at[end.along] + message.sum(others)
+                at[hidden] = at[hidden] + z.mean(others)
+        updates = {}
+        for name, streams in nodes.items():
+            *totals, into, out_of = sums[name]
+            updates[name] = list(self.nodes[self._node_keys[name]](streams, totals, into, out_of))
+        for child, key in self._nest_keys.items():
+            parent = self.space.nesting[child]
+            updates[parent][-1] = updates[parent][-1] + self.up[key](nodes[child][-1].mean(-2))
+            updates[child][-1] = updates[child][-1] + self.down[key](nodes[parent][-1]).unsqueeze(-2)
+        if const:
+            for update in updates.values():
+                update[-1] = update[-1] + _broadcast(self.const[0](const[0]), update[-1])
+            means = [streams[-1].flatten(1, -2).mean(1) for streams in nodes.values()]
+            const = [self.const[1](_mean(means) if means else const[0])]
+        return self.join(updated, map(tuple, updates.values()), const)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, tied={self.tied}"
 
 
+def _ends(edge: EdgeSet, layer: EdgeMessages, nodes: dict[str, Streams]) -> list[End]:
+    """What the neurons at each end bring, each along its own axes of the edges."""
+    found = []
+    for end, mix in zip(edge.ends, layer.ends, strict=True):
+        streams = nodes[end.node]
+        brought = mix(streams[end.against], streams[end.along], streams[-1])
+        for dim in range(len(edge.axes)):
+            if dim not in end.at:
+                brought = End(*(t.unsqueeze(1 + dim) for t in brought))
+        found.append(brought)
+    return found
+
+
+def _shared(named: Sequence[tuple[str, object]], tied: bool) -> list[str]:
+    """A key for each of some modules: the same for those of the same kind where they are tied, else their names."""
+    kinds = list(dict.fromkeys(kind for _, kind in named))
+    return [f"all_{i}" if (i := kinds.index(kind)) else "all" for _, kind in named] if tied else [n for n, _ in named]
+
+
+def _broadcast(const: Tensor, like: Tensor) -> Tensor:
+    return const.view(len(const), *[1] * (like.ndim - 2), const.shape[-1])
+
+
+def _mean(tensors: Sequence[Tensor]) -> Tensor:
+    return functools.reduce(operator.add, tensors) / len(tensors)
+
+
 class GatedActivation(NeuronLayer):
     """The nonlinearity: equivariant neuron features times functions of their invariants, see `NeuronGate`.
 
-    Legal under every symmetry, where a pointwise function is not: ``out`` and ``back`` are multiplied by functions of
+    Legal under every symmetry, where a pointwise function is not: charged streams are multiplied by functions of
     ``inv`` and of themselves with their charge killed. Edges pass through; `MessagePassing` gates them by their own.
 
     Args:
         space: the networks' weight space.
         channels: of all streams.
-        tied: whether all nodes share one gate.
+        tied: whether all nodes with the same streams share one gate.
     """
 
     def __init__(self, space: WeightSpace, channels: int, *, tied: bool = False) -> None:
         super().__init__(space, channels)
         self.tied = tied
-        self.gates = nn.ModuleDict({n: NeuronGate(channels) for n in (["all"] if tied else self.neurons.nodes)})
+        plans = self.neurons.nodes
+        self._keys = dict(zip(plans, _shared([(n, plan.charges) for n, plan in plans.items()], tied), strict=True))
+        self.gates = nn.ModuleDict({key: NeuronGate(channels, len(plans[n].charges)) for n, key in self._keys.items()})
+        self.const = NeuronGate(channels, 1) if self.neurons.const else None
+        self._felt = {node: self.in_layout.felt[self.neurons.first(node) :] for node in plans}
 
     def forward(self, features: Features) -> Features:
         """Neuron features -> gated ones."""
-        edges, nodes = self.split(features)
+        edges, nodes, const = self.split(features)
         gated = []
         for name, streams in nodes.items():
-            felt = self.space.nodes[name].symmetry
-            neutral = (degree_zero(t, felt) for t in streams[:2])
-            gated.append(self.gates["all" if self.tied else name](streams, *neutral))
-        return self.join(edges.values(), gated)
+            neutral = [degree_zero(t, felt) for t, felt in zip(streams[:-1], self._felt[name], strict=False)]
+            gated.append(self.gates[self._keys[name]](streams, neutral))
+        return self.join(edges, gated, [c for t in const if self.const is not None for c in self.const((t,), ())])
 
 
 class MessageBlock(nn.Module):

@@ -1,16 +1,22 @@
 """Neuron features: what every neuron and every weight carries while messages pass between them.
 
 Where weight-space features fold input and output neurons into channels, here every neuron of every node, FIXED ones
-included, has three streams of its own, and every weight one:
+included, has streams of its own, and so has every weight:
 
 =========  ==========================  ==========================================================================
-stream     field type                  what it is like
+field      field type                  what it is like
 =========  ==========================  ==========================================================================
 edges      ``(target^+1, source^-1)``  a weight: ``e_jk -> d_j / d_k e_jk``
-out        ``(node^+1,)``              an activation or a bias: ``h_j -> d_j h_j``
-back       ``(node^-1,)``              a gradient by an activation: ``g_j -> g_j / d_j``
+stream +1  ``(node^+1,)``              an activation or a bias: ``h_j -> d_j h_j``
+stream -1  ``(node^-1,)``              a gradient by an activation: ``g_j -> g_j / d_j``
 inv        ``(node^0,)``               an invariant of its neuron: only permuted
 =========  ==========================  ==========================================================================
+
+Those are the fields of a chain of layers. In general a node has a stream for each charge with which its axes occur and,
+where these are of parameters with several ends, for its opposite; the last is ``inv``. Neurons of a nested node are all
+pairs of one of its parent and one of its own, so that fields of it have both axes. Edges are of any number of ends, which
+share what they are both nested in. Parameters with one end, such as biases and gains, lie in the stream of their charge,
+those with none in one more field, ``const``.
 
 All are fields of one `Features`, with multiplicity 1 and the same number of channels, so that the group acts on them
 as on any features, and `PointwiseActivation`, `+` and ``assert_equivariant`` take them.
@@ -20,94 +26,244 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import Axis, FieldType
+from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, powers
 from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.links import Link
 from nfn_monomial.space.weight_space import WeightSpace
 
-STREAMS = {"out": 1, "back": -1, "inv": 0}
-"""Name -> charge of the three streams of a neuron, in the order of the fields."""
+Charges: TypeAlias = tuple[Charge, ...]
+"""Of a stream: the charge on each axis of its neurons, one for a node that is nested in no other."""
+
+Streams: TypeAlias = tuple[Tensor, ...]
+"""The streams of some neurons, ``(..., n, C)`` each, in the order of their charges; ``inv`` is the last."""
 
 
-class Pair(NamedTuple):
-    """The weights between two nodes: names of the node of the rows (target) and of the columns (source)."""
+class EdgeEnd(NamedTuple):
+    """One end of the edges of an `EdgeSet`.
 
-    target: str
-    source: str
+    Attributes:
+        node: whose neurons it is.
+        at: positions of their axes among the edges' axes.
+        along: number of the node's stream that transforms as the edge does at this end.
+        against: number of the stream of opposite charge, with which the edge is contracted.
+    """
+
+    node: str
+    at: tuple[int, ...]
+    along: int
+    against: int
+
+
+class EdgeSet(NamedTuple):
+    """The weights between the neurons of the same nodes: one field.
+
+    Attributes:
+        key: a name for module dictionaries.
+        axes: the field type.
+        ends: the node that the weights lead to first, then those that they lead from.
+    """
+
+    key: str
+    axes: FieldType
+    ends: tuple[EdgeEnd, ...]
 
     @property
-    def key(self) -> str:
-        """A name for module dictionaries."""
-        return f"{self.target}_from_{self.source}"
+    def target(self) -> str:
+        """The node that the weights lead to."""
+        return self.ends[0].node
+
+
+class Plan(NamedTuple):
+    """Which streams the neurons of a node have, and which products of them are streams again.
+
+    Attributes:
+        charges: of the streams, ``inv`` last.
+        transports: triples of streams, of which the first, that of a parameter of one end such as a gain, times the
+            second is of the charge of the third; without ``inv``, whose products are made otherwise.
+        reached: whether edges lead into ``inv``, as they do where charges are 0.
+    """
+
+    charges: tuple[Charges, ...]
+    transports: tuple[tuple[int, int, int], ...] = ()
+    reached: bool = False
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Streams of opposite charges, whose product is invariant."""
+        found = [(i, self.opposite(i)) for i in range(len(self.charges) - 1)]
+        return [(i, j) for i, j in found if j is not None and i < j]
+
+    def opposite(self, stream: int) -> int | None:
+        """The stream of opposite charge, if there is one."""
+        charges = _opposite(self.charges[stream])
+        return self.charges.index(charges) if charges in self.charges else None
+
+
+CHAIN = Plan(((1,), (-1,), (0,)))
+"""The streams of a neuron in a chain of layers."""
+
+
+class Place(NamedTuple):
+    """Where parameters lie in neuron features: each as some channels of one field.
+
+    Attributes:
+        key: a name for module dictionaries.
+        field: number of the field.
+        pieces: names of the parameters, or of pieces of them.
+        orders: for each, the permutation of ``(B, C, *space.axes[piece])`` to ``(B, *axes, *kernel, C)``.
+        kernels: for each, the sizes of what nothing acts on.
+    """
+
+    key: str
+    field: int
+    pieces: tuple[str, ...]
+    orders: tuple[tuple[int, ...], ...]
+    kernels: tuple[tuple[int, ...], ...]
+
+    @property
+    def entries(self) -> int:
+        """Number of parameters' entries for each entry of the field."""
+        return sum(map(math.prod, self.kernels))
 
 
 class NeuronLayout(NamedTuple):
     """The fields of neuron features of a space, see `neuron_layout`.
 
     Attributes:
-        layout: edges of every pair, then out, back and inv of every node.
-        pairs: the edge fields, in the layout's order.
-        nodes: node names, in the layout's order.
+        layout: all edges, then the streams of every node, then ``const`` where there is one.
+        edges: the edge fields, in the layout's order.
+        nodes: node -> its streams, in the layout's order; only nodes on which parameters have axes.
+        places: where the parameters lie.
+        const: whether there are parameters without an axis, and so a field for them.
     """
 
     layout: Layout
-    pairs: tuple[Pair, ...]
-    nodes: tuple[str, ...]
+    edges: tuple[EdgeSet, ...]
+    nodes: dict[str, Plan]
+    places: tuple[Place, ...]
+    const: bool
 
-    def stream(self, name: str, node: str) -> int:
-        """Index of a node's field of this stream."""
-        return len(self.pairs) + 3 * self.nodes.index(node) + list(STREAMS).index(name)
+    def first(self, node: str) -> int:
+        """Index of a node's first field."""
+        names = list(self.nodes)
+        return len(self.edges) + sum(len(self.nodes[name].charges) for name in names[: names.index(node)])
+
+    def stream(self, node: str, *charges: Charge) -> int:
+        """Index of a node's field of these charges, one for each axis of its neurons; without any, of ``inv``."""
+        found = self.nodes[node].charges
+        return self.first(node) + (found.index(charges) if charges else len(found) - 1)
 
 
 def neuron_layout(space: WeightSpace) -> NeuronLayout:
     """The layout of neuron features of a space.
 
-    Charges are not reduced: ``out`` and ``back`` are different streams also where the group cannot tell them apart.
-
-    Raises:
-        ValueError: if a parameter of the space is neither a weight (one axis of charge +1, one of charge -1) nor a
-            bias (one axis of charge +1); kernel dimensions besides.
+    Charges are not reduced: forward and backward streams differ also where the group cannot tell them apart.
     """
-    links = {link.parameter: link for link in space.links}
-    for name, axes in space.axes.items():
-        if name not in links or links[name].charges not in ((1, -1), (1,)):
-            found = [a for a in axes if isinstance(a, Axis)]
-            raise ValueError(
-                f"{space.describe(name)} is neither a weight nor a bias: it has axes {', '.join(map(str, found))}. "
-                "Messages pass along weights, with one axis of charge +1 and one of charge -1; after Canonicalize "
-                "there are no charges left: put message passing in front of it"
-            )
-    pairs = dict.fromkeys(Pair(link.target, link.source) for link in space.links if link.source is not None)
-    types: list[FieldType] = [(Axis(p.target, 1), Axis(p.source, -1)) for p in pairs]
-    types += [(Axis(node, charge),) for node in space.nodes for charge in STREAMS.values()]
-    return NeuronLayout(space.layout_of(types, fold=False), tuple(pairs), tuple(space.nodes))
+    trees = {link.parameter: _tree(space, link) for link in space.links}
+    plans = _plans(space, list(trees.values()))
+    numbers = {name: plan.charges.index for name, plan in plans.items()}
+    edges: dict[FieldType, EdgeSet] = {}
+    for tree in trees.values():
+        if len(tree.ends) > 1 and tree.axes not in edges:
+            names = [node for node, _, _ in tree.ends]
+            key = _unused(f"{names[0]}_from_{'_'.join(names[1:])}", {*plans, *(e.key for e in edges.values())})
+            ends = (EdgeEnd(n, at, numbers[n](q), numbers[n](_opposite(q))) for n, at, q in tree.ends)
+            edges[tree.axes] = EdgeSet(key, tree.axes, tuple(ends))
+    loose = [name for name in space.pieces if name not in trees]
+    types: list[FieldType] = list(edges)
+    for node, plan in plans.items():
+        ancestry = space.ancestry(node)
+        types += [tuple(map(Axis, ancestry, charges)) for charges in plan.charges]
+    types += [()] if loose else []
+    fields: dict[int, list[str]] = {}
+    for name in (*trees, *loose):
+        fields.setdefault(types.index(trees[name].axes if name in trees else ()), []).append(name)
+    places: list[Place] = []
+    for field, pieces in fields.items():
+        own = types[field][-1].node if types[field] else "const"
+        taken_keys = {p.key for p in places} | {e.key for e in edges.values()} | ({*plans} - {own})
+        key = edges[types[field]].key if types[field] in edges else _unused(own, taken_keys)
+        taken = [trees[name].order if name in trees else () for name in pieces]
+        rest = [[i for i in range(len(space.axes[n])) if i not in t] for n, t in zip(pieces, taken, strict=True)]
+        orders = tuple((0, *(2 + i for i in (*t, *r)), 1) for t, r in zip(taken, rest, strict=True))
+        kernels = tuple(tuple(space.axes[n][i] for i in r) for n, r in zip(pieces, rest, strict=True))
+        places.append(Place(key, field, tuple(pieces), orders, kernels))  # type: ignore[arg-type]  # axes are all taken
+    return NeuronLayout(
+        space.layout_of(types, fold=False), tuple(edges.values()), plans, tuple(places), bool(loose)
+    )
 
 
-def _places(space: WeightSpace) -> dict[str, list[Link]]:
-    """Key of a pair or name of a node -> the parameters there."""
-    places: dict[str, list[Link]] = {}
-    for link in space.links:
-        at = link.target if link.source is None else Pair(link.target, link.source).key
-        places.setdefault(at, []).append(link)
-    return places
+class _Tree(NamedTuple):
+    """A link's axes in the order of a field: nested ones behind what they are nested in, in front of the next.
+
+    Attributes:
+        order: their positions in ``space.axes``.
+        axes: the field type.
+        ends: node, positions in ``axes`` and charges of each end. The charge of what several ends are nested in is
+            the first one's, so that charges of all ends add up to those of the axes.
+    """
+
+    order: tuple[int, ...]
+    axes: FieldType
+    ends: tuple[tuple[str, tuple[int, ...], Charges], ...]
 
 
-def _entries(places: Sequence[Link]) -> int:
-    return sum(math.prod(place.kernel) for place in places)
+def _tree(space: WeightSpace, link: Link) -> _Tree:
+    axes = space.axes[link.parameter]
+    paths = [end.at for end in link.ends]
+    # Sorted by when each axis of their path is first met, ends that share an axis come together.
+    met = {at: i for i, at in enumerate(dict.fromkeys(at for path in paths for at in path))}
+    paths.sort(key=lambda path: [met[at] for at in path])
+    order = tuple(dict.fromkeys(at for path in paths for at in path))
+    kind = tuple(axis for axis in (axes[i] for i in order) if isinstance(axis, Axis))
+    ends, counted = [], set[int]()
+    for path in paths:
+        at = tuple(order.index(i) for i in path)
+        charges = tuple(combined([kind[i].charge], [i not in counted]) for i in at)
+        counted.update(at)
+        ends.append((kind[at[-1]].node, at, charges))
+    return _Tree(order, kind, tuple(ends))
 
 
-class Streams(NamedTuple):
-    """The three streams of some neurons, ``(..., n, C)`` each: charges +1, -1 and 0."""
+def _plans(space: WeightSpace, trees: Sequence[_Tree]) -> dict[str, Plan]:
+    plans = {}
+    met = {above for tree in trees for name, _, _ in tree.ends for above in space.ancestry(name)}
+    for node in (node for node in space.nodes if node in met):
+        zero: Charges = tuple(space.nodes[name].charge(0) for name in space.ancestry(node))
+        ends = [(charges, len(tree.ends)) for tree in trees for name, _, charges in tree.ends if name == node]
+        found = {zero, *(charges for charges, _ in ends), *(_opposite(charges) for charges, n in ends if n > 1)}
+        charges = tuple(sorted(found, key=lambda q: (q == zero, sum(map(abs, _flat(q))), [-p for p in _flat(q)])))
+        number = charges.index
+        transports = {
+            (number(own), number(q), number(total))
+            for own in {q for q, n in ends if n == 1} - {zero}
+            for q in charges[:-1]
+            if (total := tuple(combined(pair) for pair in zip(own, q, strict=True))) in charges[:-1]
+        }
+        reached = any(q == zero and n > 1 for q, n in ends)
+        plans[node] = Plan(charges, tuple(sorted(transports)), reached)
+    return plans
 
-    out: Tensor
-    back: Tensor
-    inv: Tensor
+
+def _flat(charges: Charges) -> list[int]:
+    return [p for q in charges for p in powers(q)]
+
+
+def _opposite(charges: Charges) -> Charges:
+    return tuple(map(opposite, charges))
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    found, count = name, 1
+    while found in taken:
+        found, count = f"{name}_{count}", count + 1
+    return found
 
 
 class NeuronLayer(nn.Module):
@@ -126,29 +282,32 @@ class NeuronLayer(nn.Module):
         self.neurons: NeuronLayout = neuron_layout(space)
         self.in_layout = self.out_layout = self.neurons.layout
 
-    def split(self, features: Features) -> tuple[dict[Pair, Tensor], dict[str, Streams]]:
-        """Checked features as edges ``(B, targets, sources, C)`` of each pair and streams of each node."""
+    def split(self, features: Features) -> tuple[list[Tensor], dict[str, Streams], list[Tensor]]:
+        """Checked features as those of each edge set, streams of each node, and ``const`` in a list, if there is one."""
         self.in_layout.require(features, self.channels, type(self).__name__)
-        edges = dict(zip(self.neurons.pairs, features.tensors, strict=False))
-        rest = features.tensors[len(edges) :]
-        nodes = {node: Streams(*rest[3 * i : 3 * i + 3]) for i, node in enumerate(self.neurons.nodes)}
-        return edges, nodes
+        rest = list(features.tensors)
+        edges, rest = rest[: len(self.neurons.edges)], rest[len(self.neurons.edges) :]
+        nodes = {}
+        for name, plan in self.neurons.nodes.items():
+            nodes[name], rest = tuple(rest[: len(plan.charges)]), rest[len(plan.charges) :]
+        return edges, nodes, rest
 
-    def join(self, edges: Iterable[Tensor], nodes: Iterable[Streams]) -> Features:
+    def join(self, edges: Iterable[Tensor], nodes: Iterable[Streams], const: Iterable[Tensor]) -> Features:
         """The inverse of `split`."""
-        return Features(self.out_layout, (*edges, *(t for streams in nodes for t in streams)))
+        return Features(self.out_layout, (*edges, *(t for streams in nodes for t in streams), *const))
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}"
 
 
 class NeuronEmbedding(nn.Module):
-    """Weights and biases -> neuron features, equivariantly: the way in.
+    """Parameters of networks -> neuron features, equivariantly: the way in.
 
-    A weight's kernel and channels are mixed linearly into its edge, a bias into its neuron's ``out``. Neurons of FIXED
-    nodes have learned embeddings of their own in all streams; other nodes have one ``inv`` embedding each, and ``back``
-    starts at 0. Where no scale acts, ``inv`` also gets the logarithms of the norms of the neuron's incoming and
-    outgoing weights and of its bias, which a norm would otherwise hide from later layers.
+    Kernels, channels, and all parameters on the same axes are mixed linearly: weights into their edge, biases and gains
+    into the stream of their charge. Neurons of FIXED nodes have learned embeddings of their own in all streams; other
+    nodes have one ``inv`` embedding each, and what no parameter enters starts at 0. Where no scale acts, ``inv`` also
+    gets the logarithms of the norms of the neuron's incoming and outgoing weights and of its own parameters, which a
+    norm would otherwise hide from later layers.
 
     Shapes: a batch of networks -> `Features` of ``neuron_layout(space)``, every field ``(B, *neurons, channels)``.
 
@@ -156,28 +315,29 @@ class NeuronEmbedding(nn.Module):
         space: the networks' weight space.
         in_channels: channels of the networks.
         channels: channels of every stream.
-        extra: channels of one more field of charge +1 for every hidden node, such as `ProbeFeatures` makes; 0: none.
-
-    Raises:
-        ValueError: see `neuron_layout`.
+        extra: channels of one more field of charge +1 for every hidden node that has such a stream, as `ProbeFeatures`
+            makes them; 0: none.
     """
 
     def __init__(self, space: WeightSpace, in_channels: int, channels: int, *, extra: int = 0) -> None:
         super().__init__()
         self.space, self.in_channels, self.channels, self.extra = space, in_channels, channels, extra
         self.neurons = neuron_layout(space)
-        self._places = _places(space)
         self.mix = nn.ModuleDict(
-            {at: nn.Linear(in_channels * _entries(p), channels, bias=False) for at, p in self._places.items()}
+            {p.key: nn.Linear(in_channels * p.entries, channels, bias=False) for p in self.neurons.places}
         )
-        fixed = {name: node.size or 1 for name, node in space.nodes.items() if not node.permutes}
-        hidden = [name for name in space.nodes if name not in fixed]
-        # No group acts on FIXED neurons, so all three streams may start as anything.
-        self.fixed = nn.ParameterDict({n: nn.Parameter(torch.randn(size, 3 * channels)) for n, size in fixed.items()})
+        plans = self.neurons.nodes
+        fixed = {name: node.size or 1 for name, node in space.nodes.items() if name in plans and not node.permutes}
+        hidden = [name for name in plans if name not in fixed]
+        # No group acts on FIXED neurons, so all of their streams may start as anything.
+        self.fixed = nn.ParameterDict(
+            {n: nn.Parameter(torch.randn(size, len(plans[n].charges) * channels)) for n, size in fixed.items()}
+        )
         self.start = nn.ParameterDict({n: nn.Parameter(torch.randn(channels)) for n in hidden})
         scales = any(node.scales for node in space.nodes.values())
-        self.norms = None if scales else nn.ModuleDict({n: nn.Linear(3, channels, bias=False) for n in space.nodes})
-        self.probes = nn.ModuleDict({n: nn.Linear(extra, channels, bias=False) for n in (hidden if extra else ())})
+        self.norms = None if scales else nn.ModuleDict({n: nn.Linear(3, channels, bias=False) for n in plans})
+        entered = [n for n in hidden if extra and (1,) in plans[n].charges]
+        self.probes = nn.ModuleDict({n: nn.Linear(extra, channels, bias=False) for n in entered})
 
     @property
     def out_layout(self) -> Layout:
@@ -201,49 +361,53 @@ class NeuronEmbedding(nn.Module):
         if first.shape[1] != self.in_channels:
             raise ValueError(f"networks of {first.shape[1]} channels; NeuronEmbedding was built for {self.in_channels}")
         taken = packing.pieces(self.space, tensors, sizes)
-        raw = {
-            at: torch.cat([self._spread(taken[p.parameter], p) for p in places], -1)
-            for at, places in self._places.items()
-        }
-        fields = [self.mix[p.key](raw[p.key]) for p in self.neurons.pairs]
-        zero = first.new_zeros(first.shape[0], 1, self.channels)
-        for node in self.space.nodes:
+        raw = {p.field: self._gathered(p, taken) for p in self.neurons.places}
+        mixed = {p.field: self.mix[p.key](raw[p.field]) for p in self.neurons.places}
+        fields = [mixed[i] for i in range(len(self.neurons.edges))]
+        for node, plan in self.neurons.nodes.items():
+            shape = (len(first), *(sizes[name] for name in self.space.ancestry(node)))
             if node in self.fixed:
-                out, back, inv = self.fixed[node].chunk(3, -1)
+                streams = list(self.fixed[node].chunk(len(plan.charges), -1))
             else:
-                out = back = zero
-                inv = self.start[node]
-            if node in raw:
-                out = out + self.mix[node](raw[node])
+                streams = [first.new_zeros(self.channels)] * (len(plan.charges) - 1) + [self.start[node]]
+            at = self.neurons.first(node)
+            streams = [s + mixed[at + i] if at + i in mixed else s for i, s in enumerate(streams)]
             if node in self.probes and extra is not None:
-                out = out + self.probes[node](extra[node])
+                i = plan.charges.index((1,))
+                streams[i] = streams[i] + self.probes[node](extra[node])
             if self.norms is not None:
-                inv = inv + self.norms[node](self._norms(node, raw, first.new_zeros(first.shape[0], sizes[node])))
-            fields += [t.expand(first.shape[0], sizes[node], -1) for t in (out, back, inv)]
-        return Features(self.out_layout, tuple(fields))
+                streams[-1] = streams[-1] + self.norms[node](self._norms(node, raw, first.new_zeros(shape)))
+            fields += [t.expand(*shape, -1) for t in streams]
+        return Features(self.out_layout, (*fields, *([mixed[len(fields)]] if self.neurons.const else [])))
 
-    def _spread(self, tensor: Tensor, place: Link) -> Tensor:
-        """``(B, C, *axes)`` -> ``(B, *neurons, kernel entries x C)``."""
-        return tensor.permute(place.order).flatten(1 + len(place.ends))
+    def _gathered(self, place: Place, taken: Mapping[str, Tensor]) -> Tensor:
+        """The parameters of one place, ``(B, *neurons, entries x C)``."""
+        rank = len(self.out_layout.types[place.field])
+        named = zip(place.pieces, place.orders, strict=True)
+        return torch.cat([taken[name].permute(order).flatten(1 + rank) for name, order in named], -1)
 
-    def _norms(self, node: str, raw: Mapping[str, Tensor], zero: Tensor) -> Tensor:
-        """Logarithms of squared norms of incoming weights, outgoing weights and bias: ``(B, n, 3)``."""
-        incoming = outgoing = bias = zero
-        for pair in self.neurons.pairs:
-            if pair.target == node:
-                incoming = incoming + packing.wide(raw[pair.key]).square().sum((2, 3))
-            if pair.source == node:
-                outgoing = outgoing + packing.wide(raw[pair.key]).square().sum((1, 3))
-        if node in raw:
-            bias = packing.wide(raw[node]).square().sum(-1)
-        return torch.stack([incoming, outgoing, bias], -1).add(1e-6).log().to(zero.dtype)
+    def _norms(self, node: str, raw: Mapping[int, Tensor], zero: Tensor) -> Tensor:
+        """Logarithms of squared norms of incoming and outgoing weights and own parameters: ``(B, *neurons, 3)``."""
+        incoming = outgoing = own = zero
+        for field, edge in enumerate(self.neurons.edges):
+            for number, end in enumerate(edge.ends):
+                if end.node != node:
+                    continue
+                others = [1 + i for i in range(len(edge.axes) + 1) if i not in end.at]
+                square = packing.wide(raw[field]).square().sum(others)
+                incoming, outgoing = (incoming, outgoing + square) if number else (incoming + square, outgoing)
+        start = self.neurons.first(node)
+        for field in range(start, start + len(self.neurons.nodes[node].charges)):
+            if field in raw:
+                own = own + packing.wide(raw[field]).square().sum(-1)
+        return torch.stack([incoming, outgoing, own], -1).add(1e-6).log().to(zero.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.in_channels}, {self.channels}" + (f", extra={self.extra}" if self.extra else "")
 
 
 class NeuronReadout(nn.Module):
-    """Neuron features -> weights and biases, equivariantly: the way back, as edges and ``out`` streams mix linearly.
+    """Neuron features -> parameters, equivariantly: the way back, mixing linearly the fields that they lie in.
 
     Args:
         space: the networks' weight space.
@@ -256,25 +420,22 @@ class NeuronReadout(nn.Module):
         self.space, self.channels, self.out_channels = space, channels, out_channels
         self.neurons = neuron_layout(space)
         self.in_layout, self.out_layout = self.neurons.layout, space.layout
-        self._places = _places(space)
         self.mix = nn.ModuleDict(
-            {at: nn.Linear(channels, out_channels * _entries(p), bias=False) for at, p in self._places.items()}
+            {p.key: nn.Linear(channels, out_channels * p.entries, bias=False) for p in self.neurons.places}
         )
 
     def forward(self, features: Features) -> Features:
         """Neuron features of ``channels`` -> `Features` of the space with ``out_channels``."""
         self.in_layout.require(features, self.channels, "NeuronReadout")
-        source = {p.key: t for p, t in zip(self.neurons.pairs, features.tensors, strict=False)}
-        source |= {n: features.tensors[self.neurons.stream("out", n)] for n in self.neurons.nodes}
-        tensors = {}
-        for at, places in self._places.items():
-            widths = [self.out_channels * math.prod(place.kernel) for place in places]
-            for place, x in zip(places, self.mix[at](source[at]).split(widths, -1), strict=True):
-                x = x.unflatten(-1, (*place.kernel, self.out_channels))
-                x = x.permute([place.order.index(i) for i in range(x.ndim)])
-                sizes = {node: source[at].shape[1 + i] for i, (node, *_) in enumerate(place.ends)}
-                tensors[place.parameter] = x.reshape(*x.shape[:2], *self.space.shape_of(place.parameter, sizes))
-        return self.space.pack(tensors, check_finite=False)
+        sizes = {a.node: n for t, x in features.fields.items() for a, n in zip(t, x.shape[1:-1], strict=True)}
+        found = {}
+        for place in self.neurons.places:
+            widths = [self.out_channels * math.prod(kernel) for kernel in place.kernels]
+            parts = self.mix[place.key](features.tensors[place.field]).split(widths, -1)
+            for name, order, kernel, x in zip(place.pieces, place.orders, place.kernels, parts, strict=True):
+                x = x.unflatten(-1, (*kernel, self.out_channels))
+                found[name] = x.permute([order.index(i) for i in range(x.ndim)])
+        return self.space.pack(packing.whole(self.space, found, sizes), check_finite=False)
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, {self.out_channels}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,11 @@ class EquivariantNorm(NeuronLayer):
     """Divide every field by its size, one number for each field of each network, and multiply by learned gains.
 
     The size is the root mean square over neurons and channels (for edges: of the sum over sources, so that sums of
-    messages stay in range). Where scales act, features are measured in the frame of their own neurons,
-    ``rho_j = sqrt(|h_j| / |g_j|)`` (the other factor alone where one is 0), which has charge +1: sizes are invariants,
-    so that no charge is broken, and scales of 1e6 change no digit. ``inv`` is normalised neuron by neuron.
+    messages stay in range). Where scales act, features are measured in the frame of their own neurons: of a stream h
+    and the one g of opposite charge ``rho_j = sqrt(|h_j| / |g_j|)`` (the other factor alone where one is 0 or not
+    there), which has the charge of h: sizes are invariants, so that no charge is broken, and scales of 1e6 change no
+    digit. Edges at neurons of which both streams are 0 have no frame and do not count. ``inv`` is normalised neuron by
+    neuron, ``const`` network by network.
     Exact at any scale of the features, see `over_size`; fields of 0 stay 0.
 
     Args:
@@ -32,31 +34,48 @@ class EquivariantNorm(NeuronLayer):
 
     def __init__(self, space: WeightSpace, channels: int) -> None:
         super().__init__(space, channels)
+        plans = self.neurons.nodes
+        kinds = list(dict.fromkeys(charges for plan in plans.values() for charges in plan.charges))
+        self._gains = {name: [kinds.index(charges) for charges in plan.charges] for name, plan in plans.items()}
         self.edge_gain = nn.Parameter(torch.ones(channels))
-        self.gain = nn.Parameter(torch.ones(3, channels))
+        self.gain = nn.Parameter(torch.ones(len(kinds), channels))
+        self.const_gain = nn.Parameter(torch.ones(channels)) if self.neurons.const else None
 
     def forward(self, features: Features) -> Features:
         """Neuron features -> the same, of size 1."""
-        edges, nodes = self.split(features)
-        frames = {name: frame(s) for name, s in nodes.items() if self.space.nodes[name].scales}
+        edges, nodes, const = self.split(features)
+        frames = {name: self._frames(name, streams) for name, streams in nodes.items()}
         normed_edges, normed = [], []
-        for (target, source), e in edges.items():
-            measured = wide(e)
-            if source in frames:
-                measured = measured * frames[source][:, None]
-            if target in frames:
-                measured = measured / frames[target][:, :, None]
-            normed_edges.append(over_size(e, measured, over(1, 2, 3)[0], _sum_over_sources, self.edge_gain))
-        for name, (out, back, inv) in nodes.items():
-            rho = frames.get(name, 1)
-            normed.append(
-                Streams(
-                    over_size(out, wide(out) / rho, *over(1, 2), self.gain[0]),
-                    over_size(back, wide(back) * rho, *over(1, 2), self.gain[1]),
-                    over_size(inv, wide(inv), *over(-1), self.gain[2]),
-                )
-            )
-        return self.join(normed_edges, normed)
+        for edge, e in zip(self.neurons.edges, edges, strict=True):
+            dims, measured = range(1, e.ndim), wide(e)
+            for end in edge.ends:
+                by = frames[end.node].get(end.along)
+                if by is not None:
+                    shape = [e.shape[d] if d in (0, *(1 + i for i in end.at)) else 1 for d in range(e.ndim - 1)]
+                    measured = measured * by.reshape(*shape, 1)
+            rows = [1 + i for i in edge.ends[0].at]
+            size = _sum_over_sources(rows, [d for d in dims[:-1] if d not in rows])
+            normed_edges.append(over_size(e, measured, over(*dims)[0], size, self.edge_gain))
+        for name, streams in nodes.items():
+            *charged, inv = streams
+            *gains, last = (self.gain[i] for i in self._gains[name])
+            found = []
+            for i, (x, gain) in enumerate(zip(charged, gains, strict=True)):
+                measured = wide(x) * frames[name][i] if i in frames[name] else wide(x)
+                found.append(over_size(x, measured, *over(*range(1, x.ndim)), gain))
+            normed.append((*found, over_size(inv, wide(inv), *over(-1), last)))
+        return self.join(normed_edges, normed, [over_size(c, wide(c), *over(-1), self._const_gain()) for c in const])
+
+    def _const_gain(self) -> Tensor:
+        assert self.const_gain is not None, "made where there is such a field"
+        return self.const_gain
+
+    def _frames(self, node: str, streams: Streams) -> dict[int, Tensor]:
+        """For each stream of a node on which scales act, the reciprocal of its frame."""
+        plan, first = self.neurons.nodes[node], self.neurons.first(node)
+        scaled = [i for i in range(len(streams) - 1) if self.in_layout.felt[first + i].scales]
+        others = {i: plan.opposite(i) for i in scaled}
+        return {i: frame(None if (j := others[i]) is None else streams[j], streams[i]) for i in scaled}
 
 
 def over(*dims: int) -> tuple[Reduction, Reduction]:
@@ -67,8 +86,8 @@ def over(*dims: int) -> tuple[Reduction, Reduction]:
     )
 
 
-def _sum_over_sources(squares: Tensor) -> Tensor:
-    return squares.mean((1, 3), keepdim=True).sum(2, keepdim=True)
+def _sum_over_sources(rows: Sequence[int], columns: Sequence[int]) -> Reduction:
+    return lambda squares: squares.mean((*rows, -1), keepdim=True).sum(columns, keepdim=True)
 
 
 def over_size(x: Tensor, measured: Tensor, largest: Reduction, mean: Reduction, gain: float | Tensor = 1.0) -> Tensor:
@@ -86,7 +105,7 @@ def over_size(x: Tensor, measured: Tensor, largest: Reduction, mean: Reduction, 
     with torch.no_grad():
         top = largest(measured)
         # The gradient is of size 1 / top. Where it could overflow (below 5e-32 in float32), it is taken as 0.
-        small = top < torch.finfo(top.dtype).max ** (-13 / 16)
+        small = (top < torch.finfo(top.dtype).max ** (-13 / 16)) & (top > 0)
         least = torch.finfo(top.dtype).tiny  # smaller numbers have no finite reciprocal
         by_top = torch.where(top > 0, top.clamp_min(least), 1.0).reciprocal()  # without any entry, nothing is divided
     square = mean((measured * by_top).square())
@@ -95,13 +114,25 @@ def over_size(x: Tensor, measured: Tensor, largest: Reduction, mean: Reduction, 
     return torch.addcmul(constant, wide(x), torch.where(small, 0.0, factor) * gain).to(x.dtype)
 
 
-def frame(streams: Streams) -> Tensor:
-    """A positive number of charge +1 for every neuron, ``(..., n, 1)``: ``sqrt(|h_j| / |g_j|)``."""
-    out, back = _length(wide(streams.out)), _length(wide(streams.back))
-    alive, reached = out > 0, back > 0
-    out, back = torch.where(alive, out, 1.0), torch.where(reached, back, 1.0)
-    both = alive & reached
-    return torch.where(both, out.sqrt(), out) / torch.where(both, back.sqrt(), back)
+def frame(stream: Tensor | None, other: Tensor) -> Tensor:
+    """A positive number of the charge of ``stream`` for every neuron: ``sqrt(|h_j| / |g_j|)``, ``(..., 1)``.
+
+    Args:
+        stream: h, or None where no stream has that charge.
+        other: g, of the opposite charge.
+
+    Returns:
+        ``|h|`` alone, or ``1 / |g|``, where the other vector is 0; 0 where both are.
+    """
+    over_other = _length(wide(other))
+    below = torch.where(over_other > 0, over_other, 1.0)
+    if stream is None:
+        return (over_other > 0) / below
+    length = _length(wide(stream))
+    alive, reached = length > 0, over_other > 0
+    above, both = torch.where(alive, length, 1.0), alive & reached
+    rho = torch.where(both, above.sqrt(), above) / torch.where(both, below.sqrt(), below)
+    return torch.where(alive | reached, rho, 0.0)
 
 
 def _length(x: Tensor) -> Tensor:

@@ -10,25 +10,26 @@ from torch import Tensor, nn
 
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
-from nfn_monomial.symmetry import Symmetry
 
 from .neurons import neuron_layout
 
 Reduce = Literal["mean", "sum", "moments"]
 
+APART = 1024
+"""The most neurons of a FIXED node that `NeuronPool` keeps apart."""
 
-def pool_field(x: Tensor, acting: Sequence[Symmetry], reduce: Reduce) -> Tensor:
-    """One field ``(B, *neurons, F)`` -> ``(B, out)``: neurons that may be permuted are reduced, others kept apart.
+
+def pool_field(x: Tensor, moving: Sequence[int], reduce: Reduce) -> Tensor:
+    """One field ``(B, *neurons, F)`` -> ``(B, out)``: some neurons are reduced, others kept apart.
 
     Args:
         x: the field, on which no scale and no sign acts.
-        acting: what acts on each axis of neurons.
+        moving: dimensions of the neurons that are reduced, all that may be permuted among them.
         reduce: ``"mean"``, ``"sum"``, or ``"moments"``: means, then standard deviations.
     """
-    moving = [dim for dim, symmetry in enumerate(acting, start=1) if symmetry.permutes]
     if not moving:
         return x.flatten(1)
-    x = x.movedim(moving, list(range(1, 1 + len(moving)))).flatten(1, len(moving))
+    x = x.movedim(list(moving), list(range(1, 1 + len(moving)))).flatten(1, len(moving))
     if reduce == "sum":
         return x.sum(1).flatten(1)
     mean = x.mean(1).flatten(1)
@@ -61,16 +62,19 @@ class InvariantPool(nn.Module):
     def forward(self, features: Features) -> Tensor:
         """Features -> ``(B, out_features)``."""
         self.layout.require(features, self.channels, "InvariantPool")
-        return _pool(features, range(len(self.layout)), self.reduce)
+        acting = [[d for d, symmetry in enumerate(axes, 1) if symmetry.permutes] for axes in self.layout.acting]
+        pooled = (pool_field(x, moving, self.reduce) for x, moving in zip(features.tensors, acting, strict=True))
+        return torch.cat(list(pooled), -1)
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, reduce={self.reduce!r}, out_features={self.out_features}"
 
 
 class NeuronPool(nn.Module):
-    """Neuron features -> one invariant vector a network, from the ``inv`` streams.
+    """Neuron features -> one invariant vector a network, from the ``inv`` streams and ``const``.
 
-    Neurons of FIXED nodes are kept apart; of every other node, mean and standard deviation over its neurons are taken.
+    Neurons of FIXED nodes are kept apart where there are at most `APART` of them; of every other node, mean and standard
+    deviation over its neurons are taken (a vocabulary's have embeddings of their own, which still tell them apart).
 
     Args:
         space: the networks' weight space.
@@ -85,18 +89,17 @@ class NeuronPool(nn.Module):
         self.space, self.channels = space, channels
         neurons = neuron_layout(space)
         self.in_layout = neurons.layout
-        self._fields = [neurons.stream("inv", node) for node in neurons.nodes]
-        each = [2 if node.permutes else node.size or 1 for node in space.nodes.values()]
-        self.out_features = channels * sum(each)
+        apart = {name: node.size for name, node in space.nodes.items() if not node.permutes and node.size is not None}
+        apart = {name: size for name, size in apart.items() if name in neurons.nodes and size <= APART}
+        self._fields = [(neurons.stream(n), 0 if n in apart else len(space.ancestry(n))) for n in neurons.nodes]
+        self._fields += [(len(self.in_layout) - 1, 0)] if neurons.const else []
+        self.out_features = channels * (sum(apart.get(n, 2) for n in neurons.nodes) + neurons.const)
 
     def forward(self, features: Features) -> Tensor:
         """Neuron features -> ``(B, out_features)``."""
         self.in_layout.require(features, self.channels, "NeuronPool")
-        return _pool(features, self._fields, "moments")
+        pooled = [pool_field(features.tensors[i], range(1, 1 + moving), "moments") for i, moving in self._fields]
+        return torch.cat(pooled, -1)
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, out_features={self.out_features}"
-
-
-def _pool(features: Features, fields: Sequence[int], reduce: Reduce) -> Tensor:
-    return torch.cat([pool_field(features.tensors[i], features.layout.acting[i], reduce) for i in fields], -1)
