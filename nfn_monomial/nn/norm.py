@@ -37,6 +37,14 @@ class EquivariantNorm(NeuronLayer):
         plans = self.neurons.nodes
         kinds = list(dict.fromkeys(charges for plan in plans.values() for charges in plan.charges))
         self._gains = {name: [kinds.index(charges) for charges in plan.charges] for name, plan in plans.items()}
+        self._scaled = {
+            name: {
+                i: plan.opposite(i)
+                for i in range(len(plan.charges) - 1)
+                if self.in_layout.felt[self.neurons.first(name) + i].scales
+            }
+            for name, plan in plans.items()
+        }
         self.edge_gain = nn.Parameter(torch.ones(channels))
         self.gain = nn.Parameter(torch.ones(len(kinds), channels))
         self.const_gain = nn.Parameter(torch.ones(channels)) if self.neurons.const else None
@@ -44,10 +52,14 @@ class EquivariantNorm(NeuronLayer):
     def forward(self, features: Features) -> Features:
         """Neuron features -> the same, of size 1."""
         edges, nodes, const = self.split(features)
-        frames = {name: self._frames(name, streams) for name, streams in nodes.items()}
+        # Reciprocals of the frames.
+        frames = {
+            name: {i: frame(None if j is None else nodes[name][j], nodes[name][i]) for i, j in scaled.items()}
+            for name, scaled in self._scaled.items()
+        }
         normed_edges, normed = [], []
         for edge, e in zip(self.neurons.edges, edges, strict=True):
-            dims, measured = range(1, e.ndim), wide(e)
+            dims, measured = tuple(range(1, e.ndim)), wide(e)
             for end in edge.ends:
                 by = frames[end.node].get(end.along)
                 if by is not None:
@@ -62,20 +74,13 @@ class EquivariantNorm(NeuronLayer):
             found = []
             for i, (x, gain) in enumerate(zip(charged, gains, strict=True)):
                 measured = wide(x) * frames[name][i] if i in frames[name] else wide(x)
-                found.append(over_size(x, measured, *over(*range(1, x.ndim)), gain))
+                found.append(over_size(x, measured, *over(*tuple(range(1, x.ndim))), gain))
             normed.append((*found, over_size(inv, wide(inv), *over(-1), last)))
         return self.join(normed_edges, normed, [over_size(c, wide(c), *over(-1), self._const_gain()) for c in const])
 
     def _const_gain(self) -> Tensor:
         assert self.const_gain is not None, "made where there is such a field"
         return self.const_gain
-
-    def _frames(self, node: str, streams: Streams) -> dict[int, Tensor]:
-        """For each stream of a node on which scales act, the reciprocal of its frame."""
-        plan, first = self.neurons.nodes[node], self.neurons.first(node)
-        scaled = [i for i in range(len(streams) - 1) if self.in_layout.felt[first + i].scales]
-        others = {i: plan.opposite(i) for i in scaled}
-        return {i: frame(None if (j := others[i]) is None else streams[j], streams[i]) for i in scaled}
 
 
 def over(*dims: int) -> tuple[Reduction, Reduction]:

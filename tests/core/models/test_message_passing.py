@@ -144,5 +144,3 @@ def test_any_width_and_clear_errors():
     assert_invariant(model, narrow, inputs=networks_of(wide), rtol=1e-8)
     with pytest.raises(ValueError, match="at least one layer, found 0"):
         MessagePassingNFN(narrow, 4, 0)
-    with pytest.raises(ValueError, match="neither a weight nor a bias"):
-        MessagePassingNFN(narrow.uncharged())
