@@ -20,7 +20,7 @@ from torch_geometric.nn import PNAConv
 from nfn_monomial import Features, MessagePassing, WeightSpace
 from nfn_monomial.adapters.pyg import MonomialConv, to_graph
 from nfn_monomial.benchmarks.train.measure import step_memory
-from nfn_monomial.nn.neurons import STREAMS, NeuronLayout, neuron_layout
+from nfn_monomial.nn.neurons import NeuronLayout, neuron_layout
 from nfn_monomial.testing import random_networks
 
 __all__ = [
@@ -112,10 +112,11 @@ class Products(nn.Module):
         """Neuron features -> all products."""
         out: list[Tensor] = []
         streams = {n: _streams(features, self.neurons, n) for n in self.neurons.nodes}
-        for pair, e in zip(self.neurons.pairs, features.tensors, strict=False):
+        for edge, e in zip(self.neurons.edges, features.tensors, strict=False):
+            target, source = edge.ends
             out += [mix(e) for mix in self.edges]
-            out += [mix(x) for mix, x in zip(self.source, streams[pair.source], strict=True)]
-            out += [mix(x) for mix, x in zip(self.target, streams[pair.target], strict=True)]
+            out += [mix(x) for mix, x in zip(self.source, streams[source.node], strict=True)]
+            out += [mix(x) for mix, x in zip(self.target, streams[target.node], strict=True)]
         for of in streams.values():
             # out, back, first, second, and inv of three times the width
             out += [mix(of[i % 3]) for i, mix in enumerate(self.update)]
@@ -123,7 +124,8 @@ class Products(nn.Module):
 
 
 def _streams(features: Features, neurons: NeuronLayout, node: str) -> list[Tensor]:
-    return [features.tensors[neurons.stream(name, node)] for name in STREAMS]
+    first = neurons.first(node)
+    return list(features.tensors[first : first + len(neurons.nodes[node].charges)])
 
 
 def neuron_features(space: WeightSpace, batch: int, width: int) -> Features:
@@ -142,7 +144,7 @@ def as_graph(features: Features, space: WeightSpace) -> tuple[Tensor, Tensor, Te
     networks = random_networks(space, batch, dtype=torch.float32)
     edge_index = to_graph(networks, space).edge_index
     nodes = [torch.cat(_streams(features, neurons, node), -1) for node in neurons.nodes]
-    edges = [t.flatten(1, 2) for t in features.tensors[: len(neurons.pairs)]]
+    edges = [t.flatten(1, 2) for t in features.tensors[: len(neurons.edges)]]
     return torch.cat(nodes, 1).flatten(0, 1), edge_index, torch.cat(edges, 1).flatten(0, 1)
 
 

@@ -96,7 +96,7 @@ def build(model: str, space: WeightSpace, channels: int, outputs: int) -> nn.Mod
     """A model by name; the linear one's MLP is as wide as it takes to have the parameters of the other."""
     # One block for every layer of the networks. No norm: how large activations are is the question.
     messages = MessagePassingNFN(
-        space, channels, len(neuron_layout(space).pairs), HIDDEN, outputs, norm=False, balance=False
+        space, channels, len(neuron_layout(space).edges), HIDDEN, outputs, norm=False, balance=False
     )
     if model == MODELS[0]:
         return messages

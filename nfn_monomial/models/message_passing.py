@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from nfn_monomial.canonical.balance import Balance, balancing_element
 from nfn_monomial.nn.messages import MessageBlock
-from nfn_monomial.nn.neurons import NeuronEmbedding, NeuronReadout
+from nfn_monomial.nn.neurons import NeuronEmbedding
 from nfn_monomial.nn.norm import EquivariantNorm
-from nfn_monomial.nn.pool import NeuronPool
+from nfn_monomial.nn.pool import NeuronPool, NeuronReadout
 from nfn_monomial.read.probes import ProbeFeatures
 from nfn_monomial.read.statistics import InvariantStatistics
 from nfn_monomial.space.features import Features

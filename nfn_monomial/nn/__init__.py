@@ -6,9 +6,9 @@ from .canonicalize import Canonicalize
 from .input_norm import InputNorm
 from .linear import EquivariantLinear
 from .messages import GatedActivation, MessageBlock, MessagePassing
-from .neurons import NeuronEmbedding, NeuronReadout, neuron_layout
+from .neurons import NeuronEmbedding, neuron_layout
 from .norm import EquivariantNorm
-from .pool import InvariantPool, NeuronPool
+from .pool import InvariantPool, NeuronPool, NeuronReadout
 from .tensor_product import TensorProduct
 
 __all__ = [

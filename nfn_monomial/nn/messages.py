@@ -175,9 +175,7 @@ class MessagePassing(NeuronLayer):
         self._node_keys = dict(zip(plans, _shared(list(plans.items()), tied), strict=True))
         made = dict(zip(self._edge_keys, self.neurons.edges, strict=True))
         self.edges = nn.ModuleDict({key: EdgeMessages(channels, len(e.ends)) for key, e in made.items()})
-        self.nodes = nn.ModuleDict(
-            {key: NeuronUpdate(channels, plans[node]) for node, key in self._node_keys.items()}
-        )
+        self.nodes = nn.ModuleDict({key: NeuronUpdate(channels, plans[node]) for node, key in self._node_keys.items()})
         inner = [node for node in plans if node in space.nesting]
         self._nest_keys = dict(zip(inner, _shared([(n, None) for n in inner], tied), strict=True))
         self.up, self.down = (nn.ModuleDict({k: _mix(channels) for k in self._nest_keys.values()}) for _ in range(2))

@@ -12,11 +12,11 @@ stream -1  ``(node^-1,)``              a gradient by an activation: ``g_j -> g_j
 inv        ``(node^0,)``               an invariant of its neuron: only permuted
 =========  ==========================  ==========================================================================
 
-Those are the fields of a chain of layers. In general a node has a stream for each charge with which its axes occur and,
-where these are of parameters with several ends, for its opposite; the last is ``inv``. Neurons of a nested node are all
-pairs of one of its parent and one of its own, so that fields of it have both axes. Edges are of any number of ends, which
-share what they are both nested in. Parameters with one end, such as biases and gains, lie in the stream of their charge,
-those with none in one more field, ``const``.
+Those are the fields of a chain of layers. In general a node has a stream for each charge with which its axes occur
+and, where these are of parameters with several ends, for its opposite; the last is ``inv``. Neurons of a nested node
+are all pairs of one of its parent and one of its own, so that fields of it have both axes. Edges are of any number of
+ends, which share what they are both nested in. Parameters with one end, such as biases and gains, lie in the stream of
+their charge, those with none in one more field, ``const``.
 
 All are fields of one `Features`, with multiplicity 1 and the same number of channels, so that the group acts on them
 as on any features, and `PointwiseActivation`, `+` and ``assert_equivariant`` take them.
@@ -72,11 +72,6 @@ class EdgeSet(NamedTuple):
     key: str
     axes: FieldType
     ends: tuple[EdgeEnd, ...]
-
-    @property
-    def target(self) -> str:
-        """The node that the weights lead to."""
-        return self.ends[0].node
 
 
 class Plan(NamedTuple):
@@ -194,9 +189,7 @@ def neuron_layout(space: WeightSpace) -> NeuronLayout:
         orders = tuple((0, *(2 + i for i in (*t, *r)), 1) for t, r in zip(taken, rest, strict=True))
         kernels = tuple(tuple(space.axes[n][i] for i in r) for n, r in zip(pieces, rest, strict=True))
         places.append(Place(key, field, tuple(pieces), orders, kernels))  # type: ignore[arg-type]  # axes are all taken
-    return NeuronLayout(
-        space.layout_of(types, fold=False), tuple(edges.values()), plans, tuple(places), bool(loose)
-    )
+    return NeuronLayout(space.layout_of(types, fold=False), tuple(edges.values()), plans, tuple(places), bool(loose))
 
 
 class _Tree(NamedTuple):
@@ -283,7 +276,7 @@ class NeuronLayer(nn.Module):
         self.in_layout = self.out_layout = self.neurons.layout
 
     def split(self, features: Features) -> tuple[list[Tensor], dict[str, Streams], list[Tensor]]:
-        """Checked features as those of each edge set, streams of each node, and ``const`` in a list, if there is one."""
+        """Checked features as those of each edge set, streams of each node, and ``const`` in a list, if it exists."""
         self.in_layout.require(features, self.channels, type(self).__name__)
         rest = list(features.tensors)
         edges, rest = rest[: len(self.neurons.edges)], rest[len(self.neurons.edges) :]
@@ -404,38 +397,3 @@ class NeuronEmbedding(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.in_channels}, {self.channels}" + (f", extra={self.extra}" if self.extra else "")
-
-
-class NeuronReadout(nn.Module):
-    """Neuron features -> parameters, equivariantly: the way back, mixing linearly the fields that they lie in.
-
-    Args:
-        space: the networks' weight space.
-        channels: of the neuron features.
-        out_channels: of the networks.
-    """
-
-    def __init__(self, space: WeightSpace, channels: int, out_channels: int) -> None:
-        super().__init__()
-        self.space, self.channels, self.out_channels = space, channels, out_channels
-        self.neurons = neuron_layout(space)
-        self.in_layout, self.out_layout = self.neurons.layout, space.layout
-        self.mix = nn.ModuleDict(
-            {p.key: nn.Linear(channels, out_channels * p.entries, bias=False) for p in self.neurons.places}
-        )
-
-    def forward(self, features: Features) -> Features:
-        """Neuron features of ``channels`` -> `Features` of the space with ``out_channels``."""
-        self.in_layout.require(features, self.channels, "NeuronReadout")
-        sizes = {a.node: n for t, x in features.fields.items() for a, n in zip(t, x.shape[1:-1], strict=True)}
-        found = {}
-        for place in self.neurons.places:
-            widths = [self.out_channels * math.prod(kernel) for kernel in place.kernels]
-            parts = self.mix[place.key](features.tensors[place.field]).split(widths, -1)
-            for name, order, kernel, x in zip(place.pieces, place.orders, place.kernels, parts, strict=True):
-                x = x.unflatten(-1, (*kernel, self.out_channels))
-                found[name] = x.permute([order.index(i) for i in range(x.ndim)])
-        return self.space.pack(packing.whole(self.space, found, sizes), check_finite=False)
-
-    def extra_repr(self) -> str:
-        return f"{self.space}, {self.channels}, {self.out_channels}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import wide
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .neurons import NeuronLayer, Streams
+from .neurons import NeuronLayer
 
 Reduction = Callable[[Tensor], Tensor]
 
@@ -91,7 +91,7 @@ def over(*dims: int) -> tuple[Reduction, Reduction]:
     )
 
 
-def _sum_over_sources(rows: Sequence[int], columns: Sequence[int]) -> Reduction:
+def _sum_over_sources(rows: list[int], columns: list[int]) -> Reduction:
     return lambda squares: squares.mean((*rows, -1), keepdim=True).sum(columns, keepdim=True)
 
 

@@ -1,13 +1,15 @@
-"""Pools: invariant fields of any number of neurons -> one vector a network."""
+"""Ways out: pools, from invariant fields of any number of neurons to one vector a network, and back to parameters."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.space import packing
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
@@ -73,8 +75,8 @@ class InvariantPool(nn.Module):
 class NeuronPool(nn.Module):
     """Neuron features -> one invariant vector a network, from the ``inv`` streams and ``const``.
 
-    Neurons of FIXED nodes are kept apart where there are at most `APART` of them; of every other node, mean and standard
-    deviation over its neurons are taken (a vocabulary's have embeddings of their own, which still tell them apart).
+    Neurons of FIXED nodes are kept apart where there are at most `APART` of them; of every other node, mean and
+    standard deviation over its neurons are taken (a vocabulary's have embeddings of their own to tell them apart).
 
     Args:
         space: the networks' weight space.
@@ -103,3 +105,38 @@ class NeuronPool(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, out_features={self.out_features}"
+
+
+class NeuronReadout(nn.Module):
+    """Neuron features -> parameters, equivariantly: the way back, mixing linearly the fields that they lie in.
+
+    Args:
+        space: the networks' weight space.
+        channels: of the neuron features.
+        out_channels: of the networks.
+    """
+
+    def __init__(self, space: WeightSpace, channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.space, self.channels, self.out_channels = space, channels, out_channels
+        self.neurons = neuron_layout(space)
+        self.in_layout, self.out_layout = self.neurons.layout, space.layout
+        self.mix = nn.ModuleDict(
+            {p.key: nn.Linear(channels, out_channels * p.entries, bias=False) for p in self.neurons.places}
+        )
+
+    def forward(self, features: Features) -> Features:
+        """Neuron features of ``channels`` -> `Features` of the space with ``out_channels``."""
+        self.in_layout.require(features, self.channels, "NeuronReadout")
+        sizes = {a.node: n for t, x in features.fields.items() for a, n in zip(t, x.shape[1:-1], strict=True)}
+        found = {}
+        for place in self.neurons.places:
+            widths = [self.out_channels * math.prod(kernel) for kernel in place.kernels]
+            parts = self.mix[place.key](features.tensors[place.field]).split(widths, -1)
+            for name, order, kernel, x in zip(place.pieces, place.orders, place.kernels, parts, strict=True):
+                x = x.unflatten(-1, (*kernel, self.out_channels))
+                found[name] = x.permute([order.index(i) for i in range(x.ndim)])
+        return self.space.pack(packing.whole(self.space, found, sizes), check_finite=False)
+
+    def extra_repr(self) -> str:
+        return f"{self.space}, {self.channels}, {self.out_channels}"

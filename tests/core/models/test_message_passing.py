@@ -6,11 +6,12 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import spaces
+from strategies import all_spaces, spaces
 from torch import nn
 
-from nfn_monomial import MonomialNFN, ProbeFeatures, WeightSpace
+from nfn_monomial import Axis, MonomialNFN, ProbeFeatures, Symmetry, WeightSpace
 from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
+from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
 
 widths = st.integers(1, 3)
@@ -25,7 +26,15 @@ def networks_of(space, batch=4, dtype=torch.float64, seed=0):
     return random_networks(space, batch, dtype=dtype, generator=generator(seed))
 
 
-@given(spaces(), widths, st.integers(1, 2), st.booleans(), st.booleans(), seeds)
+def balanced(space):
+    """What is left of a space's group where its scales are balanced."""
+    return space.restricted("sign")
+
+
+any_networks = st.one_of(spaces(), all_spaces().map(balanced))
+
+
+@given(any_networks, widths, st.integers(1, 2), st.booleans(), st.booleans(), seeds)
 def test_the_invariant_network(space, channels, layers, tied, norm, seed):
     torch.manual_seed(seed)
     model = MessagePassingNFN(space, channels, layers, hidden=8, tied=tied, norm=norm).double()
@@ -34,11 +43,28 @@ def test_the_invariant_network(space, channels, layers, tied, norm, seed):
     assert_invariant(model, space, inputs=x, trials=1, seed=seed, rtol=1e-8)
 
 
-@given(spaces(), widths, st.booleans(), seeds)
+@given(any_networks, widths, st.booleans(), seeds)
 def test_the_editor(space, channels, tied, seed):
     torch.manual_seed(seed)
     model = MessagePassingEditor(space, channels, 1, tied=tied, init_scale=1.0).double()
     assert_equivariant(model, space, inputs=space.pack(networks_of(space, seed=seed)), trials=1, seed=seed)
+
+
+def test_an_edit_changes_every_parameter_of_any_network():
+    torch.manual_seed(0)
+    heads = {"heads": Node((Symmetry.PERMUTATION,), 2), "q": Node((Symmetry.SIGN, Symmetry.SIGN), 2, "heads")}
+    space = WeightSpace(
+        {"x": (Symmetry.FIXED, 2), **heads},
+        {
+            "query": (Sum((Axis("q", (1, 0)), Axis("q", (0, 1)))), Axis("x", -1)),
+            "gain": (Axis("q", (1, 1)),),
+            "positions": (Axis("x", 0), 3),
+            "slope": (1,),
+        },
+    )
+    model, x = MessagePassingEditor(space, 4, 2).double(), networks_of(space)
+    edited = space.unpack(model(x))
+    assert all(bool(((edited[name] - x[name]) != 0).all()) for name in x)
 
 
 def test_an_edit_is_a_small_change_of_every_parameter():
