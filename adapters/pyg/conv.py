@@ -2,10 +2,10 @@
 
 The core's `MessagePassing`, `GatedActivation` and `EquivariantNorm` with parameters tied over layers, on graphs:
 networks of different architectures and activations in one batch. Node features ``x (N, 3 C)`` are three streams side
-by side, of charge +1, -1 and 0 (``out``, ``back``, ``inv``, see `nfn_monomial.nn.neurons`); edge features
-``edge_attr (E, C)`` have charge +1 at the target and -1 at the source. Layers take and give tensors, as those of
-``torch_geometric`` do, and fit into its ``Sequential``. `MonomialCanonicalize` ends the charges: behind it any layer,
-PNAConv, GATv2Conv or GPSConv, keeps the symmetries.
+by side, of charge +1, -1 and 0 (see `nfn_monomial.nn.neurons`); edge features ``edge_attr (E, C)`` have charge +1 at the
+target and -1 at the source. Graphs of networks that are no chains have as many pairs of streams as charges occur.
+Layers take and give tensors, as those of ``torch_geometric`` do, and fit into its ``Sequential``. `MonomialCanonicalize`
+ends the charges: behind it any layer, PNAConv, GATv2Conv or GPSConv, keeps the symmetries.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch_geometric.utils import scatter
 
 from nfn_monomial import Symmetry
 from nfn_monomial.nn.canonicalize import degree_zero
-from nfn_monomial.nn.messages import EdgeMessages, Ends, NeuronGate, NeuronUpdate
-from nfn_monomial.nn.neurons import Streams
+from nfn_monomial.nn.messages import EdgeMessages, End, NeuronGate, NeuronUpdate
+from nfn_monomial.nn.neurons import CHAIN, Plan
 from nfn_monomial.nn.norm import frame, over, over_size
 from nfn_monomial.space.packing import wide
 
@@ -31,13 +31,16 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     """One round of messages, forwards and backwards, and the edges' own update: the core's `MessagePassing` on graphs.
 
     What a message is and what is made of the sums: see `EdgeMessages` and `NeuronUpdate`; all edges share the first,
-    all nodes the second. On graphs of one architecture it computes what ``MessagePassing(space, channels, tied=True)``
-    does, with the same parameters. The output is an update: add it for a residual connection.
+    all nodes the second. On graphs of one chain of layers it computes what
+    ``MessagePassing(space, channels, tied=True)`` does, with the same parameters. The output is an update: add it for
+    a residual connection.
 
-    Shapes: ``x (N, 3 C)``, ``edge_index (2, E)``, ``edge_attr (E, C)`` -> ``((N, 3 C), (E, C))``.
+    Shapes: ``x (N, (2 K + 1) C)``, ``edge_index (2, E)``, ``edge_attr (E, C)`` -> tensors like ``x`` and ``edge_attr``.
 
     Args:
         channels: ``C``.
+        pairs: ``K``, how many pairs of streams nodes have; more than one are those of graphs of any network, whose
+            edges say which they meet: ``edge_streams``.
         **kwargs: of ``torch_geometric.nn.MessagePassing``.
 
     >>> from torch_geometric.nn import Sequential
@@ -48,57 +51,99 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     >>> net = Sequential("x, edge_index, edge_attr", [(conv, layer), (MonomialConv(8), layer)])
     """
 
-    def __init__(self, channels: int, **kwargs: Any) -> None:
+    def __init__(self, channels: int, pairs: int | None = None, **kwargs: Any) -> None:
         if channels < 1:
             raise ValueError(f"channels must be at least 1, found {channels}")
         super().__init__(aggr=None, node_dim=0, **kwargs)
         if self.flow != "source_to_target":
             raise ValueError(f"flow={self.flow!r}: messages go both ways in every MonomialConv; leave the default")
-        self.channels = channels
+        self.channels, self.pairs = channels, pairs
         self.edges = EdgeMessages(channels)
-        self.nodes = NeuronUpdate(channels)
+        self.nodes = NeuronUpdate(channels, CHAIN if pairs is None else _plan(pairs))
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
         super().reset_parameters()
-        for module in (*self.edges.children(), *self.nodes.children()):
-            module.reset_parameters()  # type: ignore[operator]
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                module.reset_parameters()
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> tuple[Tensor, Tensor]:
-        """Updates of ``x`` and ``edge_attr``."""
-        _require(x, edge_attr, self.channels, "MonomialConv")
-        streams = _streams(x)
-        target, source = (torch.cat(ends, -1) for ends in (self.edges.target(streams), self.edges.source(streams)))
+    def forward(
+        self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, edge_streams: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Updates of ``x`` and ``edge_attr``.
+
+        Args:
+            x: the streams of nodes, charged ones in pairs of opposite charges, ``inv`` last.
+            edge_index: as in the graph.
+            edge_attr: of edges.
+            edge_streams: ``(E, 2)``, the stream that transforms as an edge does at its target and at its source, as in
+                graphs of any network; without it +1 and -1.
+        """
+        count = _count(self.pairs)
+        _require(x, edge_attr, self.channels, count, "MonomialConv")
+        if (edge_streams is None) != (self.pairs is None):
+            raise ValueError(
+                f"MonomialConv(pairs={self.pairs}): edge_streams are given where pairs are, and only there"
+            )
         out: tuple[Tensor, Tensor] = self.propagate(
-            edge_index, x=x, target=target, source=source, edge_attr=edge_attr, size=None
+            edge_index,
+            x=x,
+            streams=_streams(x, count),
+            edge_attr=edge_attr,
+            edge_streams=edge_streams,
+            size=(len(x), len(x)),
         )
         return out
 
-    def message(self, target_i: Tensor, source_j: Tensor, edge_attr: Tensor) -> tuple[Tensor, ...]:
-        """Forward messages, backward messages, hidden and updated edges: `EdgeMessages`."""
-        messages: tuple[Tensor, ...] = self.edges(edge_attr, Ends(*target_i.chunk(3, -1)), Ends(*source_j.chunk(3, -1)))
-        return messages
+    def message(
+        self, edge_index: Tensor, streams: tuple[Tensor, ...], edge_attr: Tensor, edge_streams: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        """Messages to targets and to sources, hidden and updated edges: `EdgeMessages`."""
+        ends = []
+        for end, mix in enumerate(self.edges.ends):
+            at = edge_index[1 - end]
+            if edge_streams is None:
+                brought = mix(streams[1 - end], streams[end], streams[-1])
+                ends.append(End(*(t.index_select(0, at) for t in brought)))
+                continue
+            # Mixed before they are gathered: there are more edges than nodes.
+            table = End(
+                *(torch.stack([m(s) for s in streams], 1) for m in (mix.against, mix.along)), mix.inv(streams[-1])
+            )
+            along = edge_streams[:, end]
+            ends.append(End(table[0][at, opposite_streams(along, len(streams))], table[1][at, along], table[2][at]))
+        (forth, back), hidden, edges = self.edges(edge_attr, ends)
+        return forth, back, hidden, edges
 
     def aggregate(
-        self, inputs: tuple[Tensor, ...], edge_index_i: Tensor, edge_index_j: Tensor, dim_size: int
-    ) -> tuple[Tensor, ...]:
-        """Sums of messages and means of hidden, over incoming and over outgoing edges."""
+        self,
+        inputs: tuple[Tensor, ...],
+        edge_index: Tensor,
+        streams: tuple[Tensor, ...],
+        edge_streams: Tensor | None,
+        dim_size: int,
+    ) -> tuple[Any, ...]:
+        """Sums of messages into each stream and means of hidden, over incoming and over outgoing edges."""
         forth, back, hidden, edges = inputs
-        return (
-            scatter(forth, edge_index_i, 0, dim_size, "sum"),
-            scatter(back, edge_index_j, 0, dim_size, "sum"),
-            scatter(hidden, edge_index_i, 0, dim_size, "mean"),
-            scatter(hidden, edge_index_j, 0, dim_size, "mean"),
-            edges,
-        )
+        source, target = edge_index
+        means = (scatter(hidden, target, 0, dim_size, "mean"), scatter(hidden, source, 0, dim_size, "mean"))
+        if edge_streams is None:
+            sums = [scatter(forth, target, 0, dim_size, "sum"), scatter(back, source, 0, dim_size, "sum")]
+        else:
+            count = len(streams)
+            at = torch.cat([target * count + edge_streams[:, 0], source * count + edge_streams[:, 1]])
+            total = scatter(torch.cat([forth, back]), at, 0, dim_size * count, "sum")
+            sums = list(total.view(dim_size, count, -1).unbind(1))
+        return sums, *means, edges
 
-    def update(self, inputs: tuple[Tensor, ...], x: Tensor) -> tuple[Tensor, Tensor]:
+    def update(self, inputs: tuple[Any, ...], streams: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """`NeuronUpdate`, and the edges as they are."""
-        *sums, edges = inputs
-        return torch.cat(self.nodes(_streams(x), *sums), -1), edges
+        sums, into, out_of, edges = inputs
+        return torch.cat(self.nodes(streams, sums, into, out_of), -1), edges
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.channels})"
+        return f"{type(self).__name__}({self.channels}{'' if self.pairs is None else f', pairs={self.pairs}'})"
 
 
 class MonomialGate(nn.Module):
@@ -106,19 +151,21 @@ class MonomialGate(nn.Module):
 
     Args:
         channels: of every stream.
+        pairs: see `MonomialConv`.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, pairs: int | None = None) -> None:
         super().__init__()
-        self.channels = channels
-        self.gate = NeuronGate(channels)
+        self.channels, self.pairs = channels, pairs
+        self.gate = NeuronGate(channels, _count(pairs))
 
     def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
-        """``x (N, 3 C)``, ``symmetry (N,)`` as in `to_graph` -> ``(N, 3 C)``."""
-        _require(x, None, self.channels, "MonomialGate")
-        streams = _streams(x)
-        gated: Streams = self.gate(streams, _neutral(streams.out, symmetry), _neutral(streams.back, symmetry))
-        return torch.cat(gated, -1)
+        """``x (N, (2 K + 1) C)`` -> the same; ``symmetry``: ``(N,)`` as in `to_graph`, or ``(N, K)``, of each pair."""
+        _require(x, None, self.channels, _count(self.pairs), "MonomialGate")
+        streams = _streams(x, _count(self.pairs))
+        felt = _of_pairs(symmetry)
+        neutral = [_neutral(t, felt[:, i // 2]) for i, t in enumerate(streams[:-1])]
+        return torch.cat(self.gate(streams, neutral), -1)
 
     def extra_repr(self) -> str:
         return str(self.channels)
@@ -129,22 +176,33 @@ class MonomialNorm(nn.Module):
 
     Args:
         channels: of every stream and of the edges.
+        pairs: see `MonomialConv`.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, pairs: int | None = None) -> None:
         super().__init__()
-        self.channels = channels
+        self.channels, self.pairs = channels, pairs
         self.edge_gain = nn.Parameter(torch.ones(channels))
-        self.gain = nn.Parameter(torch.ones(3, channels))
+        self.gain = nn.Parameter(torch.ones(_count(pairs), channels))
 
     def forward(
-        self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, symmetry: Tensor, group: Tensor
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor,
+        symmetry: Tensor,
+        group: Tensor,
+        edge_streams: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """``x`` and ``edge_attr`` normalised; ``group (N,)`` numbers the layers of all networks: `layer_groups`."""
-        _require(x, edge_attr, self.channels, "MonomialNorm")
-        out, back, inv = streams = _streams(x)
-        scales = (symmetry & SCALES > 0)[:, None]
-        rho = torch.where(scales, frame(streams), 1.0)
+        """``x`` and ``edge_attr`` normalised; ``group (N,)`` numbers the layers of all networks: `layer_groups`.
+
+        For ``symmetry`` see `MonomialGate`, for ``edge_streams`` `MonomialConv`.
+        """
+        _require(x, edge_attr, self.channels, _count(self.pairs), "MonomialNorm")
+        *charged, inv = _streams(x, _count(self.pairs))
+        scales = _of_pairs(symmetry) & SCALES > 0
+        # Reciprocals of the streams' frames.
+        frames = [torch.where(scales[:, i // 2, None], frame(charged[i ^ 1], t), 1.0) for i, t in enumerate(charged)]
         source, target = edge_index
         count = int(group.max()) + 1
         members = torch.bincount(group, minlength=count).clamp(min=1)[:, None]
@@ -160,13 +218,15 @@ class MonomialNorm(nn.Module):
 
             return over_size(x, measured, largest, mean)
 
-        edges = by_group(edge_attr, wide(edge_attr) * (rho[source] / rho[target]), group[target]) * self.edge_gain
-        normed = (
-            by_group(out, wide(out) / rho, group) * self.gain[0],
-            by_group(back, wide(back) * rho, group) * self.gain[1],
-            over_size(inv, wide(inv), *over(-1)) * self.gain[2],
-        )
-        return torch.cat(normed, -1), edges
+        if edge_streams is None:
+            by = frames[0][target] * frames[1][source]
+        else:
+            table = torch.cat([*frames, torch.ones_like(inv[:, :1])], -1)
+            by = (table[target, edge_streams[:, 0]] * table[source, edge_streams[:, 1]])[:, None]
+        edges = by_group(edge_attr, wide(edge_attr) * by, group[target]) * self.edge_gain
+        normed = [by_group(t, wide(t) * f, group) for t, f in zip(charged, frames, strict=True)]
+        normed.append(over_size(inv, wide(inv), *over(-1)))
+        return torch.cat([t * gain for t, gain in zip(normed, self.gain, strict=True)], -1), edges
 
     def extra_repr(self) -> str:
         return str(self.channels)
@@ -180,9 +240,10 @@ class MonomialCanonicalize(nn.Module):
     """
 
     def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
-        """``x (N, 3 C)``, ``symmetry (N,)`` -> invariants ``(N, 3 C)``."""
-        out, back, inv = _streams(x)
-        return torch.cat([_neutral(out, symmetry), _neutral(back, symmetry), inv], -1)
+        """``x (N, (2 K + 1) C)`` -> invariants of that shape; for ``symmetry`` see `MonomialGate`."""
+        felt = _of_pairs(symmetry)
+        *charged, inv = _streams(x, 2 * felt.shape[1] + 1)
+        return torch.cat([*(_neutral(t, felt[:, i // 2]) for i, t in enumerate(charged)), inv], -1)
 
 
 def layer_groups(graph: Any) -> Tensor:
@@ -194,8 +255,25 @@ def layer_groups(graph: Any) -> Tensor:
     return torch.as_tensor(ids * (int(graph.depth.max()) + 1) + graph.layer)
 
 
-def _streams(x: Tensor) -> Streams:
-    return Streams(*x.chunk(3, -1))
+def opposite_streams(streams: Tensor, count: int) -> Tensor:
+    """The number of the stream of opposite charge, for each of some numbers; ``inv``, the last of all, is its own."""
+    return torch.where(streams == count - 1, streams, streams ^ 1)
+
+
+def _plan(pairs: int) -> Plan:
+    return Plan((*((q,) for i in range(1, pairs + 1) for q in (i, -i)), (0,)), reached=True)
+
+
+def _count(pairs: int | None) -> int:
+    return 3 if pairs is None else 2 * pairs + 1
+
+
+def _streams(x: Tensor, count: int) -> tuple[Tensor, ...]:
+    return x.chunk(count, -1)
+
+
+def _of_pairs(symmetry: Tensor) -> Tensor:
+    return symmetry[:, None] if symmetry.ndim == 1 else symmetry
 
 
 def _neutral(x: Tensor, symmetry: Tensor) -> Tensor:
@@ -204,11 +282,11 @@ def _neutral(x: Tensor, symmetry: Tensor) -> Tensor:
     return torch.where((symmetry & FLIPS > 0)[:, None], x.abs(), x)
 
 
-def _require(x: Tensor, edge_attr: Tensor | None, channels: int, where: str) -> None:
-    if x.ndim != 2 or x.shape[1] != 3 * channels:
+def _require(x: Tensor, edge_attr: Tensor | None, channels: int, count: int, where: str) -> None:
+    if x.ndim != 2 or x.shape[1] != count * channels:
         raise ValueError(
-            f"{where}: x has shape {tuple(x.shape)}; (N, {3 * channels}) is expected: three streams of {channels} "
-            "channels, as MonomialEmbedding makes them"
+            f"{where}: x has shape {tuple(x.shape)}; (N, {count * channels}) is expected: "
+            f"{'three' if count == 3 else count} streams of {channels} channels, as MonomialEmbedding makes them"
         )
     if edge_attr is not None and (edge_attr.ndim != 2 or edge_attr.shape[1] != channels):
         raise ValueError(f"{where}: edge_attr has shape {tuple(edge_attr.shape)}; (E, {channels}) is expected")
