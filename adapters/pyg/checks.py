@@ -80,10 +80,8 @@ def _check_values(graph: Any, where: str) -> None:
     n = len(graph.x)
     inside = graph.edge_index.clamp(0, n - 1)
     source, target = inside
-    before, after = graph.layer[source], graph.layer[target]
     filled = torch.zeros(count, dtype=torch.bool, device=ids.device).index_fill_(0, ids, True)
     known = torch.tensor([s.value for s in Symmetry], device=ids.device)
-    undo = "behind from_graph, or in front of layers that know no charges"
     problems = {
         "graph {} of the batch is empty ({} in all)": ~filled,
         "node {}: symmetry is no value of Symmetry ({} nodes in all)": ~torch.isin(graph.symmetry, known),
@@ -91,9 +89,33 @@ def _check_values(graph: Any, where: str) -> None:
         | (graph.layer > graph.depth)
         | (graph.neuron < 0),
         "edge {} has an end that is no node ({} edges in all)": (graph.edge_index != inside).any(0),
+    }
+    apart = {"edge {} connects two graphs of the batch ({} edges in all)": ids[source] != ids[target]}
+    if hasattr(graph, "edge_charge"):
+        problems |= apart | _factor_problems(graph, ids, inside)
+    else:
+        problems |= _chain_problems(graph, ids, count, inside, apart)
+    # One synchronisation for all of them; what is found is looked up only then.
+    found = torch.stack([bad.any() for bad in problems.values()]).tolist()
+    for is_bad, (message, bad) in zip(found, problems.items(), strict=True):
+        if is_bad:
+            first, total = int(bad.nonzero()[0]), int(bad.sum())
+            if message.startswith("edge"):
+                shown = f"{first} ({' -> '.join(map(str, graph.edge_index[:, first].tolist()))})"
+            else:
+                shown = str(first)
+            raise ValueError(f"{where}: {message.format(shown, total)}")
+
+
+def _chain_problems(graph: Any, ids: Tensor, count: int, ends: Tensor, apart: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What may be wrong with the graph of a chain of layers: message -> where."""
+    n, (source, target) = len(ids), ends
+    before, after = graph.layer[source], graph.layer[target]
+    undo = "behind from_graph, or in front of layers that know no charges"
+    problems = {
         "edge {} is a self-loop ({} in all), which no weight of a feed-forward network is. Add self-loops "
         + undo: source == target,
-        "edge {} connects two graphs of the batch ({} edges in all)": ids[source] != ids[target],
+        **apart,
         "edge {} leads back to an earlier layer ({} edges in all): edges lead from a weight's column neuron to its row "
         f"neuron, and reverse ones would carry the wrong charge. Use ToUndirected {undo}": after < before,
         "edge {} does not lead from one layer to the next, as weights do ({} edges in all)": after != before + 1,
@@ -106,13 +128,19 @@ def _check_values(graph: Any, where: str) -> None:
     problems["node {} has more incoming edges than its previous layer has neurons ({} nodes in all): multi-edges"] = (
         degree > sizes[ids * width + (graph.layer - 1) % width]
     )
-    # One synchronisation for all of them; what is found is looked up only then.
-    found = torch.stack([bad.any() for bad in problems.values()]).tolist()
-    for is_bad, (message, bad) in zip(found, problems.items(), strict=True):
-        if is_bad:
-            first, total = int(bad.nonzero()[0]), int(bad.sum())
-            if message.startswith("edge"):
-                shown = f"{first} ({' -> '.join(map(str, graph.edge_index[:, first].tolist()))})"
-            else:
-                shown = str(first)
-            raise ValueError(f"{where}: {message.format(shown, total)}")
+    return problems
+
+
+def _factor_problems(graph: Any, ids: Tensor, ends: Tensor) -> dict[str, Tensor]:
+    """What may be wrong with the graph of any other network: message -> where."""
+    factor = ids[ends[0]] * (int(graph.edge_layer.max()) + 1) + graph.edge_layer
+    wrong, size = torch.zeros_like(factor, dtype=torch.bool), int(factor.max()) + 1
+    for of in graph.layer[ends]:
+        low, high = (
+            of.new_zeros(size).scatter_reduce(0, factor, of, how, include_self=False) for how in ("amin", "amax")
+        )
+        wrong |= (low != high)[factor]
+    return {
+        "edge {} does not join the node sets that other edges of its parameter do ({} edges in all): reverse edges would "
+        "carry the wrong charge. Use ToUndirected behind from_graph": wrong
+    }

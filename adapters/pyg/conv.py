@@ -2,10 +2,10 @@
 
 The core's `MessagePassing`, `GatedActivation` and `EquivariantNorm` with parameters tied over layers, on graphs:
 networks of different architectures and activations in one batch. Node features ``x (N, 3 C)`` are three streams side
-by side, of charge +1, -1 and 0 (see `nfn_monomial.nn.neurons`); edge features ``edge_attr (E, C)`` have charge +1 at the
-target and -1 at the source. Graphs of networks that are no chains have as many pairs of streams as charges occur.
-Layers take and give tensors, as those of ``torch_geometric`` do, and fit into its ``Sequential``. `MonomialCanonicalize`
-ends the charges: behind it any layer, PNAConv, GATv2Conv or GPSConv, keeps the symmetries.
+by side, of charge +1, -1 and 0 (see `nfn_monomial.nn.neurons`); edge features ``edge_attr (E, C)`` have charge +1 at
+the target and -1 at the source. Graphs of networks that are no chains have as many pairs of streams as charges occur.
+Layers take and give tensors, as those of ``torch_geometric`` do, and fit into its ``Sequential``.
+`MonomialCanonicalize` ends the charges: behind it any layer, PNAConv, GATv2Conv or GPSConv, keeps the symmetries.
 """
 
 from __future__ import annotations

@@ -14,8 +14,13 @@ from nfn_monomial import Features, WeightSpace
 from nfn_monomial.space.packing import check_tensors, pieces, require_finite
 
 from .checks import check_graph
-from .layout import chain_of, common_kernel, pad, skeleton
-from .places import GraphView, read
+from .factors import Widths, edge_values, factors_of, read_factors, widths_of
+from .factors import skeleton as factor_skeleton
+from .layout import chain_of, common_kernel, is_chain, pad, skeleton
+from .places import GraphView, kernel_of, read
+
+INDICES = {"edge_index", "parent_index"}
+"""Attributes that are numbers of nodes."""
 
 Networks: TypeAlias = "Features | Mapping[str, Tensor]"
 
@@ -61,7 +66,9 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
     if not pairs:
         raise ValueError("to_graphs: no networks given; at least one pair (tensors, space) is needed")
     frame = common_kernel(*(space for _, space in pairs)) if kernel is None else tuple(kernel)
-    parts = [_part(tensors, space, frame) for tensors, space in pairs]
+    spaces = [space for _, space in pairs]
+    widths = None if all(map(is_chain, spaces)) else widths_of(*spaces)
+    parts = [_part(tensors, space, frame, widths) for tensors, space in pairs]
     first = parts[0].values["x"]
     for i, part in enumerate(parts):
         x = part.values["x"]
@@ -77,7 +84,8 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
     nodes, edges = pointers.unbind(1)
     starts = itertools.accumulate((part.networks * part.nodes for part in parts[:-1]), initial=0)
     for part, start in zip(parts, starts, strict=True):
-        part.values["edge_index"] += start
+        for name in INDICES & part.values.keys():
+            part.values[name] += start
     names = list(parts[0].values)
     values = {name: _cat([part.values[name] for part in parts], dim=1 if name == "edge_index" else 0) for name in names}
     batch = Batch(**values)
@@ -88,7 +96,7 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
     batch._slice_dict = {name: edges if name.startswith("edge") else nodes for name in values}
     batch._slice_dict["kernel"] = torch.arange(len(counts) + 1)
     batch._inc_dict = {name: torch.zeros(len(counts), dtype=torch.long) for name in values}
-    batch._inc_dict["edge_index"] = nodes[:-1]
+    batch._inc_dict |= dict.fromkeys(INDICES & values.keys(), nodes[:-1])
     return batch
 
 
@@ -108,7 +116,7 @@ def from_graph(graph: Any, space: WeightSpace) -> dict[str, Tensor]:
         TypeError: see `check_graph`.
     """
     check_graph(graph, "from_graph")
-    return read(GraphView.of(graph), space)
+    return _read(graph, GraphView.of(graph), space)
 
 
 def from_graphs(graph: Any, spaces: Sequence[WeightSpace]) -> list[dict[str, Tensor]]:
@@ -130,7 +138,7 @@ def from_graphs(graph: Any, spaces: Sequence[WeightSpace]) -> list[dict[str, Ten
         groups.setdefault(key, []).append(i)
     networks: list[dict[str, Tensor]] = [{} for _ in spaces]
     for (space, _), members in groups.items():
-        tensors = read(view.select(members), space)
+        tensors = _read(graph, view.select(members), space)
         for i, member in enumerate(members):
             networks[member] = {name: t[i : i + 1] for name, t in tensors.items()}
     return networks
@@ -166,7 +174,8 @@ class FromGraph(nn.Module):
 
     def __init__(self, space: WeightSpace) -> None:
         super().__init__()
-        chain_of(space)
+        if not is_chain(space):
+            factors_of(space)
         self.space = space
 
     def forward(self, graph: Any) -> Features:
@@ -186,32 +195,57 @@ class _Part(NamedTuple):
     edges: int
 
 
-def _part(networks: Networks, space: WeightSpace, kernel: tuple[int, ...]) -> _Part:
-    chain = chain_of(space)
+def _read(graph: Any, view: GraphView, space: WeightSpace) -> dict[str, Tensor]:
+    return read_factors(view, space, kernel_of(view)) if hasattr(graph, "edge_charge") else read(view, space)
+
+
+def _part(networks: Networks, space: WeightSpace, kernel: tuple[int, ...], widths: Widths | None) -> _Part:
+    if widths is None:
+        chain_of(space)
     tensors = space.unpack(networks) if isinstance(networks, Features) else networks
     sizes = check_tensors(space, tensors)
     if not any(t.requires_grad for t in tensors.values()):
         require_finite(tensors)
-    some = tensors[chain.weights[0].parameter]
+    some = tensors[next(iter(space.parameters))]
     batch, channels, device = some.shape[0], some.shape[1], some.device
+    if widths is None:
+        x, edges, nodes, indices = _chain_part(tensors, space, kernel, sizes)
+    else:
+        nodes, indices = factor_skeleton(space, sizes, widths, device)
+        x = some.new_zeros(batch, len(nodes["layer"]), channels)
+        edges = edge_values(space, tensors, sizes, kernel)
+    n, e = x.shape[1], edges.shape[1]
+    repeated = {name: t.repeat(batch, *[1] * (t.ndim - 1)) for name, t in (nodes | indices).items()}
+    for name in INDICES & repeated.keys():
+        count = e if name == "edge_index" else n
+        shift = n * torch.arange(batch, device=device).repeat_interleave(count)
+        repeated[name] += shift.view(-1, *[1] * (repeated[name].ndim - 1))
+    values = {
+        "x": x.flatten(0, 1),
+        "edge_index": repeated.pop("edge_index").T.contiguous(),
+        "edge_attr": edges.flatten(0, 1),
+        "edge_layer": repeated.pop("edge_layer"),
+        **repeated,
+        "kernel": torch.tensor(kernel, dtype=torch.long, device=device).expand(batch, -1).contiguous(),
+    }
+    return _Part(values, batch, n, e)
+
+
+def _chain_part(
+    tensors: Mapping[str, Tensor], space: WeightSpace, kernel: tuple[int, ...], sizes: Mapping[str, int]
+) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """``x (B, n, C)``, ``edge_attr (B, e, K C)``, and what `skeleton` gives, of a chain of layers."""
+    chain = chain_of(space)
+    some = tensors[chain.weights[0].parameter]
     biases = [
-        some.new_zeros(batch, sizes[node], channels) if name is None else tensors[name].transpose(1, 2)
+        some.new_zeros(some.shape[0], sizes[node], some.shape[1]) if name is None else tensors[name].transpose(1, 2)
         for node, name in zip(chain.nodes, chain.biases, strict=True)
     ]
     taken = pieces(space, tensors, sizes)
     edges = [pad(taken[weight.parameter].permute(weight.order), weight, kernel) for weight in chain.weights]
-    nodes, edge_index, edge_layer = skeleton(chain, [sizes[node] for node in chain.nodes], device)
-    n, e = len(nodes["layer"]), len(edge_layer)
-    shift = n * torch.arange(batch, device=device).repeat_interleave(e)
-    values = {
-        "x": torch.cat(biases, 1).flatten(0, 1),
-        "edge_index": edge_index.repeat(1, batch) + shift,
-        "edge_attr": torch.cat(edges, 1).flatten(0, 1),
-        "edge_layer": edge_layer.repeat(batch),
-        **{name: value.repeat(batch) for name, value in nodes.items()},
-        "kernel": torch.tensor(kernel, dtype=torch.long, device=device).expand(batch, -1).contiguous(),
-    }
-    return _Part(values, batch, n, e)
+    nodes, edge_index, edge_layer = skeleton(chain, [sizes[node] for node in chain.nodes], some.device)
+    indices = {"edge_index": edge_index.T, "edge_layer": edge_layer}
+    return torch.cat(biases, 1), torch.cat(edges, 1), nodes, indices
 
 
 def _cat(tensors: list[Tensor], dim: int = 0) -> Tensor:

@@ -18,6 +18,7 @@ from nfn_monomial.testing import require_small, spread_of
 
 from .checks import check_graph, graph_ids
 from .convert import from_graph
+from .factors import node_element
 from .layout import FLIPS, SCALES
 from .places import GraphView, places
 
@@ -27,7 +28,8 @@ class GraphElement:
     """One group element for each network of a batch of graphs: a scale for every node, and where each one moves.
 
     Args:
-        scale: ``d (N,)``, nonzero, in float64; at the places that neurons move to.
+        scale: ``d (N,)``, nonzero, in float64; at the places that neurons move to. Of graphs of any network
+            ``(N, G)``, one for each gauge.
         permutation: ``pi (N,)``: the neuron at node ``k`` moves to node ``pi(k)`` of the same graph and layer.
     """
 
@@ -43,7 +45,8 @@ class GraphElement:
 
         The networks' action (paper Def. 4.2) on their graphs: neurons move with their values, nodes stay where they
         are, and so do all attributes but ``x`` and ``edge_attr``. What a node's ``symmetry`` does not allow is left
-        out: on a canonicalised graph, whose nodes are only permuted, scales do nothing.
+        out: on a canonicalised graph, whose nodes are only permuted, scales do nothing. Edges that have charges of
+        their own (``edge_charge``) are scaled by those powers.
 
         Args:
             graph: with the nodes that the element was made for; ``x`` and ``edge_attr`` of any width.
@@ -52,7 +55,8 @@ class GraphElement:
             A new graph; the input is not written to. Of graphs that lack edges, edges move as well.
 
         Raises:
-            ValueError: if the element moves a neuron to another graph or layer, or one that is FIXED.
+            ValueError: if the element moves a neuron to another graph or layer, or one that is FIXED, or a nested one
+                away from the neuron that it is nested in.
         """
         check_graph(graph, "GraphElement.act")
         ids, _ = graph_ids(graph)
@@ -61,23 +65,38 @@ class GraphElement:
             raise ValueError(f"GraphElement of {len(moved)} nodes on a graph of {n}: make one for this graph")
         stays = (ids[moved] == ids) & (graph.layer[moved] == graph.layer)
         stays &= (graph.symmetry > 0) | (moved == torch.arange(n, device=moved.device))
+        if hasattr(graph, "parent_index"):
+            root = graph.parent_index == torch.arange(n, device=moved.device)
+            stays &= root | (graph.parent_index[moved] == moved[graph.parent_index])
         if not bool(stays.all()):
             raise ValueError(
                 "GraphElement moves a FIXED neuron, or one to another graph or layer: make one for this graph"
             )
-        size = torch.where(graph.symmetry & SCALES > 0, self.scale.abs(), 1.0)
-        scale = torch.where(graph.symmetry & FLIPS > 0, size * self.scale.sign(), size)
+        gauges, given = _gauges(graph), self.scale.view(n, -1)
+        size = torch.where(gauges & SCALES > 0, given.abs(), 1.0)
+        scale = torch.where(gauges & FLIPS > 0, size * given.sign(), size)
         source, target = moved[graph.edge_index]
-        edges = graph.edge_attr * scale.to(graph.edge_attr)[target, None]
-        edges = edges * scale.pow(-1).to(edges)[source, None]
-        # Edges keep their places too: the r-th by (target, source) takes the values that are r-th after the move.
-        now, then = (graph.edge_index[1] * n + graph.edge_index[0]).argsort(), (target * n + source).argsort()
+        charge = getattr(graph, "edge_charge", torch.tensor([[[1], [-1]]], device=moved.device))
+        edges = graph.edge_attr
+        for at, powers in zip((target, source), charge.unbind(1), strict=True):
+            edges = edges * scale[at].pow(powers).prod(-1, keepdim=True).to(edges)
+        # Edges keep their places too: of a parameter, the r-th by (target, source) takes the values that are r-th after
+        # the move.
+        key = graph.edge_layer * n
+        now = ((key + graph.edge_index[1]) * n + graph.edge_index[0]).argsort()
+        then = ((key + target) * n + source).argsort()
         order = then[now.argsort()]
         out = copy.copy(graph)
-        out.x = scale.to(graph.x)[:, None] * graph.x[moved.argsort()]
+        out.x = scale[:, :1].to(graph.x) * graph.x[moved.argsort()]
         out.edge_index, out.edge_attr = torch.stack([source, target])[:, order], edges[order]
         out.edge_layer = graph.edge_layer[order]
         return out
+
+
+def _gauges(graph: Any) -> Tensor:
+    """The symmetry of each gauge of each node: ``(N, G)``, one where the graph does not say otherwise."""
+    found: Tensor = getattr(graph, "gauges", graph.symmetry[:, None])
+    return found
 
 
 def graph_element(element: GroupElement, graph: Any) -> GraphElement:
@@ -88,6 +107,8 @@ def graph_element(element: GroupElement, graph: Any) -> GraphElement:
     """
     check_graph(graph, "graph_element")
     view = GraphView.of(graph)
+    if hasattr(graph, "gauges"):
+        return GraphElement(*node_element(element, view, graph.gauges.shape[1]))
     chain, sizes, slot = places(view, element.space)
     scales, targets, start = [], [], 0
     for name, n in zip(chain.nodes, sizes, strict=True):
@@ -111,8 +132,9 @@ def graph_element(element: GroupElement, graph: Any) -> GraphElement:
 def random_graph_element(graph: Any, *, generator: torch.Generator | None = None) -> GraphElement:
     """A random element of every network's own group, read off the graph's ``symmetry`` and ``layer``.
 
-    Never the identity: where neurons may be permuted they are moved in one random cycle a layer, scales are log-normal,
-    and of two or more signs both occur. FIXED nodes stay as they are.
+    Never the identity: where neurons may be permuted they are moved in one random cycle a layer (of nested ones, in
+    what they are nested in, and along with it), scales are log-normal, and of two or more signs both occur. FIXED nodes
+    stay as they are.
 
     Args:
         graph: any graph or batch of networks.
@@ -122,21 +144,53 @@ def random_graph_element(graph: Any, *, generator: torch.Generator | None = None
     ids, _ = graph_ids(graph)
     ids, layer, symmetry = ids.cpu(), graph.layer.cpu(), graph.symmetry.cpu()
     n = len(ids)
+    every = torch.arange(n)
+    parent = graph.parent_index.cpu() if hasattr(graph, "parent_index") else every
     group = ids * (int(layer.max()) + 1) + layer
+    block = torch.where(parent == every, group, int(group.max()) + 1 + group * n + parent)
+    block = block.unique(return_inverse=True)[1]
     shuffled = torch.randperm(n, generator=generator)
-    order = shuffled[group[shuffled].argsort(stable=True)]  # by group, at random within
-    rows = group[order]
+    order = shuffled[block[shuffled].argsort(stable=True)]  # by block, at random within
+    rows = block[order]
     size = torch.bincount(rows)[rows]
-    rank = torch.arange(n) - torch.searchsorted(rows, rows)
-    following = order[torch.where(rank + 1 < size, torch.arange(n) + 1, torch.arange(n) - rank)]
-    sign = 1.0 - 2.0 * torch.randint(2, (n,), generator=generator)
+    rank = every - torch.searchsorted(rows, rows)
+    following = order[torch.where(rank + 1 < size, every + 1, every - rank)]
+    gauges = _gauges(graph).cpu()
+    sign = 1.0 - 2.0 * torch.randint(2, gauges.shape, generator=generator)
+    rank = rank[:, None]
     sign = torch.where(rank == 0, -1.0, torch.where(rank == 1, 1.0, sign)).double()
-    size_of = torch.randn(n, dtype=torch.float64, generator=generator).exp()
+    size_of = torch.randn(gauges.shape, dtype=torch.float64, generator=generator).exp()
     permutation = torch.empty_like(order).scatter(0, order, following)
-    permutation = torch.where(symmetry > 0, permutation, torch.arange(n))
-    scale = torch.ones_like(size_of).scatter(0, order, sign)
-    scale = torch.where(symmetry & FLIPS > 0, scale, 1.0) * torch.where(symmetry & SCALES > 0, size_of, 1.0)
-    return GraphElement(scale.to(graph.x.device), permutation.to(graph.x.device))
+    permutation = torch.where(symmetry > 0, permutation, every)
+    scale = torch.ones_like(size_of).index_copy(0, order, sign)
+    scale = torch.where(gauges & FLIPS > 0, scale, 1.0) * torch.where(gauges & SCALES > 0, size_of, 1.0)
+    if hasattr(graph, "parent_index"):
+        permutation, scale = _along(permutation, scale, parent, graph)
+    shape = scale.shape if hasattr(graph, "gauges") else (n,)
+    return GraphElement(scale.view(shape).to(graph.x.device), permutation.to(graph.x.device))
+
+
+def _along(permutation: Tensor, scale: Tensor, parent: Tensor, graph: Any) -> tuple[Tensor, Tensor]:
+    """Permutations inside of what nodes are nested in, and scales of their own -> those of all that moves them."""
+    every, layer = torch.arange(len(parent)), graph.layer.cpu()
+    inherited = torch.arange(scale.shape[1]) < graph.inherited.cpu()[:, None]
+    by = (parent * (int(layer.max()) + 1) + layer) * len(parent) + graph.neuron.cpu()
+    order = by.argsort()  # by block, in it by neuron
+    _, block, counts = torch.unique(by // len(parent), return_inverse=True, return_counts=True)
+    start = counts.cumsum(0) - counts
+    rank = torch.empty_like(order).scatter(0, order, every) - start[block]
+    first = {(int(parent[node]), int(layer[node])): int(start[block[node]]) for node in order.tolist()}
+    nested, whole = (parent != every).nonzero().flatten().tolist(), permutation.clone()
+    depth = dict.fromkeys(every.tolist(), 0)
+    for node in nested:
+        above = node
+        while int(parent[above]) != above:
+            depth[node], above = depth[node] + 1, int(parent[above])
+    for node in sorted(nested, key=depth.__getitem__):
+        into = int(whole[parent[node]])
+        whole[node] = order[first[into, int(layer[node])] + int(rank[permutation[node]])]
+        scale[node] = torch.where(inherited[node], scale[parent[node]], scale[node])
+    return whole, scale
 
 
 def act(graph: Any, element: GroupElement | GraphElement) -> Any:
@@ -176,7 +230,9 @@ class BalanceGraph(BaseTransform):  # type: ignore[misc]  # torch_geometric is n
         left = Symmetry.MONOMIAL.value
         left -= SCALES if self.scales else 0
         left -= FLIPS if self.signs else 0
-        out.symmetry = data.symmetry & left
+        for name in ("symmetry", "gauges", "stream_symmetry"):
+            if name in data:
+                out[name] = data[name] & left
         return out
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Which weight spaces have a graph, and where each of their entries lies in it."""
+"""Which weight spaces are chains of layers, and where each of their entries lies in the graph of one."""
 
 from __future__ import annotations
 
@@ -74,6 +74,15 @@ def chain_of(space: Specification) -> Chain:
     )
 
 
+def is_chain(space: Specification) -> bool:
+    """Whether `chain_of` takes a space."""
+    try:
+        chain_of(space)
+    except ValueError:
+        return False
+    return True
+
+
 def _symmetry(space: Specification, node: str) -> int:
     """What the axes of a node feel of its symmetry."""
     symmetry = space.nodes[node]
@@ -96,7 +105,7 @@ def common_kernel(*spaces: WeightSpace) -> tuple[int, ...]:
     >>> common_kernel(WeightSpace.cnn([1, 8, 8], [3, 5], "relu", head=[10]), WeightSpace.mlp([2, 8, 1], "sin"))
     (5, 5)
     """
-    weights = [w for space in spaces for w in chain_of(space).weights]
+    weights = [link for space in spaces for link in space.links]
     kernels = [w.kernel[::-1] for w in weights if not w.folded]
     shape = tuple(max(sizes) for sizes in itertools.zip_longest(*kernels, fillvalue=1))[::-1]
     positions = max((math.prod(w.kernel) for w in weights if w.folded), default=1)

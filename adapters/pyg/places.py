@@ -28,6 +28,7 @@ class GraphView(NamedTuple):
     has_bias: Tensor
     edge_index: Tensor
     edge_attr: Tensor
+    edge_layer: Tensor
     kernel: Tensor
 
     @classmethod
@@ -38,7 +39,8 @@ class GraphView(NamedTuple):
                 f"kernel has shape {tuple(graph.kernel.shape)}; one row for each of the {count} graphs is expected"
             )
         g = graph
-        return cls(ids, count, g.x, g.layer, g.neuron, g.symmetry, g.has_bias, g.edge_index, g.edge_attr, g.kernel)
+        edges = (g.edge_index, g.edge_attr, g.edge_layer)
+        return cls(ids, count, g.x, g.layer, g.neuron, g.symmetry, g.has_bias, *edges, g.kernel)
 
     def select(self, members: list[int]) -> GraphView:
         """These graphs alone, in this order."""
@@ -58,6 +60,7 @@ class GraphView(NamedTuple):
             has_bias=self.has_bias[nodes],
             edge_index=new_node[self.edge_index[:, edges]],
             edge_attr=self.edge_attr[edges],
+            edge_layer=self.edge_layer[edges],
             kernel=self.kernel[at],
         )
 
@@ -124,7 +127,7 @@ def places(view: GraphView, space: Specification) -> Places:
 def read(view: GraphView, space: WeightSpace) -> dict[str, Tensor]:
     """Graphs of one architecture -> parameter of the space -> ``(B, C, *shape)``, checked; see `from_graph`."""
     chain, sizes, slot = places(view, space)
-    kernel = _kernel(view, chain)
+    kernel = kernel_of(view)
     channels = view.x.shape[1]
     blocks = [rows * columns for columns, rows in itertools.pairwise(sizes)]
     source, target = view.edge_index
@@ -153,7 +156,7 @@ def read(view: GraphView, space: WeightSpace) -> dict[str, Tensor]:
     return {name: tensors[name] for name in space.parameters}
 
 
-def _kernel(view: GraphView, chain: Chain) -> tuple[int, ...]:
+def kernel_of(view: GraphView) -> tuple[int, ...]:
     """The kernel shape of all graphs, checked against ``edge_attr``."""
     if bool((view.kernel != view.kernel[0]).any()):
         raise ValueError("graphs made with different kernels: give to_graph one kernel for all, common_kernel(*spaces)")
