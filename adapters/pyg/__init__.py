@@ -2,6 +2,7 @@
 
 A network is one graph: a node for every neuron or channel of every node set of its `WeightSpace`, inputs and outputs
 included, node sets in the space's order; an edge for every pair of neurons that a weight connects. Of a single network
+that is a chain of layers
 with ``N`` nodes, ``E`` edges, ``L`` layers and ``C`` channels (a ``torch_geometric.data.Data``; of a ``Batch``, the
 same with networks one after the other):
 
@@ -25,7 +26,22 @@ weight in a batch of one architecture are a dense ``(B, rows, columns, K, C)``. 
 have one entry a position, padded at the end. Networks of one batch need one kernel and one ``C``; `to_graphs` sees to
 it, and `common_kernel` gives the kernel for graphs made apart.
 
-Only chains have graphs: every weight leads from a node set to the next. `check_graph` is what layers call on their
+Other networks, and chains in one batch with them, have all parameters as edges, each with charges of its own: biases,
+gains and depthwise kernels as edges from a neuron to itself, parameters without an axis as such edges of FIXED nodes of
+their own, behind all others. A neuron of a nested node is a pair, of its parent's and its own. ``x`` is 0, ``edge_layer``
+the number of the parameter, and there are more attributes, for ``G`` gauges and ``K`` pairs of opposite charges, the
+largest numbers of the spaces that `to_graphs` is given together:
+
+===================  =============  ==================================================================================
+``gauges``           ``(N, G)``     value of the `Symmetry` of each gauge, behind those of what the neuron is nested in
+``inherited``        ``(N,)``       how many gauges are those of what it is nested in
+``parent_index``     ``(N,)``       the node that it is nested in, or itself
+``edge_charge``      ``(E, 2, G)``  the edge's charges at its target and at its source
+``edge_streams``     ``(E, 2)``     numbers of the streams, ``2 K`` for ``inv``, that transform as the edge does there
+``stream_symmetry``  ``(N, K)``     what each pair of streams feels of the gauges
+===================  =============  ==================================================================================
+
+Parameters with three ends or more have no graph. `check_graph` is what layers call on their
 input, and documents what they refuse. With transforms and layers of ``torch_geometric``:
 
 - ``DataLoader``, ``Batch.from_data_list``, ``to_data_list``, indexing, ``to(device)`` and transforms of ``x`` or

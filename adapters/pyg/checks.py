@@ -141,6 +141,6 @@ def _factor_problems(graph: Any, ids: Tensor, ends: Tensor) -> dict[str, Tensor]
         )
         wrong |= (low != high)[factor]
     return {
-        "edge {} does not join the node sets that other edges of its parameter do ({} edges in all): reverse edges would "
-        "carry the wrong charge. Use ToUndirected behind from_graph": wrong
+        "edge {} does not join the node sets that other edges of its parameter do ({} edges in all): reverse edges "
+        "would carry the wrong charge. Use ToUndirected behind from_graph": wrong
     }

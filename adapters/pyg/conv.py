@@ -19,7 +19,7 @@ from torch_geometric.utils import scatter
 
 from nfn_monomial import Symmetry
 from nfn_monomial.nn.canonicalize import degree_zero
-from nfn_monomial.nn.messages import EdgeMessages, End, NeuronGate, NeuronUpdate
+from nfn_monomial.nn.messages import EdgeMessages, End, EndMix, NeuronGate, NeuronUpdate
 from nfn_monomial.nn.neurons import CHAIN, Plan
 from nfn_monomial.nn.norm import frame, over, over_size
 from nfn_monomial.space.packing import wide
@@ -102,17 +102,17 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         """Messages to targets and to sources, hidden and updated edges: `EdgeMessages`."""
         ends = []
         for end, mix in enumerate(self.edges.ends):
+            assert isinstance(mix, EndMix), "the list is made of these"
             at = edge_index[1 - end]
             if edge_streams is None:
                 brought = mix(streams[1 - end], streams[end], streams[-1])
-                ends.append(End(*(t.index_select(0, at) for t in brought)))
+                ends.append(End(brought.message[at], brought.product[at], brought.hidden[at]))
                 continue
             # Mixed before they are gathered: there are more edges than nodes.
-            table = End(
-                *(torch.stack([m(s) for s in streams], 1) for m in (mix.against, mix.along)), mix.inv(streams[-1])
-            )
-            along = edge_streams[:, end]
-            ends.append(End(table[0][at, opposite_streams(along, len(streams))], table[1][at, along], table[2][at]))
+            against, along = (torch.stack([m(s) for s in streams], 1) for m in (mix.against, mix.along))
+            own = edge_streams[:, end]
+            other = opposite_streams(own, len(streams))
+            ends.append(End(against[at, other], along[at, own], mix.inv(streams[-1])[at]))
         (forth, back), hidden, edges = self.edges(edge_attr, ends)
         return forth, back, hidden, edges
 

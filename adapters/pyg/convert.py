@@ -154,6 +154,8 @@ class ToGraph(nn.Module):
 
     def __init__(self, space: WeightSpace, *, kernel: Sequence[int] | None = None) -> None:
         super().__init__()
+        if not is_chain(space):
+            factors_of(space)
         self.space = space
         self.kernel = common_kernel(space) if kernel is None else tuple(kernel)
 

@@ -91,6 +91,10 @@ def factors_of(space: WeightSpace) -> FactorGraph:
     sets = (*neurons.nodes, *loose)
     links = {link.parameter: link for link in space.links}
     factors: list[Factor] = []
+    met: dict[str, set[Flat]] = {name: set() for name in neurons.nodes}
+    for field in range(len(neurons.edges)):
+        for node, _, of in _ends_of(neurons, field):
+            met[node] |= {_flat(of), tuple(-q for q in _flat(of))}
     for place in neurons.places:
         axes, ends = neurons.layout.types[place.field], _ends_of(neurons, place.field)
         for name, order, kernel in zip(place.pieces, place.orders, place.kernels, strict=True):
@@ -106,7 +110,7 @@ def factors_of(space: WeightSpace) -> FactorGraph:
                 factors.append(Factor(name, (number, number), at, ((), ()), (math.prod(kernel),), order, whole))
                 continue
             first, last = ends[0], ends[-1]
-            charges = (_flat(first[2]), _flat(last[2]) if len(ends) > 1 else (0,) * len(_flat(first[2])))
+            charges = (_flat(first[2]), _flat(last[2])) if len(ends) > 1 else _through(_flat(first[2]), met[first[0]])
             numbers = (sets.index(first[0]), sets.index(last[0]))
             link = links[name]._replace(kernel=kernel)
             factors.append(
@@ -114,10 +118,10 @@ def factors_of(space: WeightSpace) -> FactorGraph:
             )
     found: list[dict[Flat, None]] = [{} for _ in sets]
     for factor in factors:
-        for number, charges in zip(factor.sets, factor.charges, strict=True):
-            if any(charges):
-                found[number][_positive(charges)] = None
-    return FactorGraph(sets, tuple(factors), tuple(tuple(sorted(of)) for of in found))
+        for number, of in zip(factor.sets, factor.charges, strict=True):
+            if any(of):
+                found[number][_positive(of)] = None
+    return FactorGraph(sets, tuple(factors), tuple(tuple(sorted(pairs)) for pairs in found))
 
 
 def _ends_of(neurons: NeuronLayout, field: int) -> list[tuple[str, tuple[int, ...], tuple[Charge, ...]]]:
@@ -127,6 +131,19 @@ def _ends_of(neurons: NeuronLayout, field: int) -> list[tuple[str, tuple[int, ..
         return [(end.node, end.at, neurons.nodes[end.node].charges[end.along]) for end in ends]
     axes = neurons.layout.types[field]
     return [(axes[-1].node, tuple(range(len(axes))), tuple(axis.charge for axis in axes))] if axes else []
+
+
+def _through(own: Flat, met: set[Flat]) -> tuple[Flat, Flat]:
+    """How the charge of a parameter of one end is divided between the two ends of its edges, which are one neuron.
+
+    A gain leads from a stream that other edges meet to another one; what leads from none enters the stream of its
+    charge.
+    """
+    pairs = [(to, q) for q in met if any(q) and (to := tuple(map(sum, zip(own, q, strict=True)))) in met and any(to)]
+    if not any(own) or not pairs:
+        return own, (0,) * len(own)
+    to, q = max(pairs, key=lambda pair: pair[1])
+    return to, tuple(-p for p in q)
 
 
 def _flat(charges: Sequence[Charge]) -> Flat:
@@ -180,15 +197,12 @@ def skeleton(
         "gauges": torch.tensor(gauges)[layer],
         "stream_symmetry": torch.tensor(felt)[layer],
     }
-    index, links, charges, streams = [], [], [], []
+    index, links, charges, streams = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
     for i, factor in enumerate(graph.factors):
-        extent = _extent(factor, sizes)
-        ends = []
-        for number, at in zip(factor.sets, factor.at, strict=True):
-            numbered = torch.arange(math.prod(extent[d] for d in at)).view(
-                [n if d in at else 1 for d, n in enumerate(extent)]
-            )
-            ends.append(starts[number] + numbered.expand(extent).flatten())
+        extent, ends = _extent(factor, sizes), []
+        for of, at in zip(factor.sets, factor.at, strict=True):
+            lengths = [length if d in at else 1 for d, length in enumerate(extent)]
+            ends.append(starts[of] + torch.arange(math.prod(lengths)).view(lengths).expand(extent).flatten())
         index.append(torch.stack(ends[::-1], -1))
         links.append(torch.full((len(ends[0]),), i))
         padded = torch.tensor([[*q, *[0] * (widths.gauges - len(q))] for q in factor.charges])
@@ -247,14 +261,14 @@ def read_factors(view: GraphView, space: WeightSpace, kernel: tuple[int, ...]) -
     (have, at), (want, into) = found.sort(), (wanted + shift).flatten().sort()
     if not torch.equal(have, want):
         raise ValueError(
-            f"the edges are not those of networks of {space}: {len(have)} found, {len(want)} expected, one for each entry "
-            "of every parameter, pruned ones as zeros. Were edges dropped, added or reversed by a transform?"
+            f"the edges are not those of networks of {space}: {len(have)} found, {len(want)} expected, one for each "
+            "entry of every parameter, pruned ones as zeros. Were edges dropped, added or reversed by a transform?"
         )
     values = torch.empty_like(view.edge_attr[at])
     values = values.index_copy(0, into, view.edge_attr[at]).view(view.networks, len(wanted), -1)
     pieces = {}
     lengths = [math.prod(_extent(factor, sizes)) for factor in graph.factors]
-    for factor, part in zip(graph.factors, values.split(lengths, 1), strict=True):
+    for factor, part in zip(graph.factors, torch.split(values, lengths, 1), strict=True):
         x = crop(part, factor.link, kernel, channels)
         inner = space.axes[factor.piece] if not factor.link.ends else (*_extent(factor, sizes), *factor.link.kernel)
         x = x.reshape(view.networks, *inner, channels)  # type: ignore[arg-type]  # of ints alone, or known sizes
@@ -263,7 +277,7 @@ def read_factors(view: GraphView, space: WeightSpace, kernel: tuple[int, ...]) -
 
 
 def arranged(view: GraphView, space: WeightSpace) -> tuple[FactorGraph, dict[str, int], Tensor]:
-    """Checked: the space's node sets, the sizes of its nodes, and the place of each node ``(N,)`` among all networks."""
+    """Checked: the space's node sets, the sizes of its nodes, and the place of each graph node ``(N,)`` among all."""
     graph = factors_of(space)
     widths = view.widths()
     if len(set(widths)) > 1:

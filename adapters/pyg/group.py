@@ -79,7 +79,7 @@ class GraphElement:
         charge = getattr(graph, "edge_charge", torch.tensor([[[1], [-1]]], device=moved.device))
         edges = graph.edge_attr
         for at, powers in zip((target, source), charge.unbind(1), strict=True):
-            edges = edges * scale[at].pow(powers).prod(-1, keepdim=True).to(edges)
+            edges = edges * _power(scale[at], powers).to(edges)
         # Edges keep their places too: of a parameter, the r-th by (target, source) takes the values that are r-th after
         # the move.
         key = graph.edge_layer * n
@@ -91,6 +91,14 @@ class GraphElement:
         out.edge_index, out.edge_attr = torch.stack([source, target])[:, order], edges[order]
         out.edge_layer = graph.edge_layer[order]
         return out
+
+
+def _power(scale: Tensor, charges: Tensor) -> Tensor:
+    """Products over gauges of powers of scales ``(E, G)``: ``(E, 1)``."""
+    found = torch.ones_like(scale)
+    for q in charges.unique().tolist():  # type: ignore[no-untyped-call]
+        found = torch.where(charges == q, scale.pow(q), found)
+    return found.prod(-1, keepdim=True)
 
 
 def _gauges(graph: Any) -> Tensor:
@@ -148,7 +156,7 @@ def random_graph_element(graph: Any, *, generator: torch.Generator | None = None
     parent = graph.parent_index.cpu() if hasattr(graph, "parent_index") else every
     group = ids * (int(layer.max()) + 1) + layer
     block = torch.where(parent == every, group, int(group.max()) + 1 + group * n + parent)
-    block = block.unique(return_inverse=True)[1]
+    block = block.unique(return_inverse=True)[1]  # type: ignore[no-untyped-call]
     shuffled = torch.randperm(n, generator=generator)
     order = shuffled[block[shuffled].argsort(stable=True)]  # by block, at random within
     rows = block[order]

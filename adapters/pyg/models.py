@@ -31,16 +31,25 @@ class MonomialEmbedding(nn.Module):
         inputs: largest number of input neurons.
         outputs: largest number of output neurons.
         in_channels: channels of the graphs.
+        pairs: see `MonomialConv`.
     """
 
     def __init__(
-        self, channels: int, kernel: Sequence[int], inputs: int, outputs: int, *, in_channels: int = 1
+        self,
+        channels: int,
+        kernel: Sequence[int],
+        inputs: int,
+        outputs: int,
+        *,
+        in_channels: int = 1,
+        pairs: int | None = None,
     ) -> None:
         super().__init__()
         self.channels, self.in_channels, self.entries = channels, in_channels, math.prod(kernel)
         self.bias = nn.Linear(in_channels, channels, bias=False)
         self.kernel = nn.Linear(in_channels * self.entries, channels, bias=False)
-        self.inputs, self.outputs = nn.Embedding(inputs, 3 * channels), nn.Embedding(outputs, 3 * channels)
+        self.streams = 3 if pairs is None else 2 * pairs + 1
+        self.inputs, self.outputs = (nn.Embedding(n, self.streams * channels) for n in (inputs, outputs))
         self.place = nn.Linear(6, channels)
 
     def forward(self, graph: Any) -> tuple[Tensor, Tensor]:
@@ -62,11 +71,11 @@ class MonomialEmbedding(nn.Module):
             found = int(graph.neuron.masked_fill(~at, 0).max()) + 1
             if found > table.num_embeddings:
                 raise ValueError(f"MonomialEmbedding: a network has {found} {name}; built for {table.num_embeddings}")
-        # No group acts on FIXED neurons, so all three streams may start as anything.
+        # No group acts on FIXED neurons, so all of their streams may start as anything.
         x = torch.where(first[:, None], self.inputs(graph.neuron.masked_fill(~first, 0)), 0.0)
         x = x + torch.where(last[:, None], self.outputs(graph.neuron.masked_fill(~last, 0)), 0.0)
-        out, back, inv = x.chunk(3, -1)
-        x = torch.cat([out + self.bias(graph.x), back, inv + self.place(self._places(graph))], -1)
+        out, *others, inv = x.chunk(self.streams, -1)
+        x = torch.cat([out + self.bias(graph.x), *others, inv + self.place(self._places(graph))], -1)
         return x, self.kernel(graph.edge_attr)
 
     def _places(self, graph: Any) -> Tensor:
@@ -82,7 +91,7 @@ class MonomialEmbedding(nn.Module):
         ]
         layer, depth = graph.layer.to(square), graph.depth.to(square)
         return torch.stack(
-            [layer / depth, 1 / (1 + layer), 1 / (1 + depth - layer), *((s + 1e-6).log() for s in norms)], -1
+            [layer / depth.clamp(min=1), 1 / (1 + layer), 1 / (1 + depth - layer), *((s + 1e-6).log() for s in norms)], -1
         )
 
     def extra_repr(self) -> str:
@@ -94,18 +103,26 @@ class MonomialBlock(nn.Module):
 
     Args:
         channels: of every stream and of the edges.
+        pairs: see `MonomialConv`.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, pairs: int | None = None) -> None:
         super().__init__()
-        self.norm, self.conv, self.gate = MonomialNorm(channels), MonomialConv(channels), MonomialGate(channels)
+        kinds = (MonomialNorm, MonomialConv, MonomialGate)
+        self.norm, self.conv, self.gate = (kind(channels, pairs) for kind in kinds)
 
     def forward(
-        self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, symmetry: Tensor, group: Tensor
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        edge_attr: Tensor,
+        symmetry: Tensor,
+        group: Tensor,
+        edge_streams: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """``x (N, 3 C)`` and ``edge_attr (E, C)`` -> the same; for ``symmetry`` and ``group`` see `MonomialNorm`."""
-        y, e = self.norm(x, edge_index, edge_attr, symmetry, group)
-        dy, de = self.conv(y, edge_index, e)
+        """``x (N, 3 C)`` and ``edge_attr (E, C)`` -> the same; for all else see `MonomialNorm`."""
+        y, e = self.norm(x, edge_index, edge_attr, symmetry, group, edge_streams)
+        dy, de = self.conv(y, edge_index, e, edge_streams)
         return x + self.gate(y + dy, symmetry), edge_attr + e + de
 
 
@@ -129,8 +146,8 @@ class MonomialPool(nn.Module):
         self.out_features = channels * (3 + (outputs or 1))
 
     def forward(self, x: Tensor, graph: Any) -> Tensor:
-        """``x (N, 3 C)``, and the graph or batch that it belongs to -> ``(B, out_features)``."""
-        inv = x[:, 2 * self.channels :]
+        """``x (N, 3 C)`` (``inv`` last), and the graph or batch that it belongs to -> ``(B, out_features)``."""
+        inv = x[:, -self.channels :]
         ids, count = graph_ids(graph)
         inputs, outputs = graph.layer == 0, graph.layer == graph.depth
 
@@ -177,6 +194,7 @@ class MonomialGNN(nn.Module):
         hidden: width of the MLP's two hidden layers.
         out_features: outputs of the MLP.
         in_channels: channels of the graphs.
+        pairs: of graphs of any network, `MonomialConv`'s: ``graph.stream_symmetry.shape[1]``.
         readout: ``"apart"`` keeps the outputs apart, in networks that all have ``outputs``; ``"mean"`` averages them.
     """
 
@@ -191,13 +209,14 @@ class MonomialGNN(nn.Module):
         hidden: int = 128,
         out_features: int = 1,
         in_channels: int = 1,
+        pairs: int | None = None,
         readout: Literal["apart", "mean"] = "mean",
     ) -> None:
         super().__init__()
         if readout not in ("apart", "mean"):
             raise ValueError(f"readout must be 'apart' or 'mean', found {readout!r}")
-        self.embed = MonomialEmbedding(channels, kernel, inputs, outputs, in_channels=in_channels)
-        self.blocks = nn.ModuleList(MonomialBlock(channels) for _ in range(layers))
+        self.embed = MonomialEmbedding(channels, kernel, inputs, outputs, in_channels=in_channels, pairs=pairs)
+        self.blocks = nn.ModuleList(MonomialBlock(channels, pairs) for _ in range(layers))
         self.pool = MonomialPool(channels, outputs if readout == "apart" else None)
         self.head = nn.Sequential(
             nn.Linear(self.pool.out_features, hidden), nn.SiLU(),
@@ -208,10 +227,10 @@ class MonomialGNN(nn.Module):
     def forward(self, graph: Any) -> Tensor:
         """A graph or batch with the attributes of `to_graph` -> ``(B, out_features)``."""
         x, edge_attr = self.embed(graph)
-        group = layer_groups(graph)
+        group, streams = layer_groups(graph), getattr(graph, "edge_streams", None)
+        symmetry = graph.symmetry if streams is None else graph.stream_symmetry
         for block in self.blocks:
-            x, edge_attr = block(x, graph.edge_index, edge_attr, graph.symmetry, group)
-        out, back, inv = x.chunk(3, -1)
-        inv = over_size(inv, wide(inv), *over(-1))
-        out_features: Tensor = self.head(self.pool(torch.cat([out, back, inv], -1), graph))
+            x, edge_attr = block(x, graph.edge_index, edge_attr, symmetry, group, streams)
+        inv = x[:, -self.pool.channels :]
+        out_features: Tensor = self.head(self.pool(over_size(inv, wide(inv), *over(-1)), graph))
         return out_features

@@ -6,8 +6,6 @@ import pytest
 import torch
 import torch_geometric.transforms as T
 from graphs import CNN, RELU, assert_same, networks_of
-from hypothesis import given, settings
-from strategies import recurrent
 from torch_geometric.data import Batch, Data, HeteroData
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
@@ -22,35 +20,13 @@ from nfn_monomial.adapters.pyg import (
     to_graphs,
 )
 
-INWARD, OUTWARD = (Axis("h"), Axis("x", -1)), (Axis("y"), Axis("h", -1))
 
-
-@pytest.mark.parametrize(
-    ("parameters", "match"),
-    [
-        ({"w": INWARD, "v": OUTWARD, "skip": (Axis("y"), Axis("x", -1))}, "skip has axes"),
-        ({"w": INWARD, "v": OUTWARD, "b": (Axis("h"), 2)}, "b has axes"),
-        ({"w": INWARD, "w2": INWARD}, "w2 has axes .* but w is at x -> h already"),
-        ({"b": (Axis("h"),), "b2": (Axis("h"),)}, "b2 has axes .* but b is at h already"),
-        ({"w": INWARD}, "no weight leads from node set 'h' to the next, 'y'"),
-        ({"w": (Axis("h", -1), Axis("x")), "v": OUTWARD}, r"w has axes \[h\^-1 x\^\+1\]"),
-        ({"w": (Axis("h", 2), Axis("x", -1)), "v": OUTWARD}, "node set 'h' have unusual charges"),
-    ],
-)
-def test_spaces_without_a_graph(parameters, match):
-    nodes = {"x": (Symmetry.FIXED, 2), "h": (Symmetry.SCALE, 3), "y": (Symmetry.FIXED, 1)}
-    space = WeightSpace(nodes, parameters)
-    with pytest.raises(ValueError, match=match):
-        to_graph(networks_of(space), space)
-    with pytest.raises(ValueError, match=match):
-        FromGraph(space)
-
-
-@given(recurrent())
-@settings(max_examples=5)
-def test_recurrent_spaces_have_no_graph(space):
-    with pytest.raises(ValueError, match=r"loop has axes .* Loops, skips and other parameters have no place"):
-        ToGraph(space)
+def test_three_ends_are_refused():
+    nodes = {"experts": (Symmetry.PERMUTATION, 2), "x": (Symmetry.FIXED, 2), "h": (Symmetry.SCALE, 3)}
+    space = WeightSpace(nodes, {"w": (Axis("experts", 0), Axis("h"), Axis("x", -1))})
+    for refusing in (lambda s: to_graph(networks_of(s), s), FromGraph, ToGraph):
+        with pytest.raises(ValueError, match=r"w has 3 ends .* graphs have two: use the core's MessagePassing"):
+            refusing(space)
 
 
 def test_bad_tensors():
