@@ -1,10 +1,9 @@
 """Networks as ``torch_geometric`` graphs, and back.
 
 A network is one graph: a node for every neuron or channel of every node set of its `WeightSpace`, inputs and outputs
-included, node sets in the space's order; an edge for every pair of neurons that a weight connects. Of a single network
-that is a chain of layers
-with ``N`` nodes, ``E`` edges, ``L`` layers and ``C`` channels (a ``torch_geometric.data.Data``; of a ``Batch``, the
-same with networks one after the other):
+included, node sets in the space's order; an edge for every pair of neurons that a weight connects. Of a single chain of
+layers with ``N`` nodes, ``E`` edges, ``L`` layers and ``C`` channels (a ``torch_geometric.data.Data``; of a ``Batch``,
+the same with networks one after the other):
 
 ===============  =============  ======================================================================================
 ``x``            ``(N, C)``     biases, charge +1; 0 where a node has none
@@ -28,9 +27,9 @@ it, and `common_kernel` gives the kernel for graphs made apart.
 
 Other networks, and chains in one batch with them, have all parameters as edges, each with charges of its own: biases,
 gains and depthwise kernels as edges from a neuron to itself, parameters without an axis as such edges of FIXED nodes of
-their own, behind all others. A neuron of a nested node is a pair, of its parent's and its own. ``x`` is 0, ``edge_layer``
-the number of the parameter, and there are more attributes, for ``G`` gauges and ``K`` pairs of opposite charges, the
-largest numbers of the spaces that `to_graphs` is given together:
+their own, behind all others. A neuron of a nested node is a pair, of its parent's and its own. ``x`` is 0,
+``edge_layer`` the number of the parameter, and there are more attributes, for ``G`` gauges and ``K`` pairs of opposite
+charges, the largest numbers of the spaces that `to_graphs` is given together:
 
 ===================  =============  ==================================================================================
 ``gauges``           ``(N, G)``     value of the `Symmetry` of each gauge, behind those of what the neuron is nested in

@@ -33,12 +33,12 @@ def to_graph(tensors: Networks, space: WeightSpace, *, kernel: Sequence[int] | N
 
     Args:
         tensors: parameter -> ``(B, C, *shape)``, or `Features` of the space.
-        space: the networks' weight space: a chain of layers. Behind `Canonicalize`, ``space.uncharged()``.
+        space: the networks' weight space. Behind `Canonicalize`, ``space.uncharged()``.
         kernel: the shape that all kernels are padded to; `common_kernel` of the space by default. Graphs that shall go
             into one batch need one kernel.
 
     Raises:
-        ValueError: if the space is no chain of layers, a weight does not fit into ``kernel``, or for what
+        ValueError: if a parameter has three ends or more, a weight does not fit into ``kernel``, or for what
             `WeightSpace.pack` refuses. NaN and infinities are looked for where tensors carry no gradient.
         TypeError: if tensors are not floating point, or not all of one dtype and device.
 

@@ -91,7 +91,8 @@ class MonomialEmbedding(nn.Module):
         ]
         layer, depth = graph.layer.to(square), graph.depth.to(square)
         return torch.stack(
-            [layer / depth.clamp(min=1), 1 / (1 + layer), 1 / (1 + depth - layer), *((s + 1e-6).log() for s in norms)], -1
+            [layer / depth.clamp(min=1), 1 / (1 + layer), 1 / (1 + depth - layer), *((s + 1e-6).log() for s in norms)],
+            -1,
         )
 
     def extra_repr(self) -> str:
