@@ -27,7 +27,7 @@ it, and `common_kernel` gives the kernel for graphs made apart.
 
 Other networks, and chains in one batch with them, have all parameters as edges, each with charges of its own: biases,
 gains and depthwise kernels as edges from a neuron to itself, parameters without an axis as such edges of FIXED nodes of
-their own, behind all others. A neuron of a nested node is a pair, of its parent's and its own. ``x`` is 0,
+their own, in front of the last node set. A neuron of a nested node is a pair, of its parent's and its own. ``x`` is 0,
 ``edge_layer`` the number of the parameter, and there are more attributes, for ``G`` gauges and ``K`` pairs of opposite
 charges, the largest numbers of the spaces that `to_graphs` is given together:
 

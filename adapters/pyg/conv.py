@@ -106,7 +106,7 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             at = edge_index[1 - end]
             if edge_streams is None:
                 brought = mix(streams[1 - end], streams[end], streams[-1])
-                ends.append(End(brought.message[at], brought.product[at], brought.hidden[at]))
+                ends.append(End(*torch.cat(brought, -1)[at].chunk(3, -1)))
                 continue
             # Mixed before they are gathered: there are more edges than nodes.
             against, along = (torch.stack([m(s) for s in streams], 1) for m in (mix.against, mix.along))

@@ -62,7 +62,8 @@ class FactorGraph(NamedTuple):
     """A weight space as node sets and factors.
 
     Attributes:
-        nodes: the node sets: names of nodes, in the space's order, then of parameters without an axis.
+        nodes: the node sets: names of nodes, in the space's order, in front of the last those of parameters without an
+            axis.
         factors: in the order of their edges.
         pairs: for each node set, the charges of which it has a pair of streams.
     """
@@ -88,7 +89,8 @@ def factors_of(space: WeightSpace) -> FactorGraph:
     """
     neurons = neuron_layout(space)
     loose = [name for name in space.pieces if not any(isinstance(a, Axis) for a in space.axes[name])]
-    sets = (*neurons.nodes, *loose)
+    names = list(neurons.nodes)
+    sets = (*names[:-1], *loose, *names[-1:])
     links = {link.parameter: link for link in space.links}
     factors: list[Factor] = []
     met: dict[str, set[Flat]] = {name: set() for name in neurons.nodes}

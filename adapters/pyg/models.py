@@ -21,14 +21,15 @@ from .layout import SCALES
 class MonomialEmbedding(nn.Module):
     """A graph's biases and kernels -> streams ``x (N, 3 C)`` and ``edge_attr (E, C)``, equivariantly.
 
-    Biases enter ``out`` linearly, kernels the edges. FIXED inputs and outputs have learned embeddings by their number.
-    ``inv`` starts with the place of the neuron's layer in its network, and with the logarithms of the norms of its
-    incoming and outgoing weights and of its bias, where no scale acts on them (behind `BalanceGraph`, say).
+    Biases enter ``out`` linearly, kernels the edges. FIXED neurons have learned embeddings by their number, one table
+    for those of the last node set and one for all others. ``inv`` starts with the place of the neuron's layer in its
+    network, and with the logarithms of the norms of its incoming and outgoing weights and of its bias, where no scale
+    acts on them (behind `BalanceGraph`, say).
 
     Args:
         channels: ``C``.
         kernel: shape of the graphs' kernels, as given to `to_graph`.
-        inputs: largest number of input neurons.
+        inputs: largest number of FIXED neurons in a node set, as of inputs, but the last one.
         outputs: largest number of output neurons.
         in_channels: channels of the graphs.
         pairs: see `MonomialConv`.
@@ -66,7 +67,8 @@ class MonomialEmbedding(nn.Module):
                 "to_graph given another kernel=?"
             )
         fixed = graph.symmetry == 0
-        first, last = fixed & (graph.layer == 0), fixed & (graph.layer == graph.depth)
+        last = fixed & (graph.layer == graph.depth) & (graph.depth > 0)
+        first = fixed & ~last
         for name, at, table in (("inputs", first, self.inputs), ("outputs", last, self.outputs)):
             found = int(graph.neuron.masked_fill(~at, 0).max()) + 1
             if found > table.num_embeddings:

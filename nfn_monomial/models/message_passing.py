@@ -50,9 +50,9 @@ class MessagePassingNFN(nn.Module):
     the layers: `NeuronEmbedding`, blocks of norm, `MessagePassing` and `GatedActivation`, `NeuronPool`, MLP.
 
     Args:
-        space: the weight space of the input networks: any symmetries, one layer or more.
+        space: the weight space of the input networks, of any kind.
         channels: of all streams of the neuron features.
-        layers: number of blocks. Messages travel one layer of the network, both ways, in each.
+        layers: number of blocks. Messages travel along one weight, both ways, in each.
         hidden: width of the MLP's two hidden layers.
         out_features: outputs of the MLP.
         in_channels: channels of the input networks.

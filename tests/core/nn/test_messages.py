@@ -363,3 +363,19 @@ def test_a_large_vocabulary_keeps_its_positions_and_a_small_head():
     swapped = {"embedding": networks["embedding"].flip(2)}
     block = MessageBlock(space, 2)
     assert not torch.allclose(pool(block(embed(networks))), pool(block(embed(swapped))))
+
+
+def test_any_network_compiles_and_maps():
+    torch.manual_seed(0)
+    space = transformer(Symmetry.SIGN)
+    model = nn.Sequential(
+        NeuronEmbedding(space, 1, 3), MessageBlock(space, 3, tied=True), EquivariantNorm(space, 3), NeuronPool(space, 3)
+    )
+    x = random_networks(space, 3, dtype=torch.float32, generator=generator())
+    expected = model(x)
+    one_by_one = torch.func.vmap(lambda t: model({k: v[None] for k, v in t.items()})[0])(x)
+    torch.testing.assert_close(one_by_one, expected, rtol=1e-4, atol=1e-5)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-5)
+    model(x).sum().backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model[0].parameters())
