@@ -29,12 +29,13 @@ class _MessageBody(nn.Module):
         layers: int,
         tied: bool,
         norm: bool = True,
-        extra: int = 0,
+        probes: ProbeFeatures | None = None,
     ) -> None:
         super().__init__()
         if layers < 1:
             raise ValueError(f"message passing needs at least one layer, found {layers}")
-        self.embed = NeuronEmbedding(space, in_channels, channels, extra=extra)
+        extra, charges = (0, None) if probes is None else (probes.count, getattr(probes, "charges", None))
+        self.embed = NeuronEmbedding(space, in_channels, channels, extra=extra, charges=charges)
         self.blocks = nn.Sequential(*(MessageBlock(space, channels, tied=tied, norm=norm) for _ in range(layers)))
         self.norm = EquivariantNorm(space, channels) if norm else nn.Identity()
 
@@ -92,8 +93,7 @@ class MessagePassingNFN(nn.Module):
         self.inner = space.restricted("sign")
         self.balance = Balance(space, signs=False) if balance else None
         self.probes = probes
-        extra = 0 if probes is None else probes.count
-        self.body = _MessageBody(self.inner, in_channels, channels, layers, tied, norm, extra)
+        self.body = _MessageBody(self.inner, in_channels, channels, layers, tied, norm, probes)
         self.pool = NeuronPool(self.inner, channels)
         self.stats = InvariantStatistics(self.inner, in_channels) if append_stats else None
         width = self.pool.out_features

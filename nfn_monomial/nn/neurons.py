@@ -18,8 +18,7 @@ are all pairs of one of its parent and one of its own, so that fields of it have
 ends, which share what they are both nested in. Parameters with one end, such as biases and gains, lie in the stream of
 their charge, those with none in one more field, ``const``.
 
-All are fields of one `Features`, with multiplicity 1 and the same number of channels, so that the group acts on them
-as on any features, and `PointwiseActivation`, `+` and ``assert_equivariant`` take them.
+All are fields of one `Features`, of one number of channels, so that the group acts on them as on any features.
 """
 
 from __future__ import annotations
@@ -253,10 +252,7 @@ def _opposite(charges: Charges) -> Charges:
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    found, count = name, 1
-    while found in taken:
-        found, count = f"{name}_{count}", count + 1
-    return found
+    return next(found for found in (name, *(f"{name}_{i}" for i in range(1, len(taken) + 2))) if found not in taken)
 
 
 class NeuronLayer(nn.Module):
@@ -278,12 +274,9 @@ class NeuronLayer(nn.Module):
     def split(self, features: Features) -> tuple[list[Tensor], dict[str, Streams], list[Tensor]]:
         """Checked features as those of each edge set, streams of each node, and ``const`` in a list, if it exists."""
         self.in_layout.require(features, self.channels, type(self).__name__)
-        rest = list(features.tensors)
-        edges, rest = rest[: len(self.neurons.edges)], rest[len(self.neurons.edges) :]
-        nodes = {}
-        for name, plan in self.neurons.nodes.items():
-            nodes[name], rest = tuple(rest[: len(plan.charges)]), rest[len(plan.charges) :]
-        return edges, nodes, rest
+        tensors, first = features.tensors, self.neurons.first
+        nodes = {n: tensors[first(n) : first(n) + len(plan.charges)] for n, plan in self.neurons.nodes.items()}
+        return list(tensors[: len(self.neurons.edges)]), nodes, list(tensors[-1:] if self.neurons.const else ())
 
     def join(self, edges: Iterable[Tensor], nodes: Iterable[Streams], const: Iterable[Tensor]) -> Features:
         """The inverse of `split`."""
@@ -308,11 +301,19 @@ class NeuronEmbedding(nn.Module):
         space: the networks' weight space.
         in_channels: channels of the networks.
         channels: channels of every stream.
-        extra: channels of one more field of charge +1 for every hidden node that has such a stream, as `ProbeFeatures`
-            makes them; 0: none.
+        extra: channels of one more field for hidden nodes, as `ProbeFeatures` makes them; 0: none.
+        charges: node -> charge of that field; by default +1 on hidden nodes with such a stream.
     """
 
-    def __init__(self, space: WeightSpace, in_channels: int, channels: int, *, extra: int = 0) -> None:
+    def __init__(
+        self,
+        space: WeightSpace,
+        in_channels: int,
+        channels: int,
+        *,
+        extra: int = 0,
+        charges: Mapping[str, Charge] | None = None,
+    ) -> None:
         super().__init__()
         self.space, self.in_channels, self.channels, self.extra = space, in_channels, channels, extra
         self.neurons = neuron_layout(space)
@@ -329,8 +330,10 @@ class NeuronEmbedding(nn.Module):
         self.start = nn.ParameterDict({n: nn.Parameter(torch.randn(channels)) for n in hidden})
         scales = any(node.scales for node in space.nodes.values())
         self.norms = None if scales else nn.ModuleDict({n: nn.Linear(3, channels, bias=False) for n in plans})
-        entered = [n for n in hidden if extra and (1,) in plans[n].charges]
-        self.probes = nn.ModuleDict({n: nn.Linear(extra, channels, bias=False) for n in entered})
+        given = {n: 1 for n in hidden if (1,) in plans[n].charges} if charges is None else charges
+        paths = {n: (*plans[n].charges[-1][:-1], q) for n, q in given.items() if extra}
+        self._entered = {n: plans[n].charges.index(path) for n, path in paths.items()}
+        self.probes = nn.ModuleDict({n: nn.Linear(extra, channels, bias=False) for n in self._entered})
 
     @property
     def out_layout(self) -> Layout:
@@ -342,7 +345,7 @@ class NeuronEmbedding(nn.Module):
 
         Args:
             networks: `Features` of the space, or name -> ``(B, in_channels, *shape)``.
-            extra: hidden node -> ``(B, n, extra)``, of charge +1.
+            extra: hidden node -> ``(B, *neurons, extra)``.
         """
         if (extra is None) != (not self.extra):
             raise ValueError(
@@ -359,14 +362,13 @@ class NeuronEmbedding(nn.Module):
         fields = [mixed[i] for i in range(len(self.neurons.edges))]
         for node, plan in self.neurons.nodes.items():
             shape = (len(first), *(sizes[name] for name in self.space.ancestry(node)))
-            if node in self.fixed:
-                streams = list(self.fixed[node].chunk(len(plan.charges), -1))
-            else:
-                streams = [first.new_zeros(self.channels)] * (len(plan.charges) - 1) + [self.start[node]]
+            start = [first.new_zeros(self.channels)] * (len(plan.charges) - 1)
+            fixed = node in self.fixed
+            streams = list(self.fixed[node].chunk(len(plan.charges), -1)) if fixed else [*start, self.start[node]]
             at = self.neurons.first(node)
             streams = [s + mixed[at + i] if at + i in mixed else s for i, s in enumerate(streams)]
             if node in self.probes and extra is not None:
-                i = plan.charges.index((1,))
+                i = self._entered[node]
                 streams[i] = streams[i] + self.probes[node](extra[node])
             if self.norms is not None:
                 streams[-1] = streams[-1] + self.norms[node](self._norms(node, raw, first.new_zeros(shape)))
@@ -383,9 +385,7 @@ class NeuronEmbedding(nn.Module):
         """Logarithms of squared norms of incoming and outgoing weights and own parameters: ``(B, *neurons, 3)``."""
         incoming = outgoing = own = zero
         for field, edge in enumerate(self.neurons.edges):
-            for number, end in enumerate(edge.ends):
-                if end.node != node:
-                    continue
+            for number, end in [(i, end) for i, end in enumerate(edge.ends) if end.node == node]:
                 others = [1 + i for i in range(len(edge.axes) + 1) if i not in end.at]
                 square = packing.wide(raw[field]).square().sum(others)
                 incoming, outgoing = (incoming, outgoing + square) if number else (incoming + square, outgoing)

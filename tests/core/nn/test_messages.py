@@ -379,3 +379,21 @@ def test_any_network_compiles_and_maps():
     torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-5)
     model(x).sum().backward()
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model[0].parameters())
+
+
+def test_extra_fields_of_any_charge_on_nested_neurons_and_several_gauges():
+    torch.manual_seed(0)
+    space = transformer()
+    charges = {"stream": (1, 1), "q": -1}
+    embed = NeuronEmbedding(space, 1, 3, extra=2, charges=charges).double()
+    networks, g = random_networks(space, 2, generator=generator()), random_element(space, 2, generator=generator())
+    layout = space.layout_of([(Axis("stream", (1, 1)),), (Axis("heads", 0), Axis("q", -1))], fold=False)
+    fields = [torch.randn(2, *s, 2, dtype=torch.float64, generator=generator()) for s in ((3,), (2, 2))]
+    extra = Features(layout, tuple(fields))
+
+    def named(features):
+        return dict(zip(charges, features.tensors, strict=True))
+
+    found, expected = embed(g.act(networks), named(g.act(extra))), g.act(embed(networks, named(extra)))
+    for a, b in zip(found.tensors, expected.tensors, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
