@@ -5,6 +5,7 @@ Source: Chen, Goodfellow, Shlens, Net2Net (2016, arXiv:1511.05641), there with e
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -132,6 +133,7 @@ def _widths(
             )
     read = {axis.node for _, axis in axes if flow(axis.charge) < 0}
     hidden = [node for node in space.nodes if node in read & {axis.node for _, axis in axes if flow(axis.charge) > 0}]
+    hidden = [node for node in hidden if node not in _factors(space)]
     more = dict.fromkeys(hidden, extra) if isinstance(extra, int) else dict(extra)
     if wrong := [node for node in more if node not in hidden]:
         raise ValueError(f"widen: {', '.join(wrong)} is no hidden node of {space}; those are {', '.join(hidden)}")
@@ -140,6 +142,15 @@ def _widths(
     if negative := {node: number for node, number in more.items() if number < 0}:
         raise ValueError(f"widen: extra is {negative}, but neurons can only be added")
     return {node: math.ceil(factor * sizes[node]) + more.get(node, 0) for node in hidden}
+
+
+def _factors(space: WeightSpace) -> set[str]:
+    """Nodes of size 1 that are in a product with other nodes: a factor on whole tensors, and no neuron."""
+    found = set()
+    for part in itertools.chain.from_iterable(space.parts.values()):
+        axes = [axis.node for axis in part if isinstance(axis, Axis)]
+        found |= {node for node in axes if len(axes) > 1 and space.nodes[node].size == 1}
+    return found
 
 
 def _draw(

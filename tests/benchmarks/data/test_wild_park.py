@@ -89,10 +89,11 @@ def test_one_architecture_is_no_mixture(tmp_path: Path) -> None:
 
 
 def test_residual_networks_load_whatever_their_widths(tmp_path: Path) -> None:
-    made = write_wild_park(tmp_path, [TIED] * 5 + [UNEVEN] * 4 + [CROSSED] * 4)
+    one_more = wild_config([4, 6, 5], [3, 5, 3], ["relu"] * 3, [-1, -1, 0])  # which is a factor on whole tensors
+    made = write_wild_park(tmp_path, [TIED] * 5 + [UNEVEN] * 4 + [CROSSED] * 4 + [one_more] * 4)
     corpus = load_generalization(tmp_path)["mixed"]
-    assert check_functions(corpus, made) == 13
-    assert (corpus.source["architectures"], corpus.source["residual"]) == (3, 3)
+    assert check_functions(corpus, made) == 17
+    assert (corpus.source["architectures"], corpus.source["residual"]) == (4, 4)
 
 
 def groups_in(space: WeightSpace) -> dict[str, tuple[str, int | None]]:
