@@ -34,7 +34,7 @@ class _MessageBody(nn.Module):
         super().__init__()
         if layers < 1:
             raise ValueError(f"message passing needs at least one layer, found {layers}")
-        extra, charges = (0, None) if probes is None else (probes.count, getattr(probes, "charges", None))
+        extra, charges = (0, None) if probes is None else (probes.count, probes.charges)
         self.embed = NeuronEmbedding(space, in_channels, channels, extra=extra, charges=charges)
         self.blocks = nn.Sequential(*(MessageBlock(space, channels, tied=tied, norm=norm) for _ in range(layers)))
         self.norm = EquivariantNorm(space, channels) if norm else nn.Identity()
