@@ -47,6 +47,9 @@ def zoo_make(
     vary_architecture: Annotated[
         bool, typer.Option("--vary-architecture", help="A mixed zoo: depths, widths, kernels, activations differ.")
     ] = False,
+    kinds: Annotated[
+        str, typer.Option(help="Of a mixed zoo, comma-separated: cnn, residual, transformer. By default cnn.")
+    ] = "",
     overwrite: Overwrite = False,
     device: Device = "cpu",
 ) -> None:
@@ -55,8 +58,9 @@ def zoo_make(
     Every network has three 3x3 stride-2 convolutions of 16 channels, global average pooling and a dense layer, and
     draws its own optimiser, learning rate, initialisation, weight decay, dropout, epochs and share of the images.
     With `--vary-architecture` networks have 2 to 5 layers of 8 to 32 neurons, kernels of 3 or 5 and one activation
-    or several; there is one safetensors file for each architecture, of which ten networks share one.
-    Interrupted, the same command continues.
+    or several; there is one safetensors file for each architecture, of which ten networks share one. `--kinds` adds
+    residual CNNs, half of them with batch norm, and transformers that take patches of an image for tokens, or makes
+    these alone. Interrupted, the same command continues.
 
     Examples:
 
@@ -65,10 +69,16 @@ def zoo_make(
     - `nfn-monomial zoo make --networks 10000 --images mnist5k --out zoos/mnist`
 
     - `nfn-monomial zoo make --vary-architecture --networks 500 --out zoos/mixed`
+
+    - `nfn-monomial zoo make --vary-architecture --kinds cnn,residual,transformer --networks 600 --out zoos/kinds`
     """
     chosen: dict[str, Any] = {"images": images, "networks": networks, "seed": seed}
     if names := split(activations):
         chosen["activations"] = names
+    if names := split(kinds):
+        if not vary_architecture:
+            raise ValueError("--kinds says of which kinds a mixed zoo is: add --vary-architecture")
+        chosen["kinds"] = names
     folder = out or Path("zoos/mixed" if vary_architecture else DIGITS)
     make_zoo_at(folder, device, vary_architecture=vary_architecture, overwrite=overwrite, **chosen)
 
@@ -84,7 +94,7 @@ def make_zoo_at(
     from nfn_monomial.benchmarks.make.recipes import ZooConfig
     from nfn_monomial.benchmarks.make.zoo import make_zoo
 
-    with progress_bar(f"training {chosen['networks']} CNNs") as progress:
+    with progress_bar(f"training {chosen['networks']} networks") as progress:
         common: dict[str, Any] = {"overwrite": overwrite, "device": device, "progress": progress}
         if vary_architecture:
             made = make_mixed_zoo(folder, MixedConfig(**chosen), **common)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.cnns import Architecture
+from nfn_monomial.benchmarks.data.architectures.base import Architecture
 from nfn_monomial.benchmarks.data.formats.mixed_zoo import KIND, Group, group_path, read_group, write_group
 from nfn_monomial.benchmarks.data.formats.zoo_files import CONFIG_FILE
 from nfn_monomial.benchmarks.data.images import Images, load_images

@@ -1,23 +1,23 @@
 """Training many networks of one architecture at once, each with its own images and hyperparameters.
 
 The forward pass is the architecture's own module under ``vmap``: convolutions of different networks become one grouped
-convolution, linear layers one batched product.
+convolution, linear layers one batched product. Running statistics of batch norms move along with every network.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nfn_monomial.benchmarks.data.cnns import Architecture, parameter_names, template
+from nfn_monomial.benchmarks.data.architectures.base import Architecture
 from nfn_monomial.benchmarks.data.images import Images
-from nfn_monomial.benchmarks.data.layout import unflatten
 
-from .plans import Schedule
+from .plans import Schedule, initial_parameters
 from .recipes import Recipe
 
 __all__ = ["train_group"]
@@ -71,43 +71,52 @@ def train_group(
         check: called before every step; what it raises ends the training.
 
     Returns:
-        Parameter of the weight space -> ``(N, *shape)`` on the CPU, and test accuracies ``(N,)``.
+        Parameter of the weight space (running statistics too) -> ``(N, *shape)`` on the CPU, and test accuracies
+        ``(N,)``.
     """
-    with torch.device("meta"):  # the module lends its structure, never its parameters
-        model = template(architecture)
-    layout = architecture.layout
+    model = architecture.sized().train()  # it lends its structure, never its numbers
     train_x, train_y = images.x[images.train], images.y[images.train]
-    schedule = Schedule(recipes, layout, len(train_y), batch, 0, images.x.device)
+    device = images.x.device
+    schedule = Schedule(recipes, partial(initial_parameters, module=model), len(train_y), batch, 0, device)
 
-    start = unflatten(schedule.weights, layout)
-    shapes = {name: value.shape[1:] for name, value in start.items()}
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    kernels = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, (nn.Linear, nn.Conv2d))}
     penalty = torch.tensor([2 * r.l2reg for r in schedule.recipes]).view(
         -1, 1
-    )  # its gradient is 2 l2reg w, on weights only
-    penalised = [penalty * name.startswith("weight") * torch.ones(s.numel()) for name, s in shapes.items()]
-    decay = torch.cat(penalised, 1).to(images.x.device)
-    weights = torch.cat([value.flatten(1) for value in start.values()], 1)
+    )  # times w: its gradient, on kernels only
+    penalised = [penalty * (name in kernels) * torch.ones(s.numel()) for name, s in shapes.items()]
+    decay = torch.cat(penalised, 1).to(device)
+    weights = schedule.weights
+    moving = _first_statistics(model, len(recipes), device)
     optimizers = _Optimizers(schedule.recipes, weights)
-    names = parameter_names(architecture)
 
-    def parameters(rows: Tensor) -> dict[str, Tensor]:
+    def networks(rows: Tensor) -> dict[str, Tensor]:
         parts = torch.split(rows, [shape.numel() for shape in shapes.values()], 1)
-        return {names[name]: part.view(-1, *s) for (name, s), part in zip(shapes.items(), parts, strict=True)}
+        own = {name: part.view(-1, *s) for (name, s), part in zip(shapes.items(), parts, strict=True)}
+        return own | {name: value[: len(rows)] for name, value in moving.items()}
 
     for n, steps in schedule.stretches():
         for t in steps:
             check()
             chosen = schedule.order[t, :n].long()
             leaf = weights[:n].detach().requires_grad_()
-            logits = _logits(model, parameters(leaf), train_x[chosen], 0)
+            logits = _logits(model, networks(leaf), train_x[chosen], 0)
             loss = F.cross_entropy(logits.flatten(0, 1), train_y[chosen].flatten(), reduction="sum") / batch
             (grad,) = torch.autograd.grad(loss, leaf)
             optimizers.step(grad.addcmul_(weights[:n], decay[:n]), t + 1)
 
-    back = schedule.back
-    accuracy = _accuracy(model, parameters(weights), images).cpu()[back]
-    trained = {name: value.cpu()[back] for name, value in zip(shapes, parameters(weights).values(), strict=True)}
-    return trained, accuracy
+    trained, back = networks(weights), schedule.back
+    accuracy = _accuracy(model.eval(), trained, images).cpu()[back]
+    return {own: trained[name].cpu()[back] for own, name in architecture.names.items()}, accuracy
+
+
+def _first_statistics(model: nn.Module, count: int, device: torch.device) -> dict[str, Tensor]:
+    """Running means and variances before training, ``(count, *shape)``."""
+    return {
+        name: torch.full((count, *value.shape), float(name.endswith("running_var")), device=device)
+        for name, value in model.named_buffers()
+        if value.is_floating_point()
+    }
 
 
 def _logits(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor, image_dim: int | None) -> Tensor:

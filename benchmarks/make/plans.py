@@ -6,53 +6,86 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfn_monomial.benchmarks.data.layout import Layout, ZooError, layers_of
 
 from .recipes import Recipe, ZooConfig, redraw
 
-__all__ = ["Plan", "Schedule", "initial_weights", "train_bounded"]
+__all__ = ["Draw", "Plan", "Schedule", "initial_parameters", "initial_weights", "train_bounded"]
 
 ATTEMPTS = 5  # per network, before a zoo whose networks keep diverging is given up
 LARGEST_WEIGHT = 1e3  # beyond this a network counts as diverged though its weights are finite
 
 
-def initial_weights(recipe: Recipe, layout: Layout, generator: torch.Generator) -> Tensor:
+Draw = Callable[[Recipe, torch.Generator], Tensor]
+"""First weights of a network in one row, ``(columns,)``."""
+
+
+def initial_weights(recipe: Recipe, generator: torch.Generator, *, layout: Layout) -> Tensor:
     """One row of the zoo, ``(columns,)``, before training; fans count the kernel's positions, as Keras does."""
     row = torch.zeros(layout[-1].end)
     for layer in layers_of(layout):
         kernel = layer.kernel
-        positions = math.prod(layer.kernel_size)
-        fan_in, fan_out = positions * layer.fan[0], positions * layer.fan[1]
-        noise = torch.randn(fan_in, layer.fan[1], generator=generator)
-        bias_noise = torch.randn(layer.fan[1], generator=generator)
-        if recipe.w_init == "orthogonal":
-            q, r = torch.linalg.qr(noise if fan_in >= layer.fan[1] else noise.T)
-            q = q * r.diagonal().sign()
-            value = q if fan_in >= layer.fan[1] else q.T
-        elif recipe.w_init == "TruncatedNormal":
-            low, high = torch.special.ndtr(torch.tensor([-2.0, 2.0]))
-            value = torch.special.ndtri(low + (high - low) * torch.special.ndtr(noise)) * recipe.init_std
-        else:
-            std = {
-                "glorot_normal": math.sqrt(2 / (fan_in + fan_out)),
-                "he_normal": math.sqrt(2 / fan_in),
-                "RandomNormal": recipe.init_std,
-            }[recipe.w_init]
-            value = noise * std
+        value, bias = _drawn(recipe, math.prod(layer.kernel_size), *layer.fan, generator)
         row[kernel.start : kernel.end] = value.flatten()
-        if layer.bias is not None and recipe.b_init == "RandomNormal":
-            row[layer.bias.start : layer.bias.end] = bias_noise * recipe.init_std
+        if layer.bias is not None:
+            row[layer.bias.start : layer.bias.end] = bias
     return row
+
+
+def initial_parameters(recipe: Recipe, generator: torch.Generator, *, module: nn.Module) -> Tensor:
+    """All parameters of a module in one row, ``(columns,)``, before training.
+
+    Kernels and biases are drawn as `initial_weights` does. Gains of norms are 1, their shifts 0; parameters of no
+    layer, such as positions, are normal with the recipe's standard deviation.
+    """
+    parts = []
+    for layer in module.modules():
+        for name, parameter in layer.named_parameters(recurse=False):
+            if isinstance(layer, (nn.Linear, nn.Conv2d)):
+                if name == "weight":
+                    rows, columns, *kernel = parameter.shape
+                    value, bias = _drawn(recipe, math.prod(kernel), columns, rows, generator)
+                    value = value.view(*kernel, columns, rows).movedim((-1, -2), (0, 1))
+                else:
+                    value = bias
+            elif isinstance(layer, (nn.BatchNorm2d, nn.LayerNorm)):
+                value = torch.full(parameter.shape, float(name == "weight"))
+            else:
+                value = torch.randn(parameter.shape, generator=generator) * recipe.init_std
+            parts.append(value.flatten())
+    return torch.cat(parts)
+
+
+def _drawn(
+    recipe: Recipe, positions: int, inputs: int, outputs: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """A layer's kernel ``(positions * inputs, outputs)`` and bias ``(outputs,)``."""
+    fan_in, fan_out = positions * inputs, positions * outputs
+    noise = torch.randn(fan_in, outputs, generator=generator)
+    bias = torch.randn(outputs, generator=generator) * (recipe.init_std if recipe.b_init == "RandomNormal" else 0.0)
+    if recipe.w_init == "orthogonal":
+        q, r = torch.linalg.qr(noise if fan_in >= outputs else noise.T)
+        q = q * r.diagonal().sign()
+        return (q if fan_in >= outputs else q.T), bias
+    if recipe.w_init == "TruncatedNormal":
+        low, high = torch.special.ndtr(torch.tensor([-2.0, 2.0]))
+        return torch.special.ndtri(low + (high - low) * torch.special.ndtr(noise)) * recipe.init_std, bias
+    std = {
+        "glorot_normal": math.sqrt(2 / (fan_in + fan_out)),
+        "he_normal": math.sqrt(2 / fan_in),
+        "RandomNormal": recipe.init_std,
+    }[recipe.w_init]
+    return noise * std, bias
 
 
 class Plan:
     """What one network draws at random: its first weights, its images, their order and its dropout masks."""
 
-    def __init__(self, recipe: Recipe, layout: Layout, images: int, batch: int, units: int) -> None:
+    def __init__(self, recipe: Recipe, draw: Draw, images: int, batch: int, units: int) -> None:
         generator = torch.Generator().manual_seed(recipe.random_seed)
-        self.weights = initial_weights(recipe, layout, generator)
+        self.weights = draw(recipe, generator)
         count = max(1, round(recipe.train_fraction * images))
         self.subset = torch.randperm(images, generator=generator)[:count]
         self.steps = max(1, recipe.epochs * count // batch)
@@ -79,9 +112,9 @@ class Schedule:
     """
 
     def __init__(
-        self, recipes: Sequence[Recipe], layout: Layout, images: int, batch: int, units: int, device: torch.device
+        self, recipes: Sequence[Recipe], draw: Draw, images: int, batch: int, units: int, device: torch.device
     ) -> None:
-        plans = [Plan(recipe, layout, images, batch, units) for recipe in recipes]
+        plans = [Plan(recipe, draw, images, batch, units) for recipe in recipes]
         rank = sorted(range(len(plans)), key=lambda i: -plans[i].steps)
         self.plans, self.recipes = [plans[i] for i in rank], [recipes[i] for i in rank]
         self.back = torch.tensor(rank).argsort()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from nfn_monomial.benchmarks.data.layout import Layout, layers_of
 
 from .batched_cnn import BatchedCNN, patch_table
-from .plans import Plan, Schedule
+from .plans import Plan, Schedule, initial_weights
 from .recipes import Optimizer, Recipe
 
 __all__ = ["ImageTensors", "Trained", "train"]
@@ -86,8 +87,9 @@ def train(
     classes = layout[-1].shape[-1]
     targets = torch.nn.functional.one_hot(images.train_y, classes).float()
 
+    draw = partial(initial_weights, layout=layout)
     units = _mask_shapes(layout, size, padding, batch)
-    schedule = Schedule(recipes, layout, len(table), batch, sum(map(math.prod, units)), device)
+    schedule = Schedule(recipes, draw, len(table), batch, sum(map(math.prod, units)), device)
     weights = schedule.weights
     masks = torch.stack([plan.masks for plan in schedule.plans]).to(device)
     column = torch.tensor([[r.learning_rate, 2 * r.l2reg] for r in schedule.recipes], device=device)

@@ -30,7 +30,7 @@ from nfn.layers import HNPLinear, NPLinear
 from torch import nn
 
 from nfn_monomial import EquivariantLinear, WeightSpace
-from nfn_monomial.benchmarks.data.cnns import Architecture, template
+from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.models.parts import network_spec
 from nfn_monomial.benchmarks.settings.measurements import ParamsConfig
@@ -158,7 +158,7 @@ def layer_counts(config: ParamsConfig) -> list[LayerCount]:
 
 def zoo_network(activation: str) -> NetworkInfo:
     """The Small CNN Zoo's network as the zoo of digits has it: 3x3 convolutions 1-16-16-16, stride 2, pool, 16-10."""
-    architecture = Architecture(
+    architecture = PlainCNN(
         (1, 16, 16, 16),
         (3, 3, 3),
         (2, 2, 2),
@@ -166,4 +166,4 @@ def zoo_network(activation: str) -> NetworkInfo:
         (10,),
         (activation,) * 3,  # type: ignore[arg-type]
     )
-    return NetworkInfo(architecture.space, activation, partial(template, architecture), (1, 8, 8))
+    return NetworkInfo(architecture.space, activation, architecture.module, (1, 8, 8))

@@ -1,8 +1,10 @@
-"""Mixed zoos: small CNNs whose depths, widths, kernels and activations differ; read and split, and written.
+"""Mixed zoos: small networks of many architectures, of one kind or several; read and split, and written.
 
 A mixed zoo is a folder of ``zoo.json`` (the configuration; the number of architectures once all are there) and one
-safetensors file per architecture, whose networks are stacked: ``weight.i`` ``(N, out, in, *kernel)``, ``bias.i``
-``(N, out)``, ``accuracy`` ``(N,)``. The architecture and the networks' recipes are JSON in the file's metadata.
+safetensors file per architecture, whose networks are stacked: the parameters of the weight space ``(N, *shape)``, as
+``weight.i`` and ``bias.i`` of plain CNNs, or those of the module and its running statistics by their names in the state
+dict; ``accuracy`` ``(N,)``. The architecture and the networks' recipes are JSON in the file's metadata, from which
+modules and weight spaces are built again: numbers and names, no code.
 """
 
 from __future__ import annotations
@@ -11,8 +13,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,7 +22,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.data.cnns import Architecture, template
+from nfn_monomial.benchmarks.data.architectures.base import Architecture
+from nfn_monomial.benchmarks.data.architectures.reading import architecture_of
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
 from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part
@@ -52,8 +54,8 @@ SLOTS = ("train", "test", "train", "test", "val", "test", "train", "test", "trai
 class Group:
     """Trained networks of one architecture, stacked.
 
-    ``tensors``: ``weight.0`` ``(N, out, in, *kernel)``, ``bias.0`` ``(N, out)``, ...: the parameters of ``space``;
-    float32. ``accuracy``: float32 ``(N,)``, on the test images, in [0, 1].
+    ``tensors``: the parameters of ``space``, ``(N, *shape)``; float32. ``accuracy``: float32 ``(N,)``, on the
+    test images, in [0, 1].
     """
 
     tensors: dict[str, Tensor]
@@ -81,7 +83,7 @@ def read_group(path: Path) -> tuple[Group, int]:
     try:
         with safe_open(path, framework="pt") as file:
             described = json.loads(file.metadata()["group"])
-            architecture = Architecture(**{name: tuple(v) for name, v in described["architecture"].items()})
+            architecture = architecture_of(described["architecture"])
             space = architecture.space
             tensors = {name: file.get_tensor(name) for name in space.parameters}
             accuracy = file.get_tensor("accuracy")
@@ -98,7 +100,7 @@ def read_group(path: Path) -> tuple[Group, int]:
 
 def write_group(path: Path, group: Group, recipes: Sequence[Mapping[str, object]], diverged: int) -> None:
     """Write a group and how its networks were trained; the file appears under its name only when it is complete."""
-    described = {"architecture": asdict(group.architecture), "recipes": list(recipes), "diverged": diverged}
+    described = {"architecture": group.architecture.described(), "recipes": list(recipes), "diverged": diverged}
     tensors = {name: t.contiguous() for name, t in {**group.tensors, "accuracy": group.accuracy}.items()}
     write_atomically(path, save(tensors, {"group": json.dumps(described)}))  # one entry: their order is not fixed
 
@@ -118,8 +120,7 @@ class MixedZoo:
 
         def part(group: Group) -> Part:
             a = group.architecture
-            names = "/".join(dict.fromkeys(a.activations))
-            info = NetworkInfo(group.space, names, partial(template, a), (a.channels[0], size, size))
+            info = NetworkInfo(group.space, a.activation, a.module, (a.channels_in, size, size))
             return Part(Networks(group.tensors, group.accuracy), info)
 
         train, val, test = (tuple(map(part, groups)) for groups in (self.train, self.val, self.test))

@@ -17,7 +17,6 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -26,7 +25,8 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.data.cnns import MODULES, Architecture, template
+from nfn_monomial.benchmarks.data.architectures.base import MODULES
+from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
 from nfn_monomial.benchmarks.data.layout import Layout, ZooError, cnn_geometry, parse_layout, unflatten
 from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Networks, Part
@@ -89,7 +89,7 @@ class Zoo:
             return NetworkInfo(space, self.activation)
         known = stated(Path(str(self.info["path"]))) if "path" in self.info else {}
         size = IMAGE_SIZES.get(known.get("config", {}).get("images"), PUBLISHED_SIZE)
-        architecture = Architecture(
+        architecture = PlainCNN(
             geometry.channels,
             kernel_sizes=tuple(k[0] for k in geometry.kernel_sizes),
             strides=(2,) * count,
@@ -97,7 +97,7 @@ class Zoo:
             head=geometry.head,
             activations=(self.activation,) * (len(bias) - 1),  # type: ignore[arg-type]  # it is one of MODULES
         )
-        return NetworkInfo(space, self.activation, partial(template, architecture), (geometry.channels[0], size, size))
+        return NetworkInfo(space, self.activation, architecture.module, (geometry.channels[0], size, size))
 
 
 def load_zoo(

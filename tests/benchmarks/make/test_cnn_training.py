@@ -1,6 +1,7 @@
 """Training CNNs in batches: the batched networks are right, and each is trained on its own."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from nfn_monomial.benchmarks.make.batched_cnn import BatchedCNN, patch_table
 from nfn_monomial.benchmarks.make.plans import Plan, initial_weights
 from nfn_monomial.benchmarks.make.recipes import Recipe
 from nfn_monomial.benchmarks.make.training import ImageTensors, train
+
+DRAW = partial(initial_weights, layout=LAYOUT)
 
 
 def recipe(seed: int, **changes: object) -> Recipe:
@@ -105,7 +108,7 @@ def test_networks_trained_together_are_those_trained_alone(data: ImageTensors, o
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])
 def test_training_is_that_of_torchs_optimisers(data: ImageTensors, name: str, activation: str) -> None:
     one = recipe(7, optimizer=name, activation=activation, l2reg=1e-2)
-    plan = Plan(one, LAYOUT, len(data.train_y), batch=32, units=1)
+    plan = Plan(one, DRAW, len(data.train_y), batch=32, units=1)
     leaf = plan.weights[None].clone().requires_grad_()
     optimizer: torch.optim.Optimizer = {
         "adam": lambda: torch.optim.Adam([leaf], one.learning_rate, eps=1e-7),
@@ -126,7 +129,7 @@ def test_training_is_that_of_torchs_optimisers(data: ImageTensors, name: str, ac
 
 
 def test_plan_draws_every_image_of_its_share_once_an_epoch() -> None:
-    plan = Plan(recipe(1, epochs=8, train_fraction=0.5), LAYOUT, images=128, batch=32, units=1)
+    plan = Plan(recipe(1, epochs=8, train_fraction=0.5), DRAW, images=128, batch=32, units=1)
     assert plan.steps == 16
     assert len(set(plan.subset.tolist())) == 64
     epochs = plan.order.view(8, 64)
@@ -147,7 +150,7 @@ def test_plan_draws_every_image_of_its_share_once_an_epoch() -> None:
 def test_initial_weights(w_init: str, expected: float) -> None:
     one = recipe(0, w_init=w_init, init_std=0.2, b_init="RandomNormal")
     generator = torch.Generator().manual_seed(0)
-    row = initial_weights(one, LAYOUT, generator)
+    row = initial_weights(one, generator, layout=LAYOUT)
     kernel = unflatten(row[None], LAYOUT)["weight.1"][0]
     assert kernel.std().item() == pytest.approx(expected, rel=0.05)
     assert row[160:176].std().item() == pytest.approx(0.2, rel=0.5)
@@ -156,7 +159,7 @@ def test_initial_weights(w_init: str, expected: float) -> None:
         torch.testing.assert_close(flat.T @ flat, torch.eye(16), atol=1e-5, rtol=0)
     if w_init == "TruncatedNormal":
         assert kernel.abs().max() <= 0.4 + 1e-6
-    zero_bias = initial_weights(replace(one, b_init="zeros"), LAYOUT, torch.Generator().manual_seed(0))
+    zero_bias = initial_weights(replace(one, b_init="zeros"), torch.Generator().manual_seed(0), layout=LAYOUT)
     assert (zero_bias[:16] == 0).all()
     assert torch.equal(zero_bias[16:160], row[16:160])
 

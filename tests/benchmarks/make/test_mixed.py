@@ -4,6 +4,7 @@ import json
 import logging
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from nfn_monomial import Symmetry, WeightSpace
 from nfn_monomial.adapters.modules import network_outputs
-from nfn_monomial.benchmarks.data.cnns import Architecture, parameter_names, template
+from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.formats.mixed_zoo import Group, MixedZoo, load_mixed_zoo, read_group
 from nfn_monomial.benchmarks.data.images import Images, load_images
 from nfn_monomial.benchmarks.data.layout import ZooError
@@ -24,13 +25,13 @@ from nfn_monomial.benchmarks.make import mixed_recipes
 from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
 from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, draw_architecture
 from nfn_monomial.benchmarks.make.mixed_training import train_group
-from nfn_monomial.benchmarks.make.plans import Plan
+from nfn_monomial.benchmarks.make.plans import Plan, initial_parameters
 from nfn_monomial.benchmarks.make.recipes import Recipe, ZooConfig, draw_recipes
 from nfn_monomial.benchmarks.make.zoo import make_zoo
 
 # 22 networks of 6 architectures, the last of which has 2 networks, trained for a few steps.
 TINY = MixedConfig(networks=22, per_architecture=4, widths=(8, 16), epochs=(1, 2), train_fractions=(0.1, 0.2), seed=1)
-SMALL = Architecture((1, 8, 9), (3, 5), (2, 1), (1, 2), (11, 10), ("tanh", "gelu", "leaky_relu"))
+SMALL = PlainCNN((1, 8, 9), (3, 5), (2, 1), (1, 2), (11, 10), ("tanh", "gelu", "leaky_relu"))
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +57,8 @@ def everything(zoo: MixedZoo) -> list[tuple[str, Group]]:
 
 def run(group: Group, x: Tensor) -> Tensor:
     """What the group's networks answer, by the template: ``(N, b, 10)``."""
-    names = parameter_names(group.architecture)
-    module = template(group.architecture).to(x.dtype)
+    names = group.architecture.names
+    module = group.architecture.module().to(x.dtype)
     return network_outputs(module, {names[key]: t.unsqueeze(1).to(x.dtype) for key, t in group.tensors.items()}, x)
 
 
@@ -90,12 +91,12 @@ def test_drawn_architectures_are_of_the_ranges_and_of_the_modules_symmetry(image
     assert drawn[:9] == [draw_architecture(replace(config, networks=90), i, image_size, 10) for i in range(9)]
     for architecture in drawn:
         space = architecture.space
-        module = template(architecture)
+        module = architecture.module()
         assert module(torch.zeros(2, 1, image_size, image_size)).shape == (2, 10)
         own = WeightSpace.from_module(module, torch.zeros(2, 1, image_size, image_size))
         assert own.nodes == space.nodes
         assert list(own.parameters.values()) == list(space.parameters.values())
-        assert list(own.parameters) == list(parameter_names(architecture).values())
+        assert list(own.parameters) == list(architecture.names.values())
         assert architecture.layout[-1].end == sum(p.numel() for p in module.parameters())
         assert {node.size for node in space.nodes.values()} <= {1, *range(8, 33)}
         assert set(architecture.kernel_sizes) <= {3, 5}
@@ -155,12 +156,12 @@ def test_networks_trained_together_are_those_trained_alone(digits: Images) -> No
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])
 def test_training_is_that_of_torchs_optimisers(digits: Images, name: str) -> None:
     one = recipe(7, optimizer=name, l2reg=1e-2)
-    plan = Plan(one, SMALL.layout, len(digits.train), batch=32, units=0)
+    plan = Plan(one, partial(initial_parameters, module=SMALL.sized()), len(digits.train), batch=32, units=0)
     start, _ = train_group([replace(one, learning_rate=0.0)], digits, SMALL)
     found, _ = train_group([one], digits, SMALL)
 
-    module = template(SMALL)
-    module.load_state_dict({key: start[own][0] for own, key in parameter_names(SMALL).items()})
+    module = SMALL.module()
+    module.load_state_dict({key: start[own][0] for own, key in SMALL.names.items()})
     optimizer: torch.optim.Optimizer = {
         "adam": lambda p: torch.optim.Adam(p, one.learning_rate, eps=1e-7),
         "rmsprop": lambda p: torch.optim.RMSprop(p, one.learning_rate, alpha=0.9, eps=1e-7),
@@ -174,7 +175,7 @@ def test_training_is_that_of_torchs_optimisers(digits: Images, name: str) -> Non
         optimizer.step()
     assert plan.steps > 10
     expected = dict(module.named_parameters())
-    for own, key in parameter_names(SMALL).items():
+    for own, key in SMALL.names.items():
         moved = (expected[key].detach() - start[own][0]).norm()
         assert moved > 0
         assert (found[own][0] - expected[key].detach()).norm() < 0.02 * moved  # Keras adds Adam's epsilon elsewhere

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.make import zoo as zoo_make
 from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
 from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
-from nfn_monomial.benchmarks.make.plans import Plan
+from nfn_monomial.benchmarks.make.plans import Plan, initial_weights
 from nfn_monomial.benchmarks.make.recipes import ZooConfig, draw_recipes
 from nfn_monomial.benchmarks.make.training import ImageTensors
 from nfn_monomial.benchmarks.make.zoo import make_zoo
@@ -80,7 +81,7 @@ def test_written_accuracies_are_those_of_the_written_weights(tiny: Path, data: I
 def test_train_accuracy_is_that_on_the_share_of_images_seen(tiny: Path, data: ImageTensors) -> None:
     weights = torch.from_numpy(np.load(tiny / "weights.npy"))
     for row, line, drawn in zip(weights, read_metrics(tiny), draw_recipes(TINY), strict=True):
-        subset = Plan(drawn, LAYOUT, len(data.train_y), 32, 1).subset
+        subset = Plan(drawn, partial(initial_weights, layout=LAYOUT), len(data.train_y), 32, 1).subset
         logits = torch_forward(row[None], data.train_x[subset].movedim(-1, 1)[None], 1, drawn.activation)[0]
         accuracy = (logits.argmax(1) == data.train_y[subset]).float().mean().item()
         assert float(line["train_accuracy"]) == pytest.approx(accuracy, abs=1.5 / len(subset))

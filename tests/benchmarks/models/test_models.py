@@ -1,14 +1,13 @@
 """The models of the experiments: sizes as published, invariant under exactly what they claim."""
 
 from collections.abc import Mapping
-from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
-from nfn_monomial.benchmarks.data.cnns import Architecture, template
+from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.models.base import Model, register
 from nfn_monomial.benchmarks.models.baselines import NP, FlatMLP, StatNN
@@ -46,8 +45,8 @@ ALL = (*model_names(), "balanced-statnn", "balanced-hnp", "balanced-gnn", "balan
 def described(channels: tuple[int, ...], classes: int, activation: str) -> NetworkInfo:
     count = len(channels) - 1
     names = (activation,) * count
-    architecture = Architecture(channels, (3,) * count, (2,) * count, (1,) * count, (classes,), names)  # type: ignore[arg-type]
-    return NetworkInfo(architecture.space, activation, partial(template, architecture), (channels[0], 8, 8))
+    architecture = PlainCNN(channels, (3,) * count, (2,) * count, (1,) * count, (classes,), names)  # type: ignore[arg-type]
+    return NetworkInfo(architecture.space, activation, architecture.module, (channels[0], 8, 8))
 
 
 def zoo_info(activation: str) -> NetworkInfo:

@@ -1,31 +1,23 @@
-"""What small CNNs have in common that one weight space describes: their architecture, as data and as a torch module."""
+"""Chains of layers: convolutions, global average pooling, linear layers."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar
 
-import torch
 from torch import nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.benchmarks.data.layout import Layout, cnn_layout
 
-from .layout import Layout, cnn_layout
+from .base import MODULES, Architecture, ArchitectureKind, MixedActivation, require_activations
 
-__all__ = ["MODULES", "Architecture", "MixedActivation", "parameter_names", "require_activations", "template"]
-
-MixedActivation = Literal["relu", "leaky_relu", "tanh", "gelu"]
-MODULES: dict[str, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,  # slope 0.01
-    "tanh": nn.Tanh,
-    "gelu": nn.GELU,
-}
+__all__ = ["PlainCNN"]
 
 
 @dataclass(frozen=True)
-class Architecture:
+class PlainCNN(Architecture):
     """Convolutions, global average pooling, linear layers.
 
     ``channels``: ``(c_0, ..., c_K)``, input channels first. ``kernel_sizes``, ``strides``, ``paddings``: one per
@@ -35,6 +27,8 @@ class Architecture:
     Raises:
         ValueError: if the numbers do not fit together or are not positive, or an activation is not known.
     """
+
+    kind: ClassVar[ArchitectureKind] = "cnn"
 
     channels: tuple[int, ...]
     kernel_sizes: tuple[int, ...]
@@ -72,32 +66,27 @@ class Architecture:
         """The columns of one network's row."""
         return cnn_layout(self.channels, self.kernel_sizes, self.head)
 
+    @property
+    def channels_in(self) -> int:
+        return self.channels[0]
 
-def template(architecture: Architecture) -> nn.Sequential:
-    """The architecture as a torch module, which takes images ``(B, C, H, W)`` to logits ``(B, classes)``.
+    @property
+    def activation(self) -> str:
+        return "/".join(dict.fromkeys(self.activations))
 
-    Its parameters have names of torch's: see `parameter_names`.
-    """
-    a = architecture
-    activations = iter([MODULES[name]() for name in a.activations])
-    layers: list[nn.Module] = []
-    geometry = zip(a.kernel_sizes, a.strides, a.paddings, strict=True)
-    for (inputs, outputs), (kernel, stride, padding) in zip(itertools.pairwise(a.channels), geometry, strict=True):
-        layers += [nn.Conv2d(inputs, outputs, kernel, stride, padding), next(activations)]
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    for inputs, outputs in itertools.pairwise((a.channels[-1], *a.head)):
-        layers += [nn.Linear(inputs, outputs), *itertools.islice(activations, 1)]
-    return nn.Sequential(*layers)
+    @property
+    def names(self) -> dict[str, str]:
+        return dict(zip(self.space.parameters, (name for name, _ in self.sized().named_parameters()), strict=True))
 
-
-def parameter_names(architecture: Architecture) -> dict[str, str]:
-    """Parameter of the weight space -> that of the `template`: ``{"weight.0": "0.weight", ...}``."""
-    with torch.device("meta"):  # draws no random numbers
-        names = [name for name, _ in template(architecture).named_parameters()]
-    return dict(zip(architecture.space.parameters, names, strict=True))
-
-
-def require_activations(names: tuple[str, ...]) -> None:
-    """Raise a ValueError, which lists the known ones, for an activation that there is no module of."""
-    if unknown := [name for name in names if name not in MODULES]:
-        raise ValueError(f"unknown activation {', '.join(map(repr, unknown))}: choose from {', '.join(MODULES)}")
+    def module(self) -> nn.Sequential:
+        activations = iter([MODULES[name]() for name in self.activations])
+        layers: list[nn.Module] = []
+        geometry = zip(self.kernel_sizes, self.strides, self.paddings, strict=True)
+        for (inputs, outputs), (kernel, stride, padding) in zip(
+            itertools.pairwise(self.channels), geometry, strict=True
+        ):
+            layers += [nn.Conv2d(inputs, outputs, kernel, stride, padding), next(activations)]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        for inputs, outputs in itertools.pairwise((self.channels[-1], *self.head)):
+            layers += [nn.Linear(inputs, outputs), *itertools.islice(activations, 1)]
+        return nn.Sequential(*layers)
