@@ -81,9 +81,8 @@ def train_group(
 
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     kernels = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, (nn.Linear, nn.Conv2d))}
-    penalty = torch.tensor([2 * r.l2reg for r in schedule.recipes]).view(
-        -1, 1
-    )  # times w: its gradient, on kernels only
+    # The gradient of the penalty is 2 l2reg w, on kernels only.
+    penalty = torch.tensor([[2 * r.l2reg] for r in schedule.recipes])
     penalised = [penalty * (name in kernels) * torch.ones(s.numel()) for name, s in shapes.items()]
     decay = torch.cat(penalised, 1).to(device)
     weights = schedule.weights

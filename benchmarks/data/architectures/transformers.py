@@ -143,7 +143,7 @@ class _Block(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """``(B, T, heads * d)`` -> ``(B, heads, T, d)``."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 class _Network(nn.Module):

@@ -11,19 +11,22 @@ import pytest
 import torch
 from invoking import said
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import vector_to_parameters
 
 from nfn_monomial import Symmetry, WeightSpace
 from nfn_monomial.adapters.modules import network_outputs
 from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
+from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
+from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
 from nfn_monomial.benchmarks.data.formats.mixed_zoo import Group, MixedZoo, load_mixed_zoo, read_group
 from nfn_monomial.benchmarks.data.images import Images, load_images
 from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.make import mixed as zoo_mixed_make
 from nfn_monomial.benchmarks.make import mixed_recipes
 from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
-from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, draw_architecture
+from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, ResidualRanges, TransformerRanges, draw_architecture
 from nfn_monomial.benchmarks.make.mixed_training import train_group
 from nfn_monomial.benchmarks.make.plans import Plan, initial_parameters
 from nfn_monomial.benchmarks.make.recipes import Recipe, ZooConfig, draw_recipes
@@ -153,6 +156,30 @@ def test_networks_trained_together_are_those_trained_alone(digits: Images) -> No
         assert abs(accuracy[i] - own[0]) < 0.005
 
 
+def test_batch_norm_is_trained_as_torch_does_it_and_each_network_on_its_own(digits: Images) -> None:
+    normal = ResidualCNN(1, (4, 5), (1, 1), (3, 4), normalised=True, activations=("tanh",), classes=10)
+    chosen = [recipe(3, optimizer="sgd", learning_rate=0.1, epochs=n, b_init="RandomNormal") for n in (3, 2)]
+    found, accuracy = train_group(chosen, digits, normal)
+    for i, one in enumerate(chosen):
+        plan = Plan(one, partial(initial_parameters, module=normal.sized()), len(digits.train), batch=32, units=0)
+        module = normal.module()
+        vector_to_parameters(plan.weights, module.parameters())
+        optimizer = torch.optim.SGD(module.parameters(), one.learning_rate)
+        kernels = [m.weight for m in module.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
+        for batch in plan.order.view(-1, 32).long():
+            rows = digits.train[batch]
+            optimizer.zero_grad()
+            penalty = one.l2reg * sum((p**2).sum() for p in kernels)
+            (F.cross_entropy(module(digits.x[rows]), digits.y[rows]) + penalty).backward()
+            optimizer.step()
+        expected = module.state_dict()
+        for name, value in found.items():
+            torch.testing.assert_close(value[i], expected[name], rtol=1e-2, atol=1e-3)
+        module.eval()
+        right = (module(digits.x[digits.test]).argmax(-1) == digits.y[digits.test]).float().mean()
+        assert abs(accuracy[i] - right) < 0.01
+
+
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])
 def test_training_is_that_of_torchs_optimisers(digits: Images, name: str) -> None:
     one = recipe(7, optimizer=name, l2reg=1e-2)
@@ -199,6 +226,47 @@ def test_stored_accuracies_are_those_of_the_stored_networks(tiny: Path, digits: 
         seen += group.accuracy.tolist()
     assert len(seen) == 22
     assert len(set(seen)) > 10
+
+
+def test_a_zoo_of_all_kinds(tmp_path: Path, digits: Images) -> None:
+    config = replace(
+        TINY,
+        networks=8,
+        per_architecture=2,
+        kinds=("transformer", "residual"),
+        epochs=(2, 2),
+        transformer=TransformerRanges(blocks=(1, 2), widths=(4, 6), hidden=(4, 6)),
+        residual=ResidualRanges(widths=(3, 5)),
+    )
+    assert make_mixed_zoo(tmp_path, config).made
+    assert not make_mixed_zoo(tmp_path, config).made
+    corpus = load_mixed_zoo(tmp_path).corpus()
+    x, y = digits.x[digits.test], digits.y[digits.test]
+    for part in (*corpus.train, *corpus.val, *corpus.test):
+        assert part.info.template is not None
+        module, tensors = part.info.template().eval(), part.networks.tensors
+        for i, stored in enumerate(part.networks.accuracy):
+            answers = torch.func.functional_call(module, {name: t[i] for name, t in tensors.items()}, (x,))
+            assert abs((answers.argmax(-1) == y).float().mean() - stored) < 1.5 / len(y)
+        assert part.info.input_shape == (1, 8, 8)
+    architectures = [read_group(tmp_path / f"group_0000{i}.safetensors")[0].architecture for i in range(4)]
+    assert [a.kind for a in architectures] == ["transformer", "residual"] * 2
+
+
+def test_kinds_are_drawn_in_turn_and_of_their_ranges() -> None:
+    config = MixedConfig(kinds=("cnn", "residual", "transformer"), seed=2)
+    drawn = [draw_architecture(config, number, 8, 10) for number in range(60)]
+    assert [a.kind for a in drawn[:6]] == ["cnn", "residual", "transformer"] * 2
+    residual = [a for a in drawn if isinstance(a, ResidualCNN)]
+    assert {a.normalised for a in residual} == {True, False}
+    assert {len(a.widths) for a in residual} == {1, 2}
+    transformers = [a for a in drawn if isinstance(a, Transformer)]
+    assert {a.patch for a in transformers} == {2, 4}
+    assert {len(a.heads) for a in transformers} == {1, 2, 3}
+    large = [draw_architecture(replace(config, kinds=("transformer",)), number, 28, 10) for number in range(9)]
+    assert {a.patch for a in large if isinstance(a, Transformer)} == {4, 7}
+    with pytest.raises(ValueError, match=r"patches is \(3,\), but none of these sizes divides images of 8 pixels"):
+        draw_architecture(replace(config, transformer=TransformerRanges(patches=(3,))), 2, 8, 10)
 
 
 def test_every_architecture_is_spread_over_the_parts(tiny: Path) -> None:
@@ -378,6 +446,9 @@ def test_missing_images_leave_no_folder(tmp_path: Path, monkeypatch: pytest.Monk
         ({"kernels": (3, 4)}, r"kernels is \(3, 4\), expected at least one odd size"),
         ({"activations": ()}, "activations is empty"),
         ({"activations": ("relu", "sin")}, "unknown activation 'sin'"),
+        ({"kinds": ()}, r"kinds is \(\): choose at least one of cnn, residual, transformer"),
+        ({"kinds": ("rnn",)}, r"kinds is \('rnn',\): choose at least one"),
+        ({"kinds": ("cnn", "cnn")}, "each once"),
         ({"epochs": (5, 2)}, r"epochs is \(5, 2\), expected a range"),
         ({"train_fractions": (1.5,)}, "train_fractions is"),
     ],
@@ -385,6 +456,15 @@ def test_missing_images_leave_no_folder(tmp_path: Path, monkeypatch: pytest.Monk
 def test_configurations_that_make_no_sense(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **changes)  # type: ignore[arg-type]
+
+
+def test_ranges_that_make_no_sense() -> None:
+    with pytest.raises(ValueError, match=r"stages is \(0, 2\), expected a range .* with 1 <= low <= high"):
+        ResidualRanges(stages=(0, 2))
+    with pytest.raises(ValueError, match=r"heads is \(3, 2\), expected a range"):
+        TransformerRanges(heads=(3, 2))
+    with pytest.raises(ValueError, match=r"patches is \(\), expected at least one size"):
+        TransformerRanges(patches=())
 
 
 # --- the command ---------------------------------------------------------------------------------------------------
@@ -397,5 +477,8 @@ def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "8 networks trained" in said(*command)
     assert "8 networks were there already" in said(*command)
     assert {g.architecture.activations[0] for _, g in everything(load_mixed_zoo(tmp_path / "zoo"))} == {"tanh"}
+    transformers = (*command[:3], "--kinds", "transformer", "--out", tmp_path / "other", "--networks", 2)
+    assert "2 networks trained" in said(*transformers)
+    assert "add --vary-architecture" in said("zoo", "make", "--kinds", "residual", "--out", tmp_path / "no", code=2)
     text = said(*command, "--seed", 7, code=2)
     assert "another configuration: seed is 0 there, 7 asked for" in text

@@ -1,0 +1,126 @@
+"""Residual CNNs and transformers: their weight spaces have all of the group that leaves what the modules compute."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call, jacrev
+
+from nfn_monomial import Symmetry
+from nfn_monomial.benchmarks.data.architectures.base import Architecture, MixedActivation
+from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
+from nfn_monomial.benchmarks.data.architectures.reading import architecture_of
+from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
+from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
+
+PLAIN = PlainCNN((1, 3, 4), (3, 1), (2, 1), (1, 0), (5, 3), ("tanh", "relu", "gelu"))
+RESIDUAL = ResidualCNN(1, (3, 4), (1, 2), (2, 3, 4), normalised=False, activations=("relu",), classes=3)
+TRANSFORMER = Transformer(1, 4, 2, 4, (2, 1), 2, (3, 2), ("relu", "gelu"), 3)
+
+
+def of(kind: str, activation: MixedActivation) -> Architecture:
+    if kind == "transformer":
+        return replace(TRANSFORMER, activations=(activation, "relu"))
+    return replace(RESIDUAL, normalised=kind == "normalised", activations=(activation,))
+
+
+def drawn(architecture: Architecture, seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = architecture.space.shapes().items()
+    tensors = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes}
+    return {name: t.abs() + 0.1 if name.endswith("running_var") else t for name, t in tensors.items()}
+
+
+def run(architecture: Architecture, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+    own = {name: tensors[key] for key, name in architecture.names.items()}
+    return functional_call(architecture.sized().eval(), own, (x,))
+
+
+KINDS = ("residual", "normalised", "transformer")
+ACTIVATIONS: tuple[MixedActivation, ...] = ("relu", "leaky_relu", "tanh", "gelu")
+X = torch.randn(4, 1, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_group_leaves_what_networks_compute(kind: str, activation: MixedActivation) -> None:
+    architecture = of(kind, activation)
+    space, tensors = architecture.space, drawn(architecture, 0)
+    generator = torch.Generator().manual_seed(1)
+    element = space.sample(1, scale_range=(1, 1e6), generator=generator)
+    moved = {n: t[0, 0] for n, t in element.act({n: t[None, None] for n, t in tensors.items()}).items()}
+    torch.testing.assert_close(run(architecture, moved, X), run(architecture, tensors, X), rtol=1e-10, atol=1e-10)
+    unmoved = [n for n, t in tensors.items() if torch.equal(t, moved[n])]
+    assert len(unmoved) < len(tensors) / 4, "all but that of outputs, and what a permutation left by chance"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_no_other_scaling_does(kind: str, activation: MixedActivation) -> None:
+    """Scalings that leave the function, whatever the weights: the null space of all derivatives along log-scales.
+
+    Running statistics are left out, which torch does not differentiate by; the norm's epsilon pins their scales.
+    """
+    architecture = of(kind, activation)
+    module, rows = architecture.sized().eval(), []
+    x = torch.randn(24, 1, 4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for seed in range(12):
+        tensors = drawn(architecture, seed)
+        fixed = {n: tensors.pop(n) for n in list(tensors) if "running" in n}
+        found = jacrev(lambda own, fixed=fixed: functional_call(module, own | fixed, (x,)))(tensors)
+        rows.append(torch.cat([(found[n] * t).flatten(2) for n, t in tensors.items()], -1).flatten(0, 1))
+    stacked = torch.cat(rows)
+    free = stacked.shape[1] - int(torch.linalg.matrix_rank(stacked / stacked.norm(dim=1, keepdim=True), rtol=1e-9))
+    assert free == architecture.space.group_dimension
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scaling_that_is_none_of_the_group_is_seen(kind: str) -> None:
+    architecture = of(kind, "relu")
+    tensors = drawn(architecture, 0)
+    for name in tensors:
+        other = tensors | {name: tensors[name] * torch.linspace(0.5, 2, tensors[name].numel()).view_as(tensors[name])}
+        assert not torch.allclose(run(architecture, other, X), run(architecture, tensors, X), rtol=1e-9), name
+
+
+def test_signs_in_front_of_norms_are_free_and_behind_tanh() -> None:
+    gauges = {name: node.gauges for name, node in of("normalised", "tanh").space.nodes.items()}
+    none, sign = Symmetry.PERMUTATION, Symmetry.SIGN
+    assert gauges["h0"] == (none, sign, sign)
+    assert gauges["s1"] == (none, sign, sign, sign, sign), "of three norms: two blocks and a shortcut"
+    assert of("normalised", "gelu").space.nodes["h0"].gauges == (none, sign)
+
+
+@pytest.mark.parametrize("architecture", [PLAIN, RESIDUAL, TRANSFORMER], ids=lambda a: a.kind)
+def test_files_hold_architectures_as_numbers_and_names(architecture: Architecture) -> None:
+    text = json.dumps(architecture.described())
+    assert architecture_of(json.loads(text)) == architecture
+    names = {n for n, _ in (*architecture.sized().named_parameters(), *architecture.sized().named_buffers())}
+    assert {n for n in names if not n.endswith("num_batches_tracked")} == set(architecture.names.values())
+
+
+def test_descriptions_without_a_kind_are_of_plain_cnns() -> None:
+    described = {name: value for name, value in PLAIN.described().items() if name != "kind"}
+    assert architecture_of(described) == PLAIN
+    with pytest.raises(ValueError, match="unknown kind of architecture 'rnn': choose from cnn, residual, transformer"):
+        architecture_of(described | {"kind": "rnn"})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "message"),
+    [
+        (RESIDUAL, {"inner": (2, 3)}, r"one inner width for each block, found \(2, 3\)"),
+        (RESIDUAL, {"blocks": (3,)}, "need as many numbers of blocks"),
+        (RESIDUAL, {"widths": (0, 4)}, r"sizes must be positive integers, but \{'widths\[0\]': 0\}"),
+        (RESIDUAL, {"activations": ("sin",)}, "unknown activation 'sin'"),
+        (RESIDUAL, {"activations": ("relu", "tanh")}, "one serves all layers of a residual network"),
+        (TRANSFORMER, {"heads": (2,)}, "need one entry for each block"),
+        (TRANSFORMER, {"patch": 3}, "patch is 3, which does not divide the image size 4"),
+        (TRANSFORMER, {"width": 1.5}, r"sizes must be positive integers, but \{'width': 1.5\}"),
+    ],
+)
+def test_architectures_that_make_no_sense(architecture: Architecture, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(architecture, **changes)  # type: ignore[arg-type]
