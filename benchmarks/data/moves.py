@@ -21,7 +21,7 @@ from nfn_monomial.space.monomial import MonomialMatrix
 from .networks import Corpus, Networks, Part, Parts
 from .rows import ConcatRows, Rows, TensorRows
 from .seeds import derive_seed
-from .widen import Widening, draw_widening
+from .widen import Widening, can_widen, draw_widening
 
 __all__ = [
     "WIDENED",
@@ -127,8 +127,8 @@ def joined(elements: Sequence[GroupElement]) -> GroupElement:
     matrices = {}
     for node in elements[0].matrices:
         parts = [element.matrices[node] for element in elements]
-        scale, permutation = torch.cat([m.scale for m in parts]), torch.cat([m.permutation for m in parts])
-        matrices[node] = MonomialMatrix(scale, permutation)
+        scales = [torch.cat(scale) for scale in zip(*(m.scales for m in parts), strict=True)]
+        matrices[node] = MonomialMatrix(scales, torch.cat([m.permutation for m in parts]))
     return GroupElement(elements[0].space, matrices)
 
 
@@ -164,7 +164,9 @@ def widened(parts: Parts, factor: float, seed: int) -> Parts:
 
 
 def test_sets(corpus: Corpus, scales: Sequence[float], widen: float, seed: int) -> Iterator[TestSet]:
-    """The test networks as they are; moved: once per scale, or once if no group scales; and widened unless by 0."""
+    """The test networks as they are; moved: once per scale, or once if no group scales; and widened unless by 0, or
+    there are some of which it is not known how (`can_widen`).
+    """
     yield TestSet("original", None, corpus.test)
     if not corpus.scales:
         name = "sign flips" if corpus.flips else "permuted"
@@ -172,7 +174,7 @@ def test_sets(corpus: Corpus, scales: Sequence[float], widen: float, seed: int) 
     else:
         for scale in scales:
             yield TestSet(f"scale {scale:g}", scale, transform(corpus.test, scale, derive_seed(seed, "test", scale)))
-    if widen:
+    if widen and all(can_widen(info.space) for info in corpus.info.architectures):
         yield TestSet(WIDENED, None, widened(corpus.test, widen, derive_seed(seed, WIDENED)))
 
 

@@ -17,7 +17,7 @@ from nfn_monomial import Axis, WeightSpace
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import flow
 
-__all__ = ["Widening", "draw_widening", "widen"]
+__all__ = ["Widening", "can_widen", "draw_widening", "widen"]
 
 LEAST = 0.1  # of a copy's part before parts are divided by their sum: no copy is left with next to nothing
 
@@ -120,11 +120,20 @@ def draw_widening(
     return Widening(space, sizes, wide, {n: _draw(count, sizes[n], wide[n], generator, device) for n in changed})
 
 
+def can_widen(space: WeightSpace) -> bool:
+    """Whether `widen` knows how: rows and biases have charge +1, columns -1. Norms and attention have other axes."""
+    return all(axis.charge in (1, -1) for _, axis in _charged(space))
+
+
+def _charged(space: WeightSpace) -> list[tuple[str, Axis]]:
+    return [(name, axis) for name, found in space.axes.items() for axis in found if isinstance(axis, Axis)]
+
+
 def _widths(
     space: WeightSpace, sizes: Mapping[str, int], extra: int | Mapping[str, int], factor: float
 ) -> dict[str, int]:
     """Hidden node -> number of neurons asked for. Hidden is what is both written (+1) and read (-1)."""
-    axes = [(name, axis) for name, found in space.axes.items() for axis in found if isinstance(axis, Axis)]
+    axes = _charged(space)
     for name, axis in axes:
         if axis.charge not in (1, -1):
             raise ValueError(

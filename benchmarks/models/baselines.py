@@ -23,23 +23,11 @@ from torch import Tensor, nn
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 
 from .base import Model, register
-from .parts import CHANNELS, Residual, Standardise, logits, mlp, nfn_chain
+from .parts import CHANNELS, Residual, Standardise, logits, mlp, nfn_chain, statistics
 
 __all__ = ["HNP", "NFT", "NP", "FlatMLP", "StatNN"]
 
 HEAD_WIDTH = 1000  # of the baselines' MLP heads, as published
-
-
-def _statistics(x: Tensor) -> Tensor:
-    """Mean, variance and quartiles of every row: ``(N, n)`` -> ``(N, 7)``.
-
-    By sorting: ``torch.quantile`` refuses more than 16M entries, which the published zoo's training set exceeds.
-    """
-    ordered = x.sort(-1).values
-    place = torch.linspace(0, x.shape[-1] - 1, 5, dtype=torch.float64, device=x.device)
-    low, high = ordered[:, place.floor().long()], ordered[:, place.ceil().long()]
-    quartiles = torch.lerp(low, high, (place - place.floor()).to(x.dtype))
-    return torch.cat([x.mean(-1, keepdim=True), x.var(-1, correction=0, keepdim=True), quartiles], -1)
 
 
 @register("statnn")
@@ -54,7 +42,7 @@ class StatNN(Model):
         self.head = mlp(7 * len(self.names), HEAD_WIDTH, out_features)
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        return torch.cat([_statistics(tensors[name].flatten(1)) for name in self.names], -1)
+        return torch.cat([statistics(tensors[name].flatten(1)) for name in self.names], -1)
 
     def forward(self, batch: Tensor) -> Tensor:
         return logits(self.head(batch))

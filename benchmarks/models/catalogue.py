@@ -12,13 +12,13 @@ import torch
 from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkInfo
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 
-from . import baselines, graphs, inr, invariant, monomial
+from . import baselines, graphs, inr, invariant, monomial, sets
 from .base import Model, Task, register
 
 __all__ = ["build_model", "model_class", "model_names", "model_options", "require_task", "training_of"]
 
 
-ORDER = [module.__name__ for module in (baselines, monomial, graphs, invariant, inr)]  # of tables
+ORDER = [module.__name__ for module in (baselines, monomial, graphs, sets, invariant, inr)]  # of tables
 
 
 def model_names(task: Task = "generalization") -> tuple[str, ...]:

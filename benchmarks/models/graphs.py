@@ -1,8 +1,8 @@
 """Models that read networks as graphs: the GNN baseline, `MonomialConv`, and hybrids of layers on graphs and weights.
 
-**Data.** What is prepared once is each network's values, as `to_graph` orders them, and the sizes of its layers
-(`store`); the graphs of a minibatch are made from these by index arithmetic (`assemble`). Networks of different
-architectures are padded to equal length in storage only.
+**Data.** What is prepared once is each network's graph, as `to_graph` makes it (`store`); a minibatch is those of its
+networks, one behind another (`assemble`). Networks of different architectures are padded to equal length in storage
+only.
 
 **Sizes.** The GNN that the paper measured takes eleven times the hours of Monomial-NFN and seven times its memory. Here
 it has `WIDTH` features, with which an epoch over 500 networks of the zoo takes seconds on two cores.
@@ -50,63 +50,42 @@ def store(groups: Sequence[NetworkGroup], kernel: Sequence[int]) -> Prepared:
         kernel: the shape that kernels are padded to, see `to_graph`.
 
     Returns:
-        ``x (N, nodes, C)`` and ``edge_attr (N, edges, K C)``, padded with zeros; ``layers (N, depth + 1, 3)``: size,
-        symmetry and whether there is a bias, of every layer, zeros behind the last; ``kernel (N, D)``.
+        Every attribute of the graphs by its name, padded with zeros behind the last node or edge: of nodes
+        ``(N, nodes, ...)``, of edges ``(N, edges, ...)``, ``edge_index`` as ``(N, edges, 2)``, of graphs ``(N, ...)``;
+        ``counts (N, 2)``: numbers of nodes and edges.
     """
-    rows: dict[str, list[Tensor]] = {"x": [], "edge_attr": [], "layers": []}
+    rows: dict[str, list[Tensor]] = {"counts": []}
     for tensors, space in groups:
         graph = to_graph(tensors, space, kernel=kernel)
         networks = graph.num_graphs
-        first = graph[0]
-        sizes = torch.bincount(first.layer)
-        start = sizes.cumsum(0) - sizes
-        layers = torch.stack([sizes, first.symmetry[start], first.has_bias[start].long()], -1)
-        rows["x"] += graph.x.view(networks, -1, graph.x.shape[1])
-        rows["edge_attr"] += graph.edge_attr.view(networks, -1, graph.edge_attr.shape[1])
-        rows["layers"] += layers.expand(networks, -1, -1)
-    stored = {name: pad_sequence(parts, batch_first=True) for name, parts in rows.items()}
-    shape = torch.tensor(list(kernel), dtype=torch.long, device=stored["layers"].device)
-    return stored | {"kernel": shape.expand(len(stored["layers"]), -1)}
+        own = graph[0].edge_index.T
+        values = {name: graph[name] for name in graph.keys() if name not in ("batch", "ptr")}  # noqa: SIM118
+        values["edge_index"] = own.repeat(networks, 1)
+        counts = torch.tensor([graph.num_nodes // networks, len(own)], device=own.device)
+        rows["counts"] += counts.expand(networks, 2)
+        for name, value in values.items():
+            rows.setdefault(name, []).extend(value.view(networks, -1, *value.shape[1:]))
+    return {name: pad_sequence(parts, batch_first=True) for name, parts in rows.items()}
 
 
 def assemble(stored: Prepared) -> Batch:
     """Rows of `store`, any of them in any order -> the ``Batch`` that `to_graphs` makes of these networks."""
-    sizes, symmetry, has_bias = stored["layers"].unbind(-1)
-    networks, width = sizes.shape
-    flat = sizes.flatten()
-    start = flat.cumsum(0) - flat  # first node of every layer of every network
-    group = torch.repeat_interleave(flat)  # of nodes: which of these layers
-    graph, layer = group // width, group % width
-    nodes = sizes.sum(1)
-
-    rows, columns = sizes[:, 1:], sizes[:, :-1]
-    counts = (rows * columns).flatten()
-    block = torch.repeat_interleave(counts)  # of edges: which weight of which network
-    place = torch.arange(len(block), device=block.device) - (counts.cumsum(0) - counts)[block]
-    across = columns.flatten()[block]
-    starts = start.view(networks, width)
-    source = starts[:, :-1].flatten()[block] + place % across
-    target = starts[:, 1:].flatten()[block] + place // across
-
-    batch = Batch(
-        x=_rows(stored["x"], nodes),
-        edge_index=torch.stack([source, target]),
-        edge_attr=_rows(stored["edge_attr"], counts.view(networks, -1).sum(1)),
-        edge_layer=block % (width - 1),
-        symmetry=symmetry.flatten()[group],
-        layer=layer,
-        neuron=torch.arange(len(group), device=group.device) - start[group],
-        depth=((sizes > 0).sum(1) - 1)[graph],
-        has_bias=has_bias.flatten()[group] > 0,
-        kernel=stored["kernel"],
-    )
-    batch.batch = graph
-    batch.ptr = torch.cat([nodes.new_zeros(1), nodes.cumsum(0)])
+    nodes, edges = stored["counts"].unbind(1)
+    ptr = torch.cat([nodes.new_zeros(1), nodes.cumsum(0)])
+    values = {}
+    for name, value in stored.items():
+        if name == "kernel":
+            values[name] = value.flatten(0, 1)
+        elif name != "counts":
+            values[name] = _rows(value, edges if name.startswith("edge") else nodes)
+    shift = ptr[:-1].repeat_interleave(edges)
+    batch = Batch(**values | {"edge_index": values["edge_index"].T + shift})
+    batch.batch, batch.ptr = torch.arange(len(nodes), device=nodes.device).repeat_interleave(nodes), ptr
     return batch
 
 
 def _rows(padded: Tensor, counts: Tensor) -> Tensor:
-    """``(N, longest, c)`` -> the first ``counts`` rows of each, one after the other."""
+    """``(N, longest, ...)`` -> the first ``counts`` rows of each, one after the other."""
     return padded[torch.arange(padded.shape[1], device=padded.device) < counts[:, None]]
 
 

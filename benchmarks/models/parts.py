@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.space.links import Link
 
-__all__ = ["CHANNELS", "NfnChain", "Residual", "Standardise", "logits", "mlp", "network_spec", "nfn_chain"]
+__all__ = ["CHANNELS", "NfnChain", "Residual", "Standardise", "logits", "mlp", "network_spec", "nfn_chain", "statistics"]
 
 CHANNELS = (16, 16, 5)  # of the weight-space layers, in every model that has them (paper App. D.3)
 
@@ -26,6 +26,18 @@ def mlp(in_features: int, hidden: int, out_features: int) -> nn.Sequential:
 
 def logits(out: Tensor) -> Tensor:
     return out.squeeze(-1) if out.shape[-1] == 1 else out
+
+
+def statistics(x: Tensor) -> Tensor:
+    """Mean, variance and quartiles of every row: ``(N, n)`` -> ``(N, 7)``.
+
+    By sorting: ``torch.quantile`` refuses more than 16M entries, which the published zoo's training set exceeds.
+    """
+    ordered = x.sort(-1).values
+    place = torch.linspace(0, x.shape[-1] - 1, 5, dtype=torch.float64, device=x.device)
+    low, high = ordered[:, place.floor().long()], ordered[:, place.ceil().long()]
+    quartiles = torch.lerp(low, high, (place - place.floor()).to(x.dtype))
+    return torch.cat([x.mean(-1, keepdim=True), x.var(-1, correction=0, keepdim=True), quartiles], -1)
 
 
 class Standardise(nn.Module):
