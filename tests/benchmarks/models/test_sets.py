@@ -1,0 +1,76 @@
+"""Models that read the tensors of networks as sets: any architecture, in any batch; one of them blind to the group."""
+
+import pytest
+import torch
+
+from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
+from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
+from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
+from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkGroup, NetworkInfo
+from nfn_monomial.benchmarks.models.base import Model
+from nfn_monomial.benchmarks.models.catalogue import build_model
+from nfn_monomial.testing import random_networks
+
+ARCHITECTURES = (
+    PlainCNN((1, 3, 4), (3, 1), (2, 1), (1, 0), (5, 3), ("tanh", "relu", "gelu")),
+    ResidualCNN(1, (3, 4), (1, 2), (2, 3, 4), normalised=True, activations=("relu",), classes=3),
+    Transformer(1, 4, 2, 4, (2, 1), 2, (3, 2), ("relu", "gelu"), 3),
+)
+MIXED = MixedInfo(tuple(NetworkInfo(a.space, a.activation) for a in ARCHITECTURES))
+
+
+def groups() -> list[NetworkGroup]:
+    generator = torch.Generator().manual_seed(0)
+    return [(random_networks(a.space, 2 + i, generator=generator), a.space) for i, a in enumerate(ARCHITECTURES)]
+
+
+def moved(scale: float) -> list[NetworkGroup]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (space.sample(2 + i, scale_range=(1, scale), generator=generator).act(tensors), space)
+        for i, (tensors, space) in enumerate(groups())
+    ]
+
+
+def built(name: str) -> Model:
+    model = build_model(name, MIXED, seed=0).double().eval()
+    model.fit_inputs(model.prepare_groups(groups()))
+    return model
+
+
+@pytest.mark.parametrize("name", ["statnn-set", "stats-set"])
+def test_mixed_batches_are_answered_network_by_network(name: str) -> None:
+    model = built(name)
+    with torch.no_grad():
+        together = model(model.prepare_groups(groups()))
+        alone = torch.cat([model(model.prepare_groups([group])) for group in groups()])
+    assert together.shape == (9,)
+    assert together.std() > 1e-3
+    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-10)
+
+
+def test_invariant_statistics_stay_and_the_others_do_not() -> None:
+    for name, scale, stays in (("stats-set", 1e6, True), ("statnn-set", 1.0, False), ("statnn-set", 1e2, False)):
+        model = built(name)
+        with torch.no_grad():
+            before, after = (model(model.prepare_groups(found)) for found in (groups(), moved(scale)))
+        assert torch.allclose(before, after, rtol=1e-6, atol=1e-6) is stays, (name, scale)
+
+
+def test_permutations_alone_do_not_count() -> None:
+    model = built("statnn-set")
+    generator = torch.Generator().manual_seed(2)
+    permuted = [
+        (space.restricted("permutation").sample(2 + i, generator=generator).act(tensors), space)
+        for i, (tensors, space) in enumerate(groups())
+    ]
+    with torch.no_grad():
+        before, after = (model(model.prepare_groups(found)) for found in (groups(), permuted))
+    torch.testing.assert_close(before, after, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["statnn-set", "stats-set"])
+def test_every_parameter_learns(name: str) -> None:
+    model = built(name)
+    model(model.prepare_groups(groups())).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
