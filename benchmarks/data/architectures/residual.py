@@ -71,8 +71,9 @@ class ResidualCNN(Architecture):
     def space(self) -> WeightSpace:
         """Nodes: ``x``, a stream ``s0``, ``s1``, ... for each stage, ``h0``, ``h1``, ... inside of blocks, ``y``.
 
-        Behind a batch norm only its gain and shift scale; a sign in front of it is undone by the gain: one gauge more
-        for every norm that writes to a node. A first gauge that does nothing says which way the network runs.
+        What a batch norm with running statistics is multiplied by in front, its mean included, its gain undoes: one
+        gauge more for every norm that writes to a node. A first gauge that does nothing says which way the network
+        runs.
         """
         acting = symmetry_of(self.activation)
         behind = acting is not Symmetry.PERMUTATION  # whether anything but the order of neurons is free there
@@ -81,11 +82,11 @@ class ResidualCNN(Architecture):
         for name, _, target, _ in convolutions:
             norms.setdefault(target, []).append(name)
 
-        def axis(node: str, flow: int, power: int, norm: str = "") -> Axis:
-            """``power``: of the factor behind the activation; ``norm``: whose sign acts on the axis."""
+        def axis(node: str, flow: int, power: int, norm: str = "", before: int = 1) -> Axis:
+            """``power``: of the factor behind the activation; ``before``: of that in front of a norm."""
             if not self.normalised or node not in norms:
                 return Axis(node, flow)
-            return Axis(node, (flow, *[power] * behind, *[int(name == norm) for name in norms[node]]))
+            return Axis(node, (flow, *[power] * behind, *[before * (name == norm) for name in norms[node]]))
 
         parameters: dict[str, tuple[Dim, ...]] = {}
         for name, source, target, kernel in convolutions:
@@ -93,7 +94,7 @@ class ResidualCNN(Architecture):
             parameters[f"{name}.weight"] = (rows, axis(source, -1, -1), kernel, kernel)
             if self.normalised:
                 norm = name.replace("conv", "norm")
-                parameters[f"{norm}.weight"] = (axis(target, 0, 1, name),)
+                parameters[f"{norm}.weight"] = (axis(target, 0, 1, name, -1),)
                 parameters[f"{norm}.bias"] = (axis(target, 1, 1),)
                 parameters[f"{norm}.running_mean"] = (rows,)
                 parameters[f"{norm}.running_var"] = (axis(target, 0, 0),)
@@ -105,7 +106,7 @@ class ResidualCNN(Architecture):
         widths = dict(zip(_numbered("s"), self.widths)) | dict(zip(_numbered("h"), self.inner))  # noqa: B905
         nodes = {"x": Node((Symmetry.FIXED,), self.channels)}
         for node, found in norms.items():
-            gauges = (Symmetry.PERMUTATION, *[acting] * behind, *[Symmetry.SIGN] * len(found))
+            gauges = (Symmetry.PERMUTATION, *[acting] * behind, *[Symmetry.MONOMIAL] * len(found))
             nodes[node] = Node(gauges if self.normalised else (acting,), widths[node])
         return WeightSpace(nodes | {"y": Node((Symmetry.FIXED,), self.classes)}, parameters)
 

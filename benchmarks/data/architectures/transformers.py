@@ -73,7 +73,8 @@ class Transformer(Architecture):
         queries and keys share, ``k0``, ..., and values, ``v0``, ...; ``m0``, ... in MLPs; ``y``.
 
         A layer norm leaves only permutations of the tokens' entries. What comes out of one, gain and shift, is read by
-        the next weights alone: it is multiplied by any number that these are divided by, one gauge for every norm.
+        the next weights alone: it is multiplied by any number that these are divided by, one gauge for every norm. (One
+        sign of all tokens' entries at once is free as well; it is left out.)
         """
         blocks = len(self.heads)
         norms = [f"blocks.{i}.{name}" for i in range(blocks) for name in ("norm1", "norm2")] + ["norm"]

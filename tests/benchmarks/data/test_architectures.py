@@ -5,15 +5,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from nfn_monomial import Symmetry
+from nfn_monomial import Symmetry, WeightSpace
 from nfn_monomial.benchmarks.data.architectures.base import Architecture, MixedActivation
 from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.architectures.reading import architecture_of
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
+from nfn_monomial.space.trace import derive
 
 PLAIN = PlainCNN((1, 3, 4), (3, 1), (2, 1), (1, 0), (5, 3), ("tanh", "relu", "gelu"))
 RESIDUAL = ResidualCNN(1, (3, 4), (1, 2), (2, 3, 4), normalised=False, activations=("relu",), classes=3)
@@ -56,20 +57,36 @@ def test_the_group_leaves_what_networks_compute(kind: str, activation: MixedActi
     assert len(unmoved) < len(tensors) / 4, "all but that of outputs, and what a permutation left by chance"
 
 
+class WrittenOut(nn.Module):
+    """A batch norm that is differentiable by its running statistics, which torch's is not."""
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+        for name in ("running_mean", "running_var"):
+            self.register_buffer(name, getattr(norm, name))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, var, gain, shift = (
+            getattr(self, name)[:, None, None] for name in ("running_mean", "running_var", "weight", "bias")
+        )
+        return (x - mean) / (var + self.eps).sqrt() * gain + shift
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_no_other_scaling_does(kind: str, activation: MixedActivation) -> None:
-    """Scalings that leave the function, whatever the weights: the null space of all derivatives along log-scales.
-
-    Running statistics are left out, which torch does not differentiate by; the norm's epsilon pins their scales.
-    """
+    """Scalings that leave the function, whatever the weights: the null space of all derivatives along log-scales."""
     architecture = of(kind, activation)
     module, rows = architecture.sized().eval(), []
+    for layer in module.modules():
+        for name, child in layer.named_children():
+            if isinstance(child, nn.BatchNorm2d):
+                setattr(layer, name, WrittenOut(child))
     x = torch.randn(24, 1, 4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     for seed in range(12):
         tensors = drawn(architecture, seed)
-        fixed = {n: tensors.pop(n) for n in list(tensors) if "running" in n}
-        found = jacrev(lambda own, fixed=fixed: functional_call(module, own | fixed, (x,)))(tensors)
+        found = jacrev(lambda own: functional_call(module, own, (x,)))(tensors)
         rows.append(torch.cat([(found[n] * t).flatten(2) for n, t in tensors.items()], -1).flatten(0, 1))
     stacked = torch.cat(rows)
     free = stacked.shape[1] - int(torch.linalg.matrix_rank(stacked / stacked.norm(dim=1, keepdim=True), rtol=1e-9))
@@ -85,12 +102,20 @@ def test_a_scaling_that_is_none_of_the_group_is_seen(kind: str) -> None:
         assert not torch.allclose(run(architecture, other, X), run(architecture, tensors, X), rtol=1e-9), name
 
 
-def test_signs_in_front_of_norms_are_free_and_behind_tanh() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_derived_from_the_module_has_as_many_scalings(kind: str) -> None:
+    architecture = of(kind, "relu")
+    derived = derive(architecture.module(), X.float())
+    assert set(derived.parameters) == set(architecture.space.parameters)
+    assert WeightSpace(derived.nodes, derived.parameters).group_dimension == architecture.space.group_dimension
+
+
+def test_factors_in_front_of_norms_are_free() -> None:
     gauges = {name: node.gauges for name, node in of("normalised", "tanh").space.nodes.items()}
-    none, sign = Symmetry.PERMUTATION, Symmetry.SIGN
-    assert gauges["h0"] == (none, sign, sign)
-    assert gauges["s1"] == (none, sign, sign, sign, sign), "of three norms: two blocks and a shortcut"
-    assert of("normalised", "gelu").space.nodes["h0"].gauges == (none, sign)
+    none, sign, free = Symmetry.PERMUTATION, Symmetry.SIGN, Symmetry.MONOMIAL
+    assert gauges["h0"] == (none, sign, free)
+    assert gauges["s1"] == (none, sign, free, free, free), "of three norms: two blocks and a shortcut"
+    assert of("normalised", "gelu").space.nodes["h0"].gauges == (none, free)
 
 
 @pytest.mark.parametrize("architecture", [PLAIN, RESIDUAL, TRANSFORMER], ids=lambda a: a.kind)
