@@ -64,7 +64,7 @@ def store(groups: Sequence[NetworkGroup], kernel: Sequence[int]) -> Prepared:
         counts = torch.tensor([graph.num_nodes // networks, len(own)], device=own.device)
         rows["counts"] += counts.expand(networks, 2)
         for name, value in values.items():
-            rows.setdefault(name, []).extend(value.view(networks, -1, *value.shape[1:]))
+            rows.setdefault(name, []).extend(value.view(networks, len(value) // networks, *value.shape[1:]))
     return {name: pad_sequence(parts, batch_first=True) for name, parts in rows.items()}
 
 

@@ -27,6 +27,8 @@ SIZES = {
     "gnn-hnp": (491_395, 491_395),
     "monomial-gnn": (278_873, 284_313),
     "monomial-conv": (111_353, 111_353),
+    "statnn-set": (71_321, 71_321),
+    "stats-set": (71_577, 71_577),
     "stats": (90_113, 90_113),
     "message-passing": (236_689, 236_689),
     "message-passing-stats": (260_497, 260_497),
