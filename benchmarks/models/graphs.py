@@ -21,7 +21,7 @@ from torch_geometric.data import Batch
 from torch_geometric.nn import PNAConv, global_mean_pool
 
 from nfn_monomial import Canonicalize, EquivariantLinear, Features, InvariantPool, PointwiseActivation, WeightSpace
-from nfn_monomial.adapters.pyg import MonomialGNN, ToGraph, common_kernel, from_graph, to_graph
+from nfn_monomial.adapters.pyg import MonomialGNN, ToGraph, common_kernel, from_graph, to_graphs
 from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkGroup, NetworkInfo
 from nfn_monomial.canonical.balance import balance
 from nfn_monomial.models import equivariant_stack
@@ -42,45 +42,69 @@ SCALERS = ("identity", "amplification", "attenuation")
 Prepared = dict[str, Tensor]
 
 
-def store(groups: Sequence[NetworkGroup], kernel: Sequence[int]) -> Prepared:
+def store(groups: Sequence[NetworkGroup], kernel: Sequence[int], frame: Sequence[WeightSpace] = ()) -> Prepared:
     """Networks as tensors with one row each, ``N`` rows in all, from which `assemble` makes graphs.
 
     Args:
         groups: pairs (tensors ``(N_i, C, *shape)``, their space).
         kernel: the shape that kernels are padded to, see `to_graph`.
+        frame: all spaces with whose graphs these shall be put together: attributes of graphs have the same widths.
 
     Returns:
         Every attribute of the graphs by its name, padded with zeros behind the last node or edge: of nodes
-        ``(N, nodes, ...)``, of edges ``(N, edges, ...)``, ``edge_index`` as ``(N, edges, 2)``, of graphs ``(N, ...)``;
-        ``counts (N, 2)``: numbers of nodes and edges.
+        ``(N, nodes, ...)``, of edges ``(N, edges, ...)``, ``edge_index`` as ``(N, edges, 2)``, counted from the first
+        node of the network; of graphs ``(N, ...)``; ``counts (N, 2)``: numbers of nodes and edges. Integers of as few
+        bits as they need.
     """
-    rows: dict[str, list[Tensor]] = {"counts": []}
-    for tensors, space in groups:
-        graph = to_graph(tensors, space, kernel=kernel)
-        networks = graph.num_graphs
-        own = graph[0].edge_index.T
-        values = {name: graph[name] for name in graph.keys() if name not in ("batch", "ptr")}  # noqa: SIM118
-        values["edge_index"] = own.repeat(networks, 1)
-        counts = torch.tensor([graph.num_nodes // networks, len(own)], device=own.device)
-        rows["counts"] += counts.expand(networks, 2)
-        for name, value in values.items():
-            rows.setdefault(name, []).extend(value.view(networks, len(value) // networks, *value.shape[1:]))
-    return {name: pad_sequence(parts, batch_first=True) for name, parts in rows.items()}
+    some = next(iter(groups[0][0].values()))
+    zeros = [(_zeros(space, some), space) for space in frame]
+    graph = to_graphs([*groups, *zeros], kernel=kernel)
+    networks = graph.num_graphs - len(frame)
+    nodes = graph.ptr.diff()
+    edges = torch.bincount(graph.batch[graph.edge_index[0]], minlength=len(nodes))
+    first = graph.ptr[:-1].repeat_interleave(edges)
+    stored = {"counts": torch.stack([nodes, edges], 1)[:networks], "kernel": graph.kernel[:networks]}
+    for name in graph.keys():  # noqa: SIM118  # it is no dict
+        if name in ("batch", "ptr", "kernel"):
+            continue
+        value = graph[name]
+        if name == "edge_index":
+            value = value.T - first[:, None]
+        elif name.endswith("_index"):
+            value = value - graph.ptr[graph.batch]
+        parts = value.split((edges if name.startswith("edge") else nodes).tolist())
+        stored[name] = _small(pad_sequence(list(parts[:networks]), batch_first=True))
+    return stored
+
+
+def _zeros(space: WeightSpace, like: Tensor) -> dict[str, Tensor]:
+    return {name: like.new_zeros(1, like.shape[1], *shape) for name, shape in space.shapes().items()}
+
+
+def _small(x: Tensor) -> Tensor:
+    """Integers in the smallest type that holds them, as they are many."""
+    if x.is_floating_point() or x.dtype == torch.bool or not x.numel():
+        return x
+    largest = int(x.abs().max())
+    return x.to(next(t for t in (torch.int8, torch.int16, torch.int32, torch.int64) if largest <= torch.iinfo(t).max))
 
 
 def assemble(stored: Prepared) -> Batch:
     """Rows of `store`, any of them in any order -> the ``Batch`` that `to_graphs` makes of these networks."""
     nodes, edges = stored["counts"].unbind(1)
     ptr = torch.cat([nodes.new_zeros(1), nodes.cumsum(0)])
-    values = {}
+    graph = torch.arange(len(nodes), device=nodes.device).repeat_interleave(nodes)
+    values = {"kernel": stored["kernel"]}
     for name, value in stored.items():
-        if name == "kernel":
-            values[name] = value.flatten(0, 1)
-        elif name != "counts":
-            values[name] = _rows(value, edges if name.startswith("edge") else nodes)
-    shift = ptr[:-1].repeat_interleave(edges)
-    batch = Batch(**values | {"edge_index": values["edge_index"].T + shift})
-    batch.batch, batch.ptr = torch.arange(len(nodes), device=nodes.device).repeat_interleave(nodes), ptr
+        if name not in ("kernel", "counts"):
+            rows = _rows(value, edges if name.startswith("edge") else nodes)
+            values[name] = rows if rows.is_floating_point() or rows.dtype == torch.bool else rows.long()
+        if name == "edge_index":
+            values[name] = values[name].T + ptr[:-1].repeat_interleave(edges)
+        elif name.endswith("_index"):
+            values[name] = values[name] + ptr[graph]
+    batch = Batch(**values)
+    batch.batch, batch.ptr = graph, ptr
     return batch
 
 
@@ -125,8 +149,7 @@ class PNAStack(nn.Module):
         self.hidden = nn.Embedding(max(map(len, widths)), width)
         self.symmetry = nn.Embedding(8, width)  # a Symmetry's value has three bits
         self.node, self.edge = nn.Linear(channels, width), nn.Linear(entries, width)
-        before = torch.cat([torch.tensor([0, *w[:-1]]).repeat_interleave(torch.tensor(w)) for w in widths])
-        self.blocks = nn.ModuleList(PNABlock(width, torch.bincount(before)) for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(PNABlock(width, _degrees(networks)) for _ in range(LAYERS))
 
     def forward(self, graph: Batch) -> tuple[Tensor, Tensor]:
         """A batch -> features of nodes ``(nodes, width)`` and of edges ``(edges, width)``."""
@@ -141,8 +164,14 @@ class PNAStack(nn.Module):
 
 
 def _widths(space: WeightSpace) -> list[int]:
-    sizes = [node.size for node in space.nodes.values()]
-    return [size for size in sizes if size is not None]
+    """Numbers of neurons of all nodes."""
+    return [space.count(name, space.sizes()) for name in space.nodes]
+
+
+def _degrees(networks: NetworkInfo | MixedInfo) -> Tensor:
+    """How many neurons have how many edges that lead to them, over all architectures."""
+    graph = to_graphs([(_zeros(info.space, torch.zeros(1, 1)), info.space) for info in networks.architectures])
+    return torch.bincount(torch.bincount(graph.edge_index[1], minlength=graph.num_nodes))
 
 
 class _GraphModel(Model):
@@ -152,6 +181,7 @@ class _GraphModel(Model):
         super().__init__()
         spaces = [info.space for info in networks.architectures]
         self.space = spaces[0]
+        self.frame = spaces if len(spaces) > 1 else []
         self.kernel = common_kernel(*spaces)
         self.entries = math.prod(self.kernel)
 
@@ -159,7 +189,7 @@ class _GraphModel(Model):
         return self.prepare_groups([(tensors, self.space)])
 
     def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Prepared:
-        return store(groups, self.kernel)
+        return store(groups, self.kernel, self.frame)
 
 
 @register("gnn")

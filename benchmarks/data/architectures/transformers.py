@@ -64,13 +64,18 @@ class Transformer(Architecture):
     def activation(self) -> str:
         return "/".join(dict.fromkeys(self.activations))
 
+    @property
+    def patches(self) -> int:
+        """Number of tokens."""
+        return (self.image_size // self.patch) ** 2
+
     def module(self) -> nn.Module:
         return _Network(self)
 
     @property
     def space(self) -> WeightSpace:
-        """Nodes: ``x``, the tokens' entries ``t``; of every block the heads ``a0``, ``a1``, ..., nested in them what
-        queries and keys share, ``k0``, ..., and values, ``v0``, ...; ``m0``, ... in MLPs; ``y``.
+        """Nodes: ``x``, the patches ``p``, the tokens' entries ``t``; of every block the heads ``a0``, ``a1``, ...,
+        nested in them what queries and keys share, ``k0``, ..., and values, ``v0``, ...; ``m0``, ... in MLPs; ``y``.
 
         A layer norm leaves only permutations of the tokens' entries. What comes out of one, gain and shift, is read by
         the next weights alone: it is multiplied by any number that these are divided by, one gauge for every norm. (One
@@ -90,11 +95,12 @@ class Transformer(Architecture):
             parameters[f"{norm}.bias"] = (tokens(1, 1, norm),)
             return tokens(-1, -1, norm)
 
-        parameters["positions"] = ((self.image_size // self.patch) ** 2, tokens(1))
+        parameters["positions"] = (Axis("p"), tokens(1))
         parameters["embed.weight"] = (tokens(1), Axis("x", -1), self.patch, self.patch)
         parameters["embed.bias"] = (tokens(1),)
         nodes = {
             "x": Node((Symmetry.FIXED,), self.channels),
+            "p": Node((Symmetry.FIXED,), self.patches),
             "t": Node((Symmetry.PERMUTATION, *[Symmetry.MONOMIAL] * len(norms)), self.width),
         }
         for i in range(blocks):
@@ -150,7 +156,7 @@ class _Block(nn.Module):
 class _Network(nn.Module):
     def __init__(self, a: Transformer) -> None:
         super().__init__()
-        self.positions = nn.Parameter(torch.zeros((a.image_size // a.patch) ** 2, a.width))
+        self.positions = nn.Parameter(torch.zeros(a.patches, a.width))
         self.embed = nn.Conv2d(a.channels, a.width, a.patch, a.patch)
         self.blocks = nn.Sequential(*(_Block(a, number) for number in range(len(a.heads))))
         self.norm = nn.LayerNorm(a.width)
