@@ -115,4 +115,4 @@ class InvariantSet(_TensorSet):
 
     def statistics(self, tensors: Mapping[str, Tensor], space: WeightSpace) -> Tensor:
         found: Tensor = InvariantStatistics(space)(tensors)
-        return found[:, : self.width * len(space.parameters)].unflatten(1, (-1, self.width))
+        return found[:, : self.width * len(space.parameters)].reshape(len(found), -1, self.width)
