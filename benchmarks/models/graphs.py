@@ -149,7 +149,9 @@ class PNAStack(nn.Module):
         self.hidden = nn.Embedding(max(map(len, widths)), width)
         self.symmetry = nn.Embedding(8, width)  # a Symmetry's value has three bits
         self.node, self.edge = nn.Linear(channels, width), nn.Linear(entries, width)
-        self.blocks = nn.ModuleList(PNABlock(width, _degrees(networks)) for _ in range(LAYERS))
+        outline = _outline(networks)
+        degrees = torch.bincount(torch.bincount(outline.edge_index[1], minlength=outline.num_nodes))
+        self.blocks = nn.ModuleList(PNABlock(width, degrees) for _ in range(LAYERS))
 
     def forward(self, graph: Batch) -> tuple[Tensor, Tensor]:
         """A batch -> features of nodes ``(nodes, width)`` and of edges ``(edges, width)``."""
@@ -168,10 +170,9 @@ def _widths(space: WeightSpace) -> list[int]:
     return [space.count(name, space.sizes()) for name in space.nodes]
 
 
-def _degrees(networks: NetworkInfo | MixedInfo) -> Tensor:
-    """How many neurons have how many edges that lead to them, over all architectures."""
-    graph = to_graphs([(_zeros(info.space, torch.zeros(1, 1)), info.space) for info in networks.architectures])
-    return torch.bincount(torch.bincount(graph.edge_index[1], minlength=graph.num_nodes))
+def _outline(networks: NetworkInfo | MixedInfo) -> Batch:
+    """A graph of each architecture, whose parameters are zeros."""
+    return to_graphs([(_zeros(info.space, torch.zeros(1, 1)), info.space) for info in networks.architectures])
 
 
 class _GraphModel(Model):
@@ -281,9 +282,11 @@ class MonomialConvolutions(_GraphModel):
         widths = [_widths(info.space) for info in networks.architectures]
         inputs, outputs = (max(w[end] for w in widths) for end in (0, -1))
         apart = all(w[-1] == outputs for w in widths)
+        streams = _outline(networks).get("stream_symmetry")  # of each pair, where not all networks are chains of layers
         self.net = MonomialGNN(
             CHANNELS, LAYERS, kernel=self.kernel, inputs=inputs, outputs=outputs, hidden=HEAD_WIDTH,
             out_features=out_features, readout="apart" if apart else "mean",
+            pairs=None if streams is None else streams.shape[1],
         )  # fmt: skip
 
     def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Prepared:
