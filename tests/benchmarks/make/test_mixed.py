@@ -83,14 +83,16 @@ def test_drawn_architectures_are_of_the_ranges_and_of_the_modules_symmetry(image
     config = MixedConfig(seed=5)
     drawn = [draw_architecture(config, number, image_size, 10) for number in range(30)]
     assert drawn[:9] == [draw_architecture(replace(config, networks=90), i, image_size, 10) for i in range(9)]
-    for architecture in drawn:
+    for number, architecture in enumerate(drawn):
+        assert isinstance(architecture, PlainCNN)
         space = architecture.space
         module = architecture.module()
         assert module(torch.zeros(2, 1, image_size, image_size)).shape == (2, 10)
-        own = WeightSpace.from_module(module, torch.zeros(2, 1, image_size, image_size))
-        assert own.nodes == space.nodes
-        assert list(own.parameters.values()) == list(space.parameters.values())
-        assert list(own.parameters) == list(architecture.names.values())
+        if number < 3:
+            own = WeightSpace.from_module(module, torch.zeros(2, 1, image_size, image_size))
+            hidden = [[node for node in s.nodes.values() if node.permutes] for s in (own, space)]
+            assert hidden[0] == hidden[1]
+            assert list(own.parameters) == list(architecture.names.values())
         assert architecture.layout[-1].end == sum(p.numel() for p in module.parameters())
         assert {node.size for node in space.nodes.values()} <= {1, *range(8, 33)}
         assert set(architecture.kernel_sizes) <= {3, 5}
