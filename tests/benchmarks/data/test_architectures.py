@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from nfn_monomial import Symmetry, WeightSpace
+from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.benchmarks.data.architectures.base import Architecture, MixedActivation
 from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.architectures.reading import architecture_of
@@ -103,14 +103,12 @@ def test_a_scaling_that_is_none_of_the_group_is_seen(kind: str) -> None:
 
 def permuted(space: WeightSpace) -> set[tuple[int, frozenset[str]]]:
     """Size of every node that is permuted, and the parameters that it is an axis of."""
-    return {
-        (
-            node.size or 0,
-            frozenset(p for p, axes in space.axes.items() if any(getattr(a, "node", 0) == n for a in axes)),
-        )
-        for n, node in space.nodes.items()
-        if node.permutes and node.size != 1
-    }
+    found = set()
+    for name, node in space.nodes.items():
+        on = {p for p, axes in space.axes.items() if any(isinstance(a, Axis) and a.node == name for a in axes)}
+        if node.permutes and node.size is not None and node.size > 1:
+            found.add((node.size, frozenset(on)))
+    return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
