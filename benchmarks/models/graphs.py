@@ -132,8 +132,8 @@ class PNABlock(nn.Module):
 class PNAStack(nn.Module):
     """The GNN of Kofinas et al. 2024 on graphs of networks: embeddings, then `PNABlock`s.
 
-    Every input and every output neuron has an embedding of its own, hidden ones share one for each layer and one for
-    each symmetry, which is what is known of the activation.
+    Every input, every output and every other FIXED neuron has an embedding of its own, hidden ones share one for each
+    layer and one for each symmetry, which is what is known of the activation.
 
     Args:
         networks: the architectures, whose degrees PNA's scalers are normalised by.
@@ -144,18 +144,17 @@ class PNAStack(nn.Module):
 
     def __init__(self, networks: NetworkInfo | MixedInfo, channels: int, entries: int, width: int = WIDTH) -> None:
         super().__init__()
-        widths = [_widths(info.space) for info in networks.architectures]
-        self.inputs, self.outputs = (nn.Embedding(max(w[end] for w in widths), width) for end in (0, -1))
-        self.hidden = nn.Embedding(max(map(len, widths)), width)
+        outline = _outline(networks)
+        self.inputs, self.outputs = (nn.Embedding(_most(outline, end), width) for end in _ends(outline))
+        self.hidden = nn.Embedding(int(outline.layer.max()) + 1, width)
         self.symmetry = nn.Embedding(8, width)  # a Symmetry's value has three bits
         self.node, self.edge = nn.Linear(channels, width), nn.Linear(entries, width)
-        outline = _outline(networks)
         degrees = torch.bincount(torch.bincount(outline.edge_index[1], minlength=outline.num_nodes))
         self.blocks = nn.ModuleList(PNABlock(width, degrees) for _ in range(LAYERS))
 
     def forward(self, graph: Batch) -> tuple[Tensor, Tensor]:
         """A batch -> features of nodes ``(nodes, width)`` and of edges ``(edges, width)``."""
-        first, last = graph.layer == 0, graph.layer == graph.depth
+        first, last = _ends(graph)
         between = self.hidden(graph.layer) + self.symmetry(graph.symmetry)
         ends = self.inputs(graph.neuron.where(first, 0)).where(first[:, None], between)
         ends = self.outputs(graph.neuron.where(last, 0)).where(last[:, None], ends)
@@ -165,14 +164,20 @@ class PNAStack(nn.Module):
         return x, edge_attr
 
 
-def _widths(space: WeightSpace) -> list[int]:
-    """Numbers of neurons of all nodes."""
-    return [space.count(name, space.sizes()) for name in space.nodes]
-
-
 def _outline(networks: NetworkInfo | MixedInfo) -> Batch:
     """A graph of each architecture, whose parameters are zeros."""
     return to_graphs([(_zeros(info.space, torch.zeros(1, 1)), info.space) for info in networks.architectures])
+
+
+def _ends(graph: Batch) -> tuple[Tensor, Tensor]:
+    """Which nodes are inputs, or others that are told apart by their numbers such as positions, and which outputs."""
+    last = graph.layer == graph.depth
+    return ((graph.layer == 0) | (graph.symmetry == 0)) & ~last, last
+
+
+def _most(graph: Batch, of: Tensor) -> int:
+    """The largest number of such nodes in a node set."""
+    return int(graph.neuron[of].max()) + 1
 
 
 class _GraphModel(Model):
@@ -279,10 +284,10 @@ class MonomialConvolutions(_GraphModel):
 
     def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1) -> None:
         super().__init__(networks)
-        widths = [_widths(info.space) for info in networks.architectures]
-        inputs, outputs = (max(w[end] for w in widths) for end in (0, -1))
-        apart = all(w[-1] == outputs for w in widths)
-        streams = _outline(networks).get("stream_symmetry")  # of each pair, where not all networks are chains of layers
+        outline = _outline(networks)
+        inputs, outputs = (_most(outline, end) for end in _ends(outline))
+        apart = int(_ends(outline)[1].sum()) == outputs * outline.num_graphs
+        streams = outline.get("stream_symmetry")  # of each pair, where not all networks are chains of layers
         self.net = MonomialGNN(
             CHANNELS, LAYERS, kernel=self.kernel, inputs=inputs, outputs=outputs, hidden=HEAD_WIDTH,
             out_features=out_features, readout="apart" if apart else "mean",
