@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.space.links import Link
 
-__all__ = ["CHANNELS", "NfnChain", "Residual", "Standardise", "logits", "mlp", "network_spec", "nfn_chain", "statistics"]
+__all__ = [
+    "CHANNELS",
+    "NfnChain",
+    "Residual",
+    "Standardise",
+    "logits",
+    "mlp",
+    "network_spec",
+    "nfn_chain",
+    "statistics",
+]
 
 CHANNELS = (16, 16, 5)  # of the weight-space layers, in every model that has them (paper App. D.3)
 
