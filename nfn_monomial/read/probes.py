@@ -15,7 +15,7 @@ from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .sites import LAYERS, Site, sites_of
+from .sites import LAYERS, Site, sites_of, true_sites
 
 
 class Probed(NamedTuple):
@@ -40,11 +40,13 @@ class ProbeFeatures(nn.Module):
     and run in eval mode, with the parameters and buffers of the space (weights, running statistics) replaced by those
     of the given networks; what else it holds (the slope of ``nn.PReLU``) is kept as it is, follows ``.to``, and is
     neither trained nor part of the state dict. Its input starts with a batch dimension. Networks run side by side, by
-    ``torch.func.vmap`` over ``torch.func.functional_call``. Gradients reach inputs and networks, but for running
+    ``torch.func.vmap`` over ``torch.func.functional_call``; one after the other where PyTorch has no batched form of
+    what the template computes, as of ``nn.LSTM``. Gradients reach inputs and networks, but for running
     statistics. Networks may be wider than the template, where its forward allows it.
 
     Hidden activations are seen where ``nn.Linear`` and ``nn.Conv1d`` to ``nn.Conv3d`` (of one group) read them: with
-    columns of charge q, they are a field of charge -q. Nodes that nothing of the kind reads are left out.
+    columns of charge q, they are a field of charge -q. Nodes that nothing of the kind reads are left out, as are those
+    whose activations move otherwise, by factors on whole tensors: a random group element tells, once, in float64.
 
     Args:
         template: a module.
@@ -100,6 +102,7 @@ class ProbeFeatures(nn.Module):
         for site in self._sites:
             self.charges.setdefault(site.node, site.charge)
         self._sites = [site for site in self._sites if site.charge == self.charges[site.node]]
+        self._batched = self._side_by_side(start[:1])
         if generator_rank is None:
             self.probes = nn.Parameter(start)
         else:
@@ -159,6 +162,13 @@ class ProbeFeatures(nn.Module):
             return outputs, {n: h[0] if len(h) == 1 else torch.stack(h).mean(0) for n, h in fields.items()}
 
         shared = x.ndim == 1 + len(self.input_shape)
+        if not self._batched:
+            count = len(next(iter(networks.values())))
+            found = [answer({n: t[b] for n, t in networks.items()}, x if shared else x[b]) for b in range(count)]
+            return Probed(
+                torch.stack([outputs for outputs, _ in found]),
+                {node: torch.stack([hidden[node] for _, hidden in found]) for node in found[0][1]},
+            )
         batched = torch.func.vmap(answer, in_dims=(0, None if shared else 0), chunk_size=self.chunk_size)
         return Probed(*batched(networks, x))
 
@@ -177,7 +187,25 @@ class ProbeFeatures(nn.Module):
                 site.remove()
             site.seen.clear()
         rank = list(self.space.nodes)
-        return sorted(kept, key=lambda site: rank.index(site.node))
+        true = true_sites(template, kept, self.space, self._own_name, start[:1].expand(3, *start.shape[1:]))
+        return sorted(true, key=lambda site: rank.index(site.node))
+
+    def _side_by_side(self, start: Tensor) -> bool:
+        """Whether all that the template computes can run for many networks at once."""
+        state = {name: t.detach()[None] for name, t in _state(self._template[0]).items()}
+        try:
+            with torch.no_grad():
+                torch.func.vmap(lambda s: _as_tensor(torch.func.functional_call(self._template[0], s, (start,)), 1))(
+                    state
+                )
+        except RuntimeError as error:
+            if "atching rule" not in str(error):
+                raise
+            return False
+        finally:
+            for site in self._sites:
+                site.seen.clear()
+        return True
 
     def _apply(self, fn: Any, recurse: bool = True) -> ProbeFeatures:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

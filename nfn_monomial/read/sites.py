@@ -6,9 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis, Charge, opposite
+from nfn_monomial.space.certificate import answers, disturbed, doubled, largest_change
+from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -88,6 +92,41 @@ def sites_of(template: nn.Module, space: WeightSpace, names: Mapping[str, str]) 
                 continue
             # The axes of the segment are those of the one node, behind what it is nested in.
             if [part.node for part in segment if isinstance(part, Axis)] == list(space.ancestry(last.node)):
-                charge = space.nodes[last.node].charge(opposite(last.charge))
-                found.append(Site(layer, last.node, charge, segments, number, tuple(axes)))
+                found.append(Site(layer, last.node, opposite(last.charge), segments, number, tuple(axes)))
+    return found
+
+
+def true_sites(
+    template: nn.Module, sites: list[Site], space: WeightSpace, names: Mapping[str, str], x: Tensor
+) -> list[Site]:
+    """Those sites of which what they see moves as their charges say, when a random group element moves the template.
+
+    Args:
+        template: the module, which has run on ``x``.
+        sites: at its layers.
+        space: the weight space.
+        names: parameter of the space -> of the module.
+        x: inputs.
+    """
+    generator = torch.Generator().manual_seed(0)
+    state = {k: disturbed(doubled(t), generator) for k, t in (*template.named_parameters(), *template.named_buffers())}
+    tensors = {name: state[own][None, None] for name, own in names.items()}
+    sizes = packing.check_tensors(space, tensors)
+    element = space.sample(sizes=sizes, generator=generator).proper()
+    moved = {names[name]: t[0, 0] for name, t in element.act(tensors).items()}
+    seen: list[list[list[Tensor]]] = []
+    for own in (state, state | moved):
+        answers(template, own, doubled(x))
+        seen.append([site.fields(sizes) for site in sites])
+        for site in sites:
+            site.seen.clear()
+    found = []
+    for site, before, after in zip(sites, *seen, strict=True):
+        *above, node = space.ancestry(site.node)
+        layout = space.layout_of([(*(Axis(a, 0) for a in above), Axis(node, site.charge))], fold=False)
+        expected = [element.act(Features(layout, (t[None],))).tensors[0][0] for t in before]
+        if largest_change(after, expected) <= 1e-8:
+            found.append(site)
+        else:
+            site.remove()
     return found

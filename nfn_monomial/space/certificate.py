@@ -116,14 +116,14 @@ def certify(
     if not concrete(seen):
         raise ValueError("example_inputs hold no values (meta tensors, or under a transform): nothing can be checked")
     generator = torch.Generator().manual_seed(0)
-    own = {key: _wide(t) for key, t in (*module.named_parameters(), *module.named_buffers())}
+    own = {key: doubled(t) for key, t in (*module.named_parameters(), *module.named_buffers())}
     trials = _TRIALS if sum(t.numel() for t in own.values()) < _LARGE else 2
     for trial in range(trials):
         element = sample(generator=generator).proper()
-        tensors, given = dict(own), pytree.tree_map_only(Tensor, _wide, (inputs, dict(kwargs or {})))
+        tensors, given = dict(own), pytree.tree_map_only(Tensor, doubled, (inputs, dict(kwargs or {})))
         if trial:
-            tensors |= {key: _disturbed(own[key], generator) for key in element.space.parameters}
-            given = pytree.tree_map_only(Tensor, lambda t: _disturbed(t, generator), given)
+            tensors |= {key: disturbed(own[key], generator) for key in element.space.parameters}
+            given = pytree.tree_map_only(Tensor, lambda t: disturbed(t, generator), given)
 
         def change(element: GroupElement, tensors: Any = tensors, given: Any = given) -> float:
             return largest_change(answers(module, element.act(tensors), *given), answers(module, tensors, *given))
@@ -149,11 +149,12 @@ def certify(
     return trials
 
 
-def _wide(t: Tensor) -> Tensor:
+def doubled(t: Tensor) -> Tensor:
+    """On the CPU, in float64 where it is floating point."""
     return t.detach().to("cpu", torch.float64) if t.is_floating_point() else t.detach().cpu()
 
 
-def _disturbed(t: Tensor, generator: torch.Generator) -> Tensor:
+def disturbed(t: Tensor, generator: torch.Generator) -> Tensor:
     """``t`` with normal random numbers of its root mean square added; of 0, as of a fresh layer of its width.
 
     What is positive throughout, as variances are, stays so: it is multiplied instead. Integers stay as they are.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from nfn_monomial.symmetry import Symmetry
 
-from .axes import Axis, Charge, Dim, FieldType, Sum, flatten_dims, parents_of, powers, segments_of
+from .axes import Axis, Charge, Dim, FieldType, Sum, each_axis, flatten_dims, parents_of, powers, segments_of
 from .links import links_of
 
 
@@ -152,14 +152,12 @@ class Specification:
 
     def _spelled(self, dim: Dim) -> Dim:
         """The same with every charge in the form that its node's gauges have."""
-        if isinstance(dim, int):
-            return dim
-        if isinstance(dim, Axis):
-            spelled = self.nodes[dim.node].spelled(dim.charge)
-            return Axis(dim.node, spelled if len(spelled) > 1 else spelled[0])
-        if isinstance(dim, Sum):
-            return Sum(tuple(self._spelled(part) for part in dim.parts))  # type: ignore[misc]
-        return tuple(self._spelled(part) for part in dim)  # type: ignore[misc]
+
+        def spelled(axis: Axis) -> Axis:
+            charge = self.nodes[axis.node].spelled(axis.charge)
+            return Axis(axis.node, charge if len(charge) > 1 else charge[0])
+
+        return each_axis(dim, spelled)
 
     def _completed(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
         """The same with an axis of the parent in front of every nested axis, where none is written."""

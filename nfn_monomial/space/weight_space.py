@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from nfn_monomial.symmetry import Symmetry
 
 from . import packing
-from .axes import Axis, Dim, FieldType, Sum, field_name
+from .axes import Axis, Dim, FieldType, each_axis, field_name
 from .certificate import certify, inputs_of
 from .features import Features, Layout, Types
 from .folding import Folding
@@ -236,7 +236,9 @@ class WeightSpace(Specification):
 
     def uncharged(self) -> WeightSpace:
         """The same tensors after `Canonicalize`: every axis has charge 0, so neurons are only permuted."""
-        neutral = {name: tuple(_neutral(dim) for dim in dims) for name, dims in self.parameters.items()}
+        neutral = {
+            n: tuple(each_axis(d, lambda a: Axis(a.node, 0)) for d in dims) for n, dims in self.parameters.items()
+        }
         label = self.label and self.label.removesuffix(".uncharged()") + ".uncharged()"
         return WeightSpace(self.nodes, neutral, label=label)
 
@@ -254,6 +256,28 @@ class WeightSpace(Specification):
         nodes = {name: node.restricted(group) for name, node in self.nodes.items()}
         label = self.label and f"{self.label}.restricted({group})"
         return WeightSpace(nodes, self.parameters, label=label)
+
+    def fixed(self, *nodes: str) -> WeightSpace:
+        """The same tensors under a smaller group: these nodes FIXED, as factors on whole tensors for layers without.
+
+        A FIXED node of size 1 is no node any more: its axes are left out.
+
+        Raises:
+            ValueError: for a node that is none, is nested or has nested ones, or whose size is not known.
+        """
+        for name in nodes:
+            if name not in self.nodes or name in self.nesting or name in self.nesting.values():
+                raise ValueError(f"fixed({name!r}): no node of {self} that is neither nested nor has nested ones")
+            if self.nodes[name].size is None:
+                raise ValueError(f"fixed({name!r}): its size is not known, and its axes are to become channels")
+        gone = {name for name in nodes if self.nodes[name].size == 1}
+        left = {n: Node((Symmetry.FIXED,), m.size) if n in nodes else m for n, m in self.nodes.items() if n not in gone}
+
+        def change(axis: Axis) -> Axis | None:
+            return None if axis.node in gone else Axis(axis.node, 0) if axis.node in nodes else axis
+
+        parameters = {name: tuple(each_axis(dim, change) for dim in dims) for name, dims in self.parameters.items()}
+        return WeightSpace(left, parameters, label=self.label and f"{self.label}.fixed({', '.join(nodes)})")
 
     # -- layout ---------------------------------------------------------------------------------------------------
 
@@ -364,11 +388,3 @@ class WeightSpace(Specification):
                 blocks * own, node.gauges, scale_range, blocks=blocks, batch=batch, generator=generator, device=device
             )
         return GroupElement(self, matrices)
-
-
-def _neutral(dim: Dim) -> Dim:
-    if isinstance(dim, Axis):
-        return Axis(dim.node, 0)
-    if isinstance(dim, Sum):
-        return Sum(tuple(map(_neutral, dim.parts)))  # type: ignore[arg-type]
-    return dim if isinstance(dim, int) else tuple(map(_neutral, dim))  # type: ignore[arg-type]

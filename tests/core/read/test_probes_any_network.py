@@ -117,8 +117,8 @@ def joined_space():
 
 TEMPLATES = {
     "residual": (Residual, residual_space, (2,), {"s": 1, "h": 1}),
-    "normalised": (normalised, normalised_space, (1, 6, 6), {"c": (0, 1), "d": 1}),
-    "attention": (Attention, attention_space, (5, 2), {"s": 0, "v": 1}),
+    "normalised": (normalised, normalised_space, (1, 6, 6), {"c": (1, 1), "d": 1}),
+    "attention": (Attention, attention_space, (5, 2), {"s": 1, "v": 1}),
     "joined": (Joined, joined_space, (1, 7), {"a": 1, "b": 1}),
 }
 over_templates = pytest.mark.parametrize("key", TEMPLATES)

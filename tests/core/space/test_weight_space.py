@@ -14,6 +14,7 @@ from nfn_monomial import (
     Canonicalize,
     EquivariantLinear,
     Features,
+    GroupElement,
     InvariantPool,
     MonomialNFN,
     Symmetry,
@@ -325,3 +326,27 @@ def test_nodes_that_make_no_sense_are_refused():
     nodes = {"g": Symmetry.SCALE, "h": Node((Symmetry.SCALE,), 2, "g")}
     with pytest.raises(ValueError, match="nested in 'g', which has no axis before it"):
         WeightSpace(nodes, {"b": (Axis("h"), Axis("g"))})
+
+
+@given(all_spaces(), st.integers(0, 10**6))
+def test_a_space_with_fixed_nodes_has_a_smaller_group(space, seed):
+    nested = set(space.nesting) | set(space.nesting.values())
+    free = [name for name in space.nodes if name not in nested]
+    fixed = space.fixed(*free[:2])
+    assert fixed.shapes() == space.shapes()
+    assert [fixed.nodes[n].permutes for n in free[:2] if n in fixed.nodes] == [
+        False for n in free[:2] if n in fixed.nodes
+    ]
+    tensors = random_networks(space)
+    element = fixed.sample(generator=torch.Generator().manual_seed(seed))
+    same = GroupElement(space, element.matrices).act(tensors)
+    assert all(torch.equal(x, same[name]) for name, x in element.act(tensors).items())
+
+
+def test_a_factor_on_whole_tensors_goes_where_its_node_is_fixed():
+    nodes = {"h": (Symmetry.SCALE, 3), "c": (Symmetry.SIGN, 1)}
+    space = WeightSpace(nodes, {"w": ((Axis("h"), Axis("c")), 2), "b": (Axis("c"),)})
+    assert space.fixed("c") == WeightSpace({"h": (Symmetry.SCALE, 3)}, {"w": (Axis("h"), 2), "b": (1,)})
+    for name in ("z", "q"):
+        with pytest.raises(ValueError, match=f"fixed\\('{name}'\\): no node of"):
+            WeightSpace({"p": Symmetry.SCALE, "q": Node((Symmetry.SCALE,), 2, "p")}, {"b": (Axis("q"),)}).fixed(name)
