@@ -120,9 +120,8 @@ class Writer:
             rows = [entry for entry in seen if entry[2]]
             name, number, _ = (rows or seen)[0]
             stem = _stem(name) + (f"_{number}" if number >= 0 else "")
-            if (cause is not None and cause.reason == "input" and not rows) or (
-                cause is not None and cause.reason == "output"
-            ):
+            of_whole = cause is not None and (cause.reason == "output" or (cause.reason == "input" and not rows))
+            if cause is not None and of_whole and cause.operation.isidentifier():  # no operation, but the name of it
                 stem = cause.operation
             elif not rows:
                 stem += "_in"
