@@ -56,6 +56,21 @@ def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dic
     return known
 
 
+def without_signs(space: WeightSpace, features: Features, noise: float) -> Features:
+    """Features with their canonical signs; the size of an entry with a sign that nothing settles.
+
+    Invariant under all sign flips, where the canonical form is so only as far as its signs are settled.
+    """
+    known, out = canonical_signs(space, features.detach(), noise), []
+    for field_type, x in features.fields.items():
+        signed, open_ = x, torch.zeros_like(x, dtype=torch.bool)
+        for axis in charged_axes(space, field_type, _odd):
+            for sign in (along(known[g], axis.dims, x.ndim) for g, _ in axis.charges if g in known):
+                signed, open_ = signed * sign, open_ | (sign == 0)
+        out.append(torch.where(open_, x.abs(), signed))
+    return Features(features.layout, tuple(out))
+
+
 def _odd_moments(
     space: WeightSpace, features: Features
 ) -> list[tuple[tuple[Charged, ...], list[tuple[Tensor, Tensor]]]]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.canonical.balance import balancing_element
+from nfn_monomial.canonical.signs import without_signs
 from nfn_monomial.space.axes import flow
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import pieces
@@ -22,7 +23,8 @@ _TINY = 1e-12  # norms below it, relative to 1, all count as 0
 class InvariantStatistics(nn.Module):
     """Moments, quantiles and norms of the balanced form (`balance`): invariant under the whole group.
 
-    Of every parameter and channel, over all entries ``x`` of the balanced tensor:
+    Of every parameter and channel, over all entries ``x`` of the balanced tensor (their sizes, where they carry a sign
+    that nothing settles, see `balance`):
 
     - mean, standard deviation, and the five quantiles 0, 25, 50, 75, 100%,
     - ``(mean |x|^p)^(1/p)`` for p = 1, 3, 4,
@@ -69,14 +71,15 @@ class InvariantStatistics(nn.Module):
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
         features = networks if isinstance(networks, Features) else self.space.pack(networks)
         # Balanced entries of large networks may lie beyond what float32 holds.
-        balanced = balancing_element(self.space, features).act(features.to(torch.float64))
-        tensors = self.space.unpack(balanced)
+        balanced = balancing_element(self.space, features, signs=False).act(features.to(torch.float64))
+        noise = 32 * torch.finfo(features.tensors[0].dtype).eps  # rounding errors of the given entries are no sign
+        tensors = self.space.unpack(without_signs(self.space, balanced, noise))
         channels = next(iter(tensors.values())).shape[1]
         if channels != self.channels:
             raise ValueError(
                 f"InvariantStatistics: networks of {channels} channels, {self.channels} expected: channels={channels}"
             )
-        parts = [_statistics(x.flatten(2)) for x in tensors.values()]
+        parts = [_statistics(x.reshape(*x.shape[:2], -1)) for x in tensors.values()]
         if self.links:
             parts.append(self._path_norms(tensors, self.space.node_sizes(features)))
         return torch.cat([part.flatten(1) for part in parts], -1).to(features.tensors[0].dtype)

@@ -9,10 +9,15 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from torch import nn
+
 from nfn_monomial.symmetry import Symmetry
 
 from .axes import Axis, Charge, Dim, FieldType, Sum, each_axis, flatten_dims, parents_of, powers, segments_of
 from .links import links_of
+
+TAKEN = frozenset((*dir(nn.ModuleDict()), *dir(nn.ParameterDict())))
+"""Names that no node can have."""
 
 
 class Node(NamedTuple):
@@ -122,6 +127,11 @@ class Specification:
         for name, node in self.nodes.items():
             if not name.isidentifier():
                 raise ValueError(f"node name {name!r}: names must be identifiers, as h1 or conv_2")
+            if name in TAKEN:
+                raise ValueError(
+                    f"node name {name!r}: torch's containers of modules, in which layers keep what belongs to a node, "
+                    f"have an attribute of that name; use {name}_"
+                )
             if not node.gauges or (not node.permutes and len(node.gauges) > 1) or len({*map(_fixed, node.gauges)}) > 1:
                 raise ValueError(f"node {name!r} has gauges {node.gauges}: one or more, FIXED only alone")
             if not node.permutes and node.size is None:

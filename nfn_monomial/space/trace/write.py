@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from nfn_monomial.space.axes import Axis, Charge, Dim, Sum
-from nfn_monomial.space.specification import Node
+from nfn_monomial.space.specification import TAKEN, Node
 from nfn_monomial.symmetry import Symmetry
 
 from .algebra.values import Dimension, Index, Segment, is_unit
@@ -104,7 +104,7 @@ class Writer:
     # Names.
 
     def _name_all(self) -> None:
-        taken = set(self._constants.values())
+        taken = {*self._constants.values(), *TAKEN}
         parents = set(self._parents.values())
         keys: dict[tuple[int, ...], list[tuple[str, int, bool]]] = {}
         for name, root in self._roots.items():

@@ -312,6 +312,8 @@ def test_sums_split_into_pieces_and_join_again():
 
 
 def test_nodes_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match=r"node name 'keys': .* use keys_"):
+        WeightSpace({"keys": Symmetry.SCALE}, {"b": (Axis("keys"),)})
     own = {"h": (Axis("h"),)}
     with pytest.raises(ValueError, match=r"'h' has gauges .*FIXED only alone"):
         WeightSpace({"h": Node((Symmetry.FIXED, Symmetry.SCALE), 2)}, own)

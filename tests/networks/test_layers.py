@@ -1,0 +1,64 @@
+"""Every layer runs on every network of the zoo, and none is fooled by scales of a million."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from networks.derived import weight_space
+from networks.everything import NETWORKS, QUICK
+from networks.zoo import Network
+from torch import Tensor
+
+from nfn_monomial import GroupElement, InvariantStatistics, MonomialNFN, WeightSpace
+from nfn_monomial.adapters.pyg import from_graph, to_graph
+from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
+from nfn_monomial.testing import random_networks
+
+ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in QUICK else pytest.mark.networks) for n in NETWORKS.values()]
+FACTORS = ("c1", "c2", "c3", "c4", "c5", "c6")  # nodes of size 1 for factors on whole tensors
+READERS: dict[str, Callable[[WeightSpace], torch.nn.Module]] = {
+    "message passing": lambda space: MessagePassingNFN(space, 4, 2, hidden=8),
+    "statistics": InvariantStatistics,
+    "the paper's network": lambda space: MonomialNFN(space, (3, 3), hidden=8, io="factored"),
+}
+
+
+def moved(network: Network) -> tuple[WeightSpace, dict[str, Tensor], GroupElement]:
+    torch.manual_seed(0)
+    _, space = weight_space(network)
+    generator = torch.Generator().manual_seed(1)
+    tensors = random_networks(space, 3, 1, generator=generator)
+    return space, tensors, space.sample(3, scale_range=(1e-6, 1e6), generator=generator)
+
+
+def error(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    return max(float((found[name] - x).abs().max() / x.abs().max()) for name, x in expected.items())
+
+
+@pytest.mark.parametrize("network", ZOO)
+def test_readers_are_invariant_and_editors_equivariant(network: Network) -> None:
+    space, tensors, element = moved(network)
+    for name, make in READERS.items():
+        model = make(space).double()
+        with torch.no_grad():
+            before, after = model(tensors), model(element.act(tensors))
+        assert not torch.allclose(before[0], before[1], rtol=1e-6, atol=0), f"{name} tells no networks apart"
+        assert error({name: after}, {name: before}) < 1e-8
+    editor = MessagePassingEditor(space, 4, 1, init_scale=1.0).double()
+    with torch.no_grad():
+        edited = space.unpack(editor(space.pack(tensors)))
+        found = space.unpack(editor(space.pack(element.act(tensors))))
+    assert error(found, element.act(edited)) < 1e-7
+    assert error(edited, tensors) > 1e-3, "nothing is edited"
+
+
+@pytest.mark.parametrize("network", ZOO)
+def test_graphs_and_networks_are_exact_inverses(network: Network) -> None:
+    space, tensors, _ = moved(network)
+    space = space.fixed(*(node for node in FACTORS if node in space.nodes))
+    if any(len(link.ends) > 2 for link in space.links):
+        with pytest.raises(ValueError, match="edges of graphs have two"):
+            to_graph(tensors, space)
+        return
+    back = from_graph(to_graph(tensors, space), space)
+    assert all(torch.equal(back[name], x) for name, x in tensors.items())
