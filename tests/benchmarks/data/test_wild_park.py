@@ -83,6 +83,17 @@ def test_mixed_models_read_the_park(park: Path) -> None:
     assert [len(answer) for answer in answers] == [3, 3, 3]
 
 
+@pytest.mark.parametrize("name", ["gnn", "monomial-conv", "stats-set"])
+def test_mixed_models_read_residual_networks(name: str, tmp_path: Path) -> None:
+    write_wild_park(tmp_path, [TIED, UNEVEN, CROSSED, *CONFIGS] * 4)
+    corpus = load_generalization(tmp_path)["mixed"]
+    model = build_model(name, corpus.info, seed=0).eval()
+    answers = [model(model.prepare_groups(groups_of(test.parts))) for test in test_sets(corpus, (1e4,), 0, 0)]
+    assert len({len(answer) for answer in answers}) == 1
+    if name != "gnn":  # which knows permutations alone
+        torch.testing.assert_close(answers[1], answers[0], rtol=1e-2, atol=1e-3)
+
+
 def test_one_architecture_is_no_mixture(tmp_path: Path) -> None:
     write_wild_park(tmp_path, CONFIGS[:1] * 5)
     assert isinstance(load_generalization(tmp_path)["mixed"].info, NetworkInfo)
