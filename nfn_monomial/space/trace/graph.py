@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
 import operator
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,12 +105,14 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
                 "give inputs as for a call of the module, a tuple for several"
             ) from reason
         try:
-            return torch.export.export(module, args, kwargs, strict=False)
+            with _silent():
+                return torch.export.export(module, args, kwargs, strict=False)
         except Exception as reason:
             raise ValueError(
-                f"{name} cannot be exported ({_first_line(reason)}). Control flow that depends on values is what "
-                "torch.export cannot follow: write it with torch.where, pass what it depends on as a constant, or "
-                "derive the space of the part of the network that has none"
+                f"{name} cannot be exported{_place(reason)} ({_first_line(reason)}). torch.export cannot follow "
+                "control flow that depends on values: write it with torch.where, pass what it depends on as a "
+                "constant, or derive the space of the part of the network that has none. Nor does it return what is "
+                "no tensor, as a cache: turn that off, kwargs={'use_cache': False}"
             ) from reason
 
 
@@ -142,6 +147,24 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 def _described(found: Any) -> str:
     return f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Without what torch prints of graphs that it cannot finish; its error says what matters."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _place(reason: Exception) -> str:
+    """The line of the user's that an error of ``torch.export`` is about, where it says it."""
+    found = re.search(r'call raised this error:\s+File "(.*)", line (\d+)', str(reason))
+    return f" at line {found[2]} of {found[1]}" if found else ""
 
 
 def _first_line(reason: Exception) -> str:
