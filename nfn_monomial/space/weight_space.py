@@ -32,10 +32,12 @@ class WeightSpace(Specification):
     for `sample`: packing checks that tensors agree with one another, so wider networks are welcome.
 
     Args:
-        nodes: name -> `Symmetry`, or ``(symmetry, size)``; in order from the network's inputs to its outputs.
+        nodes: name -> `Symmetry`, ``(symmetry, size)`` or a `Node`, which may have several gauges and be nested in
+            another; in order from the network's inputs to its outputs.
         parameters: name -> dimensions in tensor order. A dimension is an `Axis`, an int (a kernel dimension,
-            which nothing acts on), or a tuple of those for one tensor dimension that is their row-major product
-            (the columns of a linear layer after a flatten: ``(Axis("h3", -1), 9)``).
+            which nothing acts on), a tuple of those for one tensor dimension that is their row-major product
+            (the columns of a linear layer after a flatten: ``(Axis("h3", -1), 9)``), or a `Sum` of several. An axis of
+            a nested node belongs to the nearest axis of its parent before it; where there is none it is put in front.
 
     Attributes:
         nodes: name -> `Node`.
