@@ -42,7 +42,7 @@ def test_linear_is_equivariant(space, c_in, c_out, io, bias, seed):
 @given(spaces(), channels, seeds)
 def test_activation_is_equivariant(space, c, seed):
     layer = MonomialActivation(spec_of(space), "auto", **arguments(space))
-    inputs = random_networks(space, 8, c, generator=torch.Generator().manual_seed(seed))
+    inputs = random_networks(space, 32, c, generator=torch.Generator().manual_seed(seed))
     assert_equivariant(named(layer), space, inputs=inputs, trials=1, seed=seed)
 
 
