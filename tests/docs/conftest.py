@@ -43,5 +43,5 @@ def hooks() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def operators() -> ModuleType:
-    return load("operators")
+def any_network() -> ModuleType:
+    return load("any_network")

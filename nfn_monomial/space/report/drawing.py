@@ -69,7 +69,8 @@ def draw(space: Specification) -> Drawing:
     width = left + _BETWEEN + right + 2 * _GAP
     return Drawing(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-        f'height="{height:.0f}" font-family="ui-monospace, monospace" font-size="11"><title>{len(rows)} nodes, '
+        f'height="{height:.0f}" font-family="ui-monospace, monospace" font-size="11" style="background:#fff">'
+        f"<title>{len(rows)} nodes, "
         f"{len(space.parameters)} tensors</title>" + "".join(shapes) + "</svg>"
     )
 
@@ -129,7 +130,7 @@ def _curve(x1: float, y1: float, x2: float, y2: float, charges: set[tuple[int, .
     return (
         f'<path d="M{x1:.1f} {y1:.1f} C{bend:.1f} {y1:.1f} {bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}" fill="none" '
         f'stroke="{colour}" stroke-width="1.4"/><text x="{x2 - 4:.1f}" y="{y2 - 3:.1f}" text-anchor="end" '
-        f'fill="{colour}">{escape(charge_text(charges))}</text>'
+        f'paint-order="stroke" stroke="#fff" stroke-width="3" fill="{colour}">{escape(charge_text(charges))}</text>'
     )
 
 

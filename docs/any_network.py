@@ -1,15 +1,18 @@
-"""The table of operators that ``WeightSpace.from_module`` knows, written into docs/any-network.md from the code."""
+"""What docs/any-network.md shows of the code: the table of operators with a rule, and the picture of its ResNet."""
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import io
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from nfn_monomial.space.trace.operators import OPERATORS
 
 PAGE = Path(__file__).parent / "any-network.md"
+PICTURE = PAGE.parent / "images" / "resnet.svg"
 BLOCK = re.compile(r"(<!-- operators -->\n).*?(<!-- end of operators -->)", re.DOTALL)
 
 
@@ -31,16 +34,19 @@ def written(page: str) -> str:
     return BLOCK.sub(lambda found: f"{found[1]}\n{table()}\n{found[2]}", page)
 
 
+def picture(page: str) -> str:
+    """The space of the page's first network, as its code draws it."""
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0], names)
+    return str(names["picture"])
+
+
 def main() -> None:
-    """Write the table, or with ``--check`` only tell whether it is up to date."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the table is out of date")
-    check = parser.parse_args().check
-    before = PAGE.read_text(encoding="utf-8")
-    after = written(before)
-    if check and before != after:
-        sys.exit(f"{PAGE} is out of date: python docs/operators.py")
-    PAGE.write_text(after, encoding="utf-8")
+    """Write both."""
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(written(page), encoding="utf-8")
+    PICTURE.write_text(picture(page), encoding="utf-8")
 
 
 if __name__ == "__main__":
