@@ -18,6 +18,7 @@ from .factors import Widths, edge_values, factors_of, read_factors, widths_of
 from .factors import skeleton as factor_skeleton
 from .layout import chain_of, common_kernel, is_chain, pad, skeleton
 from .places import GraphView, kernel_of, read
+from .spreading import spread
 
 INDICES = {"edge_index", "parent_index"}
 """Attributes that are numbers of nodes."""
@@ -62,7 +63,9 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
         ValueError: see `to_graph`; or if there is nothing, or numbers of channels differ.
         TypeError: if dtypes or devices differ.
     """
-    pairs = list(networks)
+    pairs = [
+        (space.unpack(given) if isinstance(given, Features) else given, spread(space)) for given, space in networks
+    ]
     if not pairs:
         raise ValueError("to_graphs: no networks given; at least one pair (tensors, space) is needed")
     frame = common_kernel(*(space for _, space in pairs)) if kernel is None else tuple(kernel)
@@ -155,9 +158,9 @@ class ToGraph(nn.Module):
     def __init__(self, space: WeightSpace, *, kernel: Sequence[int] | None = None) -> None:
         super().__init__()
         if not is_chain(space):
-            factors_of(space)
+            factors_of(spread(space))
         self.space = space
-        self.kernel = common_kernel(space) if kernel is None else tuple(kernel)
+        self.kernel = common_kernel(spread(space)) if kernel is None else tuple(kernel)
 
     def forward(self, networks: Networks) -> Batch:
         """`Features` or named tensors ``(B, C, *shape)`` -> ``Batch``."""
@@ -177,7 +180,7 @@ class FromGraph(nn.Module):
     def __init__(self, space: WeightSpace) -> None:
         super().__init__()
         if not is_chain(space):
-            factors_of(space)
+            factors_of(spread(space))
         self.space = space
 
     def forward(self, graph: Any) -> Features:
@@ -198,13 +201,12 @@ class _Part(NamedTuple):
 
 
 def _read(graph: Any, view: GraphView, space: WeightSpace) -> dict[str, Tensor]:
-    return read_factors(view, space, kernel_of(view)) if hasattr(graph, "edge_charge") else read(view, space)
+    return read_factors(view, spread(space), kernel_of(view)) if hasattr(graph, "edge_charge") else read(view, space)
 
 
-def _part(networks: Networks, space: WeightSpace, kernel: tuple[int, ...], widths: Widths | None) -> _Part:
+def _part(tensors: Mapping[str, Tensor], space: WeightSpace, kernel: tuple[int, ...], widths: Widths | None) -> _Part:
     if widths is None:
         chain_of(space)
-    tensors = space.unpack(networks) if isinstance(networks, Features) else networks
     sizes = check_tensors(space, tensors)
     if not any(t.requires_grad for t in tensors.values()):
         require_finite(tensors)

@@ -103,8 +103,7 @@ def factors_of(space: WeightSpace) -> FactorGraph:
             if len(ends) > 2:
                 raise ValueError(
                     f"{space}: {name} has {len(ends)} ends ({', '.join(node for node, _, _ in ends)}), and edges of "
-                    "graphs have two: leave out factors on whole tensors, space.fixed(node) for a node of size 1, or "
-                    "use the core's MessagePassing, which takes edges of any number of ends"
+                    "graphs have two: use the core's MessagePassing, which takes edges of any number of ends"
                 )
             if not ends:
                 number = sets.index(name)

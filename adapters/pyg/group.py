@@ -21,6 +21,7 @@ from .convert import from_graph
 from .factors import node_element
 from .layout import FLIPS, SCALES
 from .places import GraphView, places
+from .spreading import spread_element
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,7 +117,7 @@ def graph_element(element: GroupElement, graph: Any) -> GraphElement:
     check_graph(graph, "graph_element")
     view = GraphView.of(graph)
     if hasattr(graph, "gauges"):
-        return GraphElement(*node_element(element, view, graph.gauges.shape[1]))
+        return GraphElement(*node_element(spread_element(element), view, graph.gauges.shape[1]))
     chain, sizes, slot = places(view, element.space)
     scales, targets, start = [], [], 0
     for name, n in zip(chain.nodes, sizes, strict=True):

@@ -10,12 +10,12 @@ from networks.zoo import Network
 from torch import Tensor
 
 from nfn_monomial import GroupElement, InvariantStatistics, MonomialNFN, WeightSpace
-from nfn_monomial.adapters.pyg import from_graph, to_graph
+from nfn_monomial.adapters.pyg import act, from_graph, to_graph
+from nfn_monomial.adapters.pyg.spreading import spread
 from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
 from nfn_monomial.testing import random_networks
 
 ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in QUICK else pytest.mark.networks) for n in NETWORKS.values()]
-FACTORS = ("c1", "c2", "c3", "c4", "c5", "c6")  # nodes of size 1 for factors on whole tensors
 READERS: dict[str, Callable[[WeightSpace], torch.nn.Module]] = {
     "message passing": lambda space: MessagePassingNFN(space, 4, 2, hidden=8),
     "statistics": InvariantStatistics,
@@ -53,12 +53,13 @@ def test_readers_are_invariant_and_editors_equivariant(network: Network) -> None
 
 
 @pytest.mark.parametrize("network", ZOO)
-def test_graphs_and_networks_are_exact_inverses(network: Network) -> None:
-    space, tensors, _ = moved(network)
-    space = space.fixed(*(node for node in FACTORS if node in space.nodes))
-    if any(len(link.ends) > 2 for link in space.links):
+def test_graphs_and_networks_are_exact_inverses_and_move_alike(network: Network) -> None:
+    space, tensors, element = moved(network)
+    if any(len(link.ends) > 2 for link in spread(space).links):
         with pytest.raises(ValueError, match="edges of graphs have two"):
             to_graph(tensors, space)
         return
-    back = from_graph(to_graph(tensors, space), space)
+    graph = to_graph(tensors, space)
+    back = from_graph(graph, space)
     assert all(torch.equal(back[name], x) for name, x in tensors.items())
+    assert error(from_graph(act(graph, element), space), element.act(tensors)) < 1e-12
