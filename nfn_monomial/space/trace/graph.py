@@ -119,6 +119,8 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def _check(module: nn.Module) -> None:
     spans: dict[int, list[tuple[int, int, str, tuple[Any, ...]]]] = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
+        if isinstance(tensor, nn.UninitializedParameter):
+            raise ValueError(f"{name} has no shape yet, as in lazy modules; run the network once before")
         if not tensor.is_floating_point():
             raise ValueError(f"{name} has dtype {tensor.dtype}; parameters have to be real floating-point numbers")
         if tensor.device.type == "meta":

@@ -25,7 +25,7 @@ def linear(run: Run, x: Value, weight: Value, bias: Value | None = None) -> Valu
     return out if bias is None else run.add(out, bias)
 
 
-@operator("matmul", "mm", "bmm", "mv", "dot", "__matmul__")
+@operator("matmul", "mm", "bmm", "mv", "dot", "vdot", "__matmul__")
 def matmul(run: Run, a: Value, b: Value, *_: Any) -> Value:
     """``a b``, leading dimensions broadcast."""
     batch = max(len(a.dims), len(b.dims), 2) - 2

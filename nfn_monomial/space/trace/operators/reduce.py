@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import Value
+from nfn_monomial.space.trace.algebra.values import UNIT, Value
 
 from .table import operator
 
@@ -96,6 +96,13 @@ def _std_mean(run: Run, x: Value, dim: Any = None, *rest: Any, **options: Any) -
 @operator("linalg_vector_norm", "norm", "frobenius_norm", "linalg_norm", "norm_except_dim")
 def _norm(run: Run, x: Value, order: Any = 2, dim: Dims = None, keepdim: bool = False, **_: Any) -> Value:
     return run.reduce(x, _dims(dim), keepdim, kind="absolute", reason="a norm over it")
+
+
+@operator("cdist", "_cdist_forward", "_euclidean_dist")
+def _distances(run: Run, a: Value, b: Value, *_: Any, **__: Any) -> Value:
+    left = replace(a, dims=(*a.dims[:-1], UNIT, a.dims[-1]))
+    right = replace(b, dims=(*b.dims[:-2], UNIT, *b.dims[-2:]))
+    return run.reduce(run.add(left, right), (-1,), kind="absolute", reason="a distance along it")
 
 
 @operator("_weight_norm", "_weight_norm_interface")

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from derived_groups import error, permutations, scalings, signs
 from torch import Tensor, nn
 
+from nfn_monomial import WeightSpace
 from nfn_monomial.space.axes import Axis, Sum, flatten_dims
 from nfn_monomial.space.specification import Specification
 from nfn_monomial.space.trace import derive, register_operator
@@ -370,9 +371,18 @@ BAD = {
         "a has dtype torch.comp",
     ),
     "nan": (lambda: with_entry(float("nan")), "weight has entries that are NaN"),
+    "lazy": (lambda: nn.Sequential(nn.LazyLinear(3)), "0.weight has no shape yet"),
     "views": (overlapping, "a and b are overlapping views"),
     "nothing": (lambda: Of(lambda s, x: x.relu(), a=nn.Linear(4, 4)), "uses none of its parameters"),
 }
+
+
+def test_distances_to_learned_points_leave_their_order_alone():
+    points, out = nn.Parameter(torch.randn(6, 4)), nn.Linear(6, 2)
+    module = Of(lambda s, x: s.out(torch.exp(-torch.cdist(x, s.points))), points=points, out=out)
+    space = WeightSpace.from_module(module, VECTOR)
+    assert [node.size for node in space.nodes.values() if node.permutes] == [6]
+    assert not space._report.unknown
 
 
 @pytest.mark.parametrize("name", BAD)
