@@ -4,9 +4,11 @@ import itertools
 import math
 
 import torch
+from networks import derived
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from nfn_monomial import WeightSpace
 from nfn_monomial.space.axes import Axis, parents_of, powers, segments_of
 from nfn_monomial.space.trace import Derivation
 
@@ -104,31 +106,18 @@ def error(module: nn.Module, found: Derivation, inputs: tuple[Tensor, ...], seed
 
 def scalings(found: Derivation) -> int:
     """Independent continuous scalings."""
-    return sum(sum(gauge.scales for gauge in node.gauges) * count(found, name) for name, node in found.nodes.items())
-
-
-def count(found: Derivation, name: str) -> int:
-    """Items of a node over all of its parent's."""
-    node = found.nodes[name]
-    return node.size * (1 if node.parent is None else count(found, node.parent))
+    return space_of(found).group_dimension
 
 
 def signs(found: Derivation) -> int:
     """Sign flips of items; those of whole tensors are not counted."""
-    return sum(
-        sum(gauge.flips for gauge in node.gauges) * count(found, name)
-        for name, node in found.nodes.items()
-        if node.size != 1
-    )
+    return derived.signs(space_of(found))
 
 
 def permutations(found: Derivation) -> list[str]:
     """Nodes that are permuted, as sizes, ``2[3, 3]`` for nested ones."""
+    return derived.permutations(space_of(found))
 
-    def tree(name: str) -> str:
-        inside = sorted(tree(n) for n, node in found.nodes.items() if node.parent == name and node.size != 1)
-        return f"{found.nodes[name].size}[{', '.join(inside)}]" if inside else str(found.nodes[name].size)
 
-    return sorted(
-        tree(n) for n, node in found.nodes.items() if node.permutes and node.parent is None and node.size != 1
-    )
+def space_of(found: Derivation) -> WeightSpace:
+    return WeightSpace(found.nodes, found.parameters)

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
+from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.read.probes import ProbeFeatures
 from nfn_monomial.space import Node, Sum
-from nfn_monomial.testing import assert_function_preserved, random_element, random_networks
+from nfn_monomial.testing import assert_function_preserved, assert_invariant, random_element, random_networks
 
 FIXED, PERMUTATION, SIGN, SCALE, MONOMIAL = (
     Symmetry.FIXED, Symmetry.PERMUTATION, Symmetry.SIGN, Symmetry.SCALE, Symmetry.MONOMIAL,
@@ -221,3 +222,36 @@ def test_the_space_is_that_of_the_module_by_default():
 def test_parameters_that_the_template_has_not_are_refused():
     with pytest.raises(ValueError, match=r"the template has 4 parameters \(0\.weight.*, the space 10 \(embed\.weight"):
         ProbeFeatures(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1)), 3, space=residual_space())
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_activations_that_carry_a_factor_on_whole_tensors_are_left_out():
+    """Behind a norm that ends a block the sign of all of the stream is free, which no axis of the next layer tells."""
+    torch.manual_seed(0)
+    block = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True, dropout=0.0)
+    template = nn.Sequential(nn.Linear(3, 4), nn.TransformerEncoder(block, 2), nn.Linear(4, 2)).double().eval()
+    space = WeightSpace.from_module(template, torch.randn(2, 5, 3, dtype=torch.float64))
+    assert any(node.size == 1 and node.flips for node in space.nodes.values())
+    probe = ProbeFeatures(template, 2, input_shape=(5, 3), space=space).double()
+    x = random_networks(space, 3, 1)
+    assert probe.charges, "some activations carry none"
+    assert_invariant(MessagePassingNFN(space, 3, 1, probes=probe).double(), space, inputs=x, trials=1)
+
+
+def test_what_pytorch_cannot_batch_runs_one_after_the_other():
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.out = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.out(self.lstm(x)[0][:, -1])
+
+    torch.manual_seed(0)
+    template = Last().double()
+    probe = ProbeFeatures(template, 4, input_shape=(5, 2)).double()
+    x = random_networks(probe.space, 3, 1)
+    found = probe(x).outputs
+    for b in range(3):
+        own = {name: t[b, 0] for name, t in x.items()}
+        torch.testing.assert_close(found[b], torch.func.functional_call(template, own, (probe.inputs(),)))
