@@ -378,10 +378,14 @@ BAD = {
 
 
 def test_distances_to_learned_points_leave_their_order_alone():
-    points, out = nn.Parameter(torch.randn(6, 4)), nn.Linear(6, 2)
-    module = Of(lambda s, x: s.out(torch.exp(-torch.cdist(x, s.points))), points=points, out=out)
+    points, first, out = nn.Parameter(torch.randn(6, 5)), nn.Linear(4, 5), nn.Linear(6, 2)
+    module = Of(
+        lambda s, x: s.out(torch.exp(-torch.cdist(torch.tanh(s.first(x)), s.points))),
+        points=points, first=first, out=out,
+    )  # fmt: skip
     space = WeightSpace.from_module(module, VECTOR)
-    assert [node.size for node in space.nodes.values() if node.permutes] == [6]
+    # What the distance is taken along flips with the points.
+    assert {node.size: node.flips for node in space.nodes.values() if node.permutes} == {5: True, 6: False}
     assert not space._report.unknown
 
 
