@@ -10,6 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.packing import sizes_in
 
 _ROLE = re.compile(r"(?:(?<=[._/])|^)(weights?|kernels?|w|bias(?:es)?|b)(?=$|[./:])", re.IGNORECASE)
@@ -64,7 +65,7 @@ def match_names(
     if len(solutions) > 1:
         differing = next(i for i, (a, b) in enumerate(zip(*solutions, strict=True)) if a != b)
         first, second = (solution[differing].weight for solution in solutions)
-        raise ValueError(
+        raise InvalidValueError(
             f"both {first!r} and {second!r} fit {wanted[differing].weight}, and their keys carry no number that orders "
             f"them; {_hint(wanted[differing].weight, first)}"
         )
@@ -81,7 +82,7 @@ def is_ignored(key: str, ignore: Collection[str]) -> bool:
 def _by_names(keys: Sequence[str], space: WeightSpace, names: Mapping[str, str]) -> dict[str, str]:
     unknown = [name for name in names if name not in space.parameters]
     if unknown:
-        raise ValueError(
+        raise InvalidValueError(
             f"names= has {', '.join(unknown)}, which {space} has not; its parameters: {', '.join(space.parameters)}"
         )
     matched = {name: names.get(name, name) for name in space.parameters}
@@ -89,7 +90,7 @@ def _by_names(keys: Sequence[str], space: WeightSpace, names: Mapping[str, str])
     missing = [f"{key!r} (for {name})" for name, key in matched.items() if key not in keys]
     unexpected = [repr(key) for key in keys if key not in matched.values()]
     if twice or missing or unexpected:
-        raise ValueError(
+        raise InvalidValueError(
             "names= does not fit the keys of the state dict; "
             + (f"used twice: {', '.join(twice)}. " if twice else "")
             + (f"Missing: {', '.join(missing)}. " if missing else "")
@@ -182,7 +183,7 @@ def _assignments(
             continue
         steps += 1
         if steps > _MAX_STEPS:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{len(found)} layers fit {space} in too many orders to try; {_hint(wanted[0].weight, found[0].weight)}"
             )
         for i in range(len(found)):

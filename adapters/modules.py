@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError, MissingFileError
 
 from .matching import is_ignored, match_names
 
@@ -90,10 +91,12 @@ def unstack_networks(
     first = next(iter(space.parameters))
     batch, channels = tensors[first].shape[:2]
     if channels != 1:
-        raise ValueError(f"{first} has {channels} channels; a network has one: map features to out_channels=1 first")
+        raise InvalidValueError(
+            f"{first} has {channels} channels; a network has one: map features to out_channels=1 first"
+        )
     unknown = [name for name in names or {} if name not in space.parameters]
     if unknown:
-        raise ValueError(f"names= has {', '.join(unknown)}; the parameters are {', '.join(space.parameters)}")
+        raise InvalidValueError(f"names= has {', '.join(unknown)}; the parameters are {', '.join(space.parameters)}")
     keys = {name: (names or {}).get(name, name) for name in space.parameters}
     return [{key: tensors[name][b, 0].clone() for name, key in keys.items()} for b in range(batch)]
 
@@ -119,14 +122,14 @@ def network_outputs(
     own = {name: t.shape for name, t in itertools.chain(module.named_parameters(), module.named_buffers())}
     unknown = [name for name in tensors if name not in own]
     if unknown or not tensors:
-        raise ValueError(
+        raise InvalidValueError(
             f"the module has no parameter {', '.join(unknown) or '(none given)'}; it has {', '.join(own)}. "
             "WeightSpace.from_module(module, example_inputs) gives a space with its names"
         )
     batch = next(iter(tensors.values())).shape[0]
     for name, tensor in tensors.items():
         if tensor.ndim != 2 + len(own[name]) or tuple(tensor.shape[:2]) != (batch, 1):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} has shape {tuple(tensor.shape)}; ({batch}, 1, *shape) is expected, with {len(own[name])} "
                 "dimensions of the network's own"
             )
@@ -190,7 +193,7 @@ def save_safetensors(
     files = [Path(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     states = unstack_networks(tensors, space, names=names)
     if len(set(files)) != len(states) or len(files) != len(states):
-        raise ValueError(
+        raise InvalidValueError(
             f"{len(states)} networks need as many different paths; {len(set(files))} of {len(files)} given"
         )
     for file, state in zip(files, states, strict=True):
@@ -220,14 +223,14 @@ def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: Collectio
     if key is not None:
         if not isinstance(found, Mapping) or key not in found:
             entries = ", ".join(map(repr, found)) if isinstance(found, Mapping) else type(found).__name__
-            raise ValueError(f"{file} has no entry {key!r}; it holds {entries}")
+            raise InvalidValueError(f"{file} has no entry {key!r}; it holds {entries}")
         found = found[key]
     if not isinstance(found, Mapping):
-        raise ValueError(f"{file} holds a {type(found).__name__}, no state dict")
+        raise InvalidValueError(f"{file} holds a {type(found).__name__}, no state dict")
     state = {k: v for k, v in found.items() if not is_ignored(str(k), ignore)}
     other = [f"{k!r} ({type(v).__name__})" for k, v in state.items() if not isinstance(v, Tensor)]
     if other:
-        raise ValueError(
+        raise InvalidValueError(
             f"{file} holds entries that are no tensors: {', '.join(other)}. If one of them is the state dict, give "
             "key=; if not, ignore=(...)"
         )
@@ -258,19 +261,19 @@ def read_torch_file(path: PathLike, *, inert: Collection[str] = ()) -> Any:
     """
     file = Path(path)
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file")
+        raise MissingFileError(f"{file}: no such file")
     try:
         with torch.serialization.safe_globals([(Inert, name) for name in _unknown_names(file, inert)]):
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         # torch's own text tells people to run the code in the file: not passed on.
         needed = re.search(r"GLOBAL (\S+)", str(error))
-        raise ValueError(
+        raise InvalidValueError(
             f"{file} is no plain state dict: reading it would run pickled code{f' ({needed[1]})' if needed else ''}, "
             "which is refused. Ask its author for torch.save(module.state_dict(), path), or for a safetensors file"
         ) from None
     except Exception as error:  # damaged files raise whatever their bytes happen to mean to the unpickler
-        raise ValueError(f"{file} cannot be read, it is truncated or no torch file: {error!r}") from error
+        raise InvalidValueError(f"{file} cannot be read, it is truncated or no torch file: {error!r}") from error
 
 
 def _unknown_names(file: Path, patterns: Collection[str]) -> list[str]:
@@ -282,11 +285,11 @@ def _unknown_names(file: Path, patterns: Collection[str]) -> list[str]:
 
 def _read_safetensors(file: Path, device: torch.device | str) -> dict[str, Tensor]:
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file")
+        raise MissingFileError(f"{file}: no such file")
     try:
         return safetensors.torch.load_file(file, device=str(device))
     except safetensors.SafetensorError as error:
-        raise ValueError(f"{file} is truncated or no safetensors file: {error}") from error
+        raise InvalidValueError(f"{file} is truncated or no safetensors file: {error}") from error
 
 
 def _stack(
@@ -297,7 +300,7 @@ def _stack(
 ) -> dict[str, Tensor]:
     """Networks, each with what to call it in messages, matched, checked and stacked."""
     if not networks:
-        raise ValueError("no networks given; at least one is needed")
+        raise InvalidValueError("no networks given; at least one is needed")
     columns: dict[str, list[Tensor]] = {name: [] for name in space.parameters}
     matches: dict[object, dict[str, str]] = {}
     first_label = networks[0][0]
@@ -320,7 +323,9 @@ def _stack(
         finite = torch.isfinite(tensor).flatten(1).all(1)
         if not bool(finite.all()):
             label = networks[int((~finite).nonzero()[0])][0]
-            raise ValueError(f"{label}: {name} holds NaN or infinite values. Drop networks whose training diverged")
+            raise InvalidValueError(
+                f"{label}: {name} holds NaN or infinite values. Drop networks whose training diverged"
+            )
     return stacked
 
 
@@ -337,11 +342,11 @@ def _state_of(
         keys = [*(own if ordered is None else ordered), *(names or {}).values()]
         return {key: found[key] for key in keys if key in found and not is_ignored(key, ignore)}, ordered is not None
     if not isinstance(network, Mapping):
-        raise TypeError(f"{label} is a {type(network).__name__}; a module or a state dict is expected")
+        raise InvalidTypeError(f"{label} is a {type(network).__name__}; a module or a state dict is expected")
     state = {key: value for key, value in network.items() if not is_ignored(key, ignore)}
     other = [f"{key!r} ({type(value).__name__})" for key, value in state.items() if not isinstance(value, Tensor)]
     if other:
-        raise TypeError(f"{label}: no tensors: {', '.join(other)}; leave such entries out by ignore=(key, ...)")
+        raise InvalidTypeError(f"{label}: no tensors: {', '.join(other)}; leave such entries out by ignore=(key, ...)")
     return state, False
 
 
@@ -367,12 +372,12 @@ def _require_like(label: str, key: str, tensor: Tensor, first_label: str, column
         return
     first = column[0]
     if tensor.shape != first.shape:
-        raise ValueError(
+        raise InvalidValueError(
             f"{label}: {key} has shape {tuple(tensor.shape)} but in {first_label} it is {tuple(first.shape)}: a batch "
             "holds networks of one width; stack each width by itself"
         )
     if (tensor.dtype, tensor.device) != (first.dtype, first.device):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{label}: {key} is {tensor.dtype} on {tensor.device} but in {first_label} it is {first.dtype} on "
             f"{first.device}; convert them to one dtype and device"
         )

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import Canonicalize, EquivariantLinear, Features, PointwiseActivation, Symmetry, WeightSpace
 from nfn_monomial.canonical import Balance
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import SymmetryLike
 from nfn_monomial.symmetry import Activation
 
@@ -46,9 +47,9 @@ def to_tensors(wsfeat: WeightSpaceFeatures) -> dict[str, Tensor]:
     """
     weights, biases = getattr(wsfeat, "weights", None), getattr(wsfeat, "biases", None)
     if weights is None or biases is None:
-        raise TypeError(f"nfn's WeightSpaceFeatures are expected, found {type(wsfeat).__name__}")
+        raise InvalidTypeError(f"nfn's WeightSpaceFeatures are expected, found {type(wsfeat).__name__}")
     if len(weights) != len(biases):
-        raise ValueError(
+        raise InvalidValueError(
             f"WeightSpaceFeatures with {len(weights)} weights and {len(biases)} biases; missing ones are None"
         )
     tensors = {}
@@ -70,7 +71,7 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> WeightSpaceFeatures:
     other = sorted(set(tensors) - {name for pair in names for name in pair})
     if other or not depth:
         found = ", ".join(other) or "nothing"
-        raise ValueError(f"weight.0 to weight.{max(depth - 1, 0)} and their biases are expected, found {found}")
+        raise InvalidValueError(f"weight.0 to weight.{max(depth - 1, 0)} and their biases are expected, found {found}")
     return WeightSpaceFeatures(tuple(tensors[w] for w, _ in names), tuple(tensors.get(b) for _, b in names))
 
 
@@ -265,7 +266,7 @@ class MonomialPool(nn.Module):
             rows = weight.shape[0] if i == last else 1
             columns = weight.shape[1] if i == 0 else 1
             if -1 in (rows, columns, *weight.shape[2:]):
-                raise ValueError(
+                raise InvalidValueError(
                     f"weight_spec[{i}] is {tuple(weight.shape)}: inputs, outputs and kernels must be known"
                 )
             total += rows * columns * math.prod(weight.shape[2:]) + (0 if bias is None else rows)
@@ -285,7 +286,7 @@ class MonomialPool(nn.Module):
         out = torch.cat(pooled, -1)
         if out.shape[-1] != self.num_outs:
             found = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
-            raise ValueError(f"MonomialPool: found {found}; the spec has {_shapes(self.network_spec)}")
+            raise InvalidValueError(f"MonomialPool: found {found}; the spec has {_shapes(self.network_spec)}")
         return out
 
     def extra_repr(self) -> str:
@@ -320,30 +321,30 @@ class MonomialStack(nn.Module):
             where = f"layer {i} ({type(layer).__name__}) of the MonomialStack"
             last = i == len(flat) - 1 and i > 0
             if not isinstance(layer, _Layer) and not (isinstance(layer, MonomialPool) and last):
-                raise TypeError(
+                raise InvalidTypeError(
                     f"{where} cannot be stacked: MonomialLinear, MonomialActivation and MonomialCanonicalize can, and "
                     "MonomialPool at the end. Put other layers before or behind the stack (TupleOp: MonomialActivation)"
                 )
             if _shapes(layer.network_spec) != _shapes(network_spec):
-                raise ValueError(
+                raise InvalidValueError(
                     f"{where} was built for another spec, {_shapes(layer.network_spec)}; the stack's is "
                     f"{_shapes(network_spec)}"
                 )
             if isinstance(layer, _Layer):
                 if previous is not None and previous.out_space.layout is not layer.space.layout:
-                    raise ValueError(
+                    raise InvalidValueError(
                         f"{where} takes features [{layer.space.layout}] but the layer before it makes "
                         f"[{previous.out_space.layout}]: give all layers one symmetry up to MonomialCanonicalize, and "
                         "'permutation' behind it"
                     )
                 previous = layer
             elif previous is not None and previous.out_space.layout.charged:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{where} averages over neurons that scalings or sign flips still act on "
                     f"[{previous.out_space.layout}]: put a MonomialCanonicalize in front"
                 )
         if previous is None:
-            raise ValueError("MonomialStack needs at least one layer")
+            raise InvalidValueError("MonomialStack needs at least one layer")
         self.network_spec = network_spec
         self.layers = nn.ModuleList(flat)
 
@@ -360,7 +361,7 @@ class MonomialStack(nn.Module):
 
 def _require_depth(layer: nn.Module, wsfeat: WeightSpaceFeatures, network_spec: NetworkSpec) -> None:
     if len(wsfeat.weights) != len(network_spec):
-        raise ValueError(
+        raise InvalidValueError(
             f"{type(layer).__name__}: features of {len(wsfeat.weights)} layers found, the spec has "
             f"{len(network_spec)}: {_shapes(network_spec)}"
         )

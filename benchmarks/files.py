@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from nfn_monomial.errors import InvalidValueError
+
 __all__ = ["partial_path", "results_folder", "write_atomically", "write_json"]
 
 
@@ -45,5 +47,5 @@ def results_folder(path: str | Path) -> Path:
     folder = Path(path)
     there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     if there.exists() and not there.is_dir():
-        raise ValueError(f"{there} is a file: give a folder for the results")
+        raise InvalidValueError(f"{there} is a file: give a folder for the results")
     return folder

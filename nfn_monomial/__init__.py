@@ -2,8 +2,8 @@
 
 The core is pure torch. Its rooms, each of which has more than what is named here: ``space`` (weight spaces, groups and
 features), ``basis`` (which maps are equivariant), ``nn`` (layers), ``canonical`` (canonical forms), ``read``
-(statistics and probes), ``models``; and ``testing``. Converters live in ``nfn_monomial.adapters``, experiments in
-``nfn_monomial.benchmarks``.
+(statistics and probes), ``models``, ``alignment`` (two networks in one frame); and ``testing``. Every error is a
+`MonomialError`. Converters live in ``nfn_monomial.adapters``, experiments in ``nfn_monomial.benchmarks``.
 
 Names are looked up when they are first asked for: a program that needs none of them does not wait for torch.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .canonical import balance
+    from .errors import MonomialError
     from .models import EquivariantNFN, MonomialNFN
     from .nn import (
         Canonicalize,
@@ -52,6 +53,7 @@ __all__ = [
     "InvariantPool",
     "InvariantStatistics",
     "MessagePassing",
+    "MonomialError",
     "MonomialMatrix",
     "MonomialNFN",
     "PointwiseActivation",
@@ -65,7 +67,7 @@ __all__ = [
     "register_operator",
     "symmetry_of",
 ]
-_ROOMS = ("basis", "canonical", "models", "nn", "read", "space", "symmetry")
+_ROOMS = ("basis", "canonical", "errors", "models", "nn", "read", "space", "symmetry", "alignment")
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nfn_monomial.errors import InvalidValueError
+
 Activation: TypeAlias = "str | nn.Module | type[nn.Module] | Callable[[Tensor], Tensor]"
 
 _PERMUTES, _FLIPS, _SCALES = 1, 2, 4
@@ -119,7 +121,9 @@ def register_activation(activation: Activation, symmetry: Symmetry | str) -> Non
     """
     symmetry = Symmetry.coerce(symmetry)
     if symmetry is Symmetry.FIXED:
-        raise ValueError("register_activation: any pointwise function commutes with permutations; use PERMUTATION")
+        raise InvalidValueError(
+            "register_activation: any pointwise function commutes with permutations; use PERMUTATION"
+        )
     if isinstance(activation, str):
         _BY_NAME[activation.lower()] = symmetry
     elif isinstance(activation, nn.Module):
@@ -144,13 +148,13 @@ def symmetry_of(activation: Activation) -> Symmetry:
     if isinstance(activation, str):
         if activation.lower() in _BY_NAME:
             return _BY_NAME[activation.lower()]
-        raise ValueError(
+        raise InvalidValueError(
             f"unknown activation or symmetry {activation!r}; symmetries: "
             f"{', '.join(s.name.lower() for s in Symmetry)}; activations: {', '.join(sorted(_BY_NAME))}. "
             "Add one with register_activation(activation, symmetry)"
         )
     if isinstance(activation, nn.PReLU) and activation.num_parameters != 1:
-        raise ValueError(
+        raise InvalidValueError(
             f"PReLU with {activation.num_parameters} slopes is a different function on every neuron, which neither "
             "permutations nor scalings of the neurons preserve; use nn.PReLU() (one slope) or symmetry='fixed'"
         )
@@ -162,7 +166,7 @@ def symmetry_of(activation: Activation) -> Symmetry:
             return _BY_OBJECT[kind]
     except TypeError:  # unhashable
         pass
-    raise ValueError(
+    raise InvalidValueError(
         f"unknown activation {activation!r}; declare what it commutes with: "
         "register_activation(activation, 'sign' if odd, 'scale' if positively homogeneous, else 'permutation')"
     )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import field_name
 from nfn_monomial.space.certificate import answers, largest_change, relative_error
 from nfn_monomial.space.features import Features, Layout
@@ -166,7 +167,7 @@ def assert_function_preserved(
     parameters = {name: p.detach() for name, p in (*module.named_parameters(), *module.named_buffers())}
     missing = [name for name in space.parameters if name not in parameters]
     if missing:
-        raise ValueError(
+        raise InvalidValueError(
             f"the module has no parameter {', '.join(missing)}; it has {', '.join(parameters)}. "
             "WeightSpace.from_module gives a space with its names"
         )
@@ -198,7 +199,7 @@ def require_small(
         ValueError: if nothing was to be tried.
     """
     if trials < 1:
-        raise ValueError(f"trials must be at least 1, found {trials}: nothing would be checked")
+        raise InvalidValueError(f"trials must be at least 1, found {trials}: nothing would be checked")
     limit = _RTOL[dtype] if rtol is None else rtol
     for _ in range(trials):
         wrong = {name: error for name, error in errors().items() if not error <= limit}  # NaN is wrong

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import Symmetry
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 NODE_ATTRIBUTES = ("symmetry", "layer", "neuron", "depth", "has_bias")
 """Attributes ``(N,)`` of a network's graph, beside ``x``."""
@@ -47,32 +48,36 @@ def check_graph(graph: Any, where: str = "check_graph") -> None:
 
 def _check_attributes(graph: Any, where: str) -> None:
     if not hasattr(graph, "edge_index") or not hasattr(graph, "x"):
-        raise TypeError(
+        raise InvalidTypeError(
             f"{where}: a torch_geometric Data or Batch of homogeneous graphs is expected, found {type(graph).__name__}"
         )
     missing = [n for n in (*NODE_ATTRIBUTES, "edge_layer", "kernel") if getattr(graph, n, None) is None]
     if missing:
-        raise ValueError(f"{where}: the graph has no charge information ({', '.join(missing)} missing): {_MADE_BY}")
+        raise InvalidValueError(
+            f"{where}: the graph has no charge information ({', '.join(missing)} missing): {_MADE_BY}"
+        )
     for name in ("x", "edge_attr"):
         value = getattr(graph, name, None)
         if not isinstance(value, Tensor) or value.ndim != 2:
             found = tuple(value.shape) if isinstance(value, Tensor) else value
-            raise ValueError(f"{where}: {name} has shape {found}; (number of nodes or edges, features) is expected")
+            raise InvalidValueError(
+                f"{where}: {name} has shape {found}; (number of nodes or edges, features) is expected"
+            )
         if not value.is_floating_point():
-            raise TypeError(f"{where}: {name} has dtype {value.dtype}; floating point is expected")
+            raise InvalidTypeError(f"{where}: {name} has dtype {value.dtype}; floating point is expected")
     n, e = len(graph.x), len(graph.edge_attr)
     if not n or not e:
-        raise ValueError(f"{where}: an empty graph: {n} nodes and {e} edges")
+        raise InvalidValueError(f"{where}: an empty graph: {n} nodes and {e} edges")
     shapes = dict.fromkeys(NODE_ATTRIBUTES, (n,)) | {"edge_layer": (e,), "edge_index": (2, e)}
     for name, shape in shapes.items():
         value = getattr(graph, name)
         if tuple(value.shape) != shape:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{where}: {name} has shape {tuple(value.shape)}, but x has {n} nodes and edge_attr {e} edges: "
                 f"{shape} is expected. Did a transform, as AddSelfLoops, change nodes or edges but not all attributes?"
             )
         if value.is_floating_point():
-            raise TypeError(f"{where}: {name} has dtype {value.dtype}; integers are expected")
+            raise InvalidTypeError(f"{where}: {name} has dtype {value.dtype}; integers are expected")
 
 
 def _check_values(graph: Any, where: str) -> None:
@@ -104,7 +109,7 @@ def _check_values(graph: Any, where: str) -> None:
                 shown = f"{first} ({' -> '.join(map(str, graph.edge_index[:, first].tolist()))})"
             else:
                 shown = str(first)
-            raise ValueError(f"{where}: {message.format(shown, total)}")
+            raise InvalidValueError(f"{where}: {message.format(shown, total)}")
 
 
 def _chain_problems(graph: Any, ids: Tensor, count: int, ends: Tensor, apart: dict[str, Tensor]) -> dict[str, Tensor]:

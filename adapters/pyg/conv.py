@@ -18,6 +18,7 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import scatter
 
 from nfn_monomial import Symmetry
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.canonicalize import degree_zero
 from nfn_monomial.nn.messages import EdgeMessages, End, EndMix, NeuronGate, NeuronUpdate
 from nfn_monomial.nn.neurons import CHAIN, Plan
@@ -53,10 +54,12 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
 
     def __init__(self, channels: int, pairs: int | None = None, **kwargs: Any) -> None:
         if channels < 1:
-            raise ValueError(f"channels must be at least 1, found {channels}")
+            raise InvalidValueError(f"channels must be at least 1, found {channels}")
         super().__init__(aggr=None, node_dim=0, **kwargs)
         if self.flow != "source_to_target":
-            raise ValueError(f"flow={self.flow!r}: messages go both ways in every MonomialConv; leave the default")
+            raise InvalidValueError(
+                f"flow={self.flow!r}: messages go both ways in every MonomialConv; leave the default"
+            )
         self.channels, self.pairs = channels, pairs
         self.edges = EdgeMessages(channels)
         self.nodes = NeuronUpdate(channels, CHAIN if pairs is None else _plan(pairs))
@@ -83,7 +86,7 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         count = _count(self.pairs)
         _require(x, edge_attr, self.channels, count, "MonomialConv")
         if (edge_streams is None) != (self.pairs is None):
-            raise ValueError(
+            raise InvalidValueError(
                 f"MonomialConv(pairs={self.pairs}): edge_streams are given where pairs are, and only there"
             )
         out: tuple[Tensor, Tensor] = self.propagate(
@@ -284,9 +287,9 @@ def _neutral(x: Tensor, symmetry: Tensor) -> Tensor:
 
 def _require(x: Tensor, edge_attr: Tensor | None, channels: int, count: int, where: str) -> None:
     if x.ndim != 2 or x.shape[1] != count * channels:
-        raise ValueError(
+        raise InvalidValueError(
             f"{where}: x has shape {tuple(x.shape)}; (N, {count * channels}) is expected: "
             f"{'three' if count == 3 else count} streams of {channels} channels, as MonomialEmbedding makes them"
         )
     if edge_attr is not None and (edge_attr.ndim != 2 or edge_attr.shape[1] != channels):
-        raise ValueError(f"{where}: edge_attr has shape {tuple(edge_attr.shape)}; (E, {channels}) is expected")
+        raise InvalidValueError(f"{where}: edge_attr has shape {tuple(edge_attr.shape)}; (E, {channels}) is expected")

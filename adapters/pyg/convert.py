@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from nfn_monomial import Features, WeightSpace
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space.packing import check_tensors, pieces, require_finite
 
 from .checks import check_graph
@@ -67,7 +68,7 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
         (space.unpack(given) if isinstance(given, Features) else given, spread(space)) for given, space in networks
     ]
     if not pairs:
-        raise ValueError("to_graphs: no networks given; at least one pair (tensors, space) is needed")
+        raise InvalidValueError("to_graphs: no networks given; at least one pair (tensors, space) is needed")
     frame = common_kernel(*(space for _, space in pairs)) if kernel is None else tuple(kernel)
     spaces = [space for _, space in pairs]
     widths = None if all(map(is_chain, spaces)) else widths_of(*spaces)
@@ -76,9 +77,9 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
     for i, part in enumerate(parts):
         x = part.values["x"]
         if x.shape[1] != first.shape[1]:
-            raise ValueError(f"to_graphs: networks {i} have {x.shape[1]} channels, networks 0 {first.shape[1]}")
+            raise InvalidValueError(f"to_graphs: networks {i} have {x.shape[1]} channels, networks 0 {first.shape[1]}")
         if (x.dtype, x.device) != (first.dtype, first.device):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"to_graphs: networks {i} are {x.dtype} on {x.device}, networks 0 {first.dtype} on {first.device}; "
                 "convert all to one dtype and device"
             )
@@ -135,7 +136,9 @@ def from_graphs(graph: Any, spaces: Sequence[WeightSpace]) -> list[dict[str, Ten
     check_graph(graph, "from_graphs")
     view = GraphView.of(graph)
     if len(spaces) != view.networks:
-        raise ValueError(f"from_graphs: {len(spaces)} spaces for {view.networks} graphs; one each is needed, in order")
+        raise InvalidValueError(
+            f"from_graphs: {len(spaces)} spaces for {view.networks} graphs; one each is needed, in order"
+        )
     groups: dict[tuple[WeightSpace, tuple[int, ...]], list[int]] = {}
     for i, key in enumerate(zip(spaces, view.widths(), strict=True)):
         groups.setdefault(key, []).append(i)

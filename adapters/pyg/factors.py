@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import Axis, Features, GroupElement, WeightSpace
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.neurons import NeuronLayout, neuron_layout
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge, powers
@@ -101,7 +102,7 @@ def factors_of(space: WeightSpace) -> FactorGraph:
         axes, ends = neurons.layout.types[place.field], _ends_of(neurons, place.field)
         for name, order, kernel in zip(place.pieces, place.orders, place.kernels, strict=True):
             if len(ends) > 2:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{space}: {name} has {len(ends)} ends ({', '.join(node for node, _, _ in ends)}), and edges of "
                     "graphs have two: use the core's MessagePassing, which takes edges of any number of ends"
                 )
@@ -262,7 +263,7 @@ def read_factors(view: GraphView, space: WeightSpace, kernel: tuple[int, ...]) -
     shift = torch.arange(view.networks, device=slot.device)[:, None] * (len(graph.factors) * n * n)
     (have, at), (want, into) = found.sort(), (wanted + shift).flatten().sort()
     if not torch.equal(have, want):
-        raise ValueError(
+        raise InvalidValueError(
             f"the edges are not those of networks of {space}: {len(have)} found, {len(want)} expected, one for each "
             "entry of every parameter, pruned ones as zeros. Were edges dropped, added or reversed by a transform?"
         )
@@ -283,7 +284,7 @@ def arranged(view: GraphView, space: WeightSpace) -> tuple[FactorGraph, dict[str
     graph = factors_of(space)
     widths = view.widths()
     if len(set(widths)) > 1:
-        raise ValueError("graphs of different architectures: from_graphs takes one space a graph")
+        raise InvalidValueError("graphs of different architectures: from_graphs takes one space a graph")
     counts, sizes = widths[0], dict[str, int]()
     for name, count in sorted(zip(graph.nodes, counts, strict=False), key=lambda pair: _depth(space, pair[0])):
         above = space.nesting.get(name)
@@ -291,11 +292,15 @@ def arranged(view: GraphView, space: WeightSpace) -> tuple[FactorGraph, dict[str
     fits = len(counts) == len(graph.nodes) and list(counts) == _counts(space, graph, sizes)
     fixed = {n: node.size for n, node in space.nodes.items() if n in sizes and not node.permutes}
     if not fits or any(sizes[name] != size for name, size in fixed.items()):
-        raise ValueError(f"a graph of another weight space: its node sets have {counts} neurons; {space} is expected")
+        raise InvalidValueError(
+            f"a graph of another weight space: its node sets have {counts} neurons; {space} is expected"
+        )
     width = torch.tensor(counts, device=view.layer.device)
     slot = view.ids * sum(counts) + (width.cumsum(0) - width)[view.layer] + view.neuron
     if not torch.equal(slot.sort().values, torch.arange(len(slot), device=slot.device)):
-        raise ValueError("neuron numbers of a node set are not 0 .. n - 1, once each: were nodes dropped or added?")
+        raise InvalidValueError(
+            "neuron numbers of a node set are not 0 .. n - 1, once each: were nodes dropped or added?"
+        )
     return graph, {name: size for name, size in sizes.items() if name in space.nodes}, slot
 
 

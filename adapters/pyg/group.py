@@ -13,6 +13,7 @@ from torch_geometric.transforms import BaseTransform
 
 from nfn_monomial import GroupElement, Symmetry, WeightSpace
 from nfn_monomial.canonical.balance import balance
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.certificate import relative_error
 from nfn_monomial.testing import require_small, spread_of
 
@@ -63,14 +64,14 @@ class GraphElement:
         ids, _ = graph_ids(graph)
         n, moved = len(ids), self.permutation
         if len(moved) != n:
-            raise ValueError(f"GraphElement of {len(moved)} nodes on a graph of {n}: make one for this graph")
+            raise InvalidValueError(f"GraphElement of {len(moved)} nodes on a graph of {n}: make one for this graph")
         stays = (ids[moved] == ids) & (graph.layer[moved] == graph.layer)
         stays &= (graph.symmetry > 0) | (moved == torch.arange(n, device=moved.device))
         if hasattr(graph, "parent_index"):
             root = graph.parent_index == torch.arange(n, device=moved.device)
             stays &= root | (graph.parent_index[moved] == moved[graph.parent_index])
         if not bool(stays.all()):
-            raise ValueError(
+            raise InvalidValueError(
                 "GraphElement moves a FIXED neuron, or one to another graph or layer: make one for this graph"
             )
         gauges, given = _gauges(graph), self.scale.view(n, -1)
@@ -125,7 +126,7 @@ def graph_element(element: GroupElement, graph: Any) -> GraphElement:
         scale, permutation = torch.ones(n, dtype=torch.float64, device=slot.device), torch.arange(n, device=slot.device)
         if matrix is not None:
             if matrix.size != n or matrix.batch not in (None, view.networks):
-                raise ValueError(
+                raise InvalidValueError(
                     f"{matrix} of node set {name!r} cannot act on {view.networks} graphs with {n} neurons there"
                 )
             scale, permutation = matrix.scale.to(slot.device, torch.float64), matrix.permutation.to(slot.device)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import Specification, field_name
 from nfn_monomial.space.links import Link
 
@@ -53,19 +54,19 @@ def chain_of(space: Specification) -> Chain:
         shown = f"{space}: {name} has axes [{field_name(tuple(a for a in axes if isinstance(a, Axis)))}]"
         bias = link is not None and len(link.ends) == 1 and not link.kernel
         if link is None or (not bias and (link.source, link.target) not in steps):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{shown}: a graph holds biases (one axis) and weights (two axes, on node sets that follow one "
                 f"another: {', '.join(nodes)}). Loops, skips and other parameters have no place in it"
             )
         taken = places.setdefault((link.target, link.source), link)
         if taken is not link:
             place = link.target if bias else f"{link.source} -> {link.target}"
-            raise ValueError(
+            raise InvalidValueError(
                 f"{shown} but {taken.parameter} is at {place} already: a graph has one edge a pair of neurons"
             )
     for source, target in itertools.pairwise(nodes):
         if (target, source) not in places:
-            raise ValueError(f"{space}: no weight leads from node set {source!r} to the next, {target!r}")
+            raise InvalidValueError(f"{space}: no weight leads from node set {source!r} to the next, {target!r}")
     return Chain(
         nodes,
         tuple(_symmetry(space, node) for node in nodes),
@@ -89,7 +90,7 @@ def _symmetry(space: Specification, node: str) -> int:
     ends = [(e, usual) for link in space.links for e, usual in zip(link.ends, (1, -1), strict=False) if e.node == node]
     neutral = all(symmetry.charge(end.charge) == 0 for end, _ in ends)
     if not neutral and any(symmetry.charge(end.charge) != symmetry.charge(usual) for end, usual in ends):
-        raise ValueError(
+        raise InvalidValueError(
             f"{space}: axes of node set {node!r} have unusual charges; graphs know +1 on rows and biases, -1 on "
             "columns, or 0 on all of them (space.uncharged())"
         )
@@ -142,7 +143,7 @@ def _frame(weight: Link, kernel: Sequence[int]) -> tuple[tuple[int, ...], tuple[
     inner = (1,) * (len(outer) - len(inner)) + inner
     if not fits or any(i > o for i, o in zip(inner, outer, strict=True)):
         what = "positions" if weight.folded else "kernel"
-        raise ValueError(
+        raise InvalidValueError(
             f"{weight.parameter} has {what} {weight.kernel}, which do not fit into kernel={tuple(kernel)}; "
             "common_kernel(*spaces) gives the smallest that holds the weights of all given spaces"
         )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.utils import scatter
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.norm import over, over_size
 from nfn_monomial.space.packing import wide
 
@@ -61,7 +62,7 @@ class MonomialEmbedding(nn.Module):
         """
         check_graph(graph, "MonomialEmbedding")
         if graph.x.shape[1] != self.in_channels or graph.edge_attr.shape[1] != self.in_channels * self.entries:
-            raise ValueError(
+            raise InvalidValueError(
                 f"MonomialEmbedding: x has width {graph.x.shape[1]} and edge_attr {graph.edge_attr.shape[1]}; "
                 f"{self.in_channels} and {self.in_channels} x {self.entries} kernel entries are expected. Was "
                 "to_graph given another kernel=?"
@@ -72,7 +73,9 @@ class MonomialEmbedding(nn.Module):
         for name, at, table in (("inputs", first, self.inputs), ("outputs", last, self.outputs)):
             found = int(graph.neuron.masked_fill(~at, 0).max()) + 1
             if found > table.num_embeddings:
-                raise ValueError(f"MonomialEmbedding: a network has {found} {name}; built for {table.num_embeddings}")
+                raise InvalidValueError(
+                    f"MonomialEmbedding: a network has {found} {name}; built for {table.num_embeddings}"
+                )
         # No group acts on FIXED neurons, so all of their streams may start as anything.
         x = torch.where(first[:, None], self.inputs(graph.neuron.masked_fill(~first, 0)), 0.0)
         x = x + torch.where(last[:, None], self.outputs(graph.neuron.masked_fill(~last, 0)), 0.0)
@@ -168,7 +171,7 @@ class MonomialPool(nn.Module):
         else:
             counts = torch.bincount(ids[outputs], minlength=count)
             if not bool((counts == self.outputs).all()):
-                raise ValueError(
+                raise InvalidValueError(
                     f"MonomialPool(outputs={self.outputs}): networks of {sorted(set(counts.tolist()))} outputs; use "
                     "outputs=None for networks of different numbers"
                 )
@@ -217,7 +220,7 @@ class MonomialGNN(nn.Module):
     ) -> None:
         super().__init__()
         if readout not in ("apart", "mean"):
-            raise ValueError(f"readout must be 'apart' or 'mean', found {readout!r}")
+            raise InvalidValueError(f"readout must be 'apart' or 'mean', found {readout!r}")
         self.embed = MonomialEmbedding(channels, kernel, inputs, outputs, in_channels=in_channels, pairs=pairs)
         self.blocks = nn.ModuleList(MonomialBlock(channels, pairs) for _ in range(layers))
         self.pool = MonomialPool(channels, outputs if readout == "apart" else None)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import Symmetry, WeightSpace
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import Specification
 
 from .checks import graph_ids
@@ -35,7 +36,7 @@ class GraphView(NamedTuple):
     def of(cls, graph: Any) -> GraphView:
         ids, count = graph_ids(graph)
         if graph.kernel.ndim != 2 or len(graph.kernel) != count:
-            raise ValueError(
+            raise InvalidValueError(
                 f"kernel has shape {tuple(graph.kernel.shape)}; one row for each of the {count} graphs is expected"
             )
         g = graph
@@ -89,13 +90,15 @@ def places(view: GraphView, space: Specification) -> Places:
     shown = f"{space} has {_sizes_text([n.size for n in expected])}"
     for i, found in enumerate(widths):
         if found != sizes:
-            raise ValueError(
+            raise InvalidValueError(
                 f"graphs of different architectures: graph 0 has layers of {_sizes_text(sizes)} neurons, graph {i} of "
                 f"{_sizes_text(found)}; from_graphs takes one space a graph"
             )
     wrong_size = any(not n.symmetry.permutes and n.size != s for n, s in zip(expected, sizes, strict=False))
     if len(sizes) != len(expected) or wrong_size or 0 in sizes:
-        raise ValueError(f"a graph of another weight space: its layers have {_sizes_text(sizes)} neurons, {shown}")
+        raise InvalidValueError(
+            f"a graph of another weight space: its layers have {_sizes_text(sizes)} neurons, {shown}"
+        )
     device = view.layer.device
     for name, value, wanted in (
         ("symmetry", view.symmetry, torch.tensor(chain.symmetry, device=device)),
@@ -107,7 +110,7 @@ def places(view: GraphView, space: Specification) -> Places:
             layer = int(view.layer[at])
             pair = [value[at].item(), wanted[layer].item()]
             found_value, want = map(Symmetry, pair) if name == "symmetry" else pair
-            raise ValueError(
+            raise InvalidValueError(
                 f"a graph of another weight space: {name} of node {at} (layer {layer}) is {found_value}, that of node "
                 f"set {chain.nodes[layer]!r} of {space} is {want}. Read graphs with the space that they were made "
                 "with (behind BalanceGraph: space.restricted('permutation'))"
@@ -117,7 +120,7 @@ def places(view: GraphView, space: Specification) -> Places:
     # As many nodes as slots (widths): each is taken once, or else some number is out of range or there twice.
     out_of_range = bool((view.neuron >= width[view.layer]).any())
     if out_of_range or not bool((torch.bincount(slot, minlength=len(slot)) == 1).all()):
-        raise ValueError(
+        raise InvalidValueError(
             f"neuron numbers of a layer are not 0 .. n - 1, once each (layers of {_sizes_text(sizes)} nodes found). "
             "Were nodes dropped or added by a transform?"
         )
@@ -138,7 +141,7 @@ def read(view: GraphView, space: WeightSpace) -> dict[str, Tensor]:
     edge_slot = edge_slot + view.neuron[target] * width[layer] + view.neuron[source]
     taken = torch.bincount(edge_slot, minlength=view.networks * sum(blocks))
     if not bool((taken == 1).all()):
-        raise ValueError(_edge_error(taken, chain, sizes, blocks))
+        raise InvalidValueError(_edge_error(taken, chain, sizes, blocks))
     x = _ordered(view.x, slot).view(view.networks, -1, channels)
     edges = _ordered(view.edge_attr, edge_slot).view(view.networks, sum(blocks), -1)
     tensors: dict[str, Tensor] = {}
@@ -159,11 +162,13 @@ def read(view: GraphView, space: WeightSpace) -> dict[str, Tensor]:
 def kernel_of(view: GraphView) -> tuple[int, ...]:
     """The kernel shape of all graphs, checked against ``edge_attr``."""
     if bool((view.kernel != view.kernel[0]).any()):
-        raise ValueError("graphs made with different kernels: give to_graph one kernel for all, common_kernel(*spaces)")
+        raise InvalidValueError(
+            "graphs made with different kernels: give to_graph one kernel for all, common_kernel(*spaces)"
+        )
     kernel = tuple(view.kernel[0].tolist())
     entries, channels = int(view.kernel[0].prod()), view.x.shape[1]
     if view.edge_attr.shape[1] != channels * entries:
-        raise ValueError(
+        raise InvalidValueError(
             f"edge_attr has width {view.edge_attr.shape[1]}; {channels} channels (the width of x) times the {entries} "
             f"entries of kernel {kernel} is {channels * entries}. Give nodes and edges the same number of channels"
         )

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+from nfn_monomial.errors import InvalidValueError
 
 from .make import make_zoo_at
 from .options import command, command_line, configured, console, errors, prepare_process
@@ -198,7 +199,7 @@ def _body(name: str, experiment: Experiment, default: str) -> Callable[..., None
         task = getattr(config, "task", "")
         folder, make = experiment.data[task]
         if data is None and not Path(folder).exists():
-            raise ValueError(f"{folder} is not there: make it by `{make}`, or give another folder by --data")
+            raise InvalidValueError(f"{folder} is not there: make it by `{make}`, or give another folder by --data")
         _run(experiment.study, config, data or Path(folder), data_options, out or Path(default.replace("TASK", task)))
 
     return body

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from nfn_monomial.errors import InvalidValueError
+
 from .options import Device, Networks, console, prepare_process, split, user_errors
 
 __all__ = ["DIGITS", "inr_app", "make_zoo_at", "zoo_app"]
@@ -77,7 +79,7 @@ def zoo_make(
         chosen["activations"] = names
     if names := split(kinds):
         if not vary_architecture:
-            raise ValueError("--kinds says of which kinds a mixed zoo is: add --vary-architecture")
+            raise InvalidValueError("--kinds says of which kinds a mixed zoo is: add --vary-architecture")
         chosen["kinds"] = names
     folder = out or Path("zoos/mixed" if vary_architecture else DIGITS)
     make_zoo_at(folder, device, vary_architecture=vary_architecture, overwrite=overwrite, **chosen)

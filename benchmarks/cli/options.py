@@ -20,6 +20,7 @@ from rich.markup import escape
 
 from nfn_monomial.benchmarks.settings import assignment, override
 from nfn_monomial.benchmarks.settings.training import Precision
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = [
     "OWN_OPTIONS",
@@ -224,10 +225,10 @@ def configured(
         ValueError: for an unknown preset or key, a key that has an option, and as the configuration.
     """
     if preset not in presets:
-        raise ValueError(f"unknown preset {preset!r}: choose from {', '.join(presets)}")
+        raise InvalidValueError(f"unknown preset {preset!r}: choose from {', '.join(presets)}")
     for text in assignments:
         if option := OWN_OPTIONS.get(assignment(text)[0]):
-            raise ValueError(f"--set {text}: use {option}, which is the one way to set it")
+            raise InvalidValueError(f"--set {text}: use {option}, which is the one way to set it")
     config: Any = presets[preset]
     changed: dict[str, Any] = {}
     if models:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+from nfn_monomial.errors import InvalidValueError
 
 from .options import console, errors, user_errors
 from .settings import settings_of
@@ -99,11 +100,11 @@ def list_settings(
     - `nfn-monomial list settings classify-inr --preset paper-cifar`
     """
     if experiment and experiment not in EXPERIMENTS:
-        raise ValueError(f"unknown experiment {experiment!r}: choose from {', '.join(EXPERIMENTS)}")
+        raise InvalidValueError(f"unknown experiment {experiment!r}: choose from {', '.join(EXPERIMENTS)}")
     for name in [experiment] if experiment else EXPERIMENTS:
         presets = EXPERIMENTS[name]
         if preset not in presets:
-            raise ValueError(f"{name} has no preset {preset!r}: choose from {', '.join(presets)}")
+            raise InvalidValueError(f"{name} has no preset {preset!r}: choose from {', '.join(presets)}")
         table = _table(f"{name}, preset {preset} of {', '.join(presets)}", "key", "type", "value", "meaning")
         for line in settings_of(presets[preset]):
             table.add_row(*map(escape, line))

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from nfn_monomial.errors import InvalidValueError
+
 from .networks import NetworkGroup, Parts, accuracies, group_of, groups_of
 from .rows import Rows
 
@@ -83,7 +85,7 @@ class StreamedData(DataSet):
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self):
-            raise ValueError(f"{len(self.rows)} networks and {len(self)} targets: each network needs one")
+            raise InvalidValueError(f"{len(self.rows)} networks and {len(self)} targets: each network needs one")
 
     def read(self, indices: Iterable[Tensor]) -> Iterator[Any]:
         with ThreadPoolExecutor(1, thread_name_prefix="read-rows") as reader:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["Definition", "DefinitionError", "read_definition"]
 
@@ -31,7 +32,7 @@ BATCH = 2  # of example inputs
 FORMS = "module.py:Class, package.module:Class, or a program's path, net.pt2"
 
 
-class DefinitionError(ValueError):
+class DefinitionError(InvalidValueError):
     """A definition that cannot be read; the message names it, what was found and the way out."""
 
 

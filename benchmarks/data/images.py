@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nfn_monomial.errors import InvalidValueError, MissingExtraError
+
 __all__ = [
     "IMAGE_SETS",
     "IMAGE_SIZES",
@@ -80,7 +82,7 @@ def load_images(name: ImageSet) -> Images:
     The split is stratified by class and depends on nothing but the labels.
     """
     if name not in IMAGE_SETS:
-        raise ValueError(f"unknown images {name!r}: choose one of {', '.join(IMAGE_SETS)}")
+        raise InvalidValueError(f"unknown images {name!r}: choose one of {', '.join(IMAGE_SETS)}")
     pixels, labels = {"digits": _digits, "mnist5k": _mnist5k}[name]()
     y = torch.from_numpy(labels.astype(np.int64))
     train, test = _stratified_split(y.tolist())
@@ -131,7 +133,7 @@ def load_pictures(name: PictureSet) -> Pictures:
     drawn within the more varied blocks of an 8x12 grid, so that crops of different splits have no pixel in common.
     """
     if name not in PICTURE_SETS:
-        raise ValueError(f"unknown images {name!r}: choose one of {', '.join(PICTURE_SETS)}")
+        raise InvalidValueError(f"unknown images {name!r}: choose one of {', '.join(PICTURE_SETS)}")
     if name == "crops":
         pixels, labels, groups = _crops()
     else:
@@ -191,7 +193,7 @@ def _import(module: str, function: str, *, package: str) -> Callable[..., Any]:
     try:
         return cast("Callable[..., Any]", getattr(importlib.import_module(module), function))
     except ModuleNotFoundError as error:
-        raise ImportError(f"these images come with {package}: pip install nfn-monomial[bench]") from error
+        raise MissingExtraError(f"these images come with {package}: pip install nfn-monomial[bench]") from error
 
 
 def _stratified_split(labels: list[int]) -> tuple[list[int], list[int]]:

@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from nfn_monomial.errors import InvalidValueError
+
 __all__ = [
     "Geometry",
     "Layer",
@@ -36,7 +38,7 @@ COLUMNS = ("varname", "shape", "start_idx", "end_idx")
 _NAME = re.compile(r"(?:.*/)?(conv[123]d|dense)(?:_(\d+))?/(bias|kernel)(?::0)?")
 
 
-class ZooError(ValueError):
+class ZooError(InvalidValueError):
     """A zoo folder that cannot be used; the message names the file, what was found and expected, and a way out."""
 
 

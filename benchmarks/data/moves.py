@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 
@@ -65,7 +66,7 @@ class MovedRows(Rows):
 
     def __init__(self, rows: Rows, element: GroupElement) -> None:
         if wrong := {node: m.batch for node, m in element.matrices.items() if m.batch != len(rows)}:
-            raise ValueError(f"{len(rows)} networks to move by {wrong} elements: each network needs one")
+            raise InvalidValueError(f"{len(rows)} networks to move by {wrong} elements: each network needs one")
         self.rows, self.element = rows, element
 
     def __len__(self) -> int:

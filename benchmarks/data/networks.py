@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.errors import InvalidValueError
 
 from .rows import IN_MEMORY_BYTES, Rows, TensorRows
 
@@ -57,7 +58,7 @@ class Networks:
         self.rows = tensors if isinstance(tensors, Rows) else TensorRows(tensors)
         self.accuracy = accuracy
         if len(self.rows) != len(accuracy):
-            raise ValueError(f"{len(self.rows)} networks and {len(accuracy)} accuracies: each network needs one")
+            raise InvalidValueError(f"{len(self.rows)} networks and {len(accuracy)} accuracies: each network needs one")
 
     @property
     def tensors(self) -> dict[str, Tensor]:

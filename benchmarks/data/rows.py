@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from nfn_monomial.errors import InvalidValueError
+
 __all__ = ["IN_MEMORY_BYTES", "ChosenRows", "ConcatRows", "Rows", "TensorRows"]
 
 IN_MEMORY_BYTES = 2 * 1024**3
@@ -55,7 +57,7 @@ class TensorRows(Rows):
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         lengths = {name: len(t) for name, t in tensors.items()}
         if len(set(lengths.values())) != 1:
-            raise ValueError(f"all parameters need the same number of networks, found {lengths}")
+            raise InvalidValueError(f"all parameters need the same number of networks, found {lengths}")
         self.tensors = dict(tensors)
 
     def __len__(self) -> int:
@@ -102,7 +104,9 @@ class ConcatRows(Rows):
     def __init__(self, parts: Sequence[Rows]) -> None:
         for part in parts:
             if part.shapes != parts[0].shapes:
-                raise ValueError(f"networks of different shapes cannot be joined: {parts[0].shapes} and {part.shapes}")
+                raise InvalidValueError(
+                    f"networks of different shapes cannot be joined: {parts[0].shapes} and {part.shapes}"
+                )
         self.parts = tuple(parts)
         self.ends = torch.tensor([len(part) for part in parts]).cumsum(0)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.errors import InvalidValueError
 
 from .rows import Rows
 
@@ -37,7 +38,7 @@ class Siren:
 
     def __post_init__(self) -> None:
         if len(self.sizes) < 2 or self.sizes[0] != 2 or self.sizes[-1] != self.image[0]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"sizes {self.sizes} for an image {self.image}: expected 2, hidden sizes, {self.image[0]} channels"
             )
 

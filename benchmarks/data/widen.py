@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import Axis, WeightSpace
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import flow
 
@@ -136,7 +137,7 @@ def _widths(
     axes = _charged(space)
     for name, axis in axes:
         if axis.charge not in (1, -1):
-            raise ValueError(
+            raise InvalidValueError(
                 f"widen: {name} has an axis {axis} of charge {axis.charge}; rows and biases of networks have +1, "
                 "columns -1: widen networks before they are canonicalised"
             )
@@ -145,11 +146,15 @@ def _widths(
     hidden = [node for node in hidden if node not in _factors(space)]
     more = dict.fromkeys(hidden, extra) if isinstance(extra, int) else dict(extra)
     if wrong := [node for node in more if node not in hidden]:
-        raise ValueError(f"widen: {', '.join(wrong)} is no hidden node of {space}; those are {', '.join(hidden)}")
+        raise InvalidValueError(
+            f"widen: {', '.join(wrong)} is no hidden node of {space}; those are {', '.join(hidden)}"
+        )
     if not 1 <= factor < math.inf:
-        raise ValueError(f"widen: factor is {factor}, but must be at least 1; 1.5 adds half as many neurons again")
+        raise InvalidValueError(
+            f"widen: factor is {factor}, but must be at least 1; 1.5 adds half as many neurons again"
+        )
     if negative := {node: number for node, number in more.items() if number < 0}:
-        raise ValueError(f"widen: extra is {negative}, but neurons can only be added")
+        raise InvalidValueError(f"widen: extra is {negative}, but neurons can only be added")
     return {node: math.ceil(factor * sizes[node]) + more.get(node, 0) for node in hidden}
 
 

@@ -28,6 +28,7 @@ from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.files import write_atomically, write_json
 from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.benchmarks.train.runs import environment
+from nfn_monomial.errors import InvalidValueError
 
 from .jobs import Place, Progress, Tick, make_parts
 from .siren_fit import FitConfig, fit_sirens
@@ -66,12 +67,12 @@ class InrConfig:
 
     def __post_init__(self) -> None:
         if self.images not in DEFAULT_FITS:
-            raise ValueError(f"unknown images {self.images!r}: choose one of {', '.join(DEFAULT_FITS)}")
+            raise InvalidValueError(f"unknown images {self.images!r}: choose one of {', '.join(DEFAULT_FITS)}")
         for name in ("fits", "limit", "steps", "shard"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} is {value}: it has to be at least 1")
+                raise InvalidValueError(f"{name} is {value}: it has to be at least 1")
         if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}: it has to be at least 0")
+            raise InvalidValueError(f"seed is {self.seed}: it has to be at least 0")
 
     @property
     def fit(self) -> FitConfig:
@@ -149,7 +150,7 @@ def make_inrs(
 def _plan(config: InrConfig, pictures: Pictures) -> dict[str, Tensor]:
     """What is known of every network before it is fitted: columns of the shards, each int64 ``(N,)``."""
     if config.limit is not None and config.limit > len(pictures):
-        raise ValueError(f"limit is {config.limit}, but {config.images} has {len(pictures)} images")
+        raise InvalidValueError(f"limit is {config.limit}, but {config.images} has {len(pictures)} images")
     share = (config.limit or len(pictures)) / len(pictures)
     split_of = torch.full((len(pictures),), -1)
     for number, name in enumerate(SPLITS):
@@ -182,7 +183,7 @@ def _stored(path: Path, siren: Siren, part: dict[str, Tensor]) -> Tensor | None:
     try:
         shard = open_shard(path, siren)
         if not all(torch.equal(shard[name], column) for name, column in part.items()):
-            raise ValueError(f"{path} holds other networks than its place in the corpus demands")
+            raise InvalidValueError(f"{path} holds other networks than its place in the corpus demands")
         require_finite(path, {name: t for name, t in shard.items() if t.is_floating_point()})
     except ValueError as error:
         log.warning("its networks are fitted again: %s", error)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from nfn_monomial.benchmarks.files import results_folder
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["Place", "Progress", "Tick", "make_parts", "progress_bar"]
 
@@ -56,7 +57,7 @@ class Place:
         ours = [path for pattern in self.data for path in sorted(folder.glob(pattern))]
         if not (folder / self.file).exists():
             if ours:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{folder} holds {', '.join(path.name for path in ours[:3])} but no {self.file}: files that were "
                     "not made by this command, and that it will not overwrite; choose another folder"
                 )
@@ -64,7 +65,7 @@ class Place:
         found = self.read(folder)
         if not overwrite:
             if differing := list(_differing(found, stated)):
-                raise ValueError(
+                raise InvalidValueError(
                     f"{folder} holds a {self.what} of another configuration: {'; '.join(differing)}; pass "
                     "overwrite=True (--overwrite) to make it anew, or choose another folder"
                 )
@@ -162,7 +163,7 @@ def make_parts(
         torch.set_num_threads(threads)  # a part of the setting is not per thread, but of the whole process
     parts = [part for part in found if part is not None]
     if len(parts) < len(found):
-        raise ValueError(f"part {found.index(None)} was written but cannot be read back: is the disk full?")
+        raise InvalidValueError(f"part {found.index(None)} was written but cannot be read back: is the disk full?")
     return parts, todo
 
 

@@ -18,6 +18,7 @@ from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
 from nfn_monomial.benchmarks.data.images import ImageSet
+from nfn_monomial.errors import InvalidValueError
 
 from .recipes import BiasInit, Optimizer, WeightInit, ZooConfig
 
@@ -56,14 +57,14 @@ class TransformerRanges:
     def __post_init__(self) -> None:
         _require_ranges(self, **dict.fromkeys(("blocks", "widths", "heads", "head_widths", "hidden"), 1))
         if not self.patches or not all(p > 0 for p in self.patches):
-            raise ValueError(f"patches is {self.patches}, expected at least one size in pixels, as (2, 4)")
+            raise InvalidValueError(f"patches is {self.patches}, expected at least one size in pixels, as (2, 4)")
 
 
 def _require_ranges(config: object, **least: int) -> None:
     for name, low_at_least in least.items():
         low, high = getattr(config, name)
         if not low_at_least <= low <= high:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} is {(low, high)}, expected a range (low, high) with {low_at_least} <= low <= high"
             )
 
@@ -104,14 +105,14 @@ class MixedConfig:
 
     def __post_init__(self) -> None:
         if self.per_architecture < 1:
-            raise ValueError(f"per_architecture is {self.per_architecture}, but must be at least 1")
+            raise InvalidValueError(f"per_architecture is {self.per_architecture}, but must be at least 1")
         if not self.kinds or not set(self.kinds) <= set(KINDS) or len(set(self.kinds)) < len(self.kinds):
-            raise ValueError(f"kinds is {self.kinds}: choose at least one of {', '.join(KINDS)}, each once")
+            raise InvalidValueError(f"kinds is {self.kinds}: choose at least one of {', '.join(KINDS)}, each once")
         _require_ranges(self, depths=2, widths=1)
         if not self.kernels or not all(k > 0 and k % 2 for k in self.kernels):
-            raise ValueError(f"kernels is {self.kernels}, expected at least one odd size, as (3, 5)")
+            raise InvalidValueError(f"kernels is {self.kernels}, expected at least one odd size, as (3, 5)")
         if not self.activations:
-            raise ValueError(f"activations is empty: choose at least one of {', '.join(MODULES)}")
+            raise InvalidValueError(f"activations is empty: choose at least one of {', '.join(MODULES)}")
         require_activations(self.activations)
         _ = self.training  # checks all the rest
 
@@ -173,7 +174,7 @@ def _draw_transformer(config: MixedConfig, rng: random.Random, image_size: int, 
     ranges = config.transformer
     fitting = [p for p in ranges.patches if image_size % p == 0 and (image_size // p) ** 2 <= TOKENS]
     if not fitting:
-        raise ValueError(
+        raise InvalidValueError(
             f"patches is {ranges.patches}, but none of these sizes divides images of {image_size} pixels a side into "
             f"{TOKENS} patches or fewer"
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from nfn_monomial.benchmarks.data.images import IMAGE_SETS, ImageSet
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["Activation", "Optimizer", "Recipe", "ZooConfig", "draw_recipes", "redraw"]
 
@@ -62,7 +63,7 @@ class ZooConfig:
 
     def __post_init__(self) -> None:
         if self.images not in IMAGE_SETS:
-            raise ValueError(f"unknown images {self.images!r}: choose one of {', '.join(IMAGE_SETS)}")
+            raise InvalidValueError(f"unknown images {self.images!r}: choose one of {', '.join(IMAGE_SETS)}")
         choices = {
             "activations": Activation,
             "optimizers": Optimizer,
@@ -72,18 +73,18 @@ class ZooConfig:
         for name, known in choices.items():
             values = getattr(self, name)
             if not values or not set(values) <= set(get_args(known)):
-                raise ValueError(f"{name} is {values!r}: choose at least one of {', '.join(get_args(known))}")
+                raise InvalidValueError(f"{name} is {values!r}: choose at least one of {', '.join(get_args(known))}")
         for name in ("networks", "chunk", "batch"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
+                raise InvalidValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
         for name in ("epochs", "learning_rate", "sgd_learning_rate", "init_std", "l2reg"):
             low, high = getattr(self, name)
             if not 0 < low <= high:
-                raise ValueError(f"{name} is {(low, high)}, expected a range (low, high) with 0 < low <= high")
+                raise InvalidValueError(f"{name} is {(low, high)}, expected a range (low, high) with 0 < low <= high")
         if not self.train_fractions or not all(0 < f <= 1 for f in self.train_fractions):
-            raise ValueError(f"train_fractions is {self.train_fractions}, expected shares in (0, 1]")
+            raise InvalidValueError(f"train_fractions is {self.train_fractions}, expected shares in (0, 1]")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}, expected a share in [0, 1)")
+            raise InvalidValueError(f"dropout is {self.dropout}, expected a share in [0, 1)")
 
 
 def draw_recipes(config: ZooConfig) -> list[Recipe]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.benchmarks.data.sirens import Siren
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["FitConfig", "SirenBatch", "fit_sirens", "initialise", "psnr"]
 
@@ -37,7 +38,7 @@ class FitConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "learning_rate", "parts"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it has to be positive")
+                raise InvalidValueError(f"{name} is {getattr(self, name)}: it has to be positive")
 
 
 def psnr(images: Tensor, pixels: Tensor) -> Tensor:
@@ -157,7 +158,9 @@ def fit_sirens(
         ``weight.i (N, out, in)``, ``bias.i (N, out)`` and ``psnr (N,)``.
     """
     if pixels.shape[1:] != siren.image or len(pixels) != len(seeds):
-        raise ValueError(f"pixels {tuple(pixels.shape)}: expected {(len(seeds), *siren.image)}, an image for each seed")
+        raise InvalidValueError(
+            f"pixels {tuple(pixels.shape)}: expected {(len(seeds), *siren.image)}, an image for each seed"
+        )
     per_step = -(-pixels[0, 0].numel() // config.parts)
     size = max(1, BATCH_PIXELS // per_step) if pixels.device.type == "cpu" else len(pixels)
     results: list[dict[str, Tensor]] = []

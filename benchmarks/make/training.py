@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.benchmarks.data.layout import Layout, layers_of
+from nfn_monomial.errors import InvalidValueError
 
 from .batched_cnn import BatchedCNN, patch_table
 from .plans import Plan, Schedule, initial_weights
@@ -80,7 +81,7 @@ def train(
     ``batch``: images of a step. ``check`` is called before every step; what it raises ends the training.
     """
     if len({(r.activation, r.optimizer, r.dropout > 0) for r in recipes}) != 1:
-        raise ValueError("recipes trained together share activation and optimizer, and all or none have dropout")
+        raise InvalidValueError("recipes trained together share activation and optimizer, and all or none have dropout")
     first, device = recipes[0], images.train_x.device
     size = images.train_x.shape[1]
     table = patch_table(images.train_x, layers_of(layout)[0].kernel_size[0], padding)

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import balance
 from nfn_monomial.benchmarks.data.networks import NetworkGroup
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = [
     "BALANCED",
@@ -84,7 +85,7 @@ class Model(nn.Module):
     def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Any:
         """What experiments call: `prepare` for networks of several architectures, N in all, in this order."""
         if len(groups) != 1:
-            raise ValueError(f"{type(self).__name__} reads networks of one architecture, found {len(groups)}")
+            raise InvalidValueError(f"{type(self).__name__} reads networks of one architecture, found {len(groups)}")
         return self.prepare(groups[0][0])
 
     def fit_inputs(self, prepared: Any) -> None:
@@ -120,7 +121,7 @@ class Register(Generic[T]):
         def add(cls: T) -> T:
             if self.classes.setdefault(name, cls) is not cls:
                 taken = self.classes[name].__qualname__
-                raise ValueError(f"another {self._what} is registered as {name!r} already: {taken}")
+                raise InvalidValueError(f"another {self._what} is registered as {name!r} already: {taken}")
             return cls
 
         return add
@@ -137,7 +138,7 @@ class Register(Generic[T]):
         plain = name.removeprefix(BALANCED)
         if plain not in self.classes:
             known = ", ".join(self.classes)
-            raise ValueError(
+            raise InvalidValueError(
                 f"unknown {self._what} {name!r}: choose from {known}, each also with {BALANCED!r} in front"
             )
         found: T = self.classes[plain] if plain == name else self._balanced(self.classes[plain])

@@ -11,6 +11,7 @@ import torch
 
 from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkInfo
 from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.errors import InvalidValueError
 
 from . import baselines, graphs, inr, invariant, monomial, sets
 from .base import Model, Task, register
@@ -37,7 +38,9 @@ def require_task(names: Sequence[str], *tasks: Task) -> None:
     for name in names:
         if (found := model_class(name).task) not in ("any", *tasks):
             able = ", ".join(known for known in register if register[known].task in ("any", *tasks))
-            raise ValueError(f"{name} is a model for the task {found!r}; for {' or '.join(tasks)} choose from {able}")
+            raise InvalidValueError(
+                f"{name} is a model for the task {found!r}; for {' or '.join(tasks)} choose from {able}"
+            )
 
 
 def model_class(name: str) -> type[Model]:
@@ -85,10 +88,10 @@ def build_model(
     """
     cls: Any = model_class(name)
     if unknown := sorted(set(options) - set(known := model_options(name))):
-        raise ValueError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
+        raise InvalidValueError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
     if isinstance(networks, MixedInfo) and not cls.mixed:
         able = ", ".join(known for known in register if register[known].mixed)
-        raise ValueError(f"{name} reads networks of one architecture; for a mixed zoo choose from {able}")
+        raise InvalidValueError(f"{name} reads networks of one architecture; for a mixed zoo choose from {able}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Model = cls(networks, out_features, **options)

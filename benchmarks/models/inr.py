@@ -29,6 +29,7 @@ from nfn_monomial import Canonicalize, ProbeFeatures, WeightSpace
 from nfn_monomial.adapters.nfn import from_tensors
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.data.sirens import Siren
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models import MessagePassingNFN, equivariant_stack
 
 from .base import InvariantUnder, Model, register
@@ -281,7 +282,7 @@ class InrProbes(Model):
     ) -> None:
         super().__init__()
         if networks.template is None or networks.input_shape is None:
-            raise ValueError("inr-probes runs the networks, but how they run is not known of these")
+            raise InvalidValueError("inr-probes runs the networks, but how they run is not known of these")
         start = 2 * torch.rand(probes, *networks.input_shape) - 1  # where images are
         self.probe = ProbeFeatures(networks.template(), start, space=networks.space)
         self.head = _head(self.probe.out_features, head, out_features, dropout)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import EquivariantNorm, InvariantStatistics, ProbeFeatures, balance
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool
 
 from .base import Model, register
@@ -70,7 +71,7 @@ class _Invariants(Model):
 
     def _probe(self, networks: NetworkInfo) -> ProbeFeatures:
         if networks.template is None or networks.input_shape is None:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{type(self).__name__} runs the networks, but how they run is not known of these (strides, padding, "
                 "size of the images): choose models that see only weights"
             )

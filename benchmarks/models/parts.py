@@ -10,6 +10,7 @@ from nfn.common import ArraySpec, NetworkSpec, WeightSpaceFeatures
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.links import Link
 
 __all__ = [
@@ -127,14 +128,16 @@ def nfn_chain(space: WeightSpace) -> NfnChain:
         node = chain[-1].target
     names = [(link.parameter, biases.get(link.target, "")) for link in chain]
     if len(chain) < 2 or {name for pair in names for name in pair} != set(space.parameters):
-        raise ValueError(
+        raise InvalidValueError(
             f"nfn's layers need a chain of at least two layers with a bias each; {space} is none: choose a model that "
             "reads any network"
         )
     sizes, shapes = space.sizes(), []
     for link in chain:
         if len(link.kernel) not in ((1,) if link.folded else (0, 2)):
-            raise ValueError(f"nfn's layers read linear and 2-d convolution layers; {space.describe(link.parameter)}")
+            raise InvalidValueError(
+                f"nfn's layers read linear and 2-d convolution layers; {space.describe(link.parameter)}"
+            )
         shapes.append((sizes[link.target], sizes[str(link.source)], *[1] * link.folded, *link.kernel))
     weights, own = zip(*names, strict=True)
     return NfnChain(weights, own, tuple(shapes))

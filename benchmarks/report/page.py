@@ -26,6 +26,7 @@ from PIL import Image, UnidentifiedImageError
 
 from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.train.runs import CONFIG_NAME
+from nfn_monomial.errors import InvalidValueError
 
 from .page_markdown import Prose, Surroundings, render_markdown
 from .page_records import RunLine, counted, read_run, read_settings, runs_table
@@ -75,7 +76,7 @@ def find_results(root: Path) -> list[ResultsFolder]:
         ValueError: if it is not there, or has no results.
     """
     if not root.is_dir():
-        raise ValueError(f"{root} {'is a file' if root.exists() else 'is not there'}: give a folder of results")
+        raise InvalidValueError(f"{root} {'is a file' if root.exists() else 'is not there'}: give a folder of results")
     found = []
     for where, folders, _ in os.walk(root):
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=_natural)
@@ -86,7 +87,7 @@ def find_results(root: Path) -> list[ResultsFolder]:
         if texts or figures or runs or {"results.json", CONFIG_NAME} & {posixpath.basename(name) for name in records}:
             found.append(ResultsFolder(path.as_posix(), *map(tuple, (texts, figures, records, runs))))
     if not found:
-        raise ValueError(
+        raise InvalidValueError(
             f"no results in {root}: looked for {CONFIG_NAME}, results.json, *.md, *.png and runs/*.json, "
             "in it and in the folders below"
         )
@@ -121,7 +122,7 @@ def write_page(root: Path, out: Path | None = None) -> tuple[Path, Page]:
     """
     path = root / PAGE_NAME if out is None else out
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: give a file, as {path / PAGE_NAME}")
+        raise InvalidValueError(f"{path} is a folder: give a file, as {path / PAGE_NAME}")
     page = render_page(root)
     write_atomically(path, page.html.encode())
     return path, page
@@ -138,9 +139,9 @@ def png_size(data: bytes) -> tuple[int, int]:
             image.verify()
             return image.size
     except UnidentifiedImageError:
-        raise ValueError("not a PNG") from None
+        raise InvalidValueError("not a PNG") from None
     except (OSError, SyntaxError) as error:  # which of them depends on where it is damaged
-        raise ValueError(f"damaged: {error}") from None
+        raise InvalidValueError(f"damaged: {error}") from None
 
 
 class _Writer:
@@ -183,7 +184,7 @@ class _Writer:
         try:
             file = self.root / path
             if not file.resolve().is_relative_to(self.root.resolve()):
-                raise ValueError("a link to a file outside of the folder")
+                raise InvalidValueError("a link to a file outside of the folder")
             return parse(file.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
             reason = {json.JSONDecodeError: f"not JSON: {error}", RecursionError: "nested too deeply"}.get(type(error))

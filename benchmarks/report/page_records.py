@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.errors import InvalidValueError
 
 from .page_markdown import is_numeric
 
@@ -49,7 +50,7 @@ def read_run(data: bytes) -> RunLine:
             (f"{run.best_epoch} of {len(run.history)}", f"{run.parameters:,}"),
         )
     except (TypeError, AttributeError) as error:
-        raise ValueError(f"not a run: {error}") from error
+        raise InvalidValueError(f"not a run: {error}") from error
 
 
 def runs_table(lines: Sequence[RunLine]) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def read_settings(data: bytes) -> Settings:
     """
     values = json.loads(data.decode("utf-8-sig"))
     if not isinstance(values, dict):
-        raise ValueError(f"expected a JSON object, found a {type(values).__name__}")
+        raise InvalidValueError(f"expected a JSON object, found a {type(values).__name__}")
     rest = {key: value for key, value in values.items() if key not in SHOWN and isinstance(value, (dict, list))}
     order = (*(key for key in SHOWN if key in values), *(key for key in values if key not in (*SHOWN, *rest)))
     also = ", ".join(f"{key} ({len(value)})" for key, value in rest.items())

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
+from nfn_monomial.errors import InvalidValueError
 
 from .figures import panels
 
@@ -28,7 +29,7 @@ def draw_reconstructions(corpus: InrCorpus, psnr: Callable[[Tensor, Tensor], Ten
         ValueError: if the images of the corpus are not known.
     """
     if corpus.pixels is None:
-        raise ValueError(f"{corpus.name}: the images that its networks were fitted to are not known")
+        raise InvalidValueError(f"{corpus.name}: the images that its networks were fitted to are not known")
     part = corpus.test
     pixels = corpus.pixels[part.image]
     shown = corpus.siren.render(part.rows.read_all())

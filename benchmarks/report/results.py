@@ -13,6 +13,7 @@ from rich.console import Console
 
 from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.errors import InvalidValueError
 
 from .figures import png
 from .tables import Table
@@ -66,7 +67,7 @@ def record_of(runs: Sequence[Run]) -> dict[str, Any]:
         ValueError: if there are none.
     """
     if not runs:
-        raise ValueError("no finished runs to report on")
+        raise InvalidValueError("no finished runs to report on")
     networks: dict[str, dict[str, int]] = {}
     for run in runs:
         networks.setdefault(run.settings.subject, run.networks)

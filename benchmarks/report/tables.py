@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table as RichTable
 
 from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = [
     "COST_COLUMNS",
@@ -77,7 +78,7 @@ class Table:
 
     def __post_init__(self) -> None:
         if wrong := [line for line in self.cells if len(line) != len(self.header)]:
-            raise ValueError(f"a line of {len(wrong[0])} cells under {len(self.header)} columns: {wrong[0]}")
+            raise InvalidValueError(f"a line of {len(wrong[0])} cells under {len(self.header)} columns: {wrong[0]}")
 
     def markdown(self) -> str:
         """The table with its title above and its notes below."""
@@ -152,7 +153,7 @@ def by_model(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
     for (subject, train_set, model), group in groups.items():
         first = replace(group[0].settings, seed=0)
         if any(replace(run.settings, seed=0) != first for run in group):
-            raise ValueError(
+            raise InvalidValueError(
                 f"runs of {model} on {subject} networks ({train_set}) differ in more than their seed and cannot "
                 f"be averaged: {', '.join(sorted(run.settings.name for run in group))}"
             )

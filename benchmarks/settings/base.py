@@ -18,6 +18,8 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
+from nfn_monomial.errors import InvalidValueError
+
 __all__ = ["AtLeastZero", "Count", "Positive", "Settings", "Some", "assignment", "override", "read_value"]
 
 C = TypeVar("C")
@@ -26,7 +28,7 @@ T = TypeVar("T")
 
 def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
     if not values or len(set(values)) != len(values):
-        raise ValueError("should be at least one, and none twice")
+        raise InvalidValueError("should be at least one, and none twice")
     return values
 
 
@@ -75,7 +77,7 @@ def _read(value: Any, kind: Any, key: str) -> Any:
         found = error.errors(include_url=False)[0]
         place = ".".join([key, *(part for part in found["loc"] if isinstance(part, str))])
         expected = found["msg"].removeprefix("Input ").removeprefix("Value error, ")
-        raise ValueError(f"{place} is {found['input']!r}, but {expected}") from None
+        raise InvalidValueError(f"{place} is {found['input']!r}, but {expected}") from None
 
 
 def read_value(text: str, kind: Any, key: str) -> Any:
@@ -124,7 +126,7 @@ def assignment(text: str) -> tuple[str, str]:
     """
     key, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"{text!r}: expected key=value, as training.epochs=3")
+        raise InvalidValueError(f"{text!r}: expected key=value, as training.epochs=3")
     return key.strip(), value.strip()
 
 
@@ -133,13 +135,13 @@ def _replaced(config: Any, path: Sequence[str], text: str, key: str) -> Any:
     cls: Any = type(config)
     kinds = _kinds(cls)
     if name not in kinds:
-        raise ValueError(f"unknown key {key!r}: {cls.__name__} has {', '.join(kinds)}")
+        raise InvalidValueError(f"unknown key {key!r}: {cls.__name__} has {', '.join(kinds)}")
     current = getattr(config, name)
     if dataclasses.is_dataclass(current):
         if not rest:
             inner = ", ".join(f"{key}.{f.name}" for f in dataclasses.fields(current))
-            raise ValueError(f"{key} is a group of settings: set one of {inner}")
+            raise InvalidValueError(f"{key} is a group of settings: set one of {inner}")
         return dataclasses.replace(config, **{name: _replaced(current, rest, text, key)})
     if rest:
-        raise ValueError(f"unknown key {key!r}: {'.'.join(path[:-1])} is a single value")
+        raise InvalidValueError(f"unknown key {key!r}: {'.'.join(path[:-1])} is a single value")
     return dataclasses.replace(config, **{name: read_value(text, kinds[name], key)})

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from nfn_monomial.errors import InvalidValueError
+
 from .base import Count, Settings, Some
 from .training import TrainConfig
 
@@ -18,7 +20,7 @@ Scale = Annotated[float, Field(gt=1)]  # upper bound of scales [1, s]
 
 def _widening(factor: float) -> float:
     if not (factor == 0 or 1 < factor < float("inf")):
-        raise ValueError("should be larger than 1, or 0 for no widened test networks")
+        raise InvalidValueError("should be larger than 1, or 0 for no widened test networks")
     return factor
 
 

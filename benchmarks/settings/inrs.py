@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from nfn_monomial.errors import InvalidValueError
+
 from .base import Count, Positive, Settings, Some
 from .training import TrainConfig
 
@@ -37,7 +39,7 @@ class InputConfig(Settings):
 
     def check(self) -> None:
         if self.noise and not self.augment:
-            raise ValueError(f"noise is {self.noise}, but without augment=true networks stay as they are")
+            raise InvalidValueError(f"noise is {self.noise}, but without augment=true networks stay as they are")
 
 
 @dataclass(frozen=True)

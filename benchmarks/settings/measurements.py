@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from nfn_monomial.errors import InvalidValueError
+
 from .base import Count, Positive, Settings, Some
 
 __all__ = [
@@ -49,7 +51,9 @@ class CostConfig(Settings):
 
     def check(self) -> None:
         if self.models and REFERENCE not in self.models:
-            raise ValueError(f"models is {', '.join(self.models)}: add {REFERENCE}, which the others are compared with")
+            raise InvalidValueError(
+                f"models is {', '.join(self.models)}: add {REFERENCE}, which the others are compared with"
+            )
 
 
 COST = {

@@ -18,6 +18,7 @@ from nfn_monomial.benchmarks.report.results import Report, record_of
 from nfn_monomial.benchmarks.report.tables import COST_COLUMNS, OVER_SEEDS, Mean, Table, by_model, cost_cells
 from nfn_monomial.benchmarks.settings.generalization import STACKS, PredictConfig
 from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.errors import InvalidValueError
 
 from . import Study
 from .predict import predict_generalization, require_models
@@ -42,7 +43,7 @@ SHIFT = 0.06  # of points in the figure that would hide others
 
 def _require_stacks(config: PredictConfig) -> None:
     if other := [name for name in config.models if name not in STACKS]:
-        raise ValueError(f"{', '.join(other)}: not of the ablation; choose from {', '.join(STACKS)}")
+        raise InvalidValueError(f"{', '.join(other)}: not of the ablation; choose from {', '.join(STACKS)}")
     require_models(config)
 
 

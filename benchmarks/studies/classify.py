@@ -37,6 +37,7 @@ from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 from nfn_monomial.canonical import absorb_omega, shift_phase
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = [
     "LOSSES",
@@ -103,7 +104,7 @@ def check(config: ClassifyConfig, corpus: InrCorpus) -> None:
     """
     require_models(config)
     if corpus.classes < 2:
-        raise ValueError(f"{corpus.name} has {corpus.classes} class: its networks cannot be told apart by it")
+        raise InvalidValueError(f"{corpus.name} has {corpus.classes} class: its networks cannot be told apart by it")
     for model in config.models:
         build_model(model, inr_info(corpus.siren), seed=0, out_features=corpus.classes, **sizes_of(config.sizes, model))
 
@@ -233,7 +234,7 @@ def subset(part: InrPart, fits: int | None, limit: int | None) -> InrPart:
         index = index[rank < fits]
     if limit is not None:
         if limit > len(index):
-            raise ValueError(f"limit is {limit}, but there are {len(index)} networks to train on")
+            raise InvalidValueError(f"limit is {limit}, but there are {len(index)} networks to train on")
         index = index[:limit]
     rows = part.rows.subset(index) if len(index) < len(part) else part.rows
     return InrPart(rows, part.labels[index], part.image[index])

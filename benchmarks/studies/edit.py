@@ -36,6 +36,7 @@ from nfn_monomial.benchmarks.settings.inrs import EditConfig, EditorConfig, Task
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
+from nfn_monomial.errors import InvalidValueError
 
 from .classify import fingerprint, subset
 
@@ -167,7 +168,7 @@ class _Images:
     def require_change(self) -> None:
         change = float((self.target("val") - self.original(self.corpus.val)).square().mean())
         if not change >= LEAST_CHANGE:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{self.task} leaves the images of {self.corpus.name} as they are (mean squared difference "
                 f"{change:.1e}): there is nothing to learn; use other networks or another task"
             )

@@ -34,6 +34,7 @@ from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.models.parts import network_spec
 from nfn_monomial.benchmarks.settings.measurements import ParamsConfig
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = [
     "FAMILIES",
@@ -67,14 +68,14 @@ def closed_form(
     """
     depth, (n_in, n_out), (c_in, c_out) = len(kernels), (sizes[0], sizes[-1]), channels
     if depth < 2 or len(sizes) != depth + 1:
-        raise ValueError(f"{len(sizes)} sizes and {depth} kernels: L + 1 sizes and L >= 2 kernels are needed")
+        raise InvalidValueError(f"{len(sizes)} sizes and {depth} kernels: L + 1 sizes and L >= 2 kernels are needed")
     wide = [*kernels]
     wide[0] *= n_in
     wide[-1] *= n_out
     inner = range(1, depth - 1)  # layers between hidden neurons, counted from 0
     if family in ("NP", "HNP"):
         if io != "full":
-            raise ValueError(f"{family} has no factored form here: choose SCALE or SIGN, or io='full'")
+            raise InvalidValueError(f"{family} has no factored form here: choose SCALE or SIGN, or io='full'")
         if family == "NP":
             sums = [sum(kernels) + depth]
             around = [0, *kernels, 0]

@@ -49,6 +49,7 @@ from nfn_monomial.benchmarks.train.loop import Loss
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = [
     "LOSSES",
@@ -135,7 +136,7 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
     require_models(config)
     names = config.activations or tuple(corpora)
     if missing := [name for name in names if name not in corpora]:
-        raise ValueError(f"the data have networks with {', '.join(corpora)}, none with {', '.join(missing)}")
+        raise InvalidValueError(f"the data have networks with {', '.join(corpora)}, none with {', '.join(missing)}")
     for corpus in (corpora[name] for name in names):
         for model in config.models:
             build_model(model, corpus.info, seed=0)
@@ -144,7 +145,7 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
             same = bool((accuracy == accuracy[:1]).all())
             if len(accuracy) < 3 or same:
                 what = f"all with accuracy {accuracy[:1].tolist()}" if same else "which are too few"
-                raise ValueError(
+                raise InvalidValueError(
                     f"{len(accuracy)} {corpus.activation} networks to validate or test on, {what}: tau needs three or "
                     "more that differ; use a larger zoo"
                 )

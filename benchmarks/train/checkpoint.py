@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from nfn_monomial.benchmarks.files import partial_path, write_atomically
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["Checkpoint"]
 
@@ -53,10 +54,10 @@ class Checkpoint:
         try:
             with zipfile.ZipFile(self.path) as archive:  # torch.load does not look at the checksums
                 if damaged := archive.testzip():
-                    raise ValueError(f"{damaged} in it is damaged")
+                    raise InvalidValueError(f"{damaged} in it is damaged")
             state = torch.load(self.path, map_location="cpu", weights_only=True)
             if not isinstance(state, dict) or (state.get("format"), state.get("name")) != (FORMAT, self.path.stem):
-                raise ValueError("it is of another training or version")
+                raise InvalidValueError("it is of another training or version")
         except Exception as error:  # whatever a damaged file leads to
             self.reject(error)
             return None

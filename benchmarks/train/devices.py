@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["gathered", "is_main_process", "make_fabric", "on_main_process_first", "require_device", "share", "threads"]
 
@@ -61,12 +62,12 @@ def require_device(name: str | torch.device, count: int = 1) -> torch.device:
     except RuntimeError:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device {str(name)!r} is unknown; use cpu, cuda or cuda:N")
+        raise InvalidValueError(f"device {str(name)!r} is unknown; use cpu, cuda or cuda:N")
     if device.type == "cuda":
         if device.index is not None and count > 1:
-            raise ValueError(f"device {str(name)!r} is one GPU, but there are {count} processes: use cuda")
+            raise InvalidValueError(f"device {str(name)!r} is one GPU, but there are {count} processes: use cuda")
         if (device.index or 0) + count > torch.cuda.device_count():
-            raise ValueError(
+            raise InvalidValueError(
                 f"device {str(name)!r} is not there{f' {count} times' * (count > 1)}: torch {torch.__version__} "
                 f"sees {torch.cuda.device_count()} CUDA devices; use cpu"
             )
@@ -84,9 +85,9 @@ def make_fabric(config: TrainConfig) -> Fabric:
         count = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // count
     if config.devices not in (1, count):
-        raise ValueError(f"devices is {config.devices}, but {count} processes a node were started: leave it out")
+        raise InvalidValueError(f"devices is {config.devices}, but {count} processes a node were started: leave it out")
     if torch.distributed.is_initialized() and (started := torch.distributed.get_world_size()) != count * nodes:
-        raise ValueError(f"devices is {config.devices}, but {started} processes are running: it cannot change")
+        raise InvalidValueError(f"devices is {config.devices}, but {started} processes are running: it cannot change")
     device = require_device(config.device, count)
     devices: Any = count
     if device.type == "cuda":

@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 from nfn_monomial.benchmarks.data.batches import DataSet, pick
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.errors import InvalidValueError
 
 from .checkpoint import Checkpoint
 from .devices import gathered, make_fabric, share
@@ -112,7 +113,9 @@ def fit(
         ValueError: if a data set is empty.
     """
     if not len(train) or not len(val):
-        raise ValueError(f"{len(train)} training and {len(val)} validation examples; at least one of each is needed")
+        raise InvalidValueError(
+            f"{len(train)} training and {len(val)} validation examples; at least one of each is needed"
+        )
     fabric = fabric or make_fabric(config)
     with reproducible(fabric.device), warnings.catch_warnings():
         # Its new name is not known to older versions of torch.

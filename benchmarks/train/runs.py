@@ -28,6 +28,7 @@ from torch import Tensor
 from nfn_monomial import __version__
 from nfn_monomial.benchmarks.files import results_folder, write_atomically
 from nfn_monomial.benchmarks.settings.training import RUNTIME, TrainConfig
+from nfn_monomial.errors import InvalidValueError
 
 from .checkpoint import Checkpoint
 
@@ -140,7 +141,7 @@ class Run:
         try:
             values = json.loads(text)
             if not isinstance(values, dict) or set(values) != {f.name for f in fields(cls)}:
-                raise ValueError("not the fields of a run")
+                raise InvalidValueError("not the fields of a run")
             settings = dict(values["settings"])
             settings["training"] = TrainConfig(**settings["training"])
             values["settings"] = RunSettings(**settings)
@@ -148,7 +149,7 @@ class Run:
             values["history"] = tuple(values["history"])
             return cls(**values)
         except (TypeError, KeyError) as error:
-            raise ValueError(f"not a run: {error!r}") from error
+            raise InvalidValueError(f"not a run: {error!r}") from error
 
 
 class RunStore:
@@ -184,10 +185,10 @@ class RunStore:
         try:
             run = Run.from_json(path.read_text(encoding="utf-8"))
             if run.settings.name != settings.name:
-                raise ValueError("it states other settings than its name does")
+                raise InvalidValueError("it states other settings than its name does")
             for file in (self.checkpoint_file(settings), *[self.artifacts_file(settings)] * run.has_artifacts):
                 if not file.exists():
-                    raise ValueError(f"its {file} is missing")
+                    raise InvalidValueError(f"its {file} is missing")
         except ValueError as error:
             log.warning("%s cannot be used (%s): this run is done again", path, error)
             return None

@@ -29,6 +29,7 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial.benchmarks.data.batches import DataSet
 from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.errors import MissingExtraError
 
 from .devices import make_fabric, threads
 from .loop import Epoch, FitResult, Loss, Metrics, fit, predict
@@ -212,7 +213,7 @@ def _tensorboard(folder: Path, settings: RunSettings) -> Callable[[Epoch], None]
     try:
         logger = TensorBoardLogger(folder / "tensorboard", settings.name, version="")
     except ModuleNotFoundError:
-        raise ImportError("--tensorboard needs the extra: pip install nfn-monomial[tensorboard]") from None
+        raise MissingExtraError("--tensorboard needs the extra: pip install nfn-monomial[tensorboard]") from None
 
     def log(epoch: Epoch) -> None:
         validation = {f"validation/{name}": value for name, value in epoch.metrics.items()}

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, parents_of, powers
 from nfn_monomial.space.specification import Node
 
@@ -67,13 +68,13 @@ class BilinearTerm(NamedTuple):
         nesting = {name: node.parent for name, node in nodes.items() if node.parent is not None}
         for letters, axes, sign in zip(self.letters, self[:3], (1, 1, -1), strict=True):
             if len(letters) != len(axes):
-                raise ValueError(f"term {self}: {len(letters)} letters {letters!r} for {len(axes)} axes")
+                raise InvalidValueError(f"term {self}: {len(letters)} letters {letters!r} for {len(axes)} axes")
             for letter, axis, parent in zip(letters, axes, parents_of(axes, nesting), strict=True):
                 if at.setdefault(letter, axis.node) != axis.node:
-                    raise ValueError(f"term {self}: {letter!r} lies on nodes {at[letter]!r} and {axis.node!r}")
+                    raise InvalidValueError(f"term {self}: {letter!r} lies on nodes {at[letter]!r} and {axis.node!r}")
                 inside = None if parent is None else letters[parent]
                 if above.setdefault(letter, inside) != inside:
-                    raise ValueError(f"term {self}: {letter!r} is nested in {above[letter]!r} and in {inside!r}")
+                    raise InvalidValueError(f"term {self}: {letter!r} is nested in {above[letter]!r} and in {inside!r}")
                 left.setdefault(letter, []).append((axis.charge, sign))
         rest = {letter: nodes[at[letter]].charge(combined(*zip(*found, strict=True))) for letter, found in left.items()}
         return {letter: charge for letter, charge in rest.items() if any(powers(charge))}

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Axis, Charge, flow
 from nfn_monomial.space.packing import check_tensors, concrete, pieces, require_finite, whole
 from nfn_monomial.space.specification import Node
@@ -56,9 +57,11 @@ def absorb_omega(
     sines = _sines(space, layers)
     omegas = [float(o) for o in omega_0] if isinstance(omega_0, Sequence) else [float(omega_0)] * len(sines)
     if len(omegas) != len(sines):
-        raise ValueError(f"{len(omegas)} frequencies for {len(sines)} sine layers ({', '.join(sines)} of {space})")
+        raise InvalidValueError(
+            f"{len(omegas)} frequencies for {len(sines)} sine layers ({', '.join(sines)} of {space})"
+        )
     if not all(math.isfinite(o) and o for o in omegas):
-        raise ValueError(f"omega_0 must be finite and not 0, found {omega_0}")
+        raise InvalidValueError(f"omega_0 must be finite and not 0, found {omega_0}")
     factors = dict(zip(sines, omegas, strict=True))
     flat, sizes = _flat(tensors, space)
     out = {}
@@ -141,7 +144,9 @@ def shift_phase(
     biases = phase_biases(space, layers)
     for node in shifts:
         if node not in biases:
-            raise ValueError(f"shift_phase: {node!r} is no sine layer with a bias; those of {space}: {list(biases)}")
+            raise InvalidValueError(
+                f"shift_phase: {node!r} is no sine layer with a bias; those of {space}: {list(biases)}"
+            )
     flat, sizes = _flat(tensors, space)
     first = next(iter(space.parameters))
     lead = tensors[first].shape[: tensors[first].ndim - len(space.parameters[first])]
@@ -168,7 +173,7 @@ def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dic
         if not biases:
             continue
         if len(biases) > 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{' and '.join(biases)} are {'both' if len(biases) == 2 else 'all'} biases of {node!r}: which takes "
                 "the phase? Add them first"
             )
@@ -177,7 +182,7 @@ def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dic
         known = {*biases, *into, *out_of}
         others = [p for p, axes in space.axes.items() if p not in known and node in _nodes(axes)]
         if len(into) != 1 or others:
-            raise ValueError(
+            raise InvalidValueError(
                 f"node {node!r} of {space} has {', '.join(into + others)}, so what its neurons hand on need not be the "
                 "one sine sin(W x + b), whose phase may move: several layers that share a node are added up, as in a "
                 "residual connection. Name the nodes that are plain layers: layers=[...]"
@@ -198,7 +203,7 @@ def _sines(space: WeightSpace, layers: Sequence[str] | None) -> list[str]:
             if not isinstance(axis, Axis) or axis.node not in charges:
                 continue
             if axis.charge not in (1, -1) and (layers is None or axis.node in layers):
-                raise ValueError(
+                raise InvalidValueError(
                     f"{name}: axis {axis} is neither a row (+1) nor a column (-1) of a layer sin(W x + b) of "
                     f"{space}; give the space that packed the networks, not uncharged() or another, or name the sine "
                     "layers: layers=[...]"
@@ -208,14 +213,16 @@ def _sines(space: WeightSpace, layers: Sequence[str] | None) -> list[str]:
     chosen = hidden if layers is None else list(layers)
     for name in chosen:
         if name in space.nodes and not _plain(space.nodes[name]):
-            raise ValueError(
+            raise InvalidValueError(
                 f"layers: node {name!r} of {space} has several gauges or is nested, so what its neurons hand on is not "
                 "the sine of one layer sin(W x + b)"
             )
         if name not in hidden:
-            raise ValueError(f"layers: {name!r} is no hidden node of {space}; those are: {', '.join(hidden) or 'none'}")
+            raise InvalidValueError(
+                f"layers: {name!r} is no hidden node of {space}; those are: {', '.join(hidden) or 'none'}"
+            )
         if space.nodes[name].scales:
-            raise ValueError(
+            raise InvalidValueError(
                 f"node {name!r} of {space} has the symmetry {space.nodes[name].symmetry}, so its activation is not the "
                 "sine; name the sine layers: layers=[...]"
             )
@@ -237,7 +244,7 @@ def _flat(tensors: Mapping[str, Tensor], space: WeightSpace) -> tuple[dict[str, 
     flat = dict(tensors)
     for name, lead in leads.items():
         if lead != leads[first]:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} has shape {tuple(tensors[name].shape)}, so leading dimensions {lead}, but {first} has "
                 f"{leads[first]}; {space.describe(name)} is expected, with any leading dimensions that are the same "
                 "for all"

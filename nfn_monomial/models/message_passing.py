@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.canonical.balance import Balance, balancing_element
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.messages import MessageBlock
 from nfn_monomial.nn.neurons import NeuronEmbedding
 from nfn_monomial.nn.norm import EquivariantNorm
@@ -33,7 +34,7 @@ class _MessageBody(nn.Module):
     ) -> None:
         super().__init__()
         if layers < 1:
-            raise ValueError(f"message passing needs at least one layer, found {layers}")
+            raise InvalidValueError(f"message passing needs at least one layer, found {layers}")
         extra, charges = (0, None) if probes is None else (probes.count, probes.charges)
         self.embed = NeuronEmbedding(space, in_channels, channels, extra=extra, charges=charges)
         self.blocks = nn.Sequential(*(MessageBlock(space, channels, tied=tied, norm=norm) for _ in range(layers)))

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.activation import PointwiseActivation
 from nfn_monomial.nn.canonicalize import Canonicalize
 from nfn_monomial.nn.linear import EquivariantLinear
@@ -76,7 +77,7 @@ class MonomialNFN(nn.Module):
     ) -> None:
         super().__init__()
         if not channels:
-            raise ValueError("MonomialNFN needs at least one equivariant layer; channels is empty")
+            raise InvalidValueError("MonomialNFN needs at least one equivariant layer; channels is empty")
         self.space, self.in_channels = space, in_channels
         self.body = equivariant_stack(space, [in_channels, *channels], activation, io)
         self.body.append(PointwiseActivation(space, activation))

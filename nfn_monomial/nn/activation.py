@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import field_name
 from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.weight_space import WeightSpace
@@ -62,7 +63,7 @@ class PointwiseActivation(nn.Module):
         allowed = symmetry_of(fn)
         for field_type, felt in zip(self.layout.types, self.layout.felt, strict=True):
             if not felt <= allowed:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{_name(fn)} is illegal on field [{field_name(field_type)}] of {space}, on which {felt} acts: "
                     f"{_name(fn)} commutes with {allowed} only. Legal there: {_LEGAL_DEFAULT[felt]!r}; "
                     "'auto' picks a legal one for every field"
@@ -83,7 +84,7 @@ class PointwiseActivation(nn.Module):
 def _resolve(fn: Activation) -> Callable[[Tensor], Tensor]:
     if isinstance(fn, str):
         if fn.lower() not in _FUNCTIONS:
-            raise ValueError(
+            raise InvalidValueError(
                 f"no function is known by the name {fn!r} (names: {', '.join(_FUNCTIONS)}); pass it itself"
             )
         return _FUNCTIONS[fn.lower()]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.canonical.phases import phase_biases, shift_phase
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import check_tensors
 from nfn_monomial.space.weight_space import WeightSpace
@@ -47,7 +48,7 @@ class Augment(nn.Module):
     ) -> None:
         super().__init__()
         if not 0 <= noise < math.inf or phases < 0:
-            raise ValueError(f"Augment: noise and phases must be at least 0, found {noise} and {phases}")
+            raise InvalidValueError(f"Augment: noise and phases must be at least 0, found {noise} and {phases}")
         self.space, self.scale_range, self.noise, self.phases = space, scale_range, noise, phases
         self._biases = phase_biases(space, layers) if phases or layers is not None else {}
 

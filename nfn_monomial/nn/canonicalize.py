@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
@@ -52,12 +53,12 @@ class Canonicalize(nn.Module):
     ) -> None:
         super().__init__()
         if kind not in ("norm", "square", "abs"):
-            raise ValueError(f"Canonicalize: kind must be 'norm', 'square' or 'abs', found {kind!r}")
+            raise InvalidValueError(f"Canonicalize: kind must be 'norm', 'square' or 'abs', found {kind!r}")
         self.space, self.channels, self.kind = space, channels, kind
         self.in_layout, self.out_space = space.layout, space.uncharged()
         self.out_layout = self.out_space.layout
         if kind == "abs" and any(felt.scales for felt in self.in_layout.felt):
-            raise ValueError(f"Canonicalize(kind='abs') leaves the scalings of {space}; use 'norm' or 'square'")
+            raise InvalidValueError(f"Canonicalize(kind='abs') leaves the scalings of {space}; use 'norm' or 'square'")
         self._sources = _merge_plan(space, self.in_layout, self.out_space)
         self.weight = self.bias = None
         if learnable:

@@ -8,6 +8,7 @@ from typing import NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import require_finite
 from nfn_monomial.space.weight_space import WeightSpace
@@ -54,7 +55,7 @@ class InputNorm(nn.Module):
     def __init__(self, space: WeightSpace, channels: int = 1) -> None:
         super().__init__()
         if channels < 1:
-            raise ValueError(f"InputNorm: channels must be at least 1, found {channels}")
+            raise InvalidValueError(f"InputNorm: channels must be at least 1, found {channels}")
         self.space, self.channels, self.layout = space, channels, space.layout
         self._widths = [multiplicity * channels for multiplicity in self.layout.multiplicities]
         self._centred = [not (felt.flips or felt.scales) for felt in self.layout.felt]
@@ -79,7 +80,7 @@ class InputNorm(nn.Module):
             total = found if total is None else [_merge(a, b) for a, b in zip(total, found, strict=True)]
             eps = torch.finfo(features.tensors[0].dtype).eps
         if total is None:
-            raise ValueError("InputNorm.fit: no networks given")
+            raise InvalidValueError("InputNorm.fit: no networks given")
         means, scales = [], []
         for moments, centred in zip(total, self._centred, strict=True):
             variance = moments.squares / moments.rows
@@ -90,7 +91,7 @@ class InputNorm(nn.Module):
             scales.append(torch.where(scale > 0, scale, 1))
         mean, scale = torch.cat(means).to(self.mean), torch.cat(scales).to(self.scale)
         if not bool((mean.isfinite() & scale.isfinite() & (scale > 0)).all()):
-            raise ValueError(
+            raise InvalidValueError(
                 f"InputNorm.fit: sizes of some entries are beyond what {self.scale.dtype} holds, the dtype of the "
                 "statistics; use module.double()"
             )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.basis.linear import routes
 from nfn_monomial.basis.partitions import field_key
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import field_name
 from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
@@ -74,9 +75,9 @@ class EquivariantLinear(nn.Module):
     ) -> None:
         super().__init__()
         if in_channels < 1 or out_channels < 1:
-            raise ValueError(f"channels must be at least 1, found {in_channels} -> {out_channels}")
+            raise InvalidValueError(f"channels must be at least 1, found {in_channels} -> {out_channels}")
         if io not in ("full", "factored"):
-            raise ValueError(f"io must be 'full' or 'factored', found {io!r}")
+            raise InvalidValueError(f"io must be 'full' or 'factored', found {io!r}")
         self.space, self.io = space, io
         self.in_channels, self.out_channels = in_channels, out_channels
         self.in_layout, self.out_layout = space.layout_of(in_types), space.layout_of(out_types)
@@ -185,7 +186,7 @@ def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Pl
         found.append(_Route(field_key(route.contracted), len(route.contracted), tuple(steps), tuple(ends)))
     for field_type, rank in zip(target.types, reached, strict=True):
         if rank < 0:
-            raise ValueError(
+            raise InvalidValueError(
                 f"no equivariant map leads to field [{field_name(field_type)}] from [{source}]: a charge cannot be "
                 "made from fields without it. Choose other out_types, or add a field of that charge to the input"
             )
@@ -200,7 +201,9 @@ def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Pl
     for node in sorted(needed):
         size = space.nodes[node].size
         if node not in seen and size is None:
-            raise ValueError(f"the size of node {node!r} is neither known to {space} nor seen in the input fields")
+            raise InvalidValueError(
+                f"the size of node {node!r} is neither known to {space} nor seen in the input fields"
+            )
         sizes.append((node, *seen.get(node, (-1, size or 0))))
     return _Plan(tuple(found), tuple(sizes), broadcast)
 

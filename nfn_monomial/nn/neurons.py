@@ -14,11 +14,8 @@ inv        ``(node^0,)``               an invariant of its neuron: only permuted
 
 Those are the fields of a chain of layers. In general a node has a stream for each charge with which its axes occur
 and, where these are of parameters with several ends, for its opposite; the last is ``inv``. Neurons of a nested node
-are all pairs of one of its parent and one of its own, so that fields of it have both axes. Edges are of any number of
-ends, which share what they are both nested in. Parameters with one end, such as biases and gains, lie in the stream of
-their charge, those with none in one more field, ``const``.
-
-All are fields of one `Features`, of one number of channels, so that the group acts on them as on any features.
+are pairs of one of its parent and one of its own. Edges have any number of ends. Parameters with one end lie in the
+stream of their charge, those with none in ``const``. The group acts on all as on any features.
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, powers
 from nfn_monomial.space.features import Features, Layout
@@ -63,7 +61,7 @@ class EdgeSet(NamedTuple):
     """The weights between the neurons of the same nodes: one field.
 
     Attributes:
-        key: a name for module dictionaries.
+        key: for module dictionaries.
         axes: the field type.
         ends: the node that the weights lead to first, then those that they lead from.
     """
@@ -266,7 +264,7 @@ class NeuronLayer(nn.Module):
     def __init__(self, space: WeightSpace, channels: int) -> None:
         super().__init__()
         if channels < 1:
-            raise ValueError(f"channels must be at least 1, found {channels}")
+            raise InvalidValueError(f"channels must be at least 1, found {channels}")
         self.space, self.channels = space, channels
         self.neurons: NeuronLayout = neuron_layout(space)
         self.in_layout = self.out_layout = self.neurons.layout
@@ -348,14 +346,16 @@ class NeuronEmbedding(nn.Module):
             extra: hidden node -> ``(B, *neurons, extra)``.
         """
         if (extra is None) != (not self.extra):
-            raise ValueError(
+            raise InvalidValueError(
                 f"NeuronEmbedding with extra={self.extra} was given {'no' if extra is None else 'an'} extra field"
             )
         tensors = self.space.unpack(networks) if isinstance(networks, Features) else networks
         sizes = packing.check_tensors(self.space, tensors)
         first = tensors[next(iter(self.space.parameters))]
         if first.shape[1] != self.in_channels:
-            raise ValueError(f"networks of {first.shape[1]} channels; NeuronEmbedding was built for {self.in_channels}")
+            raise InvalidValueError(
+                f"networks of {first.shape[1]} channels; NeuronEmbedding was built for {self.in_channels}"
+            )
         taken = packing.pieces(self.space, tensors, sizes)
         raw = {p.field: self._gathered(p, taken) for p in self.neurons.places}
         mixed = {p.field: self.mix[p.key](raw[p.field]) for p in self.neurons.places}

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
@@ -56,7 +57,7 @@ class InvariantPool(nn.Module):
     def __init__(self, space: WeightSpace, channels: int, reduce: Literal["mean", "sum"] = "mean") -> None:
         super().__init__()
         if reduce not in ("mean", "sum"):
-            raise ValueError(f"InvariantPool: reduce must be 'mean' or 'sum', found {reduce!r}")
+            raise InvalidValueError(f"InvariantPool: reduce must be 'mean' or 'sum', found {reduce!r}")
         self.space, self.channels, self.reduce = space, channels, reduce
         self.layout = space.uncharged().layout
         self.out_features = channels * sum(self.layout.multiplicities)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from nfn_monomial.basis import BilinearTerm, bilinear_terms
 from nfn_monomial.basis.bilinear import standard_terms
 from nfn_monomial.basis.partitions import Contraction
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import field_name, powers
 from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
@@ -93,13 +94,17 @@ class TensorProduct(nn.Module):
         super().__init__()
         second_channels = in_channels if second_channels is None else second_channels
         if min(in_channels, second_channels, out_channels) < 1:
-            raise ValueError(f"channels must be at least 1, found {in_channels} x {second_channels} -> {out_channels}")
+            raise InvalidValueError(
+                f"channels must be at least 1, found {in_channels} x {second_channels} -> {out_channels}"
+            )
         if mix not in ("full", "factored"):
-            raise ValueError(f"mix must be 'full' or 'factored', found {mix!r}")
+            raise InvalidValueError(f"mix must be 'full' or 'factored', found {mix!r}")
         if reduce not in ("mean", "sum"):
-            raise ValueError(f"reduce must be 'mean' or 'sum', found {reduce!r}")
+            raise InvalidValueError(f"reduce must be 'mean' or 'sum', found {reduce!r}")
         if rank is not None and (rank < 1 or mix == "full"):
-            raise ValueError(f"rank must be at least 1 and belongs to mix='factored', found {rank} with mix={mix!r}")
+            raise InvalidValueError(
+                f"rank must be at least 1 and belongs to mix='factored', found {rank} with mix={mix!r}"
+            )
         self.space, self.kind, self.reduce = space, mix, reduce
         self.in_channels, self.second_channels, self.out_channels = in_channels, second_channels, out_channels
         self.in_layout, self.second_layout, self.out_layout = map(
@@ -175,19 +180,19 @@ class TensorProduct(nn.Module):
         seen = {axis.node for t in (*first, *second) for axis in t}
         for node in dict.fromkeys(axis.node for t in out for axis in t):
             if node not in seen and self.space.nodes[node].size is None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"the size of node {node!r} is neither known to {self.space} nor seen in the input fields"
                 )
 
     def _node_sizes(self, x: Features, y: Features) -> dict[str, int]:
         if len(x) != len(y):
-            raise ValueError(f"TensorProduct: {len(x)} networks in the first input, {len(y)} in the second")
+            raise InvalidValueError(f"TensorProduct: {len(x)} networks in the first input, {len(y)} in the second")
         seen: dict[str, int] = {}
         for features in (x, y):
             for field_type, tensor in zip(features.layout.types, features.tensors, strict=True):
                 for axis, size in zip(field_type, tensor.shape[1:-1], strict=True):
                     if seen.setdefault(axis.node, size) != size:
-                        raise ValueError(
+                        raise InvalidValueError(
                             f"TensorProduct: node {axis.node!r} has {size} neurons in field [{field_name(field_type)}] "
                             f"of shape {tuple(tensor.shape)}, {seen[axis.node]} in a field before it; both inputs must "
                             "be features of the same networks"
@@ -211,7 +216,7 @@ class _Product(NamedTuple):
 
 def _choose(terms: Terms, space: WeightSpace, first: Layout, second: Layout, out: Layout) -> tuple[BilinearTerm, ...]:
     if isinstance(terms, str) and terms not in ("standard", "all"):
-        raise ValueError(f"terms must be 'standard', 'all', a predicate or a sequence of terms, found {terms!r}")
+        raise InvalidValueError(f"terms must be 'standard', 'all', a predicate or a sequence of terms, found {terms!r}")
     if terms == "standard":
         found = standard_terms(first.types, second.types, out.types, space.nodes)
     else:
@@ -226,14 +231,14 @@ def _choose(terms: Terms, space: WeightSpace, first: Layout, second: Layout, out
         wanted = {str(term): term for term in terms}
         for name, term in wanted.items():
             if name not in known:
-                raise ValueError(_unknown(term, space, known))
+                raise InvalidValueError(_unknown(term, space, known))
         chosen = [known[name] for name in wanted]
     reached = {term.target for term in chosen}
     for field_type in out.types:
         if field_type not in reached:
             pairs = itertools.product(first.types, second.types)
             possible = [str(term) for pair in pairs for term in bilinear_terms(*pair, field_type, space.nodes)]
-            raise ValueError(
+            raise InvalidValueError(
                 f"no term leads to field [{field_name(field_type)}] from [{first}] x [{second}]: "
                 + (
                     f"choose some of its {len(possible)} terms, as {possible[0]}"

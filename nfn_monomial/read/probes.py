@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
 from nfn_monomial.space.weight_space import WeightSpace
@@ -87,7 +88,7 @@ class ProbeFeatures(nn.Module):
     ) -> None:
         super().__init__()
         if chunk_size is not None and chunk_size < 1:
-            raise ValueError(f"ProbeFeatures: chunk_size must be at least 1 or None, found {chunk_size}")
+            raise InvalidValueError(f"ProbeFeatures: chunk_size must be at least 1 or None, found {chunk_size}")
         self.chunk_size = chunk_size
         start = _initial(probes, input_shape, template, generator_rank)
         self.count, self.input_shape = len(start), tuple(start.shape[1:])
@@ -133,13 +134,17 @@ class ProbeFeatures(nn.Module):
         sizes = packing.check_tensors(self.space, tensors)
         first = next(iter(tensors.values()))
         if first.shape[1] != 1:
-            raise ValueError(f"ProbeFeatures runs networks themselves, of 1 channel; found {first.shape[1]} channels")
+            raise InvalidValueError(
+                f"ProbeFeatures runs networks themselves, of 1 channel; found {first.shape[1]} channels"
+            )
         x = self.inputs() if inputs is None else inputs
         if x.dtype != first.dtype:
-            raise TypeError(f"the networks are {first.dtype}, their inputs {x.dtype}: convert one of them with .to()")
+            raise InvalidTypeError(
+                f"the networks are {first.dtype}, their inputs {x.dtype}: convert one of them with .to()"
+            )
         lead = x.shape[: x.ndim - len(self.input_shape)]
         if x.shape[len(lead) :] != self.input_shape or len(lead) not in (1, 2) or lead[:-1] not in ((), (len(first),)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"ProbeFeatures: inputs have shape {tuple(x.shape)}; (P, {', '.join(map(str, self.input_shape))}) is "
                 f"expected, or with {len(first)} networks in front"
             )
@@ -231,7 +236,7 @@ def _outputs_of_one(template: nn.Module, start: Tensor) -> int:
         try:
             return _as_tensor(template(start[:1]), 1).numel()
         except RuntimeError as error:
-            raise ValueError(
+            raise InvalidValueError(
                 f"ProbeFeatures: the template does not take inputs of shape {tuple(start.shape[1:])}: {error}"
             ) from error
 
@@ -249,7 +254,7 @@ def _own_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
     if len(own) != len(space.parameters):  # those of layers alone: slopes of activations are in no space
         own = [name for name in own if isinstance(template.get_submodule(name.rpartition(".")[0]), LAYERS)]
     if len(own) != len(space.parameters):
-        raise ValueError(
+        raise InvalidValueError(
             f"ProbeFeatures: the template has {len(own)} parameters ({', '.join(own)}), the space "
             f"{len(space.parameters)} ({', '.join(space.parameters)})"
         )
@@ -263,10 +268,10 @@ def _initial(probes: int | Tensor, shape: Sequence[int] | None, template: nn.Mod
     if shape is None:
         first = next((m for m in template.modules() if isinstance(m, LAYERS)), None)
         if not isinstance(first, nn.Linear):
-            raise ValueError("ProbeFeatures: give input_shape=, as (channels, height, width), or initial probes")
+            raise InvalidValueError("ProbeFeatures: give input_shape=, as (channels, height, width), or initial probes")
         shape = (first.in_features,)
     if probes < 1:
-        raise ValueError(f"ProbeFeatures: at least 1 probe is needed, found {probes}")
+        raise InvalidValueError(f"ProbeFeatures: at least 1 probe is needed, found {probes}")
     like = next(template.parameters())
     if rank is None:
         return torch.randn(probes, *shape, dtype=like.dtype, device=like.device)
@@ -279,7 +284,7 @@ def _factor(inputs: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """The best approximation of a rank as codes ``(P, rank)`` times a basis ``(rank, *input shape)`` of size 1."""
     flat = inputs.flatten(1)
     if not 1 <= rank <= min(flat.shape):
-        raise ValueError(
+        raise InvalidValueError(
             f"generator_rank must be 1 to {min(flat.shape)} for {tuple(inputs.shape)} probes, found {rank}"
         )
     left, values, right = torch.linalg.svd(flat.double(), full_matrices=False)

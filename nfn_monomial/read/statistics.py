@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.canonical.balance import balancing_element
 from nfn_monomial.canonical.signs import without_signs
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import flow
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import pieces
@@ -76,7 +77,7 @@ class InvariantStatistics(nn.Module):
         tensors = self.space.unpack(without_signs(self.space, balanced, noise))
         channels = next(iter(tensors.values())).shape[1]
         if channels != self.channels:
-            raise ValueError(
+            raise InvalidValueError(
                 f"InvariantStatistics: networks of {channels} channels, {self.channels} expected: channels={channels}"
             )
         parts = [_statistics(x.reshape(*x.shape[:2], -1)) for x in tensors.values()]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from nfn_monomial.errors import InvalidValueError
+
 Charge: TypeAlias = int | tuple[int, ...]
 """With what powers of a node's gauges an axis transforms: a number on a node with one gauge, else one for each."""
 
@@ -126,7 +128,7 @@ def parents_of(axes: Sequence[Axis | int], nesting: dict[str, str]) -> tuple[int
             continue
         before = [j for j, other in enumerate(axes[:i]) if isinstance(other, Axis) and other.node == parent]
         if not before:
-            raise ValueError(
+            raise InvalidValueError(
                 f"axis {axis} is nested in {parent!r}, which has no axis before it: put Axis({parent!r}, 0)"
             )
         found.append(before[-1])

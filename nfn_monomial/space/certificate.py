@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from nfn_monomial.errors import InvalidValueError
+
 from .groups import GroupElement
 from .packing import concrete
 
@@ -62,7 +64,7 @@ def answers(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, kwarg
         found = torch.func.functional_call(module, dict(tensors), inputs_of(inputs), dict(kwargs or {}))
     outputs = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
     if not outputs:
-        raise ValueError(f"{type(module).__name__} returns no tensor but {type(found).__name__}")
+        raise InvalidValueError(f"{type(module).__name__} returns no tensor but {type(found).__name__}")
     return outputs
 
 
@@ -114,7 +116,9 @@ def certify(
     inputs = inputs_of(example_inputs)
     name, seen = type(module).__name__, [t for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor)]
     if not concrete(seen):
-        raise ValueError("example_inputs hold no values (meta tensors, or under a transform): nothing can be checked")
+        raise InvalidValueError(
+            "example_inputs hold no values (meta tensors, or under a transform): nothing can be checked"
+        )
     generator = torch.Generator().manual_seed(0)
     own = {key: doubled(t) for key, t in (*module.named_parameters(), *module.named_buffers())}
     trials = _TRIALS if sum(t.numel() for t in own.values()) < _LARGE else 2
@@ -132,7 +136,7 @@ def certify(
             expected = answers(module, tensors, *given)
             error = largest_change(answers(module, element.act(tensors), *given), expected)
         except RuntimeError as reason:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} does not run on the CPU in float64, in which the example inputs are used to check the space "
                 f"({reason}). A module that turns its inputs into another dtype itself cannot be checked"
             ) from reason
@@ -141,7 +145,7 @@ def certify(
         if not error <= _RTOL:
             parts = {node: GroupElement(element.space, {node: m}) for node, m in element.matrices.items()}
             wrong = [node for node, part in parts.items() if not change(part) <= _RTOL]
-            raise ValueError(
+            raise InvalidValueError(
                 f"the group of {element.space} changes what {name} computes on the example inputs, by {error:.1e} "
                 f"(relative), through {'; '.join(map(blame, wrong)) or 'several nodes together'}. An operator has a "
                 "rule that is not true of it: register_operator(name, rule) gives it another; and tell us of it"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from nfn_monomial.errors import InvalidIndexError, InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
 from .axes import Axis, Dim, FieldType, field_name
@@ -75,7 +76,7 @@ class Layout:
     def features(self, fields: Mapping[FieldType, Tensor]) -> Features:
         """`Features` from a mapping field type -> tensor ``(B, *node sizes, channels x multiplicity)``."""
         if set(fields) != set(self.types):
-            raise ValueError(
+            raise InvalidValueError(
                 f"fields {[field_name(t) for t in fields]} given, {[field_name(t) for t in self.types]} expected"
             )
         return Features(self, tuple(fields[t] for t in self.types))
@@ -86,15 +87,15 @@ class Layout:
             found, expected = str(features.layout), str(self)
             if found == expected:
                 found, expected = (_content_text(layout.content) for layout in (features.layout, self))
-            raise ValueError(
+            raise InvalidValueError(
                 f"{where}: the features are of another weight space: found fields [{found}], expected "
                 f"[{expected}]. Build the layer on the space that packed them (after Canonicalize: space.uncharged())"
             )
         for field_type, multiplicity, tensor in zip(self.types, self.multiplicities, features.tensors, strict=True):
             if not tensor.shape[0]:
-                raise ValueError(f"{where}: an empty batch; at least one network is needed")
+                raise InvalidValueError(f"{where}: an empty batch; at least one network is needed")
             if channels is not None and tensor.shape[-1] != multiplicity * channels:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{where}: field [{field_name(field_type)}] has shape {tuple(tensor.shape)}, whose last dimension "
                     f"is {tensor.shape[-1] / multiplicity:g} channels x multiplicity {multiplicity}; the layer was "
                     f"built for {channels} channels"
@@ -165,12 +166,14 @@ class Features:
         if isinstance(index, int) or getattr(index, "ndim", None) == 0:
             count, found = len(self), operator.index(index)
             if not -count <= found < count:
-                raise IndexError(f"network {found} of a batch of {count}")
+                raise InvalidIndexError(f"network {found} of a batch of {count}")
             index = slice(found % count, found % count + 1)
         elif not isinstance(index, slice):
             picked = torch.as_tensor(index) if isinstance(index, list) or hasattr(index, "ndim") else None
             if picked is None or picked.ndim != 1:
-                raise IndexError(f"networks are picked by number, slice, mask or list of numbers, found {index!r}")
+                raise InvalidIndexError(
+                    f"networks are picked by number, slice, mask or list of numbers, found {index!r}"
+                )
             index = picked
         return self.map(lambda t: t[index])
 
@@ -198,7 +201,7 @@ class Features:
             ValueError: for other tensors, or charged features: such products are not equivariant.
         """
         if isinstance(other, Tensor) and other.shape not in ((), (len(self),)):
-            raise ValueError(
+            raise InvalidValueError(
                 f"a product with a tensor of shape {tuple(other.shape)} is not equivariant; multiply by a number, or "
                 f"by one number for each of the {len(self)} networks, shape ({len(self)},)"
             )
@@ -207,9 +210,11 @@ class Features:
         if isinstance(other, Tensor | numbers.Number):
             return self.map(lambda t: t * other)
         if not isinstance(other, Features):
-            raise TypeError(f"features are multiplied by numbers, tensors and features, found {type(other).__name__}")
+            raise InvalidTypeError(
+                f"features are multiplied by numbers, tensors and features, found {type(other).__name__}"
+            )
         if other.layout.charged:
-            raise ValueError(
+            raise InvalidValueError(
                 f"a product with charged features is not equivariant: the second factor is [{other.layout}]; "
                 "canonicalise it first (Canonicalize), or multiply by a number"
             )
@@ -222,7 +227,7 @@ class Features:
             [a.node for a in t] for t in other.layout.types
         ]
         if other.layout is not self.layout and (operation == "+" or not same_axes):
-            raise ValueError(f"features [{self.layout}] {operation} features [{other.layout}]: fields differ")
+            raise InvalidValueError(f"features [{self.layout}] {operation} features [{other.layout}]: fields differ")
         return list(zip(self.tensors, other.tensors, strict=True))
 
     def __repr__(self) -> str:

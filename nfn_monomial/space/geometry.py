@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import Activation, Symmetry
 
 from .axes import Axis, Dim
@@ -40,10 +41,10 @@ def cnn_geometry(
     """Convolutions, then linear layers; see `WeightSpace.cnn`."""
     count = len(channels) - 1
     if count < 1:
-        raise ValueError(f"cnn needs at least two channel numbers, found {list(channels)}; without any use mlp")
+        raise InvalidValueError(f"cnn needs at least two channel numbers, found {list(channels)}; without any use mlp")
     kernels = [kernel_sizes] * count if isinstance(kernel_sizes, int) else list(kernel_sizes)
     if len(kernels) != count:
-        raise ValueError(f"{len(kernels)} kernel sizes for {count} convolutions")
+        raise InvalidValueError(f"{len(kernels)} kernel sizes for {count} convolutions")
     shapes = [(k,) * ndim if isinstance(k, int) else tuple(k) for k in kernels] + [()] * len(head)
     return Geometry([*channels, *head], shapes, {count: positions} if head else {}, [True] * len(shapes))
 
@@ -53,16 +54,16 @@ def spec_geometry(network_spec: Any) -> Geometry:
     shapes = [tuple(spec.shape) for spec in network_spec.weight_spec]
     biases = [spec is not None for spec in network_spec.bias_spec]
     if not shapes or len(shapes) != len(biases):
-        raise ValueError(f"network spec with {len(shapes)} weights and {len(biases)} biases")
+        raise InvalidValueError(f"network spec with {len(shapes)} weights and {len(biases)} biases")
     sizes: list[int | None] = [None if shapes[0][1] == -1 else shapes[0][1]]
     positions: dict[int, int] = {}
     for i, shape in enumerate(shapes):
         if len(shape) < 2:
-            raise ValueError(f"weight_spec[{i}] has shape {shape}; (out, in, *kernel) is expected")
+            raise InvalidValueError(f"weight_spec[{i}] has shape {shape}; (out, in, *kernel) is expected")
         rows, columns, known = shape[0], shape[1], sizes[-1]
         if known is not None and columns != -1 and columns != known:
             if columns % known:
-                raise ValueError(
+                raise InvalidValueError(
                     f"weight_spec[{i}] has {columns} columns but weight_spec[{i - 1}] has {known} rows: the "
                     "layers do not follow one another, nor by a flatten, whose columns would be a multiple"
                 )
@@ -85,7 +86,7 @@ def sequential_geometry(
     hidden = _one_per(symmetry, depth - 1, "hidden node")
     has_bias = [bias] * depth if isinstance(bias, bool) else list(bias)
     if len(has_bias) != depth or len(kernels) != depth:
-        raise ValueError(f"{len(has_bias)} bias flags and {len(kernels)} kernels for {depth} layers")
+        raise InvalidValueError(f"{len(has_bias)} bias flags and {len(kernels)} kernels for {depth} layers")
     io = Symmetry.coerce(io_symmetry)
     node_names = ["x", *(f"h{i}" for i in range(1, depth)), "y"]
     nodes = {n: Node((s,), size) for n, s, size in zip(node_names, [io, *hidden, io], sizes, strict=True)}
@@ -106,6 +107,6 @@ def sequential_geometry(
 def _one_per(value: SymmetryLike | Sequence[SymmetryLike], count: int, what: str) -> list[Symmetry]:
     if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) != count:
-            raise ValueError(f"{len(value)} symmetries for {count} {what}s; give one, or one per {what}")
+            raise InvalidValueError(f"{len(value)} symmetries for {count} {what}s; give one, or one per {what}")
         return [Symmetry.coerce(v) for v in value]
     return [Symmetry.coerce(value)] * count

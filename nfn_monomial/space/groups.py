@@ -8,6 +8,8 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from nfn_monomial.errors import InvalidValueError
+
 from .axes import Axis, FieldType, field_name, paths_of
 from .features import Features
 from .monomial import MonomialMatrix, within_range
@@ -34,7 +36,7 @@ class GroupElement:
     def __init__(self, space: Specification, matrices: Mapping[str, MonomialMatrix]) -> None:
         for name, matrix in matrices.items():
             if name not in space.nodes:
-                raise ValueError(f"no node {name!r} in {space}; nodes: {', '.join(space.nodes)}")
+                raise InvalidValueError(f"no node {name!r} in {space}; nodes: {', '.join(space.nodes)}")
             _require_member(name, matrix, space.nodes[name])
         self.space = space
         self.matrices = dict(matrices)
@@ -44,7 +46,9 @@ class GroupElement:
 
     def __matmul__(self, other: GroupElement) -> GroupElement:
         if self.space.nodes != other.space.nodes:
-            raise ValueError(f"group elements of different spaces do not compose: {self.space} and {other.space}")
+            raise InvalidValueError(
+                f"group elements of different spaces do not compose: {self.space} and {other.space}"
+            )
         product = dict(self.matrices)
         for name, matrix in other.matrices.items():
             motion = self._motion(name, matrix.size)
@@ -68,7 +72,7 @@ class GroupElement:
         if parent not in self.matrices:
             above = next((a for a in reversed(self.space.ancestry(parent)) if a in self.matrices), None)
             if above is not None:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{self.space}: the element has a matrix for {name!r} and {above!r}, none for {parent!r}"
                 )
             return None
@@ -122,7 +126,9 @@ class GroupElement:
         dims = self.space.parameters[name]
         lead = tensor.ndim - len(dims)
         if lead < 0:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)} but {self.space.describe(name)} is expected")
+            raise InvalidValueError(
+                f"{name} has shape {tuple(tensor.shape)} but {self.space.describe(name)} is expected"
+            )
         nesting = self.space.nesting
         known = {n: m.size // self._blocks(n) for n, m in self.matrices.items() if nesting.get(n, n) in self.matrices}
         sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), known)
@@ -170,28 +176,34 @@ def _proper(matrix: MonomialMatrix, node: Node, blocks: int) -> MonomialMatrix:
 
 def _require_member(name: str, matrix: MonomialMatrix, node: Node) -> None:
     if len(matrix.scales) != len(node.gauges):
-        raise ValueError(f"node {name!r} has {len(node.gauges)} gauges, its matrix {len(matrix.scales)}")
+        raise InvalidValueError(f"node {name!r} has {len(node.gauges)} gauges, its matrix {len(matrix.scales)}")
     if not concrete((*matrix.scales, matrix.permutation)):
         return
     if not node.permutes:
         identity = torch.arange(matrix.size, device=matrix.permutation.device).expand_as(matrix.permutation)
         if not torch.equal(matrix.permutation, identity) or not bool((matrix.scale == 1).all()):
-            raise ValueError(f"node {name!r} is FIXED: only the identity acts on it")
+            raise InvalidValueError(f"node {name!r} is FIXED: only the identity acts on it")
     for gauge, scale in zip(node.gauges, matrix.scales, strict=True):
         if not gauge.flips and not bool((scale > 0).all()):
-            raise ValueError(f"negative scale on node {name!r}, whose symmetry is {gauge}: scales must be positive")
+            raise InvalidValueError(
+                f"negative scale on node {name!r}, whose symmetry is {gauge}: scales must be positive"
+            )
         if not gauge.scales and not bool((scale.abs() == 1).all()):
             allowed = "+1 or -1" if gauge.flips else "1"
-            raise ValueError(f"node {name!r} has symmetry {gauge}: scales must be {allowed}, found others")
+            raise InvalidValueError(f"node {name!r} has symmetry {gauge}: scales must be {allowed}, found others")
 
 
 def _require_nested(name: str, matrix: MonomialMatrix, blocks: int) -> None:
     if matrix.size % blocks:
-        raise ValueError(f"node {name!r} has {matrix.size} neurons, which do not lie evenly in {blocks} of its parent")
+        raise InvalidValueError(
+            f"node {name!r} has {matrix.size} neurons, which do not lie evenly in {blocks} of its parent"
+        )
     if matrix.permutes and concrete((matrix.permutation,)):
         size = matrix.size // blocks
         if not torch.equal(
             matrix.permutation // size,
             torch.arange(matrix.size, device=matrix.permutation.device).expand_as(matrix.permutation) // size,
         ):
-            raise ValueError(f"node {name!r} is nested: its matrix must leave each neuron in the one that it lies in")
+            raise InvalidValueError(
+                f"node {name!r} is nested: its matrix must leave each neuron in the one that it lies in"
+            )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import Activation, Symmetry
 
 from .axes import Charge, powers
@@ -40,20 +41,20 @@ class MonomialMatrix:
         self.permutation, self.permutes = permutation, permutes
         for scale in self.scales:
             if scale.shape != self.permutation.shape or scale.ndim not in (1, 2):
-                raise ValueError(
+                raise InvalidValueError(
                     f"MonomialMatrix: scale {tuple(scale.shape)} and permutation {tuple(self.permutation.shape)} "
                     "must have the same shape, (n,) or (B, n)"
                 )
         if not concrete((*self.scales, self.permutation)):
             return
         if not all(bool((torch.isfinite(scale) & (scale != 0)).all()) for scale in self.scales):
-            raise ValueError("MonomialMatrix: scale must be finite and nonzero")
+            raise InvalidValueError("MonomialMatrix: scale must be finite and nonzero")
         if not self.permutes:
             return
         n = self.permutation.shape[-1]
         expected = torch.arange(n, device=self.permutation.device).expand(self.permutation.shape)
         if self.permutation.dtype.is_floating_point or not torch.equal(self.permutation.sort(-1).values, expected):
-            raise ValueError(f"MonomialMatrix: permutation must hold each of 0..{n - 1} once in every row")
+            raise InvalidValueError(f"MonomialMatrix: permutation must hold each of 0..{n - 1} once in every row")
 
     @property
     def scale(self) -> Tensor:
@@ -63,7 +64,7 @@ class MonomialMatrix:
             ValueError: on a node of several, whose diagonals are ``scales``.
         """
         if len(self.scales) > 1:
-            raise ValueError(f"a node of {len(self.scales)} gauges has one scale for each: .scales")
+            raise InvalidValueError(f"a node of {len(self.scales)} gauges has one scale for each: .scales")
         return self.scales[0]
 
     @classmethod
@@ -111,7 +112,7 @@ class MonomialMatrix:
         """
         gauges = symmetry if isinstance(symmetry, Sequence) and not isinstance(symmetry, str) else (symmetry,)
         if scale_range is not None and not 0 < scale_range[0] <= scale_range[1] < float("inf"):
-            raise ValueError(
+            raise InvalidValueError(
                 f"scale_range must be 0 < lo <= hi < inf, found {scale_range}: scales are positive; sign flips "
                 "come with Symmetry.SIGN or MONOMIAL, not with a negative range"
             )
@@ -170,11 +171,11 @@ class MonomialMatrix:
     def __matmul__(self, other: MonomialMatrix) -> MonomialMatrix:
         """The product (semidirect law, paper Remark 3.5): ``d_j d'_{pi^{-1}(j)}`` and ``pi o pi'``."""
         if self.size != other.size:
-            raise ValueError(f"monomial matrices of {self.size} and {other.size} neurons do not compose")
+            raise InvalidValueError(f"monomial matrices of {self.size} and {other.size} neurons do not compose")
         if None not in (self.batch, other.batch) and self.batch != other.batch:
-            raise ValueError(f"batches of {self.batch} and {other.batch} monomial matrices do not compose")
+            raise InvalidValueError(f"batches of {self.batch} and {other.batch} monomial matrices do not compose")
         if len(self.scales) != len(other.scales):
-            raise ValueError(f"matrices of {len(self.scales)} and {len(other.scales)} gauges do not compose")
+            raise InvalidValueError(f"matrices of {len(self.scales)} and {len(other.scales)} gauges do not compose")
         shape = max(self.permutation.shape, other.permutation.shape, key=len)
         permutation, source = self.permutation.expand(shape), self.permutation.argsort(-1).expand(shape)
         return MonomialMatrix(
@@ -215,9 +216,11 @@ class MonomialMatrix:
 
     def _act(self, x: Tensor, dim: int, charge: Charge) -> Tensor:
         if x.shape[dim] != self.size:
-            raise ValueError(f"monomial matrix on {self.size} neurons cannot act on axis {dim} of {tuple(x.shape)}")
+            raise InvalidValueError(
+                f"monomial matrix on {self.size} neurons cannot act on axis {dim} of {tuple(x.shape)}"
+            )
         if self.batch is not None and (dim == 0 or x.shape[0] != self.batch):
-            raise ValueError(
+            raise InvalidValueError(
                 f"a batch of {self.batch} monomial matrices needs a tensor with {self.batch} networks along "
                 f"dimension 0, found shape {tuple(x.shape)} with neurons along dimension {dim}"
             )
@@ -240,7 +243,7 @@ def within_range(name: str, x: Tensor, move: Callable[[Tensor], Tensor]) -> Tens
         return move(x)
     moved = move(wide(x)).to(x.dtype)
     if concrete((moved,)) and bool(x.isfinite().all()) and not bool(moved.isfinite().all()):
-        raise ValueError(
+        raise InvalidValueError(
             f"{name} has entries of up to {float(x.abs().max()):.1e}, which these scales make larger than "
             f"{torch.finfo(x.dtype).max:.0f}, the largest float16: convert the networks with .float() first"
         )

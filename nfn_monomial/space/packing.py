@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+
 from .axes import Axis
 from .features import Features
 from .folding import Folding
@@ -77,14 +79,14 @@ def joined(space: Specification, parameter: str, found: Mapping[str, Tensor], si
 def check_tensors(space: Specification, tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """Check names, dtypes, ranks and sizes; returns the size of every node seen. Values are not looked at."""
     if not isinstance(tensors, Mapping):
-        raise TypeError(
+        raise InvalidTypeError(
             f"named tensors are expected, parameter name -> tensor, found {type(tensors).__name__}; of Features, "
             "space.unpack(features)"
         )
     missing = [name for name in space.parameters if name not in tensors]
     extra = [name for name in tensors if name not in space.parameters]
     if missing or extra:
-        raise ValueError(
+        raise InvalidValueError(
             f"{space} has {len(space.parameters)} parameters, {len(tensors)} tensors given; "
             + (f"missing: {', '.join(missing)}. " if missing else "")
             + (f"not in the space: {', '.join(extra)}. " if extra else "")
@@ -95,24 +97,26 @@ def check_tensors(space: Specification, tensors: Mapping[str, Tensor]) -> dict[s
     for name in space.parameters:
         x = tensors[name]
         if not x.is_floating_point():
-            raise TypeError(f"{name} has dtype {x.dtype}; floating point is expected: tensor.float()")
+            raise InvalidTypeError(f"{name} has dtype {x.dtype}; floating point is expected: tensor.float()")
         if (x.dtype, x.device) != (tensors[first].dtype, tensors[first].device):
-            raise TypeError(
+            raise InvalidTypeError(
                 f"{name} is {x.dtype} on {x.device} but {first} is {tensors[first].dtype} on "
                 f"{tensors[first].device}; convert all tensors to one dtype and device"
             )
         if x.ndim != 2 + len(space.parameters[name]):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} has {x.ndim} dimensions {tuple(x.shape)} but the space expects {space.describe(name)}; "
                 "for a single network without channels add them: tensor[None, None]"
             )
         if tuple(x.shape[:2]) != lead:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} has batch and channels {tuple(x.shape[:2])} but {first} has {lead}: all parameters "
                 "need the same number of networks and of channels"
             )
         if 0 in lead:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}: an empty batch; at least one network is needed")
+            raise InvalidValueError(
+                f"{name} has shape {tuple(x.shape)}: an empty batch; at least one network is needed"
+            )
     sizes, seen_in = _read_sizes(space, tensors)
     for name in space.parameters:
         require_shape(space, name, tuple(tensors[name].shape[2:]), sizes, seen_in)
@@ -177,7 +181,7 @@ def require_finite(tensors: Mapping[str, Tensor]) -> None:
         bad = ~torch.isfinite(t)
         if bool(bad.any()):
             where = bad.nonzero()[0].tolist()
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} holds {int(bad.sum())} NaN or infinite values, the first at index {where} (network "
                 f"{where[0]} of the batch). Drop networks whose training diverged"
             )
@@ -217,7 +221,7 @@ def require_shape(
         known = all(p.node in sizes for parts in segments for p in parts if isinstance(p, Axis))
         lengths = [math.prod([p if isinstance(p, int) else sizes.get(p.node, 0) for p in parts]) for parts in segments]
         if not known or sum(lengths) != extent:
-            raise ValueError(_size_error(space, name, shape, segments, extent, sizes, seen_in or {}))
+            raise InvalidValueError(_size_error(space, name, shape, segments, extent, sizes, seen_in or {}))
 
 
 def _size_error(

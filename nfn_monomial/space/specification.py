@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
 from .axes import Axis, Charge, Dim, FieldType, Sum, each_axis, flatten_dims, parents_of, powers, segments_of
@@ -68,7 +69,9 @@ class Node(NamedTuple):
         """``charge`` with one number for each gauge, not reduced."""
         given = powers(charge)
         if len(given) > len(self.gauges) or (not isinstance(charge, int) and len(given) < len(self.gauges)):
-            raise ValueError(f"charge {charge} has {len(given)} entries for the {len(self.gauges)} gauges of a node")
+            raise InvalidValueError(
+                f"charge {charge} has {len(given)} entries for the {len(self.gauges)} gauges of a node"
+            )
         return (*given, *[0] * (len(self.gauges) - len(given)))
 
     def acting(self, charge: Charge) -> Symmetry:
@@ -126,38 +129,42 @@ class Specification:
     def _check(self, parameters: Mapping[str, Sequence[Dim]]) -> None:
         for name, node in self.nodes.items():
             if not name.isidentifier():
-                raise ValueError(f"node name {name!r}: names must be identifiers, as h1 or conv_2")
+                raise InvalidValueError(f"node name {name!r}: names must be identifiers, as h1 or conv_2")
             if name in TAKEN:
-                raise ValueError(
+                raise InvalidValueError(
                     f"node name {name!r}: torch's containers of modules, in which layers keep what belongs to a node, "
                     f"have an attribute of that name; use {name}_"
                 )
             if not node.gauges or (not node.permutes and len(node.gauges) > 1) or len({*map(_fixed, node.gauges)}) > 1:
-                raise ValueError(f"node {name!r} has gauges {node.gauges}: one or more, FIXED only alone")
+                raise InvalidValueError(f"node {name!r} has gauges {node.gauges}: one or more, FIXED only alone")
             if not node.permutes and node.size is None:
-                raise ValueError(f"node {name!r} is FIXED, so its size must be given: its axes become channels")
+                raise InvalidValueError(f"node {name!r} is FIXED, so its size must be given: its axes become channels")
             if node.size is not None and node.size < 1:
-                raise ValueError(f"node {name!r} has size {node.size}; at least 1 is needed")
+                raise InvalidValueError(f"node {name!r} has size {node.size}; at least 1 is needed")
             if node.parent is not None:
                 self._check_parent(name, node.parent)
         if not parameters:
-            raise ValueError("a weight space needs at least one parameter")
+            raise InvalidValueError("a weight space needs at least one parameter")
         for name, dims in parameters.items():
             for dim in itertools.chain.from_iterable(itertools.chain.from_iterable(map(segments_of, dims))):
                 if isinstance(dim, Axis) and dim.node not in self.nodes:
-                    raise ValueError(f"{name}: axis {dim} names no node; nodes: {', '.join(self.nodes)}")
+                    raise InvalidValueError(f"{name}: axis {dim} names no node; nodes: {', '.join(self.nodes)}")
                 if isinstance(dim, int) and dim < 1:
-                    raise ValueError(f"{name}: dimension {dim} must be at least 1")
+                    raise InvalidValueError(f"{name}: dimension {dim} must be at least 1")
 
     def _check_parent(self, name: str, parent: str) -> None:
         if parent not in self.nodes:
-            raise ValueError(f"node {name!r} is nested in {parent!r}, which is no node; nodes: {', '.join(self.nodes)}")
+            raise InvalidValueError(
+                f"node {name!r} is nested in {parent!r}, which is no node; nodes: {', '.join(self.nodes)}"
+            )
         if not (self.nodes[name].permutes and self.nodes[parent].permutes):
-            raise ValueError(f"node {name!r} is nested in {parent!r}: neither may be FIXED; use nodes of their own")
+            raise InvalidValueError(
+                f"node {name!r} is nested in {parent!r}: neither may be FIXED; use nodes of their own"
+            )
         above: str | None = parent
         while above is not None:
             if above == name:
-                raise ValueError(f"node {name!r} is nested in itself")
+                raise InvalidValueError(f"node {name!r} is nested in itself")
             above = self.nesting.get(above)
 
     def _spelled(self, dim: Dim) -> Dim:
@@ -221,7 +228,9 @@ class Specification:
         """
         unknown = [name for name, node in self.nodes.items() if node.size is None]
         if unknown:
-            raise ValueError(f"{self}: sizes of {', '.join(unknown)} are not known; give them to the constructor")
+            raise InvalidValueError(
+                f"{self}: sizes of {', '.join(unknown)} are not known; give them to the constructor"
+            )
         return {name: node.size for name, node in self.nodes.items() if node.size is not None}
 
     def ancestry(self, name: str) -> tuple[str, ...]:

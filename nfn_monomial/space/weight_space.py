@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
 from . import packing
@@ -91,7 +92,7 @@ class WeightSpace(Specification):
             io_symmetry: of inputs and outputs. FIXED is HNP's and the paper's convention; PERMUTATION gives NP.
         """
         if len(sizes) < 2:
-            raise ValueError(f"mlp needs at least input and output size, found {list(sizes)}")
+            raise InvalidValueError(f"mlp needs at least input and output size, found {list(sizes)}")
         return cls.sequential(list(sizes), [()] * (len(sizes) - 1), symmetry, bias=bias, io_symmetry=io_symmetry)
 
     @classmethod
@@ -252,7 +253,7 @@ class WeightSpace(Specification):
         """
         group = Symmetry.coerce(symmetry)
         if not group.permutes:
-            raise ValueError(
+            raise InvalidValueError(
                 f"restricted({group}): hidden neurons cannot be FIXED without sizes; use PERMUTATION or more"
             )
         nodes = {name: node.restricted(group) for name, node in self.nodes.items()}
@@ -269,9 +270,11 @@ class WeightSpace(Specification):
         """
         for name in nodes:
             if name not in self.nodes or name in self.nesting or name in self.nesting.values():
-                raise ValueError(f"fixed({name!r}): no node of {self} that is neither nested nor has nested ones")
+                raise InvalidValueError(
+                    f"fixed({name!r}): no node of {self} that is neither nested nor has nested ones"
+                )
             if self.nodes[name].size is None:
-                raise ValueError(f"fixed({name!r}): its size is not known, and its axes are to become channels")
+                raise InvalidValueError(f"fixed({name!r}): its size is not known, and its axes are to become channels")
         gone = {name for name in nodes if self.nodes[name].size == 1}
         left = {n: Node((Symmetry.FIXED,), m.size) if n in nodes else m for n, m in self.nodes.items() if n not in gone}
 
@@ -314,9 +317,9 @@ class WeightSpace(Specification):
     def _require_nodes(self, axes: FieldType, fixed: bool) -> None:
         for axis in axes:
             if axis.node not in self.nodes:
-                raise ValueError(f"field [{field_name(axes)}]: no node {axis.node!r} in {self}")
+                raise InvalidValueError(f"field [{field_name(axes)}]: no node {axis.node!r} in {self}")
             if not fixed and not self.nodes[axis.node].permutes:
-                raise ValueError(
+                raise InvalidValueError(
                     f"field [{field_name(axes)}]: node {axis.node!r} is FIXED; its axes are multiplicity, or stay in "
                     "their places with layout_of(types, fold=False)"
                 )
@@ -383,7 +386,9 @@ class WeightSpace(Specification):
             above = self.ancestry(name)
             for needed in above:
                 if known[needed] is None:
-                    raise ValueError(f"sample: the size of node {needed!r} is not known; give sizes={{{needed!r}: n}}")
+                    raise InvalidValueError(
+                        f"sample: the size of node {needed!r} is not known; give sizes={{{needed!r}: n}}"
+                    )
             *outer, own = (known[needed] or 0 for needed in above)
             blocks = math.prod(outer)
             matrices[name] = MonomialMatrix.random(

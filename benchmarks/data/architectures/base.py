@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["KINDS", "MODULES", "Architecture", "ArchitectureKind", "MixedActivation", "require_activations"]
 
@@ -72,10 +73,10 @@ class Architecture(ABC):
 def require_activations(names: tuple[str, ...]) -> None:
     """Raise a ValueError, which lists the known ones, for an activation that there is no module of."""
     if unknown := [name for name in names if name not in MODULES]:
-        raise ValueError(f"unknown activation {', '.join(map(repr, unknown))}: choose from {', '.join(MODULES)}")
+        raise InvalidValueError(f"unknown activation {', '.join(map(repr, unknown))}: choose from {', '.join(MODULES)}")
 
 
 def require_sizes(architecture: Architecture, sizes: Mapping[str, object]) -> None:
     """Raise a ValueError unless all these are positive integers."""
     if wrong := {name: size for name, size in sizes.items() if type(size) is not int or size < 1}:
-        raise ValueError(f"{architecture}: sizes must be positive integers, but {wrong}")
+        raise InvalidValueError(f"{architecture}: sizes must be positive integers, but {wrong}")

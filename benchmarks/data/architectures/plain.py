@@ -10,6 +10,7 @@ from torch import nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.layout import Layout, cnn_layout
+from nfn_monomial.errors import InvalidValueError
 
 from .base import MODULES, Architecture, ArchitectureKind, MixedActivation, require_activations
 
@@ -46,14 +47,16 @@ class PlainCNN(Architecture):
             ("activations", self.activations, count + len(self.head) - 1),
         ):
             if len(found) != expected:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{name} is {found}, but {expected} are needed for channels {self.channels} and head {self.head}"
                 )
         if count < 1 or not self.head:
-            raise ValueError(f"channels {self.channels}, head {self.head}: a convolution and a linear layer are needed")
+            raise InvalidValueError(
+                f"channels {self.channels}, head {self.head}: a convolution and a linear layer are needed"
+            )
         sizes = (*self.channels, *self.kernel_sizes, *self.strides, *self.head, *(p + 1 for p in self.paddings))
         if not all(type(n) is int and n > 0 for n in sizes):
-            raise ValueError(f"{self}: sizes must be positive integers")
+            raise InvalidValueError(f"{self}: sizes must be positive integers")
         require_activations(self.activations)
 
     @property

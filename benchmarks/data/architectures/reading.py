@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from nfn_monomial.errors import InvalidValueError
+
 from .base import KINDS, Architecture
 from .plain import PlainCNN
 from .residual import ResidualCNN
@@ -25,5 +27,5 @@ def architecture_of(described: Mapping[str, Any]) -> Architecture:
     fields = {name: tuple(v) if isinstance(v, list) else v for name, v in described.items() if name != "kind"}
     kind = described.get("kind", PlainCNN.kind)
     if kind not in _CLASSES:
-        raise ValueError(f"unknown kind of architecture {kind!r}: choose from {', '.join(KINDS)}")
+        raise InvalidValueError(f"unknown kind of architecture {kind!r}: choose from {', '.join(KINDS)}")
     return _CLASSES[kind](**fields)

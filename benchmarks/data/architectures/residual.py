@@ -10,6 +10,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from nfn_monomial import Axis, Symmetry, WeightSpace, symmetry_of
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import Dim, Node
 
 from .base import MODULES, Architecture, ArchitectureKind, MixedActivation, require_activations, require_sizes
@@ -44,12 +45,14 @@ class ResidualCNN(Architecture):
     def __post_init__(self) -> None:
         require_activations(self.activations)
         if not self.widths or len(self.blocks) != len(self.widths) or len(self.inner) != sum(self.blocks):
-            raise ValueError(
+            raise InvalidValueError(
                 f"widths {self.widths} need as many numbers of blocks, found {self.blocks}, and one inner width for "
                 f"each block, found {self.inner}"
             )
         if len(self.activations) != 1:
-            raise ValueError(f"activations is {self.activations}, but one serves all layers of a residual network")
+            raise InvalidValueError(
+                f"activations is {self.activations}, but one serves all layers of a residual network"
+            )
         several = {"widths": self.widths, "blocks": self.blocks, "inner": self.inner}
         sizes = {f"{name}[{i}]": size for name, found in several.items() for i, size in enumerate(found)}
         require_sizes(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import Axis, Symmetry, WeightSpace, symmetry_of
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import Dim, Node
 
 from .base import MODULES, Architecture, ArchitectureKind, MixedActivation, require_activations, require_sizes
@@ -45,7 +46,7 @@ class Transformer(Architecture):
     def __post_init__(self) -> None:
         require_activations(self.activations)
         if not self.heads or not len(self.heads) == len(self.hidden) == len(self.activations):
-            raise ValueError(
+            raise InvalidValueError(
                 f"heads {self.heads}, hidden {self.hidden} and activations {self.activations} need one entry for each "
                 "block"
             )
@@ -54,7 +55,7 @@ class Transformer(Architecture):
         single = ("channels", "image_size", "patch", "width", "head_width", "classes")
         require_sizes(self, sizes | {name: getattr(self, name) for name in single})
         if self.image_size % self.patch:
-            raise ValueError(f"patch is {self.patch}, which does not divide the image size {self.image_size}")
+            raise InvalidValueError(f"patch is {self.patch}, which does not divide the image size {self.image_size}")
 
     @property
     def channels_in(self) -> int:

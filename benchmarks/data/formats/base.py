@@ -23,6 +23,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar
 
+from nfn_monomial.errors import InvalidValueError
+
 __all__ = ["FORMATS", "CorpusError", "Format", "Kind", "OnProgress", "register_format"]
 
 Kind = Literal["inr", "generalization"]
@@ -30,7 +32,7 @@ OnProgress = Callable[[int, int], None]
 """Called with the number of files that were read and of all that will be, for a progress bar."""
 
 
-class CorpusError(ValueError):
+class CorpusError(InvalidValueError):
     """Data that cannot be used; the message names the file, what was found and expected, and a way out."""
 
 
@@ -63,7 +65,7 @@ def register_format(name: str) -> Callable[[F], F]:
 
     def add(cls: F) -> F:
         if _REGISTRY.setdefault(name, cls) is not cls:
-            raise ValueError(f"a format is registered as {name!r} already: {_REGISTRY[name].__qualname__}")
+            raise InvalidValueError(f"a format is registered as {name!r} already: {_REGISTRY[name].__qualname__}")
         return cls
 
     return add

@@ -23,6 +23,7 @@ from torch import Tensor
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.modules import read_torch_file
 from nfn_monomial.benchmarks.data.rows import Rows, TensorRows
+from nfn_monomial.errors import MissingFileError
 from nfn_monomial.space import SymmetryLike
 
 from .base import CorpusError, OnProgress
@@ -76,7 +77,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         CorpusError: naming the file, if it is damaged.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+        raise MissingFileError(f"{path}: no such file")
     try:
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118

@@ -20,6 +20,7 @@ from torch import Tensor
 from nfn_monomial.benchmarks.data.images import load_pictures
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
+from nfn_monomial.errors import InvalidValueError
 
 from .base import Format, register_format
 
@@ -108,7 +109,7 @@ def require_finite(path: Path, tensors: Mapping[str, Tensor], rows: Tensor | Non
         if not finite.all():
             bad = int(finite.logical_not().nonzero()[0, 0])
             row = bad if rows is None else int(rows[bad])
-            raise ValueError(f"{path}: {name} holds NaN or infinite values in row {row}: {WAY_OUT}")
+            raise InvalidValueError(f"{path}: {name} holds NaN or infinite values in row {row}: {WAY_OUT}")
 
 
 def load_inrs(folder: str | Path, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> InrCorpus:
@@ -125,16 +126,18 @@ def load_inrs(folder: str | Path, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> 
     found = read_description(folder)
     siren, networks = siren_of(found), found["networks"]
     if "psnr" not in found:
-        raise ValueError(f"{folder} holds a corpus that is not finished: {WAY_OUT}")
+        raise InvalidValueError(f"{folder} holds a corpus that is not finished: {WAY_OUT}")
     paths = shard_paths(folder, found)
     shards = [open_shard(path, siren) for path in paths]
     label, image, split = (torch.cat([shard[name] for shard in shards]) for name in ("label", "image", "split"))
     counts = dict(zip(SPLITS, split.bincount(minlength=len(SPLITS)).tolist(), strict=True))
     if counts != networks:
-        raise ValueError(f"{folder}: {CORPUS_FILE} speaks of networks {networks}, the shards hold {counts}: {WAY_OUT}")
+        raise InvalidValueError(
+            f"{folder}: {CORPUS_FILE} speaks of networks {networks}, the shards hold {counts}: {WAY_OUT}"
+        )
     pictures = load_pictures(found["config"]["images"])
     if pictures.fingerprint != found["pictures"]["fingerprint"]:
-        raise ValueError(
+        raise InvalidValueError(
             f"{folder} was fitted to other images than the {pictures.name} installed here: install the versions that "
             f"{CORPUS_FILE} names, or make the corpus anew with --overwrite"
         )
@@ -158,18 +161,18 @@ def read_description(folder: Path) -> dict[str, Any]:
     """
     path = folder / CORPUS_FILE
     if not path.is_file():
-        raise ValueError(f"{folder} holds no {CORPUS_FILE}: give a folder that `nfn-monomial inr make` has made")
+        raise InvalidValueError(f"{folder} holds no {CORPUS_FILE}: give a folder that `nfn-monomial inr make` has made")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["kind"] != KIND:
-            raise ValueError(f"kind is {found['kind']!r}")
+            raise InvalidValueError(f"kind is {found['kind']!r}")
         siren_of(found)
         for part, fields in FIELDS.items():
             for name, kind in fields.items():
                 if not isinstance(found[part][name], kind):
-                    raise ValueError(f"{part}: {name} is {found[part][name]!r}")
+                    raise InvalidValueError(f"{part}: {name} is {found[part][name]!r}")
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
+        raise InvalidValueError(
             f"{path} does not describe a corpus that `nfn-monomial inr make` has made ({error!r}): give another "
             "folder, or remove the file and the shards beside it to make the corpus anew"
         ) from error
@@ -199,14 +202,14 @@ def open_shard(path: Path, siren: Siren) -> dict[str, Tensor]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError) as error:
         state = "cannot be read" if path.exists() else "is missing"
-        raise ValueError(f"{path} {state} ({error}): {WAY_OUT}") from error
+        raise InvalidValueError(f"{path} {state} ({error}): {WAY_OUT}") from error
     count = len(tensors.get("psnr", ()))
     expected = {name: (torch.float32, (count, *shape)) for name, shape in {**siren.space.shapes(), "psnr": ()}.items()}
     expected |= dict.fromkeys(("label", "image", "fit", "split"), (torch.int64, (count,)))
     for name, wanted in expected.items():
         there = (tensors[name].dtype, tuple(tensors[name].shape)) if name in tensors else None
         if there != wanted:
-            raise ValueError(f"{path}: {name} is {there or 'missing'}, expected {wanted}: {WAY_OUT}")
+            raise InvalidValueError(f"{path}: {name} is {there or 'missing'}, expected {wanted}: {WAY_OUT}")
     return tensors
 
 

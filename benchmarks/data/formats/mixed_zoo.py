@@ -28,6 +28,7 @@ from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
 from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part
 from nfn_monomial.benchmarks.files import write_atomically
+from nfn_monomial.errors import InvalidValueError
 
 from .base import Format, register_format
 from .zoo_files import CONFIG_FILE, stated
@@ -90,7 +91,7 @@ def read_group(path: Path) -> tuple[Group, int]:
         for name, shape in space.shapes().items():
             if tuple(tensors[name].shape) != (len(accuracy), *shape):
                 found = tuple(tensors[name].shape)
-                raise ValueError(f"{name} has shape {found}, expected {(len(accuracy), *shape)}")
+                raise InvalidValueError(f"{name} has shape {found}, expected {(len(accuracy), *shape)}")
         space.validate({name: t.unsqueeze(1) for name, t in tensors.items()})
         return Group(tensors, accuracy, space, architecture), int(described["diverged"])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -189,7 +190,7 @@ def _stated(folder: Path) -> tuple[str, int]:
     try:
         images, count = found["config"]["images"], int(found["groups"])
         if images not in IMAGE_SIZES:
-            raise ValueError(f"images is {images!r}")
+            raise InvalidValueError(f"images is {images!r}")
         return images, count
     except (ValueError, KeyError, TypeError) as error:
         raise ZooError(f"{folder / CONFIG_FILE} is damaged ({error!r}): make the zoo again") from error

@@ -31,6 +31,7 @@ from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
 from nfn_monomial.benchmarks.data.layout import Layout, ZooError, cnn_geometry, parse_layout, unflatten
 from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Networks, Part
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows
+from nfn_monomial.errors import InvalidValueError
 
 from .base import Format, register_format
 from .zoo_files import (
@@ -126,9 +127,9 @@ def load_zoo(
     asked for.
     """
     if split_order not in get_args(SplitOrder):
-        raise ValueError(f"unknown split_order {split_order!r}: choose one of {', '.join(get_args(SplitOrder))}")
+        raise InvalidValueError(f"unknown split_order {split_order!r}: choose one of {', '.join(get_args(SplitOrder))}")
     if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}, but at least 1 training network is needed")
+        raise InvalidValueError(f"limit is {limit}, but at least 1 training network is needed")
     folder = Path(path)
     check_folder(folder)
     weights = map_weights(folder / "weights.npy")

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from nfn_monomial.errors import InvalidValueError
+
 from .graph import operation, program_of
 
 _LAYERS = {
@@ -64,7 +66,7 @@ def fold_batchnorm(
         folded.set_submodule(norm, nn.Identity())
         count += 1
     if not count:
-        raise ValueError(
+        raise InvalidValueError(
             f"{type(module).__name__} has no batch norm with running statistics behind a layer: nothing to fold"
         )
     return folded.eval()

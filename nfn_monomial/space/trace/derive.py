@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Dim
 from nfn_monomial.space.specification import Node
 
@@ -62,7 +63,9 @@ def derive(
     """
     program = program_of(module, example_inputs, kwargs)
     if not program.tensors:
-        raise ValueError(f"{type(module).__name__} uses none of its parameters: there is nothing to derive a space of")
+        raise InvalidValueError(
+            f"{type(module).__name__} uses none of its parameters: there is nothing to derive a space of"
+        )
     structures: dict[str, Any] = {
         name: tuple(((n,) if n > 1 else (),) for n in tensor.shape) for name, tensor in program.tensors.items()
     }
@@ -73,7 +76,7 @@ def derive(
             break
         structures = dict(refined)
     else:
-        raise ValueError(
+        raise InvalidValueError(
             f"the views of {type(module).__name__} cut its parameters again and again; simplify its reshapes"
         )
     atoms = found.run.atoms

@@ -17,6 +17,8 @@ from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+
 from .algebra.atoms import Cause, Structure
 from .algebra.moves import Run
 from .algebra.shifts import shifted_by
@@ -85,7 +87,7 @@ def program_of(
     elif isinstance(module, ExportedProgram):
         exported = module
     else:
-        raise TypeError(f"a module or an exported program is expected, found {type(module).__name__}")
+        raise InvalidTypeError(f"a module or an exported program is expected, found {type(module).__name__}")
     if any(_mutates(node) for node in exported.graph.nodes):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -100,7 +102,7 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         try:
             module(*args, **kwargs)
         except Exception as reason:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} does not run on the example inputs, {', '.join(map(_described, args)) or 'none'}: {reason}; "
                 "give inputs as for a call of the module, a tuple for several"
             ) from reason
@@ -108,7 +110,7 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             with _silent():
                 return torch.export.export(module, args, kwargs, strict=False)
         except Exception as reason:
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} cannot be exported{_place(reason)} ({_first_line(reason)}). torch.export cannot follow "
                 "control flow that depends on values: write it with torch.where, pass what it depends on as a "
                 "constant, or derive the space of the part of the network that has none. Nor does it return what is "
@@ -120,13 +122,15 @@ def _check(module: nn.Module) -> None:
     spans: dict[int, list[tuple[int, int, str, tuple[Any, ...]]]] = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
         if isinstance(tensor, nn.UninitializedParameter):
-            raise ValueError(f"{name} has no shape yet, as in lazy modules; run the network once before")
+            raise InvalidValueError(f"{name} has no shape yet, as in lazy modules; run the network once before")
         if not tensor.is_floating_point():
-            raise ValueError(f"{name} has dtype {tensor.dtype}; parameters have to be real floating-point numbers")
+            raise InvalidValueError(
+                f"{name} has dtype {tensor.dtype}; parameters have to be real floating-point numbers"
+            )
         if tensor.device.type == "meta":
             continue
         if not bool(tensor.isfinite().all()):
-            raise ValueError(
+            raise InvalidValueError(
                 f"{name} has entries that are NaN or infinite; load finite weights before deriving a space"
             )
         begin = int(tensor.storage_offset())
@@ -135,7 +139,7 @@ def _check(module: nn.Module) -> None:
     for found in spans.values():
         for (_, end, first, one), (begin, _, second, other) in zip(sorted(found), sorted(found)[1:], strict=False):
             if begin < end and one != other:
-                raise ValueError(
+                raise InvalidValueError(
                     f"{first} and {second} are overlapping views of one tensor; keep that tensor as the parameter and "
                     "take the views in forward"
                 )

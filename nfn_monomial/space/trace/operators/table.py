@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from nfn_monomial.errors import InvalidTypeError
+
 Rule: TypeAlias = Callable[..., Any]
 """``rule(run, *arguments, **options)``, tensors as `Value`, others as they are -> a value, or a tuple of several."""
 
@@ -50,7 +52,7 @@ def register_operator(target: Any, rule: Rule) -> None:
     target = getattr(target, "_opoverload", target)
     name = target if isinstance(target, str) else str(target)
     if "." not in name or " " in name:
-        raise TypeError(f"{target!r} is no operator; give its name as 'library.operator', or one of torch.ops")
+        raise InvalidTypeError(f"{target!r} is no operator; give its name as 'library.operator', or one of torch.ops")
     OPERATORS[_short(name)] = Entry(rule)
 
 

@@ -1,0 +1,1 @@
+"""Checkpoints of one's own: read, explained, compared, aligned, balanced."""

@@ -1,0 +1,1 @@
+"""Trained predictors: saved whole, loaded safely, applied to networks of one's own."""

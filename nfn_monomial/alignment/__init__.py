@@ -1,0 +1,1 @@
+"""Two networks in one frame: which neurons are the same, up to what scale and sign, and what is left between them."""
