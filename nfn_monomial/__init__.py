@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .alignment import Alignment, align
     from .canonical import balance
     from .errors import MonomialError
     from .models import EquivariantNFN, MonomialNFN
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Alignment",
     "Axis",
     "Canonicalize",
     "EquivariantLinear",
@@ -61,6 +63,7 @@ __all__ = [
     "Symmetry",
     "TensorProduct",
     "WeightSpace",
+    "align",
     "balance",
     "fold_batchnorm",
     "register_activation",

@@ -228,7 +228,11 @@ class MonomialMatrix:
         shape[dim] = self.size
         if self.batch is not None:
             shape[0] = self.batch
-        moved = torch.take_along_dim(x, self.permutation.argsort(-1).view(shape), dim) if self.permutes else x
+        moved = x
+        if self.permutes:
+            source = self.permutation.argsort(-1)
+            one = self.batch is None  # which needs no index for every entry
+            moved = x.index_select(dim, source) if one else torch.take_along_dim(x, source.view(shape), dim)
         factor = self.factor(charge)
         return moved if factor is None else moved * factor.to(x.dtype).view(shape)
 

@@ -1,0 +1,292 @@
+"""Two networks in one frame: the group element that moves one next to the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nfn_monomial.canonical.balance import balancing_element
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+from nfn_monomial.space import packing
+from nfn_monomial.space.geometry import SymmetryLike
+from nfn_monomial.space.groups import GroupElement
+from nfn_monomial.space.monomial import MonomialMatrix
+from nfn_monomial.space.weight_space import WeightSpace
+
+from .assignment import assign, family, moving, roots
+from .colours import colours
+from .scales import nearest_scales
+from .signs import parity, relative_signs, sign_bases
+
+_SAME = 1e-10  # relative squared distance at which there is nothing to be improved
+_RELATED = 0.1  # below which a match is no accident, and needs no other start
+_SWEEPS = 50
+_NOISE = 1e-12
+
+Network = Mapping[str, Tensor]
+
+
+class Alignment(NamedTuple):
+    """What `align` found.
+
+    Attributes:
+        element: the group element, in float64.
+        aligned: ``element.act(b)``.
+        distance: the Euclidean distance of all parameters of a and ``aligned``, computed in float64.
+    """
+
+    element: GroupElement
+    aligned: dict[str, Tensor]
+    distance: float
+
+
+def align(
+    space: WeightSpace, a: Network, b: Network, *, symmetry: SymmetryLike | None = None, seed: int = 0
+) -> Alignment:
+    """The group element g that moves network b next to network a: ``||a - g.b||`` is small.
+
+    For networks that are equal up to the group, it is 0 within rounding, at any scales. For others it is a minimum
+    that cannot be improved by permuting, flipping and scaling one node's neurons at a time, and never larger than
+    ``||a - b||``. The least of all minima is not promised: to find it is NP-hard.
+
+    Scales are taken away first, by balancing both networks (see `nfn_monomial.balance`), as equal functions have equal
+    sizes then. Random messages colour the neurons of both; those of like colours are assigned to one another. Then one
+    node's neurons after the other are assigned anew, given all others, with the best signs, until nothing is won.
+    At last the scales that are left are fitted by least squares.
+
+    Args:
+        space: the weight space.
+        a: parameter name -> tensor ``(*shape)``, one network, floating point. Names that are no parameters of the space
+            are not looked at.
+        b: the same, of the network to be moved.
+        symmetry: a smaller group: ``"permutation"`` permutes alone, ``"sign"`` flips as well, ``"scale"`` scales but
+            does not flip. All that the space has by default.
+        seed: of the random messages and of the order of nodes.
+
+    Returns:
+        The element, the moved network and the distance.
+
+    Raises:
+        ValueError: for parameters that are missing, whose shapes do not fit the space or one another, or that hold NaN
+            or infinite values.
+        TypeError: for what is no mapping to floating point tensors.
+
+    >>> space = WeightSpace.mlp([2, 8, 1], "relu")
+    >>> a = {name: torch.randn(shape, dtype=torch.float64) for name, shape in space.shapes().items()}
+    >>> b = space.sample().act(a)
+    >>> align(space, a, b).distance < 1e-9
+    True
+    """
+    group = space if symmetry is None else space.restricted(symmetry)
+    sizes, (wide_a, wide_b) = _checked(space, {"a": a, "b": b})
+    with torch.no_grad():
+        element = _aligned(group, wide_a, wide_b, sizes, seed)
+        nothing = GroupElement(space, {})
+        found = min((GroupElement(space, element.matrices), nothing), key=lambda g: _distance(wide_a, g.act(wide_b)))
+        return Alignment(found, found.act(b), _distance(wide_a, found.act(wide_b)))
+
+
+def _checked(space: WeightSpace, networks: Mapping[str, Network]) -> tuple[dict[str, int], list[dict[str, Tensor]]]:
+    """Sizes of all nodes, and the parameters of the space in float64."""
+    if not isinstance(space, WeightSpace):
+        raise InvalidTypeError(f"align expects a WeightSpace, found {type(space).__name__}")
+    found: list[dict[str, Tensor]] = []
+    sizes: dict[str, int] = {}
+    device = None
+    for label, network in networks.items():
+        if not isinstance(network, Mapping):
+            raise InvalidTypeError(
+                f"network {label}: parameter name -> tensor is expected, found {type(network).__name__}; of a module "
+                "module.state_dict()"
+            )
+        kept = {name: network[name] for name in space.parameters if name in network}
+        for name, x in kept.items():
+            if not isinstance(x, Tensor) or not x.is_floating_point():
+                kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+                raise InvalidTypeError(f"network {label}: {name} is {kind}; a floating point tensor is expected")
+            device = x.device if device is None else device
+        wide = {name: x.detach().to(device, torch.float64) for name, x in kept.items()}
+        try:
+            sizes_here = packing.check_tensors(space, {name: x[None, None] for name, x in wide.items()})
+            packing.require_finite({name: x[None, None] for name, x in wide.items()})
+        except InvalidValueError as error:
+            raise InvalidValueError(f"network {label} (one network, without batch and channels): {error}") from error
+        different = [name for name, size in sizes_here.items() if sizes.get(name, size) != size]
+        if different:
+            raise InvalidValueError(
+                f"networks of different widths cannot be aligned: node {different[0]!r} has {sizes[different[0]]} "
+                f"neurons in a and {sizes_here[different[0]]} in b"
+            )
+        sizes = sizes_here
+        found.append(wide)
+    sizes = {name: node.size or 1 for name, node in space.nodes.items()} | sizes
+    return sizes, found
+
+
+def _distance(a: Network, b: Network) -> float:
+    return math.sqrt(sum(float((a[name] - b[name]).square().sum()) for name in a))
+
+
+def _aligned(
+    space: WeightSpace, a: dict[str, Tensor], b: dict[str, Tensor], sizes: Mapping[str, int], seed: int
+) -> GroupElement:
+    """The element of `align` on a space whose group may be smaller."""
+    frames = [_balancing(space, x, sizes) for x in (a, b)]
+    matching = _Matching(space, frames[0].act(a), frames[1].act(b), sizes)
+    starts = [matching]
+    matching.start(seed)
+    if matching.left() > _SAME:
+        matching.descend(seed)
+    if matching.left() > _RELATED:
+        starts.append(_Matching(space, matching.a, frames[1].act(b), sizes))
+        starts[-1].descend(seed)
+    best = min(
+        (frames[0].inverse() @ start.element @ frames[1] for start in starts),
+        key=lambda g: _distance(a, g.act(b)),
+    )
+    moved = best.act(b)
+    scales = nearest_scales(space, _pieces(space, a, sizes), _pieces(space, moved, sizes), sizes)
+    refined = _element(space, sizes, scales=scales) @ best
+    return min((best, refined), key=lambda g: _distance(a, g.act(b)))
+
+
+def _balancing(space: WeightSpace, network: Network, sizes: Mapping[str, int]) -> GroupElement:
+    """The element that balances one network; of all nodes, which products of elements need."""
+    if not any(node.scales for node in space.nodes.values()):
+        return _element(space, sizes)
+    found = balancing_element(space, space.pack({n: x[None, None] for n, x in network.items()}), signs=False)
+    return _element(space, sizes, scales={n: [s[0] for s in m.scales] for n, m in found.matrices.items()})
+
+
+def _element(
+    space: WeightSpace,
+    sizes: Mapping[str, int],
+    *,
+    sources: Mapping[str, Tensor] | None = None,
+    scales: Mapping[str, list[Tensor]] | None = None,
+) -> GroupElement:
+    """An element with matrices of all nodes that are permuted, from those that are not the identity."""
+    matrices = {}
+    for name, node in space.nodes.items():
+        if node.permutes:
+            count = space.count(name, sizes)
+            factors = (scales or {}).get(name) or [torch.ones(count, dtype=torch.float64)] * len(node.gauges)
+            from_ = (sources or {}).get(name)
+            matrices[name] = MonomialMatrix.diagonal(factors) if from_ is None else moving(from_, factors)
+    return GroupElement(space, matrices)
+
+
+def _pieces(space: WeightSpace, network: Network, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    return packing.pieces(space, network, sizes)
+
+
+class _Matching:
+    """Network b on its way to a, by permutations and signs.
+
+    Attributes:
+        a: the one network.
+        b: the other, as moved so far.
+        element: what has moved it.
+    """
+
+    def __init__(self, space: WeightSpace, a: Network, b: Network, sizes: Mapping[str, int]) -> None:
+        self.space, self.a, self.b, self.sizes = space, dict(a), dict(b), sizes
+        self.bases = sign_bases(space)
+        self.element = _element(space, sizes)
+        self.parts = _pieces(space, self.a, sizes)
+        self.norm = sum(float(x.square().sum()) for x in self.a.values())
+
+    def left(self) -> float:
+        """The squared distance, relative to the square of a's norm."""
+        return _distance(self.a, self.b) ** 2 / self.norm if self.norm else 0.0
+
+    def start(self, seed: int) -> None:
+        """Assign neurons by their colours, then settle their signs."""
+        own, other = colours(self.space, [self.parts, _pieces(self.space, self.b, self.sizes)], self.sizes, seed)
+        fits = {name: own[name].flatten(0, -2) @ other[name].flatten(0, -2).T for name in own}
+        sources: dict[str, Tensor] = {}
+        for root in roots(self.space):
+            inside = {name: fits[name] for name in family(self.space, root) if name in fits}
+            sources |= assign(self.space, root, inside, self.sizes)
+        self._move(_element(self.space, self.sizes, sources=sources), self.b)
+        moved = _pieces(self.space, self.b, self.sizes)
+        products = {name: self.parts[name] * moved[name] for name in moved}
+        signs = relative_signs(self.space, self.bases, products, self.sizes)
+        self._move(_element(self.space, self.sizes, scales=signs), self.b)
+
+    def descend(self, seed: int) -> None:
+        """Assign the neurons of one family after the other anew, until that brings b no nearer."""
+        generator = torch.Generator().manual_seed(seed)
+        order = roots(self.space)
+        for _ in range(_SWEEPS):
+            shuffled = [order[i] for i in torch.randperm(len(order), generator=generator).tolist()]
+            if not [root for root in shuffled if self._improve(root)]:
+                break
+
+    def _improve(self, root: str) -> bool:
+        """Whether assigning one family's neurons anew, with the best signs, brings b nearer."""
+        names = family(self.space, root)
+        touched = self._touched(names)
+        sums = {name: found for name in names if (found := self._sums(name))}
+        fits = {name: self.bases[name].best(found)[0] for name, found in sums.items()}
+        sources = assign(self.space, root, fits, self.sizes)
+        scales = {}
+        for name, found in sums.items():
+            rows = torch.arange(len(sources[name]))
+            columns = self._columns(name, sources)
+            matched = {c: x[rows, columns] for c, x in found.items()}
+            signs = self.bases[name].best(matched)[1]
+            scales[name] = self.bases[name].of_gauges(signs, len(self.space.nodes[name].gauges))
+        step = _element(self.space, self.sizes, sources=sources, scales=scales)
+        before = {name: self.b[name] for name in touched}
+        after = step.act(before)
+        gain = sum(float((self.a[name] * (after[name] - before[name])).sum()) for name in touched)
+        if not gain > _NOISE * self.norm:
+            return False
+        self._move(step, before)
+        return True
+
+    def _columns(self, name: str, sources: Mapping[str, Tensor]) -> Tensor:
+        """For every place of a the place in b, before anything has moved, of the neuron that is assigned to it."""
+        parent = self.space.nesting.get(name)
+        if parent is None:
+            return sources[name]
+        size = self.sizes[name]
+        above = self._columns(parent, sources)
+        return above[sources[name] // size] * size + sources[name] % size
+
+    def _move(self, step: GroupElement, tensors: Network) -> None:
+        self.b |= step.act(tensors)
+        self.element = step @ self.element
+
+    def _touched(self, names: Iterable[str]) -> set[str]:
+        """Parameters that move along with some nodes."""
+        return {
+            self.space.pieces[link.parameter].parameter
+            for link in self.space.links
+            if any(name in names for end in link.ends for name in self.space.ancestry(end.node))
+        }
+
+    def _sums(self, node: str) -> dict[int, Tensor]:
+        """Class of signs -> ``(neurons, neurons)`` sums of products of the entries at a's neurons and at b's."""
+        found: dict[int, Tensor] = {}
+        for link in self.space.links:
+            ends = [end for end in link.ends if end.node == node]
+            if not ends:
+                continue
+            parameter = self.space.pieces[link.parameter].parameter
+            moved = dict(packing.cut(self.space, parameter, self.b[parameter], self.sizes))[link.parameter]
+            for end in ends:
+                mine, other = (
+                    x.movedim(end.at, tuple(range(len(end.at)))).flatten(0, len(end.at) - 1).flatten(1)
+                    if x.ndim > len(end.at)
+                    else x.permute(end.at).reshape(-1, 1)
+                    for x in (self.parts[link.parameter], moved)
+                )
+                own = parity(self.space, node, end.charge)
+                found[own] = found[own] + mine @ other.T if own in found else mine @ other.T
+        return found
