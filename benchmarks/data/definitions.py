@@ -25,10 +25,11 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["Definition", "DefinitionError", "read_definition"]
+__all__ = ["Definition", "DefinitionError", "called", "define", "finite", "named", "read_definition"]
 
 PROGRAM = ".pt2"
 BATCH = 2  # of example inputs
+EXAMPLE = "example_inputs"  # a function beside a class that returns them
 FORMS = "module.py:Class, package.module:Class, or a program's path, net.pt2"
 
 
@@ -44,6 +45,7 @@ class Definition:
         name: of the class or file.
         space: its weight space, with the names of its state dict.
         template: builds the module.
+        inputs: the positional arguments of its example call.
         input_shape: of one input, where there is one, of real numbers; its first dimension is the batch.
         shapes: key of its state dict -> shape.
         tied: key -> the name under which the space has the same tensor.
@@ -52,87 +54,135 @@ class Definition:
     name: str
     space: WeightSpace
     template: Callable[[], nn.Module]
+    inputs: tuple[Any, ...]
     input_shape: tuple[int, ...] | None
     shapes: Mapping[str, tuple[int, ...]]
     tied: Mapping[str, str]
 
     def parameters(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of the space from a state dict, float32.
-
-        Of tied tensors one key is enough, as safetensors files have it. Buffers and parameters that are not in the
-        space are not read.
+        """The tensors of the space from a state dict, float32; keys as in `keys`.
 
         Raises:
             DefinitionError: naming the keys, if the state dict is that of another architecture; or the tensor, if
                 its numbers are not real or not finite.
         """
-        given = {self.tied.get(key, key) for key in state}
+        keys = self.keys({key: tuple(t.shape) for key, t in state.items()})
+        return {name: finite(key, state[key]).float() for name, key in keys.items()}
+
+    def keys(self, shapes: Mapping[str, tuple[int, ...]], *, widths: bool = False) -> dict[str, str]:
+        """Parameter of the space -> key of a state dict with these shapes that has it.
+
+        Of tied tensors one key is enough, as safetensors files have it. Buffers and parameters that are not in the
+        space are not asked for.
+
+        Args:
+            shapes: key -> shape.
+            widths: whether other numbers of neurons will do, where they agree with one another.
+
+        Raises:
+            DefinitionError: naming the keys, if they are those of another architecture.
+        """
+        given = {self.tied.get(key, key): key for key in reversed(list(shapes))}
         expected = {self.tied.get(key, key) for key in self.shapes}
-        missing = [name for name in self.space.parameters if name not in given]
-        unexpected = [key for key in state if self.tied.get(key, key) not in expected]
-        wrong = [
-            f"{key} is {tuple(t.shape)}, not {self.shapes[key]}"
-            for key, t in state.items()
-            if key in self.shapes and tuple(t.shape) != self.shapes[key]
-        ]
-        if missing or unexpected or wrong:
+        faults = {
+            "missing are": [name for name in self.space.parameters if name not in given],
+            "unexpected": [key for key in shapes if self.tied.get(key, key) not in expected],
+            "of other shape:": [
+                f"{key} is {shape}, not {self.shapes[key]}"
+                for key, shape in shapes.items()
+                if key in self.shapes and shape != self.shapes[key]
+            ],
+        }
+        if widths and faults["of other shape:"] and not (faults["missing are"] or faults["unexpected"]):
+            try:
+                self.space.validate(
+                    {n: torch.empty((1, 1, *shapes[given[n]]), device="meta") for n in self.space.parameters}
+                )
+                faults["of other shape:"] = []
+            except ValueError as error:
+                faults["of other shape:"].append(f"not of another width either ({error})")
+        if any(faults.values()):
             raise DefinitionError(
                 f"the weights are of another architecture than {self.name}: "
-                + "; ".join(
-                    f"{what} {_some(names)}"
-                    for what, names in (
-                        ("missing are", missing),
-                        ("unexpected", unexpected),
-                        ("of other shape:", wrong),
-                    )
-                    if names
-                )
+                + "; ".join(f"{what} {_some(names)}" for what, names in faults.items() if names)
             )
-        found: dict[str, Tensor] = {}
-        for key, tensor in state.items():
-            name = self.tied.get(key, key)
-            if name not in self.space.parameters:
-                continue
-            if not tensor.is_floating_point():
-                raise DefinitionError(f"{key} is {tensor.dtype}, expected a floating point tensor")
-            if not bool(torch.isfinite(tensor).all()):
-                raise DefinitionError(f"{key} holds NaN or infinite values: its training diverged, delete the file")
-            found[name] = tensor.detach().float()
-        return {name: found[name] for name in self.space.parameters}
+        return {name: given[name] for name in self.space.parameters}
 
 
-def read_definition(text: str, input_shape: Sequence[int] | None = None) -> Definition:
+def finite(key: str, tensor: Tensor) -> Tensor:
+    """A tensor of a state dict, once it is seen to hold weights.
+
+    Raises:
+        DefinitionError: naming it, if its numbers are not real or not finite.
+    """
+    if not tensor.is_floating_point():
+        raise DefinitionError(f"{key} is {tensor.dtype}, expected a floating point tensor")
+    if not bool(torch.isfinite(tensor).all()):
+        raise DefinitionError(f"{key} holds NaN or infinite values: its training diverged, delete the file")
+    return tensor.detach()
+
+
+def read_definition(text: str, input_shape: Sequence[int] | None = None, batch: int = BATCH) -> Definition:
     """What ``module.py:Class``, ``package.module:Class`` or ``net.pt2`` defines. Runs its code.
 
     The class, or function, is called without arguments. It makes the module, or a pair of it and its example inputs (a
-    tensor or a tuple).
+    tensor or a tuple), which a function ``example_inputs()`` beside it may state as well.
 
     Args:
         text: as a user gives it.
-        input_shape: of one input without the batch, for a module of one real input that states no example.
+        input_shape: of one input without the batch, for a module of one real input that states no example; where it
+            states one, this counts.
+        batch: how many random inputs of that shape are the example.
 
     Raises:
         DefinitionError: naming what was not found or cannot be used, and the way out.
     """
     if text.endswith(PROGRAM):
         return _of_program(Path(text))
-    build, name = _callable(text), text.rpartition(":")[2]
+    home, build = named(text)
+    name = text.rpartition(":")[2]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module, inputs = _built(build, text)
-        if inputs is None:
-            if input_shape is None:
-                raise DefinitionError(
-                    f"{text}: give the shape of one input, as input_shape=3,32,32, or let {name} return a pair: the "
-                    "module and its example inputs"
-                )
+        if input_shape is not None:
             like = next(module.parameters(), torch.zeros(()))
-            inputs = torch.randn(BATCH, *input_shape, dtype=like.dtype)
-        try:
-            space = WeightSpace.from_module(module, inputs)
-        except (ValueError, TypeError) as error:
-            raise DefinitionError(f"{text}: {error}") from error
-    return _definition(name, space, module.state_dict(keep_vars=True), lambda: _built(build, text)[0], inputs)
+            inputs = torch.randn(batch, *input_shape, dtype=like.dtype)
+        elif inputs is None and callable(example := getattr(home, EXAMPLE, None)):
+            inputs = called(example, f"{text.rpartition(':')[0]}:{EXAMPLE}")
+        if inputs is None:
+            raise DefinitionError(
+                f"{text}: say what its inputs are: give their shape (--input {batch},3,32,32, batch included; in "
+                f"--data-option the shape of one input, as input_shape=3,32,32), write {EXAMPLE}() beside it, or let "
+                f"{name} return a pair: the module and its example inputs"
+            )
+        return define(module, inputs, name, text, lambda: _built(build, text)[0])
+
+
+def define(
+    module: nn.Module,
+    inputs: Any,
+    name: str = "",
+    label: str = "",
+    template: Callable[[], nn.Module] | None = None,
+) -> Definition:
+    """The definition of a module that is there.
+
+    Args:
+        module: any that ``torch.export`` can trace.
+        inputs: a tensor, or a tuple of all positional arguments.
+        name: of the architecture, by default of the class.
+        label: what to call it in messages, by default the name.
+        template: builds such a module; by default this one is handed out.
+
+    Raises:
+        DefinitionError: naming what cannot be used, and the way out.
+    """
+    name = name or type(module).__name__
+    try:
+        space = WeightSpace.from_module(module, inputs)
+    except (ValueError, TypeError) as error:
+        raise DefinitionError(f"{label or name}: {error}") from error
+    return _definition(name, space, module.state_dict(keep_vars=True), template or (lambda: module), inputs)
 
 
 def _of_program(path: Path) -> Definition:
@@ -162,26 +212,44 @@ def _definition(
     for keys in places.values():
         kept = next((key for key in keys if key in space.parameters), keys[0])
         tied |= {key: kept for key in keys if key != kept and tensors[key].numel()}
-    one = inputs[0] if isinstance(inputs, tuple) and len(inputs) == 1 else inputs
+    example = tuple(inputs) if isinstance(inputs, tuple | list) else () if inputs is None else (inputs,)
+    one = example[0] if len(example) == 1 else None
     shape = tuple(one.shape[1:]) if isinstance(one, Tensor) and one.is_floating_point() else None
-    return Definition(name, space, template, shape, {key: tuple(t.shape) for key, t in tensors.items()}, tied)
+    shapes = {key: tuple(t.shape) for key, t in tensors.items()}
+    return Definition(name, space, template, example, shape, shapes, tied)
 
 
 def _built(build: Callable[[], Any], text: str) -> tuple[nn.Module, Any]:
     """The module, and its example inputs if there are some."""
-    try:
-        found = build()
-    except TypeError as error:
-        raise DefinitionError(
-            f"{text} is called without arguments: {error}; name a function that gives them"
-        ) from error
+    found = called(build, text)
     module, inputs = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(module, nn.Module):
         raise DefinitionError(f"{text} makes a {type(module).__name__}, expected an nn.Module")
     return module, inputs
 
 
-def _callable(text: str) -> Callable[[], Any]:
+def called(function: Callable[[], Any], text: str) -> Any:
+    """What a user's function returns.
+
+    Raises:
+        DefinitionError: naming it, if it wants arguments or fails.
+    """
+    try:
+        return function()
+    except TypeError as error:
+        raise DefinitionError(
+            f"{text} is called without arguments: {error}; name a function that gives them"
+        ) from error
+    except Exception as error:  # whatever a user's own code raises
+        raise DefinitionError(f"{text} fails: {type(error).__name__}: {error}") from error
+
+
+def named(text: str) -> tuple[ModuleType, Callable[[], Any]]:
+    """What ``module.py:name`` or ``package.module:name`` names, and the Python module that it is in.
+
+    Raises:
+        DefinitionError: naming what was not found, and what is there.
+    """
     place, colon, name = text.rpartition(":")
     if not colon or not name.isidentifier():
         raise DefinitionError(f"{text!r} names no network, expected {FORMS}")
@@ -190,7 +258,7 @@ def _callable(text: str) -> Callable[[], Any]:
     if found is None or not callable(found):
         known = [key for key, value in vars(home).items() if inspect.isclass(value) and issubclass(value, nn.Module)]
         raise DefinitionError(f"{place} has no class or function {name}; its modules: {_some(known) or 'none'}")
-    return found
+    return home, found
 
 
 @functools.cache
@@ -203,7 +271,11 @@ def _file(path: Path) -> ModuleType:
         raise DefinitionError(f"{path} is no Python file")
     home = importlib.util.module_from_spec(spec)
     sys.modules[name] = home  # dataclasses look there
-    spec.loader.exec_module(home)
+    try:
+        spec.loader.exec_module(home)
+    except Exception as error:  # whatever a user's own code raises
+        del sys.modules[name]
+        raise DefinitionError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
     return home
 
 

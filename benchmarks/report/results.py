@@ -28,13 +28,13 @@ class Report:
     Attributes:
         tables: in the order in which they are shown.
         results: the numbers, as JSON has them.
-        figures: file name -> figure.
+        figures: file name -> figure, or the text of an SVG file.
         heading: a paragraph above the tables.
     """
 
     tables: Sequence[Table]
     results: Mapping[str, Any]
-    figures: Mapping[str, Figure] = field(default_factory=dict)
+    figures: Mapping[str, Figure | str] = field(default_factory=dict)
     heading: str = ""
 
     @property
@@ -42,13 +42,17 @@ class Report:
         """All tables."""
         return "\n".join([*[f"{self.heading}\n"] * bool(self.heading), *(table.markdown() for table in self.tables)])
 
-    def write(self, folder: Path) -> list[Path]:
-        """Write all files, each whole or not at all; returns their paths."""
-        files = {
+    def contents(self) -> dict[str, bytes]:
+        """File name -> what is written there."""
+        return {
             "table.md": self.markdown.encode(),
             "results.json": (json.dumps(self.results, indent=1, allow_nan=False) + "\n").encode(),
-            **{name: png(figure) for name, figure in self.figures.items()},
+            **{name: f.encode() if isinstance(f, str) else png(f) for name, f in self.figures.items()},
         }
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write all files, each whole or not at all; returns their paths."""
+        files = self.contents()
         for name, data in files.items():
             write_atomically(folder / name, data)
         return [folder / name for name in files]

@@ -202,7 +202,7 @@ NETS = [
     ("{file}:Net", r"my_networks\.py has no class or function Net; its modules: ResidualNet, Words"),
     ("{file}:sized", "sized is called without arguments: .*'width'.*name a function that gives them"),
     ("{file}:LINEAR", "LINEAR is called without arguments"),
-    ("{file}:ResidualNet", r"give the shape of one input, as input_shape=3,32,32, or let ResidualNet return a pair"),
+    ("{file}:ResidualNet", r"give their shape \(--input 2,3,32,32, .*input_shape=3,32,32.*example_inputs\(\)"),
     ("builtins:dict", r"builtins:dict makes a dict, expected an nn\.Module"),
 ]
 

@@ -1,0 +1,107 @@
+"""The canonical form of a network as a checkpoint: balanced scales, fixed signs, the same function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nfn_monomial import GroupElement
+from nfn_monomial import balance as balance_batch
+from nfn_monomial.benchmarks.report.results import Report
+from nfn_monomial.benchmarks.report.tables import Table
+
+from .networks import Net, Network, PathLike, largest_difference, read_networks
+from .outputs import Written, write_outputs
+
+__all__ = ["Balanced", "balance"]
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """What `balance` made.
+
+    Attributes:
+        network: that was given.
+        element: of the group, that leads to the canonical form.
+        tensors: parameter -> its value there, float64.
+        difference: the largest that it makes to any output, relative to the largest, in float64; None where no module
+            runs the network.
+    """
+
+    network: Network
+    element: GroupElement
+    tensors: Mapping[str, Tensor]
+    difference: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        before, after = _norms(self.network), _norms(self.tensors)
+        return {
+            "network": self.network.architecture.name,
+            "checkpoint": str(self.network.checkpoint.path),
+            "max_output_difference": self.difference,
+            "norm": {"before": _total(before), "after": _total(after)},
+            "layers": {name: {"before": before[name], "after": after[name]} for name in before},
+        }
+
+    def report(self) -> Report:
+        """As table and JSON."""
+        found = self.to_json()
+        lines = [(name, f"{norm['before']:.4g}", f"{norm['after']:.4g}") for name, norm in found["layers"].items()]
+        lines.append(("all", f"{found['norm']['before']:.4g}", f"{found['norm']['after']:.4g}"))
+        notes = [f"Largest difference of an output, relative: {self.difference:.1e}."] if self.difference else []
+        header = ("parameter", "L2 norm", "balanced")
+        title = f"The canonical form of {self.network.label}"
+        return Report([Table(title, header, tuple(lines), notes=tuple(notes))], found)
+
+    def write(self, folder: PathLike, *, force: bool = False) -> list[Path]:
+        """Write the checkpoint, under its own name, and the report; returns the paths.
+
+        Raises:
+            ValueError: as `write_outputs`.
+        """
+        checkpoint = Written(self.network, self.network.checkpoint.name, self.tensors)
+        return write_outputs(folder, self.report(), [self.network], [checkpoint], force=force)
+
+
+def balance(
+    checkpoint: PathLike,
+    net: Net = None,
+    *,
+    input_shape: Sequence[int] | None = None,
+    activation: str | None = None,
+    key: str | None = None,
+) -> Balanced:
+    """The canonical form of a checkpoint: of all networks that scales and signs lead to, the balanced one.
+
+    See `nfn_monomial.balance`. The function is the same; neurons stay in their places.
+
+    Args:
+        checkpoint: the network.
+        net: see `read_architecture`, as ``input_shape`` and ``activation``; **its code runs**.
+        input_shape: of the example inputs, batch included; of a module that does not state any.
+        activation: between the layers of a chain, by name.
+        key: of the state dict in a file of ``torch.save``, where it has several.
+
+    Raises:
+        FileNotFoundError: if there is no such checkpoint.
+        ValueError: naming what cannot be used, and the way out.
+    """
+    (network,) = read_networks([checkpoint], net, input_shape=input_shape, activation=activation, key=key)
+    before = {name: t.double() for name, t in network.items()}
+    balanced, element = balance_batch({name: t[None, None] for name, t in before.items()}, network.space)
+    after = {name: t[0, 0] for name, t in balanced.items()}
+    return Balanced(network, element, after, largest_difference(network, before, after))
+
+
+def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    return {name: float(t.double().norm()) for name, t in tensors.items()}
+
+
+def _total(norms: Mapping[str, float]) -> float:
+    return float(torch.tensor(list(norms.values()), dtype=torch.float64).norm())

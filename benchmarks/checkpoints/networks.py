@@ -1,0 +1,334 @@
+"""Networks of one's own: an architecture, and checkpoints as points of its weight space.
+
+The architecture is what a user names (``module.py:Class``, an importable class, an exported program, or a module that
+is there in Python), see `read_definition`. Without one it is a chain of layers, read off the names and shapes of a
+checkpoint. Of layers that are all linear the chain is a module, too: with the activation between them it says what they
+compute. Where convolutions are in it, strides and pools are not known, and so it has a space alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.adapters.matching import match_names
+from nfn_monomial.benchmarks.data.definitions import Definition, DefinitionError, define, finite, read_definition
+from nfn_monomial.benchmarks.data.formats.checkpoints import layers_of, parameters_of, shape_of
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.space.certificate import answers, doubled, largest_change
+from nfn_monomial.space.packing import check_tensors
+from nfn_monomial.symmetry import symmetry_of
+
+from .files import Checkpoint, CheckpointError, read_checkpoint
+
+__all__ = ["Architecture", "Net", "Network", "largest_difference", "read_architecture", "read_networks"]
+
+Net: TypeAlias = "str | Definition | None"
+"""How an architecture is given: by name, as `define` makes one of a module, or not at all, for a chain of layers."""
+PathLike: TypeAlias = "str | Path"
+PROBES = 64  # random inputs of a chain of layers
+NET = "--net module.py:Class, --net package.module:Class or --net PATH.pt2"
+
+
+class Architecture:
+    """What networks have in common: their weight space and, where it is known, the module that runs them.
+
+    Args:
+        name: for messages.
+        space: with the names of the networks' state dicts.
+        definition: of the module.
+        chain: whether it was read off a checkpoint, so that others may have other keys.
+    """
+
+    def __init__(self, name: str, space: WeightSpace, definition: Definition | None, chain: bool = False) -> None:
+        self.name, self.space, self.definition, self.chain = name, space, definition, chain
+
+    def network(self, checkpoint: Checkpoint, *, label: str = "") -> Network:
+        """A checkpoint as a network of this architecture; its keys and shapes are checked, its values when read.
+
+        Args:
+            checkpoint: whose keys may all have a prefix more, such as ``module.`` of ``DataParallel``.
+            label: what to call it.
+
+        Raises:
+            CheckpointError: naming the file and the keys, if it is of another architecture.
+        """
+        shapes = dict(checkpoint.shapes)
+        prefix = _prefix(shapes, self.space.parameters)
+        own = {key.removeprefix(prefix): key for key in shapes}
+        try:
+            if self.chain:
+                meta = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+                return Network(self, checkpoint, match_names(meta, self.space), {}, label)
+            assert self.definition is not None, "an architecture without a definition is a chain"
+            found = self.definition.keys({key: shapes[full] for key, full in own.items()}, widths=True)
+        except ValueError as error:
+            raise CheckpointError(f"{checkpoint.path}: {error}") from error
+        tied = {own[key]: name for key, name in self.definition.tied.items() if key in own}
+        return Network(self, checkpoint, {name: own[key] for name, key in found.items()}, tied, label, prefix)
+
+
+class Network(Mapping[str, Tensor]):
+    """A checkpoint as a point of a weight space: parameter of the space -> tensor ``(*shape)``, read when asked for.
+
+    Args:
+        architecture: what it is a network of.
+        checkpoint: where the tensors are.
+        keys: parameter of the space -> key in the checkpoint.
+        tied: further key -> parameter that it holds as well.
+        label: what to call it, by default the path.
+        prefix: that all keys of the checkpoint have before those of the module.
+
+    Attributes:
+        sizes: node -> number of neurons.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        checkpoint: Checkpoint,
+        keys: Mapping[str, str],
+        tied: Mapping[str, str],
+        label: str = "",
+        prefix: str = "",
+    ) -> None:
+        self.architecture, self.checkpoint, self.keys_of = architecture, checkpoint, keys
+        self.label, self._tied, self._prefix = label or str(checkpoint.path), tied, prefix
+        meta = {n: torch.empty((1, 1, *checkpoint.shapes[key]), device="meta") for n, key in keys.items()}
+        self.sizes = check_tensors(architecture.space, meta)
+
+    @property
+    def space(self) -> WeightSpace:
+        """Its weight space."""
+        return self.architecture.space
+
+    def __getitem__(self, name: str) -> Tensor:
+        try:
+            return finite(self.keys_of[name], self.checkpoint[self.keys_of[name]])
+        except DefinitionError as error:
+            raise CheckpointError(f"{self.checkpoint.path}: {error}") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.space.parameters)
+
+    def __len__(self) -> int:
+        return len(self.space.parameters)
+
+    @property
+    def others(self) -> dict[str, str]:
+        """Key in the module -> key in the checkpoint of the tensors that are not in the space."""
+        known = {*self.keys_of.values(), *self._tied}
+        return {key.removeprefix(self._prefix): key for key in self.checkpoint if key not in known}
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a module that computes what this network does: not for other widths than the module's."""
+        definition = self.architecture.definition
+        if definition is None or not definition.inputs:
+            return False
+        return all(self.checkpoint.shapes[key] == definition.shapes[name] for name, key in self.keys_of.items())
+
+    def module(self) -> nn.Module:
+        """The module with these weights, a copy; eval mode is for the caller to set.
+
+        Raises:
+            CheckpointError: if there is none, see `runs`.
+        """
+        definition = self.architecture.definition
+        if definition is None or not self.runs:
+            raise CheckpointError(f"{self.label}: no module runs it: {self.why_not}")
+        module = copy.deepcopy(definition.template())
+        state = {key: self.checkpoint[full] for key, full in self.others.items()}
+        state |= {name: self[name] for name in self}
+        module.load_state_dict({key: t for key, t in state.items() if key in definition.shapes}, strict=False)
+        return module
+
+    @property
+    def why_not(self) -> str:
+        """Why `runs` is False, and what to do about it."""
+        if self.architecture.definition is None:
+            return f"strides and pools are not known of a chain of layers; say what it is by {NET}"
+        if not self.architecture.definition.inputs:
+            return "the exported program has no positional example inputs; export it with some"
+        return f"its widths are not those of {self.architecture.name}; give a class with its widths"
+
+    def write(self, folder: Path, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Write a checkpoint like this one with other values of the space's parameters, see `Checkpoint.write`."""
+        changed = {key: tensors[n] for n, key in self.keys_of.items()} | {k: tensors[n] for k, n in self._tied.items()}
+        self.checkpoint.write(folder, name, changed)
+
+
+def read_architecture(
+    net: Net,
+    *,
+    input_shape: Sequence[int] | None = None,
+    activation: str | None = None,
+    like: Checkpoint | None = None,
+) -> Architecture:
+    """The architecture that a user names or, without a name, that of a chain of layers like a checkpoint's.
+
+    Args:
+        net: see `Net`. **Its code runs.**
+        input_shape: of the example inputs, batch included; of a module that does not state any.
+        activation: between the layers of a chain, by name.
+        like: a checkpoint, for a chain.
+
+    Raises:
+        ValueError: naming what cannot be used, and the way out.
+    """
+    if input_shape is not None and (not input_shape or min(input_shape) < 1):
+        raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: sizes are at least 1, as 1,3,32,32")
+    if isinstance(net, str):
+        if activation is not None:
+            raise InvalidValueError(f"--activation {activation} is for a chain of layers, but --net {net} is given")
+        shape, batch = (None, {}) if input_shape is None else (input_shape[1:], {"batch": input_shape[0]})
+        net = read_definition(net, shape, **batch)
+    if net is not None:
+        return Architecture(net.name, net.space, net)
+    if like is None:
+        raise InvalidValueError(f"which network? {NET}; or a checkpoint of a chain of layers, and --activation")
+    if activation is None:
+        raise InvalidValueError(
+            f"{like.path}: say what network it is by {NET}; of a plain chain of layers, --activation relu is enough"
+        )
+    return _chain(like, activation, input_shape)
+
+
+def read_networks(
+    paths: Sequence[PathLike],
+    net: Net = None,
+    *,
+    input_shape: Sequence[int] | None = None,
+    activation: str | None = None,
+    key: str | None = None,
+) -> list[Network]:
+    """Checkpoints as networks of one architecture.
+
+    Args:
+        paths: of the checkpoints, see `read_checkpoint`.
+        net: as in `read_architecture`, as are ``input_shape`` and ``activation``.
+        input_shape: of the example inputs.
+        activation: of a chain of layers.
+        key: of the state dict in files of ``torch.save``, where they have several.
+
+    Raises:
+        FileNotFoundError: for a path that does not exist.
+        ValueError: naming the file or the architecture that cannot be used, and the way out; for two paths that are
+            one file.
+    """
+    checkpoints = [read_checkpoint(path, key) for path in paths]
+    places: dict[Path, Checkpoint] = {}
+    for found in checkpoints:
+        place = found.path.resolve()
+        if place in places:
+            raise InvalidValueError(f"{places[place].path} and {found.path} are the same file: give two networks")
+        places[place] = found
+    architecture = read_architecture(net, input_shape=input_shape, activation=activation, like=checkpoints[0])
+    return [
+        architecture.network(found, label=label)
+        for found, label in zip(checkpoints, _labels([c.path for c in checkpoints]), strict=True)
+    ]
+
+
+def largest_difference(network: Network, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float | None:
+    """By how much two sets of values for a network's parameters differ in their outputs, relative to the largest.
+
+    On the example inputs, in float64; None where no module runs the network.
+    """
+    definition = network.architecture.definition
+    if definition is None or not network.runs:
+        return None
+    module = network.module()
+    own = {name: doubled(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
+    inputs = pytree.tree_map_only(Tensor, doubled, definition.inputs)
+    outputs = [answers(module, own | {n: doubled(t) for n, t in tensors.items()}, inputs) for tensors in (a, b)]
+    return largest_change(outputs[1], outputs[0])
+
+
+def _chain(checkpoint: Checkpoint, activation: str, input_shape: Sequence[int] | None) -> Architecture:
+    path = checkpoint.path
+    symmetry = symmetry_of(activation)
+    ranks = {".weight": (2, 3, 4, 5), ".bias": (1,)}
+    shapes = checkpoint.shapes
+    if odd := [key for key, shape in shapes.items() if len(shape) not in ranks.get(f".{key.rpartition('.')[2]}", ())]:
+        shown = ", ".join(f"{key} {shapes[key]}" for key in odd[:5]) + ", ..." * (len(odd) > 5)
+        raise CheckpointError(
+            f"{path} has {shown}: no chain of layers with {{layer}}.weight and {{layer}}.bias; say what it is by {NET}"
+        )
+    layers = layers_of(checkpoint, path, r".+", "{layer}.weight and {layer}.bias")
+    shape = shape_of({name: t.shape for name, t in parameters_of(layers, path, biases=False).items()})
+    names = [(f"{n}.weight", None if bias is None else f"{n}.bias") for n, (_, bias) in layers.items()]
+    space = WeightSpace.sequential(
+        shape.sizes, shape.kernels, symmetry, bias=shape.biases, positions=dict(enumerate(shape.positions)), names=names
+    )
+    plain = shape.space(symmetry)  # whose names are nobody's keys, so that the order is found out
+    try:
+        match_names({key: torch.empty(s, device="meta") for key, s in shapes.items()}, plain)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: the order of the layers is not clear ({error}); say it by {NET}") from error
+    function = getattr(F, activation, None) or getattr(torch, activation, None)
+    if any(shape.kernels) or not callable(function):
+        return Architecture("the chain of layers", space, None, chain=True)
+    if input_shape is not None and input_shape[-1] != shape.sizes[0]:
+        raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: {path} reads {shape.sizes[0]} inputs")
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(*(input_shape or (PROBES, shape.sizes[0])), generator=generator)
+    definition = define(Chain({name: layers[name].bias is not None for name in layers}, shape.sizes, function), inputs)
+    return Architecture("the chain of layers", definition.space, definition, chain=True)
+
+
+class Chain(nn.Module):
+    """Linear layers with an activation between them, under any names.
+
+    Args:
+        biases: dotted name of a layer, in order -> whether it has a bias.
+        sizes: of inputs, hidden layers and outputs.
+        activation: between the layers.
+    """
+
+    def __init__(
+        self, biases: Mapping[str, bool], sizes: Sequence[int], activation: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self._names, self._activation = list(biases), activation
+        for (name, bias), inputs, outputs in zip(biases.items(), sizes, sizes[1:], strict=False):
+            *path, last = name.split(".")
+            place: nn.Module = self
+            for part in path:
+                if part not in place._modules:
+                    place.add_module(part, nn.Module())
+                place = place.get_submodule(part)
+            place.add_module(last, nn.Linear(inputs, outputs, bias=bias))
+
+    def forward(self, x: Tensor) -> Any:
+        """``(B, inputs)`` -> ``(B, outputs)``."""
+        for i, name in enumerate(self._names):
+            x = self.get_submodule(name)(x if not i else self._activation(x))
+        return x
+
+
+def _prefix(keys: Collection[str], names: Iterable[str]) -> str:
+    """What all keys have before the names of a module; nothing, if that is not so."""
+    first = next(iter(names))
+    found = "" if first in keys else next((k.removesuffix(first) for k in keys if k.endswith(f".{first}")), "")
+    return found if all(key.startswith(found) for key in keys) else ""
+
+
+def _labels(paths: Sequence[Path]) -> list[str]:
+    """Short names for paths: without the folders that they share, and without the rest of it where that is the same."""
+    parts = [path.parts for path in paths]
+    if len(parts) == 1:
+        return [paths[0].name]
+    while len({p[0] for p in parts}) == 1 and min(map(len, parts)) > 1:
+        parts = [p[1:] for p in parts]
+    while len({p[-1] for p in parts}) == 1 and min(map(len, parts)) > 1:
+        parts = [p[:-1] for p in parts]
+    return ["/".join(p) for p in parts]
