@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,13 +15,13 @@ from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table
 
 from .networks import Net, Network, PathLike, largest_difference, read_networks
-from .outputs import Written, write_outputs
+from .outputs import Finding, Written
 
 __all__ = ["Balanced", "balance"]
 
 
 @dataclass(frozen=True)
-class Balanced:
+class Balanced(Finding):
     """What `balance` made.
 
     Attributes:
@@ -38,8 +37,21 @@ class Balanced:
     tensors: Mapping[str, Tensor]
     difference: float | None
 
+    @property
+    def networks(self) -> Sequence[Network]:
+        return [self.network]
+
+    @property
+    def checkpoints(self) -> Sequence[Written]:
+        return [Written(self.network, self.network.checkpoint.name, self.tensors)]
+
+    @property
+    def summary(self) -> str:
+        if self.difference is None:
+            return "Its outputs were not compared: " + self.network.why_not
+        return f"No output changes by more than {self.difference:.1e} of the largest, in float64."
+
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
         before, after = _norms(self.network), _norms(self.tensors)
         return {
             "network": self.network.architecture.name,
@@ -50,23 +62,12 @@ class Balanced:
         }
 
     def report(self) -> Report:
-        """As table and JSON."""
         found = self.to_json()
         lines = [(name, f"{norm['before']:.4g}", f"{norm['after']:.4g}") for name, norm in found["layers"].items()]
         lines.append(("all", f"{found['norm']['before']:.4g}", f"{found['norm']['after']:.4g}"))
-        notes = [f"Largest difference of an output, relative: {self.difference:.1e}."] if self.difference else []
         header = ("parameter", "L2 norm", "balanced")
         title = f"The canonical form of {self.network.label}"
-        return Report([Table(title, header, tuple(lines), notes=tuple(notes))], found)
-
-    def write(self, folder: PathLike, *, force: bool = False) -> list[Path]:
-        """Write the checkpoint, under its own name, and the report; returns the paths.
-
-        Raises:
-            ValueError: as `write_outputs`.
-        """
-        checkpoint = Written(self.network, self.network.checkpoint.name, self.tensors)
-        return write_outputs(folder, self.report(), [self.network], [checkpoint], force=force)
+        return Report([Table(title, header, tuple(lines))], found)
 
 
 def balance(

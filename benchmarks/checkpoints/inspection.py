@@ -20,6 +20,7 @@ from nfn_monomial.space.certificate import certify
 
 from .files import read_checkpoint
 from .networks import Architecture, Net, Network, PathLike, read_architecture
+from .outputs import Finding
 
 __all__ = ["Neurons", "Symmetries", "neurons_of", "symmetries"]
 
@@ -50,7 +51,7 @@ class Neurons:
 
 
 @dataclass(frozen=True)
-class Symmetries:
+class Symmetries(Finding):
     """What `symmetries` found.
 
     Attributes:
@@ -70,8 +71,21 @@ class Symmetries:
         """The weight space."""
         return self.architecture.space
 
+    @property
+    def networks(self) -> Sequence[Network]:
+        return [] if self.network is None else [self.network]
+
+    @property
+    def summary(self) -> str:
+        on = "" if self.network is None else f" on {self.network.label}"
+        proved = f"Certified{on}: {self.certified}." if self.certified else f"Not certified{on}: {self._why_not}."
+        return f"{self.space.explain()}\n\n{proved}"
+
+    @property
+    def _why_not(self) -> str:
+        return "there are no weights" if self.network is None else self.network.why_not
+
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
         sizes = {} if self.network is None else self.network.sizes
         return {
             "network": self.architecture.name,
@@ -93,7 +107,6 @@ class Symmetries:
         }
 
     def report(self) -> Report:
-        """As table, JSON and picture."""
         lines = [
             (
                 found.node, str(found.size), ", ".join(found.gauges) or "permuted only",
@@ -108,10 +121,7 @@ class Symmetries:
         header = ("node", "neurons", "acts on each", "spread", "dead", "twins")
         title = "" if self.network is None else f"The neurons of {self.network.label}"
         tables = [Table(title, header, tuple(lines), text_columns=3, notes=notes)] if lines else []
-        heading = f"```\n{self.space.explain()}\n```\n"
-        if self.certified:
-            heading += f"\nCertified: {self.certified}.\n"
-        return Report(tables, self.to_json(), {"symmetries.svg": self.space.draw()}, heading)
+        return Report(tables, self.to_json(), {"symmetries.svg": self.space.draw()}, f"```\n{self.summary}\n```\n")
 
 
 def symmetries(

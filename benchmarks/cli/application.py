@@ -8,6 +8,7 @@ import typer
 
 from nfn_monomial import __version__
 
+from .checkpoints import add_checkpoints
 from .experiments import add_experiments
 from .make import inr_app, zoo_app
 from .measure import add_measurements, bench_app
@@ -45,6 +46,7 @@ def options(
     debug.set(show_traceback)
 
 
+add_checkpoints(app)
 add_experiments(app)
 app.add_typer(zoo_app, name="zoo")
 app.add_typer(inr_app, name="inr")

@@ -1,0 +1,181 @@
+"""The commands for networks of one's own: each is the function of its name in `nfn_monomial.benchmarks.checkpoints`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nfn_monomial.errors import InvalidValueError
+
+from .options import console, errors, prepare_process, user_errors
+
+if TYPE_CHECKING:  # it imports torch
+    from nfn_monomial.benchmarks.checkpoints.outputs import Finding
+
+__all__ = ["add_checkpoints"]
+
+READ = "read without running code: .safetensors (a file, or the index of several), .pt or .pth"
+_NETWORK: dict[str, tuple[Any, Any]] = {
+    "net": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--net",
+                show_default=False,
+                help="The network: module.py:NAME or package.module:NAME, a class or a function that returns a module "
+                "(or a pair of it and its example inputs), or an exported program, net.pt2. **Its code runs.** Without "
+                "it a chain of layers is read off the checkpoint.",
+            ),
+        ],
+        None,
+    ),
+    "input_shape": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--input",
+                show_default=False,
+                help="Shape of its inputs, batch included, as 1,3,32,32; not needed where a function example_inputs() "
+                "stands beside it.",
+            ),
+        ],
+        None,
+    ),
+    "activation": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--activation", show_default=False, help="Of a chain of layers without --net, between them, as relu."
+            ),
+        ],
+        None,
+    ),
+    "key": (
+        Annotated[
+            str | None,
+            typer.Option("--key", show_default=False, help="Of the state dict in a .pt file that has several."),
+        ],
+        None,
+    ),
+}
+"""Options that say what network it is; they and the arguments are those of the Python function."""
+_OUTPUT: dict[str, tuple[Any, Any]] = {
+    "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")], False),
+    "force": (Annotated[bool, typer.Option("--force", help="Replace files that are there.")], False),
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command for networks of one's own.
+
+    Attributes:
+        arguments: of the Python function, as typer takes them, each with its default.
+        out: the results folder by default; empty for a command that writes nothing unless it is asked to.
+        text: the help.
+    """
+
+    arguments: Mapping[str, tuple[Any, Any]]
+    out: str
+    text: str
+
+
+COMMANDS = {
+    "symmetries": Command(
+        {
+            "checkpoint": (
+                Annotated[
+                    Path | None,
+                    typer.Argument(show_default=False, help=f"Weights on which to prove it, {READ}."),
+                ],
+                None,
+            )
+        },
+        "",
+        """Which neurons of a network may be permuted, scaled and flipped without a change of its function, and why.
+
+Found from what the network computes, and proved: random elements of the group are applied, and outputs compared in
+float64. With a checkpoint the proof is on its weights, and of every node it is told how far apart the scales of its
+neurons are, how many are dead, and how many are there twice. `--out` writes a picture, too: symmetries.svg.
+
+Examples:
+
+- `nfn-monomial symmetries --net resnet.py:ResNet --input 1,3,32,32 --out results/symmetries`
+
+- `nfn-monomial symmetries mlp.safetensors --activation relu`
+""",
+    ),
+    "balance": Command(
+        {"checkpoint": (Annotated[Path, typer.Argument(show_default=False, help=f"The network, {READ}.")], ...)},
+        "results/balance",
+        """Write the canonical form of a network: balanced scales, fixed signs, the same function.
+
+Of all networks that scalings and sign flips lead to it is the one of least norm, which is useful in front of
+quantisation. The checkpoint keeps its name, keys, dtypes and form.
+
+Examples:
+
+- `nfn-monomial balance model.safetensors --net resnet.py:ResNet --input 1,3,32,32`
+
+- `nfn-monomial balance mlp.pt --activation tanh --out balanced --json`
+""",
+    ),
+}
+
+
+def add_checkpoints(app: typer.Typer) -> None:
+    """Add all of them."""
+    for name, command in COMMANDS.items():
+        _add(app, name, command)
+
+
+def _add(app: typer.Typer, name: str, command: Command) -> None:
+    written = f"by default {command.out}" if command.out else "without which nothing is written"
+    kind = Annotated[
+        Path | None, typer.Option("--out", "-o", show_default=False, help=f"Folder for the results, {written}.")
+    ]
+    kinds = dict(command.arguments) | _NETWORK | {"out": (kind, Path(command.out) if command.out else None)} | _OUTPUT
+
+    def run(out: Path | None, as_json: bool, force: bool, input_shape: str | None, **given: Any) -> None:
+        prepare_process()
+        from nfn_monomial.benchmarks import checkpoints
+
+        with errors.status(f"{name}: reading and computing"):
+            found = getattr(checkpoints, name)(input_shape=_sizes(input_shape), **given)
+        _show(found, found.write(out, force=force) if out else [], as_json)
+
+    only = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(n, only, default=inspect.Parameter.empty if default is ... else default, annotation=a)
+        for n, (a, default) in kinds.items()
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {n: a for n, (a, _) in kinds.items()}
+    app.command(name, help=command.text)(user_errors(run))
+
+
+def _sizes(text: str | None) -> tuple[int, ...] | None:
+    """Sizes between commas."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise InvalidValueError(f"--input {text}: give sizes with commas between, batch included, as 1,3,32,32")
+    return tuple(map(int, parts))
+
+
+def _show(found: Finding, paths: list[Path], as_json: bool) -> None:
+    report = found.report()
+    if as_json:
+        typer.echo(json.dumps(report.results, indent=1, allow_nan=False))
+        return
+    console.print(found.summary, highlight=False, markup=False, soft_wrap=True)
+    report.show(console)
+    if paths:
+        console.print("", *map(str, paths), sep="\n", highlight=False, markup=False, soft_wrap=True)
