@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .alignment import Alignment, align
-    from .canonical import balance
+    from .canonical import balance, fingerprint
     from .errors import MonomialError
     from .models import EquivariantNFN, MonomialNFN
     from .nn import (
@@ -65,6 +65,7 @@ __all__ = [
     "WeightSpace",
     "align",
     "balance",
+    "fingerprint",
     "fold_batchnorm",
     "register_activation",
     "register_operator",

@@ -76,6 +76,14 @@ def joined(space: Specification, parameter: str, found: Mapping[str, Tensor], si
     return parts[0]
 
 
+def without_dead(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
+    """One parameter with zeros in the pieces that do not matter to the function."""
+    if not any(name in space.dead for name in space.pieces_of[parameter]):
+        return tensor
+    found = {n: torch.zeros_like(x) if n in space.dead else x for n, x in cut(space, parameter, tensor, sizes)}
+    return joined(space, parameter, found, sizes)
+
+
 def check_tensors(space: Specification, tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """Check names, dtypes, ranks and sizes; returns the size of every node seen. Values are not looked at."""
     if not isinstance(tensors, Mapping):

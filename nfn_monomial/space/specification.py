@@ -114,6 +114,7 @@ class Specification:
         self.nodes = {name: _node(node) for name, node in nodes.items()}
         self.nesting = {name: node.parent for name, node in self.nodes.items() if node.parent is not None}
         self.label = label
+        self.dead: tuple[str, ...] = ()
         self._check(parameters)
         self.parameters = {name: tuple(map(self._spelled, self._completed(dims))) for name, dims in parameters.items()}
         self._rank = {name: position for position, name in enumerate(self.nodes)}

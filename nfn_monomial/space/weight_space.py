@@ -45,6 +45,7 @@ class WeightSpace(Specification):
         parameters: name -> dimensions in tensor order.
         axes: parameter -> its axes and the sizes of its other dimensions, dimensions that are products taken apart.
         links: which parameter leads from which node to which, see `Link`.
+        dead: parameters, or pieces of them, that `from_module` has found not to matter to the function.
         layout: of its `Features`.
 
     Raises:
@@ -187,6 +188,7 @@ class WeightSpace(Specification):
         derivation = derive(program, inputs, kwargs=kwargs)
         space = cls(derivation.nodes, derivation.parameters, label=f"from_module({name})")
         space._report = derivation.report
+        space.dead = tuple(found.parameter for found in derivation.report.dead if not found.left_out)
         ran = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in derivation.report.nodes}
         trials = certify(module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})")
         space._certified = f"{trials} random group elements change no output by more than 1e-9 in float64"

@@ -1,0 +1,182 @@
+"""Fingerprints: the same for all networks of an orbit, and for no others."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import all_spaces
+from torch import nn
+from torch.nn import functional as F
+
+from nfn_monomial import MonomialError, WeightSpace, fingerprint
+from nfn_monomial.canonical.fingerprint import invariants
+from nfn_monomial.space import packing
+from nfn_monomial.space.groups import GroupElement
+from nfn_monomial.space.monomial import MonomialMatrix
+
+CHAINS = {
+    "relu": WeightSpace.mlp([2, 16, 16, 3], "relu"),
+    "tanh": WeightSpace.mlp([2, 16, 16, 3], "tanh"),
+    "without biases": WeightSpace.mlp([2, 16, 16, 3], "tanh", bias=False),
+    "linear": WeightSpace.mlp([3, 12, 12, 2], "identity"),
+    "cnn": WeightSpace.cnn([1, 8, 8], 3, "relu", head=[6, 4]),
+}
+
+
+class Attention(nn.Module):
+    """Two heads of two channels, behind a norm; the bias of the keys does not matter."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(4), nn.Linear(4, 12), nn.Linear(4, 4)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).view(len(x), -1, 3, 2, 2).permute(2, 0, 3, 1, 4)
+        return x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+def drawn(space, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = space.shapes().items()
+    return {name: torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype) for name, shape in shapes}
+
+
+def moved(space, network, seed=0, decades=6):
+    """By permutations, signs, and scales between ``10^-decades`` and ``10^decades``; in the dtype that it has."""
+    generator = torch.Generator().manual_seed(seed)
+    matrices = {}
+    for name, matrix in space.sample(generator=generator).matrices.items():
+        scales = []
+        for gauge, scale in zip(space.nodes[name].gauges, matrix.scales, strict=True):
+            exponents = 2 * torch.rand(scale.shape, generator=generator, dtype=torch.float64) - 1
+            scales.append(scale.sign() * 10 ** (decades * exponents) if gauge.scales else scale)
+        matrices[name] = MonomialMatrix(scales, matrix.permutation)
+    wide = GroupElement(space, matrices).act({name: x.double() for name, x in network.items()})
+    return {name: x.to(network[name].dtype) for name, x in wide.items()}
+
+
+def changed(network, name, index, factor):
+    tensor = network[name].clone()
+    tensor[index] *= factor
+    return network | {name: tensor}
+
+
+@given(all_spaces(), st.integers(0, 2**31))
+def test_numbers_are_those_of_the_orbit(space, seed):
+    network = drawn(space, seed)
+    sizes = packing.check_tensors(space, {name: x[None, None] for name, x in network.items()})
+    sizes = {name: node.size for name, node in space.nodes.items()} | sizes
+    found, expected = (invariants(space, x, sizes) for x in (moved(space, network, seed, decades=3), network))
+    torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_equal_functions_have_one_fingerprint(name):
+    space = CHAINS[name]
+    for seed in range(8):
+        network = drawn(space, seed)
+        assert fingerprint(space, moved(space, network, seed)) == fingerprint(space, network)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_other_functions_have_others(name):
+    space = CHAINS[name]
+    network = drawn(space)
+    first = next(iter(network))
+    hidden = "weight.1"
+    swapped = network[first].clone()
+    swapped[[0, 1]] = swapped[[1, 0]]
+    others = [
+        drawn(space, 1),
+        changed(network, first, (0,) * network[first].ndim, 1.001),
+        changed(network, hidden, (0,) * network[hidden].ndim, -1),
+        network | {first: swapped},
+        {key: 2 * x for key, x in network.items()},
+    ]
+    found = {fingerprint(space, x) for x in (network, *others)}
+    assert len(found) == 1 + len(others)
+
+
+def test_one_in_float32_moved_in_float32():
+    space = CHAINS["relu"]
+    same = 0
+    for seed in range(30):
+        network = drawn(space, seed, torch.float32)
+        same += fingerprint(space, moved(space, network, seed, decades=3)) == fingerprint(space, network)
+    assert same >= 28  # numbers near the middle between two multiples are rounded apart
+
+
+def test_names_do_not_matter_but_sizes_symmetries_and_order_do():
+    network = drawn(CHAINS["relu"])
+    net = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    space = WeightSpace.from_module(net, torch.zeros(1, 2))
+    renamed = dict(
+        zip(["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"], network.values(), strict=True)
+    )
+    chain = WeightSpace.sequential([2, 16, 16, 3], [()] * 3, "relu", names=[("a", "b"), ("c", "d"), ("e", "f")])
+    own = fingerprint(CHAINS["relu"], network)
+    assert fingerprint(chain, dict(zip("abcdef", network.values(), strict=True))) == own
+    assert fingerprint(space, renamed | {"0.steps": torch.tensor(3)}) == fingerprint(space, renamed)
+    assert fingerprint(CHAINS["tanh"], network) != own
+    wider = WeightSpace.mlp([2, 17, 16, 3], "relu")
+    zeros = dict(drawn(wider))
+    assert fingerprint(wider, zeros) != own
+
+
+def test_wider_networks_than_the_space_has():
+    space, wide = WeightSpace.mlp([2, 3, 1], "relu"), WeightSpace.mlp([2, 9, 1], "relu")
+    network = drawn(wide)
+    assert fingerprint(space, network) == fingerprint(wide, moved(wide, network))
+
+
+def test_what_does_not_matter_is_left_out():
+    space = WeightSpace.from_module(Attention(), torch.randn(2, 3, 4))
+    assert space.dead == ("qkv.bias[1]",)
+    network = drawn(space)
+    keys, queries = network["qkv.bias"].clone(), network["qkv.bias"].clone()
+    keys[4:8] += 1
+    queries[:4] += 1
+    own = fingerprint(space, network)
+    assert fingerprint(space, moved(space, network | {"qkv.bias": keys}, decades=2)) == own
+    assert fingerprint(space, network | {"qkv.bias": queries}) != own
+
+
+def test_zeros_and_dead_neurons():
+    space = CHAINS["relu"]
+    network = drawn(space)
+    network["bias.0"] = torch.zeros(16, dtype=torch.float64)
+    network["weight.1"][:, 0] = 0
+    assert fingerprint(space, moved(space, network)) == fingerprint(space, network)
+    assert all(math.isfinite(x) for x in invariants(space, network, {"x": 2, "h1": 16, "h2": 16, "y": 3}).tolist())
+
+
+def test_it_is_what_it_was():
+    """Fingerprints are written down and looked up later: on other machines, by other versions."""
+    network = {
+        name: torch.arange(1.0, 1 + math.prod(shape), dtype=torch.float64).reshape(shape).cos()
+        for name, shape in CHAINS["relu"].shapes().items()
+    }
+    assert fingerprint(CHAINS["relu"], network) == "09fa200f176d74e02d24afb3531efec7"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weight.0": torch.zeros(16, 2, dtype=torch.long)}, "weight.0 is torch.int64; a floating point"),
+        ({"weight.0": None}, "weight.0 is NoneType"),
+        ({"weight.0": torch.zeros(16, 3, dtype=torch.float64)}, r"weight.0 has shape \(16, 3\)"),
+        ({"weight.0": torch.full((16, 2), math.nan, dtype=torch.float64)}, "weight.0 holds 32 NaN"),
+    ],
+)
+def test_what_is_no_network_is_told(change, message):
+    with pytest.raises(MonomialError, match=message):
+        fingerprint(CHAINS["relu"], drawn(CHAINS["relu"]) | change)
+
+
+def test_a_parameter_is_missing():
+    network = drawn(CHAINS["relu"])
+    del network["bias.1"]
+    with pytest.raises(MonomialError, match=r"the network has no bias\.1; .* expects bias\.1 \(B, C, h2=16\)"):
+        fingerprint(CHAINS["relu"], network)
