@@ -1,0 +1,151 @@
+"""REPAIR of merged networks: hidden units get back the means and deviations that averaging takes from them.
+
+In the mean of two networks, units that agree only in part vary less than in either of them, layer by layer more so.
+Jordan et al. 2022 (REPAIR) set mean and standard deviation of every unit's preactivation to the means of those in the
+endpoints. A batch norm does that by itself once its running statistics are those of the merged network; behind any
+other layer with a bias it is one factor and one shift of a unit, which weight and bias take up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.space.certificate import evaluating, inputs_of
+
+from .path import mean_of
+
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_Rule = Callable[[str, Any, Tensor, Tensor], Tensor]
+"""Name of a module, the module, its input, its output -> the output that goes on."""
+
+
+def repair(
+    module: nn.Module,
+    merged: Mapping[str, Tensor],
+    endpoints: Sequence[Mapping[str, Tensor]],
+    inputs: Any,
+    weights: Sequence[float] | None = None,
+) -> dict[str, Tensor]:
+    """A merged network with the statistics of its units reset to what those of the endpoints are in the mean.
+
+    - **Batch norms with running statistics** (`nn.BatchNorm1d` to 3d): these become mean and variance of what enters
+      the norm now. What leaves it has the shift as its mean and the gain as its deviation; of a mean of networks both
+      are the means of the endpoints'.
+    - **Linear layers and convolutions with a bias** (`nn.Linear`, `nn.Conv1d` to 3d): each unit's row of the weight is
+      multiplied by the quotient of deviations, and the bias set so that the means agree. Left as they are: layers
+      without a bias, the one whose output is the network's, layers that run more than once or share a parameter, and
+      the row of a unit that does not vary, whose mean alone is set.
+
+    Statistics are over samples and positions, of one forward pass with all inputs, in which every layer sees what the
+    repaired layers in front of it hand on. Some hundred inputs of the training data will do; labels are not needed.
+
+    Args:
+        module: what runs, in eval mode; left as it is.
+        merged: parameter or buffer -> tensor, as of `interpolate`.
+        endpoints: the networks that it is the mean of.
+        inputs: a tensor ``(N, ...)``, or a tuple of all positional arguments.
+        weights: of the endpoints, as ``(1 - t, t)``; equal ones by default.
+
+    Returns:
+        A new network.
+
+    Raises:
+        ValueError: if names, shapes or numbers do not fit, or if there is nothing to repair.
+    """
+    chosen = _repairable(module, merged, inputs)
+    expected = mean_of([_spreads(module, endpoint, inputs, chosen) for endpoint in endpoints], weights)
+    state = {name: tensor.clone() for name, tensor in merged.items()}
+
+    def rule(name: str, layer: Any, x: Tensor, out: Tensor) -> Tensor:
+        if isinstance(layer, _NORMS):
+            mean, variance = _moments(x, 1)
+            state[f"{name}.running_mean"], state[f"{name}.running_var"] = mean, variance
+            return nn.functional.batch_norm(x, mean, variance, layer.weight, layer.bias, False, 0.0, layer.eps)
+        units = _units(layer)
+        mean, variance = _moments(out, units)
+        factor = torch.where(variance > 0, expected[f"{name}.deviation"] / variance.sqrt(), 1)
+        shift = expected[f"{name}.mean"] - factor * mean
+        state[f"{name}.weight"] = layer.weight * _along(factor, layer.weight, 0)
+        state[f"{name}.bias"] = layer.bias * factor + shift
+        return out * _along(factor, out, units) + _along(shift, out, units)
+
+    _run(module, merged, inputs, chosen, rule)
+    return state
+
+
+def _repairable(module: nn.Module, network: Mapping[str, Tensor], inputs: Any) -> list[str]:
+    """Names of the layers and norms that can be repaired, see `repair`."""
+    owners = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
+    found = [
+        name
+        for name, m in module.named_modules()
+        if (isinstance(m, _NORMS) and m.running_mean is not None)
+        or (isinstance(m, _LAYERS) and m.bias is not None and owners[id(m.weight)] == owners[id(m.bias)] == 1)
+    ]
+    runs: Counter[str] = Counter()
+    handed_on: dict[str, weakref.ref[Tensor]] = {}
+
+    def rule(name: str, layer: Any, x: Tensor, out: Tensor) -> Tensor:
+        runs[name] += 1
+        handed_on[name] = weakref.ref(out)
+        return out
+
+    outputs = _run(module, network, inputs, found, rule)
+    if chosen := [name for name in found if runs[name] == 1 and handed_on[name]() is not outputs]:
+        return chosen
+    raise InvalidValueError(
+        f"{type(module).__name__} has neither batch norms with running statistics nor hidden linear layers or "
+        "convolutions with a bias: there is nothing to repair"
+    )
+
+
+def _spreads(module: nn.Module, network: Mapping[str, Tensor], inputs: Any, chosen: Sequence[str]) -> dict[str, Tensor]:
+    """``layer.mean`` and ``layer.deviation`` of what each of the chosen layers hands on, ``(n,)`` each."""
+    found: dict[str, Tensor] = {}
+
+    def rule(name: str, layer: Any, x: Tensor, out: Tensor) -> Tensor:
+        if isinstance(layer, _LAYERS):
+            mean, variance = _moments(out, _units(layer))
+            found[f"{name}.mean"], found[f"{name}.deviation"] = mean, variance.sqrt()
+        return out
+
+    _run(module, network, inputs, chosen, rule)
+    return found
+
+
+def _run(module: nn.Module, network: Mapping[str, Tensor], inputs: Any, chosen: Sequence[str], rule: _Rule) -> Any:
+    """What the module answers when a rule says what the chosen layers and norms hand on."""
+
+    def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]:
+        return lambda layer, args, out: rule(name, layer, args[0], out)
+
+    with evaluating(module), contextlib.ExitStack() as hooks:
+        for name in chosen:
+            hooks.enter_context(module.get_submodule(name).register_forward_hook(hook(name)))
+        return torch.func.functional_call(module, dict(network), inputs_of(inputs))
+
+
+def _units(layer: nn.Module) -> int:
+    """The dimension of a layer's output that its units are in."""
+    return -1 if isinstance(layer, nn.Linear) else 1
+
+
+def _moments(x: Tensor, units: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance over all dimensions but that of the units, ``(n,)`` each."""
+    variance, mean = torch.var_mean(x.movedim(units, 0).flatten(1), 1, correction=0)
+    return mean, variance
+
+
+def _along(values: Tensor, x: Tensor, units: int) -> Tensor:
+    shape = [1] * x.ndim
+    shape[units] = -1
+    return values.view(shape)
