@@ -58,6 +58,10 @@ class Checkpoint(Mapping[str, Tensor], ABC):
         """All files that it lies in."""
         return [self.path]
 
+    def renamed(self, stem: str) -> str:
+        """A name for another one of its form."""
+        return stem + self.path.suffix
+
     @abstractmethod
     def outputs(self, name: str) -> list[Path]:
         """The files that `write` makes, in its folder."""
@@ -122,6 +126,9 @@ class SafeTensors(Checkpoint):
     @property
     def name(self) -> str:
         return self.path.name if self._index is None else self.path.resolve().parent.name
+
+    def renamed(self, stem: str) -> str:
+        return stem if self._index is not None else super().renamed(stem)
 
     @property
     def files(self) -> list[Path]:

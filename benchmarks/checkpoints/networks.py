@@ -27,9 +27,9 @@ from nfn_monomial.space.certificate import answers, doubled, largest_change
 from nfn_monomial.space.packing import check_tensors
 from nfn_monomial.symmetry import symmetry_of
 
-from .files import Checkpoint, CheckpointError, read_checkpoint
+from .files import Checkpoint, CheckpointError, checkpoints_in, read_checkpoint
 
-__all__ = ["Architecture", "Net", "Network", "largest_difference", "read_architecture", "read_networks"]
+__all__ = ["Architecture", "Net", "Network", "largest_difference", "paths_of", "read_architecture", "read_networks"]
 
 Net: TypeAlias = "str | Definition | None"
 """How an architecture is given: by name, as `define` makes one of a module, or not at all, for a chain of layers."""
@@ -200,6 +200,19 @@ def read_architecture(
             f"{like.path}: say what network it is by {NET}; of a plain chain of layers, --activation relu is enough"
         )
     return _chain(like, activation, input_shape)
+
+
+def paths_of(paths: Sequence[PathLike]) -> list[PathLike]:
+    """Paths as they are; of a single folder, those of the checkpoints in it.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    if not paths:
+        raise InvalidValueError("no checkpoints given")
+    if len(paths) == 1 and Path(paths[0]).is_dir():
+        return list(checkpoints_in(Path(paths[0])))
+    return list(paths)
 
 
 def read_networks(
