@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .alignment import Alignment, align
+    from .alignment import Alignment, Comparison, align, compare
     from .canonical import balance, fingerprint
     from .errors import MonomialError
     from .models import EquivariantNFN, MonomialNFN
@@ -46,6 +46,7 @@ __all__ = [
     "Alignment",
     "Axis",
     "Canonicalize",
+    "Comparison",
     "EquivariantLinear",
     "EquivariantNFN",
     "EquivariantNorm",
@@ -65,6 +66,7 @@ __all__ = [
     "WeightSpace",
     "align",
     "balance",
+    "compare",
     "fingerprint",
     "fold_batchnorm",
     "register_activation",

@@ -1,7 +1,20 @@
 """Two networks in one frame: which neurons are the same, up to what scale and sign, and what is left between them."""
 
 from .align import Alignment, align
+from .comparison import Comparison, LayerDistance, compare
 from .path import barrier, interpolate, loss_along, mean_measures, mean_of
 from .repair import repair
 
-__all__ = ["Alignment", "align", "barrier", "interpolate", "loss_along", "mean_measures", "mean_of", "repair"]
+__all__ = [
+    "Alignment",
+    "Comparison",
+    "LayerDistance",
+    "align",
+    "barrier",
+    "compare",
+    "interpolate",
+    "loss_along",
+    "mean_measures",
+    "mean_of",
+    "repair",
+]

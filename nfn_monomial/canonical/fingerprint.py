@@ -242,4 +242,5 @@ def _mix(key: str) -> Tensor:
 def _random(key: str, *shape: int) -> Tensor:
     """Numbers between -1 and 1 that are the same on every machine and in every version."""
     drawn = hashlib.shake_128(key.encode()).digest(4 * math.prod(shape))
-    return torch.frombuffer(bytearray(drawn), dtype=torch.int32).to(torch.float64).reshape(shape) / 2.0**31
+    integers: Tensor = torch.frombuffer(bytearray(drawn), dtype=torch.int32)
+    return integers.to(torch.float64).reshape(shape) / 2.0**31

@@ -97,7 +97,7 @@ class ProbeFeatures(nn.Module):
         self._statistics = {name for name, _ in copied.named_buffers()}
         self.out_features = self.count * _outputs_of_one(copied, start)
         self.space = WeightSpace.from_module(template, start[:1]) if space is None else space
-        self._own_name = _own_names(template, self.space)
+        self._own_name = own_names(template, self.space)
         self._sites = self._seeing_sites(copied, start)
         self.charges: dict[str, Charge] = {}
         for site in self._sites:
@@ -245,7 +245,7 @@ def _state(template: nn.Module) -> dict[str, Tensor]:
     return {**dict(template.named_parameters(remove_duplicate=False)), **dict(template.named_buffers())}
 
 
-def _own_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
+def own_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
     """Parameter of the space -> of the template: the same name, or else the one in its place."""
     state = _state(template)
     if all(name in state for name in space.parameters):

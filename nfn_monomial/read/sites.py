@@ -19,7 +19,8 @@ LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Site:
-    """A layer that reads a node's neurons; what enters it is kept in ``seen``, until someone clears that.
+    """A layer that reads a node's neurons; what enters it, averaged over positions, is kept in ``seen``,
+    ``(P, columns)``, until someone clears that.
 
     Args:
         layer: whose input it is, see `LAYERS`.
@@ -45,7 +46,8 @@ class Site:
         self._handle = layer.register_forward_pre_hook(self)
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
-        self.seen.append(args[0])
+        channels = args[0].movedim(-1, 1) if self.linear else args[0]
+        self.seen.append(channels.flatten(2).mean(-1) if channels.ndim > 2 else channels)
 
     def remove(self) -> None:
         """Look no longer."""
@@ -61,11 +63,10 @@ class Site:
         lengths = [math.prod(extent) for extent in extents]
         found = []
         for x in self.seen:
-            channels = x.movedim(-1, 1) if self.linear else x
-            own = channels.narrow(1, sum(lengths[: self.number]), lengths[self.number])
-            parts = own.reshape(len(x), *extents[self.number], -1)
-            others = [1 + i for i in range(len(extents[self.number]) + 1) if i not in self.kept]
-            found.append(parts.mean(others).movedim(0, -1))
+            own = x.narrow(1, sum(lengths[: self.number]), lengths[self.number])
+            parts = own.reshape(len(x), *extents[self.number])
+            others = [1 + i for i in range(len(extents[self.number])) if i not in self.kept]
+            found.append((parts.mean(others) if others else parts).movedim(0, -1))
         return found
 
 

@@ -1,0 +1,300 @@
+"""What two networks have in common: the same function up to symmetry, and if not, what is left between them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.space import packing
+from nfn_monomial.space.groups import GroupElement
+from nfn_monomial.space.monomial import MonomialMatrix
+from nfn_monomial.space.weight_space import WeightSpace
+
+from .align import align
+from .answered import answered
+
+_KINDS = ("permutation", "scale", "sign")
+_ROUNDINGS = 16  # that an entry may have seen: its own, and those of the factors that moved it
+_EXACT = 1e-10  # to which scales are found in float64
+
+
+class LayerDistance(NamedTuple):
+    """How far apart two networks are in one parameter.
+
+    Attributes:
+        raw_l2: root of the sum of squared differences, as they are.
+        aligned_l2: once b is moved next to a.
+    """
+
+    raw_l2: float
+    aligned_l2: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found; ``print`` says it in words.
+
+    Attributes:
+        same_function: whether a group element makes all weights equal, and outputs, where there are any, agree.
+        verdict: the same in words, which also say where only the answers are alike.
+        max_output_difference: the largest difference of any output on the inputs, in float64; None without a module.
+        relative_output_difference: the same, relative to the largest output of each tensor.
+        max_weight_difference: the largest difference of any entry once b is aligned, relative to the entry.
+        group_element: what moves b next to a; nodes that it has no matrix of stay as they are.
+        layers: parameter -> its distances.
+        explained: what part of the squared distance of all parameters each kind of symmetry explains:
+            ``permutation``, ``scale``, ``sign``, and what is left, ``rest``. They add up to 1; all are 0 where there is
+            no distance.
+        cka: layer -> linear CKA of what it reads in a and in b, 1 where one is a rotation of the other, else less;
+            empty without a module.
+    """
+
+    same_function: bool
+    verdict: str
+    max_output_difference: float | None
+    relative_output_difference: float | None
+    max_weight_difference: float
+    group_element: GroupElement
+    layers: dict[str, LayerDistance]
+    explained: dict[str, float]
+    cka: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as what ``json.dumps`` takes; infinite numbers as None."""
+        matrices = self.group_element.matrices.items()
+        return {
+            "same_function": self.same_function,
+            "verdict": self.verdict,
+            "max_output_difference": _finite(self.max_output_difference),
+            "relative_output_difference": _finite(self.relative_output_difference),
+            "max_weight_difference": _finite(self.max_weight_difference),
+            "group_element": {
+                name: {"permutation": m.permutation.tolist(), "scales": [s.tolist() for s in m.scales]}
+                for name, m in matrices
+            },
+            "layers": {name: layer._asdict() for name, layer in self.layers.items()},
+            "explained": dict(self.explained),
+            "cka": dict(self.cka),
+        }
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in self.explained.items())
+        lines = [self.verdict]
+        if self.max_output_difference is not None:
+            lines.append(
+                f"largest difference of outputs: {self.max_output_difference:.1e}, "
+                f"{self.relative_output_difference:.1e} of the largest output"
+            )
+        lines.append(f"largest difference of weights, once aligned: {self.max_weight_difference:.1e} of the weight")
+        lines.append(f"of the squared distance, symmetries explain: {shares}")
+        width = max(map(len, self.layers))
+        lines.append(f"{'parameter':<{width}}  {'raw L2':>9}  {'aligned L2':>10}")
+        lines += [f"{n:<{width}}  {x.raw_l2:>9.3g}  {x.aligned_l2:>10.3g}" for n, x in self.layers.items()]
+        if self.cka:
+            lines.append("CKA of what layers read: " + ", ".join(f"{n} {x:.3f}" for n, x in self.cka.items()))
+        return "\n".join(lines)
+
+
+def compare(
+    space: WeightSpace,
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    *,
+    module: nn.Module | None = None,
+    inputs: Any = None,
+    seed: int = 0,
+) -> Comparison:
+    """Whether two networks are the same function up to the symmetries of their space, and how they differ.
+
+    Network b is moved next to a (`align`). They are the **same function** if then every entry of b is that of a, within
+    the rounding of their dtypes: 16 of them in float32 and narrower types, ``1e-10`` of the entry in float64. The group
+    is known to keep the function, so this is a proof up to rounding. Parameters that do not matter to the function
+    (``space.dead``) are left out. If a module is given, its outputs must agree on the inputs besides, to the root of
+    the dtype's precision. Networks that only answer alike, and that no symmetry was found to relate, are not called the
+    same; the verdict says so.
+
+    **What explains the distance.** The element that was found is taken apart into its permutations P, scales D and
+    signs S. What some of them explain together is the most that any part of them takes off the squared distance
+    ``||a - b||^2``; the share of each is its Shapley value: what it adds to that, averaged over all orders in which the
+    three can be taken. So what only two can do together they share equally, no order is favoured, and no share is
+    negative.
+
+    **CKA** (Kornblith et al. 2019, linear): of what enters every layer that reads hidden neurons, averaged over
+    positions, on the given inputs; scales and signs of b's neurons are those of a.
+
+    Tensors are read one after the other, so that ``a`` and ``b`` may be of files that are mapped into memory.
+
+    Args:
+        space: the weight space.
+        a: parameter name -> tensor ``(*shape)``.
+        b: the same, of the other network. Dtypes may differ.
+        module: runs networks: any with the space's parameters. It is left as it is.
+        inputs: of the module: a tensor, or a tuple of all positional arguments; the first dimension of what layers read
+            counts the samples of CKA.
+        seed: of `align`.
+
+    Raises:
+        ValueError: as `align`, for networks that do not fit the space or one another; for a module without inputs,
+            or that does not run on them.
+        TypeError: as `align`.
+
+    >>> space = WeightSpace.mlp([2, 8, 1], "relu")
+    >>> a = {name: torch.randn(shape) for name, shape in space.shapes().items()}
+    >>> b = space.sample().act(a)
+    >>> found = compare(space, a, b)
+    >>> found.same_function, round(sum(found.explained.values()), 6)
+    (True, 1.0)
+    """
+    if (module is None) != (inputs is None):
+        raise InvalidValueError("compare: a module and its inputs are needed together, module=net, inputs=x")
+    alive = [_Alive(space, network) if isinstance(network, Mapping) else network for network in (a, b)]
+    with torch.no_grad():
+        element = align(space, *alive, seed=seed).element
+        weights = _weights(space, element, *alive)
+        found = None if module is None else answered(space, element, module, inputs, (a, b))
+    eps = max(torch.finfo(network[name].dtype).eps for network in (a, b) for name in space.parameters)
+    alike = None if found is None else found.relative <= math.sqrt(eps)
+    return Comparison(
+        weights.same and alike is not False,
+        _VERDICTS[weights.same, alike],
+        None if found is None else found.difference,
+        None if found is None else found.relative,
+        weights.worst,
+        element,
+        weights.layers,
+        weights.explained,
+        {} if found is None else found.cka,
+    )
+
+
+_VERDICTS = {
+    (True, None): "the same function: a symmetry makes all weights equal",
+    (True, True): "the same function: a symmetry makes all weights equal, and the outputs agree",
+    (True, False): "not the same: a symmetry makes all weights equal, but the outputs differ",
+    (False, None): "not the same: no symmetry was found that makes all weights equal",
+    (False, True): "not known to be the same: the outputs agree on the inputs tried, but no symmetry was found",
+    (False, False): "not the same: the outputs differ",
+}
+
+
+class _Alive(Mapping[str, Tensor]):
+    """A network without what does not matter, each parameter made when it is asked for."""
+
+    def __init__(self, space: WeightSpace, network: Mapping[str, Tensor]) -> None:
+        self.space, self.network = space, network
+
+    def __getitem__(self, name: str) -> Tensor:
+        x = self.network[name]
+        if not self.space.dead or name not in self.space.parameters or not isinstance(x, Tensor):
+            return x
+        return packing.without_dead(self.space, name, x, packing.sizes_in(self.space, name, tuple(x.shape), {}))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.network
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.network)
+
+    def __len__(self) -> int:
+        return len(self.network)
+
+
+class _Weights(NamedTuple):
+    """The weights of two networks, side by side.
+
+    Attributes:
+        same: whether all entries are equal within rounding, once aligned.
+        worst: the largest relative difference of any.
+        layers: parameter -> distances.
+        explained: see `Comparison`.
+    """
+
+    same: bool
+    worst: float
+    layers: dict[str, LayerDistance]
+    explained: dict[str, float]
+
+
+def _weights(space: WeightSpace, element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> _Weights:
+    acting = [kind for kind in _KINDS if any(_acts(m, kind) for m in element.matrices.values())]
+    subsets = [frozenset(s) for n in range(len(acting) + 1) for s in itertools.combinations(acting, n)]
+    parts = {subset: _part(element, subset) for subset in subsets}
+    totals, layers, worst, same = dict.fromkeys(subsets, 0.0), {}, 0.0, True
+    for name in space.parameters:
+        given = [network[name].detach() for network in (a, b)]
+        limits = [torch.finfo(x.dtype) for x in given]
+        eps = max(limit.eps for limit in limits)
+        # What is narrower than float32 is compared in it: it need not be held in float64.
+        wide = torch.float32 if min(limit.eps for limit in limits) > torch.finfo(torch.float32).eps else torch.float64
+        mine, other = (x.to("cpu", wide) for x in given)
+        squares = {}
+        for subset, part in parts.items():
+            moved = part.act({name: other})[name]
+            squares[subset] = float((mine - moved).square_().sum(dtype=torch.float64))
+            totals[subset] += squares[subset]
+        # The last one is the whole element.
+        layers[name] = LayerDistance(squares[subsets[0]] ** 0.5, squares[subsets[-1]] ** 0.5)
+        ratio = _relative(mine, moved)
+        if ratio.max() > (bound := max(_ROUNDINGS * eps, _EXACT)):
+            least = [_ROUNDINGS * limit.eps * limit.smallest_normal for limit in limits]
+            rounding = part.act({name: torch.full_like(other, least[1])})[name].abs_().add_(least[0])
+            ratio = ratio.masked_fill_((mine - moved).abs_() <= rounding, 0)
+        error = float(ratio.max())
+        worst, same = max(worst, error), same and error <= bound
+    return _Weights(same, worst, layers, _explained(totals))
+
+
+def _relative(a: Tensor, b: Tensor) -> Tensor:
+    """The difference of each entry, relative to the larger of the two; 0 where both are 0."""
+    size = torch.maximum(a.abs(), b.abs())
+    return (a - b).abs_().div_(size.masked_fill_(size == 0, 1))
+
+
+def _explained(squares: dict[frozenset[str], float]) -> dict[str, float]:
+    """Shares of the squared distance, from what is left of it for each subset of the kinds of symmetry."""
+    nothing, everything = next(iter(squares)), next(reversed(squares))
+    total, count = squares[nothing], len(everything)
+    if not total:
+        return dict.fromkeys((*_KINDS, "rest"), 0.0)
+    most = max(0.0, total - squares[everything])
+
+    def gain(kinds: frozenset[str]) -> float:
+        return min(most, max(total - left for subset, left in squares.items() if subset <= kinds))
+
+    shares = dict.fromkeys(_KINDS, 0.0)
+    for kind, kinds in itertools.product(everything, squares):
+        if kind not in kinds:
+            weight = math.factorial(len(kinds)) * math.factorial(count - len(kinds) - 1) / math.factorial(count)
+            shares[kind] += weight * (gain(kinds | {kind}) - gain(kinds)) / total
+    return {**shares, "rest": 1 - most / total}
+
+
+def _acts(matrix: MonomialMatrix, kind: str) -> bool:
+    """Whether a matrix permutes, scales, or flips anything."""
+    if kind == "permutation":
+        return not torch.equal(matrix.permutation, torch.arange(matrix.size))
+    changed = [(s.abs() != 1) if kind == "scale" else (s < 0) for s in matrix.scales]
+    return any(bool(x.any()) for x in changed)
+
+
+def _part(element: GroupElement, kinds: frozenset[str]) -> GroupElement:
+    """Some kinds of an element's symmetries: its permutations, scales or signs."""
+    matrices = {}
+    for name, m in element.matrices.items():
+        scales = [s.abs() if "scale" in kinds else torch.ones_like(s) for s in m.scales]
+        if "sign" in kinds:
+            scales = [x * s.sign() for x, s in zip(scales, m.scales, strict=True)]
+        moves = "permutation" in kinds
+        matrices[name] = MonomialMatrix(scales, m.permutation) if moves else MonomialMatrix.diagonal(scales)
+    return GroupElement(element.space, matrices)
+
+
+def _finite(x: float | None) -> float | None:
+    return x if x is not None and math.isfinite(x) else None

@@ -1,0 +1,288 @@
+"""What two networks have in common: the verdict, the distances, and what explains them."""
+
+import itertools
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import all_spaces, general
+from torch import nn
+from torch.nn import functional as F
+
+from nfn_monomial import MonomialError, WeightSpace, compare
+from nfn_monomial.alignment.comparison import _explained
+from nfn_monomial.space.groups import GroupElement
+from nfn_monomial.space.monomial import MonomialMatrix
+
+RELU = WeightSpace.mlp([2, 12, 12, 3], "relu")
+TANH = WeightSpace.mlp([2, 12, 12, 3], "tanh")
+
+
+def drawn(space, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = space.shapes().items()
+    return {name: torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype) for name, shape in shapes}
+
+
+def sampled(space, seed=0):
+    return space.sample(generator=torch.Generator().manual_seed(seed)).proper()
+
+
+def only(element, kind):
+    """Of an element the permutations, the scales or the signs."""
+    return GroupElement(
+        element.space,
+        {
+            name: MonomialMatrix(
+                [s.abs() if kind == "scale" else s.sign() if kind == "sign" else torch.ones_like(s) for s in m.scales],
+                m.permutation if kind == "permutation" else torch.arange(m.size),
+            )
+            for name, m in element.matrices.items()
+        },
+    )
+
+
+def changed(network, name, index, factor):
+    tensor = network[name].clone()
+    tensor[index] *= factor
+    return network | {name: tensor}
+
+
+def perceptron(activation):
+    sizes = [2, 12, 12, 3]
+    layers = [m for n, k in itertools.pairwise(sizes) for m in (nn.Linear(n, k), activation())]
+    return nn.Sequential(*layers[:-1]).double()
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).view(len(x), -1, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        return x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+@given(st.one_of(all_spaces(), general()), st.integers(0, 2**31))
+def test_an_orbit_is_one_function(space, seed):
+    a = drawn(space, seed)
+    found = compare(space, a, sampled(space, seed).act(a))
+    assert found.same_function, found
+    assert found.max_weight_difference < 1e-10
+    assert sum(found.explained.values()) == pytest.approx(1) or not any(x.raw_l2 for x in found.layers.values())
+    assert all(share >= 0 for share in found.explained.values())
+    assert found.explained["rest"] < 1e-15
+    json.dumps(found.to_json())
+
+
+@given(all_spaces(), st.integers(0, 2**31))
+def test_shares_of_any_two_networks(space, seed):
+    a, b = drawn(space, seed), drawn(space, seed + 1)
+    found = compare(space, a, b)
+    assert sum(found.explained.values()) == pytest.approx(1)
+    assert all(0 <= share <= 1 for share in found.explained.values())
+    raw, aligned = (sum(x[i] ** 2 for x in found.layers.values()) for i in range(2))
+    assert aligned <= raw * (1 + 1e-12)
+    assert found.explained["rest"] == pytest.approx(aligned / raw)
+    moved = found.group_element.act(b)
+    for name, (raw_l2, aligned_l2) in found.layers.items():
+        assert raw_l2 == pytest.approx(float((a[name] - b[name]).norm()))
+        assert aligned_l2 == pytest.approx(float((a[name] - moved[name]).norm()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("space", [RELU, TANH], ids=["relu", "tanh"])
+def test_within_the_rounding_of_the_dtype(space, dtype):
+    a = drawn(space, 3, dtype)
+    wide = sampled(space, 3).act({name: x.double() for name, x in a.items()})
+    b = {name: x.to(dtype) for name, x in wide.items()}
+    found = compare(space, a, b)
+    assert found.same_function
+    assert found.max_weight_difference < 8 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize(("dtype", "change"), [(torch.float64, 1e-8), (torch.float32, 1e-3)])
+@pytest.mark.parametrize("space", [RELU, TANH], ids=["relu", "tanh"])
+def test_one_weight_is_seen(space, dtype, change):
+    a = drawn(space, 5, dtype)
+    b = sampled(space, 5).act(a)
+    for name, tensor in a.items():
+        index = (0,) * tensor.ndim
+        assert not compare(space, a, changed(b, name, index, 1 + change)).same_function
+
+
+def test_what_else_is_another_function():
+    a = drawn(TANH)
+    b = sampled(TANH).act(a)
+    swapped = b["weight.1"].clone()
+    swapped[[0, 1]] = swapped[[1, 0]]
+    for other in (changed(b, "bias.1", 4, -1), b | {"weight.1": swapped}, drawn(TANH, 1)):
+        found = compare(TANH, a, other)
+        assert not found.same_function
+        assert found.verdict == "not the same: no symmetry was found that makes all weights equal"
+
+
+def test_a_network_and_itself():
+    a = drawn(RELU)
+    found = compare(RELU, a, a)
+    assert found.same_function
+    assert found.max_weight_difference == 0
+    assert found.explained == {"permutation": 0, "scale": 0, "sign": 0, "rest": 0}
+
+
+@pytest.mark.parametrize(("space", "kind"), [(RELU, "permutation"), (RELU, "scale"), (TANH, "sign")])
+def test_one_kind_of_symmetry_explains_all(space, kind):
+    a = drawn(space)
+    found = compare(space, a, only(sampled(space), kind).act(a))
+    assert found.explained[kind] == pytest.approx(1)
+
+
+def test_shares_are_what_is_added_on_average():
+    none, p, s, both = frozenset(), frozenset({"permutation"}), frozenset({"sign"}), frozenset({"permutation", "sign"})
+    found = _explained({none: 10.0, p: 6.0, s: 9.0, both: 2.0})
+    # Permutations take off 4 when first and 7 when second; signs 1 and 4.
+    assert found == pytest.approx({"permutation": 0.55, "scale": 0, "sign": 0.25, "rest": 0.2})
+    found = _explained({none: 10.0, p: 6.0, s: 90.0, both: 2.0})
+    assert found == pytest.approx({"permutation": 0.6, "scale": 0, "sign": 0.2, "rest": 0.2})
+    assert _explained({none: 4.0}) == {"permutation": 0, "scale": 0, "sign": 0, "rest": 1}
+
+
+def test_outputs_and_cka():
+    net, other = perceptron(nn.Tanh), perceptron(nn.Tanh)
+    x = torch.randn(40, 2, dtype=torch.float64)
+    space = WeightSpace.from_module(net, x)
+    a = drawn(space, 0)
+    b = sampled(space).act(a)
+    before = {name: t.clone() for name, t in net.state_dict().items()}
+    same = compare(space, a, b, module=net, inputs=x)
+    assert same.same_function
+    assert same.verdict == "the same function: a symmetry makes all weights equal, and the outputs agree"
+    assert same.relative_output_difference < 1e-12
+    assert same.cka == pytest.approx({"2": 1, "4": 1})
+    different = compare(space, a, drawn(space, 1), module=net, inputs=x)
+    outputs = [torch.func.functional_call(other, n, (x,)) for n in (a, drawn(space, 1))]
+    assert different.max_output_difference == pytest.approx(float((outputs[0] - outputs[1]).abs().max()))
+    assert all(0 <= value < 0.999 for value in different.cka.values())
+    assert "the outputs differ" in str(different)
+    assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
+    assert not any(m._forward_pre_hooks for m in net.modules())
+
+
+@pytest.mark.parametrize("samples", [5, 40])
+def test_cka_is_that_of_its_definition(samples):
+    net = perceptron(nn.ReLU)
+    x = torch.randn(samples, 2, dtype=torch.float64)
+    space = WeightSpace.from_module(net, x)
+    a, b = drawn(space, 0), drawn(space, 1)
+    found = compare(space, a, b, module=net, inputs=x)
+    scale = found.group_element.matrices["layer0"]
+    hidden = [torch.relu(x @ n["0.weight"].T + n["0.bias"]) for n in (a, b)]
+    hidden[1] = hidden[1][:, scale.permutation.argsort()] * scale.scale
+    one, two = (h - h.mean(0) for h in hidden)
+    expected = (one.T @ two).norm() ** 2 / (one.T @ one).norm() / (two.T @ two).norm()
+    assert found.cka["2"] == pytest.approx(float(expected))
+
+
+def test_answers_alone_prove_nothing():
+    """Neurons that no input tried wakes up may be anything."""
+    net = perceptron(nn.ReLU)
+    x = torch.rand(20, 2, dtype=torch.float64)
+    space = WeightSpace.from_module(net, x)
+    a = drawn(space)
+    a["0.bias"][0], a["0.weight"][0] = -1, -1
+    b = changed(a, "2.weight", (3, 0), 2)
+    found = compare(space, a, b, module=net, inputs=x)
+    assert found.max_output_difference == 0
+    assert not found.same_function
+    assert "the outputs agree on the inputs tried, but no symmetry was found" in found.verdict
+
+
+def test_outputs_contradict_weights():
+    """A space that is wrong about its module: tanh where it says ReLU."""
+    net, x = perceptron(nn.Tanh), torch.randn(20, 2, dtype=torch.float64)
+    a = drawn(RELU)
+    b = sampled(RELU).act(a)
+    assert compare(RELU, a, b).same_function
+    found = compare(RELU, a, b, module=net, inputs=x)
+    assert not found.same_function
+    assert found.verdict == "not the same: a symmetry makes all weights equal, but the outputs differ"
+
+
+def test_what_does_not_matter_is_left_out():
+    x = torch.randn(2, 3, 8)
+    net = Attention()
+    space = WeightSpace.from_module(net, x)
+    a = {name: t.double() for name, t in drawn(space).items()}
+    b = sampled(space).act(a)
+    b["qkv.bias"][8:16] += 100
+    found = compare(space, a, b, module=net, inputs=x)
+    assert found.same_function, found
+    assert found.layers["qkv.bias"].aligned_l2 < 1e-12
+    b["qkv.bias"][:8] += 1e-3
+    assert not compare(space, a, b).same_function
+
+
+def test_entries_too_small_to_be_exact():
+    """Weights that decay has made subnormal have lost their digits."""
+    a = drawn(TANH, 0, torch.float32)
+    a["weight.1"][0, :4] = 1e-41
+    element = sampled(TANH)
+    halved = {name: x.double() for name, x in element.act(a).items()}
+    b = {name: x.float() for name, x in halved.items()}
+    b["weight.1"] = torch.where(b["weight.1"].abs() < 1e-40, b["weight.1"] * 0.9995, b["weight.1"])
+    assert compare(TANH, a, b).same_function
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"module": nn.Linear(2, 2)}, "a module and its inputs are needed together"),
+        ({"inputs": torch.zeros(1, 2)}, "a module and its inputs are needed together"),
+        ({"module": nn.Linear(2, 2), "inputs": torch.zeros(1, 2)}, "the template has 2 parameters"),
+        ({"module": perceptron(nn.ReLU), "inputs": torch.zeros(1, 5)}, "Sequential does not run on these inputs"),
+    ],
+)
+def test_modules_that_do_not_fit(arguments, message):
+    with pytest.raises(MonomialError, match=message):
+        compare(RELU, drawn(RELU), drawn(RELU), **arguments)
+
+
+@pytest.mark.parametrize("bad", [None, {}, {"weight.0": torch.zeros(1)}])
+def test_networks_that_do_not_fit(bad):
+    with pytest.raises(MonomialError):
+        compare(RELU, drawn(RELU), bad)
+
+
+def test_in_words():
+    a = drawn(RELU)
+    lines = str(compare(RELU, a, only(sampled(RELU), "permutation").act(a))).splitlines()
+    assert lines[0] == "the same function: a symmetry makes all weights equal"
+    assert "permutation 100.0%, scale 0.0%, sign 0.0%, rest 0.0%" in lines[2]
+    assert [line.split()[0] for line in lines[4:]] == list(RELU.parameters)
+
+
+def test_infinite_numbers_are_no_json():
+    net, x = perceptron(nn.ReLU), torch.randn(5, 2, dtype=torch.float64)
+    a = drawn(RELU)
+    silent = a | {"weight.2": 0 * a["weight.2"], "bias.2": 0 * a["bias.2"]}
+    found = compare(RELU, silent, a, module=net, inputs=x)
+    assert found.relative_output_difference == math.inf
+    written = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert written["relative_output_difference"] is None
+    assert written["max_output_difference"] == found.max_output_difference
+
+
+def test_the_group_element_as_json():
+    a = drawn(TANH)
+    element = sampled(TANH)
+    written = compare(TANH, element.act(a), a).to_json()["group_element"]
+    assert {name: m["permutation"] for name, m in written.items()} == {
+        name: m.permutation.tolist() for name, m in element.matrices.items()
+    }
+    assert {name: m["scales"] for name, m in written.items()} == {
+        name: [s.tolist() for s in m.scales] for name, m in element.matrices.items()
+    }
