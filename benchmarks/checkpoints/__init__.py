@@ -9,6 +9,7 @@ from nfn_monomial.benchmarks.data.definitions import define, read_definition
 
 from .alignments import align
 from .balancing import balance
+from .comparison import compare
 from .inspection import symmetries
 
-__all__ = ["align", "balance", "define", "read_definition", "symmetries"]
+__all__ = ["align", "balance", "compare", "define", "read_definition", "symmetries"]

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from nfn_monomial import align as align_pair
-from nfn_monomial.alignment import mean_of, repair
+from nfn_monomial.alignment import align_all, mean_of, repair
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table
 from nfn_monomial.errors import InvalidValueError
@@ -157,8 +158,12 @@ class Aligned(Finding):
                 "from the first network to the mean of the others."
             ]
         table = Table("The networks in one frame", tuple(header), tuple(map(tuple, cells)), notes=tuple(notes))
-        figures = {"barrier.png": draw_lines(self.lines, PLACES, self.judged)} if self.lines else {}
-        return Report([table], self.to_json(), figures)
+        return Report([table], self.to_json(), {"barrier.png": self._figure()} if self.lines else {})
+
+    def _figure(self) -> Figure:
+        losses = {line.method: [score.loss for score in line.scores] for line in self.lines}
+        right = {line.method: [s.accuracy for s in line.scores if s.accuracy is not None] for line in self.lines}
+        return draw_lines(losses, right if all(right.values()) else {}, self.judged)
 
 
 def align(
@@ -174,9 +179,10 @@ def align(
 ) -> Aligned:
     """Networks moved into the frame of the first one, without a change of what they compute; and what lies between.
 
-    Each is aligned by `nfn_monomial.align`. On the line from the first network to the mean of the others the loss is
-    taken for the networks as they are, moved by permutations only, and moved by all symmetries. With data, networks
-    with running statistics are repaired, too (`nfn_monomial.alignment.repair`): these become those of the data.
+    Two are aligned by `nfn_monomial.align`, more by `nfn_monomial.alignment.align_all`, so that the ways between them
+    compose. On the line from the first network to the mean of the others the loss is taken for the networks as they
+    are, moved by permutations only, and moved by all symmetries. With data, networks with running statistics are
+    repaired, too (`nfn_monomial.alignment.repair`): these become those of the data.
 
     Args:
         paths: two or more checkpoints, or one folder of them.
@@ -204,12 +210,14 @@ def align(
     space, wide = first.space, [{name: t.double() for name, t in network.items()} for network in networks]
     frames: dict[str, list[Tensors]] = {NAIVE: list(wide)}
     for method, symmetry in ((PERMUTATION, "permutation"), (ALL, None)):
-        moves = [align_pair(space, wide[0], other, symmetry=symmetry, seed=seed) for other in wide[1:]]
-        frames[method] = [wide[0], *(found.aligned for found in moves)]
+        if len(wide) == 2:
+            frames[method] = [wide[0], align_pair(space, *wide, symmetry=symmetry, seed=seed).aligned]
+        else:
+            frames[method] = list(align_all(space, wide, symmetry=symmetry, seed=seed).aligned)
     distances = {method: tuple(_distance(found[0], other) for other in found[1:]) for method, found in frames.items()}
     moved = tuple(frames[ALL][1:])
     weights = None if merge is None else _weights(merge, len(networks))
-    merged = None if weights is None else mean_of(frames[ALL], weights)
+    merged: Tensors | None = None if weights is None else mean_of(frames[ALL], weights)
     if not first.runs:
         return Aligned(tuple(networks), moved, merged, merge, distances, (), "", (), ())
     differences = []
@@ -254,7 +262,11 @@ class _Course:
         self._count = len(networks)
         steps = (len(METHODS) * (1 + self.repairs)) * (len(PLACES) + (merge is not None))
         numbers = itertools.count(1)
-        self._step = lambda: on_progress(next(numbers), steps)
+
+        def step() -> None:
+            on_progress(next(numbers), steps)
+
+        self._step = step
 
     def lines(self, method: str, frame: Sequence[Tensors]) -> list[Line]:
         """The line through networks in one frame, and the same with each network on it repaired."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfn_monomial import GroupElement
+from nfn_monomial import GroupElement, fingerprint
 from nfn_monomial import balance as balance_batch
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table
@@ -28,13 +28,15 @@ class Balanced(Finding):
         network: that was given.
         element: of the group, that leads to the canonical form.
         tensors: parameter -> its value there, float64.
-        difference: the largest that it makes to any output, relative to the largest, in float64; None where no module
-            runs the network.
+        fingerprint: the same for all networks that are equal up to the group, see `nfn_monomial.fingerprint`.
+        difference: the largest that it makes to any output, as it is written, relative to the largest; None where no
+            module runs the network.
     """
 
     network: Network
     element: GroupElement
     tensors: Mapping[str, Tensor]
+    fingerprint: str
     difference: float | None
 
     @property
@@ -48,14 +50,17 @@ class Balanced(Finding):
     @property
     def summary(self) -> str:
         if self.difference is None:
-            return "Its outputs were not compared: " + self.network.why_not
-        return f"No output changes by more than {self.difference:.1e} of the largest, in float64."
+            said = f"Its outputs were not compared: {self.network.why_not}."
+        else:
+            said = f"No output changes by more than {self.difference:.1e} of the largest."
+        return f"Fingerprint of {self.network.label}: {self.fingerprint}\n{said}"
 
     def to_json(self) -> dict[str, Any]:
         before, after = _norms(self.network), _norms(self.tensors)
         return {
             "network": self.network.architecture.name,
             "checkpoint": str(self.network.checkpoint.path),
+            "fingerprint": self.fingerprint,
             "max_output_difference": self.difference,
             "norm": {"before": _total(before), "after": _total(after)},
             "layers": {name: {"before": before[name], "after": after[name]} for name in before},
@@ -72,8 +77,8 @@ class Balanced(Finding):
 
 def balance(
     checkpoint: PathLike,
-    net: Net = None,
     *,
+    net: Net = None,
     input_shape: Sequence[int] | None = None,
     activation: str | None = None,
     key: str | None = None,
@@ -97,7 +102,9 @@ def balance(
     before = {name: t.double() for name, t in network.items()}
     balanced, element = balance_batch({name: t[None, None] for name, t in before.items()}, network.space)
     after = {name: t[0, 0] for name, t in balanced.items()}
-    return Balanced(network, element, after, largest_difference(network, before, after))
+    written = {name: t.to(network[name].dtype) for name, t in after.items()}
+    difference = largest_difference(network, before, written)
+    return Balanced(network, element, after, fingerprint(network.space, network), difference)
 
 
 def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:

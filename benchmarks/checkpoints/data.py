@@ -100,12 +100,12 @@ class OnData(Judge):
         scores, wanted = scores.flatten(0, -2), targets.flatten().long()
         if not bool(((wanted >= 0) & (wanted < scores.shape[-1])).all()):
             raise InvalidValueError(
-                f"classes must be 0 to {scores.shape[-1] - 1}, found {wanted.unique().tolist()[:8]}"
+                f"classes must be 0 to {scores.shape[-1] - 1}, found {sorted(set(wanted.tolist()))[:8]}"
             )
         return torch.stack([F.cross_entropy(scores, wanted), (scores.argmax(-1) == wanted).to(scores.dtype).mean()])
 
     @property
-    def statistics(self) -> Any:  # type: ignore[override]
+    def statistics(self) -> Any:
         """The first inputs."""
         taken: list[list[Any]] = []
         for inputs, _ in self.batches:

@@ -125,9 +125,9 @@ class Symmetries(Finding):
 
 
 def symmetries(
-    net: Net = None,
     checkpoint: PathLike | None = None,
     *,
+    net: Net = None,
     input_shape: Sequence[int] | None = None,
     activation: str | None = None,
     key: str | None = None,
@@ -135,8 +135,8 @@ def symmetries(
     """Which neurons of a network may be permuted, scaled and flipped, and, of a checkpoint, how its neurons lie.
 
     Args:
-        net: see `read_architecture`; **its code runs**. Not needed for the checkpoint of a chain of layers.
         checkpoint: weights, on which the group is certified once more; of other widths than the net's, if need be.
+        net: see `read_architecture`; **its code runs**. Not needed for the checkpoint of a chain of layers.
         input_shape: of the example inputs, batch included; of a module that does not state any.
         activation: between the layers of a chain, by name.
         key: of the state dict in a file of ``torch.save``, where it has several.

@@ -336,7 +336,7 @@ def _prefix(keys: Collection[str], names: Iterable[str]) -> str:
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
-    """Short names for paths: without the folders that they share, and without the rest of it where that is the same."""
+    """Short names for paths: without the folders that they share, nor names or suffixes of files that are the same."""
     parts = [path.parts for path in paths]
     if len(parts) == 1:
         return [paths[0].name]
@@ -344,4 +344,6 @@ def _labels(paths: Sequence[Path]) -> list[str]:
         parts = [p[1:] for p in parts]
     while len({p[-1] for p in parts}) == 1 and min(map(len, parts)) > 1:
         parts = [p[:-1] for p in parts]
-    return ["/".join(p) for p in parts]
+    found = ["/".join(p) for p in parts]
+    suffix = paths[0].suffix
+    return [name.removesuffix(suffix) for name in found] if all(name.endswith(suffix) for name in found) else found

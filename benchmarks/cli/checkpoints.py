@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 
 from nfn_monomial.errors import InvalidValueError
 
@@ -64,7 +66,12 @@ _NETWORK: dict[str, tuple[Any, Any]] = {
         None,
     ),
 }
-"""Options that say what network it is; they and the arguments are those of the Python function."""
+"""Options that say what network it is, as of the Python function."""
+_SEED = {"seed": (Annotated[int, typer.Option("--seed", min=0, help="Of the alignment.")], 0)}
+_SEVERAL: Any = Annotated[
+    list[Path],
+    typer.Argument(show_default=False, metavar="CHECKPOINT...", help=f"Two or more, or a folder of them; {READ}."),
+]
 _OUTPUT: dict[str, tuple[Any, Any]] = {
     "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")], False),
     "force": (Annotated[bool, typer.Option("--force", help="Replace files that are there.")], False),
@@ -76,27 +83,30 @@ class Command:
     """A command for networks of one's own.
 
     Attributes:
-        arguments: of the Python function, as typer takes them, each with its default.
+        paths: the checkpoints, as typer takes them, and their default.
+        options: of its own, as of the Python function, each with its default.
         out: the results folder by default; empty for a command that writes nothing unless it is asked to.
         text: the help.
     """
 
-    arguments: Mapping[str, tuple[Any, Any]]
+    paths: tuple[Any, Any]
+    options: Mapping[str, tuple[Any, Any]]
     out: str
     text: str
 
 
 COMMANDS = {
     "symmetries": Command(
-        {
-            "checkpoint": (
-                Annotated[
-                    Path | None,
-                    typer.Argument(show_default=False, help=f"Weights on which to prove it, {READ}."),
-                ],
-                None,
-            )
-        },
+        (
+            Annotated[
+                Path | None,
+                typer.Argument(
+                    show_default=False, metavar="[CHECKPOINT]", help=f"Weights on which to prove it; {READ}."
+                ),
+            ],
+            None,
+        ),
+        {},
         "",
         """Which neurons of a network may be permuted, scaled and flipped without a change of its function, and why.
 
@@ -111,13 +121,76 @@ Examples:
 - `nfn-monomial symmetries mlp.safetensors --activation relu`
 """,
     ),
+    "compare": Command(
+        (_SEVERAL, ...),
+        _SEED,
+        "",
+        """Are two networks the same function up to symmetry, and what is left between them? Of more: who is related?
+
+Of two, the second is moved next to the first by permutations, scales and signs. Told are the verdict, the largest
+difference of outputs, the distance of every parameter before and after, what part of it each kind of symmetry
+explains, and the CKA of what layers read. Of more, or of a folder: the distances of all pairs once symmetry is taken
+out, and their tree. `--out` writes the picture, too: compare.png or family.png.
+
+Examples:
+
+- `nfn-monomial compare a.safetensors b.safetensors --net resnet.py:ResNet --input 16,3,32,32`
+
+- `nfn-monomial compare mlps --activation relu --out results/family`
+""",
+    ),
+    "align": Command(
+        (_SEVERAL, ...),
+        {
+            "merge": (
+                Annotated[
+                    float | None,
+                    typer.Option(
+                        "--merge",
+                        show_default=False,
+                        help="Write a merged network, too; of this share of all but the first, as 0.5.",
+                    ),
+                ],
+                None,
+            ),
+            "data": (
+                Annotated[
+                    str | None,
+                    typer.Option(
+                        "--data",
+                        show_default=False,
+                        help="module.py:NAME, a function that returns inputs and targets, or a list of such pairs. "
+                        "**Its code runs.** Without it outputs on the example inputs are compared.",
+                    ),
+                ],
+                None,
+            ),
+            **_SEED,
+        },
+        "results/align",
+        """Move networks into the frame of the first one, without a change of what they compute, and merge them.
+
+Writes the second checkpoint, and all behind it, in the frame of the first, with its own name, keys, dtypes and form, so
+that it loads where it did before. On the line from the first to the mean of the others the loss is taken: as they are,
+moved by permutations only, and moved by all symmetries; the figure is barrier.png. With data, networks with running
+statistics (batch norm) get new ones, too (REPAIR).
+
+Examples:
+
+- `nfn-monomial align a.safetensors b.safetensors --net resnet.py:ResNet --input 64,3,32,32 --merge 0.5`
+
+- `nfn-monomial align a.pt b.pt --net resnet.py:ResNet --input 1,3,32,32 --data data.py:test_set --out aligned`
+""",
+    ),
     "balance": Command(
-        {"checkpoint": (Annotated[Path, typer.Argument(show_default=False, help=f"The network, {READ}.")], ...)},
+        (Annotated[Path, typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"The network; {READ}.")], ...),
+        {},
         "results/balance",
         """Write the canonical form of a network: balanced scales, fixed signs, the same function.
 
 Of all networks that scalings and sign flips lead to it is the one of least norm, which is useful in front of
-quantisation. The checkpoint keeps its name, keys, dtypes and form.
+quantisation. The checkpoint keeps its name, keys, dtypes and form. The fingerprint that is printed is the same for all
+networks that are equal up to permutations, scales and signs.
 
 Examples:
 
@@ -140,14 +213,21 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
     kind = Annotated[
         Path | None, typer.Option("--out", "-o", show_default=False, help=f"Folder for the results, {written}.")
     ]
-    kinds = dict(command.arguments) | _NETWORK | {"out": (kind, Path(command.out) if command.out else None)} | _OUTPUT
+    folder = {"out": (kind, Path(command.out) if command.out else None)}
+    kinds = {"paths": command.paths} | _NETWORK | dict(command.options) | folder | _OUTPUT
 
-    def run(out: Path | None, as_json: bool, force: bool, input_shape: str | None, **given: Any) -> None:
+    def run(paths: Any, out: Path | None, as_json: bool, force: bool, input_shape: str | None, **given: Any) -> None:
         prepare_process()
         from nfn_monomial.benchmarks import checkpoints
 
-        with errors.status(f"{name}: reading and computing"):
-            found = getattr(checkpoints, name)(input_shape=_sizes(input_shape), **given)
+        given["input_shape"] = _sizes(input_shape)
+        several = isinstance(paths, list)
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        with Bar(*columns, console=errors, transient=True) as bar:
+            task = bar.add_task(name, total=None)
+            if several:
+                given["on_progress"] = lambda done, total: bar.update(task, completed=done, total=total)
+            found = getattr(checkpoints, name)(*(paths if several else [paths]), **given)
         _show(found, found.write(out, force=force) if out else [], as_json)
 
     only = inspect.Parameter.KEYWORD_ONLY

@@ -275,7 +275,9 @@ def _file(path: Path) -> ModuleType:
         spec.loader.exec_module(home)
     except Exception as error:  # whatever a user's own code raises
         del sys.modules[name]
-        raise DefinitionError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+        missing = isinstance(error, ImportError)
+        way_out = "; what it imports must be installed or on PYTHONPATH: its own folder is not searched" * missing
+        raise DefinitionError(f"{path} cannot be run: {type(error).__name__}: {error}{way_out}") from error
     return home
 
 

@@ -2,14 +2,17 @@
 
 from .align import Alignment, align
 from .comparison import Comparison, LayerDistance, compare
+from .cycles import CommonFrame, align_all
 from .path import barrier, interpolate, loss_along, mean_measures, mean_of
 from .repair import repair
 
 __all__ = [
     "Alignment",
+    "CommonFrame",
     "Comparison",
     "LayerDistance",
     "align",
+    "align_all",
     "barrier",
     "compare",
     "interpolate",

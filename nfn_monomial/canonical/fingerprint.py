@@ -236,7 +236,7 @@ class _Refinement:
 
 
 def _mix(key: str) -> Tensor:
-    return _random(key, _CHANNELS, _CHANNELS) * (3 / _CHANNELS) ** 0.5
+    return _random(key, _CHANNELS, _CHANNELS) * math.sqrt(3 / _CHANNELS)
 
 
 def _random(key: str, *shape: int) -> Tensor:

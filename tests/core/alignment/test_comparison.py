@@ -148,6 +148,9 @@ def test_shares_are_what_is_added_on_average():
     assert found == pytest.approx({"permutation": 0.55, "scale": 0, "sign": 0.25, "rest": 0.2})
     found = _explained({none: 10.0, p: 6.0, s: 90.0, both: 2.0})
     assert found == pytest.approx({"permutation": 0.6, "scale": 0, "sign": 0.2, "rest": 0.2})
+    # A part that is better than the whole takes off no more than that.
+    found = _explained({none: 10.0, p: 1.0, s: 9.0, both: 2.0})
+    assert found == pytest.approx({"permutation": 0.75, "scale": 0, "sign": 0.05, "rest": 0.2})
     assert _explained({none: 4.0}) == {"permutation": 0, "scale": 0, "sign": 0, "rest": 1}
 
 

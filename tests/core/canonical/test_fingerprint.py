@@ -10,9 +10,9 @@ from strategies import all_spaces
 from torch import nn
 from torch.nn import functional as F
 
-from nfn_monomial import MonomialError, WeightSpace, fingerprint
+from nfn_monomial import Axis, MonomialError, Symmetry, WeightSpace, fingerprint
 from nfn_monomial.canonical.fingerprint import invariants
-from nfn_monomial.space import packing
+from nfn_monomial.space import Node, packing
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 
@@ -70,6 +70,21 @@ def test_numbers_are_those_of_the_orbit(space, seed):
     sizes = {name: node.size for name, node in space.nodes.items()} | sizes
     found, expected = (invariants(space, x, sizes) for x in (moved(space, network, seed, decades=3), network))
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-7)
+
+
+def test_signs_that_two_ends_share_count_once():
+    nodes = {"x": Node((Symmetry.FIXED,), 2), "heads": Node((Symmetry.SIGN,), 2)}
+    nodes |= {"q": Node((Symmetry.SIGN,), 3, "heads"), "v": Node((Symmetry.SIGN,), 3, "heads")}
+    parameters = {
+        "in": ((Axis("heads", 1), Axis("v")), Axis("x")),
+        "joined": (Axis("heads", 1), Axis("q"), Axis("v")),
+        "bias": ((Axis("heads", 1), Axis("q")),),
+        "same": ((Axis("heads", 0), Axis("q")),),
+    }
+    space = WeightSpace(nodes, parameters)
+    network = drawn(space)
+    assert fingerprint(space, moved(space, network)) == fingerprint(space, network)
+    assert fingerprint(space, changed(network, "joined", (0, 0, 0), -1)) != fingerprint(space, network)
 
 
 @pytest.mark.parametrize("name", CHAINS)

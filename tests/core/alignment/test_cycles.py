@@ -1,0 +1,123 @@
+"""Many networks in one frame: ways compose, copies come back, and nothing gets worse."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from strategies import all_spaces
+from torch import nn
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.alignment import align, align_all, barrier, interpolate, loss_along, mean_of
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.testing import random_networks
+
+
+def some(space, count, seed=0):
+    tensors = random_networks(space, count, generator=torch.Generator().manual_seed(seed))
+    return [{name: t[i, 0] for name, t in tensors.items()} for i in range(count)]
+
+
+def is_identity(element, tolerance=1e-10):
+    return all(
+        torch.equal(m.permutation, torch.arange(m.size))
+        and all(bool(((s - 1).abs() < tolerance).all()) for s in m.scales)
+        for m in element.matrices.values()
+    )
+
+
+@settings(max_examples=8)
+@given(all_spaces())
+def test_ways_between_networks_compose(space):
+    networks = some(space, 3)
+    frame = align_all(space, networks)
+    assert not frame.elements[0].matrices
+    for i, j, k in itertools.permutations(range(3)):
+        assert is_identity(frame.between(i, j) @ frame.between(j, k) @ frame.between(k, i))
+    for element, network, found in zip(frame.elements, networks, frame.aligned, strict=True):
+        for name, t in element.act(network).items():
+            assert torch.equal(found[name], t)
+
+
+def test_ways_that_are_found_pair_by_pair_need_not():
+    """What consistency is worth: without it, going round leads elsewhere."""
+    space = WeightSpace.mlp([3, 8, 8, 2], "relu")
+    a, b, c = some(space, 3)
+    round_trip = align(space, a, b).element @ align(space, b, c).element @ align(space, c, a).element
+    assert not is_identity(round_trip)
+
+
+SPACES = {
+    "relu": WeightSpace.mlp([3, 6, 5, 2], "relu"),
+    "tanh": WeightSpace.mlp([3, 6, 5, 2], "tanh"),
+    "cnn": WeightSpace.cnn([1, 4, 5], 3, "relu", [6, 3]),
+    "linear": WeightSpace.mlp([3, 6, 2], "monomial"),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_moved_copies_come_back(name):
+    space = SPACES[name]
+    (a,) = some(space, 1)
+    generator = torch.Generator().manual_seed(1)
+    copies = [space.sample(generator=generator).proper().act(a) for _ in range(3)]
+    frame = align_all(space, [a, *copies])
+    for network in frame.aligned:
+        for key, t in network.items():
+            torch.testing.assert_close(t, a[key], rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(copies[0]["weight.0"], a["weight.0"])
+
+
+@pytest.mark.parametrize("symmetry", [None, "permutation"])
+def test_the_sum_of_distances_is_not_above_that_of_pairwise_matching(symmetry):
+    space = WeightSpace.mlp([3, 8, 8, 2], "tanh")
+    networks = some(space, 4)
+    frame = align_all(space, networks, symmetry=symmetry)
+    to_first = [networks[0], *(align(space, networks[0], n, symmetry=symmetry).aligned for n in networks[1:])]
+
+    def total(aligned):
+        pairs = itertools.combinations(aligned, 2)
+        return sum(float((x[name] - y[name]).square().sum()) for x, y in pairs for name in x)
+
+    assert total(frame.aligned) < total(to_first) < total(networks)
+    if symmetry:
+        assert all(bool((s == 1).all()) for g in frame.elements for m in g.matrices.values() for s in m.scales)
+
+
+@torch.no_grad()
+def test_no_barrier_is_left_to_a_moved_copy():
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+    ).double().eval()  # fmt: skip
+    module[3].running_mean.normal_(generator=torch.Generator().manual_seed(2))
+    x = torch.randn(20, 1, 8, 8, dtype=torch.float64)
+    module[6].weight.mul_(10)
+    y = module(x).argmax(-1)
+    space = WeightSpace.from_module(module, x)
+    a = module.state_dict()
+    b = space.sample(generator=torch.Generator().manual_seed(1)).proper().act(a)
+    assert barrier(loss_along(module, a, b, [(x, y)])) > 0.1
+    for aligned in (align(space, a, b).aligned, align_all(space, [a, b]).aligned[1]):
+        assert list(aligned) == list(a)
+        assert barrier(loss_along(module, a, aligned, [(x, y)])) < 1e-10
+        middle = interpolate(a, aligned, 0.5)
+        expected = torch.func.functional_call(module, a, (x,))
+        torch.testing.assert_close(torch.func.functional_call(module, middle, (x,)), expected, rtol=1e-8, atol=1e-8)
+
+
+def test_one_network_has_no_others():
+    space = SPACES["relu"]
+    with pytest.raises(InvalidValueError, match="at least two networks are needed, found 1"):
+        align_all(space, some(space, 1))
+
+
+def test_the_mean_of_what_was_aligned_is_a_network_of_the_first_frame():
+    space = SPACES["relu"]
+    networks = some(space, 3)
+    mean = mean_of(align_all(space, networks).aligned)
+    element = space.sample(generator=torch.Generator().manual_seed(4))
+    moved = mean_of(align_all(space, [element.act(networks[0]), *networks[1:]]).aligned)
+    for name, t in element.act(mean).items():
+        torch.testing.assert_close(moved[name], t, rtol=1e-8, atol=1e-8 * float(t.abs().max()))
