@@ -1,4 +1,4 @@
-"""The commands that count, time and learn without data: `params`, `cost`, `bench layers` and `bench expressivity`."""
+"""The commands that need no zoo: `params`, `cost`, `bench layers`, `bench expressivity` and `bench merge`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ def add_measurements(app: typer.Typer) -> None:
         (app, "cost", ("preset", "models", *common), _cost, COST),
         (bench_app, "layers", common, _layers, LAYERS),
         (bench_app, "expressivity", ("seeds", "seed", *common), _expressivity, EXPRESSIVITY),
+        (bench_app, "merge", ("assignments",), _merge, MERGE),
     ):
-        command(group, name, options, f"results/{name}", text, _body(name, measure), keeps=False)
+        command(group, name, options, f"results/{name}", text, _body(name, measure), keeps=measure is _merge)
 
 
-def _body(name: str, measure: Callable[[Any], Any]) -> Callable[..., None]:
+def _body(name: str, measure: Callable[[Any, Path], Any]) -> Callable[..., None]:
     def body(assignments: Sequence[str], out: Path | None, preset: str = "small", **given: Any) -> None:
         config = configured(EXPERIMENTS[name], preset, assignments, **given)
         prepare_process()
@@ -40,7 +41,7 @@ def _body(name: str, measure: Callable[[Any], Any]) -> Callable[..., None]:
         require_device(device)
         folder = out or Path("results") / name
         record(folder, command_line(), config, {}, device)  # raises if nothing can be written there
-        report = measure(config)
+        report = measure(config, folder)
         paths = report.write(folder)
         report.show(console)
         console.print("", *map(str, paths), sep="\n", highlight=False)
@@ -60,7 +61,7 @@ Examples:
 """
 
 
-def _params(config: Any) -> Any:
+def _params(config: Any, folder: Path) -> Any:
     from nfn_monomial.benchmarks.studies.params_report import params_report
 
     return params_report(config)
@@ -80,7 +81,7 @@ Examples:
 """
 
 
-def _cost(config: Any) -> Any:
+def _cost(config: Any, folder: Path) -> Any:
     from nfn_monomial.benchmarks.studies.cost import cost_report, measure_costs
 
     with console.status("timing") as status:
@@ -103,7 +104,7 @@ Examples:
 """
 
 
-def _layers(config: Any) -> Any:
+def _layers(config: Any, folder: Path) -> Any:
     from nfn_monomial.benchmarks.speed.graphs import bench_speed
 
     with console.status("timing") as status:
@@ -121,10 +122,35 @@ Examples:
 """
 
 
-def _expressivity(config: Any) -> Any:
+def _expressivity(config: Any, folder: Path) -> Any:
     from nfn_monomial.benchmarks.make.jobs import progress_bar
     from nfn_monomial.benchmarks.studies.expressivity import bench_expressivity, expressivity_report
 
     with progress_bar("training") as progress:
         outcomes = bench_expressivity(config, progress)
     return expressivity_report(outcomes, config)
+
+
+MERGE = """Merge networks that were trained on their own: as they are, permuted, permuted and scaled.
+
+Pairs of MLPs, VGG-like CNNs and ResNet-20 of several widths are trained on digits and MNIST; the loss on the line
+between them is measured with and without REPAIR, and that of the mean of four networks. About half an hour on one core.
+Trained networks and finished pairs stay in the folder: an interrupted call goes on where it was. Writes `table.md`,
+`results.json`, `merge.png` and `config.json`.
+
+Examples:
+
+- `nfn-monomial bench merge`
+
+- `nfn-monomial bench merge --set subjects=digits-mlp-64 --set several=digits-mlp-64 --set pairs=3`
+"""
+
+
+def _merge(config: Any, folder: Path) -> Any:
+    from nfn_monomial.benchmarks.make.jobs import progress_bar
+    from nfn_monomial.benchmarks.studies.merge.measure import measure_merging
+    from nfn_monomial.benchmarks.studies.merge.report import merge_report
+
+    with progress_bar("merging") as progress:
+        findings = measure_merging(config, folder, progress)
+    return merge_report(findings, config)

@@ -8,6 +8,7 @@ from typing import Any
 from .generalization import ABLATION, AUGMENT, PREDICT
 from .inrs import CLASSIFY, EDIT
 from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS
+from .merging import MERGE
 
 __all__ = ["EXPERIMENTS"]
 
@@ -21,5 +22,6 @@ EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
     "params": PARAMS,
     "expressivity": EXPRESSIVITY,
     "layers": LAYERS,
+    "merge": MERGE,
 }
 """Name -> preset -> configuration; every experiment has the preset ``small``."""

@@ -1,0 +1,94 @@
+"""Which networks are merged, and how they are trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple, cast, get_args
+
+from pydantic import Field
+
+from nfn_monomial.errors import InvalidValueError
+
+from .base import Count, Settings, Some
+
+__all__ = ["MERGE", "Kind", "MergeConfig", "Subject", "read_subject"]
+
+Kind = Literal["mlp", "vgg", "resnet"]
+_IMAGES = ("digits", "mnist5k")
+
+
+class Subject(NamedTuple):
+    """Networks that are merged with one another: the images they classify, their architecture and its width."""
+
+    images: str
+    kind: Kind
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.images}-{self.kind}-{self.width}"
+
+
+def read_subject(text: str) -> Subject:
+    """What ``digits-mlp-32`` says.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    images, kind, width = [*text.split("-"), "", "", ""][:3]
+    if text.count("-") != 2 or images not in _IMAGES or kind not in get_args(Kind) or not width.isdecimal():
+        raise InvalidValueError(
+            f"subjects: {text!r} is not images-architecture-width, as digits-mlp-32; images: {', '.join(_IMAGES)}; "
+            f"architectures: {', '.join(get_args(Kind))}"
+        )
+    if not 1 <= int(width[:9]) <= 4096 or len(width) > 9:
+        raise InvalidValueError(f"subjects: the width of {text[:40]!r} must be 1 to 4096")
+    return Subject(images, cast("Kind", kind), int(width))
+
+
+@dataclass(frozen=True)
+class MergeConfig(Settings):
+    """Merging of independently trained networks, see `nfn_monomial.benchmarks.studies.merge`.
+
+    Attributes:
+        subjects: images, architecture and width, as ``digits-mlp-32``.
+        several: one of them, of which networks are also merged several at once.
+        together: so many.
+        pairs: of each, whose lines are measured on the test images.
+        validation_pairs: of each, other networks, on the validation images: they decide between variants.
+        steps: of training.
+        batch_size: images in a step.
+        points: of a line, both ends included.
+        inputs: training images by which activations are matched and statistics are reset.
+        seed: of all.
+    """
+
+    subjects: Some[str] = (
+        "digits-mlp-32", "digits-mlp-128", "digits-mlp-512",
+        "digits-vgg-8", "digits-vgg-16", "digits-vgg-32",
+        "digits-resnet-4", "digits-resnet-8", "digits-resnet-16",
+        "mnist5k-mlp-64", "mnist5k-mlp-256",
+        "mnist5k-vgg-8", "mnist5k-vgg-16",
+        "mnist5k-resnet-4",
+    )  # fmt: skip
+    several: str = "digits-vgg-32"
+    together: Annotated[int, Field(ge=2)] = 4
+    pairs: Count = 5
+    validation_pairs: Count = 2
+    steps: Count = 400
+    batch_size: Count = 64
+    points: Annotated[int, Field(ge=3)] = 9
+    inputs: Annotated[int, Field(ge=2)] = 200
+    seed: int = 0
+
+    def check(self) -> None:
+        for text in self.subjects:
+            read_subject(text)
+        if self.several not in self.subjects:
+            raise InvalidValueError(f"several is {self.several!r}, but it must be one of {', '.join(self.subjects)}")
+        if self.points % 2 == 0:
+            raise InvalidValueError(f"points is {self.points}, but it must be odd: the middle of a line is one of them")
+        if self.together > 2 * self.pairs:
+            raise InvalidValueError(f"together is {self.together}, but there are only {2 * self.pairs} networks")
+
+
+MERGE = {"small": MergeConfig()}

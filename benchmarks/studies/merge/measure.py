@@ -1,0 +1,297 @@
+"""Lines between networks and means of several, measured; every pair's numbers are kept, so that a run goes on."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial.alignment import align, align_all, barrier, interpolate, mean_measures, mean_of, repair
+from nfn_monomial.benchmarks.files import write_json
+from nfn_monomial.benchmarks.settings.merging import MergeConfig, Subject, read_subject
+
+from .methods import BASELINES, VARIANTS, Pair
+from .networks import Data, Network, Trained, data_of, trained
+
+__all__ = ["OURS", "Findings", "Line", "Merged", "measure_merging", "shares_left"]
+
+EVALUATED = 500  # images at once
+MEASURED = 1000  # images of a part, at most
+OURS = "permutation and scale"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One pair by one method: what the networks on the line from a to b do.
+
+    Attributes:
+        subject: see `Subject`.
+        pair: its number.
+        method: of `BASELINES`, or a variant of `VARIANTS`, or `OURS`.
+        repaired: whether statistics are reset (`repair`).
+        loss: cross-entropy at evenly spaced t.
+        accuracy: likewise.
+    """
+
+    subject: str
+    pair: int
+    method: str
+    repaired: bool
+    loss: tuple[float, ...]
+    accuracy: tuple[float, ...]
+
+    @property
+    def barrier(self) -> float:
+        """Of the loss, see `nfn_monomial.alignment.barrier`."""
+        return barrier(self.loss)
+
+    @property
+    def middle(self) -> float:
+        """Accuracy at t = 1/2."""
+        return self.accuracy[len(self.accuracy) // 2]
+
+    @property
+    def ends(self) -> float:
+        """Mean accuracy of the two networks."""
+        return (self.accuracy[0] + self.accuracy[-1]) / 2
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Several networks merged at once by one method.
+
+    Attributes:
+        group: number of the group of networks.
+        method: how they were brought into one frame.
+        repaired: whether statistics were reset.
+        loss: of their mean.
+        accuracy: of their mean.
+        single: mean accuracy of the networks themselves.
+    """
+
+    group: int
+    method: str
+    repaired: bool
+    loss: float
+    accuracy: float
+    single: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that was measured.
+
+    Attributes:
+        lines: of test pairs on test images.
+        validation: of validation pairs on validation images, by all variants.
+        variants: whether repaired -> the one that was chosen there, which is `OURS` in ``lines``.
+        merged: of the several networks at once.
+        accuracies: subject -> of every network, on the test images.
+        parameters: subject -> entries of a network.
+    """
+
+    lines: list[Line]
+    validation: list[Line]
+    variants: dict[bool, str]
+    merged: list[Merged]
+    accuracies: dict[str, list[float]]
+    parameters: dict[str, int]
+
+
+def measure_merging(
+    config: MergeConfig, folder: Path, progress: Callable[[int, int], object] = lambda done, total: None
+) -> Findings:
+    """Train, match, merge and measure.
+
+    Args:
+        config: see there.
+        folder: networks and the numbers of finished pairs are kept here; of another configuration, they are replaced.
+        progress: called with the numbers of pairs that are done and that there are in all.
+    """
+    subjects = [read_subject(text) for text in config.subjects]
+    total = len(subjects) * (1 + config.pairs + config.validation_pairs) + config.pairs
+    done = 0
+
+    def tell(units: int) -> None:
+        nonlocal done
+        done += units
+        progress(done, total)
+
+    tell(0)
+    networks: dict[Subject, Trained] = {}
+    for subject in subjects:
+        networks[subject] = trained(subject, config, folder / "networks")
+        tell(1)
+    kept = _Kept(folder / "pairs", config)
+
+    def lines(part: str, methods: Mapping[str, Any]) -> list[Line]:
+        found = []
+        for subject in subjects:
+            _, data = data_of(subject)
+            ours: list[Network] = getattr(networks[subject], part)
+            for number in range(len(ours) // 2):
+                found += kept.lines(part, subject, number, methods, networks[subject], ours, data)
+                tell(1)
+        return found
+
+    validation = lines("val", {**BASELINES, **VARIANTS})
+    variants = {repaired: _chosen(validation, repaired) for repaired in (False, True)}
+    measured = lines("test", {**BASELINES, **{name: VARIANTS[name] for name in variants.values()}})
+    named = {name: {False: name, True: name} for name in BASELINES} | {OURS: variants}
+    test = [
+        replace(line, method=method)
+        for method, names in named.items()
+        for line in measured
+        if line.method == names[line.repaired]
+    ]
+    several = read_subject(config.several)
+    merged = []
+    for group in range(config.pairs):
+        merged += kept.merged(several, group, networks[several])
+        tell(1)
+    return Findings(
+        test,
+        validation,
+        variants,
+        merged,
+        {str(s): n.accuracies for s, n in networks.items()},
+        {str(s): sum(t.numel() for t in n.test[0].values()) for s, n in networks.items()},
+    )
+
+
+def _chosen(validation: Sequence[Line], repaired: bool) -> str:
+    """The variant that leaves the least share of the naive barrier, mean over all pairs of all subjects."""
+    shares = shares_left([line for line in validation if line.repaired == repaired])
+    return min(VARIANTS, key=lambda name: statistics.fmean(shares[name]))
+
+
+def shares_left(lines: Sequence[Line]) -> dict[str, list[float]]:
+    """Method -> of each pair the barrier as a share of the naive one, of those pairs that have a naive one."""
+    naive = {(x.subject, x.pair, x.repaired): x.barrier for x in lines if x.method == "naive"}
+    found: dict[str, list[float]] = {}
+    for x in lines:
+        if (whole := naive[x.subject, x.pair, x.repaired]) > 0:
+            found.setdefault(x.method, []).append(x.barrier / whole)
+    return found
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Numbers of finished pairs and groups, a file for each, which says of what configuration they are."""
+
+    folder: Path
+    config: MergeConfig
+
+    def lines(
+        self,
+        part: str,
+        subject: Subject,
+        number: int,
+        methods: Mapping[str, Any],
+        networks: Trained,
+        ours: Sequence[Network],
+        data: Data,
+    ) -> list[Line]:
+        path = self.folder / f"{subject}-{part}-{number}.json"
+        found = [
+            Line(**line | {"loss": tuple(line["loss"]), "accuracy": tuple(line["accuracy"])})
+            for line in self._read(path)
+        ]
+        if missing := {name: m for name, m in methods.items() if name not in {line.method for line in found}}:
+            inputs = data.train[0][: self.config.inputs]
+            pair = Pair(networks.space, networks.module, ours[2 * number], ours[2 * number + 1], inputs)
+            for name, method in missing.items():
+                a, b = method(pair)
+                for repaired in (False, True):
+                    loss, accuracy = _along(networks.module, a, b, inputs, getattr(data, part), self.config, repaired)
+                    found.append(Line(str(subject), number, name, repaired, tuple(loss), tuple(accuracy)))
+            self._write(path, [asdict(line) for line in found])
+        return [line for line in found if line.method in methods]
+
+    def merged(self, subject: Subject, group: int, networks: Trained) -> list[Merged]:
+        path = self.folder / f"{subject}-together-{group}.json"
+        if not (found := [Merged(**entry) for entry in self._read(path)]):
+            _, data = data_of(subject)
+            count = len(networks.test)
+            chosen = [networks.test[(2 * group + i) % count] for i in range(self.config.together)]
+            found = _merged(group, networks, chosen, data, self.config)
+            self._write(path, [asdict(entry) for entry in found])
+        return found
+
+    def _read(self, path: Path) -> list[dict[str, Any]]:
+        if not path.is_file():
+            return []
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found["found"] if found["config"] == self._described() else []
+
+    def _write(self, path: Path, found: list[dict[str, Any]]) -> None:
+        write_json(path, {"config": self._described(), "found": found})
+
+    def _described(self) -> dict[str, Any]:
+        """What the numbers of a pair depend on."""
+        config = asdict(self.config)
+        for name in ("subjects", "several"):
+            del config[name]
+        return config
+
+
+def _merged(group: int, networks: Trained, chosen: Sequence[Network], data: Data, config: MergeConfig) -> list[Merged]:
+    """Several networks at once: as they are, each matched to the first, and all to one another."""
+    space, module = networks.space, networks.module
+    first, *others = chosen
+    ways: dict[str, Callable[[], Sequence[Mapping[str, Tensor]]]] = {
+        "naive": lambda: chosen,
+        "weight matching to the first": lambda: [
+            first,
+            *(align(space, first, other, symmetry="permutation").aligned for other in others),
+        ],
+        "all at once, permutation": lambda: align_all(space, chosen, symmetry="permutation").aligned,
+        "all at once, permutation and scale": lambda: align_all(space, chosen).aligned,
+    }
+    inputs = data.train[0][: config.inputs]
+    batches = _batches(data.test)
+    single = float(mean_measures(module, chosen, batches, _measure)[:, 1].mean())
+    found = []
+    for name, way in ways.items():
+        networks_of_one_frame = way()
+        mean = mean_of(networks_of_one_frame)
+        for repaired in (False, True):
+            network = repair(module, mean, networks_of_one_frame, inputs) if repaired else mean
+            ((loss, accuracy),) = mean_measures(module, [network], batches, _measure).tolist()
+            found.append(Merged(group, name, repaired, loss, accuracy, single))
+    return found
+
+
+def _along(
+    module: nn.Module,
+    a: Network,
+    b: Network,
+    inputs: Tensor,
+    on: tuple[Tensor, Tensor],
+    config: MergeConfig,
+    repaired: bool,
+) -> tuple[list[float], list[float]]:
+    """Losses and accuracies on the line."""
+    line = []
+    for t in torch.linspace(0, 1, config.points, dtype=torch.float64).tolist():
+        network = interpolate(a, b, t)
+        line.append(repair(module, network, (a, b), inputs, (1 - t, t)) if repaired else network)
+    found = mean_measures(module, line, _batches(on), _measure)
+    return found[:, 0].tolist(), found[:, 1].tolist()
+
+
+def _batches(data: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(*(torch.split(part[:MEASURED], EVALUATED) for part in data), strict=True))
+
+
+def _measure(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy and accuracy."""
+    return torch.stack(
+        [nn.functional.cross_entropy(outputs, labels), (outputs.argmax(-1) == labels).to(outputs.dtype).mean()]
+    )
