@@ -7,7 +7,7 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from torch import nn
 
@@ -16,6 +16,7 @@ from nfn_monomial.symmetry import Symmetry
 
 from .axes import Axis, Charge, Dim, FieldType, Sum, each_axis, flatten_dims, parents_of, powers, segments_of
 from .links import links_of
+from .written import read, written
 
 TAKEN = frozenset((*dir(nn.ModuleDict()), *dir(nn.ParameterDict())))
 """Names that no node can have."""
@@ -162,10 +163,11 @@ class Specification:
             raise InvalidValueError(
                 f"node {name!r} is nested in {parent!r}: neither may be FIXED; use nodes of their own"
             )
-        above: str | None = parent
+        above, seen = self.nesting.get(parent), {name, parent}
         while above is not None:
-            if above == name:
-                raise InvalidValueError(f"node {name!r} is nested in itself")
+            if above in seen:
+                raise InvalidValueError(f"node {above!r} is nested in itself")
+            seen.add(above)
             above = self.nesting.get(above)
 
     def _spelled(self, dim: Dim) -> Dim:
@@ -211,6 +213,28 @@ class Specification:
             own = f"{name}[{','.join(str(choice[i]) for i in sums)}]" if sums else name
             found.append((own, Piece(name, choice, plain if sums else dims)))
         return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Nodes, parameters and label as JSON holds them; `from_json` is the exact inverse.
+
+        What `explain` knows of a module besides, which operator cost what, is not kept.
+        """
+        return written(self.nodes, self.parameters, self.label)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """The space that `to_json` has written. Every number is checked, and none of them is allocated.
+
+        Raises:
+            ValueError: naming the place, if it is anything else; as the class.
+
+        >>> from nfn_monomial import WeightSpace
+        >>> space = WeightSpace.mlp([2, 8, 1], "relu")
+        >>> WeightSpace.from_json(space.to_json()) == space
+        True
+        """
+        nodes, parameters, label = read(value)
+        return cls({name: Node(*node) for name, node in nodes.items()}, parameters, label=label)
 
     @property
     def group_dimension(self) -> int:

@@ -1,0 +1,137 @@
+"""A weight space as JSON: nodes and parameters as lists, dicts, texts and numbers; read back with every check.
+
+    {"label": "mlp(2-8-1, SCALE)",
+     "nodes": [{"name": "x", "gauges": ["FIXED"], "size": 2, "parent": null}, ...],
+     "parameters": [{"name": "weight.0", "dims": [{"node": "h1", "charge": 1}, {"node": "x", "charge": -1}]}, ...]}
+
+A dimension is a number, an axis, ``{"product": [...]}`` of both, or ``{"sum": [...]}`` of all of these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.symmetry import Symmetry
+
+from .axes import Axis, Charge, Dim, Sum, segments_of
+
+MOST_SIZE = 2**40  # of a dimension or node
+MOST_CHARGE = 2**20
+MOST_PIECES = 4096  # of a parameter whose dimensions are sums
+LONGEST = 500  # name or label
+
+RawNode = tuple[tuple[Symmetry, ...], int | None, str | None]
+
+
+def written(nodes: Mapping[str, RawNode], parameters: Mapping[str, Sequence[Dim]], label: str) -> dict[str, Any]:
+    """What `read` reads."""
+    return {
+        "label": label,
+        "nodes": [
+            {"name": name, "gauges": [str(gauge) for gauge in gauges], "size": size, "parent": parent}
+            for name, (gauges, size, parent) in nodes.items()
+        ],
+        "parameters": [{"name": name, "dims": list(map(_written, dims))} for name, dims in parameters.items()],
+    }
+
+
+def _written(dim: Dim) -> Any:
+    if isinstance(dim, int):
+        return dim
+    if isinstance(dim, Axis):
+        return {"node": dim.node, "charge": dim.charge if isinstance(dim.charge, int) else list(dim.charge)}
+    if isinstance(dim, Sum):
+        return {"sum": list(map(_written, dim.parts))}
+    return {"product": list(map(_written, dim))}
+
+
+def read(value: Any) -> tuple[dict[str, RawNode], dict[str, tuple[Dim, ...]], str]:
+    """Nodes, parameters and label, as `written` writes them; nothing of the sizes that it states is allocated.
+
+    Raises:
+        ValueError: naming the place, what was found and what is expected.
+    """
+    fields = _fields(value, ("label", "nodes", "parameters"), "a weight space")
+    label = _text(fields["label"], "label")
+    nodes: dict[str, RawNode] = {}
+    for entry in _list(fields["nodes"], "nodes"):
+        node = _fields(entry, ("name", "gauges", "size", "parent"), "a node")
+        name = _new(node["name"], nodes, "node")
+        gauges = tuple(_symmetry(gauge, name) for gauge in _list(node["gauges"], f"gauges of node {name!r}"))
+        size = None if node["size"] is None else _number(node["size"], 1, MOST_SIZE, f"size of node {name!r}")
+        parent = None if node["parent"] is None else _text(node["parent"], f"parent of node {name!r}")
+        nodes[name] = (gauges, size, parent)
+    parameters: dict[str, tuple[Dim, ...]] = {}
+    for entry in _list(fields["parameters"], "parameters"):
+        parameter = _fields(entry, ("name", "dims"), "a parameter")
+        name = _new(parameter["name"], parameters, "parameter")
+        dims = tuple(_dim(dim, f"parameter {name!r}", 2) for dim in _list(parameter["dims"], f"dims of {name!r}"))
+        pieces = math.prod(len(segments_of(dim)) for dim in dims)
+        if not 1 <= pieces <= MOST_PIECES:
+            raise InvalidValueError(f"parameter {name!r} is made of {pieces} pieces, expected 1 to {MOST_PIECES}")
+        parameters[name] = dims
+    return nodes, parameters, label
+
+
+def _dim(value: Any, where: str, depth: int) -> Any:
+    """``depth``: how many of sum and product may still be opened, in this order."""
+    match value:
+        case {"node": node, "charge": charge, **rest} if not rest:
+            return Axis(_text(node, f"node of an axis of {where}"), _charge(charge, where))
+        case {"sum": list(parts), **rest} if not rest and parts and depth > 1:
+            return Sum(tuple(_dim(part, where, 1) for part in parts))
+        case {"product": list(factors), **rest} if not rest and factors and depth > 0:
+            return tuple(_dim(factor, where, 0) for factor in factors)
+    return _number(value, 1, MOST_SIZE, f"a dimension of {where}")
+
+
+def _charge(value: Any, where: str) -> Charge:
+    what = f"the charge of an axis of {where}"
+    if isinstance(value, list):
+        return tuple(_number(q, -MOST_CHARGE, MOST_CHARGE, what) for q in value)
+    return _number(value, -MOST_CHARGE, MOST_CHARGE, what)
+
+
+def _fields(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or set(value) != set(names):
+        found = ", ".join(map(str, value))[:200] if isinstance(value, dict) else type(value).__name__
+        raise InvalidValueError(f"{what} has the entries {', '.join(names)}; found {found or 'none'}")
+    return value
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidValueError(f"{what}: expected a list, found {type(value).__name__}")
+    return value
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or len(value) > LONGEST:
+        found = f"{len(value)} characters" if isinstance(value, str) else type(value).__name__
+        raise InvalidValueError(f"{what}: expected a text of at most {LONGEST} characters, found {found}")
+    return value
+
+
+def _new(value: Any, known: Mapping[str, object], what: str) -> str:
+    name = _text(value, f"name of a {what}")
+    if name in known:
+        raise InvalidValueError(f"{what} {name!r} is there twice")
+    return name
+
+
+def _number(value: Any, least: int, most: int, what: str) -> int:
+    if type(value) is not int or not least <= value <= most:
+        found = repr(value)[:40] if isinstance(value, int | float) else type(value).__name__
+        raise InvalidValueError(f"{what}: expected an integer from {least} to {most}, found {found}")
+    return value
+
+
+def _symmetry(value: Any, node: str) -> Symmetry:
+    if not isinstance(value, str) or value not in Symmetry.__members__:
+        raise InvalidValueError(
+            f"node {node!r} has the gauge {repr(value)[:40]}, expected one of {', '.join(Symmetry.__members__)}"
+        )
+    return Symmetry[value]
