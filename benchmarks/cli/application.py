@@ -13,6 +13,7 @@ from .experiments import add_experiments
 from .make import inr_app, zoo_app
 from .measure import add_measurements, bench_app
 from .options import console, debug, own_process
+from .predict import predict
 from .show import list_app, report
 
 __all__ = ["app", "run"]
@@ -52,6 +53,7 @@ app.add_typer(zoo_app, name="zoo")
 app.add_typer(inr_app, name="inr")
 add_measurements(app)
 app.add_typer(bench_app, name="bench")
+app.command("predict")(predict)
 app.command("report")(report)
 app.add_typer(list_app, name="list")
 

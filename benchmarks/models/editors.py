@@ -59,7 +59,7 @@ class Editor(nn.Module):
         label: name in tables and figures.
         invariant_under: what may be done to a network without changing the edited image: its whole symmetry group
             (permutations and sign flips), permutations of hidden neurons only, or nothing.
-        sees: the weights alone; see `nfn_monomial.benchmarks.models.base.Model`.
+        sees: the weights alone; see `nfn_monomial.benchmarks.models.base.Model`, as for ``any_width``.
         siren: of the prepared networks; the one that was given, but for its omega_0 where that is absorbed.
         space: their weight space.
     """
@@ -67,6 +67,7 @@ class Editor(nn.Module):
     label: ClassVar[str]
     invariant_under: ClassVar[InvariantUnder]
     sees: ClassVar[Sees] = "weights"
+    any_width: ClassVar[bool] = True
 
     def __init__(self, siren: Siren, config: EditorConfig) -> None:
         super().__init__()
@@ -168,6 +169,7 @@ class FlatEditor(ChangeEditor):
     """All weights in one vector, an MLP that knows no symmetry, all changes in one vector."""
 
     label, invariant_under = "MLP", "nothing"
+    any_width = False
 
     def __init__(self, siren: Siren, config: EditorConfig) -> None:
         super().__init__(siren, config)

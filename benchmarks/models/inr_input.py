@@ -66,6 +66,7 @@ class Classifier(nn.Module):
     def __init__(self, model: Model, siren: Siren, config: InputConfig) -> None:
         super().__init__()
         self.label, self.invariant_under, self.sees = model.label, model.invariant_under, model.sees
+        self.any_width = model.any_width
         self.siren, self.space, self.config = siren, siren.space, config
         self.augment = nn.Sequential()
         if config.warp:

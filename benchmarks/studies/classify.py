@@ -31,6 +31,7 @@ from nfn_monomial.benchmarks.models.catalogue import (
 )
 from nfn_monomial.benchmarks.models.inr import inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, prepared_siren
+from nfn_monomial.benchmarks.predictors.tasks import Classification
 from nfn_monomial.benchmarks.settings.inrs import ClassifyConfig, InputConfig, Sizes
 from nfn_monomial.benchmarks.train.loop import Loss
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
@@ -171,6 +172,7 @@ def prepare(corpus: InrCorpus, settings: RunSettings) -> Trial:
     return Trial(
         settings, classifier, train, data(corpus.val), tests,
         loss=LOSSES[settings.loss], metrics=scores, select="selection", finish=finish,
+        predictor=Classification(siren, tuple(map(str, range(corpus.classes))), settings.loss).written(),
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart
 from nfn_monomial.benchmarks.models.editors import build_editor, editor_class
+from nfn_monomial.benchmarks.predictors.tasks import Editing
 from nfn_monomial.benchmarks.settings.inrs import EditConfig, EditorConfig, Task
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.source import code_of
@@ -203,7 +204,10 @@ def prepare(images: _Images, settings: RunSettings) -> Trial:
         extra = {"unedited": scores(unedited, target), "shown": shown.tolist()}
         return extra, {name: t[shown] for name, t in kept.items()}
 
-    return Trial(settings, editor, train, data("val"), tests, mse_loss, scores, select="psnr", finish=finish)
+    return Trial(
+        settings, editor, train, data("val"), tests, mse_loss, scores, select="psnr", finish=finish,
+        predictor=Editing(corpus.siren, options["task"]).written(),
+    )  # fmt: skip
 
 
 def scores(images: Tensor, targets: Tensor) -> dict[str, float]:

@@ -44,6 +44,7 @@ from nfn_monomial.benchmarks.data.networks import (
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.models.base import BALANCED
 from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names, require_task, training_of
+from nfn_monomial.benchmarks.predictors.tasks import Generalization
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig, TrainSet
 from nfn_monomial.benchmarks.train.loop import Loss
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
@@ -231,6 +232,7 @@ def prepare(sets: _Sets, settings: RunSettings) -> Trial:
     return Trial(
         settings, model, prepared(train, model.prepare_groups), prepared(val, model.prepare_groups), tests,
         loss=LOSSES[settings.loss], metrics=scores, select="tau",
+        predictor=Generalization.of(corpus.info, settings.model),
     )  # fmt: skip
 
 

@@ -1,9 +1,10 @@
-"""Finished runs on disk: one JSON file and one checkpoint each, whole or not there at all.
+"""Finished runs on disk: one JSON file and one trained model each, whole or not there at all.
 
 The names of a run's files end in a hash of everything that determines its result (`RunSettings`), so a folder may hold
-runs of many configurations and a later call finds exactly those it asks for. The checkpoint is written first, the JSON
-file last: a run counts as finished when its JSON file is there, is whole, states these very settings, and its
-checkpoint is there too. Anything else is run again and overwritten.
+runs of many configurations and a later call finds exactly those it asks for. The model is written first, the JSON file
+last: a run counts as finished when its JSON file is there, is whole, states these very settings, and its model is there
+too, as a predictor or, in older folders, as weights alone (``checkpoints/``). Anything else is run again and
+overwritten.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch import Tensor
 from nfn_monomial import __version__
 from nfn_monomial.benchmarks.files import results_folder, write_atomically
 from nfn_monomial.benchmarks.settings.training import RUNTIME, TrainConfig
+from nfn_monomial.benchmarks.tensor_files import tensor_bytes
 from nfn_monomial.errors import InvalidValueError
 
 from .checkpoint import Checkpoint
@@ -45,6 +47,8 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 CONFIG_NAME = "config.json"
+RECORDED = ("settings", "label", "invariant_under", "sees", "parameters", "networks", "tests", "val", "best_epoch")
+"""What a predictor's file has of its run: nothing that times and machines decide."""
 PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric", "numpy", "scipy")
 
 
@@ -153,7 +157,7 @@ class Run:
 
 
 class RunStore:
-    """The runs of one results folder: ``runs/*.json``, ``checkpoints/*.safetensors``, ``artifacts/*.safetensors``; and
+    """The runs of one results folder: ``runs/*.json``, ``predictors/*.safetensors``, ``artifacts/*.safetensors``; and
     in ``partial/*.ckpt`` those that are in training.
     """
 
@@ -163,8 +167,9 @@ class RunStore:
     def run_file(self, settings: RunSettings) -> Path:
         return self.folder / "runs" / f"{settings.name}.json"
 
-    def checkpoint_file(self, settings: RunSettings) -> Path:
-        return self.folder / "checkpoints" / f"{settings.name}.safetensors"
+    def predictor_file(self, settings: RunSettings) -> Path:
+        """The trained model, with all that it takes to apply it: see `nfn_monomial.benchmarks.predictors`."""
+        return self.folder / "predictors" / f"{settings.name}.safetensors"
 
     def artifacts_file(self, settings: RunSettings) -> Path:
         return self.folder / "artifacts" / f"{settings.name}.safetensors"
@@ -186,7 +191,9 @@ class RunStore:
             run = Run.from_json(path.read_text(encoding="utf-8"))
             if run.settings.name != settings.name:
                 raise InvalidValueError("it states other settings than its name does")
-            for file in (self.checkpoint_file(settings), *[self.artifacts_file(settings)] * run.has_artifacts):
+            model = self.predictor_file(settings)
+            older = self.folder / "checkpoints" / model.name
+            for file in (older if older.exists() else model, *[self.artifacts_file(settings)] * run.has_artifacts):
                 if not file.exists():
                     raise InvalidValueError(f"its {file} is missing")
         except ValueError as error:
@@ -194,17 +201,26 @@ class RunStore:
             return None
         return run
 
-    def save(self, run: Run, state: Mapping[str, Tensor], artifacts: Mapping[str, Tensor]) -> None:
-        """Write checkpoint, artifacts if there are any, and run file, each whole or not at all."""
+    def save(
+        self, run: Run, state: Mapping[str, Tensor], artifacts: Mapping[str, Tensor], predictor: Mapping[str, Any]
+    ) -> None:
+        """Write the model, artifacts if there are any, and run file, each whole or not at all.
+
+        Args:
+            run: a finished run.
+            state: of its model.
+            artifacts: tensors to keep beside.
+            predictor: what it takes to build and apply the model again, as JSON has it.
+        """
         settings = run.settings
-        # One entry, as safetensors writes several in random order, and equal runs shall have equal files.
-        made = {"settings": asdict(settings), "best_epoch": run.best_epoch}
-        metadata = {"run": json.dumps(made, sort_keys=True)}
-        files = {self.checkpoint_file(settings): state, self.artifacts_file(settings): artifacts}
-        for path, tensors in files.items():
-            if tensors:
-                stored = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-                write_atomically(path, save(stored, metadata))
+        made = json.loads(run.to_json())
+        record = {"predictor": dict(predictor)} | {name: made[name] for name in RECORDED}
+        write_atomically(self.predictor_file(settings), tensor_bytes(state, record))
+        if artifacts:
+            stored = {name: t.detach().cpu().contiguous() for name, t in artifacts.items()}
+            # One entry, as safetensors writes several in random order, and equal runs shall have equal files.
+            made_by = {"run": json.dumps({"settings": made["settings"], "best_epoch": run.best_epoch}, sort_keys=True)}
+            write_atomically(self.artifacts_file(settings), save(stored, made_by))
         write_atomically(self.run_file(settings), run.to_json().encode())
         Checkpoint(self.partial_file(settings)).remove()
 

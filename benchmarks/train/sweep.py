@@ -17,7 +17,7 @@ of every batch. The main one alone looks up and stores runs, and reports; all re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -94,6 +94,7 @@ class Trial:
         metrics: of a whole data set.
         select: the metric that selects the epoch; larger is better.
         finish: what to keep of the answers to the test sets.
+        predictor: what it takes to build and apply the model again, as JSON has it.
     """
 
     settings: RunSettings
@@ -105,6 +106,7 @@ class Trial:
     metrics: Metrics
     select: str
     finish: Finish = _nothing
+    predictor: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -126,11 +128,12 @@ class Trained:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run with the parameters of its selected epoch and the tensors to keep beside."""
+    """A run with the parameters of its selected epoch, the tensors to keep beside, and `Trial.predictor`."""
 
     run: Run
     state: dict[str, Tensor]
     artifacts: dict[str, Tensor]
+    predictor: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ def _do(job: Job, store: RunStore, fabric: Fabric, tell: Callable[..., None]) ->
 
     finished = run_job(job, fabric=fabric, on_epoch=report, checkpoint=store.partial_file(settings))
     if fabric.is_global_zero:
-        store.save(finished.run, finished.state, finished.artifacts)
+        store.save(finished.run, finished.state, finished.artifacts, finished.predictor)
     return fabric.broadcast(finished.run)
 
 
@@ -280,7 +283,7 @@ def test(trained: Trained) -> Finished:
         environment={**environment(settings.training.device), "processes": fabric.world_size},
         extra=extra,
     )
-    return Finished(run, trial.model.state_dict(), artifacts)
+    return Finished(run, trial.model.state_dict(), artifacts, trial.predictor)
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever pytest makes of the name

@@ -1,6 +1,5 @@
 """The experiment: honest scores, runs that are kept, redone and never half there."""
 
-import json
 import logging
 import math
 from dataclasses import replace
@@ -9,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from small_zoo import corpus, small_zoo
 
 from nfn_monomial.benchmarks.data.moves import test_sets
@@ -26,6 +24,7 @@ from nfn_monomial.benchmarks.studies.predict import (
     predict_generalization,
     scores,
 )
+from nfn_monomial.benchmarks.tensor_files import read_tensors
 from nfn_monomial.benchmarks.train import sweep as experiment
 from nfn_monomial.benchmarks.train.runs import Run, RunStore, environment
 from nfn_monomial.benchmarks.train.source import code_of
@@ -147,7 +146,7 @@ def test_results_and_what_is_kept(zoo: Corpus, tmp_path: Path, trainings: list[s
     assert len(trainings) == 16, "nothing was done twice"
 
     store.run_file(runs[3].settings).unlink()
-    store.checkpoint_file(runs[7].settings).unlink()
+    store.predictor_file(runs[7].settings).unlink()
     store.run_file(runs[9].settings).write_text(
         store.run_file(runs[9].settings).read_text(encoding="utf-8")[:-100], encoding="utf-8"
     )
@@ -197,15 +196,14 @@ def test_a_model_whose_code_changed_is_trained_again(
     assert [run.settings.code for run in after] == [code_of(model_class("statnn")), "changed"]
 
 
-def test_checkpoints_hold_the_tested_parameters(zoo: Corpus, tmp_path: Path) -> None:
+def test_predictors_hold_the_tested_parameters(zoo: Corpus, tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     config = replace(CONFIG, models=("np",), seeds=(0,), train_sets=("original",))
     (run,) = predict_generalization({"relu": zoo}, config, store)
     model = build_model("np", zoo.info, seed=77)
-    with safe_open(store.checkpoint_file(run.settings), framework="pt") as file:
-        model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-        made = json.loads(file.metadata()["run"])
-        assert (made["settings"]["model"], made["best_epoch"]) == ("np", run.best_epoch)
+    tensors, made = read_tensors(store.predictor_file(run.settings))
+    model.load_state_dict(tensors)
+    assert (made["settings"]["model"], made["best_epoch"]) == ("np", run.best_epoch)
     with torch.no_grad():
         logits = model(model.prepare_groups(groups_of(zoo.test)))
     assert scores(logits, accuracies(zoo.test))["r2"] == pytest.approx(run.tests[0].metrics["r2"], rel=1e-3)

@@ -73,7 +73,7 @@ def test_two_processes_give_the_results_of_one(kind: str, both: tuple[RunStore, 
     assert two.environment["processes"] == 2
     assert two.best_epoch == one.best_epoch
     assert distance(two, one) < 1e-10
-    states = [load_file(store.checkpoint_file(job.settings)) for store in both]
+    states = [load_file(store.predictor_file(job.settings)) for store in both]
     for name, value in states[0].items():
         torch.testing.assert_close(value, states[1][name], rtol=1e-10, atol=1e-12)
 

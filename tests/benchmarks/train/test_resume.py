@@ -237,10 +237,10 @@ def test_killed_while_training(tmp_path: Path) -> None:
 
 
 def assert_same_tensors(job: Job, *stores: RunStore) -> None:
-    found, expected = (load_file(store.checkpoint_file(job.settings)) for store in stores)
+    found, expected = (load_file(store.predictor_file(job.settings)) for store in stores)
     assert found.keys() == expected.keys()
     assert all(torch.equal(value, expected[name]) for name, value in found.items())
-    first, second = (store.checkpoint_file(job.settings).read_bytes() for store in stores)
+    first, second = (store.predictor_file(job.settings).read_bytes() for store in stores)
     assert first == second, "what is said of the tensors is the same, too"
 
 

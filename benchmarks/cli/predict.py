@@ -1,0 +1,90 @@
+"""The command that applies a trained model: `predict`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from .options import console, prepare_process, user_errors
+
+__all__ = ["predict"]
+
+
+@user_errors
+def predict(
+    checkpoints: Annotated[
+        list[Path],
+        typer.Argument(metavar="CHECKPOINT...", help=".safetensors, .pt or .pth files, or folders of them."),
+    ],
+    predictor: Annotated[
+        Path | None,
+        typer.Option(
+            "--predictor",
+            "-p",
+            help="A file in predictors/ of a results folder; by default the one that ships with this package.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder for predictions.json, edited networks and pictures. Editors need one."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are in --out already.")] = False,
+) -> None:
+    """Ask a trained predictor about checkpoints: how accurate is a network, which digit does an INR show, edit it.
+
+    `predict-generalization`, `classify-inr` and `edit-inr` leave a predictor for every model that they have trained, in
+    `predictors/` of their results folder. One ships with this package: it reads the ReLU networks of the demo, small
+    CNNs on 8x8 digits, and tells their test accuracy from their weights; neurons may be permuted and scaled.
+
+    A checkpoint is checked first: it must have the layers that the predictor was trained on; more neurons are welcome
+    where the model reads any width. Weights say nothing of activations: those of the training networks are taken.
+    Nothing in a checkpoint is unpickled.
+
+    Examples:
+
+    - `nfn-monomial predict net.safetensors`
+
+    - `nfn-monomial predict runs/ --json`
+
+    - `nfn-monomial predict --predictor results/edit-dilate/predictors/EDITOR.safetensors siren.pt --out edited`
+    """
+    prepare_process()
+    from nfn_monomial.benchmarks.predictors.answers import Answers
+    from nfn_monomial.benchmarks.predictors.predictor import SHIPPED, Predictor
+    from nfn_monomial.benchmarks.predictors.tasks import Editing
+    from nfn_monomial.errors import InvalidValueError
+
+    loaded = Predictor.load(predictor or SHIPPED)
+    if isinstance(loaded.task, Editing) and out is None:
+        raise InvalidValueError(f"{predictor} edits networks: give a folder for them, --out DIR")
+    with Bar(console=console, transient=True, disable=as_json) as bar:
+        task = bar.add_task("reading", total=None)
+        found = loaded.predict(checkpoints, lambda done, total: bar.update(task, completed=done, total=total))
+    answers = Answers(loaded, tuple(found))
+    paths = answers.write(out, force) if out else []
+    if as_json:
+        typer.echo(json.dumps(answers.to_json(), indent=1, allow_nan=False))
+        return
+    head, rows = answers.rows()
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for i, name in enumerate(head):
+        table.add_column(name, overflow="fold", justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    measured = ", ".join(f"{name} {value:.3f}" for name, value in loaded.metrics.items())
+    console.print(f"Trained on networks of {escape(loaded.reads)}.", soft_wrap=True, highlight=False)
+    console.print(f"On test networks of that kind: {escape(measured)}.", soft_wrap=True, highlight=False)
+    console.print(table)
+    if paths:
+        console.print("", *map(str, paths), sep="\n", highlight=False)

@@ -1,0 +1,190 @@
+"""The networks that predictors are asked about: modules, state dicts, checkpoints; matched to what was trained for.
+
+Weights say neither how they are wired nor which activations stand between them. So every network is matched to the
+weight spaces that a predictor knows, by names and shapes, and what does not fit is refused in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial import Symmetry, symmetry_of
+from nfn_monomial.adapters.modules import match_names
+from nfn_monomial.benchmarks.data.formats.checkpoints import read_mapping, read_safetensors
+from nfn_monomial.benchmarks.data.networks import NetworkInfo
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError, MissingFileError
+
+from .words import in_words, some
+
+__all__ = ["Given", "Network", "checkpoint_files", "given_networks", "match", "read_checkpoint"]
+
+Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
+SUFFIXES = (".safetensors", ".pt", ".pth")
+WRAPPERS = ("state_dict", "model_state_dict", "model")  # under which training scripts keep the state dict
+PARALLEL = "module."  # what DataParallel puts in front of every key
+COUNTER = "num_batches_tracked"  # of batch norms: no parameter
+
+
+@dataclass(frozen=True)
+class Given:
+    """A network as it was given.
+
+    Attributes:
+        label: what it is called in messages.
+        state: key -> tensor.
+        ordered: whether the keys come in the order in which the layers run.
+        activations: the symmetries of its activations, where these are known.
+    """
+
+    label: str
+    state: Mapping[str, Tensor]
+    ordered: bool = False
+    activations: frozenset[Symmetry] = frozenset()
+
+
+def given_networks(networks: Network | Iterable[Network]) -> list[Given]:
+    """Modules and state dicts, one or several.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: for weights that are no numbers, as `match`.
+    """
+    if isinstance(networks, Mapping) or (isinstance(networks, nn.Module) and not isinstance(networks, nn.ModuleList)):
+        networks = [networks]
+    if not isinstance(networks, Iterable):
+        raise InvalidTypeError(
+            f"a {type(networks).__name__} was given; expected modules, state dicts, or tensors (N, 1, *shape) by name"
+        )
+    return [_given(network, f"network {number}") for number, network in enumerate(networks)]
+
+
+def _given(network: Any, label: str) -> Given:
+    if isinstance(network, nn.Module):
+        plain = (nn.Sequential.forward, nn.Flatten.forward)
+        chain = all(type(m).forward in plain for m in network.modules() if m._modules)
+        state = network.state_dict()
+        return Given(label, _checked(state, label), chain, frozenset(_activations(network)))
+    if not isinstance(network, Mapping):
+        raise InvalidTypeError(f"{label} is a {type(network).__name__}, expected a module or a state dict")
+    return Given(label, _checked(network, label))
+
+
+def _activations(module: nn.Module) -> Iterable[Symmetry]:
+    for part in module.modules():
+        if not part._modules and not isinstance(part, nn.Identity):
+            try:
+                yield symmetry_of(part)
+            except ValueError:  # a layer, or an activation that is not known
+                continue
+
+
+def _checked(state: Mapping[Any, Any], label: str) -> dict[str, Tensor]:
+    """What may be a parameter: all but counters."""
+    found: dict[str, Tensor] = {}
+    for key, value in state.items():
+        name = str(key)
+        if name.endswith(COUNTER):
+            continue
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.layout != torch.strided:
+            what = f"{value.dtype}, {value.layout}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise InvalidTypeError(
+                f"{label}: {name[:200]} is {what}, expected a dense tensor of floating point numbers"
+            )
+        if value.is_meta or not bool(torch.isfinite(value.float()).all()):
+            what = "no values" if value.is_meta else "NaN or infinite values: its training diverged"
+            raise InvalidValueError(f"{label}: {name[:200]} holds {what}")
+        found[name.removeprefix(PARALLEL)] = value.detach()
+    if not found:
+        raise InvalidValueError(f"{label} holds no weights")
+    return found
+
+
+def checkpoint_files(paths: Sequence[str | Path]) -> list[Path]:
+    """The files that are meant: themselves, and all checkpoints that lie in folders.
+
+    Raises:
+        FileNotFoundError: for a path that is not there.
+        ValueError: for a folder without checkpoints.
+    """
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            if not path.is_file():
+                what = "is no regular file" if path.exists() else "does not exist"
+                raise MissingFileError(f"{path} {what}, expected a checkpoint ({', '.join(SUFFIXES)}) or a folder")
+            files.append(path)
+            continue
+        found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
+        if not found:
+            raise InvalidValueError(f"{path} holds no checkpoint: no file that ends in {', '.join(SUFFIXES)}")
+        files += found
+    return files
+
+
+def read_checkpoint(path: Path) -> Given:
+    """The network in a safetensors file, or in one of ``torch.save``, which is read without unpickling code.
+
+    The state dict may lie under ``state_dict``, ``model_state_dict`` or ``model``, and keys may start in ``module.``.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: naming the file, if it is damaged, needs code to be unpickled, or holds no weights.
+        TypeError: naming the file and key of what is no dense tensor of floating point numbers.
+    """
+    state: Mapping[Any, Any] = read_safetensors(path)[0] if path.suffix == SUFFIXES[0] else read_mapping(path)
+    inner = next((state[key] for key in WRAPPERS if isinstance(state.get(key), Mapping)), state)
+    return Given(str(path), _checked(inner, str(path)))
+
+
+def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: str) -> tuple[int, dict[str, str]]:
+    """Which of the architectures a network has, and parameter of its space -> key.
+
+    Args:
+        given: the network.
+        infos: the architectures.
+        any_width: whether it may be wider than these.
+        reads: they in words.
+
+    Raises:
+        ValueError: in words, if it has none of them, or the weights do not tell which.
+    """
+    fits: dict[int, dict[str, str]] = {}
+    reasons = []
+    for number, info in enumerate(infos):
+        try:
+            fits[number] = _names(given, info, any_width)
+        except (ValueError, TypeError) as error:
+            reasons.append(str(error))
+    if not fits:
+        found = in_words({key: tuple(t.shape) for key, t in given.state.items()})
+        shapes = infos[0].space.shapes()
+        known = len(infos) == 1 and found == in_words(shapes)  # then it is not the layers that differ
+        raise InvalidValueError(
+            f"{given.label}: this predictor reads networks of {reads}; this one has {found}"
+            + (f": {reasons[0]}" if known else "")
+        )
+    if len({infos[number].space for number in fits}) > 1:
+        names = some(list(dict.fromkeys(infos[number].activation for number in fits)))
+        raise InvalidValueError(
+            f"{given.label} may have any of {len(fits)} architectures that this predictor reads, with the activations "
+            f"{names}: its weights do not tell; use a predictor of networks of one architecture"
+        )
+    return next(iter(fits.items()))
+
+
+def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
+    names = match_names(given.state, info.space, ordered=given.ordered)
+    tensors = {name: given.state[key].float()[None, None] for name, key in names.items()}
+    info.space.validate(tensors)
+    if not any_width and (wrong := [n for n, shape in info.space.shapes().items() if tensors[n].shape[2:] != shape]):
+        raise InvalidValueError(f"{some(wrong)} are of another width")
+    own = {node.symmetry for node in info.space.nodes.values() if node.permutes}
+    if other := sorted(map(str, given.activations - own)):
+        raise InvalidValueError(f"its activations are of the symmetry {', '.join(other)}")
+    return names

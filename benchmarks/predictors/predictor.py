@@ -1,0 +1,246 @@
+"""Trained models that can be applied: loaded from the file that an experiment has left, asked about networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial.benchmarks.data.networks import NetworkInfo
+from nfn_monomial.benchmarks.files import write_atomically
+from nfn_monomial.benchmarks.tensor_files import read_tensors, tensor_bytes
+from nfn_monomial.errors import InvalidValueError, MonomialError
+
+from .budget import Budget
+from .networks import Given, Network, checkpoint_files, given_networks, match, read_checkpoint
+from .tasks import Task, read_task
+
+__all__ = ["SHIPPED", "Prediction", "Predictor"]
+
+SHIPPED = Path(__file__).with_name("digits-relu.safetensors")
+"""A predictor of the accuracy of the demo's ReLU networks, which is part of the package."""
+BATCH = 256  # networks at once
+
+Answer = Any
+"""Of one network: a tensor, or the state dict of the edited network."""
+
+
+class Prediction(NamedTuple):
+    """What a predictor says of a checkpoint.
+
+    Attributes:
+        path: of the file.
+        names: parameter of the weight space -> key in the file.
+        network: the state dict in the file.
+        answer: of it; of an editor the edited network, a state dict with the same keys and dtypes.
+    """
+
+    path: Path
+    names: dict[str, str]
+    network: Mapping[str, Tensor]
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained model and all that it takes to apply it.
+
+    Call it with networks: a module, a state dict, any number of these, or tensors ``(N, 1, *shape)`` by the names of
+    the weight space. It answers
+
+    - what an accuracy predictor was trained for: accuracies in [0, 1], ``(N,)``;
+    - of INRs that show digits: the probability of each class, ``(N, classes)``;
+    - as an editor: the edited networks, a list of N state dicts with the keys and dtypes of those given.
+
+    Networks may be wider than those it was trained on, where its model reads any width, and of other architecture they
+    may not: this is refused in words. Of weights alone nobody knows the activations: those it was trained for are
+    taken; of modules they are looked at.
+
+    Attributes:
+        task: what is asked, about which networks.
+        model: in evaluation mode; may be moved to another device, or made double.
+        record: what is known of its training, as JSON has it: settings, seed, metrics on validation and test networks.
+
+    >>> from nfn_monomial.benchmarks.predictors import Predictor
+    >>> predictor = Predictor.load()
+    >>> predictor.reads
+    '4 layers 1-16-16-16-10, kernels 3x3, 3x3, 3x3, relu, on inputs 1x8x8, of any width'
+    """
+
+    task: Task
+    model: nn.Module
+    record: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, path: str | Path = SHIPPED) -> Predictor:
+        """The predictor in a file; by default the one that ships with this package.
+
+        Nothing is unpickled, a checksum finds damage, and no model is built that is larger than the file.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: naming the file, if it is damaged, no predictor, of another version, or of a model that is not
+                known here.
+        """
+        tensors, record = read_tensors(path)
+        try:
+            task = read_task(record.get("predictor"))
+            model = _built(task, tensors, record)
+        except MonomialError as error:
+            raise InvalidValueError(f"{path} cannot be used as a predictor: {error}") from error
+        return cls(task, model.eval(), record)
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file, which appears whole or not at all; `load` is the exact inverse."""
+        write_atomically(Path(path), tensor_bytes(self.model.state_dict(), self.record))
+
+    @property
+    def reads(self) -> str:
+        """Which networks it reads, in words."""
+        return self.task.reads(self._any_width)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """How well it did on test networks, as they are, when it was trained."""
+        match self.record:
+            case {"tests": [{"metrics": dict(metrics)}, *_]}:
+                return {str(name): value for name, value in metrics.items() if isinstance(value, float)}
+        return {}
+
+    @property
+    def _any_width(self) -> bool:
+        return bool(self.model.any_width)
+
+    def __call__(self, networks: Network | Iterable[Network]) -> Any:
+        """Answers for N networks, see the class.
+
+        Raises:
+            ValueError: naming the network, if it is none that the predictor was trained for, or holds NaN; if there
+                are none.
+            TypeError: for what is no network.
+        """
+        if (info := self._stacked(networks)) is not None:
+            assert isinstance(networks, Mapping), "found to be so"
+            info.space.validate(networks)
+            stacked = [a for part in _parts(networks) for a in self._answers(part, info)]
+            return self._joined(stacked, [{name: name for name in networks}] * len(stacked), networks)
+        given = given_networks(networks)
+        if not given:
+            raise InvalidValueError("no networks given; at least one is needed")
+        answers, names = self._asked(given)
+        return self._joined(answers, names, given[0].state)
+
+    def predict(
+        self,
+        paths: Sequence[str | Path],
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[Prediction]:
+        """Answers for checkpoints, ``.safetensors``, ``.pt`` or ``.pth``, and for all that lie in folders.
+
+        Args:
+            paths: files and folders.
+            on_progress: called with the number of files that were read, and of all.
+
+        Raises:
+            FileNotFoundError: if a file is not there.
+            ValueError: naming the file, if it is damaged or as when called.
+            TypeError: as when called.
+        """
+        files = checkpoint_files(paths)
+        found: list[Prediction] = []
+        for start in range(0, len(files), BATCH):
+            given = []
+            for path in files[start : start + BATCH]:
+                given.append(read_checkpoint(path))
+                on_progress(start + len(given), len(files))
+            answers, names = self._asked(given)
+            for network, answer, keys in zip(given, answers, names, strict=True):
+                edited = _state(answer, keys, network.state) if isinstance(answer, dict) else answer
+                found.append(Prediction(Path(network.label), keys, network.state, edited))
+        return found
+
+    def _asked(self, given: Sequence[Given]) -> tuple[list[Answer], list[dict[str, str]]]:
+        """Answers in the order of the networks, those of one shape computed together; and their keys."""
+        infos, reads = self.task.infos, self.reads
+        matched = [match(network, infos, self._any_width, reads) for network in given]
+        alike: dict[Any, list[int]] = {}
+        for i, (number, names) in enumerate(matched):
+            shapes = tuple(given[i].state[key].shape for key in names.values())
+            alike.setdefault((number, shapes), []).append(i)
+        answers: list[Answer] = [None] * len(given)
+        for (number, _), rows in alike.items():
+            tensors = {
+                name: torch.stack([self._like_model(given[i].state[matched[i][1][name]]) for i in rows]).unsqueeze(1)
+                for name in infos[number].space.parameters
+            }
+            found = (a for part in _parts(tensors) for a in self._answers(part, infos[number]))
+            for i, answer in zip(rows, found, strict=True):
+                answers[i] = answer
+        return answers, [names for _, names in matched]
+
+    @torch.no_grad()
+    def _answers(self, tensors: Mapping[str, Tensor], info: NetworkInfo) -> list[Answer]:
+        """One for each of the networks ``(B, 1, *shape)``."""
+        count = len(next(iter(tensors.values())))
+        answer = self.task.answer(self.model, {n: self._like_model(t) for n, t in tensors.items()}, info)
+        if isinstance(answer, Tensor):
+            return list(answer)
+        return [{name: t[i, 0] for name, t in answer.items()} for i in range(count)]
+
+    def _like_model(self, tensor: Tensor) -> Tensor:
+        like = next(self.model.parameters())
+        return tensor.to(like.device, like.dtype)
+
+    def _stacked(self, networks: Any) -> NetworkInfo | None:
+        """The architecture that these tensors are a batch of, if they are one."""
+        if not isinstance(networks, Mapping):
+            return None
+        for info in self.task.infos:
+            dims = info.space.parameters
+            if networks.keys() == dims.keys() and all(
+                isinstance(t, Tensor) and t.ndim == 2 + len(dims[name]) for name, t in networks.items()
+            ):
+                return info
+        return None
+
+    def _joined(self, answers: list[Answer], names: list[dict[str, str]], like: Mapping[str, Tensor]) -> Any:
+        if isinstance(answers[0], Tensor):
+            return torch.stack(answers)
+        return [_state(answer, keys, like) for answer, keys in zip(answers, names, strict=True)]
+
+
+def _state(edited: Mapping[str, Tensor], names: Mapping[str, str], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """An edited network as a state dict, with keys and dtypes as they were."""
+    return {key: edited[name].to(like[key].device, like[key].dtype) for name, key in names.items()}
+
+
+def _parts(tensors: Mapping[str, Tensor]) -> Iterable[dict[str, Tensor]]:
+    count = len(next(iter(tensors.values())))
+    return ({name: t[i : i + BATCH] for name, t in tensors.items()} for i in range(0, count, BATCH))
+
+
+def _built(task: Task, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> nn.Module:
+    settings = record.get("settings")
+    if not isinstance(settings, dict) or not isinstance(settings.get("model"), str):
+        raise InvalidValueError("its settings name no model")
+    try:
+        with Budget(tensors), torch.random.fork_rng(devices=[]):
+            model = task.build(settings["model"], settings.get("options") or {})
+    except MonomialError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OverflowError, IndexError) as error:
+        raise InvalidValueError(f"its model {settings['model']!r} cannot be built: {error!r}") from error
+    own = {name: (t.dtype, t.shape) for name, t in model.state_dict().items()}
+    found = {name: (t.dtype, t.shape) for name, t in tensors.items()}
+    if own != found:
+        wrong = next(name for name in (*own, *found) if own.get(name) != found.get(name))
+        raise InvalidValueError(
+            f"its weights are not those of the model {settings['model']!r} of this version: {wrong} is "
+            f"{found.get(wrong, 'missing')}, expected {own.get(wrong, 'none')}"
+        )
+    model.load_state_dict(dict(tensors))
+    return model
