@@ -20,7 +20,7 @@ from rich.markup import escape
 
 from nfn_monomial.benchmarks.settings import assignment, override
 from nfn_monomial.benchmarks.settings.training import Precision
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.errors import InvalidValueError, MonomialError
 
 __all__ = [
     "OWN_OPTIONS",
@@ -177,7 +177,7 @@ def user_errors(run: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(130) from None
         except ModuleNotFoundError:  # which the entry point explains
             raise
-        except (ValueError, OSError, ImportError) as error:
+        except (MonomialError, ValueError, OSError, ImportError) as error:
             if debug.get():
                 raise
             line = escape(" ".join(str(error).split()) or repr(error))

@@ -68,7 +68,7 @@ def predict(
     loaded = Predictor.load(predictor or SHIPPED)
     if isinstance(loaded.task, Editing) and out is None:
         raise InvalidValueError(f"{predictor} edits networks: give a folder for them, --out DIR")
-    with Bar(console=console, transient=True, disable=as_json) as bar:
+    with Bar(console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
         task = bar.add_task("reading", total=None)
         found = loaded.predict(checkpoints, lambda done, total: bar.update(task, completed=done, total=total))
     answers = Answers(loaded, tuple(found))

@@ -17,8 +17,9 @@ __all__ = ["Budget"]
 MAKERS = (
     torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye, torch.arange, torch.linspace,
 )  # fmt: skip
-TIMES = 16  # as many entries as the file has may be made, for parameters, their initial values and what leads to them
-ENTRIES, CALLS = 2**24, 20_000  # besides
+# What models make is little more than what their files hold: of all that are known here a few hundred numbers.
+TIMES = 4
+ENTRIES, CALLS = 2**22, 2000  # besides
 
 
 class Budget(TorchFunctionMode):

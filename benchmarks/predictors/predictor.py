@@ -125,7 +125,6 @@ class Predictor:
         """
         if (info := self._stacked(networks)) is not None:
             assert isinstance(networks, Mapping), "found to be so"
-            info.space.validate(networks)
             stacked = [a for part in _parts(networks) for a in self._answers(part, info)]
             return self._joined(stacked, [{name: name for name in networks}] * len(stacked), networks)
         given = given_networks(networks)
@@ -197,15 +196,18 @@ class Predictor:
 
     def _stacked(self, networks: Any) -> NetworkInfo | None:
         """The architecture that these tensors are a batch of, if they are one."""
-        if not isinstance(networks, Mapping):
+        if not isinstance(networks, Mapping) or not all(isinstance(t, Tensor) for t in networks.values()):
             return None
-        for info in self.task.infos:
-            dims = info.space.parameters
-            if networks.keys() == dims.keys() and all(
-                isinstance(t, Tensor) and t.ndim == 2 + len(dims[name]) for name, t in networks.items()
-            ):
-                return info
-        return None
+        ranks = {name: t.ndim - 2 for name, t in networks.items()}
+        infos = self.task.infos
+        if not any(ranks == {name: len(dims) for name, dims in info.space.parameters.items()} for info in infos):
+            return None
+        one = {name: torch.zeros(t.shape[2:]) for name, t in networks.items()}
+        found = infos[match(Given("this batch", one), infos, self._any_width, self.reads)[0]]
+        found.space.validate(networks)
+        if (channels := next(iter(networks.values())).shape[1]) != 1:
+            raise InvalidValueError(f"this batch holds {channels} channels, expected (N, 1, *shape)")
+        return found
 
     def _joined(self, answers: list[Answer], names: list[dict[str, str]], like: Mapping[str, Tensor]) -> Any:
         if isinstance(answers[0], Tensor):

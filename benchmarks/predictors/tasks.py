@@ -26,7 +26,7 @@ from nfn_monomial.benchmarks.models.catalogue import build_model, model_class
 from nfn_monomial.benchmarks.models.editors import Editor, build_editor
 from nfn_monomial.benchmarks.models.inr import inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, prepared_siren
-from nfn_monomial.benchmarks.settings.inrs import EditorConfig, InputConfig
+from nfn_monomial.benchmarks.settings.inrs import EditorConfig, InputConfig, Sizes
 from nfn_monomial.canonical import absorb_omega
 from nfn_monomial.errors import InvalidValueError
 
@@ -184,7 +184,9 @@ class Classification(Task):
     def build(self, model: str, options: Mapping[str, Any]) -> Classifier:
         inputs = InputConfig(**options["inputs"])
         info = inr_info(prepared_siren(inputs, self.siren))
-        built = build_model(model, info, seed=0, out_features=len(self.classes), **options["sizes"])
+        checked = Sizes(**options["sizes"])
+        sizes = {name: getattr(checked, name) for name in options["sizes"]}
+        built = build_model(model, info, seed=0, out_features=len(self.classes), **sizes)
         return Classifier(built, self.siren, inputs)
 
     def answer(self, model: Any, tensors: Mapping[str, Tensor], info: NetworkInfo) -> Tensor:
@@ -260,6 +262,6 @@ def read_task(value: Any) -> Task:
         return TASKS[value["task"]]._read(value)
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
-        raise InvalidValueError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from None
+        raise InvalidValueError(f"{'.'.join(map(str, ('siren', *wrong['loc'])))}: {wrong['msg']}") from None
     except (TypeError, KeyError, AttributeError) as error:
         raise InvalidValueError(f"what it says of its task makes no sense: {error!r}") from error
