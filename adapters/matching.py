@@ -75,8 +75,8 @@ def match_names(
 
 
 def is_ignored(key: str, ignore: Collection[str]) -> bool:
-    """Whether a key is in ``ignore`` or fits a pattern there."""
-    return any(fnmatchcase(key, pattern) for pattern in ignore)
+    """Whether a key is in ``ignore``, or is ``ignore`` where that is one text, or fits a pattern there."""
+    return any(fnmatchcase(key, pattern) for pattern in ([ignore] if isinstance(ignore, str) else ignore))
 
 
 def _by_names(keys: Sequence[str], space: WeightSpace, names: Mapping[str, str]) -> dict[str, str]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
-import re
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,12 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.errors import InvalidTypeError, InvalidValueError, MissingFileError
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
+from .files import shown
 from .matching import is_ignored, match_names
+from .tensor_files import PathLike, read_safetensors, read_torch_file, require_dense
 
+SHOWN = 16  # entries in a message
 Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
-PathLike: TypeAlias = "str | os.PathLike[str]"
 
 __all__ = [
     "load_checkpoint",
@@ -167,7 +167,7 @@ def load_safetensors(
         TypeError: as in `stack_networks`.
     """
     files = [Path(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    return _stack([(str(file), _read_safetensors(file, device)) for file in files], space, names, ignore)
+    return _stack([(str(file), read_safetensors(file, device)[0]) for file in files], space, names, ignore)
 
 
 def save_safetensors(
@@ -192,9 +192,10 @@ def save_safetensors(
     """
     files = [Path(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     states = unstack_networks(tensors, space, names=names)
-    if len(set(files)) != len(states) or len(files) != len(states):
+    places = {_place(file) for file in files}
+    if len(places) != len(states) or len(files) != len(states):
         raise InvalidValueError(
-            f"{len(states)} networks need as many different paths; {len(set(files))} of {len(files)} given"
+            f"{len(states)} networks need as many different paths; {len(places)} of {len(files)} given"
         )
     for file, state in zip(files, states, strict=True):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -204,6 +205,15 @@ def save_safetensors(
             os.replace(partial, file)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def _place(file: Path) -> object:
+    """What two paths of one file have in common, be it by links or by another spelling."""
+    try:
+        found = file.stat()
+        return found.st_dev, found.st_ino
+    except OSError:
+        return file.resolve()
 
 
 def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: Collection[str] = ()) -> dict[str, Tensor]:
@@ -222,74 +232,26 @@ def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: Collectio
     found = read_torch_file(file)
     if key is not None:
         if not isinstance(found, Mapping) or key not in found:
-            entries = ", ".join(map(repr, found)) if isinstance(found, Mapping) else type(found).__name__
-            raise InvalidValueError(f"{file} has no entry {key!r}; it holds {entries}")
+            raise InvalidValueError(f"{file} has no entry {key!r}; it holds {_entries(found)}")
         found = found[key]
     if not isinstance(found, Mapping):
         raise InvalidValueError(f"{file} holds a {type(found).__name__}, no state dict")
     state = {k: v for k, v in found.items() if not is_ignored(str(k), ignore)}
-    other = [f"{k!r} ({type(v).__name__})" for k, v in state.items() if not isinstance(v, Tensor)]
+    other = {k: v for k, v in state.items() if not (isinstance(v, Tensor) and isinstance(k, str))}
     if other:
         raise InvalidValueError(
-            f"{file} holds entries that are no tensors: {', '.join(other)}. If one of them is the state dict, give "
+            f"{file} holds entries that are no tensors: {_entries(other)}. If one of them is the state dict, give "
             "key=; if not, ignore=(...)"
         )
     return state
 
 
-class Inert:
-    """Stands for a pickled object of a class that is not imported: its attributes as they were, and no code."""
-
-    def __new__(cls, *args: object) -> Inert:
-        """Whatever the class would have done with these arguments, nothing is."""
-        return super().__new__(cls)
-
-    def __init__(self, *args: object) -> None: ...
-
-
-def read_torch_file(path: PathLike, *, inert: Collection[str] = ()) -> Any:
-    """All that a file of ``torch.save`` holds, on the CPU, read without unpickling any code.
-
-    Args:
-        path: the file.
-        inert: classes and functions, or patterns as ``omegaconf.*``, that the file may name although they are not
-            known here; what it makes of them are `Inert` objects.
-
-    Raises:
-        FileNotFoundError: if the file does not exist.
-        ValueError: naming the file, if it is damaged or needs code to be unpickled.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise MissingFileError(f"{file}: no such file")
-    try:
-        with torch.serialization.safe_globals([(Inert, name) for name in _unknown_names(file, inert)]):
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        # torch's own text tells people to run the code in the file: not passed on.
-        needed = re.search(r"GLOBAL (\S+)", str(error))
-        raise InvalidValueError(
-            f"{file} is no plain state dict: reading it would run pickled code{f' ({needed[1]})' if needed else ''}, "
-            "which is refused. Ask its author for torch.save(module.state_dict(), path), or for a safetensors file"
-        ) from None
-    except Exception as error:  # damaged files raise whatever their bytes happen to mean to the unpickler
-        raise InvalidValueError(f"{file} cannot be read, it is truncated or no torch file: {error!r}") from error
-
-
-def _unknown_names(file: Path, patterns: Collection[str]) -> list[str]:
-    """Names in a file that torch's own reader would refuse and that are expected."""
-    if not patterns:
-        return []
-    return [n for n in torch.serialization.get_unsafe_globals_in_checkpoint(file) if is_ignored(n, patterns)]
-
-
-def _read_safetensors(file: Path, device: torch.device | str) -> dict[str, Tensor]:
-    if not file.is_file():
-        raise MissingFileError(f"{file}: no such file")
-    try:
-        return safetensors.torch.load_file(file, device=str(device))
-    except safetensors.SafetensorError as error:
-        raise InvalidValueError(f"{file} is truncated or no safetensors file: {error}") from error
+def _entries(found: object) -> str:
+    """The first of what a file holds."""
+    if not isinstance(found, Mapping):
+        return type(found).__name__
+    listed = [f"{shown(key)} ({type(value).__name__})" for key, value in itertools.islice(found.items(), SHOWN)]
+    return ", ".join(listed) + ", ..." * (len(found) > SHOWN)
 
 
 def _stack(
@@ -311,6 +273,8 @@ def _stack(
             if signature not in matches:
                 matches[signature] = match_names(state, space, names=names, ordered=ordered)
             matched = matches[signature]
+            for key in matched.values():
+                require_dense(state[key], key)
             if label is first_label:
                 space.validate({name: state[key][None, None] for name, key in matched.items()})
         except (ValueError, TypeError) as error:

@@ -7,7 +7,6 @@ convolutions run first, global average pooling follows, then the dense layers.
 from __future__ import annotations
 
 import ast
-import csv
 import itertools
 import math
 import re
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from nfn_monomial.adapters.files import FileError, damaged, listed, read_rows, shown, whole
 from nfn_monomial.errors import InvalidValueError
 
 __all__ = [
@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 COLUMNS = ("varname", "shape", "start_idx", "end_idx")
-_NAME = re.compile(r"(?:.*/)?(conv[123]d|dense)(?:_(\d+))?/(bias|kernel)(?::0)?")
+_NAME = re.compile(r"(?:.*/)?(conv[123]d|dense)(?:_([0-9]{1,9}))?/(bias|kernel)(?::0)?")
 
 
-class ZooError(InvalidValueError):
+class ZooError(FileError):
     """A zoo folder that cannot be used; the message names the file, what was found and expected, and a way out."""
 
 
@@ -104,35 +104,36 @@ def cnn_layout(
 
 def parse_layout(path: Path, columns: int) -> Layout:
     """Read ``layout.csv`` and check that it describes rows of ``columns`` numbers completely."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            lines = csv.DictReader(file)
-            if missing := [name for name in COLUMNS if name not in (lines.fieldnames or ())]:
-                raise ZooError(f"{path}: columns {', '.join(missing)} missing; expected {', '.join(COLUMNS)}")
-            layout = tuple(_parse_line(line, f"{path}, line {lines.line_num}") for line in lines)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ZooError(f"{path} is damaged ({error}): restore it from where the zoo came from") from error
+    with damaged(path, "restore it from where the zoo came from", ZooError):
+        lines = read_rows(path)
+        _, header = next(lines, (0, []))
+        if missing := [name for name in COLUMNS if name not in header]:
+            raise ZooError(f"{path}: columns {', '.join(missing)} missing; expected {', '.join(COLUMNS)}")
+        layout = tuple(_parse_line(dict(zip(header, line)), f"{path}, line {n}") for n, line in lines if line)  # noqa: B905
     check_layout(layout, columns, str(path))
     return layout
 
 
-def _parse_line(line: dict[str, str | None], where: str) -> Variable:
-    name, shape_text, start_text, end_text = (line[column] or "" for column in COLUMNS)
+def _parse_line(line: dict[str, str], where: str) -> Variable:
+    name, shape_text, start_text, end_text = (line.get(column, "") for column in COLUMNS)
+    called = listed([name])
     try:
         shape = ast.literal_eval(shape_text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         shape = None
     if not isinstance(shape, tuple) or not all(type(n) is int and n > 0 for n in shape) or not shape:
         raise ZooError(
-            f"{where}: the shape of {name} is {shape_text[:60]!r}, expected a tuple of sizes like (3, 3, 1, 16)"
+            f"{where}: the shape of {called} is {shown(shape_text)}, expected a tuple of sizes like (3, 3, 1, 16)"
         )
     try:
-        start, end = int(start_text), int(end_text)
-    except ValueError as error:
-        raise ZooError(f"{where}: {name} has columns {start_text!r} to {end_text!r}, expected two integers") from error
+        start, end = (whole(text, "a column") for text in (start_text, end_text))
+    except InvalidValueError as error:
+        found = f"{shown(start_text)} to {shown(end_text)}"
+        raise ZooError(f"{where}: {called} has columns {found}, expected two integers") from error
     if end - start != math.prod(shape):
         raise ZooError(
-            f"{where}: {name} of shape {shape} needs {math.prod(shape)} columns, but {start} to {end} is {end - start}"
+            f"{where}: {called} of shape {shown(shape)} needs {shown(math.prod(shape))} columns, but {start} to "
+            f"{end} is {end - start}"
         )
     return Variable(name, shape, start, end)
 
@@ -163,8 +164,8 @@ def layers_of(layout: Layout, where: str = "layout.csv") -> list[Layer]:
         match = _NAME.fullmatch(variable.name)
         if match is None:
             raise ZooError(
-                f"{where}: variable {variable.name!r} is not known; expected names like sequential/conv2d_1/kernel:0 "
-                "or sequential/dense/bias:0 (other kinds of layers cannot be read)"
+                f"{where}: variable {listed([variable.name])!r} is not known; expected names like "
+                "sequential/conv2d_1/kernel:0 or sequential/dense/bias:0 (other kinds of layers cannot be read)"
             )
         kind, number, part = match.groups()
         parts = found.setdefault((kind == "dense", int(number or 0)), {})

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.adapters.files import number, shown
 from nfn_monomial.errors import InvalidValueError
 
 from .rows import Rows
@@ -37,6 +38,13 @@ class Siren:
     offset: float = 0.5
 
     def __post_init__(self) -> None:
+        for name in ("sizes", "image"):
+            if not isinstance(sizes := getattr(self, name), tuple) or not all(type(n) is int and n > 0 for n in sizes):
+                raise InvalidValueError(f"{name} is {shown(sizes)}, expected a tuple of positive whole numbers")
+        for name in ("omega_0", "gain", "offset"):
+            number(getattr(self, name), name)
+        if self.omega_0 <= 0 or len(self.image) != 3:
+            raise InvalidValueError(f"omega_0 is {self.omega_0}, image {self.image}: expected a positive number and 3")
         if len(self.sizes) < 2 or self.sizes[0] != 2 or self.sizes[-1] != self.image[0]:
             raise InvalidValueError(
                 f"sizes {self.sizes} for an image {self.image}: expected 2, hidden sizes, {self.image[0]} channels"

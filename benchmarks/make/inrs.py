@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
+from nfn_monomial.adapters.tensor_files import seal
 from nfn_monomial.benchmarks.data.formats.made_inrs import (
     CORPUS_FILE,
     KIND,
@@ -22,6 +22,7 @@ from nfn_monomial.benchmarks.data.formats.made_inrs import (
     read_description,
     require_finite,
     shard_paths,
+    statement,
 )
 from nfn_monomial.benchmarks.data.images import Pictures, PictureSet, load_pictures
 from nfn_monomial.benchmarks.data.sirens import Siren
@@ -120,7 +121,7 @@ def make_inrs(
     found = CORPUS.claim(out, described, overwrite)
     if found is None:
         write_json(out / CORPUS_FILE, described)
-    paths = shard_paths(out, described)
+    paths = list(shard_paths(out, described))
     columns = [torch.split(column, config.shard) for column in plan.values()]
     parts = [dict(zip(plan, part, strict=True)) for part in zip(*columns, strict=True)]
 
@@ -128,11 +129,12 @@ def make_inrs(
         part = parts[number]
         seeds = [(config.seed, *pair) for pair in zip(part["image"].tolist(), part["fit"].tolist(), strict=True)]
         pixels = pictures.pixels[part["image"]].to(device)
-        write_atomically(paths[number], save(fit_sirens(siren, pixels, seeds, config.fit, fitted=tick) | part))
+        fitted = fit_sirens(siren, pixels, seeds, config.fit, fitted=tick)
+        write_atomically(paths[number], seal(fitted | part, statement(described, number)))
 
     qualities, made = make_parts(
         [len(part["image"]) for part in parts],
-        lambda number: _stored(paths[number], siren, parts[number]),
+        lambda number: _stored(paths[number], siren, parts[number], described, number),
         make,
         device=device,
         workers=workers,
@@ -176,12 +178,12 @@ def _description(config: InrConfig, siren: Siren, pictures: Pictures, plan: dict
     return values
 
 
-def _stored(path: Path, siren: Siren, part: dict[str, Tensor]) -> Tensor | None:
+def _stored(path: Path, siren: Siren, part: dict[str, Tensor], described: dict[str, Any], number: int) -> Tensor | None:
     """PSNRs ``(n,)`` of the networks of a shard; None if they have to be fitted."""
     if not path.exists():
         return None
     try:
-        shard = open_shard(path, siren)
+        shard = open_shard(path, siren, described, number)
         if not all(torch.equal(shard[name], column) for name, column in part.items()):
             raise InvalidValueError(f"{path} holds other networks than its place in the corpus demands")
         require_finite(path, {name: t for name, t in shard.items() if t.is_floating_point()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -52,63 +52,70 @@ def make_mixed_zoo(
             keep diverging.
     """
     out, config, device = Path(out), config or MixedConfig(), require_device(device)
-    described = {"kind": KIND, "config": json.loads(json.dumps(asdict(config)))}  # tuples become lists, as in the file
+    described = {"kind": KIND, "config": _as_json(config)}
     found = ZOO.claim(out, described, overwrite)
     size = config.per_architecture
-    paths = [group_path(out, number) for number in range(math.ceil(config.networks / size))]
-    if found is not None and "groups" in found and all(path.exists() for path in paths):
+    numbers = range(math.ceil(config.networks / size))
+    if found is not None and "groups" in found and all(group_path(out, number).exists() for number in numbers):
         return MadeZoo(out, config.networks, int(found["diverged"]), made=False)
 
     images = load_images(config.images)  # may fail, so before anything is written
     images = replace(images, **{name: getattr(images, name).to(device) for name in ("x", "y", "train", "test")})
     write_json(out / CONFIG_FILE, described)
     recipes = draw_recipes(config.training)
-    drawn = [recipes[size * i : size * (i + 1)] for i in range(len(paths))]
+    drawn = [recipes[size * i : size * (i + 1)] for i in numbers]
     epochs = [sum(r.epochs * r.train_fraction for r in part) for part in drawn]
 
     def make(number: int, tick: Callable[[int], None]) -> None:
         architecture = draw_architecture(config, number, images.size, images.classes)
-        _make_group(paths[number], config, architecture, size * number, drawn[number], images, lambda: tick(0))
+        _make_group(out, number, config, architecture, drawn[number], images, lambda: tick(0))
 
     work = [max(1, round(e * len(images.train) / config.batch)) for e in epochs]
     parts, _ = make_parts(
-        work, lambda n: _diverged_in(paths[n]), make, device=device, workers=workers, progress=progress
+        work, lambda n: _diverged_in(out, n, _as_json(config)), make, device=device, workers=workers, progress=progress
     )
     diverged = sum(parts)
     if diverged:
         log.info("%d networks diverged and were replaced", diverged)
-    write_json(out / CONFIG_FILE, described | {"groups": len(paths), "diverged": diverged})
+    write_json(out / CONFIG_FILE, described | {"groups": len(numbers), "diverged": diverged})
     return MadeZoo(out, config.networks, diverged, made=True)
 
 
 def _make_group(
-    path: Path,
+    folder: Path,
+    number: int,
     config: MixedConfig,
     architecture: Architecture,
-    first: int,
     recipes: Sequence[Recipe],
     images: Images,
     check: Callable[[], None],
 ) -> None:
-    """Train networks number ``first`` and following, and store them."""
+    """Train the networks of an architecture, and store them."""
 
     def run(chosen: list[Recipe]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         tensors, accuracy = train_group(chosen, images, architecture, batch=config.batch, check=check)
         return tensors, {"accuracy": accuracy}
 
+    first = config.per_architecture * number
     numbers = range(first, first + len(recipes))
     tensors, results, chosen, diverged = train_bounded(config.training, numbers, recipes, run)
     group = Group(tensors, results["accuracy"], architecture.space, architecture)
     drawn = [{name: v for name, v in asdict(r).items() if name not in ("activation", "dropout")} for r in chosen]
-    write_group(path, group, drawn, diverged)
+    write_group(folder, number, _as_json(config), group, drawn, diverged)
 
 
-def _diverged_in(path: Path) -> int | None:
+def _as_json(config: MixedConfig) -> dict[str, object]:
+    """As ``zoo.json`` has it: tuples become lists."""
+    values: dict[str, object] = json.loads(json.dumps(asdict(config)))
+    return values
+
+
+def _diverged_in(folder: Path, number: int, config: Mapping[str, object]) -> int | None:
     """How many networks diverged while this file's were trained; None if it has to be made."""
-    if not path.exists():
+    if not group_path(folder, number).exists():
         return None
     try:
-        return read_group(path)[1]
+        return read_group(folder, number, config)[1]
     except ZooError as error:
         log.warning("its networks are trained again: %s", error)
         return None

@@ -18,16 +18,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
+from nfn_monomial.adapters.files import damaged
+from nfn_monomial.adapters.tensor_files import read_sealed, seal
 from nfn_monomial.benchmarks.data.formats.mixed_zoo import GROUPS
-from nfn_monomial.benchmarks.data.formats.zoo_files import CONFIG_FILE, FILES, METRIC_COLUMNS, stated, write_zoo
+from nfn_monomial.benchmarks.data.formats.zoo_files import (
+    CONFIG_FILE,
+    FILES,
+    METRIC_COLUMNS,
+    SUMS,
+    check_sums,
+    stated,
+    write_zoo,
+)
 from nfn_monomial.benchmarks.data.images import ImageSet, load_images
 from nfn_monomial.benchmarks.data.layout import cnn_geometry, cnn_layout
 from nfn_monomial.benchmarks.files import write_atomically, write_json
 from nfn_monomial.benchmarks.train.devices import require_device
+from nfn_monomial.errors import InvalidValueError, MonomialError
 
 from .jobs import Place, Progress, make_parts
 from .plans import train_bounded
@@ -43,7 +52,7 @@ PADDING: dict[ImageSet, int] = {"digits": 1, "mnist5k": 0}  # 8x8 pixels are too
 CHUNK_FOLDER = ".chunks"
 # A zoo of one architecture and a mixed one are told from one another by their configuration. The metrics are deleted
 # first: without them nothing that is left counts as a zoo.
-ZOO = Place("zoo", CONFIG_FILE, (*reversed(FILES), GROUPS, f"{CHUNK_FOLDER}/*.safetensors"), stated)
+ZOO = Place("zoo", CONFIG_FILE, (*reversed(FILES), SUMS, GROUPS, f"{CHUNK_FOLDER}/*.safetensors"), stated)
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,7 @@ def make_zoo(
     described = {"config": json.loads(json.dumps(asdict(config)))}  # tuples become lists, as in the file
     found = ZOO.claim(out, described, overwrite)
     if found is not None and all((out / name).exists() for name in FILES):
+        check_sums(out)
         shutil.rmtree(out / CHUNK_FOLDER, ignore_errors=True)
         return MadeZoo(out, config.networks, int(found["diverged"]), made=False)
 
@@ -94,7 +104,7 @@ def make_zoo(
 
     work = [max(1, round(e * len(data.train_y) / config.batch)) for e in epochs]
     parts, _ = make_parts(
-        work, lambda n: _read_chunk(paths[n]), make, device=device, workers=workers, progress=progress
+        work, lambda n: _read_chunk(paths[n], chunks[n]), make, device=device, workers=workers, progress=progress
     )
     weights = torch.empty(config.networks, LAYOUT[-1].end)
     records: list[Mapping[str, object]] = [{} for _ in recipes]
@@ -155,7 +165,7 @@ def _make_chunk(
     values = {name: column.tolist() for name, column in metrics.items()}
     results = [{name: column[i] for name, column in values.items()} for i in range(len(chosen))]
     rows = [_record(config, *item) for item in zip(numbers, chosen, results, strict=True)]
-    write_atomically(path, save(weights, {"rows": json.dumps(rows), "diverged": str(diverged)}))
+    write_atomically(path, seal(weights, {"networks": list(numbers), "rows": rows, "diverged": diverged}))
 
 
 def _record(config: ZooConfig, number: int, recipe: Recipe, result: dict[str, float]) -> dict[str, object]:
@@ -174,13 +184,15 @@ def _record(config: ZooConfig, number: int, recipe: Recipe, result: dict[str, fl
     }
 
 
-def _read_chunk(path: Path) -> tuple[Tensor, list[dict[str, object]], int] | None:
+def _read_chunk(path: Path, numbers: Sequence[int]) -> tuple[Tensor, list[dict[str, object]], int] | None:
     if not path.exists():
         return None
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata()
-            return file.get_tensor("weights"), json.loads(metadata["rows"]), int(metadata["diverged"])
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        log.warning("%s cannot be read (%s): its networks are trained again", path, error)
+        with damaged(path, "its networks are trained again"):
+            tensors, described = read_sealed(path)
+            if described["networks"] != list(numbers):
+                raise InvalidValueError("it holds other networks than its place demands")
+            return tensors["weights"], described["rows"], described["diverged"]
+    except MonomialError as error:
+        log.warning("%s", error)
         return None

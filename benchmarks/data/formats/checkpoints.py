@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.modules import read_torch_file
+from nfn_monomial.adapters import tensor_files
+from nfn_monomial.adapters.files import FileError, listed
+from nfn_monomial.adapters.tensor_files import read_torch_file, require_dense
 from nfn_monomial.benchmarks.data.rows import Rows, TensorRows
-from nfn_monomial.errors import MissingFileError
+from nfn_monomial.errors import MonomialError
 from nfn_monomial.space import SymmetryLike
 
 from .base import CorpusError, OnProgress
@@ -60,9 +61,7 @@ def read_mapping(path: Path, *, inert: Sequence[str] = ()) -> Mapping[str, Any]:
     """
     try:
         found = read_torch_file(path, inert=inert)
-    except FileNotFoundError:
-        raise
-    except ValueError as error:
+    except FileError as error:
         raise CorpusError(str(error)) from error
     if not isinstance(found, Mapping):
         raise CorpusError(f"{path} holds a {type(found).__name__}, expected a state dict")
@@ -76,13 +75,10 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         FileNotFoundError: if the file does not exist.
         CorpusError: naming the file, if it is damaged.
     """
-    if not path.is_file():
-        raise MissingFileError(f"{path}: no such file")
     try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except SafetensorError as error:
-        raise CorpusError(f"{path} is truncated or no safetensors file: {error}") from error
+        return tensor_files.read_safetensors(path)
+    except FileError as error:
+        raise CorpusError(str(error)) from error
 
 
 class Layer(NamedTuple):
@@ -109,14 +105,14 @@ def layers_of(state: Mapping[Any, Any], path: Path, layer: str, example: str) ->
     pattern = re.compile(rf"({layer})\.(weight|bias)")
     unexpected = []
     for key, value in state.items():
-        match = pattern.fullmatch(str(key))
+        match = pattern.fullmatch(key) if isinstance(key, str) else None
         if match is None:
-            unexpected.append(repr(key))
+            unexpected.append(key)
             continue
         role = match[match.lastindex or 0]
-        found.setdefault(str(key).removesuffix(f".{role}"), {})[role] = _checked(value, path, str(key), role)
+        found.setdefault(key.removesuffix(f".{role}"), {})[role] = _checked(value, path, key, role)
     if unexpected or not found:
-        what = f"has keys {', '.join(unexpected[:5])}{', ...' * (len(unexpected) > 5)}" if unexpected else "is empty"
+        what = f"has keys {listed(unexpected, 5)}" if unexpected else "is empty"
         raise CorpusError(f"{path} {what}; expected {example} and no others: these are networks of another kind")
     for name, parts in found.items():
         if "weight" not in parts:
@@ -126,20 +122,24 @@ def layers_of(state: Mapping[Any, Any], path: Path, layer: str, example: str) ->
 
 
 def _checked(value: Any, path: Path, key: str, role: str) -> Tensor:
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        what = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        raise CorpusError(f"{path}: {key} is {what}, expected a floating point tensor")
-    if value.numel() == 0 or not (value.ndim == 1 if role == "bias" else 2 <= value.ndim <= 5):
+    key = listed([key])  # of any length in the file
+    try:
+        tensor = require_dense(value, key).detach().float()
+    except MonomialError as error:
+        raise CorpusError(f"{path}: {error}") from error
+    if tensor.numel() == 0 or not (tensor.ndim == 1 if role == "bias" else 2 <= tensor.ndim <= 5):
         expected = "(out,)" if role == "bias" else "(out, in) or (out, in, *kernel)"
-        raise CorpusError(f"{path}: {key} has shape {tuple(value.shape)}, expected {expected}")
-    if not bool(torch.isfinite(value).all()):
+        raise CorpusError(f"{path}: {key} has shape {tuple(tensor.shape)}, expected {expected}")
+    if not bool(torch.isfinite(tensor).all()):
         raise CorpusError(f"{path}: {key} holds NaN or infinite values: its training diverged, delete the file")
-    return value.detach().float()
+    return tensor
 
 
 @functools.cache
-def _natural(name: str) -> tuple[str | int, ...]:
-    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))
+def _natural(name: str) -> tuple[tuple[int, str, str], ...]:
+    """So that 2 is before 10, whatever the number of digits."""
+    parts = ((part.lstrip("0"), part) if i % 2 else ("", part) for i, part in enumerate(re.split("([0-9]+)", name)))
+    return tuple((len(digits), digits, part) for digits, part in parts)
 
 
 def parameters_of(layers: Mapping[str, Layer], path: Path, *, biases: bool = True) -> dict[str, Tensor]:

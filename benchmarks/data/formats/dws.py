@@ -8,15 +8,16 @@ all images would be transposed.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from nfn_monomial.adapters.files import damaged, read_json, shown, whole
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
+from nfn_monomial.errors import InvalidValueError
 
 from .base import CorpusError, Format, OnProgress, register_format
 from .checkpoints import counter, read_mapping, require_folder, silent
@@ -25,13 +26,14 @@ from .nfn_sirens import OMEGA_0, PARTS, Fit, corpus_of_files, first, read_siren
 __all__ = ["DwsFashionInrs", "DwsMnistInrs"]
 
 UNREAD = -1
+CLASSES = 1000  # a label is below that
 
 
 def _dws_names(depth: int) -> list[str]:
     return [f"seq.{i}" for i in range(depth)]
 
 
-_DWS_FOLDER = re.compile(r"mnist_png_(training|testing)_(\d+)_(\d+)")
+_DWS_FOLDER = re.compile(r"mnist_png_(training|testing)_([0-9]{1,9})_([0-9]{1,9})")
 
 
 @register_format("dws-mnist")
@@ -86,43 +88,53 @@ class DwsMnistInrs(Format):
         parts["train"] = first(parts["train"], limit)
         classes = 1 + max((fit.label for fits in parts.values() for fit in fits), default=0)
         return corpus_of_files(
-            folder, parts, partial(read_siren, layer=r"seq\.\d+", names=_dws_names), classes,
+            folder, parts, partial(read_siren, layer=r"seq\.[0-9]{1,9}", names=_dws_names), classes,
             omega_0=omega_0, gain=1.0, in_memory_bytes=in_memory_bytes, on_progress=on_progress,
             info={"format": "dws-mnist", "splits": str(file)},
         )  # fmt: skip
 
 
 def _dws_splits(file: Path, base: Path) -> dict[str, list[Fit]]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+    expected = 'expected {"train" | "val" | "test": {"path": [...], "label": ["5", ...]}}'
+    with damaged(file, expected, CorpusError):
+        found = read_json(file)
         listed = {
-            part: list(zip(map(str, found[part]["path"]), map(int, found[part]["label"]), strict=True))
+            part: [
+                (_text(path), whole(label, "a label", most=CLASSES - 1))
+                for path, label in zip(found[part]["path"], found[part]["label"], strict=True)
+            ]
             for part in PARTS
-        }  # fmt: skip
-    except (ValueError, KeyError, TypeError) as error:
-        expected = 'expected {"train" | "val" | "test": {"path": [...], "label": ["5", ...]}}'
-        raise CorpusError(f"{file} is damaged ({error!r}): {expected}") from error
+        }
     numbers: dict[tuple[str, ...], int] = defaultdict(lambda: len(numbers))
-    seen: dict[Path, str] = {}
+    seen: dict[tuple[str, ...], str] = {}
     parts: dict[str, list[Fit]] = {part: [] for part in PARTS}
     for part, entries in listed.items():
         for text, label in entries:
             names = text.replace("\\", "/").split("/")
             match = next((m for name in names if (m := _DWS_FOLDER.fullmatch(name))), None)
             if match is None or ".." in names:
-                raise CorpusError(f"{file}: {text!r} in {part}, expected .../mnist_png_training_5_123/checkpoints/...")
+                raise CorpusError(
+                    f"{file}: {shown(text)} in {part}, expected .../mnist_png_training_5_123/checkpoints/..."
+                )
             if int(match[2]) != label:
                 raise CorpusError(f"{file}: {text!r} in {part} has label {label}, but its folder says {match[2]}")
             path = base.joinpath(*names[names.index(match[0]) :])
-            if path in seen:
+            image = match.groups()
+            if image in seen:
                 raise CorpusError(
-                    f"{file}: {text!r} occurs twice, in {seen[path]} and {part}: it would be in two parts"
+                    f"{file}: {shown(text)} occurs twice, in {seen[image]} and {part}: it would be in two parts"
                 )
             if not path.is_file():
                 raise CorpusError(f"{path} is missing, which {file} lists in {part}: the download is incomplete")
-            seen[path] = part
-            parts[part].append(Fit(path, label, numbers[match.groups()]))
+            seen[image] = part
+            parts[part].append(Fit(path, label, numbers[image]))
     return parts
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidValueError(f"{shown(value)} is no path")
+    return value
 
 
 @register_format("dws-fashion")
@@ -174,7 +186,7 @@ class DwsFashionInrs(Format):
         parts = {part: [fit._replace(label=_label(fit.path, step)) for fit in fits] for part, fits in parts.items()}
         classes = 1 + max((fit.label for fits in parts.values() for fit in fits), default=0)
         return corpus_of_files(
-            folder, parts, partial(read_siren, layer=r"seq\.\d+", names=_dws_names, ignore=("label",)), classes,
+            folder, parts, partial(read_siren, layer=r"seq\.[0-9]{1,9}", names=_dws_names, ignore=("label",)), classes,
             omega_0=omega_0, gain=1.0, in_memory_bytes=in_memory_bytes, on_progress=on_progress,
             info={"format": "dws-fashion"},
         )  # fmt: skip
@@ -188,9 +200,6 @@ def _label(path: Path, step: Callable[[], None]) -> int:
     value = read_mapping(path).get("label")
     step()
     try:
-        label = int(value)  # type: ignore[arg-type]  # a number, a tensor of one, or its digits
-    except (TypeError, ValueError) as error:
-        raise CorpusError(f"{path}: label is {value!r}, expected the number of a class") from error
-    if label < 0:
-        raise CorpusError(f"{path}: label is {label}, expected the number of a class")
-    return label
+        return whole(value, "label", most=CLASSES - 1)  # a number, a tensor of one, or its digits
+    except InvalidValueError as error:
+        raise CorpusError(f"{path}: {error}") from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
@@ -13,6 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from nfn_monomial import symmetry_of
+from nfn_monomial.adapters.files import damaged, listed, read_json, read_rows, shown
 from nfn_monomial.adapters.matching import match_names
 from nfn_monomial.benchmarks.data.definitions import Definition, DefinitionError, read_definition
 from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Part
@@ -156,11 +155,13 @@ def _activation(file: Path, given: str | None) -> str:
             f"{file.with_name('config.json')} does not state {', '.join(ACTIVATION)}: give activation, as relu "
             f"(--data-option activation=relu), or {NET}"
         )
+    if not isinstance(name, str) or len(name) > 80:
+        raise CorpusError(f"{file.with_name('config.json')}: the activation is {shown(name)}, expected its name")
     try:
-        symmetry_of(str(name))
+        symmetry_of(name)
     except ValueError as error:
         raise CorpusError(f"{file.parent}: {error}") from error
-    return str(name).lower()
+    return name.lower()
 
 
 def _accuracy(repo: str, file: Path, targets: Mapping[str, float] | None) -> float:
@@ -188,25 +189,26 @@ def _first(found: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
 def _json(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CorpusError(f"{path} is damaged ({error}): download it again") from error
+    with damaged(path, "download it again", CorpusError):
+        found = read_json(path)
     return found if isinstance(found, Mapping) else {}
 
 
 def _targets(path: Path) -> dict[str, float]:
     if not path.is_file():
         raise CorpusError(f"targets {path} does not exist, expected a CSV file with columns repo and accuracy")
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = csv.DictReader(file)
-        if not {"repo", "accuracy"} <= set(lines.fieldnames or ()):
-            raise CorpusError(f"{path} has columns {', '.join(lines.fieldnames or ())}, expected repo and accuracy")
-        found: dict[str, float] = {}
-        for line in lines:
-            if line["repo"] in found:
-                raise CorpusError(f"{path}, line {lines.line_num}: repo {line['repo']} occurs twice")
-            found[line["repo"]] = share(line["accuracy"], f"{path}, line {lines.line_num}", "accuracy")
+    found: dict[str, float] = {}
+    with damaged(path, "expected a CSV file with columns repo and accuracy", CorpusError):
+        lines = read_rows(path)
+        _, header = next(lines, (0, []))
+        if not {"repo", "accuracy"} <= set(header):
+            raise CorpusError(f"{path} has columns {listed(header)}, expected repo and accuracy")
+        for place, line in lines:
+            values = dict(zip(header, line))  # noqa: B905
+            repo = values.get("repo", "")
+            if repo in found:
+                raise CorpusError(f"{path}, line {place}: repo {listed([repo])} occurs twice")
+            found[repo] = share(values.get("accuracy"), f"{path}, line {place}", "accuracy")
     return found
 
 
@@ -221,7 +223,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     state = read_safetensors(path)[0]
     layer = {".weight": (2, 3, 4, 5), ".bias": (1,)}
     if odd := [key for key, t in state.items() if t.ndim not in layer.get(f".{key.rpartition('.')[2]}", ())]:
-        found = ", ".join(f"{key} {tuple(state[key].shape)}" for key in odd[:5]) + ", ..." * (len(odd) > 5)
+        found = listed((f"{key} {tuple(state[key].shape)}" for key in odd), 5)
         raise CorpusError(
             f"{path} has {found}: no chain of layers with {{layer}}.weight and {{layer}}.bias; say what it is by {NET}"
         )

@@ -9,19 +9,20 @@ modules and weight spaces are built again: numbers and names, no code.
 
 from __future__ import annotations
 
-import json
+import itertools
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.adapters.files import damaged, shown, whole
+from nfn_monomial.adapters.tensor_files import read_sealed, require_numbers, seal
 from nfn_monomial.benchmarks.data.architectures.base import Architecture
 from nfn_monomial.benchmarks.data.architectures.reading import architecture_of
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
@@ -47,6 +48,7 @@ __all__ = [
 
 KIND = "mixed"
 GROUPS = "group_*.safetensors"
+LEAST_BOUND = 256  # an architecture's numbers, as pixels or strides, are at most that or a dimension of a tensor
 # 40, 10 and 50 percent, as for zoos of one architecture, in an order that spreads the parts over any run of networks.
 SLOTS = ("train", "test", "train", "test", "val", "test", "train", "test", "train", "test")
 
@@ -79,31 +81,51 @@ def group_path(folder: Path, number: int) -> Path:
     return folder / GROUPS.replace("*", f"{number:05d}")
 
 
-def read_group(path: Path) -> tuple[Group, int]:
-    """A group, and how many networks diverged while it was made; raises a ZooError that names the file."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            described = json.loads(file.metadata()["group"])
-            architecture = architecture_of(described["architecture"])
-            space = architecture.space
-            tensors = {name: file.get_tensor(name) for name in space.parameters}
-            accuracy = file.get_tensor("accuracy")
+def read_group(folder: Path, number: int, config: Mapping[str, object]) -> tuple[Group, int]:
+    """A group, and how many networks diverged while it was made.
+
+    Args:
+        folder: of the zoo.
+        number: of the group.
+        config: of the zoo, which the group has to be of.
+
+    Raises:
+        ZooError: naming the file, if it is missing, damaged, or of another zoo or place.
+    """
+    path = group_path(folder, number)
+    with damaged(path, "delete it and call zoo make again, which trains what is missing", ZooError):
+        tensors, described = read_sealed(path)
+        if described["number"] != number or described["config"] != config:
+            raise InvalidValueError(f"it is group {shown(described['number'])} of a zoo, maybe another one")
+        values = [n for v in described["architecture"].values() for n in (v if isinstance(v, list) else [v])]
+        most = max(LEAST_BOUND, len(tensors), *itertools.chain.from_iterable(t.shape for t in tensors.values()))
+        for value in values:  # before anything is built of them
+            if isinstance(value, int) and value > most:
+                raise InvalidValueError(f"its architecture has {value} of something, its tensors have at most {most}")
+        architecture = architecture_of(described["architecture"])
+        space, accuracy = architecture.space, tensors.pop("accuracy")
+        if tensors.keys() != space.parameters.keys() or accuracy.ndim != 1:
+            raise InvalidValueError(f"it holds {shown(list(tensors))}, expected the parameters of {space}")
         for name, shape in space.shapes().items():
-            if tuple(tensors[name].shape) != (len(accuracy), *shape):
-                found = tuple(tensors[name].shape)
+            found = tuple(require_numbers(tensors[name], name).shape)
+            if found != (len(accuracy), *shape):
                 raise InvalidValueError(f"{name} has shape {found}, expected {(len(accuracy), *shape)}")
-        space.validate({name: t.unsqueeze(1) for name, t in tensors.items()})
-        return Group(tensors, accuracy, space, architecture), int(described["diverged"])
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        way_out = "delete it and call zoo make again, which trains what is missing"
-        raise ZooError(f"{path} is missing or damaged ({error!r}): {way_out}") from error
+        if not bool(((require_numbers(accuracy, "accuracy") >= 0) & (accuracy <= 1)).all()):
+            raise InvalidValueError("an accuracy is no share in [0, 1]")
+        held = {name: tensors[name].float() for name in space.parameters}
+        return Group(held, accuracy.float(), space, architecture), whole(described["diverged"], "diverged")
 
 
-def write_group(path: Path, group: Group, recipes: Sequence[Mapping[str, object]], diverged: int) -> None:
+def write_group(
+    folder: Path, number: int, config: Mapping[str, object], group: Group,
+    recipes: Sequence[Mapping[str, object]], diverged: int,
+) -> None:  # fmt: skip
     """Write a group and how its networks were trained; the file appears under its name only when it is complete."""
-    described = {"architecture": group.architecture.described(), "recipes": list(recipes), "diverged": diverged}
-    tensors = {name: t.contiguous() for name, t in {**group.tensors, "accuracy": group.accuracy}.items()}
-    write_atomically(path, save(tensors, {"group": json.dumps(described)}))  # one entry: their order is not fixed
+    described = {
+        "number": number, "config": config, "architecture": group.architecture.described(), "recipes": list(recipes),
+        "diverged": diverged,
+    }  # fmt: skip
+    write_atomically(group_path(folder, number), seal({**group.tensors, "accuracy": group.accuracy}, described))
 
 
 @dataclass(frozen=True)
@@ -142,8 +164,12 @@ def load_mixed_zoo(path: str | Path, *, unseen_architectures: bool = False, seed
         ZooError: naming the file, if the zoo is missing, unfinished, damaged, of another kind, or too small to split.
     """
     folder = Path(path)
-    images, count = _stated(folder)
-    groups = [read_group(group_path(folder, number))[0] for number in range(count)]
+    config, count = _stated(folder)
+    groups = [read_group(folder, number, config)[0] for number in range(count)]
+    if (found := sum(map(len, groups))) != config["networks"]:
+        raise ZooError(
+            f"{folder} holds {found} networks, but {CONFIG_FILE} states {shown(config['networks'])}: make the zoo again"
+        )
     rng = random.Random(seed)
     units: list[tuple[int, list[int]]] = []  # a group and networks of it that stay together
     for number, group in enumerate(groups):
@@ -164,7 +190,7 @@ def load_mixed_zoo(path: str | Path, *, unseen_architectures: bool = False, seed
     }
     info: dict[str, object] = {
         "path": str(folder),
-        "images": images,
+        "images": config["images"],
         "architectures": len(groups),
         **{name: sum(map(len, part)) for name, part in parts.items()},
         "unseen_architectures": unseen_architectures,
@@ -173,8 +199,8 @@ def load_mixed_zoo(path: str | Path, *, unseen_architectures: bool = False, seed
     return MixedZoo(**parts, info=info)
 
 
-def _stated(folder: Path) -> tuple[str, int]:
-    """Which images the networks of a zoo classify, and the number of its architectures."""
+def _stated(folder: Path) -> tuple[dict[str, Any], int]:
+    """The configuration of a zoo, and the number of its architectures, each of which has its file."""
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise ZooError(f"{folder} {what}: give the folder of a mixed zoo")
@@ -187,13 +213,14 @@ def _stated(folder: Path) -> tuple[str, int]:
         raise ZooError(f"{folder} holds a zoo of one architecture, which load_zoo reads, and no mixed one")
     if "groups" not in found:
         raise ZooError(f"{folder} is not finished, its making was interrupted: the same zoo make command continues")
-    try:
-        images, count = found["config"]["images"], int(found["groups"])
-        if images not in IMAGE_SIZES:
-            raise InvalidValueError(f"images is {images!r}")
-        return images, count
-    except (ValueError, KeyError, TypeError) as error:
-        raise ZooError(f"{folder / CONFIG_FILE} is damaged ({error!r}): make the zoo again") from error
+    with damaged(folder / CONFIG_FILE, "make the zoo again", ZooError):
+        config: dict[str, Any] = found["config"]
+        if config["images"] not in IMAGE_SIZES:
+            raise InvalidValueError(f"images is {shown(config['images'])}, expected one of {', '.join(IMAGE_SIZES)}")
+        there = len(list(folder.glob(GROUPS)))
+        if whole(found["groups"], "groups") != there:
+            raise InvalidValueError(f"groups is {found['groups']}, but there are {there} files {GROUPS}")
+        return config, there
 
 
 @register_format("mixed-zoo")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -17,8 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import Symmetry, symmetry_of
+from nfn_monomial.adapters.files import damaged, listed, number, parse_json, read_bytes, shown, whole
 from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Networks, Part
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows
+from nfn_monomial.errors import InvalidValueError
 
 from .base import CorpusError, Format, OnProgress, register_format
 from .checkpoints import (
@@ -103,11 +104,11 @@ def share(value: Any, where: object, name: str) -> float:
         CorpusError: naming the file, if it is no share in [0, 1].
     """
     try:
-        found = float(value)
-    except (TypeError, ValueError):
+        found = number(value, name)
+    except InvalidValueError:
         found = math.nan
     if not 0 <= found <= 1:
-        raise CorpusError(f"{where}: {name} is {value!r}, expected an accuracy as a share in [0, 1]")
+        raise CorpusError(f"{where}: {name} is {shown(value)}, expected an accuracy as a share in [0, 1]")
     return found
 
 
@@ -200,7 +201,7 @@ class ModelZoos(Format):
             by_activation[(activation or model.activation).lower()].append(model)
         if unknown := by_activation.keys() - MODULES.keys():
             raise CorpusError(
-                f"{folder}: activation {', '.join(sorted(unknown))} is not known, expected one of "
+                f"{folder}: activation {listed(sorted(unknown))} is not known, expected one of "
                 f"{', '.join(MODULES)}; give activation (--data-option activation=NAME) if the configuration says "
                 "something else"
             )
@@ -215,7 +216,7 @@ class ModelZoos(Format):
         poolings: set[Poolings] = set()
 
         def read(file: Path) -> dict[str, Tensor]:
-            layers = layers_of(read_mapping(file), file, r"module_list\.\d+", "module_list.{i}.weight and .bias")
+            layers = layers_of(read_mapping(file), file, r"module_list\.[0-9]{1,9}", "module_list.{i}.weight and .bias")
             tensors = parameters_of(layers, file)
             numbers = [int(name.rpartition(".")[2]) for name in layers]
             shape = shape_of({name: t.shape for name, t in tensors.items()})
@@ -249,26 +250,33 @@ def _trained(folder: Path) -> _Trained:
     file = folder / "result.json"
     if not file.is_file():
         raise CorpusError(f"{file} is missing: it has the accuracies; download the folder again, or delete it")
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    with damaged(file, "download the folder again, or delete it", CorpusError):
+        lines = read_bytes(file).decode(errors="replace").split("\n")
+    lines = lines[:-1] if not lines[-1] else lines
     results: dict[int, dict[str, Any]] = {}
     cut = False
-    for number, text in enumerate(lines, start=1):
+    for place, text in enumerate(lines, start=1):
         try:
-            line = json.loads(text)
-            results[int(line["training_iteration"])] = line
-        except (ValueError, KeyError, TypeError) as error:
-            if number < len(lines) or not isinstance(error, ValueError):
-                raise CorpusError(
-                    f"{file}, line {number}: {text[:60]!r} is no result of an epoch ({error!r})"
-                ) from error
+            line = parse_json(text, finite=False)
+        except ValueError as error:
+            if place < len(lines):
+                raise CorpusError(f"{file}, line {place}: {shown(text)} is no result of an epoch ({error})") from error
             cut = True
+            continue
+        if not isinstance(line, dict) or "training_iteration" not in line:
+            raise CorpusError(f"{file}, line {place}: {shown(text)} is no result of an epoch")
+        with damaged(f"{file}, line {place}", "download the folder again, or delete it", CorpusError):
+            epoch = whole(line.get("training_iteration"), "training_iteration")
+        if epoch in results:
+            raise CorpusError(f"{file}, line {place}: epoch {epoch} occurs twice; download the folder again")
+        results[epoch] = line
     if not results:
         raise CorpusError(f"{file} has no complete line: download the folder again, or delete it")
     return _Trained(folder, results, cut)
 
 
 def _epochs(model: _Trained, wanted: Sequence[int] | None) -> list[int]:
-    saved = {int(m[1]) for p in model.folder.iterdir() if (m := re.fullmatch(r"checkpoint_(\d+)", p.name))}
+    saved = {int(m[1]) for p in model.folder.iterdir() if (m := re.fullmatch(r"checkpoint_([0-9]{1,9})", p.name))}
     known = sorted(saved & model.results.keys())
     if wanted is None and known:
         return known[-1:]

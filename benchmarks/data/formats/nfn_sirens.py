@@ -138,8 +138,8 @@ def _nfn_names(depth: int) -> list[str]:
     return [*(f"net.{i}.linear" for i in range(depth - 1)), f"net.{depth - 1}"]
 
 
-_NFN_FOLDER = re.compile(r"(?P<prefix>.+)_(?P<label>\d+)s")
-_NFN_FILE = re.compile(r"net(\d+)\.pth")
+_NFN_FOLDER = re.compile(r"(?P<prefix>.+)_(?P<label>[0-9])s")
+_NFN_FILE = re.compile(r"net([0-9]{1,9})\.pth")
 _CLASSES = 10  # of MNIST, FashionMNIST and CIFAR-10, of which the corpora are
 
 
@@ -190,7 +190,11 @@ class NfnSirens(Format):
             "test": [fit for fit in fits if fit.image >= 50_000],
         }
         copies = sorted(
-            {m["prefix"] for m in _nfn_folders(folder) if re.fullmatch(rf"{re.escape(prefix)}_aug\d+", m["prefix"])},
+            {
+                m["prefix"]
+                for m in _nfn_folders(folder)
+                if re.fullmatch(rf"{re.escape(prefix)}_aug[0-9]{{1,9}}", m["prefix"])
+            },
             key=lambda name: int(name.rpartition("_aug")[2]),
         )
         if not 0 <= augmented <= len(copies):
@@ -202,7 +206,7 @@ class NfnSirens(Format):
             fit for name in copies[:augmented] for fit in _nfn_fits(folder, name) if fit.image in images
         ]
         return corpus_of_files(
-            folder, parts, partial(read_siren, layer=r"net\.\d+(?:\.linear)?", names=_nfn_names), _CLASSES,
+            folder, parts, partial(read_siren, layer=r"net\.[0-9]{1,9}(?:\.linear)?", names=_nfn_names), _CLASSES,
             omega_0=omega_0, gain=0.5, in_memory_bytes=in_memory_bytes, on_progress=on_progress,
             info={"format": "nfn-sirens", "prefix": prefix, "augmented": augmented},
         )  # fmt: skip

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.adapters.files import damaged, read_bytes, shown, whole
 from nfn_monomial.benchmarks.data.architectures.base import MODULES
 from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
@@ -37,12 +38,13 @@ from .base import Format, register_format
 from .zoo_files import (
     CONFIG_FILE,
     FILES,
-    INCOMPLETE,
+    SPLIT,
     Bools,
     Floats,
     Ints,
     Metrics,
     check_folder,
+    check_sums,
     map_weights,
     read_metrics,
     row_order,
@@ -89,16 +91,26 @@ class Zoo:
         if not (square and all(bias) and geometry.head and self.activation in MODULES):
             return NetworkInfo(space, self.activation)
         known = stated(Path(str(self.info["path"]))) if "path" in self.info else {}
-        size = IMAGE_SIZES.get(known.get("config", {}).get("images"), PUBLISHED_SIZE)
+        where = f"{self.info.get('path')}/{CONFIG_FILE}"
+        with damaged(where, "restore the file, or make the zoo again", ZooError):
+            images = known.get("config", {}).get("images")
+            if images not in (None, *IMAGE_SIZES):
+                raise InvalidValueError(f"images is {shown(images)}, expected one of {', '.join(IMAGE_SIZES)}")
+            padding = whole(known.get("padding", 0), "padding", most=size_of(images))
         architecture = PlainCNN(
             geometry.channels,
             kernel_sizes=tuple(k[0] for k in geometry.kernel_sizes),
             strides=(2,) * count,
-            paddings=(int(known.get("padding", 0)),) * count,
+            paddings=(padding,) * count,
             head=geometry.head,
             activations=(self.activation,) * (len(bias) - 1),  # type: ignore[arg-type]  # it is one of MODULES
         )
-        return NetworkInfo(space, self.activation, architecture.module, (geometry.channels[0], size, size))
+        return NetworkInfo(space, self.activation, architecture.module, (geometry.channels[0], *[size_of(images)] * 2))
+
+
+def size_of(images: str | None) -> int:
+    """Pixels a side of the images that the networks of a zoo classify, by name; those of published zoos have none."""
+    return PUBLISHED_SIZE if images is None else IMAGE_SIZES[images]
 
 
 def load_zoo(
@@ -132,14 +144,10 @@ def load_zoo(
         raise InvalidValueError(f"limit is {limit}, but at least 1 training network is needed")
     folder = Path(path)
     check_folder(folder)
+    check_sums(folder)
     weights = map_weights(folder / "weights.npy")
     layout = parse_layout(folder / "layout.csv", columns=weights.shape[1])
-    metrics = read_metrics(folder / "metrics.csv.gz")
-    if len(metrics.step) != len(weights):
-        raise ZooError(
-            f"{folder}: weights.npy has {len(weights)} rows but metrics.csv.gz has {len(metrics.step)}; "
-            f"they are of different zoos: {INCOMPLETE}"
-        )
+    metrics = read_metrics(folder / "metrics.csv.gz", len(weights))
     order, split_info = _order(folder, split_file, len(weights), keep_duplicate)
     final = order[_is_final(metrics, final_step)[order]]
     of_activation = metrics.activation == activation
@@ -185,20 +193,16 @@ def _is_final(metrics: Metrics, final_step: int | None) -> Bools:
 def _order(
     folder: Path, split_file: str | Path | None, rows: int, keep_duplicate: bool
 ) -> tuple[Ints, dict[str, object]]:
-    name = f"{folder.resolve().name}_split.csv"
+    name = f"{folder.resolve().name}{SPLIT}"
     places = [Path(split_file)] if split_file is not None else [folder / name, folder.resolve().parent / name]
-    file = next((place for place in places if place.is_file()), None)
+    file = next((place for place in places if place.exists() or place.is_symlink()), None)
     if file is None and split_file is not None:
         raise ZooError(f"split file {split_file} does not exist: give another, or none for a fixed permutation")
     if file is None:
         return np.array(row_order(rows), dtype=np.int64), {"split_file": None, "duplicates_dropped": 0}
-    order: list[int] = []
-    for number, text in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-        if text.strip():
-            try:
-                order.append(int(text))
-            except ValueError as error:
-                raise ZooError(f"{file}, line {number}: {text[:40]!r}, expected one row number a line") from error
+    with damaged(file, "give the split file of this zoo as split_file: one row number a line", ZooError):
+        lines = enumerate(read_bytes(file).decode().splitlines(), start=1)
+        order = [whole(text, f"line {number}", most=rows - 1) for number, text in lines if text.strip()]
     stray = len(order) == rows + 1 and order[0] == 0 and 0 in order[1:]
     proper = order[1:] if stray else order
     if sorted(proper) != list(range(rows)):

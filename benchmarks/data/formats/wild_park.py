@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.modules import Inert
+from nfn_monomial.adapters.files import listed, shown
+from nfn_monomial.adapters.tensor_files import Inert
 from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part, Parts
 
 from .base import CorpusError, Format, OnProgress, register_format
@@ -198,9 +199,7 @@ def _read_wild(path: Path) -> tuple[_Wild, dict[str, Tensor], float]:
     content = read_mapping(path, inert=INERT)
     state, config, result = content.get("model"), _plain(content.get("config")), content.get("last_result")
     if not all(isinstance(value, Mapping) for value in (state, config, result)):
-        raise CorpusError(
-            f"{path} has entries {', '.join(map(str, content))}, expected dicts model, config, last_result"
-        )
+        raise CorpusError(f"{path} has entries {listed(content)}, expected dicts model, config, last_result")
     layers = layers_of(state, path, r"layers\.\d+|fc", "layers.{i}.weight, fc.weight and their .bias")  # type: ignore[arg-type]
     depth = len(layers) - 1
     if list(layers) != [*(f"layers.{i}" for i in range(depth)), "fc"] or depth < 1:
@@ -209,7 +208,9 @@ def _read_wild(path: Path) -> tuple[_Wild, dict[str, Tensor], float]:
     shape = shape_of({name: t.shape for name, t in tensors.items()})
 
     if config.get("n_layers") != depth:
-        raise CorpusError(f"{path}: n_layers in config is {config.get('n_layers')!r}, but there are {depth} layers")
+        raise CorpusError(
+            f"{path}: n_layers in config is {shown(config.get('n_layers'))}, but there are {depth} layers"
+        )
 
     def setting(name: str, expected: Sequence[Any] | None = None) -> list[Any]:
         """One or one per layer."""
@@ -217,7 +218,7 @@ def _read_wild(path: Path) -> tuple[_Wild, dict[str, Tensor], float]:
         values = list(value) if isinstance(value, list | tuple) else [value] * depth
         if len(values) != depth or (expected is not None and values != list(expected)):
             what = f"one for each of {depth} layers" if expected is None else f"{list(expected)}, as the weights have"
-            raise CorpusError(f"{path}: {name} in config is {value!r}, expected {what}")
+            raise CorpusError(f"{path}: {name} in config is {shown(value)}, expected {what}")
         return values
 
     if config.get("channels") != list(shape.sizes[:-1]):  # as published, those of images first
@@ -227,9 +228,11 @@ def _read_wild(path: Path) -> tuple[_Wild, dict[str, Tensor], float]:
     setting("kernel_size", [kernel[0] if kernel else None for kernel in shape.kernels[:-1]])
     residual = setting("residual")
     if not all(type(j) is int and -1 <= j < i for i, j in enumerate(residual)):
-        raise CorpusError(f"{path}: residual in config is {residual}, expected an earlier layer or -1 for each layer")
+        raise CorpusError(
+            f"{path}: residual in config is {shown(residual)}, expected an earlier layer or -1 for each layer"
+        )
     activations = [str(name).lower() for name in setting("activation")]
     if unknown := sorted(set(activations) - MODULES.keys()):
-        raise CorpusError(f"{path}: activation {', '.join(unknown)} is not known, expected one of {', '.join(MODULES)}")
+        raise CorpusError(f"{path}: activation {listed(unknown)} is not known, expected one of {', '.join(MODULES)}")
     accuracy = share(result.get("test/acc"), path, "last_result['test/acc']")  # type: ignore[union-attr]
     return _Wild(shape, tuple(activations), tuple(residual)), tensors, accuracy

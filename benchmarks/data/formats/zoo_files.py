@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
-import json
-import math
 import random
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +19,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nfn_monomial.adapters.files import (
+    damaged,
+    map_array,
+    number,
+    open_regular,
+    read_bytes,
+    read_json,
+    read_rows,
+    shown,
+    whole,
+)
 from nfn_monomial.benchmarks.data.layout import Layout, ZooError, check_layout
 from nfn_monomial.benchmarks.files import write_atomically
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = [
     "CONFIG_FILE",
     "FILES",
     "INCOMPLETE",
     "METRIC_COLUMNS",
+    "SUMS",
     "Metrics",
     "check_folder",
+    "check_sums",
     "map_weights",
     "read_metrics",
     "row_order",
@@ -64,6 +76,8 @@ METRIC_COLUMNS: tuple[str, ...] = (
     "train_loss",
 )
 CONFIG_FILE = "zoo.json"  # of zoos that were made here, mixed ones too
+SPLIT = "_split.csv"  # after the folder's name
+SUMS = "SHA256SUMS"  # of the files of a zoo, as sha256sum writes and checks it
 FILES = ("weights.npy", "layout.csv", "metrics.csv.gz")  # in the order of writing: the metrics make a folder complete
 INCOMPLETE = "the folder is incomplete: download it again, or make a zoo with `nfn-monomial zoo make`"
 
@@ -113,20 +127,30 @@ def write_zoo(path: str | Path, weights: Tensor, metrics: Mapping[str, Sequence[
     np.save(array, weights.cpu().numpy(), allow_pickle=False)
     write_atomically(folder / "weights.npy", array.getbuffer())
     entries = [(v.name, str(v.shape), v.start, v.end) for v in layout]
-    _write_csv(folder / "layout.csv", [("varname", "shape", "start_idx", "end_idx"), *entries])
-    split_name = f"{folder.resolve().name}_split.csv"
-    _write_csv(folder / split_name, [(row,) for row in row_order(len(weights))])
+    layout_csv = _csv([("varname", "shape", "start_idx", "end_idx"), *entries])
+    write_atomically(folder / "layout.csv", layout_csv)
+    split_name = f"{folder.resolve().name}{SPLIT}"
+    split_csv = _csv([(row,) for row in row_order(len(weights))])
+    write_atomically(folder / split_name, split_csv)
     columns = [metrics[name] for name in METRIC_COLUMNS]
-    _write_csv(folder / "metrics.csv.gz", [METRIC_COLUMNS, *zip(*columns, strict=True)])
+    last = gzip.compress(_csv([METRIC_COLUMNS, *zip(*columns, strict=True)]), mtime=0)  # equal zoos are equal files
+    contents: dict[str, bytes | memoryview] = {
+        "weights.npy": array.getbuffer(),
+        "layout.csv": layout_csv,
+        split_name: split_csv,
+        "metrics.csv.gz": last,
+    }
+    if (folder / CONFIG_FILE).exists():
+        contents[CONFIG_FILE] = (folder / CONFIG_FILE).read_bytes()
+    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in contents.items())
+    write_atomically(folder / SUMS, sums.encode())
+    write_atomically(folder / "metrics.csv.gz", last)
 
 
-def _write_csv(path: Path, lines: Sequence[Sequence[object]]) -> None:
+def _csv(lines: Sequence[Sequence[object]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
-    data = text.getvalue().encode()
-    if path.suffix == ".gz":
-        data = gzip.compress(data, mtime=0)  # no time stamp: equal zoos are equal files
-    write_atomically(path, data)
+    return text.getvalue().encode()
 
 
 def stated(folder: Path) -> dict[str, Any]:
@@ -136,12 +160,13 @@ def stated(folder: Path) -> dict[str, Any]:
         ZooError: naming the file, if it is damaged.
     """
     path = folder / CONFIG_FILE
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return dict(found)
-    except (ValueError, TypeError) as error:
-        way_out = "restore the file, or delete the folder and make the zoo again"
-        raise ZooError(f"{path} is damaged ({error}): {way_out}") from error
+    if not path.exists():
+        return {}
+    with damaged(path, "restore the file, or delete the folder and make the zoo again", ZooError):
+        found = read_json(path)
+        if not isinstance(found, dict) or not isinstance(found.get("config", {}), dict):
+            raise InvalidValueError(f"it holds {shown(found)}, expected an object with a config")
+        return found
 
 
 def check_folder(folder: Path) -> None:
@@ -155,27 +180,38 @@ def check_folder(folder: Path) -> None:
         raise ZooError(f"{folder}: {', '.join(missing)} missing (a zoo has {', '.join(FILES)}); {INCOMPLETE}")
 
 
+def check_sums(folder: Path) -> None:
+    """Compare the files of a zoo with ``SHA256SUMS``, which those have that were made here.
+
+    Raises:
+        ZooError: naming the file, if one is not as it was written, or the sums of a zoo that was made here are missing.
+    """
+    path = folder / SUMS
+    if not path.exists():
+        if (folder / CONFIG_FILE).exists():
+            raise ZooError(f"{path} is missing, which zoos that were made here have: {INCOMPLETE}")
+        return
+    with damaged(path, INCOMPLETE, ZooError):
+        lines = [line.split("  ", 1) for line in read_bytes(path).decode().splitlines()]
+        sums = {name: digest for digest, name in lines}
+        needed = {*FILES, *[CONFIG_FILE] * (folder / CONFIG_FILE).exists()}
+        if missing := needed - sums.keys():
+            raise InvalidValueError(f"it has no checksum of {', '.join(sorted(missing))}")
+        for name, expected in sums.items():
+            if name not in needed and not (name.endswith(SPLIT) and "/" not in name):
+                raise InvalidValueError(f"it speaks of {shown(name)}")
+            digest = hashlib.sha256()
+            with open_regular(folder / name) as file:
+                while block := file.read(2**20):
+                    digest.update(block)
+            if digest.hexdigest() != expected:
+                raise ZooError(f"{folder / name} is damaged: it has another checksum than {SUMS} states; {INCOMPLETE}")
+
+
 def map_weights(path: Path) -> Floats:
     """Map ``weights.npy`` after checking its header against its size, so that a cut file is called just that."""
-    try:
-        with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-            start = file.tell()
-    except (ValueError, EOFError, SyntaxError) as error:
-        raise ZooError(f"{path} is not a NumPy array file ({error}); {INCOMPLETE}") from error
-    if dtype != np.float32 or len(shape) != 2:
-        raise ZooError(f"{path} holds {dtype} {shape}, expected float32 (rows, columns): convert it first")
-    expected, found = start + math.prod(shape) * dtype.itemsize, path.stat().st_size
-    if found < expected:
-        raise ZooError(
-            f"{path} is truncated: its header says {shape[0]} x {shape[1]} float32, {expected} bytes in all, "
-            f"but it has {found}; {INCOMPLETE}"
-        )
-    if shape[0] == 0:
-        return np.empty(shape, np.float32)  # an empty file cannot be mapped
-    mapped: Floats = np.load(path, mmap_mode="r", allow_pickle=False)
+    with damaged(path, INCOMPLETE, ZooError):
+        mapped: Floats = map_array(path, np.float32, 2)
     return mapped
 
 
@@ -187,44 +223,57 @@ def _column_fault(where: object, names: Mapping[str, object] | Sequence[str]) ->
     return f"{where}: metrics columns {'; '.join(faults)}. Expected those of the published zoo: {expected}"
 
 
-def read_metrics(path: Path) -> Metrics:
+def read_metrics(path: Path, rows: int | None = None) -> Metrics:
+    """The metrics, of which there are as many lines as ``rows``, if that is given.
+
+    Raises:
+        ZooError: naming the file and the line, if it is damaged, states no accuracy or step, has two lines for one step
+            of a network, or is of another zoo.
+    """
     activation: list[str] = []
     network: list[int] = []
     step: list[int] = []
     accuracy: list[float] = []
     numbers: dict[str, int] = {}
-    try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-            lines = csv.reader(file)
-            header = next(lines, [])
-            unknown = [name for name in header if name.startswith("config.") and name not in METRIC_COLUMNS]
-            if unknown or not set(METRIC_COLUMNS) <= set(header):
-                raise ZooError(_column_fault(path, header))
-            at = [header.index(name) for name in ("config.activation", "modeldir", "step", "test_accuracy")]
-            for line in lines:
-                if len(line) != len(header):
-                    raise ZooError(
-                        f"{path}, line {lines.line_num}: {len(line)} fields, expected {len(header)}; {INCOMPLETE}"
-                    )
-                act, model, step_text, accuracy_text = (line[i] for i in at)
-                activation.append(act)
-                network.append(numbers.setdefault(model, len(numbers)))
-                try:
-                    step.append(int(float(step_text)))
-                    accuracy.append(float(accuracy_text))
-                except (ValueError, OverflowError) as error:
-                    raise ZooError(f"{path}, line {lines.line_num}: step or test_accuracy: {error}") from error
-                if not 0 <= accuracy[-1] <= 1:
-                    raise ZooError(
-                        f"{path}, line {lines.line_num}: test_accuracy is {accuracy_text}, expected a share in [0, 1]"
-                    )
-    except (EOFError, OSError, zlib.error, UnicodeDecodeError, csv.Error) as error:
-        raise ZooError(f"{path} is truncated or damaged ({error}); {INCOMPLETE}") from error
+    seen: set[tuple[int, int]] = set()
+    with damaged(path, INCOMPLETE, ZooError):
+        lines = read_rows(path)
+        _, header = next(lines, (0, []))
+        unknown = [name for name in header if name.startswith("config.") and name not in METRIC_COLUMNS]
+        if unknown or not set(METRIC_COLUMNS) <= set(header):
+            raise ZooError(_column_fault(path, header))
+        at = [header.index(name) for name in ("config.activation", "modeldir", "step", "test_accuracy")]
+        for place, line in lines:
+            if len(line) != len(header):
+                raise InvalidValueError(f"line {place}: {len(line)} fields, expected {len(header)}")
+            if rows is not None and len(step) == rows:
+                raise ZooError(_other_zoo(path, rows, f"more than {rows}"))
+            act, model, step_text, accuracy_text = (line[i] for i in at)
+            activation.append(act)
+            network.append(numbers.setdefault(model, len(numbers)))
+            step.append(whole(step_text, f"line {place}: step"))
+            accuracy.append(number(accuracy_text, f"line {place}: test_accuracy"))
+            if not 0 <= accuracy[-1] <= 1:
+                raise InvalidValueError(
+                    f"line {place}: test_accuracy is {shown(accuracy_text)}, expected a share in [0, 1]"
+                )
+            if (network[-1], step[-1]) in seen:
+                raise InvalidValueError(f"line {place}: a second line for step {step[-1]} of {shown(model)}")
+            seen.add((network[-1], step[-1]))
+        if rows is not None and len(step) != rows:
+            raise ZooError(_other_zoo(path, rows, str(len(step))))
     return Metrics(
         np.array(activation, dtype=np.str_),
         np.array(network, dtype=np.int64),
         np.array(step, dtype=np.int64),
         np.array(accuracy, dtype=np.float32),
+    )
+
+
+def _other_zoo(path: Path, rows: int, found: str) -> str:
+    return (
+        f"{path.parent}: weights.npy has {rows} rows but metrics.csv.gz has {found}; they are of different zoos: "
+        f"{INCOMPLETE}"
     )
 
 

@@ -174,11 +174,11 @@ def test_accuracies_must_be_shares(zoo: Path, accuracy: Any) -> None:
 
 BAD = torch.full((4,), float("inf"))
 ZOO_DAMAGES: list[tuple[Callable[[Path], object], str]] = [
-    (truncate, "is truncated or no torch file"),
+    (truncate, "is damaged"),
     (lambda p: save([1], p), "holds a list, expected a state dict"),
     (lambda p: edit(p, module_list__6__bias=BAD), r"module_list\.6\.bias holds NaN or infinite"),
     (lambda p: edit(p, module_list__6__bias=None), r"module_list\.6\.bias is missing"),
-    (lambda p: edit(p, layer__weight=BAD), r"has keys 'layer\.weight'; expected module_list"),
+    (lambda p: edit(p, layer__weight=BAD), r"has keys layer\.weight; expected module_list"),
     (lambda p: edit(p, module_list__9__weight=torch.ones(20, 35)), r"module_list\.9\.weight reads 35 inputs"),
     (lambda p: save(ZooCnn(3).state_dict(), p), r"weight\.0 is \(8, 3, 5, 5\), expected \(8, 1, 5, 5\) as in"),
     (lambda p: p.unlink(), "no such file"),
@@ -197,7 +197,7 @@ def test_code_in_a_checkpoint_is_refused(zoo: Path, tmp_path: Path) -> None:
     save(
         {"module_list.0.weight": Marker(tmp_path / "marker")}, result_file(zoo).parent / "checkpoint_000010/checkpoints"
     )
-    with pytest.raises(CorpusError, match=r"checkpoint_000010/checkpoints is no plain state dict"):
+    with pytest.raises(CorpusError, match=r"checkpoint_000010/checkpoints is .*no plain state dict"):
         load_generalization(zoo)
     assert not (tmp_path / "marker").exists()
 

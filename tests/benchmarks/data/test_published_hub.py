@@ -101,7 +101,7 @@ def other(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path
 
 
 DAMAGES: list[tuple[Callable[[Path], object], str]] = [
-    (truncate, "is truncated or no safetensors file"),
+    (truncate, "is damaged"),
     (other(lambda s: s.pop("classifier.0.bias")), r"bias\.2 is missing, expected \(6,\) as in"),
     (other(lambda s: s.update(mean=torch.ones(1))), r"has mean \(1,\): no chain of layers"),
     (other(lambda s: s.update({"norm.weight": torch.ones(4)})), r"has norm\.weight \(4,\): no chain of layers"),

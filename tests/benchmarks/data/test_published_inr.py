@@ -124,18 +124,18 @@ def test_progress_counts_all_files(nfn: Path) -> None:
 Damage = Callable[[Path], object]
 NAN = torch.full((8,), float("nan"))
 DAMAGES: list[tuple[str, Damage, str]] = [
-    ("truncated", truncate, r"net3\.pth cannot be read, it is truncated"),
-    ("empty", lambda p: p.write_bytes(b""), r"net3\.pth cannot be read"),
+    ("truncated", truncate, r"net3\.pth is damaged"),
+    ("empty", lambda p: p.write_bytes(b""), r"net3\.pth is damaged"),
     ("text", lambda p: p.write_text("<html>not found</html>", encoding="utf-8"), r"net3\.pth"),
     ("a list", lambda p: save([1, 2], p), r"net3\.pth holds a list, expected a state dict"),
     ("nothing", lambda p: save({}, p), r"net3\.pth is empty; expected net\.0\.linear\.weight"),
     ("NaN", lambda p: edit(p, net__0__linear__bias=NAN), r"net3\.pth: net\.0\.linear\.bias holds NaN"),
     ("no bias", lambda p: edit(p, net__2__bias=None), r"net3\.pth: net\.2\.bias is missing"),
     ("no weight", lambda p: edit(p, net__2__weight=None), r"net3\.pth: there is net\.2\.bias but no net\.2\.weight"),
-    ("integers", lambda p: edit(p, net__2__bias=torch.ones(1).long()), r"net3\.pth: net\.2\.bias is torch\.int64"),
-    ("no tensor", lambda p: edit(p, net__2__bias=0.5), r"net3\.pth: net\.2\.bias is float"),
+    ("integers", lambda p: edit(p, net__2__bias=torch.ones(1).long()), r"net3\.pth: net\.2\.bias has dtype torch\.int"),
+    ("no tensor", lambda p: edit(p, net__2__bias=0.5), r"net3\.pth: net\.2\.bias is 0.5, expected a tensor"),
     ("no vector", lambda p: edit(p, net__2__bias=torch.ones(1, 1)), r"net3\.pth: net\.2\.bias has shape \(1, 1\)"),
-    ("other keys", lambda p: edit(p, epoch=torch.ones(1)), r"net3\.pth has keys 'epoch'; expected net\.0\.linear"),
+    ("other keys", lambda p: edit(p, epoch=torch.ones(1)), r"net3\.pth has keys epoch; expected net\.0\.linear"),
     (
         "a sine layer too many",
         lambda p: edit(p, net__2__weight=None, net__2__bias=None, net__2__linear__weight=torch.ones(1, 8),
@@ -165,7 +165,7 @@ def test_damaged_files_are_named(nfn: Path, damage: Damage, message: str, in_mem
 def test_code_in_a_file_is_refused_and_never_run(nfn: Path, tmp_path: Path, legacy: bool) -> None:
     marker = tmp_path / "marker"
     torch.save({"net.0.linear.weight": Marker(marker)}, nfn / SECOND, _use_new_zipfile_serialization=not legacy)
-    with pytest.raises(CorpusError, match=r"net3\.pth is no plain state dict: .* refused"):
+    with pytest.raises(CorpusError, match=r"net3\.pth is .*no plain state dict: .* refused"):
         load_inr(nfn)
     assert not marker.exists()
     torch.load(nfn / SECOND, weights_only=False)
@@ -234,7 +234,7 @@ def repeat(found: dict) -> None:
 
 
 SPLIT_DAMAGES: list[tuple[Callable[[dict], object], str]] = [
-    (lambda s: s.pop("val"), r"mnist_splits\.json is damaged \(KeyError\('val'\)\): expected"),
+    (lambda s: s.pop("val"), r"mnist_splits\.json is damaged .*KeyError: 'val'.*: expected"),
     (lambda s: s["train"]["label"].pop(), r"mnist_splits\.json is damaged"),
     (lambda s: s["train"]["label"].__setitem__(0, "4"), r"mnist_png_training_5_12.* has label 4, .* folder says 5"),
     (lambda s: s["train"]["path"].__setitem__(0, "x/y.pth"), r"mnist_splits\.json: 'x/y\.pth' in train, expected"),
@@ -264,14 +264,14 @@ def test_missing_split_files_and_networks_are_named(dws: Path, tmp_path: Path) -
 
 def test_split_files_that_are_cut_are_named(dws: Path) -> None:
     truncate(dws / "mnist_splits.json")
-    with pytest.raises(CorpusError, match=r"mnist_splits\.json is damaged \(JSONDecodeError"):
+    with pytest.raises(CorpusError, match=r"mnist_splits\.json is damaged .*not JSON"):
         load_inr(dws)
 
 
 def test_nfn_keys_in_a_dws_file_are_refused(dws: Path) -> None:
     path = dws / "mnist-inrs/mnist_png_training_0_7/checkpoints/model_final.pth"
     save(NfnSiren(8).state_dict(), path)
-    with pytest.raises(CorpusError, match=r"model_final\.pth has keys 'net\.0.*expected seq\.0\.weight"):
+    with pytest.raises(CorpusError, match=r"model_final\.pth has keys net\.0.*expected seq\.0\.weight"):
         load_inr(dws)
 
 
@@ -292,7 +292,7 @@ def test_dws_fashion_damages_are_named(tmp_path: Path) -> None:
     for label, message in ((None, "label is None"), ("many", "label is 'many'"), (-1, "label is -1")):
         edit(broken, label=torch.tensor(0))
         edit(broken, label=label)
-        with pytest.raises(CorpusError, match=rf"model_1\.pth: {message}, expected the number of a class"):
+        with pytest.raises(CorpusError, match=rf"model_1\.pth: {message}, expected a whole number"):
             load_inr(tmp_path)
     (tmp_path / "fmnist_inrs/val").rename(tmp_path / "fmnist_inrs/other")
     with pytest.raises(CorpusError, match="fmnist_inrs: folders val missing"):

@@ -220,6 +220,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert zoo.info["split_file"] == str(tmp_path / "made" / "made_split.csv")
     assert (tmp_path / "made" / "layout.csv").read_text(encoding="utf-8") == LAYOUT
     assert sorted(p.name for p in (tmp_path / "made").iterdir()) == [
+        "SHA256SUMS",
         "layout.csv",
         "made_split.csv",
         "metrics.csv.gz",

@@ -270,6 +270,7 @@ def test_weights_that_are_not_finite_are_found_when_they_are_read(tmp_path: Path
     weights = np.load(folder / "weights.npy")
     weights[17, 5] = np.nan
     np.save(folder / "weights.npy", weights)
+    (folder / "SHA256SUMS").unlink()
     with pytest.raises(ZooError, match=r"weights\.npy: NaN or infinite weights in row 17"):
         load_zoo(folder)
     (corpus,) = load_generalization(folder, in_memory_bytes=0).values()

@@ -172,7 +172,7 @@ def rewrite(**changes: Any) -> Callable[[Path], None]:
 
 
 PARK_DAMAGES: list[tuple[Callable[[Path], object], str]] = [
-    (truncate, "cannot be read, it is truncated or no torch file"),
+    (truncate, "is damaged"),
     (
         lambda p: save(WildCnn(CONFIGS[0]).state_dict(), p),
         "has entries layers.0.weight, .* expected dicts model, config",
@@ -207,7 +207,7 @@ def test_one_setting_may_stand_for_all_layers(tmp_path: Path) -> None:
 
 def test_code_in_a_wild_config_is_refused(park: Path, tmp_path: Path) -> None:
     save({"model": {}, "config": Marker(tmp_path / "marker"), "last_result": {}}, park / "00003" / "checkpoint.pt")
-    with pytest.raises(CorpusError, match=r"00003/checkpoint\.pt is no plain state dict"):
+    with pytest.raises(CorpusError, match=r"00003/checkpoint\.pt is .*no plain state dict"):
         load_generalization(park)
     assert not (tmp_path / "marker").exists()
 

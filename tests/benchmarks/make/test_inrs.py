@@ -1,6 +1,7 @@
 """Corpora of fitted SIRENs on disk."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from torch import Tensor
 from typer.testing import CliRunner
 
+from nfn_monomial.adapters.tensor_files import read_sealed, seal
 from nfn_monomial.benchmarks.cli.application import app
 from nfn_monomial.benchmarks.data.formats.made_inrs import CORPUS_FILE, ShardRows, load_inrs
 from nfn_monomial.benchmarks.data.images import load_pictures
@@ -133,38 +136,76 @@ def test_shards_that_are_nobodys_are_left_alone(copied: Path) -> None:
         make_inrs(copied, TINY, overwrite=True)
 
 
+def reseal(path: Path, change: Callable[[Tensor], Tensor] = lambda t: t, **changed: Tensor) -> None:
+    """Write a shard again with other tensors, as if they had been meant."""
+    tensors, stated = read_sealed(path)
+    path.write_bytes(seal({name: change(t) for name, t in (tensors | changed).items()}, stated))
+
+
 def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
 
 
 def _drop(path: Path) -> None:
-    save_file({name: t for name, t in load_file(path).items() if name != "bias.1"}, path)
+    tensors, stated = read_sealed(path)
+    path.write_bytes(seal({name: t for name, t in tensors.items() if name != "bias.1"}, stated))
 
 
 def _reshape(path: Path) -> None:
-    tensors = load_file(path)
-    save_file({**tensors, "weight.1": tensors["weight.1"][:, :-1].contiguous()}, path)
+    reseal(path, **{"weight.1": load_file(path)["weight.1"][:, :-1]})
 
 
 def _shorten(path: Path) -> None:
-    save_file({name: t[:-1].contiguous() for name, t in load_file(path).items()}, path)
+    reseal(path, lambda t: t[:-1])
 
 
 def _not_finite(path: Path) -> None:
-    tensors = load_file(path)
-    tensors["weight.1"][5, 3, 2] = torch.nan
-    save_file(tensors, path)
+    weight = load_file(path)["weight.1"]
+    weight[5, 3, 2] = torch.nan
+    reseal(path, **{"weight.1": weight})
+
+
+def _other_label(path: Path) -> None:
+    reseal(path, label=(load_file(path)["label"] + 1) % 10)
+
+
+def _other_image(path: Path) -> None:
+    reseal(path, image=load_file(path)["image"] + 10**6)
+
+
+def _negative(path: Path) -> None:
+    reseal(path, image=-load_file(path)["image"])
+
+
+def _twice(path: Path) -> None:
+    reseal(path, lambda t: t[[0, *range(len(t) - 1)]])
+
+
+def _another(path: Path) -> None:
+    path.write_bytes(path.with_name("shard-00000.safetensors").read_bytes())
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1000] ^= 1
+    path.write_bytes(data)
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
         (Path.unlink, "shard-00001.safetensors is missing"),
-        (_truncate, "shard-00001.safetensors cannot be read"),
-        (_drop, "shard-00001.safetensors: bias.1 is missing, expected"),
-        (_reshape, r"shard-00001.safetensors: weight.1 is .*\(16, 31, 32\)\), expected .*\(16, 32, 32\)"),
+        (_truncate, "shard-00001.safetensors is damaged"),
+        (_drop, r"shard-00001.safetensors .*bias.1 is missing, expected"),
+        (_reshape, r"shard-00001.safetensors .*weight.1 is .*\(16, 31, 32\)\), expected .*\(16, 32, 32\)"),
         (_not_finite, r"shard-00001.safetensors: weight.1 holds NaN or infinite values in row 5"),
         (_shorten, r"speaks of networks .*'train': 64.* the shards hold .*'train': 63"),
+        (_other_label, r"network 16 has the label \d, its image \d"),
+        (_other_image, r"image 100\d{4}, but digits has 1797"),
+        (_negative, "image is negative"),
+        (_twice, "a network occurs twice"),
+        (_another, "a shard of another corpus or another place"),
+        (_flip, "do not have the checksum that it states"),
     ],
 )
 def test_damaged_shards_are_named_and_can_be_mended(
@@ -192,7 +233,7 @@ def test_damaged_shards_are_named_and_can_be_mended(
 def test_descriptions_of_something_else_are_refused(copied: Path, text: str) -> None:
     (copied / CORPUS_FILE).write_text(text, encoding="utf-8")
     for use in (load_inrs, lambda folder: make_inrs(folder, TINY)):
-        with pytest.raises(ValueError, match=r"corpus.json does not describe a corpus .*give another folder"):
+        with pytest.raises(ValueError, match=r"corpus.json .*describes no corpus .*give another folder"):
             use(copied)
 
 
@@ -204,7 +245,7 @@ def test_descriptions_with_an_entry_gone_wrong_are_refused(copied: Path, part: s
     found = json.loads((copied / CORPUS_FILE).read_text(encoding="utf-8"))
     found[part][name] = value
     (copied / CORPUS_FILE).write_text(json.dumps(found), encoding="utf-8")
-    with pytest.raises(ValueError, match=f"corpus.json does not describe a corpus .*{name}"):
+    with pytest.raises(ValueError, match=f"corpus.json is damaged .*{name}.*describes no corpus"):
         load_inrs(copied)
 
 
@@ -269,9 +310,9 @@ def test_rows_of_shards_are_the_rows_of_all(data: st.DataObject, counts: list[in
 
 def test_numbers_of_mapped_networks_are_checked_when_they_are_read(copied: Path) -> None:
     path = copied / "shard-00001.safetensors"
-    tensors = load_file(path)
-    tensors["bias.2"][7] = torch.inf
-    save_file(tensors, path)
+    bias = load_file(path)["bias.2"]
+    bias[7] = torch.inf
+    reseal(path, **{"bias.2": bias})
     rows = load_inrs(copied, in_memory_bytes=0).train.rows  # network 16 + 7 of the first fits, which are for training
     assert isinstance(rows, ShardRows)
     bad = int((rows.chosen == 23).nonzero())

@@ -28,7 +28,7 @@ from nfn_monomial.benchmarks.make.zoo import make_zoo
 
 # A zoo of a dozen networks in about ten chunks, trained for a few steps.
 TINY = ZooConfig(networks=12, chunk=2, epochs=(1, 2), train_fractions=(0.1, 0.2), seed=3)
-FILES = ("weights.npy", "metrics.csv.gz", "layout.csv", "zoo.json")
+FILES = ("weights.npy", "metrics.csv.gz", "SHA256SUMS", "layout.csv", "zoo.json")
 
 
 @pytest.fixture(scope="module")
