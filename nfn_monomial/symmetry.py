@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nfn_monomial.checks import checked, shown
 from nfn_monomial.errors import InvalidValueError
 
-Activation: TypeAlias = "str | nn.Module | type[nn.Module] | Callable[[Tensor], Tensor]"
+Activation: TypeAlias = str | nn.Module | type[nn.Module] | Callable[[Tensor], Tensor]
 
 _PERMUTES, _FLIPS, _SCALES = 1, 2, 4
 
@@ -42,10 +43,14 @@ class Symmetry(enum.Enum):
 
     def __and__(self, other: Symmetry) -> Symmetry:
         """The intersection of two groups: what a node used by several operations keeps."""
+        if not isinstance(other, Symmetry):
+            return NotImplemented
         return Symmetry(self.value & other.value)
 
     def __le__(self, other: Symmetry) -> bool:
         """Whether this group is a subgroup of ``other``."""
+        if not isinstance(other, Symmetry):
+            return NotImplemented
         return self & other is self
 
     @property
@@ -85,6 +90,10 @@ class Symmetry(enum.Enum):
         return Symmetry(bits)
 
     @classmethod
+    def _missing_(cls, value: object) -> Symmetry:
+        raise InvalidValueError(f"{shown(value)} is no symmetry; Symmetry.coerce reads names and activations")
+
+    @classmethod
     def coerce(cls, value: Symmetry | Activation) -> Symmetry:
         """A symmetry from itself, from its name, or from an activation (name, module, class or function).
 
@@ -108,6 +117,7 @@ _BY_NAME: dict[str, Symmetry] = {}
 _BY_OBJECT: dict[object, Symmetry] = {}
 
 
+@checked
 def register_activation(activation: Activation, symmetry: Symmetry | str) -> None:
     """Declare the largest symmetry that ``activation`` commutes with.
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.checks import AtLeastZero, Count, Floating, Seed, Size, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import field_name
 from nfn_monomial.space.certificate import answers, largest_change, relative_error
@@ -23,13 +24,14 @@ from nfn_monomial.space.weight_space import WeightSpace
 _RTOL = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 
 
+@checked
 def random_networks(
     space: WeightSpace,
-    batch: int = 3,
-    channels: int = 1,
+    batch: Size = 3,
+    channels: Count = 1,
     *,
-    sizes: Mapping[str, int] | None = None,
-    dtype: torch.dtype = torch.float64,
+    sizes: Mapping[str, Size] | None = None,
+    dtype: Floating = torch.float64,
     generator: torch.Generator | None = None,
 ) -> dict[str, Tensor]:
     """Standard normal parameters ``(batch, channels, *shape)``; nodes of unknown size get 4 neurons, or ``sizes``."""
@@ -40,28 +42,30 @@ def random_networks(
     }
 
 
+@checked
 def random_element(
     space: WeightSpace,
-    batch: int | None = None,
+    batch: Size | None = None,
     *,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, Size] | None = None,
     generator: torch.Generator | None = None,
 ) -> GroupElement:
     """A group element whose every matrix permutes (n > 1), scales by log-normal factors, and has both signs (n > 1)."""
     return space.sample(batch, sizes=_sizes(space, sizes), generator=generator).proper()
 
 
+@checked
 def assert_equivariant(
     layer: Callable[[Any], Any],
     space: WeightSpace,
     *,
     inputs: Features | Mapping[str, Tensor] | None = None,
     out_space: WeightSpace | None = None,
-    channels: int | None = None,
-    batch: int = 3,
-    trials: int = 3,
-    rtol: float | None = None,
-    seed: int = 0,
+    channels: Count | None = None,
+    batch: Size = 3,
+    trials: Count = 3,
+    rtol: AtLeastZero | None = None,
+    seed: Seed = 0,
 ) -> None:
     """Assert that ``layer(g x) = g layer(x)`` for random g of the space's group.
 
@@ -99,16 +103,17 @@ def assert_equivariant(
     require_small(errors, trials, rtol, first.dtype, what)
 
 
+@checked
 def assert_invariant(
     fn: Callable[[Any], Tensor],
     space: WeightSpace,
     *,
     inputs: Features | Mapping[str, Tensor] | None = None,
-    channels: int | None = None,
-    batch: int = 4,
-    trials: int = 3,
-    rtol: float | None = None,
-    seed: int = 0,
+    channels: Count | None = None,
+    batch: Size = 4,
+    trials: Count = 3,
+    rtol: AtLeastZero | None = None,
+    seed: Seed = 0,
 ) -> None:
     """Assert that ``fn(g x) = fn(x)`` for random g; errors are measured against the spread of fn over networks.
 
@@ -139,14 +144,15 @@ def assert_invariant(
     require_small(errors, trials, rtol, expected.dtype, what)
 
 
+@checked
 def assert_function_preserved(
     module: nn.Module,
     space: WeightSpace,
     x: Tensor | tuple[Any, ...],
     *,
-    trials: int = 3,
-    rtol: float | None = None,
-    seed: int = 0,
+    trials: Count = 3,
+    rtol: AtLeastZero | None = None,
+    seed: Seed = 0,
 ) -> None:
     """Assert that the space's group leaves a real network's function alone (paper Prop. 4.4): f(x; gU) = f(x; U).
 

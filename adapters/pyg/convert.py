@@ -24,7 +24,7 @@ from .spreading import spread
 INDICES = {"edge_index", "parent_index"}
 """Attributes that are numbers of nodes."""
 
-Networks: TypeAlias = "Features | Mapping[str, Tensor]"
+Networks: TypeAlias = Features | Mapping[str, Tensor]
 
 
 def to_graph(tensors: Networks, space: WeightSpace, *, kernel: Sequence[int] | None = None) -> Batch:

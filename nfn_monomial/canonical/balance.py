@@ -14,6 +14,7 @@ from typing import TypeAlias, overload
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.checks import checked
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
@@ -26,6 +27,7 @@ from .terms import Gauge, ordered, scaled_squares
 _Factors: TypeAlias = dict[Gauge, Tensor]
 
 
+@checked
 def balance(
     tensors: Mapping[str, Tensor], space: WeightSpace, *, scales: bool = True, signs: bool = True
 ) -> tuple[dict[str, Tensor], GroupElement]:
@@ -90,6 +92,7 @@ class Balance(nn.Module):
         signs: whether to fix the signs.
     """
 
+    @checked
     def __init__(self, space: WeightSpace, *, scales: bool = True, signs: bool = True) -> None:
         super().__init__()
         self.space, self.scales, self.signs = space, scales, signs

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Axis, Charge, flow
 from nfn_monomial.space.packing import check_tensors, concrete, pieces, require_finite, whole
@@ -22,6 +23,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 from .solver import along
 
 
+@checked
 def absorb_omega(
     tensors: Mapping[str, Tensor],
     space: WeightSpace,
@@ -71,6 +73,7 @@ def absorb_omega(
     return _shaped(whole(space, out, sizes), tensors)
 
 
+@checked
 def canonical_phase(
     tensors: Mapping[str, Tensor], space: WeightSpace, *, layers: Sequence[str] | None = None
 ) -> dict[str, Tensor]:
@@ -123,6 +126,7 @@ def canonical_phase(
     return _signed(tensors, space, parts, sizes, signs)
 
 
+@checked
 def shift_phase(
     tensors: Mapping[str, Tensor],
     space: WeightSpace,

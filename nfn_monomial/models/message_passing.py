@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.canonical.balance import Balance, balancing_element
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.checks import Count, Finite, Share, checked
 from nfn_monomial.nn.messages import MessageBlock
 from nfn_monomial.nn.neurons import NeuronEmbedding
 from nfn_monomial.nn.norm import EquivariantNorm
@@ -33,8 +33,6 @@ class _MessageBody(nn.Module):
         probes: ProbeFeatures | None = None,
     ) -> None:
         super().__init__()
-        if layers < 1:
-            raise InvalidValueError(f"message passing needs at least one layer, found {layers}")
         extra, charges = (0, None) if probes is None else (probes.count, probes.charges)
         self.embed = NeuronEmbedding(space, in_channels, channels, extra=extra, charges=charges)
         self.blocks = nn.Sequential(*(MessageBlock(space, channels, tied=tied, norm=norm) for _ in range(layers)))
@@ -73,21 +71,22 @@ class MessagePassingNFN(nn.Module):
     torch.Size([8, 1])
     """
 
+    @checked
     def __init__(
         self,
         space: WeightSpace,
-        channels: int = 16,
-        layers: int = 3,
-        hidden: int = 128,
-        out_features: int = 1,
+        channels: Count = 16,
+        layers: Count = 3,
+        hidden: Count = 128,
+        out_features: Count = 1,
         *,
-        in_channels: int = 1,
+        in_channels: Count = 1,
         tied: bool = False,
         norm: bool = True,
         balance: bool = True,
         append_stats: bool = False,
         probes: ProbeFeatures | None = None,
-        dropout: float = 0.0,
+        dropout: Share = 0.0,
     ) -> None:
         super().__init__()
         self.space, self.in_channels = space, in_channels
@@ -136,15 +135,16 @@ class MessagePassingEditor(nn.Module):
         init_scale: initial size of the change relative to the layers' output; learned.
     """
 
+    @checked
     def __init__(
         self,
         space: WeightSpace,
-        channels: int = 16,
-        layers: int = 3,
+        channels: Count = 16,
+        layers: Count = 3,
         *,
-        in_channels: int = 1,
+        in_channels: Count = 1,
         tied: bool = False,
-        init_scale: float = 0.01,
+        init_scale: Finite = 0.01,
     ) -> None:
         super().__init__()
         self.space, self.in_channels = space, in_channels

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.checks import Count, Finite, Share, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.activation import PointwiseActivation
 from nfn_monomial.nn.canonicalize import Canonicalize
@@ -20,9 +21,10 @@ from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Activation
 
 
+@checked
 def equivariant_stack(
     space: WeightSpace,
-    channels: Sequence[int],
+    channels: Sequence[Count],
     activation: Activation = "auto",
     io: Literal["full", "factored"] = "full",
 ) -> nn.Sequential:
@@ -60,19 +62,20 @@ class MonomialNFN(nn.Module):
     254799
     """
 
+    @checked
     def __init__(
         self,
         space: WeightSpace,
-        channels: Sequence[int] = (16, 16, 5),
-        hidden: int = 200,
-        out_features: int = 1,
+        channels: Sequence[Count] = (16, 16, 5),
+        hidden: Count = 200,
+        out_features: Count = 1,
         *,
-        in_channels: int = 1,
+        in_channels: Count = 1,
         activation: Activation = "auto",
         kind: Literal["norm", "square", "abs"] = "norm",
         reduce: Literal["mean", "sum"] = "mean",
         io: Literal["full", "factored"] = "full",
-        dropout: float = 0.0,
+        dropout: Share = 0.0,
         append_stats: bool = False,
     ) -> None:
         super().__init__()
@@ -113,14 +116,15 @@ class EquivariantNFN(nn.Module):
         io: of `EquivariantLinear`.
     """
 
+    @checked
     def __init__(
         self,
         space: WeightSpace,
-        channels: Sequence[int] = (16, 16),
+        channels: Sequence[Count] = (16, 16),
         *,
-        in_channels: int = 1,
+        in_channels: Count = 1,
         activation: Activation = "auto",
-        init_scale: float = 0.01,
+        init_scale: Finite = 0.01,
         io: Literal["full", "factored"] = "full",
     ) -> None:
         super().__init__()

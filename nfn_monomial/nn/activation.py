@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import field_name
 from nfn_monomial.space.features import Features, Layout
@@ -53,6 +54,7 @@ class PointwiseActivation(nn.Module):
             legal function.
     """
 
+    @checked
     def __init__(self, space: WeightSpace, fn: Activation, *, layout: Layout | None = None) -> None:
         super().__init__()
         self.space, self.fn = space, fn

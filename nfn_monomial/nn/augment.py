@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import overload
+from typing import Annotated, overload
 
 import torch
 from torch import Tensor, nn
 
 from nfn_monomial.canonical.phases import phase_biases, shift_phase
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.checks import AtLeastZero, Within, checked
 from nfn_monomial.space.features import Features
+from nfn_monomial.space.monomial import require_range
 from nfn_monomial.space.packing import check_tensors
 from nfn_monomial.space.weight_space import WeightSpace
 
@@ -37,18 +37,18 @@ class Augment(nn.Module):
         ValueError: for a negative ``noise`` or ``phases``, and as `canonical_phase` for ``layers``.
     """
 
+    @checked
     def __init__(
         self,
         space: WeightSpace,
         *,
         scale_range: tuple[float, float] | None = None,
-        noise: float = 0.0,
-        phases: int = 0,
+        noise: AtLeastZero = 0.0,
+        phases: Annotated[int, Within(0, 2**20)] = 0,
         layers: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= noise < math.inf or phases < 0:
-            raise InvalidValueError(f"Augment: noise and phases must be at least 0, found {noise} and {phases}")
+        require_range(scale_range)
         self.space, self.scale_range, self.noise, self.phases = space, scale_range, noise, phases
         self._biases = phase_biases(space, layers) if phases or layers is not None else {}
 

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.weight_space import WeightSpace
@@ -44,16 +45,15 @@ class Canonicalize(nn.Module):
         ValueError: for an unknown kind, or ``abs`` on a space with scalings.
     """
 
+    @checked
     def __init__(
         self,
         space: WeightSpace,
-        channels: int,
+        channels: Count,
         kind: Literal["norm", "square", "abs"] = "norm",
         learnable: bool = True,
     ) -> None:
         super().__init__()
-        if kind not in ("norm", "square", "abs"):
-            raise InvalidValueError(f"Canonicalize: kind must be 'norm', 'square' or 'abs', found {kind!r}")
         self.space, self.channels, self.kind = space, channels, kind
         self.in_layout, self.out_space = space.layout, space.uncharged()
         self.out_layout = self.out_space.layout

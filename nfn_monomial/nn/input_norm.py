@@ -8,6 +8,7 @@ from typing import NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import require_finite
@@ -52,10 +53,9 @@ class InputNorm(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, space: WeightSpace, channels: int = 1) -> None:
+    @checked
+    def __init__(self, space: WeightSpace, channels: Count = 1) -> None:
         super().__init__()
-        if channels < 1:
-            raise InvalidValueError(f"InputNorm: channels must be at least 1, found {channels}")
         self.space, self.channels, self.layout = space, channels, space.layout
         self._widths = [multiplicity * channels for multiplicity in self.layout.multiplicities]
         self._centred = [not (felt.flips or felt.scales) for felt in self.layout.felt]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.basis.linear import routes
 from nfn_monomial.basis.partitions import field_key
+from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import field_name
 from nfn_monomial.space.features import Features, Layout, Types
@@ -62,11 +63,12 @@ class EquivariantLinear(nn.Module):
     31
     """
 
+    @checked
     def __init__(
         self,
         space: WeightSpace,
-        in_channels: int,
-        out_channels: int,
+        in_channels: Count,
+        out_channels: Count,
         *,
         io: Literal["full", "factored"] = "full",
         bias: bool = True,
@@ -74,10 +76,6 @@ class EquivariantLinear(nn.Module):
         out_types: Types = None,
     ) -> None:
         super().__init__()
-        if in_channels < 1 or out_channels < 1:
-            raise InvalidValueError(f"channels must be at least 1, found {in_channels} -> {out_channels}")
-        if io not in ("full", "factored"):
-            raise InvalidValueError(f"io must be 'full' or 'factored', found {io!r}")
         self.space, self.io = space, io
         self.in_channels, self.out_channels = in_channels, out_channels
         self.in_layout, self.out_layout = space.layout_of(in_types), space.layout_of(out_types)
@@ -127,7 +125,7 @@ class EquivariantLinear(nn.Module):
 
     def forward(self, features: Features) -> Features:
         """Map features of ``in_layout`` with ``in_channels`` to ``out_layout`` with ``out_channels``."""
-        self.in_layout.require(features, self.in_channels, "EquivariantLinear")
+        self.in_layout.require(features, self.in_channels, "EquivariantLinear", next(self.parameters(), None))
         inputs, target_layout = self._source.fold(features).tensors, self._target.inner
         sums: list[Tensor | None] = [None] * len(target_layout)
         sizes = {node: inputs[i].shape[dim] if i >= 0 else dim for node, i, dim in self._plan.sizes}

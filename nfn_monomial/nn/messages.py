@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
+from nfn_monomial.checks import Count, checked
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
@@ -167,7 +168,8 @@ class MessagePassing(NeuronLayer):
             of ends, all nodes with the same streams. Otherwise every set of edges and every node has its own.
     """
 
-    def __init__(self, space: WeightSpace, channels: int, *, tied: bool = False) -> None:
+    @checked
+    def __init__(self, space: WeightSpace, channels: Count, *, tied: bool = False) -> None:
         super().__init__(space, channels)
         self.tied = tied
         plans = self.neurons.nodes
@@ -254,7 +256,8 @@ class GatedActivation(NeuronLayer):
         tied: whether all nodes with the same streams share one gate.
     """
 
-    def __init__(self, space: WeightSpace, channels: int, *, tied: bool = False) -> None:
+    @checked
+    def __init__(self, space: WeightSpace, channels: Count, *, tied: bool = False) -> None:
         super().__init__(space, channels)
         self.tied = tied
         plans = self.neurons.nodes
@@ -284,7 +287,8 @@ class MessageBlock(nn.Module):
             what messages are made of; to compute with exact values (a network's outputs) leave it out.
     """
 
-    def __init__(self, space: WeightSpace, channels: int, *, tied: bool = False, norm: bool = True) -> None:
+    @checked
+    def __init__(self, space: WeightSpace, channels: Count, *, tied: bool = False, norm: bool = True) -> None:
         super().__init__()
         self.norm = EquivariantNorm(space, channels) if norm else nn.Identity()
         self.messages = MessagePassing(space, channels, tied=tied)

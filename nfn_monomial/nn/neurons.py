@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.checks import Count, Within, checked, same_numbers
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, powers
@@ -152,6 +153,7 @@ class NeuronLayout(NamedTuple):
         return self.first(node) + (found.index(charges) if charges else len(found) - 1)
 
 
+@checked
 def neuron_layout(space: WeightSpace) -> NeuronLayout:
     """The layout of neuron features of a space.
 
@@ -261,17 +263,16 @@ class NeuronLayer(nn.Module):
         channels: of all streams, at least 1.
     """
 
-    def __init__(self, space: WeightSpace, channels: int) -> None:
+    @checked
+    def __init__(self, space: WeightSpace, channels: Count) -> None:
         super().__init__()
-        if channels < 1:
-            raise InvalidValueError(f"channels must be at least 1, found {channels}")
         self.space, self.channels = space, channels
         self.neurons: NeuronLayout = neuron_layout(space)
         self.in_layout = self.out_layout = self.neurons.layout
 
     def split(self, features: Features) -> tuple[list[Tensor], dict[str, Streams], list[Tensor]]:
         """Checked features as those of each edge set, streams of each node, and ``const`` in a list, if it exists."""
-        self.in_layout.require(features, self.channels, type(self).__name__)
+        self.in_layout.require(features, self.channels, type(self).__name__, next(self.parameters(), None))
         tensors, first = features.tensors, self.neurons.first
         nodes = {n: tensors[first(n) : first(n) + len(plan.charges)] for n, plan in self.neurons.nodes.items()}
         return list(tensors[: len(self.neurons.edges)]), nodes, list(tensors[-1:] if self.neurons.const else ())
@@ -303,13 +304,14 @@ class NeuronEmbedding(nn.Module):
         charges: node -> charge of that field; by default +1 on hidden nodes with such a stream.
     """
 
+    @checked
     def __init__(
         self,
         space: WeightSpace,
-        in_channels: int,
-        channels: int,
+        in_channels: Count,
+        channels: Count,
         *,
-        extra: int = 0,
+        extra: Annotated[int, Within(0, 2**20)] = 0,
         charges: Mapping[str, Charge] | None = None,
     ) -> None:
         super().__init__()
@@ -356,6 +358,7 @@ class NeuronEmbedding(nn.Module):
             raise InvalidValueError(
                 f"networks of {first.shape[1]} channels; NeuronEmbedding was built for {self.in_channels}"
             )
+        same_numbers(first, next(self.parameters()), "NeuronEmbedding")
         taken = packing.pieces(self.space, tensors, sizes)
         raw = {p.field: self._gathered(p, taken) for p in self.neurons.places}
         mixed = {p.field: self.mix[p.key](raw[p.field]) for p in self.neurons.places}

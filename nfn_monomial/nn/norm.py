@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.checks import Count, checked
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import wide
 from nfn_monomial.space.weight_space import WeightSpace
@@ -32,7 +33,8 @@ class EquivariantNorm(NeuronLayer):
         channels: of all streams.
     """
 
-    def __init__(self, space: WeightSpace, channels: int) -> None:
+    @checked
+    def __init__(self, space: WeightSpace, channels: Count) -> None:
         super().__init__(space, channels)
         plans = self.neurons.nodes
         kinds = list(dict.fromkeys(charges for plan in plans.values() for charges in plan.charges))

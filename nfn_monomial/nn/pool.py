@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.checks import Count, checked
 from nfn_monomial.space import packing
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
@@ -54,10 +54,9 @@ class InvariantPool(nn.Module):
         out_features: length of the vector: channels x the space's entries with hidden axes taken out.
     """
 
-    def __init__(self, space: WeightSpace, channels: int, reduce: Literal["mean", "sum"] = "mean") -> None:
+    @checked
+    def __init__(self, space: WeightSpace, channels: Count, reduce: Literal["mean", "sum"] = "mean") -> None:
         super().__init__()
-        if reduce not in ("mean", "sum"):
-            raise InvalidValueError(f"InvariantPool: reduce must be 'mean' or 'sum', found {reduce!r}")
         self.space, self.channels, self.reduce = space, channels, reduce
         self.layout = space.uncharged().layout
         self.out_features = channels * sum(self.layout.multiplicities)
@@ -87,7 +86,8 @@ class NeuronPool(nn.Module):
         out_features: length of the vector.
     """
 
-    def __init__(self, space: WeightSpace, channels: int) -> None:
+    @checked
+    def __init__(self, space: WeightSpace, channels: Count) -> None:
         super().__init__()
         self.space, self.channels = space, channels
         neurons = neuron_layout(space)
@@ -117,7 +117,8 @@ class NeuronReadout(nn.Module):
         out_channels: of the networks.
     """
 
-    def __init__(self, space: WeightSpace, channels: int, out_channels: int) -> None:
+    @checked
+    def __init__(self, space: WeightSpace, channels: Count, out_channels: Count) -> None:
         super().__init__()
         self.space, self.channels, self.out_channels = space, channels, out_channels
         self.neurons = neuron_layout(space)
@@ -128,7 +129,7 @@ class NeuronReadout(nn.Module):
 
     def forward(self, features: Features) -> Features:
         """Neuron features of ``channels`` -> `Features` of the space with ``out_channels``."""
-        self.in_layout.require(features, self.channels, "NeuronReadout")
+        self.in_layout.require(features, self.channels, "NeuronReadout", next(self.parameters(), None))
         sizes = {a.node: n for t, x in features.fields.items() for a, n in zip(t, x.shape[1:-1], strict=True)}
         found = {}
         for place in self.neurons.places:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from nfn_monomial.basis import BilinearTerm, bilinear_terms
 from nfn_monomial.basis.bilinear import standard_terms
 from nfn_monomial.basis.partitions import Contraction
+from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import field_name, powers
 from nfn_monomial.space.features import Features, Layout, Types
@@ -22,7 +23,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 from .factored import FactoredMix
 from .steps import Step, expand, expansion_step
 
-Terms: TypeAlias = "Literal['standard', 'all'] | Callable[[BilinearTerm], bool] | Iterable[BilinearTerm | str]"
+Terms: TypeAlias = Literal["standard", "all"] | Callable[[BilinearTerm], bool] | Iterable[BilinearTerm | str]
 
 
 class TensorProduct(nn.Module):
@@ -76,35 +77,26 @@ class TensorProduct(nn.Module):
     ['mix.h2+1_h1-1,h1+1->h2+1:ab,b->a.weight']
     """
 
+    @checked
     def __init__(
         self,
         space: WeightSpace,
-        in_channels: int,
-        out_channels: int,
+        in_channels: Count,
+        out_channels: Count,
         *,
-        second_channels: int | None = None,
+        second_channels: Count | None = None,
         first_types: Types = None,
         second_types: Types = None,
         out_types: Types = None,
         terms: Terms = "standard",
         mix: Literal["full", "factored"] = "full",
-        rank: int | None = None,
+        rank: Count | None = None,
         reduce: Literal["mean", "sum"] = "mean",
     ) -> None:
         super().__init__()
         second_channels = in_channels if second_channels is None else second_channels
-        if min(in_channels, second_channels, out_channels) < 1:
-            raise InvalidValueError(
-                f"channels must be at least 1, found {in_channels} x {second_channels} -> {out_channels}"
-            )
-        if mix not in ("full", "factored"):
-            raise InvalidValueError(f"mix must be 'full' or 'factored', found {mix!r}")
-        if reduce not in ("mean", "sum"):
-            raise InvalidValueError(f"reduce must be 'mean' or 'sum', found {reduce!r}")
-        if rank is not None and (rank < 1 or mix == "full"):
-            raise InvalidValueError(
-                f"rank must be at least 1 and belongs to mix='factored', found {rank} with mix={mix!r}"
-            )
+        if rank is not None and mix == "full":
+            raise InvalidValueError(f"rank belongs to mix='factored', found {rank} with mix={mix!r}")
         self.space, self.kind, self.reduce = space, mix, reduce
         self.in_channels, self.second_channels, self.out_channels = in_channels, second_channels, out_channels
         self.in_layout, self.second_layout, self.out_layout = map(
@@ -157,8 +149,9 @@ class TensorProduct(nn.Module):
             ValueError: if layouts, channels, numbers of networks or of neurons do not fit.
         """
         y = x if y is None else y
-        self.in_layout.require(x, self.in_channels, "TensorProduct, first input")
-        self.second_layout.require(y, self.second_channels, "TensorProduct, second input")
+        like = next(self.parameters())
+        self.in_layout.require(x, self.in_channels, "TensorProduct, first input", like)
+        self.second_layout.require(y, self.second_channels, "TensorProduct, second input", like)
         first, second, target = self._foldings
         x, y = first.fold(x), second.fold(y)
         sizes = self._node_sizes(x, y)
@@ -215,8 +208,6 @@ class _Product(NamedTuple):
 
 
 def _choose(terms: Terms, space: WeightSpace, first: Layout, second: Layout, out: Layout) -> tuple[BilinearTerm, ...]:
-    if isinstance(terms, str) and terms not in ("standard", "all"):
-        raise InvalidValueError(f"terms must be 'standard', 'all', a predicate or a sequence of terms, found {terms!r}")
     if terms == "standard":
         found = standard_terms(first.types, second.types, out.types, space.nodes)
     else:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from nfn_monomial.checks import Count, Size, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
@@ -76,19 +77,18 @@ class ProbeFeatures(nn.Module):
     (torch.Size([3, 16, 1]), torch.Size([3, 8, 16]))
     """
 
+    @checked
     def __init__(
         self,
         template: nn.Module,
-        probes: int | Tensor,
+        probes: Count | Tensor,
         *,
-        input_shape: Sequence[int] | None = None,
+        input_shape: Sequence[Size] | None = None,
         space: WeightSpace | None = None,
-        generator_rank: int | None = None,
-        chunk_size: int | None = None,
+        generator_rank: Count | None = None,
+        chunk_size: Count | None = None,
     ) -> None:
         super().__init__()
-        if chunk_size is not None and chunk_size < 1:
-            raise InvalidValueError(f"ProbeFeatures: chunk_size must be at least 1 or None, found {chunk_size}")
         self.chunk_size = chunk_size
         start = _initial(probes, input_shape, template, generator_rank)
         self.count, self.input_shape = len(start), tuple(start.shape[1:])
@@ -264,14 +264,18 @@ def own_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
 def _initial(probes: int | Tensor, shape: Sequence[int] | None, template: nn.Module, rank: int | None) -> Tensor:
     """The inputs to start from; random ones standard normal, and of the given rank."""
     if isinstance(probes, Tensor):
+        if probes.ndim < 2 or not len(probes) or not probes.is_floating_point():
+            raise InvalidValueError(
+                f"ProbeFeatures: probes must be (P, *input shape) in floating point, found {shown(probes)}"
+            )
+        if packing.concrete((probes,)) and not bool(probes.isfinite().all()):
+            raise InvalidValueError("ProbeFeatures: probes hold NaN or infinite values")
         return probes.detach().clone()
     if shape is None:
         first = next((m for m in template.modules() if isinstance(m, LAYERS)), None)
         if not isinstance(first, nn.Linear):
             raise InvalidValueError("ProbeFeatures: give input_shape=, as (channels, height, width), or initial probes")
         shape = (first.in_features,)
-    if probes < 1:
-        raise InvalidValueError(f"ProbeFeatures: at least 1 probe is needed, found {probes}")
     like = next(template.parameters())
     if rank is None:
         return torch.randn(probes, *shape, dtype=like.dtype, device=like.device)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.canonical.balance import balancing_element
 from nfn_monomial.canonical.signs import without_signs
+from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import flow
 from nfn_monomial.space.features import Features
@@ -53,7 +54,8 @@ class InvariantStatistics(nn.Module):
         out_features: length of the vector of a network.
     """
 
-    def __init__(self, space: WeightSpace, channels: int = 1) -> None:
+    @checked
+    def __init__(self, space: WeightSpace, channels: Count = 1) -> None:
         super().__init__()
         self.space, self.channels = space, channels
         rank = list(space.nodes)

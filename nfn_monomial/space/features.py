@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from nfn_monomial.checks import FLOATING, is_dense, same_numbers, shown
 from nfn_monomial.errors import InvalidIndexError, InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
@@ -81,8 +82,17 @@ class Layout:
             )
         return Features(self, tuple(fields[t] for t in self.types))
 
-    def require(self, features: Features, channels: int | None, where: str) -> None:
-        """Raise unless ``features`` have this layout, a network and these channels; ``where`` names the caller."""
+    def require(self, features: Features, channels: int | None, where: str, like: Tensor | None = None) -> None:
+        """Raise unless ``features`` have this layout, a network and these channels.
+
+        Args:
+            features: what was given.
+            channels: of them; None for any number.
+            where: names the caller.
+            like: a parameter that they are multiplied by, whose dtype and device they need.
+        """
+        if not isinstance(features, Features):
+            raise InvalidTypeError(f"{where}: Features are expected, found {shown(features)}: space.pack(tensors)")
         if features.layout is not self:
             found, expected = str(features.layout), str(self)
             if found == expected:
@@ -92,6 +102,16 @@ class Layout:
                 f"[{expected}]. Build the layer on the space that packed them (after Canonicalize: space.uncharged())"
             )
         for field_type, multiplicity, tensor in zip(self.types, self.multiplicities, features.tensors, strict=True):
+            if not isinstance(tensor, Tensor) or not is_dense(tensor) or tensor.dtype not in FLOATING:
+                raise InvalidTypeError(
+                    f"{where}: field [{field_name(field_type)}] must be a dense tensor of floating point numbers, "
+                    f"found {shown(tensor)}"
+                )
+            if tensor.ndim != 2 + len(field_type):
+                raise InvalidValueError(
+                    f"{where}: field [{field_name(field_type)}] has shape {tuple(tensor.shape)}; networks, "
+                    f"{len(field_type)} dimensions of neurons and channels are expected"
+                )
             if not tensor.shape[0]:
                 raise InvalidValueError(f"{where}: an empty batch; at least one network is needed")
             if channels is not None and tensor.shape[-1] != multiplicity * channels:
@@ -100,6 +120,8 @@ class Layout:
                     f"is {tensor.shape[-1] / multiplicity:g} channels x multiplicity {multiplicity}; the layer was "
                     f"built for {channels} channels"
                 )
+            if like is not None:
+                same_numbers(tensor, like, where)
 
     def __repr__(self) -> str:
         return ", ".join(
@@ -109,7 +131,7 @@ class Layout:
         )
 
 
-Types: TypeAlias = "Layout | Mapping[FieldType, int] | Iterable[FieldType] | None"
+Types: TypeAlias = Layout | Mapping[FieldType, int] | Iterable[FieldType] | None
 """Fields: a layout, field types, with the multiplicity of each or 1, or None for those of the space's parameters."""
 
 
@@ -143,6 +165,12 @@ class Features:
     __slots__ = ("layout", "tensors")
 
     def __init__(self, layout: Layout, tensors: tuple[Tensor, ...]) -> None:
+        if not isinstance(layout, Layout) or not isinstance(tensors, tuple) or len(tensors) != len(layout):
+            count = len(layout) if isinstance(layout, Layout) else "its"
+            raise InvalidTypeError(
+                f"Features hold a Layout and a tuple of {count} tensors, found {shown(layout)} and {shown(tensors)}; "
+                "space.pack(tensors) makes them"
+            )
         self.layout = layout
         self.tensors = tensors
 
@@ -163,18 +191,23 @@ class Features:
         Raises:
             IndexError: for a number past the end, or anything else, such as an index into other dimensions.
         """
-        if isinstance(index, int) or getattr(index, "ndim", None) == 0:
+        if _whole(index):
             count, found = len(self), operator.index(index)
             if not -count <= found < count:
                 raise InvalidIndexError(f"network {found} of a batch of {count}")
             index = slice(found % count, found % count + 1)
         elif not isinstance(index, slice):
-            picked = torch.as_tensor(index) if isinstance(index, list) or hasattr(index, "ndim") else None
-            if picked is None or picked.ndim != 1:
+            picked = _picked(index)
+            if picked is None or picked.ndim != 1 or picked.dtype not in (torch.bool, torch.int64, torch.int32):
                 raise InvalidIndexError(
                     f"networks are picked by number, slice, mask or list of numbers, found {index!r}"
                 )
+            if picked.dtype is torch.bool and len(picked) != len(self):
+                raise InvalidIndexError(f"a mask of {len(picked)} for a batch of {len(self)} networks")
             index = picked
+            count = len(self)
+            if picked.dtype is not torch.bool and bool(((picked < -count) | (picked >= count)).any()):
+                raise InvalidIndexError(f"networks {shown(picked.tolist())} of a batch of {count}")
         return self.map(lambda t: t[index])
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Features:
@@ -233,6 +266,25 @@ class Features:
     def __repr__(self) -> str:
         shapes = ", ".join(f"[{field_name(t)}] {tuple(x.shape)}" for t, x in self.fields.items())
         return f"Features({shapes})"
+
+
+def _whole(index: Any) -> bool:
+    """Whether it is one whole number, a tensor or an array of no dimension among them."""
+    if isinstance(index, bool) or getattr(index, "ndim", 0):
+        return False
+    try:
+        operator.index(index)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return getattr(index, "dtype", None) is not torch.bool
+
+
+def _picked(index: object) -> Tensor | None:
+    """An index or mask as a tensor, None if it is neither."""
+    try:
+        return torch.as_tensor(index) if isinstance(index, list) or hasattr(index, "ndim") else None
+    except (TypeError, ValueError, RuntimeError):
+        return None
 
 
 def _flatten(features: Features) -> tuple[list[Tensor], Layout]:

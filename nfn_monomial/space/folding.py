@@ -66,7 +66,8 @@ class Folding:
             back = tuple(order.index(i) for i in range(len(order)))
             field = list(totals).index(field_type)
             segments.append(Segment(field, offset, multiplicity, tuple(others.values()), order, back))
-            content.append((name, field, offset, tuple(_reduced(space, dim) for dim in dims)))
+            if name in space.pieces:
+                content.append((name, field, offset, tuple(_reduced(space, dim) for dim in dims)))
         self.segments = tuple(segments)
         acting = tuple(map(space.acting, totals))
         self.layout = Layout(tuple(totals), tuple(totals.values()), acting, tuple(sorted(content)))

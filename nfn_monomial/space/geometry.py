@@ -11,7 +11,7 @@ from nfn_monomial.symmetry import Activation, Symmetry
 from .axes import Axis, Dim
 from .specification import Node
 
-SymmetryLike: TypeAlias = "Symmetry | Activation"
+SymmetryLike: TypeAlias = Symmetry | Activation
 
 
 class Geometry(NamedTuple):

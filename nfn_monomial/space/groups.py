@@ -8,10 +8,11 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.checks import checked, is_dense, shown
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
-from .axes import Axis, FieldType, field_name, paths_of
-from .features import Features
+from .axes import Axis, FieldType, field_name, flatten_dims, paths_of
+from .features import Features, Layout
 from .monomial import MonomialMatrix, within_range
 from .packing import concrete, cut, joined, sizes_in
 from .specification import Node, Specification
@@ -33,6 +34,7 @@ class GroupElement:
             PERMUTATION, anything but the identity for FIXED), or a node is unknown.
     """
 
+    @checked
     def __init__(self, space: Specification, matrices: Mapping[str, MonomialMatrix]) -> None:
         for name, matrix in matrices.items():
             if name not in space.nodes:
@@ -45,6 +47,8 @@ class GroupElement:
                 _require_nested(name, matrix, self._blocks(name))
 
     def __matmul__(self, other: GroupElement) -> GroupElement:
+        if not isinstance(other, GroupElement):
+            return NotImplemented
         if self.space.nodes != other.space.nodes:
             raise InvalidValueError(
                 f"group elements of different spaces do not compose: {self.space} and {other.space}"
@@ -112,17 +116,41 @@ class GroupElement:
                 larger than float16 holds and values can be looked at.
         """
         if isinstance(tensors, Features):
+            self._require_own(tensors.layout)
             fields = tensors.fields.items()
             return Features(tensors.layout, tuple(self._act_field(field, x) for field, x in fields))
+        if not isinstance(tensors, Mapping):
+            raise InvalidTypeError(f"named tensors or Features are expected, found {shown(tensors)}")
         out = {}
         for name, tensor in tensors.items():
             out[name] = self._act_parameter(name, tensor) if name in self.space.parameters else tensor
         return out
 
+    def _require_own(self, layout: Layout) -> None:
+        """Raise for features of another space: fields that look alike do not make their neurons the same."""
+        if layout is getattr(self.space, "layout", None):
+            return
+        nodes, axes = self.space.nodes, self.space.axes
+        named = {name: flatten_dims(dims) for name, _, _, dims in layout.content}
+        fits = not named or ({n: len(dims) for n, dims in named.items()} == {n: len(dims) for n, dims in axes.items()})
+        for name in named if fits else ():
+            for found, own in zip(named[name], axes[name], strict=True):
+                fits = fits and (isinstance(found, int) or isinstance(own, int) or found.node == own.node)
+        for field_type, acting in zip(layout.types, layout.acting, strict=True):
+            for axis, felt in zip(field_type, acting, strict=True):
+                fits = fits and axis.node in nodes and nodes[axis.node].acting(axis.charge) <= felt
+        if not fits:
+            raise InvalidValueError(
+                f"an element of the group of {self.space} cannot act on features of another space, [{layout}]: sample "
+                "it from the space that packed them"
+            )
+
     def _act_field(self, field: FieldType, x: Tensor) -> Tensor:
         return within_range(f"[{field_name(field)}]", x, lambda wide: self._moved(wide, field, behind=1))
 
     def _act_parameter(self, name: str, tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, Tensor) or not is_dense(tensor) or not tensor.is_floating_point():
+            raise InvalidTypeError(f"{name} must be a dense tensor of floating point numbers, found {shown(tensor)}")
         dims = self.space.parameters[name]
         lead = tensor.ndim - len(dims)
         if lead < 0:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.checks import Device, Floating, Size, checked, is_dense, shown
+from nfn_monomial.errors import InvalidIndexError, InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Activation, Symmetry
 
 from .axes import Charge, powers
@@ -39,12 +40,23 @@ class MonomialMatrix:
     def __init__(self, scale: Tensor | Sequence[Tensor], permutation: Tensor, permutes: bool = True) -> None:
         self.scales = (scale,) if isinstance(scale, Tensor) else tuple(scale)
         self.permutation, self.permutes = permutation, permutes
+        if not self.scales:
+            raise InvalidValueError("MonomialMatrix: one scale for each gauge is needed, found none")
+        for name, x in (*(("scale", scale) for scale in self.scales), ("permutation", permutation)):
+            if not isinstance(x, Tensor) or not is_dense(x):
+                raise InvalidTypeError(f"MonomialMatrix: {name} must be a dense tensor, found {shown(x)}")
         for scale in self.scales:
             if scale.shape != self.permutation.shape or scale.ndim not in (1, 2):
                 raise InvalidValueError(
                     f"MonomialMatrix: scale {tuple(scale.shape)} and permutation {tuple(self.permutation.shape)} "
                     "must have the same shape, (n,) or (B, n)"
                 )
+            if scale.is_complex() or scale.dtype == torch.bool:
+                raise InvalidTypeError(f"MonomialMatrix: scale must be real numbers, found {shown(scale)}")
+            if scale.device != permutation.device:
+                raise InvalidValueError(f"MonomialMatrix: scale on {scale.device}, permutation on {permutation.device}")
+        if permutation.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+            raise InvalidTypeError(f"MonomialMatrix: permutation must be whole numbers, found {shown(permutation)}")
         if not concrete((*self.scales, self.permutation)):
             return
         if not all(bool((torch.isfinite(scale) & (scale != 0)).all()) for scale in self.scales):
@@ -53,7 +65,7 @@ class MonomialMatrix:
             return
         n = self.permutation.shape[-1]
         expected = torch.arange(n, device=self.permutation.device).expand(self.permutation.shape)
-        if self.permutation.dtype.is_floating_point or not torch.equal(self.permutation.sort(-1).values, expected):
+        if not torch.equal(self.permutation.sort(-1).values.long(), expected):
             raise InvalidValueError(f"MonomialMatrix: permutation must hold each of 0..{n - 1} once in every row")
 
     @property
@@ -68,28 +80,31 @@ class MonomialMatrix:
         return self.scales[0]
 
     @classmethod
-    def identity(cls, n: int, *, device: torch.device | str | None = None) -> MonomialMatrix:
+    @checked
+    def identity(cls, n: Size, *, device: Device | None = None) -> MonomialMatrix:
         """The identity on ``n`` neurons."""
         return cls.diagonal(torch.ones(n, dtype=torch.float64, device=device))
 
     @classmethod
+    @checked
     def diagonal(cls, scale: Tensor | Sequence[Tensor]) -> MonomialMatrix:
         """``D`` alone: scales ``(n,)`` or ``(B, n)``, one or one for each gauge, and no permutation."""
-        first = scale if isinstance(scale, Tensor) else scale[0]
+        first = scale if isinstance(scale, Tensor) else [*scale, torch.ones(1)][0]
         return cls(scale, torch.arange(first.shape[-1], device=first.device).expand_as(first), permutes=False)
 
     @classmethod
+    @checked
     def random(
         cls,
-        n: int,
+        n: Size,
         symmetry: Symmetry | Activation | Sequence[Symmetry],
         scale_range: tuple[float, float] | None = None,
         *,
-        blocks: int = 1,
-        batch: int | None = None,
+        blocks: Size = 1,
+        batch: Size | None = None,
         generator: torch.Generator | None = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        dtype: Floating = torch.float64,
+        device: Device | None = None,
     ) -> MonomialMatrix:
         """A random element of the group ``symmetry`` on ``n`` neurons.
 
@@ -110,12 +125,10 @@ class MonomialMatrix:
             ValueError: if ``scale_range`` is not ``0 < lo <= hi``: a symmetry's scales are positive, and signs
                 belong to SIGN and MONOMIAL.
         """
+        if n % blocks:
+            raise InvalidValueError(f"MonomialMatrix.random: {n} neurons do not lie evenly in {blocks} blocks")
         gauges = symmetry if isinstance(symmetry, Sequence) and not isinstance(symmetry, str) else (symmetry,)
-        if scale_range is not None and not 0 < scale_range[0] <= scale_range[1] < float("inf"):
-            raise InvalidValueError(
-                f"scale_range must be 0 < lo <= hi < inf, found {scale_range}: scales are positive; sign flips "
-                "come with Symmetry.SIGN or MONOMIAL, not with a negative range"
-            )
+        require_range(scale_range)
         shape = (n,) if batch is None else (batch, n)
         permutation = torch.arange(n, device=device).expand(shape)
         groups = [Symmetry.coerce(gauge) for gauge in gauges]
@@ -170,6 +183,8 @@ class MonomialMatrix:
 
     def __matmul__(self, other: MonomialMatrix) -> MonomialMatrix:
         """The product (semidirect law, paper Remark 3.5): ``d_j d'_{pi^{-1}(j)}`` and ``pi o pi'``."""
+        if not isinstance(other, MonomialMatrix):
+            return NotImplemented
         if self.size != other.size:
             raise InvalidValueError(f"monomial matrices of {self.size} and {other.size} neurons do not compose")
         if None not in (self.batch, other.batch) and self.batch != other.batch:
@@ -210,8 +225,17 @@ class MonomialMatrix:
                 gauges one exponent each.
 
         Raises:
+            IndexError: if the tensor has no such axis.
+            TypeError: for anything but a dense tensor of real or complex numbers; whole numbers cannot be scaled.
             ValueError: for a size or batch that does not fit; if a float16 entry is not representable any more.
         """
+        if not isinstance(x, Tensor) or not is_dense(x):
+            raise InvalidTypeError(f"MonomialMatrix.act: x must be a dense tensor, found {shown(x)}")
+        if isinstance(dim, bool) or not isinstance(dim, int):
+            raise InvalidTypeError(f"MonomialMatrix.act: dim must be a whole number, found {shown(dim)}")
+        if not -x.ndim <= dim < x.ndim:
+            raise InvalidIndexError(f"MonomialMatrix.act: dim {dim} of a tensor of shape {tuple(x.shape)}")
+        require_charge(charge, len(self.scales))
         return within_range("the tensor", x, lambda wide: self._act(wide, dim % x.ndim, charge))
 
     def _act(self, x: Tensor, dim: int, charge: Charge) -> Tensor:
@@ -228,17 +252,39 @@ class MonomialMatrix:
         shape[dim] = self.size
         if self.batch is not None:
             shape[0] = self.batch
+        factor = self.factor(charge)
+        if factor is not None and not (x.is_floating_point() or x.is_complex()):
+            raise InvalidTypeError(
+                f"monomial matrix: scaled {x.dtype} would be rounded; convert the tensor with .double(), or move it "
+                "with charge=0"
+            )
         moved = x
         if self.permutes:
             source = self.permutation.argsort(-1)
             one = self.batch is None  # which needs no index for every entry
             moved = x.index_select(dim, source) if one else torch.take_along_dim(x, source.view(shape), dim)
-        factor = self.factor(charge)
         return moved if factor is None else moved * factor.to(x.dtype).view(shape)
 
     def __repr__(self) -> str:
         batch = "" if self.batch is None else f", batch={self.batch}"
         return f"MonomialMatrix(n={self.size}{batch})"
+
+
+def require_charge(charge: Charge, gauges: int) -> None:
+    """Raise unless it is whole numbers, no more than there are gauges."""
+    if any(isinstance(q, bool) or not isinstance(q, int) for q in (charge if isinstance(charge, tuple) else (charge,))):
+        raise InvalidTypeError(f"charge must be a whole number or a tuple of these, found {shown(charge)}")
+    if len(powers(charge)) > gauges:
+        raise InvalidValueError(f"charge {charge} has {len(powers(charge))} entries for {gauges} gauges")
+
+
+def require_range(scale_range: tuple[float, float] | None) -> None:
+    """Raise unless scales may be drawn from it."""
+    if scale_range is not None and not 0 < scale_range[0] <= scale_range[1] < float("inf"):
+        raise InvalidValueError(
+            f"scale_range must be 0 < lo <= hi < inf, found {scale_range}: scales are positive; sign flips "
+            "come with Symmetry.SIGN or MONOMIAL, not with a negative range"
+        )
 
 
 def within_range(name: str, x: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:

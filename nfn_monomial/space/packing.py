@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from nfn_monomial.checks import FLOATING, is_dense, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .axes import Axis
@@ -100,12 +101,16 @@ def check_tensors(space: Specification, tensors: Mapping[str, Tensor]) -> dict[s
             + (f"not in the space: {', '.join(extra)}. " if extra else "")
             + f"Expected: {', '.join(map(space.describe, space.parameters))}"
         )
+    for name in space.parameters:
+        x = tensors[name]
+        if not isinstance(x, Tensor) or not is_dense(x):
+            raise InvalidTypeError(f"{name} must be a dense tensor, found {shown(x)}")
+        if x.dtype not in FLOATING:
+            raise InvalidTypeError(f"{name} has dtype {x.dtype}; floating point is expected: tensor.float()")
     first = next(iter(space.parameters))
     lead = tuple(tensors[first].shape[:2])
     for name in space.parameters:
         x = tensors[name]
-        if not x.is_floating_point():
-            raise InvalidTypeError(f"{name} has dtype {x.dtype}; floating point is expected: tensor.float()")
         if (x.dtype, x.device) != (tensors[first].dtype, tensors[first].device):
             raise InvalidTypeError(
                 f"{name} is {x.dtype} on {x.device} but {first} is {tensors[first].dtype} on "

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from torch import nn
 
+from nfn_monomial.checks import Size, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
@@ -35,7 +36,7 @@ class Node(NamedTuple):
     """
 
     gauges: tuple[Symmetry, ...]
-    size: int | None = None
+    size: Size | None = None
     parent: str | None = None
 
     @property
@@ -105,9 +106,10 @@ class Specification:
     Immutable and hashable; see `WeightSpace` for arguments, attributes and errors.
     """
 
+    @checked
     def __init__(
         self,
-        nodes: Mapping[str, Symmetry | tuple[Symmetry, int | None] | Node],
+        nodes: Mapping[str, Symmetry | tuple[Symmetry, Size | None] | Node],
         parameters: Mapping[str, Sequence[Dim]],
         *,
         label: str = "",

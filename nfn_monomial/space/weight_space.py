@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from nfn_monomial.checks import Device, Size, Within, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
@@ -62,7 +63,7 @@ class WeightSpace(Specification):
 
     def __init__(
         self,
-        nodes: Mapping[str, Symmetry | tuple[Symmetry, int | None] | Node],
+        nodes: Mapping[str, Symmetry | tuple[Symmetry, Size | None] | Node],
         parameters: Mapping[str, Sequence[Dim]],
         *,
         label: str = "",
@@ -76,9 +77,10 @@ class WeightSpace(Specification):
     # -- constructors ---------------------------------------------------------------------------------------------
 
     @classmethod
+    @checked
     def mlp(
         cls,
-        sizes: Sequence[int],
+        sizes: Sequence[Size],
         symmetry: SymmetryLike | Sequence[SymmetryLike],
         bias: bool | Sequence[bool] = True,
         *,
@@ -97,15 +99,16 @@ class WeightSpace(Specification):
         return cls.sequential(list(sizes), [()] * (len(sizes) - 1), symmetry, bias=bias, io_symmetry=io_symmetry)
 
     @classmethod
+    @checked
     def cnn(
         cls,
-        channels: Sequence[int],
-        kernel_sizes: int | Sequence[int | Sequence[int]],
+        channels: Sequence[Size],
+        kernel_sizes: Size | Sequence[Size | Sequence[Size]],
         symmetry: SymmetryLike | Sequence[SymmetryLike],
-        head: Sequence[int] = (),
+        head: Sequence[Size] = (),
         *,
-        ndim: int = 2,
-        positions: int = 1,
+        ndim: Annotated[int, Within(1, 3)] = 2,
+        positions: Size = 1,
         bias: bool | Sequence[bool] = True,
         io_symmetry: SymmetryLike = Symmetry.FIXED,
     ) -> WeightSpace:
@@ -129,6 +132,7 @@ class WeightSpace(Specification):
         return cls.sequential(*geometry[:2], symmetry, bias=bias, io_symmetry=io_symmetry, positions=geometry.positions)
 
     @classmethod
+    @checked
     def from_network_spec(
         cls,
         network_spec: Any,
@@ -195,15 +199,16 @@ class WeightSpace(Specification):
         return space
 
     @classmethod
+    @checked
     def sequential(
         cls,
-        sizes: Sequence[int | None],
-        kernels: Sequence[Sequence[int]],
+        sizes: Sequence[Size | None],
+        kernels: Sequence[Sequence[Size]],
         symmetry: SymmetryLike | Sequence[SymmetryLike],
         *,
         bias: bool | Sequence[bool] = True,
         io_symmetry: SymmetryLike = Symmetry.FIXED,
-        positions: Mapping[int, int] | None = None,
+        positions: Mapping[int, Size] | None = None,
         names: Sequence[tuple[str, str | None]] | None = None,
     ) -> WeightSpace:
         """Any chain of layers: what `mlp`, `cnn`, `from_network_spec` and `from_module` build on.
@@ -247,6 +252,7 @@ class WeightSpace(Specification):
         label = self.label and self.label.removesuffix(".uncharged()") + ".uncharged()"
         return WeightSpace(self.nodes, neutral, label=label)
 
+    @checked
     def restricted(self, symmetry: SymmetryLike) -> WeightSpace:
         """The same tensors under a smaller group: every node's symmetry intersected with this one.
 
@@ -262,6 +268,7 @@ class WeightSpace(Specification):
         label = self.label and f"{self.label}.restricted({group})"
         return WeightSpace(nodes, self.parameters, label=label)
 
+    @checked
     def fixed(self, *nodes: str) -> WeightSpace:
         """The same tensors under a smaller group: these nodes FIXED, as factors on whole tensors for layers without.
 
@@ -288,6 +295,7 @@ class WeightSpace(Specification):
 
     # -- layout ---------------------------------------------------------------------------------------------------
 
+    @checked
     def layout_of(self, types: Types = None, *, fold: bool = True) -> Layout:
         """The layout of features of any types on this space's nodes, e.g. hidden ones of charge 0 or -1.
 
@@ -362,14 +370,15 @@ class WeightSpace(Specification):
 
     # -- the group ------------------------------------------------------------------------------------------------
 
+    @checked
     def sample(
         self,
-        batch: int | None = None,
+        batch: Size | None = None,
         *,
         scale_range: tuple[float, float] | None = None,
         generator: torch.Generator | None = None,
-        device: torch.device | str | None = None,
-        sizes: Mapping[str, int] | None = None,
+        device: Device | None = None,
+        sizes: Mapping[str, Size] | None = None,
     ) -> GroupElement:
         """A random element of the space's group, see `MonomialMatrix.random`.
 
@@ -380,6 +389,10 @@ class WeightSpace(Specification):
             device: of the element.
             sizes: of nodes whose size the space does not know, or which are wider.
         """
+        if unknown := [name for name in sizes or {} if name not in self.nodes]:
+            raise InvalidValueError(
+                f"sample: sizes= has {', '.join(unknown)}; nodes of {self}: {', '.join(self.nodes)}"
+            )
         known = {name: node.size for name, node in self.nodes.items()} | dict(sizes or {})
         matrices: dict[str, MonomialMatrix] = {}
         for name, node in self.nodes.items():

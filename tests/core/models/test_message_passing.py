@@ -160,5 +160,5 @@ def test_any_width_and_clear_errors():
     narrow, wide = WeightSpace.mlp([2, 4, 4, 1], "relu"), WeightSpace.mlp([2, 9, 7, 1], "relu")
     model = MessagePassingNFN(narrow, 4, 2, hidden=8).double()
     assert_invariant(model, narrow, inputs=networks_of(wide), rtol=1e-8)
-    with pytest.raises(ValueError, match="at least one layer, found 0"):
+    with pytest.raises(ValueError, match="layers must be at least 1, found 0"):
         MessagePassingNFN(narrow, 4, 0)

@@ -115,7 +115,7 @@ def test_phases_of_sine_networks():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="noise and phases must be at least 0"):
+    with pytest.raises(ValueError, match="noise must be at least 0"):
         Augment(RELU, noise=-1.0)
     with pytest.raises(ValueError, match="has the symmetry SCALE"):
         Augment(RELU, phases=1)

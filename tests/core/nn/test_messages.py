@@ -129,7 +129,9 @@ def test_a_hand_set_layer_computes_the_networks_forward_pass(symmetry, activatio
             if at:  # the inputs stay; every other neuron: activation(sum + bias)
                 index = neurons.stream(node, 1)
                 bias = networks[f"bias.{at - 1}"][:, 0, :, None]
-                applied = Features(neurons.layout, tuple(updated.tensors[index] + bias for _ in neurons.layout.types))
+                tensors = list(updated.tensors)
+                tensors[index] = tensors[index] + bias
+                applied = Features(neurons.layout, tuple(tensors))
                 new[index] = (applied if node == "y" else act(applied)).tensors[index]
         features = Features(neurons.layout, tuple(new))
     function = {"relu": torch.relu, "tanh": torch.tanh, "gelu": nn.functional.gelu, "identity": lambda t: t}[activation]

@@ -275,7 +275,7 @@ def test_what_does_not_fit_is_refused():
         ProbeFeatures(template, 5)
     with pytest.raises(ValueError, match=r"template does not take inputs of shape \(3, 8, 8\)"):
         ProbeFeatures(template, 5, input_shape=(3, 8, 8))
-    with pytest.raises(ValueError, match=r"at least 1 probe is needed, found 0"):
+    with pytest.raises(ValueError, match=r"probes must be at least 1, found 0"):
         ProbeFeatures(template, 0, input_shape=(2, 8, 8))
     with pytest.raises(ValueError, match=r"generator_rank must be 1 to 5 .* found 6"):
         ProbeFeatures(template, 5, input_shape=(2, 8, 8), space=space, generator_rank=6)

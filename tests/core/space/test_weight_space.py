@@ -168,7 +168,7 @@ def test_features_of_another_space_are_refused():
         (lambda: WeightSpace.mlp([2, 3, 1], "snake"), "unknown activation or symmetry 'snake'"),
         (lambda: WeightSpace.mlp([2, 3, 1], ["relu", "relu"]), "2 symmetries for 1 hidden node"),
         (lambda: WeightSpace.mlp([2], "relu"), "at least input and output"),
-        (lambda: WeightSpace.mlp([2, 0, 1], "relu"), "'h1' has size 0"),
+        (lambda: WeightSpace.mlp([2, 0, 1], "relu"), r"sizes\[1\] must be at least 1, found 0"),
         (lambda: WeightSpace.mlp([2, 3, 1], "relu", [True]), "1 bias flags"),
         (lambda: WeightSpace.cnn([2], 3, "relu"), "two channel numbers"),
         (lambda: WeightSpace.cnn([2, 3, 3], [3], "relu"), "1 kernel sizes for 2 convolutions"),

@@ -1,0 +1,266 @@
+"""What may be given to a function: read off its annotations, and checked at the door.
+
+    @checked
+    def sample(count: Count, kind: Literal["norm", "abs"] = "norm", noise: Finite = 0.0) -> Tensor: ...
+
+Then ``sample(4.5)``, ``sample(True)``, ``sample(2, "l1")`` and ``sample(2, noise=nan)`` raise an error that names the
+argument, what it must be and what was found. Tensors are looked at from outside only, never at their values.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import numbers
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import torch
+from torch import Tensor
+
+from .errors import InvalidTypeError, InvalidValueError, MonomialError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The dtypes that torch computes with."""
+
+
+@dataclass(frozen=True)
+class Within:
+    """Numbers in a range; NaN is in none."""
+
+    low: float
+    high: float
+
+    def require(self, value: Any, name: str) -> None:
+        """Raise unless the value is in it."""
+        if not self.low <= value <= self.high:
+            bound = f"at least {self.low}" if value < self.low else f"at most {self.high}"
+            finite = abs(self.low) == abs(self.high) == sys.float_info.max or value != value
+            raise InvalidValueError(f"{name} must be {'finite' if finite else bound}, found {shown(value)}")
+
+
+@dataclass(frozen=True)
+class Usable:
+    """Devices that are there, and dtypes that torch computes with."""
+
+    def require(self, value: Any, name: str) -> None:
+        """Raise unless it is one of them."""
+        if isinstance(value, torch.dtype):
+            if value not in FLOATING:
+                raise InvalidTypeError(f"{name} must be {_either(map(str, FLOATING))}, found {value}")
+            return
+        try:
+            torch.empty(0, device=value)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            reason = str(error).partition("\n")[0]
+            raise InvalidValueError(f"{name} must be a device that is there, found {value!r}: {reason}") from None
+
+
+Count: TypeAlias = Annotated[int, Within(1, 2**20)]
+"""How many channels, layers or draws."""
+Size: TypeAlias = Annotated[int, Within(1, 2**31 - 1)]
+"""How many neurons, networks or positions."""
+Finite: TypeAlias = Annotated[float, Within(-sys.float_info.max, sys.float_info.max)]
+AtLeastZero: TypeAlias = Annotated[float, Within(0, sys.float_info.max)]
+Share: TypeAlias = Annotated[float, Within(0, 1)]
+Seed: TypeAlias = Annotated[int, Within(-(2**63), 2**64 - 1)]
+"""What a generator takes."""
+Device: TypeAlias = Annotated[torch.device | str, Usable()]
+Floating: TypeAlias = Annotated[torch.dtype, Usable()]
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which refuses arguments that are not what its annotations say; not looked at while compiling."""
+
+    @functools.wraps(function)
+    def door(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not torch.compiler.is_compiling():
+            _check(function, args, kwargs)
+        return function(*args, **kwargs)
+
+    return door
+
+
+def _check(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    signature, hints, where = _door(function)
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:  # Python itself says what is missing or too much
+        return
+    for name, value in given.items():
+        kind = signature.parameters[name].kind
+        if name in hints and kind is not inspect.Parameter.VAR_KEYWORD:
+            for each in value if kind is inspect.Parameter.VAR_POSITIONAL else (value,):
+                require(each, hints[name], f"{where}: {name}")
+
+
+@functools.cache
+def _door(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any], str]:
+    where = function.__qualname__.removesuffix(".__init__")
+    return inspect.signature(function), get_type_hints(function, include_extras=True), where
+
+
+def require(value: Any, kind: Any, name: str) -> None:
+    """Raise unless a value is what a type says, `Within` and `Usable` in it included.
+
+    Items of sequences and mappings are looked at, those of other iterables are not, as that would use them up.
+
+    Raises:
+        TypeError: for something of another kind, such as a bool or a text where a number is expected.
+        ValueError: for a number out of range, or a word that is none of those expected.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        require(value, inner[0], name)
+        for bound in inner[1:]:
+            bound.require(value, name)
+    elif origin in (Union, UnionType):
+        _require_any(value, inner, kind, name)
+    elif origin is Literal:
+        if not any(type(value) is type(word) and value == word for word in inner):
+            words = _either(map(repr, inner))
+            raise (InvalidValueError if isinstance(value, str) else InvalidTypeError)(
+                f"{name} must be {words}, found {shown(value)}"
+            )
+    elif not _fits(value, kind, origin):
+        raise InvalidTypeError(f"{name} must be {_text(kind)}, found {shown(value)}")
+    elif isinstance(kind, type) and hasattr(kind, "_fields"):
+        for field, each in _fields(kind).items():
+            require(getattr(value, field), each, f"{name}.{field}")
+    elif origin is not None and issubclass(origin, Mapping):
+        for key, item in value.items():
+            require(key, inner[0], f"a name in {name}")
+            require(item, inner[1], f"{name}[{key!r}]")
+    elif origin is not None and issubclass(origin, Collection) and isinstance(value, Sequence):
+        _require_items(value, inner, origin, name)
+
+
+def _require_any(value: Any, kinds: Sequence[Any], kind: Any, name: str) -> None:
+    errors = []
+    for each in kinds:
+        try:
+            return require(value, each, name)
+        except MonomialError as error:
+            errors.append(error)
+    # The one that came furthest: inside of what fits, else a number out of range.
+    inside = [error for error in errors if not str(error).startswith(f"{name} ")]
+    inside += [error for error in errors if isinstance(error, InvalidValueError)]
+    raise (*inside, InvalidTypeError(f"{name} must be {_text(kind)}, found {shown(value)}"))[0]
+
+
+@functools.cache
+def _fields(kind: type) -> dict[str, Any]:
+    """Field -> type, of a named tuple."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def _require_items(value: Sequence[Any], inner: Sequence[Any], origin: Any, name: str) -> None:
+    if origin is tuple and Ellipsis not in inner:
+        if len(value) != len(inner):
+            raise InvalidValueError(f"{name} must be {len(inner)} values, found {shown(value)}")
+        kinds = list(inner)
+    else:
+        kinds = [inner[0]] * len(value)
+    for i, (item, each) in enumerate(zip(value, kinds, strict=True)):
+        require(item, each, f"{name}[{i}]")
+
+
+def _fits(value: Any, kind: Any, origin: Any) -> bool:
+    if kind in _NUMBERS:
+        # A bool is an int to Python, and a mistake where a number is meant.
+        return isinstance(value, _NUMBERS[kind]) and (kind is bool or not isinstance(value, bool))
+    if kind is Tensor:
+        return isinstance(value, Tensor) and is_dense(value)
+    if origin is Callable:
+        return callable(value)
+    if origin is type:
+        return isinstance(value, type)
+    known = kind if origin is None else origin
+    if known is Any or not isinstance(known, type):
+        return True  # Any, and variables of types
+    if known in _CONTAINERS and isinstance(value, (str, bytes, Mapping, Tensor)):
+        return False  # which would be read letter by letter, or name by name
+    return isinstance(value, known)
+
+
+def is_dense(x: Tensor) -> bool:
+    """Whether a tensor is an ordinary one: neither sparse nor nested nor quantised."""
+    return x.layout is torch.strided and not x.is_nested and not x.is_quantized
+
+
+def same_numbers(x: Tensor, like: Tensor, where: str) -> None:
+    """Raise unless two tensors that are to be multiplied have one dtype and device; autocast sees to dtypes itself."""
+    if x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise InvalidTypeError(
+            f"{where}: the networks are {x.dtype}, the parameters of the layer {like.dtype}: convert one of them, as "
+            f"with .to({like.dtype})"
+        )
+    if x.device != like.device:
+        raise InvalidTypeError(
+            f"{where}: the networks are on {x.device}, the parameters of the layer on {like.device}: move one of them, "
+            f"as with .to({str(like.device)!r})"
+        )
+
+
+def shown(value: Any) -> str:
+    """A value as errors show it: short."""
+    if isinstance(value, Tensor):
+        kind = "" if is_dense(value) else "nested " if value.is_nested else f"{value.layout} "
+        shape = "" if value.is_nested else f" of shape {tuple(value.shape)}"
+        return f"a {kind}tensor{shape}, {value.dtype}, on {value.device}"
+    plain = (str, bytes, numbers.Number, torch.dtype, type, NoneType)
+    items = value[:_SHOWN] if isinstance(value, (list, tuple)) else [value]
+    text = repr(value) if all(isinstance(item, plain) for item in items) else type(value).__name__
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}.."
+
+
+_SHOWN = 60
+_NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real, bool: bool}
+_CONTAINERS = (Sequence, Collection, Iterable, list, tuple)
+_WORDS: dict[Any, str] = {
+    int: "a whole number", float: "a number", bool: "True or False", str: "a text", NoneType: "None",
+    Tensor: "a dense tensor", Callable: "a function", Sequence: "a sequence", Collection: "a sequence",
+    Iterable: "a sequence", tuple: "a tuple", Mapping: "a mapping", os.PathLike: "a path",
+}  # fmt: skip
+
+
+def _text(kind: Any) -> str:
+    """A type in words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _text(inner[0])
+    if origin in (Union, UnionType):
+        return _either(dict.fromkeys(map(_text, inner)))
+    if origin is Literal:
+        return _either(map(repr, inner))
+    known = kind if origin is None else origin
+    if known in (Sequence, Collection, Iterable, tuple) and inner:
+        named = [_text(each) for each in inner if each is not Ellipsis]
+        return f"{_WORDS[known]} of {' and '.join(dict.fromkeys(named))}"
+    if known is Mapping:
+        return "named tensors, parameter name -> tensor" if inner == (str, Tensor) else "a mapping"
+    return _WORDS.get(known) or str(getattr(known, "__name__", known))
+
+
+def _either(words: Iterable[str]) -> str:
+    *before, last = words
+    return f"{', '.join(before)} or {last}" if before else cast("str", last)
