@@ -10,6 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.packing import sizes_in
 
@@ -25,6 +26,7 @@ class _Layer(NamedTuple):
     bias: str | None
 
 
+@checked
 def match_names(
     state: Mapping[str, Tensor],
     space: WeightSpace,
@@ -74,6 +76,7 @@ def match_names(
     return {name: matched[name] for name in space.parameters}
 
 
+@checked
 def is_ignored(key: str, ignore: Collection[str]) -> bool:
     """Whether a key is in ``ignore``, or is ``ignore`` where that is one text, or fits a pattern there."""
     return any(fnmatchcase(key, pattern) for pattern in ([ignore] if isinstance(ignore, str) else ignore))
@@ -103,11 +106,11 @@ def _hint(name: str, key: str) -> str:
     return f"say which is which: names={{{name!r}: {key!r}, ...}}"
 
 
-def _unmatched(state: Mapping[str, Tensor], keys: Sequence[str], space: WeightSpace) -> ValueError:
+def _unmatched(state: Mapping[str, Tensor], keys: Sequence[str], space: WeightSpace) -> InvalidValueError:
     unexpected = [f"{key!r} {tuple(state[key].shape)}" for key in keys if key not in space.parameters]
     missing = [space.describe(name).replace("(B, C, ", "(") for name in space.parameters if name not in keys]
     example = next((name for name in space.parameters if name not in keys), next(iter(space.parameters)))
-    return ValueError(
+    return InvalidValueError(
         f"the keys of the state dict do not fit {space} in any order; "
         + (f"unexpected: {_some(unexpected)}. " if unexpected else "")
         + (f"Missing: {_some(missing)}. " if missing else "")

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import Canonicalize, EquivariantLinear, Features, PointwiseActivation, Symmetry, WeightSpace
 from nfn_monomial.canonical import Balance
+from nfn_monomial.checks import Count, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import SymmetryLike
 from nfn_monomial.symmetry import Activation
@@ -48,10 +49,15 @@ def to_tensors(wsfeat: WeightSpaceFeatures) -> dict[str, Tensor]:
     weights, biases = getattr(wsfeat, "weights", None), getattr(wsfeat, "biases", None)
     if weights is None or biases is None:
         raise InvalidTypeError(f"nfn's WeightSpaceFeatures are expected, found {type(wsfeat).__name__}")
+    if not isinstance(weights, Sequence) or not isinstance(biases, Sequence):
+        raise InvalidTypeError(f"weights and biases must be sequences of tensors, found {shown(weights)}")
     if len(weights) != len(biases):
         raise InvalidValueError(
             f"WeightSpaceFeatures with {len(weights)} weights and {len(biases)} biases; missing ones are None"
         )
+    for x in (*weights, *biases):
+        if x is not None and not isinstance(x, Tensor):
+            raise InvalidTypeError(f"weights and biases must be tensors, found {shown(x)}")
     tensors = {}
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         tensors[f"weight.{i}"] = weight
@@ -60,6 +66,7 @@ def to_tensors(wsfeat: WeightSpaceFeatures) -> dict[str, Tensor]:
     return tensors
 
 
+@checked
 def from_tensors(tensors: Mapping[str, Tensor]) -> WeightSpaceFeatures:
     """Named tensors ``weight.i``, ``bias.i`` as nfn's features; the inverse of `to_tensors`, missing biases are None.
 
@@ -130,11 +137,12 @@ class MonomialLinear(_Layer):
     192
     """
 
+    @checked
     def __init__(
         self,
         network_spec: NetworkSpec,
-        in_channels: int,
-        out_channels: int,
+        in_channels: Count,
+        out_channels: Count,
         *,
         symmetry: SymmetryLike | Sequence[SymmetryLike],
         io: Literal["full", "factored"] = "full",
@@ -158,6 +166,7 @@ class MonomialActivation(_Layer):
         io_symmetry: of input and output neurons.
     """
 
+    @checked
     def __init__(
         self,
         network_spec: NetworkSpec,
@@ -185,10 +194,11 @@ class MonomialCanonicalize(_Layer):
         io_symmetry: of input and output neurons.
     """
 
+    @checked
     def __init__(
         self,
         network_spec: NetworkSpec,
-        channels: int,
+        channels: Count,
         *,
         symmetry: SymmetryLike | Sequence[SymmetryLike],
         kind: Literal["norm", "square", "abs"] = "norm",
@@ -214,6 +224,7 @@ class MonomialBalance(_Layer):
         io_symmetry: of input and output neurons.
     """
 
+    @checked
     def __init__(
         self,
         network_spec: NetworkSpec,
@@ -248,6 +259,7 @@ class MonomialPool(nn.Module):
         network_spec: nfn's spec of the networks.
     """
 
+    @checked
     def __init__(self, network_spec: NetworkSpec) -> None:
         super().__init__()
         self.network_spec = network_spec
@@ -311,6 +323,7 @@ class MonomialStack(nn.Module):
 
     layers: nn.ModuleList
 
+    @checked
     def __init__(self, network_spec: NetworkSpec, *layers: nn.Module) -> None:
         super().__init__()
         flat: list[nn.Module] = []

@@ -25,7 +25,6 @@ from typing import (
     TypeAlias,
     TypeVar,
     Union,
-    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -39,6 +38,7 @@ from .errors import InvalidTypeError, InvalidValueError, MonomialError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The dtypes that torch computes with."""
 
@@ -150,7 +150,7 @@ def require(value: Any, kind: Any, name: str) -> None:
         for key, item in value.items():
             require(key, inner[0], f"a name in {name}")
             require(item, inner[1], f"{name}[{key!r}]")
-    elif origin is not None and issubclass(origin, Collection) and isinstance(value, Sequence):
+    elif origin is not None and issubclass(origin, Iterable) and isinstance(value, Sequence):
         _require_items(value, inner, origin, name)
 
 
@@ -197,8 +197,10 @@ def _fits(value: Any, kind: Any, origin: Any) -> bool:
     known = kind if origin is None else origin
     if known is Any or not isinstance(known, type):
         return True  # Any, and variables of types
-    if known in _CONTAINERS and isinstance(value, (str, bytes, Mapping, Tensor)):
-        return False  # which would be read letter by letter, or name by name
+    if known in _CONTAINERS and (isinstance(value, (str, bytes, Mapping)) or hasattr(value, "__array__")):
+        return False  # which would be read letter by letter, name by name or row by row
+    if known is tuple and hasattr(value, "_fields"):
+        return False  # a record, which means something else
     return isinstance(value, known)
 
 
@@ -263,4 +265,4 @@ def _text(kind: Any) -> str:
 
 def _either(words: Iterable[str]) -> str:
     *before, last = words
-    return f"{', '.join(before)} or {last}" if before else cast("str", last)
+    return f"{', '.join(before)} or {last}" if before else last

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nfn_monomial import Symmetry
+from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 NODE_ATTRIBUTES = ("symmetry", "layer", "neuron", "depth", "has_bias")
 """Attributes ``(N,)`` of a network's graph, beside ``x``."""
 
 _MADE_BY = "make graphs with to_graph, and keep its attributes in layers: out = copy.copy(graph); out.x = ..."
+
+
+def require_tensor(x: Tensor, name: str, shape: Sequence[int | str], dtypes: Sequence[torch.dtype], where: str) -> None:
+    """Raise unless a tensor has one of these dtypes and this shape, a letter standing for any size."""
+    if x.dtype not in dtypes:
+        kind = "whole numbers" if torch.int64 in dtypes else "floating point numbers"
+        raise InvalidTypeError(f"{where}: {name} must be {kind}, found {shown(x)}")
+    if x.ndim != len(shape) or any(n != m and not isinstance(n, str) for n, m in zip(shape, x.shape, strict=True)):
+        expected = ", ".join(map(str, shape)) + "," * (len(shape) == 1)
+        raise InvalidValueError(f"{where}: {name} has shape {tuple(x.shape)}; ({expected}) is expected")
 
 
 def graph_ids(graph: Any) -> tuple[Tensor, int]:
@@ -41,6 +53,8 @@ def check_graph(graph: Any, where: str = "check_graph") -> None:
             shapes do not fit, an edge does not lead from one layer of a network to the next (self-loops, reverse
             edges, skips), or there are several edges between two neurons.
     """
+    if not isinstance(where, str):
+        raise InvalidTypeError(f"check_graph: where must be a text, found {shown(where)}")
     _check_attributes(graph, where)
     if not torch.compiler.is_compiling():
         _check_values(graph, where)

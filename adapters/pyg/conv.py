@@ -18,13 +18,15 @@ from torch_geometric.nn import MessagePassing
 from torch_geometric.utils import scatter
 
 from nfn_monomial import Symmetry
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.checks import FLOATING, WHOLE, Count, checked, same_numbers, shown
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.nn.canonicalize import degree_zero
 from nfn_monomial.nn.messages import EdgeMessages, End, EndMix, NeuronGate, NeuronUpdate
 from nfn_monomial.nn.neurons import CHAIN, Plan
 from nfn_monomial.nn.norm import frame, over, over_size
 from nfn_monomial.space.packing import wide
 
+from .checks import require_tensor
 from .layout import FLIPS, SCALES
 
 
@@ -52,9 +54,8 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     >>> net = Sequential("x, edge_index, edge_attr", [(conv, layer), (MonomialConv(8), layer)])
     """
 
-    def __init__(self, channels: int, pairs: int | None = None, **kwargs: Any) -> None:
-        if channels < 1:
-            raise InvalidValueError(f"channels must be at least 1, found {channels}")
+    @checked
+    def __init__(self, channels: Count, pairs: Count | None = None, **kwargs: Any) -> None:
         super().__init__(aggr=None, node_dim=0, **kwargs)
         if self.flow != "source_to_target":
             raise InvalidValueError(
@@ -71,6 +72,7 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
 
+    @checked
     def forward(
         self, x: Tensor, edge_index: Tensor, edge_attr: Tensor, edge_streams: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -84,7 +86,9 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
                 graphs of any network; without it +1 and -1.
         """
         count = _count(self.pairs)
-        _require(x, edge_attr, self.channels, count, "MonomialConv")
+        like = self.edges.gate.weight
+        given = {"edge_index": edge_index, "edge_attr": edge_attr, "edge_streams": edge_streams}
+        _require(x, self.channels, count, "MonomialConv", like, **given)
         if (edge_streams is None) != (self.pairs is None):
             raise InvalidValueError(
                 f"MonomialConv(pairs={self.pairs}): edge_streams are given where pairs are, and only there"
@@ -157,14 +161,16 @@ class MonomialGate(nn.Module):
         pairs: see `MonomialConv`.
     """
 
-    def __init__(self, channels: int, pairs: int | None = None) -> None:
+    @checked
+    def __init__(self, channels: Count, pairs: Count | None = None) -> None:
         super().__init__()
         self.channels, self.pairs = channels, pairs
         self.gate = NeuronGate(channels, _count(pairs))
 
+    @checked
     def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
         """``x (N, (2 K + 1) C)`` -> the same; ``symmetry``: ``(N,)`` as in `to_graph`, or ``(N, K)``, of each pair."""
-        _require(x, None, self.channels, _count(self.pairs), "MonomialGate")
+        _require(x, self.channels, _count(self.pairs), "MonomialGate", self.gate.inv.weight, symmetry=symmetry)
         streams = _streams(x, _count(self.pairs))
         felt = _of_pairs(symmetry)
         neutral = [_neutral(t, felt[:, i // 2]) for i, t in enumerate(streams[:-1])]
@@ -182,12 +188,14 @@ class MonomialNorm(nn.Module):
         pairs: see `MonomialConv`.
     """
 
-    def __init__(self, channels: int, pairs: int | None = None) -> None:
+    @checked
+    def __init__(self, channels: Count, pairs: Count | None = None) -> None:
         super().__init__()
         self.channels, self.pairs = channels, pairs
         self.edge_gain = nn.Parameter(torch.ones(channels))
         self.gain = nn.Parameter(torch.ones(_count(pairs), channels))
 
+    @checked
     def forward(
         self,
         x: Tensor,
@@ -201,7 +209,9 @@ class MonomialNorm(nn.Module):
 
         For ``symmetry`` see `MonomialGate`, for ``edge_streams`` `MonomialConv`.
         """
-        _require(x, edge_attr, self.channels, _count(self.pairs), "MonomialNorm")
+        given = {"edge_index": edge_index, "edge_attr": edge_attr, "edge_streams": edge_streams}
+        of_nodes = {"symmetry": symmetry, "group": group}
+        _require(x, self.channels, _count(self.pairs), "MonomialNorm", self.gain, **given, **of_nodes)
         *charged, inv = _streams(x, _count(self.pairs))
         scales = _of_pairs(symmetry) & SCALES > 0
         # Reciprocals of the streams' frames.
@@ -242,8 +252,12 @@ class MonomialCanonicalize(nn.Module):
     values; ``inv`` and FIXED nodes stay as they are.
     """
 
+    @checked
     def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
         """``x (N, (2 K + 1) C)`` -> invariants of that shape; for ``symmetry`` see `MonomialGate`."""
+        streams = 3 if symmetry.ndim < 2 else 2 * symmetry.shape[1] + 1
+        channels = max(1, x.shape[-1] // streams) if x.ndim else 1
+        _require(x, channels, streams, "MonomialCanonicalize", symmetry=symmetry)
         felt = _of_pairs(symmetry)
         *charged, inv = _streams(x, 2 * felt.shape[1] + 1)
         return torch.cat([*(_neutral(t, felt[:, i // 2]) for i, t in enumerate(charged)), inv], -1)
@@ -251,6 +265,8 @@ class MonomialCanonicalize(nn.Module):
 
 def layer_groups(graph: Any) -> Tensor:
     """A number ``(N,)`` for every node: that of its layer among the layers of all networks of a batch."""
+    if not isinstance(getattr(graph, "layer", None), Tensor):
+        raise InvalidTypeError(f"layer_groups: a graph made by to_graph is expected, found {shown(graph)}")
     ids = getattr(graph, "batch", None)
     if ids is None:
         groups: Tensor = graph.layer
@@ -285,11 +301,29 @@ def _neutral(x: Tensor, symmetry: Tensor) -> Tensor:
     return torch.where((symmetry & FLIPS > 0)[:, None], x.abs(), x)
 
 
-def _require(x: Tensor, edge_attr: Tensor | None, channels: int, count: int, where: str) -> None:
+def _require(
+    x: Tensor, channels: int, count: int, where: str, like: Tensor | None = None, **others: Tensor | None
+) -> None:
+    """Raise unless ``x`` has so many streams of so many channels, and the others are of its nodes and edges."""
     if x.ndim != 2 or x.shape[1] != count * channels:
         raise InvalidValueError(
             f"{where}: x has shape {tuple(x.shape)}; (N, {count * channels}) is expected: "
             f"{'three' if count == 3 else count} streams of {channels} channels, as MonomialEmbedding makes them"
         )
-    if edge_attr is not None and (edge_attr.ndim != 2 or edge_attr.shape[1] != channels):
-        raise InvalidValueError(f"{where}: edge_attr has shape {tuple(edge_attr.shape)}; (E, {channels}) is expected")
+    require_tensor(x, "x", ("N", "C"), FLOATING, where)
+    if like is not None:
+        same_numbers(x, like, where)
+    nodes, edges = len(x), others.get("edge_attr")
+    if edges is not None:
+        require_tensor(edges, "edge_attr", ("E", channels), FLOATING, where)
+    number = "E" if edges is None else len(edges)
+    symmetry = others.get("symmetry")
+    shapes = {
+        "edge_index": (2, number),
+        "edge_streams": (number, 2),
+        "group": (nodes,),
+        "symmetry": (nodes,) if symmetry is None or symmetry.ndim < 2 else (nodes, "K"),
+    }
+    for name, shape in shapes.items():
+        if (given := others.get(name)) is not None:
+            require_tensor(given, name, shape, WHOLE, where)

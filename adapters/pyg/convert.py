@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from nfn_monomial import Features, WeightSpace
+from nfn_monomial.checks import Size, checked, require
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space.packing import check_tensors, pieces, require_finite
 
@@ -27,7 +28,8 @@ INDICES = {"edge_index", "parent_index"}
 Networks: TypeAlias = Features | Mapping[str, Tensor]
 
 
-def to_graph(tensors: Networks, space: WeightSpace, *, kernel: Sequence[int] | None = None) -> Batch:
+@checked
+def to_graph(tensors: Networks, space: WeightSpace, *, kernel: Sequence[Size] | None = None) -> Batch:
     """Networks of one architecture as a ``Batch`` of graphs; `from_graph` is the exact inverse.
 
     The result equals ``Batch.from_data_list`` of the networks one by one, which ``batch.to_data_list()`` gives. For
@@ -53,7 +55,8 @@ def to_graph(tensors: Networks, space: WeightSpace, *, kernel: Sequence[int] | N
     return to_graphs([(tensors, space)], kernel=kernel)
 
 
-def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Sequence[int] | None = None) -> Batch:
+@checked
+def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Sequence[Size] | None = None) -> Batch:
     """Networks of different architectures and activations in one ``Batch``; `from_graphs` is the inverse.
 
     Args:
@@ -64,6 +67,9 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
         ValueError: see `to_graph`; or if there is nothing, or numbers of channels differ.
         TypeError: if dtypes or devices differ.
     """
+    networks = list(networks)
+    for i, pair in enumerate(networks):
+        require(pair, tuple[Networks, WeightSpace], f"to_graphs: networks[{i}]")
     pairs = [
         (space.unpack(given) if isinstance(given, Features) else given, spread(space)) for given, space in networks
     ]
@@ -104,6 +110,7 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
     return batch
 
 
+@checked
 def from_graph(graph: Any, space: WeightSpace) -> dict[str, Tensor]:
     """A graph, or a batch of graphs of one architecture, as tensors ``(B, C, *shape)``: the inverse of `to_graph`.
 
@@ -123,6 +130,7 @@ def from_graph(graph: Any, space: WeightSpace) -> dict[str, Tensor]:
     return _read(graph, GraphView.of(graph), space)
 
 
+@checked
 def from_graphs(graph: Any, spaces: Sequence[WeightSpace]) -> list[dict[str, Tensor]]:
     """A batch of graphs of different architectures as one dict of tensors ``(1, C, *shape)`` a network.
 
@@ -158,7 +166,8 @@ class ToGraph(nn.Module):
         kernel: see `to_graph`.
     """
 
-    def __init__(self, space: WeightSpace, *, kernel: Sequence[int] | None = None) -> None:
+    @checked
+    def __init__(self, space: WeightSpace, *, kernel: Sequence[Size] | None = None) -> None:
         super().__init__()
         if not is_chain(space):
             factors_of(spread(space))
@@ -180,6 +189,7 @@ class FromGraph(nn.Module):
         space: the weight space of the graphs; ``space.unpack`` names the tensors of what comes out.
     """
 
+    @checked
     def __init__(self, space: WeightSpace) -> None:
         super().__init__()
         if not is_chain(space):

@@ -13,7 +13,8 @@ from torch_geometric.transforms import BaseTransform
 
 from nfn_monomial import GroupElement, Symmetry, WeightSpace
 from nfn_monomial.canonical.balance import balance
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.checks import FLOATING, WHOLE, AtLeastZero, Count, Seed, checked, is_dense, shown
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space.certificate import relative_error
 from nfn_monomial.testing import require_small, spread_of
 
@@ -37,6 +38,21 @@ class GraphElement:
 
     scale: Tensor
     permutation: Tensor
+
+    def __post_init__(self) -> None:
+        for name, dtypes in (("scale", FLOATING), ("permutation", WHOLE)):
+            x = getattr(self, name)
+            if not isinstance(x, Tensor) or not is_dense(x) or x.dtype not in dtypes or not x.ndim or not x.numel():
+                raise InvalidTypeError(f"GraphElement: {name} must be a tensor with an entry a node, found {shown(x)}")
+        if (
+            len(self.scale) != len(self.permutation)
+            or self.permutation.ndim > 1
+            or self.scale.device != self.permutation.device
+        ):
+            raise InvalidValueError(
+                f"GraphElement: a scale and a place for each node are needed, found {shown(self.scale)} and "
+                f"{shown(self.permutation)}"
+            )
 
     def inverse(self) -> GraphElement:
         """The inverse element."""
@@ -65,6 +81,8 @@ class GraphElement:
         n, moved = len(ids), self.permutation
         if len(moved) != n:
             raise InvalidValueError(f"GraphElement of {len(moved)} nodes on a graph of {n}: make one for this graph")
+        if not torch.equal(moved.sort().values.to(ids), torch.arange(n, device=ids.device)):
+            raise InvalidValueError(f"GraphElement: permutation must hold each of 0..{n - 1} once")
         stays = (ids[moved] == ids) & (graph.layer[moved] == graph.layer)
         stays &= (graph.symmetry > 0) | (moved == torch.arange(n, device=moved.device))
         if hasattr(graph, "parent_index"):
@@ -109,6 +127,7 @@ def _gauges(graph: Any) -> Tensor:
     return found
 
 
+@checked
 def graph_element(element: GroupElement, graph: Any) -> GraphElement:
     """A weight space's group element, single or one per network, as it acts on graphs of that space.
 
@@ -139,6 +158,7 @@ def graph_element(element: GroupElement, graph: Any) -> GraphElement:
     return GraphElement(torch.cat(scales, 1).flatten()[slot], node[target_slot[slot]])
 
 
+@checked
 def random_graph_element(graph: Any, *, generator: torch.Generator | None = None) -> GraphElement:
     """A random element of every network's own group, read off the graph's ``symmetry`` and ``layer``.
 
@@ -203,6 +223,7 @@ def _along(permutation: Tensor, scale: Tensor, parent: Tensor, graph: Any) -> tu
     return whole, scale
 
 
+@checked
 def act(graph: Any, element: GroupElement | GraphElement) -> Any:
     """``element`` on a graph or a batch of graphs: ``act(to_graph(tensors), g) = to_graph(g.act(tensors))``.
 
@@ -230,8 +251,13 @@ class BalanceGraph(BaseTransform):  # type: ignore[misc]  # torch_geometric is n
         signs: whether to fix signs.
     """
 
+    @checked
     def __init__(self, space: WeightSpace, *, scales: bool = True, signs: bool = True) -> None:
         self.space, self.scales, self.signs = space, scales, signs
+
+    def __call__(self, data: Any) -> Any:
+        check_graph(data, "BalanceGraph")
+        return super().__call__(data)
 
     def forward(self, data: Any) -> Any:
         """``Data`` or ``Batch`` -> the same kind of thing; see `from_graph` for errors."""
@@ -249,8 +275,9 @@ class BalanceGraph(BaseTransform):  # type: ignore[misc]  # torch_geometric is n
         return f"BalanceGraph({self.space}, scales={self.scales}, signs={self.signs})"
 
 
+@checked
 def assert_graph_equivariant(
-    layer: Callable[[Any], Any], graph: Any, *, trials: int = 3, rtol: float | None = None, seed: int = 0
+    layer: Callable[[Any], Any], graph: Any, *, trials: Count = 3, rtol: AtLeastZero | None = None, seed: Seed = 0
 ) -> None:
     """Assert that ``layer(g graph) = g layer(graph)`` for random g of each network's own group.
 
@@ -266,6 +293,7 @@ def assert_graph_equivariant(
         ValueError: if ``trials`` is less than 1.
     """
     generator = torch.Generator().manual_seed(seed)
+    check_graph(graph, "assert_graph_equivariant")
     expected = layer(graph)
     if not bool(expected.x.any()) and not bool(expected.edge_attr.any()):
         raise AssertionError("the layer's output is zero everywhere, which is equivariant but proves nothing")
@@ -279,8 +307,9 @@ def assert_graph_equivariant(
     require_small(errors, trials, rtol, expected.x.dtype, "the output is not equivariant")
 
 
+@checked
 def assert_graph_invariant(
-    readout: Callable[[Any], Tensor], graph: Any, *, trials: int = 3, rtol: float | None = None, seed: int = 0
+    readout: Callable[[Any], Tensor], graph: Any, *, trials: Count = 3, rtol: AtLeastZero | None = None, seed: Seed = 0
 ) -> None:
     """Assert that ``readout(g graph) = readout(graph)``; errors are measured against the spread over the networks.
 
@@ -296,6 +325,7 @@ def assert_graph_invariant(
         ValueError: if ``trials`` is less than 1.
     """
     generator = torch.Generator().manual_seed(seed)
+    check_graph(graph, "assert_graph_invariant")
     expected = readout(graph).detach()
     spread = spread_of(expected)
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
+from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import Specification, field_name
 from nfn_monomial.space.links import Link
@@ -97,6 +98,7 @@ def _symmetry(space: Specification, node: str) -> int:
     return symmetry.acting(0 if neutral else 1).value
 
 
+@checked
 def common_kernel(*spaces: WeightSpace) -> tuple[int, ...]:
     """The smallest kernel shape into which the weights of all these spaces fit; ``()`` where all are linear.
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.utils import scatter
 
+from nfn_monomial.checks import FLOATING, Count, Size, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.norm import over, over_size
 from nfn_monomial.space.packing import wide
 
-from .checks import check_graph, graph_ids
+from .checks import check_graph, graph_ids, require_tensor
 from .conv import MonomialConv, MonomialGate, MonomialNorm, layer_groups
 from .layout import SCALES
 
@@ -36,15 +37,16 @@ class MonomialEmbedding(nn.Module):
         pairs: see `MonomialConv`.
     """
 
+    @checked
     def __init__(
         self,
-        channels: int,
-        kernel: Sequence[int],
-        inputs: int,
-        outputs: int,
+        channels: Count,
+        kernel: Sequence[Size],
+        inputs: Count,
+        outputs: Count,
         *,
-        in_channels: int = 1,
-        pairs: int | None = None,
+        in_channels: Count = 1,
+        pairs: Count | None = None,
     ) -> None:
         super().__init__()
         self.channels, self.in_channels, self.entries = channels, in_channels, math.prod(kernel)
@@ -112,7 +114,8 @@ class MonomialBlock(nn.Module):
         pairs: see `MonomialConv`.
     """
 
-    def __init__(self, channels: int, pairs: int | None = None) -> None:
+    @checked
+    def __init__(self, channels: Count, pairs: Count | None = None) -> None:
         super().__init__()
         kinds = (MonomialNorm, MonomialConv, MonomialGate)
         self.norm, self.conv, self.gate = (kind(channels, pairs) for kind in kinds)
@@ -146,13 +149,21 @@ class MonomialPool(nn.Module):
         out_features: length of the vector.
     """
 
-    def __init__(self, channels: int, outputs: int | None = None) -> None:
+    @checked
+    def __init__(self, channels: Count, outputs: Count | None = None) -> None:
         super().__init__()
         self.channels, self.outputs = channels, outputs
         self.out_features = channels * (3 + (outputs or 1))
 
+    @checked
     def forward(self, x: Tensor, graph: Any) -> Tensor:
         """``x (N, 3 C)`` (``inv`` last), and the graph or batch that it belongs to -> ``(B, out_features)``."""
+        check_graph(graph, "MonomialPool")
+        if x.ndim != 2 or x.shape[1] < self.channels:
+            raise InvalidValueError(
+                f"MonomialPool: x has shape {tuple(x.shape)}; (N, {self.channels} or more) is expected"
+            )
+        require_tensor(x, "x", (len(graph.x), "C"), FLOATING, "MonomialPool")
         inv = x[:, -self.channels :]
         ids, count = graph_ids(graph)
         inputs, outputs = graph.layer == 0, graph.layer == graph.depth
@@ -204,23 +215,22 @@ class MonomialGNN(nn.Module):
         readout: ``"apart"`` keeps the outputs apart, in networks that all have ``outputs``; ``"mean"`` averages them.
     """
 
+    @checked
     def __init__(
         self,
-        channels: int = 16,
-        layers: int = 4,
+        channels: Count = 16,
+        layers: Count = 4,
         *,
-        kernel: Sequence[int],
-        inputs: int,
-        outputs: int,
-        hidden: int = 128,
-        out_features: int = 1,
-        in_channels: int = 1,
-        pairs: int | None = None,
+        kernel: Sequence[Size],
+        inputs: Count,
+        outputs: Count,
+        hidden: Count = 128,
+        out_features: Count = 1,
+        in_channels: Count = 1,
+        pairs: Count | None = None,
         readout: Literal["apart", "mean"] = "mean",
     ) -> None:
         super().__init__()
-        if readout not in ("apart", "mean"):
-            raise InvalidValueError(f"readout must be 'apart' or 'mean', found {readout!r}")
         self.embed = MonomialEmbedding(channels, kernel, inputs, outputs, in_channels=in_channels, pairs=pairs)
         self.blocks = nn.ModuleList(MonomialBlock(channels, pairs) for _ in range(layers))
         self.pool = MonomialPool(channels, outputs if readout == "apart" else None)

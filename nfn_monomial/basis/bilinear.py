@@ -12,11 +12,12 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from nfn_monomial.checks import Size, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, parents_of, powers
 from nfn_monomial.space.specification import Node
 
-from .partitions import balanced_partitions, field_key
+from .partitions import balanced_partitions, field_key, require_nodes
 
 
 class BilinearTerm(NamedTuple):
@@ -84,6 +85,7 @@ class BilinearTerm(NamedTuple):
         return f"{first},{second}->{target}:{self.equation}"
 
 
+@checked
 def bilinear_terms(
     first: FieldType, second: FieldType, target: FieldType, nodes: Mapping[str, Node]
 ) -> tuple[BilinearTerm, ...]:
@@ -102,6 +104,13 @@ def bilinear_terms(
     >>> [str(term) for term in bilinear_terms(weight, neurons, messages, nodes)]
     ['h2+1_h1-1,h1+1->h2+1:ab,b->a']
     """
+    require_nodes((first, second, target), nodes)
+    return _terms(first, second, target, nodes)
+
+
+def _terms(
+    first: FieldType, second: FieldType, target: FieldType, nodes: Mapping[str, Node]
+) -> tuple[BilinearTerm, ...]:
     opposed = tuple(Axis(axis.node, opposite(axis.charge)) for axis in target)
     one, two = len(first), len(first + second)
     found = []
@@ -133,7 +142,7 @@ def standard_terms(
                 continue
             at = [lying.get(alone.union(also), []) for also in _subsets(here & there)]
             for i in sorted(itertools.chain.from_iterable(at)):
-                found += [term for term in bilinear_terms(one, two, target[i], nodes) if term.standard]
+                found += [term for term in _terms(one, two, target[i], nodes) if term.standard]
     return found
 
 
@@ -145,10 +154,11 @@ def _subsets(names: frozenset[str]) -> Iterator[tuple[str, ...]]:
     return itertools.chain.from_iterable(itertools.combinations(names, n) for n in range(len(names) + 1))
 
 
+@checked
 def count_bilinear_terms(
-    first: Mapping[FieldType, int],
-    second: Mapping[FieldType, int],
-    target: Mapping[FieldType, int],
+    first: Mapping[FieldType, Size],
+    second: Mapping[FieldType, Size],
+    target: Mapping[FieldType, Size],
     nodes: Mapping[str, Node],
 ) -> int:
     """Number of bilinear basis maps between fields with the given multiplicities.
@@ -156,7 +166,8 @@ def count_bilinear_terms(
     The dimension of the space of equivariant bilinear maps wherever every node has at least as many neurons as a
     partition has blocks on it, see `count_terms`.
     """
+    require_nodes((*first, *second, *target), nodes)
     return sum(
-        m1 * m2 * m * len(bilinear_terms(t1, t2, t, nodes))
+        m1 * m2 * m * len(_terms(t1, t2, t, nodes))
         for (t1, m1), (t2, m2), (t, m) in itertools.product(first.items(), second.items(), target.items())
     )

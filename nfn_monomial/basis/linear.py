@@ -24,10 +24,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from nfn_monomial.checks import Size, checked
 from nfn_monomial.space.axes import FieldType
 from nfn_monomial.space.specification import Node
 
-from .partitions import Contraction, alignments, contractions
+from .partitions import Contraction, alignments, contractions, require_nodes
 
 
 class Route(NamedTuple):
@@ -67,14 +68,16 @@ def routes(
     return tuple(Route(r, tuple(into.get(r, ())), tuple(out_of[r])) for r in shared)
 
 
+@checked
 def count_terms(
-    sources: Mapping[FieldType, int], targets: Mapping[FieldType, int], nodes: Mapping[str, Node]
+    sources: Mapping[FieldType, Size], targets: Mapping[FieldType, Size], nodes: Mapping[str, Node]
 ) -> tuple[int, int]:
     """Number of linear and of affine basis maps between fields with the given multiplicities.
 
     The dimensions of the space of equivariant maps wherever every node has at least as many neurons as a
     partition has blocks on it; a nested one, in each neuron of its parent, as a block of the parent has nested in it.
     """
+    require_nodes((*sources, *targets), nodes)
     linear = affine = 0
     m_in, m_out = list(sources.values()), list(targets.values())
     for route in routes(tuple(sources), tuple(targets), nodes):

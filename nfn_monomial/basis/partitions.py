@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, parents_of, powers
 from nfn_monomial.space.specification import Node
 
 Block: TypeAlias = tuple[int, ...]
+
+
+def require_nodes(fields: Iterable[FieldType], nodes: Mapping[str, Node]) -> None:
+    """Raise for an axis on a node that is not among these."""
+    for axis in itertools.chain.from_iterable(fields):
+        if axis.node not in nodes:
+            raise InvalidValueError(f"axis {axis} names no node; nodes: {', '.join(nodes) or 'none'}")
 
 
 def set_partitions(items: Block) -> Iterator[tuple[Block, ...]]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from nfn_monomial.checks import checked
+from nfn_monomial.checks import FLOATING, WHOLE, checked, shown
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Axis, Charge, flow
 from nfn_monomial.space.packing import check_tensors, concrete, pieces, require_finite, whole
@@ -157,10 +157,22 @@ def shift_phase(
     parts, signs = pieces(space, flat, sizes), {}
     for node, k in shifts.items():
         bias = parts[biases[node]]
+        shape = (*lead, bias.shape[-1])
+        if k.dtype not in (*FLOATING, *WHOLE) or (k.is_meta and not bias.is_meta) or not _broadcasts(k.shape, shape):
+            raise InvalidValueError(
+                f"shift_phase: shifts[{node!r}] must be whole numbers of shape {shape}, or what broadcasts to it, "
+                f"found {shown(k)}"
+            )
+        if concrete((k,)) and k.is_floating_point() and not torch.equal(k, k.round()):
+            raise InvalidValueError(f"shift_phase: shifts[{node!r}] must be whole numbers: others change the function")
         k = k.to(bias.device, torch.float64).expand(*lead, bias.shape[-1]).reshape(bias.shape)
         parts[biases[node]] = (bias + k * math.pi).to(bias.dtype)
         signs[node] = 1 - 2 * k.remainder(2)
     return _signed(tensors, space, parts, sizes, signs)
+
+
+def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
 def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dict[str, str]:

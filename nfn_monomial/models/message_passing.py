@@ -151,7 +151,7 @@ class MessagePassingEditor(nn.Module):
         self.inner = space.restricted("sign")
         self.body = _MessageBody(self.inner, in_channels, channels, layers, tied)
         self.readout = NeuronReadout(self.inner, channels, in_channels)
-        self.scale = nn.Parameter(torch.full((len(space.layout),), init_scale))
+        self.scale = nn.Parameter(torch.full((len(space.layout),), float(init_scale)))
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> edited networks; ``space.unpack`` names them."""

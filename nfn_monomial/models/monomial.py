@@ -29,6 +29,8 @@ def equivariant_stack(
     io: Literal["full", "factored"] = "full",
 ) -> nn.Sequential:
     """`EquivariantLinear` layers ``channels[0] -> channels[1] -> ...`` with an activation between any two."""
+    if len(channels) < 2:
+        raise InvalidValueError(f"equivariant_stack: channels of input and output are needed, found {list(channels)}")
     layers: list[nn.Module] = []
     for c_in, c_out in itertools.pairwise(channels):
         if layers:
@@ -130,7 +132,7 @@ class EquivariantNFN(nn.Module):
         super().__init__()
         self.space, self.in_channels = space, in_channels
         self.body = equivariant_stack(space, [in_channels, *channels, in_channels], activation, io)
-        self.scale = nn.Parameter(torch.full((len(space.layout),), init_scale))
+        self.scale = nn.Parameter(torch.full((len(space.layout),), float(init_scale)))
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> edited networks; ``space.unpack`` names them."""

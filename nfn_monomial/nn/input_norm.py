@@ -63,6 +63,7 @@ class InputNorm(nn.Module):
         self.register_buffer("scale", torch.ones(sum(self._widths)))
 
     @torch.no_grad()
+    @checked
     def fit(self, networks: Features | Mapping[str, Tensor] | Iterable[Features | Mapping[str, Tensor]]) -> InputNorm:
         """Take the statistics of a training set: one batch, or an iterable of batches, which need not fit in memory.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.checks import Count, Size, checked, shown
+from nfn_monomial.checks import FLOATING, Count, Size, checked, is_dense, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
@@ -129,7 +129,7 @@ class ProbeFeatures(nn.Module):
             TypeError: if networks and inputs have different dtypes.
         """
         own = {mine: name for name, mine in self._own_name.items()}
-        if set(tensors) == set(own):
+        if isinstance(tensors, Mapping) and set(tensors) == set(own):
             tensors = {own[name]: x for name, x in tensors.items()}
         sizes = packing.check_tensors(self.space, tensors)
         first = next(iter(tensors.values()))
@@ -137,7 +137,17 @@ class ProbeFeatures(nn.Module):
             raise InvalidValueError(
                 f"ProbeFeatures runs networks themselves, of 1 channel; found {first.shape[1]} channels"
             )
+        if not any(t.requires_grad for t in tensors.values()):
+            packing.require_finite(tensors)
         x = self.inputs() if inputs is None else inputs
+        if not isinstance(x, Tensor) or not is_dense(x) or x.dtype not in FLOATING:
+            raise InvalidTypeError(
+                f"ProbeFeatures: inputs must be floating point numbers in a tensor, found {shown(x)}"
+            )
+        if inputs is not None and packing.concrete((x,)) and not bool(x.isfinite().all()):
+            raise InvalidValueError("ProbeFeatures: inputs hold NaN or infinite values")
+        if x.device != first.device:
+            raise InvalidTypeError(f"the networks are on {first.device}, their inputs on {x.device}: move one by .to()")
         if x.dtype != first.dtype:
             raise InvalidTypeError(
                 f"the networks are {first.dtype}, their inputs {x.dtype}: convert one of them with .to()"
@@ -264,7 +274,7 @@ def own_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
 def _initial(probes: int | Tensor, shape: Sequence[int] | None, template: nn.Module, rank: int | None) -> Tensor:
     """The inputs to start from; random ones standard normal, and of the given rank."""
     if isinstance(probes, Tensor):
-        if probes.ndim < 2 or not len(probes) or not probes.is_floating_point():
+        if probes.ndim < 2 or not len(probes) or probes.dtype not in FLOATING:
             raise InvalidValueError(
                 f"ProbeFeatures: probes must be (P, *input shape) in floating point, found {shown(probes)}"
             )

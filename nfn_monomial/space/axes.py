@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
 
 Charge: TypeAlias = int | tuple[int, ...]
@@ -72,6 +73,7 @@ def opposite(charge: Charge) -> Charge:
     return combined([charge], [-1])
 
 
+@checked
 def field_name(field_type: FieldType) -> str:
     """A field type as text, for messages: ``h2^+1 h1^-1``, or ``const`` where no axis is left."""
     return " ".join(map(str, field_type)) or "const"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.checks import FLOATING, is_dense, same_numbers, shown
+from nfn_monomial.checks import FLOATING, Size, checked, is_dense, same_numbers, shown
 from nfn_monomial.errors import InvalidIndexError, InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
@@ -42,13 +42,19 @@ class Layout:
     felt: tuple[Symmetry, ...]
     _interned: dict[tuple[object, ...], Layout] = {}  # noqa: RUF012
 
+    @checked
     def __new__(
         cls,
         types: tuple[FieldType, ...],
-        multiplicities: tuple[int, ...],
+        multiplicities: tuple[Size, ...],
         acting: tuple[tuple[Symmetry, ...], ...],
         content: Content = (),
     ) -> Layout:
+        if not types or not len(types) == len(multiplicities) == len(acting):
+            raise InvalidValueError(
+                f"a Layout needs a field or more, and of each its multiplicity and what acts on its axes, found "
+                f"{len(types)}, {len(multiplicities)} and {len(acting)}"
+            )
         key = (types, multiplicities, acting, content)
         if key not in cls._interned:
             layout = super().__new__(cls)
@@ -179,6 +185,7 @@ class Features:
         """Field type -> tensor."""
         return dict(zip(self.layout.types, self.tensors, strict=True))
 
+    __array_ufunc__: None = None  # or numpy would take a product with an array apart
     __iter__: None = None  # or Python would call __getitem__ with 0, 1, ..., slices that never end
 
     def __len__(self) -> int:
@@ -270,7 +277,7 @@ class Features:
 
 def _whole(index: Any) -> bool:
     """Whether it is one whole number, a tensor or an array of no dimension among them."""
-    if isinstance(index, bool) or getattr(index, "ndim", 0):
+    if isinstance(index, bool) or getattr(index, "ndim", 0) > 0:
         return False
     try:
         operator.index(index)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.checks import shown
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Activation, Symmetry
 
 from .axes import Axis, Dim
@@ -51,6 +52,8 @@ def cnn_geometry(
 
 def spec_geometry(network_spec: Any) -> Geometry:
     """Of an ``nfn.common.NetworkSpec``; see `WeightSpace.from_network_spec`."""
+    if not all(hasattr(network_spec, name) for name in ("weight_spec", "bias_spec")):
+        raise InvalidTypeError(f"network_spec must be an nfn.common.NetworkSpec, found {shown(network_spec)}")
     shapes = [tuple(spec.shape) for spec in network_spec.weight_spec]
     biases = [spec is not None for spec in network_spec.bias_spec]
     if not shapes or len(shapes) != len(biases):

@@ -34,6 +34,8 @@ class GroupElement:
             PERMUTATION, anything but the identity for FIXED), or a node is unknown.
     """
 
+    __array_ufunc__: None = None  # or numpy would take a product with an array apart
+
     @checked
     def __init__(self, space: Specification, matrices: Mapping[str, MonomialMatrix]) -> None:
         for name, matrix in matrices.items():
@@ -159,7 +161,8 @@ class GroupElement:
             )
         nesting = self.space.nesting
         known = {n: m.size // self._blocks(n) for n, m in self.matrices.items() if nesting.get(n, n) in self.matrices}
-        sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), known)
+        fixed = {n: node.size for n, node in self.space.nodes.items() if not node.permutes and node.size is not None}
+        sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), fixed | known)
 
         def move(x: Tensor) -> Tensor:
             parts = {piece: self._moved(x, self.space.axes[piece]) for piece, x in cut(self.space, name, x, sizes)}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from nfn_monomial.checks import Device, Floating, Size, checked, is_dense, shown
+from nfn_monomial.checks import FLOATING, WHOLE, Device, Floating, Size, checked, is_dense, shown
 from nfn_monomial.errors import InvalidIndexError, InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Activation, Symmetry
 
@@ -35,9 +35,15 @@ class MonomialMatrix:
             transforms and on the meta device), ``scale`` has a zero or non-finite entry, or ``permutation`` is none.
     """
 
+    __array_ufunc__: None = None  # or numpy would take a product with an array apart
     __slots__ = ("permutation", "permutes", "scales")
 
     def __init__(self, scale: Tensor | Sequence[Tensor], permutation: Tensor, permutes: bool = True) -> None:
+        if not isinstance(scale, Tensor | Sequence) or isinstance(scale, str) or not isinstance(permutes, bool):
+            raise InvalidTypeError(
+                f"MonomialMatrix: scale must be a tensor or a sequence of tensors, permutes True or False, found "
+                f"{shown(scale)} and {shown(permutes)}"
+            )
         self.scales = (scale,) if isinstance(scale, Tensor) else tuple(scale)
         self.permutation, self.permutes = permutation, permutes
         if not self.scales:
@@ -46,16 +52,16 @@ class MonomialMatrix:
             if not isinstance(x, Tensor) or not is_dense(x):
                 raise InvalidTypeError(f"MonomialMatrix: {name} must be a dense tensor, found {shown(x)}")
         for scale in self.scales:
-            if scale.shape != self.permutation.shape or scale.ndim not in (1, 2):
+            if scale.shape != self.permutation.shape or scale.ndim not in (1, 2) or not scale.shape[-1]:
                 raise InvalidValueError(
                     f"MonomialMatrix: scale {tuple(scale.shape)} and permutation {tuple(self.permutation.shape)} "
                     "must have the same shape, (n,) or (B, n)"
                 )
-            if scale.is_complex() or scale.dtype == torch.bool:
+            if scale.dtype not in (*FLOATING, *WHOLE):
                 raise InvalidTypeError(f"MonomialMatrix: scale must be real numbers, found {shown(scale)}")
             if scale.device != permutation.device:
                 raise InvalidValueError(f"MonomialMatrix: scale on {scale.device}, permutation on {permutation.device}")
-        if permutation.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        if permutation.dtype not in WHOLE:
             raise InvalidTypeError(f"MonomialMatrix: permutation must be whole numbers, found {shown(permutation)}")
         if not concrete((*self.scales, self.permutation)):
             return
@@ -89,8 +95,9 @@ class MonomialMatrix:
     @checked
     def diagonal(cls, scale: Tensor | Sequence[Tensor]) -> MonomialMatrix:
         """``D`` alone: scales ``(n,)`` or ``(B, n)``, one or one for each gauge, and no permutation."""
-        first = scale if isinstance(scale, Tensor) else [*scale, torch.ones(1)][0]
-        return cls(scale, torch.arange(first.shape[-1], device=first.device).expand_as(first), permutes=False)
+        first = next(iter([scale] if isinstance(scale, Tensor) else scale), torch.ones(1))
+        permutation = torch.arange(first.shape[-1] if first.ndim else 0, device=first.device)
+        return cls(scale, permutation.expand_as(first) if first.ndim else permutation, permutes=False)
 
     @classmethod
     @checked
@@ -132,6 +139,8 @@ class MonomialMatrix:
         shape = (n,) if batch is None else (batch, n)
         permutation = torch.arange(n, device=device).expand(shape)
         groups = [Symmetry.coerce(gauge) for gauge in gauges]
+        if not groups:
+            raise InvalidValueError("MonomialMatrix.random: a symmetry for each gauge is needed, found none")
         if permutes := groups[0].permutes:
             parts = (*shape[:-1], blocks, n // blocks)
             inside = torch.rand(parts, generator=generator, device=device).argsort(-1)
@@ -235,6 +244,10 @@ class MonomialMatrix:
             raise InvalidTypeError(f"MonomialMatrix.act: dim must be a whole number, found {shown(dim)}")
         if not -x.ndim <= dim < x.ndim:
             raise InvalidIndexError(f"MonomialMatrix.act: dim {dim} of a tensor of shape {tuple(x.shape)}")
+        if x.device != self.permutation.device or (x.dtype not in FLOATING and x.is_floating_point()):
+            raise InvalidTypeError(
+                f"MonomialMatrix.act: a matrix on {self.permutation.device} cannot act on {shown(x)}; convert it"
+            )
         require_charge(charge, len(self.scales))
         return within_range("the tensor", x, lambda wide: self._act(wide, dim % x.ndim, charge))
 

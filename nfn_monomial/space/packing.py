@@ -19,6 +19,8 @@ from .specification import Specification
 
 def pack(space: Specification, folding: Folding, tensors: Mapping[str, Tensor], check_finite: bool) -> Features:
     """See `WeightSpace.pack`."""
+    if not isinstance(check_finite, bool):
+        raise InvalidTypeError(f"pack: check_finite must be True or False, found {shown(check_finite)}")
     sizes = check_tensors(space, tensors)
     if check_finite:
         require_finite(tensors)
@@ -34,6 +36,8 @@ def unpack(space: Specification, folding: Folding, features: Features) -> dict[s
 
 def node_sizes(space: Specification, features: Features) -> dict[str, int]:
     """See `WeightSpace.node_sizes`."""
+    if not isinstance(features, Features):
+        raise InvalidTypeError(f"node_sizes: Features are expected, found {shown(features)}")
     sizes = {name: node.size for name, node in space.nodes.items() if node.size is not None}
     for field_type, x in features.fields.items():
         sizes.update({axis.node: x.shape[1 + i] for i, axis in enumerate(field_type)})

@@ -153,8 +153,8 @@ class Specification:
             for dim in itertools.chain.from_iterable(itertools.chain.from_iterable(map(segments_of, dims))):
                 if isinstance(dim, Axis) and dim.node not in self.nodes:
                     raise InvalidValueError(f"{name}: axis {dim} names no node; nodes: {', '.join(self.nodes)}")
-                if isinstance(dim, int) and dim < 1:
-                    raise InvalidValueError(f"{name}: dimension {dim} must be at least 1")
+                if isinstance(dim, int) and not 1 <= dim < 2**63:
+                    raise InvalidValueError(f"{name}: dimension {dim} must be at least 1, and what a tensor can have")
 
     def _check_parent(self, name: str, parent: str) -> None:
         if parent not in self.nodes:

@@ -150,6 +150,7 @@ class WeightSpace(Specification):
         return cls.sequential(sizes, kernels, symmetry, bias=biases, io_symmetry=io_symmetry, positions=positions)
 
     @classmethod
+    @checked
     def from_module(
         cls,
         module: nn.Module | ExportedProgram,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
 
 from .graph import operation, program_of
@@ -19,6 +20,7 @@ _LAYERS = {
 }  # fmt: skip
 
 
+@checked
 def fold_batchnorm(
     module: nn.Module, example_inputs: Tensor | Sequence[Any], *, kwargs: Mapping[str, Any] | None = None
 ) -> nn.Module:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Dim
 from nfn_monomial.space.specification import Node
@@ -41,6 +42,7 @@ class Derivation:
     report: Report
 
 
+@checked
 def derive(
     module: nn.Module | ExportedProgram,
     example_inputs: Tensor | Sequence[Any] = (),

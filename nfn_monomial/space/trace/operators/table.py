@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from torch._ops import OpOverload, OpOverloadPacket
+
+from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidTypeError
 
 Rule: TypeAlias = Callable[..., Any]
@@ -35,6 +38,7 @@ def operator(*names: str, bundles: bool = False) -> Callable[[F], F]:
     return enter
 
 
+@checked
 def register_operator(target: Any, rule: Rule) -> None:
     """Give an operator a rule, or another rule.
 
@@ -50,8 +54,8 @@ def register_operator(target: Any, rule: Rule) -> None:
     >>> register_operator("mylib.soft_sign", lambda run, x: run.unary(x, "odd"))
     """
     target = getattr(target, "_opoverload", target)
-    name = target if isinstance(target, str) else str(target)
-    if "." not in name or " " in name:
+    name = str(target)
+    if not isinstance(target, str | OpOverload | OpOverloadPacket) or "." not in name or " " in name:
         raise InvalidTypeError(f"{target!r} is no operator; give its name as 'library.operator', or one of torch.ops")
     OPERATORS[_short(name)] = Entry(rule)
 

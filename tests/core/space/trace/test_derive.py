@@ -397,5 +397,5 @@ def test_bad_input_is_one_clear_error(name):
 
 
 def test_what_is_no_network_is_refused():
-    with pytest.raises(TypeError, match="module or an exported program"):
+    with pytest.raises(TypeError, match="module must be Module or ExportedProgram"):
         derive({"weight": VECTOR}, VECTOR)

@@ -1,0 +1,182 @@
+"""Wrong calls of every public name of the adapters: an error of ours, or an answer that means something."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from graphs import networks_of
+from nfn.common import WeightSpaceFeatures
+from nfn_networks import spec_of
+from wrong_calls import Call, faults, uncovered
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.adapters import nfn, pyg
+from nfn_monomial.adapters.matching import is_ignored, match_names
+from nfn_monomial.adapters.nfn import (
+    MonomialActivation,
+    MonomialBalance,
+    MonomialLinear,
+    MonomialStack,
+    from_tensors,
+    to_tensors,
+)
+from nfn_monomial.adapters.pyg import (
+    BalanceGraph,
+    FromGraph,
+    GraphElement,
+    MonomialBlock,
+    MonomialConv,
+    MonomialEmbedding,
+    MonomialGate,
+    MonomialGNN,
+    MonomialNorm,
+    ToGraph,
+    act,
+    assert_graph_equivariant,
+    assert_graph_invariant,
+    check_graph,
+    common_kernel,
+    from_graph,
+    from_graphs,
+    graph_element,
+    layer_groups,
+    random_graph_element,
+    to_graph,
+    to_graphs,
+)
+
+D = torch.float64
+RELU = WeightSpace.mlp([2, 3, 1], "relu")
+NETS = networks_of(RELU, 2)
+SPEC, WSF = spec_of(RELU), from_tensors(NETS)
+GRAPH = to_graph(NETS, RELU)
+ELEMENT = RELU.sample(2, generator=torch.Generator().manual_seed(0))
+MOVE = random_graph_element(GRAPH, generator=torch.Generator().manual_seed(0))
+NFN = {"network_spec": SPEC, "symmetry": "relu", "io_symmetry": "fixed"}
+X, EDGES = torch.ones(len(GRAPH.x), 6, dtype=D), torch.ones(GRAPH.edge_index.shape[1], 2, dtype=D)
+GRAPHS = {"x": X, "edge_index": GRAPH.edge_index, "edge_attr": EDGES}
+FELT = {"symmetry": GRAPH.symmetry, "group": layer_groups(GRAPH)}
+
+
+def sent(layer):
+    """A layer's forward."""
+    layer = layer.double()
+    return lambda **given: layer(**given)
+
+
+def one(layer):
+    """The same of a layer with one argument."""
+    layer = layer.double()
+    return lambda given: layer(given)
+
+
+CALLS = {
+    "to_tensors": Call(to_tensors, {"wsfeat": WSF}),
+    "from_tensors": Call(from_tensors, {"tensors": NETS}),
+    "MonomialLinear": Call(MonomialLinear, {**NFN, "in_channels": 1, "out_channels": 2, "io": "full", "bias": True}),
+    "MonomialLinear.forward": Call(one(MonomialLinear(SPEC, 1, 2, symmetry="relu")), {"given": WSF}),
+    "MonomialLinear.forward, weights": Call(
+        lambda weights, biases: MonomialLinear(SPEC, 1, 2, symmetry="relu").double()(
+            WeightSpaceFeatures(weights, biases)
+        ),
+        {"weights": WSF.weights, "biases": WSF.biases},
+        also=(TypeError,),  # of nfn's own class
+    ),
+    "MonomialActivation": Call(MonomialActivation, {**NFN, "fn": "relu"}),
+    "MonomialActivation.forward": Call(one(MonomialActivation(SPEC, "relu", symmetry="relu")), {"given": WSF}),
+    "MonomialCanonicalize": Call(nfn.MonomialCanonicalize, {**NFN, "channels": 1, "kind": "norm", "learnable": True}),
+    "MonomialCanonicalize.forward": Call(one(nfn.MonomialCanonicalize(SPEC, 1, symmetry="relu")), {"given": WSF}),
+    "MonomialBalance": Call(MonomialBalance, NFN),
+    "MonomialBalance.forward": Call(one(MonomialBalance(SPEC, symmetry="relu")), {"given": WSF}),
+    "MonomialPool": Call(nfn.MonomialPool, {"network_spec": SPEC}),
+    "MonomialPool.forward": Call(one(nfn.MonomialPool(SPEC)), {"given": WSF}),
+    "MonomialStack": Call(
+        lambda network_spec, layer: MonomialStack(network_spec, layer),
+        {"network_spec": SPEC, "layer": MonomialBalance(SPEC, symmetry="relu")},
+    ),
+    "MonomialStack.forward": Call(one(MonomialStack(SPEC, MonomialBalance(SPEC, symmetry="relu"))), {"given": WSF}),
+    "match_names": Call(match_names, {"state": NETS, "space": RELU, "names": None, "ignore": (), "ordered": True}),
+    "is_ignored": Call(is_ignored, {"key": "0.bias", "ignore": ("0.*",)}),
+    "to_graph": Call(to_graph, {"tensors": NETS, "space": RELU, "kernel": (1,)}),
+    "to_graphs": Call(to_graphs, {"networks": [(NETS, RELU)], "kernel": (1,)}),
+    "from_graph": Call(from_graph, {"graph": GRAPH, "space": RELU}),
+    "from_graphs": Call(from_graphs, {"graph": GRAPH, "spaces": [RELU, RELU]}),
+    "ToGraph": Call(ToGraph, {"space": RELU, "kernel": (1,)}),
+    "ToGraph.forward": Call(one(ToGraph(RELU)), {"given": NETS}),
+    "FromGraph": Call(FromGraph, {"space": RELU}),
+    "FromGraph.forward": Call(one(FromGraph(RELU)), {"given": GRAPH}),
+    "BalanceGraph": Call(BalanceGraph, {"space": RELU, "scales": True, "signs": True}),
+    "BalanceGraph.forward": Call(lambda given: BalanceGraph(RELU)(given), {"given": GRAPH}),
+    "GraphElement": Call(
+        lambda **given: GraphElement(**given).act(GRAPH), {"scale": MOVE.scale, "permutation": MOVE.permutation}
+    ),
+    "act": Call(act, {"graph": GRAPH, "element": ELEMENT}),
+    "graph_element": Call(graph_element, {"element": ELEMENT, "graph": GRAPH}),
+    "random_graph_element": Call(random_graph_element, {"graph": GRAPH, "generator": None}),
+    "check_graph": Call(check_graph, {"graph": GRAPH, "where": "here"}),
+    "common_kernel": Call(lambda space: common_kernel(space), {"space": RELU}),
+    "layer_groups": Call(layer_groups, {"graph": GRAPH}),
+    "MonomialConv": Call(MonomialConv, {"channels": 2, "pairs": None}),
+    "MonomialConv.forward": Call(sent(MonomialConv(2)), {**GRAPHS, "edge_streams": None}),
+    "MonomialGate": Call(MonomialGate, {"channels": 2, "pairs": None}),
+    "MonomialGate.forward": Call(sent(MonomialGate(2)), {"x": X, "symmetry": GRAPH.symmetry}),
+    "MonomialNorm": Call(MonomialNorm, {"channels": 2, "pairs": None}),
+    "MonomialNorm.forward": Call(sent(MonomialNorm(2)), {**GRAPHS, **FELT}),
+    "MonomialBlock": Call(MonomialBlock, {"channels": 2, "pairs": None}),
+    "MonomialBlock.forward": Call(sent(MonomialBlock(2)), {**GRAPHS, **FELT}),
+    "pyg.MonomialCanonicalize.forward": Call(
+        sent(pyg.MonomialCanonicalize()), {"x": X, "symmetry": GRAPH.symmetry}
+    ),
+    "MonomialEmbedding": Call(
+        MonomialEmbedding, {"channels": 2, "kernel": (1,), "inputs": 2, "outputs": 1, "in_channels": 1, "pairs": None}
+    ),
+    "MonomialEmbedding.forward": Call(one(MonomialEmbedding(2, (1,), 2, 1)), {"given": GRAPH}),
+    "pyg.MonomialPool": Call(pyg.MonomialPool, {"channels": 2, "outputs": 1}),
+    "pyg.MonomialPool.forward": Call(sent(pyg.MonomialPool(2)), {"x": X, "graph": GRAPH}),
+    "MonomialGNN": Call(
+        MonomialGNN,
+        {"channels": 2, "layers": 1, "kernel": (1,), "inputs": 2, "outputs": 1, "hidden": 4, "out_features": 1,
+         "in_channels": 1, "pairs": None, "readout": "mean"},
+    ),
+    "MonomialGNN.forward": Call(one(MonomialGNN(2, 1, kernel=(1,), inputs=2, outputs=1)), {"given": GRAPH}),
+    "assert_graph_equivariant": Call(
+        assert_graph_equivariant, {"layer": lambda g: g, "graph": GRAPH, "trials": 1, "rtol": 1e-6, "seed": 0},
+        also=(AssertionError, TypeError),
+    ),
+    "assert_graph_invariant": Call(
+        assert_graph_invariant,
+        {"readout": lambda g: BalanceGraph(RELU)(g).x.view(2, -1).abs().sum(1), "graph": GRAPH, "trials": 1,
+         "rtol": 1e-6, "seed": 0},
+        also=(AssertionError, TypeError),
+    ),
+}  # fmt: skip
+TENSORS = (
+    "[tensor], [scalar], [empty], [whole], [bool tensor], [complex tensor], [meta], [float8], [NaN tensor], "
+    "[other dtype], [of whole numbers], [on meta], [more channels], [no networks], [a dimension less], "
+    "[a dimension more], [wider], [with NaN], [infinite]"
+)
+TAKES = {
+    "from_tensors": {"tensors": TENSORS},  # nfn's container says nothing of what is in it
+    "match_names": {"state": TENSORS, "names": "dict", "ignore": "list, list of text"},  # by names alone
+    "is_ignored": {"key": "text, no text", "ignore": "list, list of text, tuple"},
+    "to_graph": {"kernel": "list, tuple"},
+    "to_graphs": {"kernel": "list, tuple"},
+    "ToGraph": {"kernel": "list, tuple"},
+    "check_graph": {"where": "text, no text"},
+    "MonomialEmbedding": {"kernel": "list, tuple"},
+    "MonomialGNN": {"kernel": "list, tuple"},
+    "assert_graph_equivariant": {"rtol": "2**40, 4.5", "seed": "-1, 2**40"},
+    "assert_graph_invariant": {"rtol": "2**40, 4.5", "seed": "-1, 2**40"},
+}
+MODULES = (nfn, pyg)
+
+
+def test_wrong_calls_are_errors_of_ours_or_mean_something():
+    count, found = faults(CALLS, TAKES)
+    assert not found, "\n".join(found)
+    assert count > 4_000
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_every_public_name_is_called_wrongly(module):
+    assert not uncovered(module, CALLS)
