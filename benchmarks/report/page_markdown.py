@@ -16,10 +16,13 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
+from nfn_monomial.errors import InvalidValueError
+
 __all__ = ["Prose", "Surroundings", "is_numeric", "render_markdown"]
 
 NUMBER = re.compile(r"(?=.*\d)[-+\u2212±.,:/%()\s\dexkM]+")  # as 0.736 ±0.002, 1e6, 1.06M, 90,472, 1.00x, .8 / .7
 NOTHING = ("", "-", "\u2013")
+CHARACTERS, LINES, DEPTH = 2**18, 10_000, 64  # of a text: what a parser needs more than a second or two for
 EXTERNAL = ("http", "https", "mailto")
 RIGHT = "text-align:right"
 
@@ -51,7 +54,12 @@ class Prose:
 
 
 def render_markdown(text: str, page: Surroundings) -> Prose:
-    """HTML of a Markdown text with tables."""
+    """HTML of a Markdown text with tables.
+
+    Raises:
+        ValueError: for a text that would take long: too many lines or brackets that nothing closes.
+    """
+    _require_short(text)
     md = MarkdownIt("js-default")  # with tables, without HTML; the preset "commonmark" lets HTML through
     md.add_render_rule("table_open", _table_open)
     md.add_render_rule("table_close", lambda *_: "</table></div>\n")
@@ -67,6 +75,20 @@ def render_markdown(text: str, page: Surroundings) -> Prose:
             _links(token.children, page, slugs)
     html = Markup(md.renderer.render(tokens, md.options, {}))
     return Prose(title, html, sum(t.type == "table_open" for t in tokens))
+
+
+def _require_short(text: str) -> None:
+    lines, depth = text.count("\n") + text.count("\r"), 0
+    if len(text) > CHARACTERS or lines > LINES:
+        raise InvalidValueError(
+            f"too long for a page: {len(text)} characters in {lines} lines, at most {CHARACTERS} and {LINES} are shown"
+        )
+    for mark in re.finditer(r"[\[\]]|\n\s*\n", text):
+        depth = 0 if "\n" in mark[0] else max(0, depth + (1 if mark[0] == "[" else -1))
+        if depth > DEPTH:
+            raise InvalidValueError(
+                f"more than {DEPTH} brackets in one another, in line {text.count(chr(10), 0, mark.start()) + 1}"
+            )
 
 
 def is_numeric(cells: Sequence[str]) -> bool:

@@ -68,7 +68,12 @@ def read_settings(data: bytes) -> Settings:
     Raises:
         ValueError: if it is not JSON, or no object.
     """
-    values = json.loads(data.decode("utf-8-sig"))
+    try:
+        values = json.loads(data.decode("utf-8-sig"))
+    except RecursionError:
+        raise InvalidValueError("not JSON: nested too deeply") from None
+    except ValueError as error:
+        raise InvalidValueError(f"not JSON: {error}") from error
     if not isinstance(values, dict):
         raise InvalidValueError(f"expected a JSON object, found a {type(values).__name__}")
     rest = {key: value for key, value in values.items() if key not in SHOWN and isinstance(value, (dict, list))}

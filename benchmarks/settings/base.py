@@ -20,8 +20,10 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["AtLeastZero", "Count", "Positive", "Settings", "Some", "assignment", "override", "read_value"]
+__all__ = ["AtLeastZero", "Count", "Positive", "Seed", "Settings", "Some", "assignment", "override", "read_value"]
 
+SHOWN = 80
+"""Characters of a value that errors show."""
 C = TypeVar("C")
 T = TypeVar("T")
 
@@ -32,11 +34,12 @@ def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**6)]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 AtLeastZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Some = Annotated[tuple[T, ...], AfterValidator(_distinct)]
-"""At least one, and none twice."""
+Some = Annotated[tuple[T, ...], Field(max_length=1000), AfterValidator(_distinct)]
+"""At least one, none twice, and no more than a thousand."""
 
 
 class Settings:
@@ -77,7 +80,9 @@ def _read(value: Any, kind: Any, key: str) -> Any:
         found = error.errors(include_url=False)[0]
         place = ".".join([key, *(part for part in found["loc"] if isinstance(part, str))])
         expected = found["msg"].removeprefix("Input ").removeprefix("Value error, ")
-        raise InvalidValueError(f"{place} is {found['input']!r}, but {expected}") from None
+        given = repr(found["input"])
+        given = given if len(given) <= SHOWN else f"{given[:SHOWN]}.."
+        raise InvalidValueError(f"{place} is {given}, but {expected}") from None
 
 
 def read_value(text: str, kind: Any, key: str) -> Any:

@@ -9,13 +9,13 @@ from pydantic import AfterValidator, Field
 
 from nfn_monomial.errors import InvalidValueError
 
-from .base import Count, Settings, Some
+from .base import Count, Seed, Settings, Some
 from .training import TrainConfig
 
 __all__ = ["ABLATION", "AUGMENT", "PREDICT", "STACKS", "AugmentConfig", "PredictConfig", "TrainSet"]
 
 TrainSet = Literal["original", "augmented", "moved"]
-Scale = Annotated[float, Field(gt=1)]  # upper bound of scales [1, s]
+Scale = Annotated[float, Field(gt=1, allow_inf_nan=False)]  # upper bound of scales [1, s]
 
 
 def _widening(factor: float) -> float:
@@ -50,7 +50,7 @@ class PredictConfig(Settings):
     train_sets: Some[TrainSet] = ("original", "augmented")
     augmented_models: tuple[str, ...] | None = None
     augmented_activations: tuple[str, ...] | None = None
-    seeds: Some[int] = (0, 1, 2)
+    seeds: Some[Seed] = (0, 1, 2)
     scales: Some[Scale] = (1e1, 1e2, 1e4, 1e6)
     augment_scale: Scale | None = 10.0
     widen: Annotated[float, AfterValidator(_widening)] = 1.5
@@ -138,7 +138,7 @@ class AugmentConfig(Settings):
     scales: Some[Scale] = (1e1, 1e2, 1e3, 1e4, 1e5, 1e6)
     per_scale: bool = False
     augment_scale: Scale = 10.0
-    seeds: Some[int] = (0, 1, 2)
+    seeds: Some[Seed] = (0, 1, 2)
     training: TrainConfig = field(default_factory=TrainConfig)
     curve_models: tuple[str, ...] = ("monomial", "message-passing", "statnn", "hnp")
     curve_scale: Scale = 1e2

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from nfn_monomial.errors import InvalidValueError
 
-from .base import Count, Positive, Settings, Some
+from .base import AtLeastZero, Count, Positive, Seed, Settings, Some
 from .training import TrainConfig
 
 __all__ = ["CLASSIFY", "EDIT", "ClassifyConfig", "EditConfig", "EditorConfig", "InputConfig", "Sizes", "Task"]
@@ -34,7 +34,7 @@ class InputConfig(Settings):
     canonical_phase: bool = True
     normalize: bool = True
     augment: bool = False
-    noise: Annotated[float, Field(ge=0)] = 0.0
+    noise: AtLeastZero = 0.0
     warp: Share = 0.0
 
     def check(self) -> None:
@@ -91,7 +91,7 @@ class ClassifyConfig(Settings):
     """
 
     models: Some[str]
-    seeds: Some[int] = (0,)
+    seeds: Some[Seed] = (0,)
     inputs: InputConfig = field(default_factory=InputConfig)
     fits: Count | None = None
     limit: Count | None = None
@@ -190,7 +190,7 @@ class EditConfig(Settings):
 
     models: Some[str]
     task: Task = "dilate"
-    seeds: Some[int] = (0,)
+    seeds: Some[Seed] = (0,)
     limit: Count | None = None
     steps: Count | None = None
     shown: Count = 5

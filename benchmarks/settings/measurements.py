@@ -10,7 +10,7 @@ from pydantic import Field
 
 from nfn_monomial.errors import InvalidValueError
 
-from .base import Count, Positive, Settings, Some
+from .base import Count, Positive, Seed, Settings, Some
 
 __all__ = [
     "COST",
@@ -116,7 +116,7 @@ class ExpressivityConfig(Settings):
     epochs: Annotated[int, Field(ge=3)] = 21
     batch_size: Count = 64
     learning_rate: Positive = 5e-3
-    seeds: Some[int] = (0,)
+    seeds: Some[Seed] = (0,)
     device: str = "cpu"
 
 

@@ -44,14 +44,14 @@ class TrainConfig(Settings):
     batch_size: Count = 8
     learning_rate: Positive = 1e-3
     weight_decay: AtLeastZero = 0.0
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    warmup_steps: Annotated[int, Field(ge=0, le=10**9)] = 0
+    clip_norm: Positive | None = None
     patience: Count | None = None
     device: str = "cpu"
     precision: Precision = "32-true"
     devices: Count = 1
     threads: Count | None = None
-    checkpoint_seconds: Annotated[float, Field(ge=0)] = 10.0
+    checkpoint_seconds: AtLeastZero = 10.0
     tensorboard: bool = False
 
     def lasting(self, steps: int | None, networks: int) -> TrainConfig:

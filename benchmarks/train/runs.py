@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from nfn_monomial import __version__
+from nfn_monomial.adapters.files import parse_json, read_bytes
 from nfn_monomial.benchmarks.files import results_folder, write_atomically
 from nfn_monomial.benchmarks.settings.training import RUNTIME, TrainConfig
 from nfn_monomial.benchmarks.tensor_files import tensor_bytes
@@ -143,7 +144,7 @@ class Run:
             ValueError: if the text is anything else.
         """
         try:
-            values = json.loads(text)
+            values = parse_json(text)
             if not isinstance(values, dict) or set(values) != {f.name for f in fields(cls)}:
                 raise InvalidValueError("not the fields of a run")
             settings = dict(values["settings"])
@@ -152,7 +153,7 @@ class Run:
             values["tests"] = tuple(TestResult(**test) for test in values["tests"])
             values["history"] = tuple(values["history"])
             return cls(**values)
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, AttributeError) as error:
             raise InvalidValueError(f"not a run: {error!r}") from error
 
 
@@ -188,7 +189,7 @@ class RunStore:
         if not path.exists():
             return None
         try:
-            run = Run.from_json(path.read_text(encoding="utf-8"))
+            run = Run.from_json(read_bytes(path).decode())
             if run.settings.name != settings.name:
                 raise InvalidValueError("it states other settings than its name does")
             model = self.predictor_file(settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -184,7 +185,7 @@ def test_damaged_files_are_named_and_the_rest_is_shown(tmp_path: Path) -> None:
         "text.png": "not a PNG",
         "table.md": reasons["table.md"],
         "config.json": "not JSON: Expecting value: line 1 column 7 (char 6)",
-        "deep.json": "nested too deeply",
+        "deep.json": "not JSON: nested too deeply",
         "list.json": "expected a JSON object, found a list",
         "runs/bad.json": "not the fields of a run",
         "runs/worse.json": reasons["runs/worse.json"],
@@ -282,3 +283,29 @@ def test_command_says_what_is_wrong(tmp_path: Path) -> None:
     ):
         assert message in said("report", *arguments, code=2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file"]
+
+
+def test_texts_that_take_long_are_named(tmp_path: Path) -> None:
+    """A parser of Markdown needs time that is quadratic in brackets that nothing closes."""
+    texts = {
+        "brackets.md": "[" * 100_000,
+        "images.md": "a\n" + "![" * 50_000,
+        "long.md": "a" * 300_000,
+        "lines.md": "a\n" * 20_000,
+        "links.md": "[a](b) " * 200 + "\n\n" + "[" * 60,
+    }
+    page = render_page(folder_of(tmp_path, texts))
+    assert sorted(page.problems) == [
+        "brackets.md: more than 64 brackets in one another, in line 1",
+        "images.md: more than 64 brackets in one another, in line 2",
+        "lines.md: too long for a page: 40000 characters in 20000 lines, at most 262144 and 10000 are shown",
+        "long.md: too long for a page: 300000 characters in 0 lines, at most 262144 and 10000 are shown",
+    ]
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"README.md": "text"})
+    os.mkfifo(folder / "pipe.md")
+    (folder / "zero.png").symlink_to("/dev/zero")
+    page = render_page(folder)
+    assert (page.figures, page.problems) == (0, ())

@@ -1,0 +1,112 @@
+"""Errors and interruptions on the command line: one line each, and an exit code that says what it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from invoking import invoke, said
+
+from nfn_monomial.benchmarks.settings import override
+from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+from nfn_monomial.errors import InvalidIndexError, MissingFileError
+
+SIGNALLED = """
+import os, sys
+watched, number, *arguments = sys.argv[1:]
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == watched:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), int(number))
+
+sys.meta_path.insert(0, Watch())
+sys.argv[1:] = arguments
+from nfn_monomial.benchmarks.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("while_importing", "number", "code", "line"),
+    [
+        ("typer", 2, 130, "Interrupted."),
+        ("rich.table", 15, 143, "Interrupted."),
+        ("torch", 2, 130, "Interrupted. Finished work is kept: the same command continues from here."),
+        ("torch", 15, 143, "Interrupted. Finished work is kept: the same command continues from here."),
+    ],
+)
+def test_a_signal_while_the_command_starts_is_one_line(
+    tmp_path, while_importing: str, number: int, code: int, line: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, while_importing, str(number), "params", "--out", str(tmp_path)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, " ".join(done.stderr.split())) == (code, "", line)
+
+
+def failing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("nfn_monomial.benchmarks.report.page.write_page", fail)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InvalidIndexError("network 5 of\na batch of 3"), 2, "error: network 5 of a batch of 3"),
+        (MissingFileError("no such file"), 2, "error: no such file"),
+        (OSError(28, "No space left on device", "a/b"), 2, "error: [Errno 28] No space left on device: 'a/b'"),
+        (
+            ZeroDivisionError("division by zero"),
+            1,
+            "internal error: ZeroDivisionError: division by zero. This is a fault of nfn-monomial: please report it, "
+            "with what `nfn-monomial --debug` and the same command say",
+        ),
+        (ValueError("of another library"), 1, "internal error: ValueError: of another library."),
+        (ImportError("a broken library"), 1, "internal error: ImportError: a broken library."),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_errors_are_one_line(error: Exception, code: int, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(error, monkeypatch)
+    assert said("report", ".", code=code).strip().startswith(line)
+    assert invoke("--debug", "report", ".").exception is error
+
+
+@pytest.mark.parametrize(
+    ("experiment", "assignment"),
+    [
+        ("predict-generalization", "training.epochs=1099511627776"),
+        ("predict-generalization", "scales=inf"),
+        ("predict-generalization", "scales=10,nan"),
+        ("predict-generalization", "training.clip_norm=inf"),
+        ("predict-generalization", "training.learning_rate=nan"),
+        ("classify-inr", "inputs.noise=nan"),
+        ("classify-inr", "inputs.noise=inf"),
+        ("classify-inr", "limit=1000001"),
+        ("edit-inr", "editor.fourier=-2"),
+        ("expressivity", "networks=1099511627776"),
+        ("cost", "batch_sizes=8,1099511627776"),
+        ("layers", "channels=4.5"),
+        ("params", "largest=true"),
+    ],
+)
+def test_settings_have_bounds(experiment: str, assignment: str) -> None:
+    with pytest.raises(ValueError, match=rf"{assignment.partition('=')[0]} is .*, but should"):
+        override(EXPERIMENTS[experiment]["small"], [assignment])
+
+
+def test_a_value_that_is_refused_is_shown_in_short() -> None:
+    with pytest.raises(ValueError, match=r"'9{70,80}\.\., but") as caught:
+        override(EXPERIMENTS["cost"]["small"], ["networks=" + "9" * 6000])
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("option", [("--seeds", 2**40), ("--seed", 2**40), ("--devices", 2**40)])
+def test_options_have_bounds(option: tuple[str, int]) -> None:
+    assert f"Invalid value for '{option[0]}'" in said("ablation", *option, code=2)
