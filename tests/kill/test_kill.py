@@ -1,0 +1,159 @@
+"""Every command that writes may die, be interrupted, or find the disk full, at any write: the next call finishes.
+
+What an undisturbed call leaves is taken twice; where the two agree (all but times and memory), the call that
+finished after a disturbance has to agree, too, file by file, and leave no other files. `make kill` tries many more
+places than `make test` does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from commands import leaves
+from killing import MOMENTS, Ended, How, Plan, contents, determined, run, tree
+
+from nfn_monomial.benchmarks.cli.application import app
+
+ONCE = ("--seeds", "1", "--set", "training.epochs=1", "--set", "training.checkpoint_seconds=0")
+ZOO, INRS = ("--data", "{zoo}", *ONCE, "--set", "scales=10"), ("--data", "{inrs}", *ONCE)
+WRITING: Mapping[str, tuple[str, ...]] = {
+    "zoo make": ("--networks", "40"),
+    "zoo make, mixed": ("--vary-architecture", "--networks", "6"),
+    "inr make": ("--images", "digits", "--networks", "60", "--steps", "2"),
+    "predict-generalization": (*ZOO, "--models", "statnn,monomial", "--set", "widen=0", "--set", "activations=relu"),
+    "ablation": (*ZOO, "--models", "mnf-1,mnf-1-hnp"),
+    "augment": (
+        *ZOO, "--models", "hnp,monomial", "--set", "activations=relu", "--set", "curve_models=monomial",
+        "--set", "curve_epochs=1",
+    ),
+    "classify-inr": (*INRS, "--models", "statnn,mlp"),
+    "edit-inr": (*INRS, "--models", "mlp,monomial", "--set", "shown=2"),
+    "demo": ("--networks", "120", "--models", "statnn", "--set", "training.epochs=1", "--set", "scales=10"),
+    "params": ("--set", "largest=8"),
+    "cost": (
+        "--models", "hnp,statnn", "--set", "batch_sizes=2", "--set", "networks=4", "--set", "repeats=1",
+        "--set", "activations=relu",
+    ),
+    "bench layers": ("--set", "batches=1", "--set", "repeats=1", "--set", "graphs=false", "--set", "channels=1"),
+    "bench expressivity": (
+        "--set", "activations=relu", "--set", "networks=8", "--set", "test_networks=4", "--set", "epochs=3",
+        "--set", "sizes=2,3,1", "--set", "channels=2",
+    ),
+    "report": (),
+}  # fmt: skip
+"""Command -> arguments with which it takes a second or two; behind a comma, which of its forms."""
+READING = {"list models", "list formats", "list settings"}
+QUICK = ("zoo make", "inr make", "predict-generalization", "report")
+CODES: Mapping[How, int] = {"kill": -9, "interrupt": 130, "terminate": 143, "full": 2, "read-only": 2}
+MEASURED = ("cost", "bench layers")  # their figures and tables are of times
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A zoo and a corpus of INRs."""
+    folder = tmp_path_factory.mktemp("data")
+    for arguments in (("zoo", "make", "--networks", "160"), ("inr", "make", "--images", "digits", "--networks", "60")):
+        out = folder / arguments[0].replace("inr", "inrs")
+        steps = ("--steps", "2") if arguments[0] == "inr" else ()
+        assert run([*arguments, *steps, "--out", str(out)], folder).code == 0
+    return {"zoo": str(folder / "zoo"), "inrs": str(folder / "inrs")}
+
+
+class Command:
+    """A command and what it leaves undisturbed."""
+
+    def __init__(self, name: str, data: Mapping[str, str], root: Path) -> None:
+        self.name, self.data, self.root, self.calls = name, data, root, 0
+        first, second = (self.undisturbed() for _ in range(2))
+        assert first[0].writes == second[0].writes
+        self.writes = first[0].writes
+        self.expected = determined(*(contents(files) for _, files in (first, second)))
+        assert set(self.expected) == set(first[1])
+
+    def folder(self) -> Path:
+        self.calls += 1
+        made = self.root / str(self.calls)
+        made.mkdir()
+        if self.name == "report":
+            (made / "o").mkdir()
+            (made / "o" / "table.md").write_text("| a |\n|---|\n| 1 |\n")
+        return made
+
+    def call(self, folder: Path, plan: Plan | None = None) -> Ended:
+        words = self.name.partition(",")[0].split()
+        given = [text.format(**self.data) for text in WRITING[self.name]]
+        out = ["o", "--out", "o/report.html"] if self.name == "report" else ["--out", "o"]
+        return run([*words, *given, *out], folder, plan)
+
+    def undisturbed(self) -> tuple[Ended, dict[str, bytes]]:
+        folder = self.folder()
+        ended = self.call(folder)
+        assert ended.code == 0, ended.err
+        return ended, tree(folder)
+
+    def disturb(self, plan: Plan) -> None:
+        """Call it with a disturbance, then without: the end is as if nothing had been."""
+        folder = self.folder()
+        ended = self.call(folder, plan)
+        assert ended.code == CODES[plan.how], f"{plan}: {ended}"
+        if plan.how != "kill":
+            lines = [line for line in ended.err.splitlines() if line.strip() and "CPUAllocator" not in line]
+            said = {"full": "No space left on device", "read-only": "Read-only file system"}.get(
+                plan.how, "Interrupted"
+            )
+            assert len(lines) == 1, f"{plan}: {ended.err}"
+            assert said.get(plan.how, "Interrupted") in lines[0], f"{plan}: {ended.err}"
+            assert not [name for name in tree(folder) if name.endswith(".partial")], plan
+        again = self.call(folder)
+        assert again.code == 0, f"{plan}: {again.err}"
+        found = contents(tree(folder))
+        assert found.keys() == self.expected.keys(), f"{plan}: {sorted(found.keys() ^ self.expected.keys())}"
+        for name, value in self.expected.items():
+            assert determined(value, found[name]) == value, f"{plan}: {name} differs"
+
+    def plans(self, hows: tuple[How, ...], count: int, seed: int) -> list[Plan]:
+        """Some of all places at which each of these may happen, drawn at random."""
+        chosen = random.Random(f"{self.name} {seed}")
+        found = []
+        for how in hows:
+            moments = MOMENTS[:3] if how in ("full", "read-only") else MOMENTS
+            places = [Plan(at, moment, how) for at in range(self.writes) for moment in moments]
+            if how == "read-only":
+                places = [Plan(0, "before", how)]
+            found += chosen.sample(places, min(count, len(places)))
+        return found
+
+
+def test_every_command_that_writes_is_in_the_table() -> None:
+    commands = {" ".join(path) for path, _ in leaves(typer.main.get_command(app))}
+    assert commands == {name.partition(",")[0] for name in WRITING} | READING
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_disturbed_command_is_finished_by_the_next_call(name: str, data: dict[str, str], tmp_path: Path) -> None:
+    command = Command(name, data, tmp_path)
+    for plan in command.plans(("kill", "interrupt", "full"), 1, 0):
+        command.disturb(plan)
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("name", WRITING)
+def test_many_disturbances(name: str, data: dict[str, str], tmp_path: Path) -> None:
+    command = Command(name, data, tmp_path)
+    plans = command.plans(("kill", "full"), 12, 1) + command.plans(("interrupt", "terminate", "read-only"), 3, 2)
+    for plan in plans:
+        command.disturb(plan)
+    print(f"\n{name}: {command.writes} writes, {len(plans)} disturbances")
+
+
+def test_comparisons_find_what_differs() -> None:
+    mask: Any = determined({"a": [1, 2.5], "b": 1}, {"a": [1, 2.6], "b": 1})
+    assert mask == {"a": [1, None], "b": 1}
+    assert determined(mask, {"a": [1, 3.0], "b": 1}) == mask
+    for other in ({"a": [2, 3.0], "b": 1}, {"a": [1, 3.0]}, {"a": [1], "b": 1}, {"a": [1, 3.0], "b": 2}):
+        assert determined(mask, other) != mask
