@@ -103,9 +103,7 @@ class Command:
         assert ended.code == CODES[plan.how], f"{plan}: {ended}"
         if plan.how != "kill":
             lines = [line for line in ended.err.splitlines() if line.strip() and "CPUAllocator" not in line]
-            said = {"full": "No space left on device", "read-only": "Read-only file system"}.get(
-                plan.how, "Interrupted"
-            )
+            said = {"full": "No space left on device", "read-only": "Read-only file system"}
             assert len(lines) == 1, f"{plan}: {ended.err}"
             assert said.get(plan.how, "Interrupted") in lines[0], f"{plan}: {ended.err}"
             assert not [name for name in tree(folder) if name.endswith(".partial")], plan
