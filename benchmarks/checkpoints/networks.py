@@ -245,10 +245,19 @@ def read_networks(
             raise InvalidValueError(f"{places[place].path} and {found.path} are the same file: give two networks")
         places[place] = found
     architecture = read_architecture(net, input_shape=input_shape, activation=activation, like=checkpoints[0])
-    return [
+    networks = [
         architecture.network(found, label=label)
         for found, label in zip(checkpoints, _labels([c.path for c in checkpoints]), strict=True)
     ]
+    first = networks[0]
+    for network in networks:
+        for node, size in network.sizes.items():
+            if size != first.sizes[node]:
+                raise CheckpointError(
+                    f"{network.checkpoint.path} has {size} neurons of node {node}, but {first.checkpoint.path} has "
+                    f"{first.sizes[node]}: networks of one width can be put side by side"
+                )
+    return networks
 
 
 def largest_difference(network: Network, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float | None:

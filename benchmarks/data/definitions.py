@@ -100,7 +100,7 @@ class Definition:
                 )
                 faults["of other shape:"] = []
             except ValueError as error:
-                faults["of other shape:"].append(f"not of another width either ({error})")
+                faults["of other shape:"].insert(0, f"(and not of another width: {error})")
         if any(faults.values()):
             raise DefinitionError(
                 f"the weights are of another architecture than {self.name}: "
@@ -115,8 +115,8 @@ def finite(key: str, tensor: Tensor) -> Tensor:
     Raises:
         DefinitionError: naming it, if its numbers are not real or not finite.
     """
-    if not tensor.is_floating_point():
-        raise DefinitionError(f"{key} is {tensor.dtype}, expected a floating point tensor")
+    if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
+        raise DefinitionError(f"{key} is {tensor.dtype}, expected a floating point tensor of 16 bits or more")
     if not bool(torch.isfinite(tensor).all()):
         raise DefinitionError(f"{key} holds NaN or infinite values: its training diverged, delete the file")
     return tensor.detach()
