@@ -45,3 +45,8 @@ def hooks() -> ModuleType:
 @pytest.fixture(scope="session")
 def any_network() -> ModuleType:
     return load("any_network")
+
+
+@pytest.fixture(scope="session")
+def own_networks() -> ModuleType:
+    return load("own_networks")
