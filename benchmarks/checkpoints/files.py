@@ -8,7 +8,6 @@ loads the one loads the other.
 from __future__ import annotations
 
 import functools
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -20,9 +19,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from nfn_monomial.adapters.files import FileError, damaged, listed, parse_json, read_bytes, require_regular
 from nfn_monomial.adapters.modules import read_torch_file
 from nfn_monomial.benchmarks.files import partial_path
-from nfn_monomial.errors import InvalidValueError, MissingFileError
+from nfn_monomial.errors import MissingFileError
 
 __all__ = ["Checkpoint", "CheckpointError", "checkpoints_in", "read_checkpoint"]
 
@@ -30,10 +30,10 @@ SAFE = ".safetensors"
 INDEX = ".safetensors.index.json"
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 FORMS = f"a {SAFE} file, the *{INDEX} of several, a file of torch.save ({', '.join(TORCH)}), or a folder with one"
-INDEX_BYTES = 64 * 2**20
+AGAIN = "download it again"
 
 
-class CheckpointError(InvalidValueError):
+class CheckpointError(FileError):
     """A checkpoint that cannot be used; the message names the file, what was found and the way out."""
 
 
@@ -211,7 +211,7 @@ def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
         found = checkpoints_in(file)
         own = [p for p in found if p.parent == file]
         if len(own or found) != 1:
-            raise CheckpointError(f"{file} holds {len(found)} checkpoints, expected one: {_some(found)}; name it")
+            raise CheckpointError(f"{file} holds {len(found)} checkpoints, expected one: {listed(found)}; name it")
         (file,) = own or found
     if not file.is_file():
         raise MissingFileError(f"{file}: no such file, expected {FORMS}")
@@ -250,36 +250,33 @@ def _files(folder: Path) -> list[Path]:
 def _sharded(path: Path) -> SafeTensors:
     names, data = _shards(path)
     if missing := [name for name in names if not (path.parent / name).is_file()]:
-        raise MissingFileError(f"{path} names {_some(missing)}, which is not beside it: download it again")
+        raise MissingFileError(f"{path} names {listed(missing)}, which is not beside it: download it again")
     found = SafeTensors(path, {name: path.parent / name for name in names}, data)
-    wanted = json.loads(data)["weight_map"]
+    wanted = parse_json(data)["weight_map"]
     if set(wanted) != set(found):
         odd = sorted(set(wanted) ^ set(found))
-        raise CheckpointError(f"{path} and its files have other keys: {_some(odd)}; download it again")
+        raise CheckpointError(f"{path} and its files have other keys: {listed(odd)}; download it again")
     return found
 
 
 def _shards(path: Path) -> tuple[list[str], bytes]:
     """The names of the files of an index, and its bytes."""
-    if path.stat().st_size > INDEX_BYTES:
-        raise CheckpointError(f"{path} has {path.stat().st_size} bytes, more than an index has")
-    data = path.read_bytes()
-    try:
-        found = json.loads(data)["weight_map"]
-        names = sorted(set(found.values()))
-        plain = all(isinstance(name, str) and Path(name).name == name and name.endswith(SAFE) for name in names)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is no index of safetensors files ({error!r}): download it again") from error
-    if not plain or not names:
-        raise CheckpointError(f"{path} names {_some(names) or 'no files'}, expected {SAFE} files beside it")
+    with damaged(path, AGAIN, CheckpointError):
+        data = read_bytes(path)
+        found = parse_json(data)
+    places = found.get("weight_map") if isinstance(found, Mapping) else None
+    if not isinstance(places, Mapping):
+        raise CheckpointError(f"{path} is no index of {SAFE} files, it has no weight_map: {AGAIN}")
+    names = sorted(set(map(str, places.values())))
+    if not names or not all(Path(name).name == name and name.endswith(SAFE) for name in names):
+        raise CheckpointError(f"{path} names {listed(names) or 'no files'}, expected {SAFE} files beside it")
     return names, data
 
 
 def _opened(file: Path) -> Any:
-    try:
+    with damaged(file, AGAIN, CheckpointError):
+        require_regular(file)
         return safetensors.safe_open(str(file), framework="pt")
-    except (safetensors.SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file} is truncated or no safetensors file: {error}") from error
 
 
 def _state_key(path: Path, found: Mapping[Any, Any], key: str | None) -> Any:
@@ -291,12 +288,12 @@ def _state_key(path: Path, found: Mapping[Any, Any], key: str | None) -> Any:
     inner = [k for k, value in found.items() if is_state(value)]
     if key is not None:
         if key not in inner:
-            raise CheckpointError(f"{path} has no state dict {key!r}; it holds {_some(found) or 'nothing'}")
+            raise CheckpointError(f"{path} has no state dict {key!r}; it holds {listed(found) or 'nothing'}")
         return key
     if len(inner) > 1:
-        raise CheckpointError(f"{path} holds several state dicts, {_some(inner)}: say which by --key")
+        raise CheckpointError(f"{path} holds several state dicts, {listed(inner)}: say which by --key")
     if not inner and not is_state(found):
-        raise CheckpointError(f"{path} holds no tensors but {_some(found) or 'nothing'}, expected a state dict")
+        raise CheckpointError(f"{path} holds no tensors but {listed(found) or 'nothing'}, expected a state dict")
     return inner[0] if inner else None
 
 
@@ -310,8 +307,3 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
         raise CheckpointError(f"{path} cannot be written: {error}") from error
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _some(names: Any, shown: int = 6) -> str:
-    found = list(map(str, names))
-    return ", ".join(found[:shown]) + f" and {len(found) - shown} more" * (len(found) > shown)
