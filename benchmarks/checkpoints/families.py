@@ -55,7 +55,7 @@ class Family(Finding):
         # Edges of 0 are none to scipy, and shifting all of them alike leaves the tree as it is.
         tree = minimum_spanning_tree(np.asarray(self.distances) + 1.0).tocoo()
         labels = [network.label for network in self.members]
-        found = zip(tree.row.tolist(), tree.col.tolist(), strict=True)
+        found = [sorted(pair) for pair in zip(tree.row.tolist(), tree.col.tolist(), strict=True)]
         return sorted(((labels[i], labels[j], self.distances[i][j]) for i, j in found), key=lambda link: link[2])
 
     @property

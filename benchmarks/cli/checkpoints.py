@@ -70,7 +70,7 @@ _NETWORK: dict[str, tuple[Any, Any]] = {
 _SEED = {"seed": (Annotated[int, typer.Option("--seed", min=0, help="Of the alignment.")], 0)}
 _SEVERAL: Any = Annotated[
     list[Path],
-    typer.Argument(show_default=False, metavar="CHECKPOINT...", help=f"Two or more, or a folder of them; {READ}."),
+    typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"Two or more, or a folder of them; {READ}."),
 ]
 _OUTPUT: dict[str, tuple[Any, Any]] = {
     "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")], False),
@@ -101,7 +101,7 @@ COMMANDS = {
             Annotated[
                 Path | None,
                 typer.Argument(
-                    show_default=False, metavar="[CHECKPOINT]", help=f"Weights on which to prove it; {READ}."
+                    show_default=False, metavar="CHECKPOINT", help=f"Weights on which to prove it; {READ}."
                 ),
             ],
             None,

@@ -161,3 +161,15 @@ def test_canonical_forms_are_the_same_function_with_the_same_fingerprint(residua
     assert found.found.explained["scale"] < 1e-9
     norms = forms[1].to_json()["norm"]
     assert norms["after"] < norms["before"]
+
+
+def test_signs_do_not_hide_relatives(tmp_path: Path) -> None:
+    state = mlp(1, (4, 12, 2))
+    signs = torch.where(torch.arange(12) % 3 == 0, -1.0, 1.0)
+    other = {key: t * (signs[:, None] if key == "0.weight" else signs) for key, t in state.items() if key != "2.bias"}
+    for name, found in {"a": state, "b": other | {"2.bias": state["2.bias"]}, "c": mlp(2, (4, 12, 2))}.items():
+        saved(tmp_path / f"{name}.pt", found)
+    family = compare(tmp_path, activation="tanh")
+    assert isinstance(family, Family)
+    assert family.links[0][:2] == ("a", "b")
+    assert family.links[0][2] < 1e-6 < 0.2 < family.links[1][2]
