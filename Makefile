@@ -6,9 +6,10 @@ INSTALLED := $(VENV)/.installed
 # The three packages as one, as they are once installed: tools that read files do not know of the mapping in pyproject.toml.
 TREE := build/tree/nfn_monomial
 WHEELS := build/wheels
+FUZZ ?= 600000
 FETCH := --quiet --disable-pip-version-check --retries 1
 
-.PHONY: help install demo test test-networks test-matrix kill lint docs tree clean
+.PHONY: help install demo test test-networks test-matrix kill fuzz lint docs tree clean
 
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (5 min)"
@@ -16,6 +17,7 @@ help:
 	@echo "make test-networks  networks of other packages: transformers, and weights that ship in wheels"
 	@echo "make test-matrix  the tests as on other machines: instructions, threads, order, locale, time zone, no home"
 	@echo "make kill   commands that are killed, interrupted, or find the disk full, at many places (half an hour)"
+	@echo "make fuzz   damaged files, for an hour; FUZZ=N for N damages in all, a second call goes on"
 	@echo "make lint   ruff, mypy --strict, and the order of imports that pyproject.toml states"
 	@echo "make docs   the documentation as a site, in build/site"
 	@echo "make clean  remove the virtual environment and caches"
@@ -59,6 +61,10 @@ test-networks: $(INSTALLED)
 
 kill: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/kill -m kill -s -q
+
+# A second call goes on counting; the numbers are in build/fuzz.json.
+fuzz: $(INSTALLED)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.longer $(FUZZ)
 
 test-matrix: $(INSTALLED)
 	for machine in "OMP_NUM_THREADS=2" "OMP_NUM_THREADS=4 ATEN_CPU_CAPABILITY=default" \

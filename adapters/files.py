@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import gzip
+import io
 import json
 import math
 import os
 import reprlib
 import stat
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -141,10 +142,11 @@ def read_json(path: Path) -> Any:
     return parse_json(read_bytes(path))
 
 
-def parse_json(data: bytes | str, *, finite: bool = True) -> Any:
+def parse_json(data: bytes | str, *, strict: bool = True) -> Any:
     """JSON within limits: nested 64 deep at most, whole numbers up to 2**53, all numbers finite, proper Unicode.
 
-    ``finite``: False for what other programs write, who put NaN where a training diverged.
+    ``strict``: False lets any numbers pass, also NaN, which other programs write where a training diverged, and halves
+    of surrogate pairs.
 
     Raises:
         ValueError: if it is anything else.
@@ -166,11 +168,11 @@ def parse_json(data: bytes | str, *, finite: bool = True) -> Any:
                 following += [*item, *item.values()]
             elif isinstance(item, list):
                 following += item
-            elif finite and isinstance(item, float) and not math.isfinite(item):
+            elif strict and isinstance(item, float) and not math.isfinite(item):
                 raise InvalidValueError(f"not JSON: it has the number {item}")
-            elif isinstance(item, int) and abs(item) > LARGEST:
+            elif strict and isinstance(item, int) and abs(item) > LARGEST:
                 raise InvalidValueError(f"not JSON that is read here: the whole number {shown(item)} is over 2**53")
-            elif isinstance(item, str) and not item.isascii():
+            elif strict and isinstance(item, str) and not item.isascii():
                 item.encode()  # half a surrogate pair cannot be: a ValueError says so
         inside = following
     return value
@@ -206,6 +208,30 @@ def whole(value: object, what: str, *, least: int = 0, most: int = 10**9) -> int
     return int(found)
 
 
+class _Unzipped(io.RawIOBase):
+    """The text of a gzip file. `gzip` reads zeros at the end of a file one by one; here they are an error."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self.raw, self.member, self.rest = raw, zlib.decompressobj(wbits=31), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self.member.eof:
+            block = self.rest or self.raw.read(2**16)
+            text = self.member.decompress(block, len(buffer))
+            self.rest = self.member.unconsumed_tail
+            if text:
+                buffer[: len(text)] = text
+                return len(text)
+            if not block:
+                raise InvalidValueError("its compressed text is cut off")
+        if self.member.unused_data or self.raw.read(1):
+            raise InvalidValueError("there is more behind its compressed text")
+        return 0
+
+
 def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The lines of a CSV file, whose name may end in ``.gz``, with their numbers. UTF-8.
 
@@ -216,7 +242,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """
     with open_regular(path) as raw:
         most = EXPANSION * os.fstat(raw.fileno()).st_size + HEADROOM
-        stream: Any = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+        stream = io.BufferedReader(_Unzipped(raw)) if path.suffix == ".gz" else raw
 
         def lines() -> Iterator[str]:
             taken = 0

@@ -13,7 +13,7 @@ import pickletools
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -287,29 +287,24 @@ class _Machine:
 
 
 def read_pickle(
-    data: bytes, storage: Callable[[Storage], bytearray], inert: Collection[str] = (), *, start: int = 0
-) -> tuple[Any, int]:
-    """What a pickle says.
+    stream: BinaryIO | io.BytesIO, size: int, storage: Callable[[Storage], bytearray], inert: Collection[str] = ()
+) -> Any:
+    """What a pickle says; the stream is behind it afterwards.
 
     Args:
-        data: which holds it.
+        stream: which holds it.
+        size: in bytes, of what it is a part of.
         storage: gives the bytes of a storage, which it may fill later.
         inert: patterns of names that may occur although they are not known here, see `Inert`.
-        start: where it begins.
-
-    Returns:
-        The object, and where the pickle ends.
 
     Raises:
         ValueError: without the name of the file, if it needs more than this page knows.
         Exception: what damaged bytes lead to, see `files.damaged`.
     """
-    stream = io.BytesIO(data)
-    stream.seek(start)
-    machine = _Machine(storage, inert, len(data))
+    machine = _Machine(storage, inert, size)
     for instruction, argument, _ in pickletools.genops(stream):
         if instruction.name == "STOP":
             break
         machine.run(instruction.name, argument)
     (content,) = machine.stack
-    return content, stream.tell()
+    return content

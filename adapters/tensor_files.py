@@ -9,6 +9,7 @@ storages, and the archive's checksums, which torch itself does not look at, agai
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import struct
@@ -84,7 +85,8 @@ def _read_zip(stream: BinaryIO, inert: Collection[str]) -> Any:
                     source.read(1)  # the end, where the checksum is compared
             return buffers[found.key]
 
-        content = read_pickle(archive.read(f"{root}/data.pkl"), storage, inert)[0]
+        pickled = archive.read(f"{root}/data.pkl")
+        content = read_pickle(io.BytesIO(pickled), len(pickled), storage, inert)
         for name, member in members.items():  # what no tensor needs may be damaged, too
             if name.removeprefix(f"{root}/data/") not in buffers:
                 with archive.open(member) as source:
@@ -95,37 +97,29 @@ def _read_zip(stream: BinaryIO, inert: Collection[str]) -> Any:
 
 def _read_legacy(stream: BinaryIO, inert: Collection[str]) -> Any:
     """The format of torch before 1.6: five pickles, then the storages."""
+    size = os.fstat(stream.fileno()).st_size
     stream.seek(0)
-    data = stream.read()
     buffers: dict[str, tuple[Storage, bytearray]] = {}
-    taken = 0
 
     def storage(found: Storage) -> bytearray:
-        nonlocal taken
         if found.key not in buffers:
-            taken += found.nbytes
-            if taken > len(data):
-                raise InvalidValueError(f"its {len(data)} bytes claim to hold tensors of {shown(taken)}")
+            total = found.nbytes + sum(len(buffer) for _, buffer in buffers.values())
+            if total > size:
+                raise InvalidValueError(f"its {size} bytes claim to hold tensors of {shown(total)}")
             buffers[found.key] = found, bytearray(found.nbytes)
         return buffers[found.key][1]
 
-    content, end = None, 0
-    head = []
-    for place in range(5):
-        part, end = read_pickle(data, storage, inert if place == 3 else (), start=end)
-        head.append(part)
-    magic, protocol, system, content, keys = head
+    magic, protocol, system = (read_pickle(stream, size, storage) for _ in range(3))
     if (magic, protocol) != LEGACY or not isinstance(system, dict) or system.get("little_endian") is not True:
         raise InvalidValueError("no file of torch.save")
+    content, keys = read_pickle(stream, size, storage, inert), read_pickle(stream, size, storage)
     if not isinstance(keys, list) or sorted(map(str, keys)) != sorted(buffers):
         raise InvalidValueError("the list of its storages is not that of its tensors")
     for key in map(str, keys):
         found, buffer = buffers[key]
-        (count,) = struct.unpack_from("<q", data, end)
-        if count * found.itemsize != found.nbytes or len(data) < end + 8 + found.nbytes:
-            raise InvalidValueError(f"the storage of {found.nbytes} bytes of a tensor is not whole")
-        buffer[:] = data[end + 8 : end + 8 + found.nbytes]
-        end += 8 + found.nbytes
+        if stream.read(8) != struct.pack("<q", found.numbers):
+            raise InvalidValueError("a storage is not as large as its tensors say")
+        _fill(stream, buffer)
     return content
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nfn_monomial.adapters.files import parse_json
 from nfn_monomial.benchmarks.train.runs import Run
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.errors import InvalidValueError, MonomialError
 
 from .page_markdown import is_numeric
 
@@ -41,15 +42,17 @@ def read_run(data: bytes) -> RunLine:
     Raises:
         ValueError: if it is none.
     """
-    run = Run.from_json(data.decode())
-    s = run.settings
     try:
+        run = Run.from_json(data.decode())
+        s = run.settings
         return RunLine(
             (str(s.subject), str(run.label), str(s.train_set), str(s.seed)),
             {f"{metric} {t.name}": f"{value:.4g}" for t in run.tests for metric, value in t.metrics.items()},
             (f"{run.best_epoch} of {len(run.history)}", f"{run.parameters:,}"),
         )
-    except (TypeError, AttributeError) as error:
+    except MonomialError:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
         raise InvalidValueError(f"not a run: {error}") from error
 
 
@@ -68,12 +71,7 @@ def read_settings(data: bytes) -> Settings:
     Raises:
         ValueError: if it is not JSON, or no object.
     """
-    try:
-        values = json.loads(data.decode("utf-8-sig"))
-    except RecursionError:
-        raise InvalidValueError("not JSON: nested too deeply") from None
-    except ValueError as error:
-        raise InvalidValueError(f"not JSON: {error}") from error
+    values = parse_json(data, strict=False)
     if not isinstance(values, dict):
         raise InvalidValueError(f"expected a JSON object, found a {type(values).__name__}")
     rest = {key: value for key, value in values.items() if key not in SHOWN and isinstance(value, (dict, list))}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import logging
 import time
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from nfn_monomial.adapters.tensor_files import read_torch_file
 from nfn_monomial.benchmarks.files import partial_path, write_atomically
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.errors import InvalidValueError, MonomialError
 
 __all__ = ["Checkpoint"]
 
@@ -52,13 +52,11 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            with zipfile.ZipFile(self.path) as archive:  # torch.load does not look at the checksums
-                if damaged := archive.testzip():
-                    raise InvalidValueError(f"{damaged} in it is damaged")
-            state = torch.load(self.path, map_location="cpu", weights_only=True)
-            if not isinstance(state, dict) or (state.get("format"), state.get("name")) != (FORMAT, self.path.stem):
+            state = read_torch_file(self.path)
+            made = [state.get(name) for name in ("format", "name")] if isinstance(state, dict) else []
+            if [value for value in made if isinstance(value, int | str)] != [FORMAT, self.path.stem]:
                 raise InvalidValueError("it is of another training or version")
-        except Exception as error:  # whatever a damaged file leads to
+        except MonomialError as error:
             self.reject(error)
             return None
         return state

@@ -31,7 +31,7 @@ from nfn_monomial.adapters.files import parse_json, read_bytes
 from nfn_monomial.benchmarks.files import results_folder, write_atomically
 from nfn_monomial.benchmarks.settings.training import RUNTIME, TrainConfig
 from nfn_monomial.benchmarks.tensor_files import tensor_bytes
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.errors import InvalidValueError, MonomialError
 
 from .checkpoint import Checkpoint
 
@@ -153,7 +153,9 @@ class Run:
             values["tests"] = tuple(TestResult(**test) for test in values["tests"])
             values["history"] = tuple(values["history"])
             return cls(**values)
-        except (TypeError, KeyError, AttributeError) as error:
+        except MonomialError:
+            raise
+        except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
             raise InvalidValueError(f"not a run: {error!r}") from error
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from torch import Tensor
+
 from nfn_monomial.adapters.files import damaged, read_json, shown, whole
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
@@ -198,6 +200,7 @@ def _fashion_places(path: Path) -> tuple[Path, Path]:
 
 def _label(path: Path, step: Callable[[], None]) -> int:
     value = read_mapping(path).get("label")
+    value = value.detach().tolist() if isinstance(value, Tensor) and value.numel() == 1 else value
     step()
     try:
         return whole(value, "label", most=CLASSES - 1)  # a number, a tensor of one, or its digits

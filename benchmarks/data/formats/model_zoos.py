@@ -257,7 +257,7 @@ def _trained(folder: Path) -> _Trained:
     cut = False
     for place, text in enumerate(lines, start=1):
         try:
-            line = parse_json(text, finite=False)
+            line = parse_json(text, strict=False)
         except ValueError as error:
             if place < len(lines):
                 raise CorpusError(f"{file}, line {place}: {shown(text)} is no result of an epoch ({error})") from error

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.files import listed, shown
+from nfn_monomial.adapters.files import damaged, listed, shown
 from nfn_monomial.adapters.tensor_files import Inert
 from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part, Parts
 
@@ -196,6 +196,11 @@ def _plain(config: Any) -> Any:
 
 
 def _read_wild(path: Path) -> tuple[_Wild, dict[str, Tensor], float]:
+    with damaged(path, "download it again, or delete it", CorpusError):
+        return _parse_wild(path)
+
+
+def _parse_wild(path: Path) -> tuple[_Wild, dict[str, Tensor], float]:
     content = read_mapping(path, inert=INERT)
     state, config, result = content.get("model"), _plain(content.get("config")), content.get("last_result")
     if not all(isinstance(value, Mapping) for value in (state, config, result)):

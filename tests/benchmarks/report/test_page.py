@@ -185,7 +185,7 @@ def test_damaged_files_are_named_and_the_rest_is_shown(tmp_path: Path) -> None:
         "text.png": "not a PNG",
         "table.md": reasons["table.md"],
         "config.json": "not JSON: Expecting value: line 1 column 7 (char 6)",
-        "deep.json": "not JSON: nested too deeply",
+        "deep.json": "not JSON: nested more than 64 deep",
         "list.json": "expected a JSON object, found a list",
         "runs/bad.json": "not the fields of a run",
         "runs/worse.json": reasons["runs/worse.json"],

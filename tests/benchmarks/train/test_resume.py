@@ -164,8 +164,8 @@ def test_damage_and_other_trainings_are_told(whole: Outcome, path: Path, caplog:
     assert weight in content
     for file, damaged, message in (
         (path, content.replace(weight, weight[:-1] + bytes([weight[-1] ^ 1])), "is damaged"),
-        (path, content[:100], "File is not a zip file"),
-        (path, b"", "File is not a zip file"),
+        (path, content[:100], "is damaged"),
+        (path, b"", "is damaged"),
         (other, content, "it is of another training or version"),
     ):
         file.write_bytes(damaged)
@@ -184,7 +184,7 @@ def test_only_tensors_and_plain_values_are_read(path: Path, caplog: pytest.LogCa
     path.parent.mkdir()
     torch.save({"format": checkpointing.FORMAT, "name": "run", "model": Parts()}, path)
     assert Checkpoint(path).load() is None
-    assert "Weights only load failed" in caplog.text
+    assert "would run pickled code" in caplog.text
 
 
 def test_writes_are_throttled(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,253 @@
+"""Real files of every format that is read, small, and what reading them gives: what the fuzzer damages.
+
+A new kind of file takes part by a function in `SAMPLES` that writes it into a folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import published_small_cnns as published
+import published_writers as writers
+import torch
+from made_up_runs import made_up_run
+from torch import Tensor, nn
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.adapters.files import read_bytes
+from nfn_monomial.adapters.modules import load_checkpoint, load_safetensors, save_safetensors
+from nfn_monomial.benchmarks.data.definitions import Definition, read_definition
+from nfn_monomial.benchmarks.data.formats.detection import load_corpus
+from nfn_monomial.benchmarks.data.formats.mixed_zoo import KIND, Group, write_group
+from nfn_monomial.benchmarks.data.formats.zoo_files import write_zoo
+from nfn_monomial.benchmarks.data.layout import cnn_layout
+from nfn_monomial.benchmarks.data.networks import Corpus
+from nfn_monomial.benchmarks.data.sirens import InrCorpus
+from nfn_monomial.benchmarks.files import write_json
+from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
+from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, ResidualRanges, TransformerRanges, draw_architecture
+from nfn_monomial.benchmarks.report.page_records import read_run, read_settings
+from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
+
+Facts = dict[str, "Tensor | str"]
+"""What a file means: tensors and texts by name."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A file or folder that is read.
+
+    Attributes:
+        path: what ``load`` is called with.
+        victims: the files that the fuzzer damages, one of them at a time.
+        load: reads it.
+        sealed: whether all of it has checksums that a repaired archive does not have: then nothing but the same data
+            may come of damage.
+        slow: whether one reading takes much longer than the others.
+    """
+
+    path: Path
+    victims: tuple[Path, ...]
+    load: Callable[[Path], object]
+    sealed: bool = False
+    slow: bool = False
+
+
+def facts(found: Any, name: str = "") -> Facts:
+    """What something that was read means; without where it comes from, which folders are part of."""
+    if isinstance(found, Tensor):
+        return {name: found.detach()}
+    if isinstance(found, Mapping):
+        return {key: value for k, v in found.items() for key, value in facts(v, f"{name}/{k}").items()}
+    if isinstance(found, Corpus):
+        out: Facts = {}
+        for part in ("train", "val", "test"):
+            for i, group in enumerate(getattr(found, part)):
+                where = f"{name}/{part}/{i}"
+                out |= facts(group.networks.rows.read_all(), where) | {f"{where}/accuracy": group.networks.accuracy}
+                out[f"{where}/info"] = f"{group.info.activation} {group.info.space} {group.info.input_shape}"
+        return out
+    if isinstance(found, InrCorpus):
+        out = {"siren": f"{found.siren} {found.classes}"}
+        for part in ("train", "val", "test"):
+            held = getattr(found, part)
+            out |= facts(held.rows.read_all(), part)
+            out |= {f"{part}/label": held.labels, f"{part}/image": held.image}
+        return out
+    if isinstance(found, Definition):
+        return {"space": f"{found.space} {found.shapes}"}
+    return {name: repr(found)}
+
+
+def _folder(folder: Path, load: Callable[[Path], object] = load_corpus, **options: Any) -> Sample:
+    victims = sorted((p for p in folder.rglob("*") if p.is_file()), key=lambda p: (p.suffix, p.as_posix()))
+    return Sample(folder, tuple(victims), load, **options)
+
+
+def _loaded(**options: Any) -> Callable[[Path], object]:
+    return functools.partial(load_corpus, **options)
+
+
+def nfn_sirens(folder: Path) -> Sample:
+    writers.write_nfn(folder, [1, 2, 13, 45_001, 50_002], hidden=4)
+    return _folder(folder)
+
+
+def dws_mnist(folder: Path) -> Sample:
+    writers.write_dws_mnist(
+        folder,
+        {"train": [("training", 5, 1), ("training", 0, 2)], "val": [("training", 1, 3)], "test": [("testing", 2, 1)]},
+    )  # fmt: skip
+    return _folder(folder)
+
+
+def dws_fashion(folder: Path) -> Sample:
+    writers.write_dws_fashion(folder, {"train": [0, 1], "val": [2], "test": [3]})
+    return _folder(folder)
+
+
+def model_zoo(folder: Path) -> Sample:
+    writers.write_model_zoo(folder, 4, epochs=(10,))
+    return _folder(folder)
+
+
+def wild_park(folder: Path) -> Sample:
+    config = writers.wild_config([4, 4], [3, 3], ["relu", "tanh"], [-1, 0])
+    made = writers.write_wild_park(folder, [config] * 4)
+    path = next(iter(made))
+    content = {"model": made[path].state_dict(), "config": config, "last_result": {"test/acc": 0.25}}
+    writers.save_as_omegaconf(content, path)
+    return _folder(folder)
+
+
+def hub(folder: Path) -> Sample:
+    writers.write_hub(folder, ["a", "b", "c", "d"])
+    return _folder(folder)
+
+
+def hub_targets(folder: Path) -> Sample:
+    writers.write_hub(folder / "hub", ["a", "b", "c"])
+    targets = folder / "targets.csv"
+    targets.write_text("repo,accuracy\na,0.1\nb,0.2\nc,0.3\n", encoding="utf-8")
+    return Sample(folder / "hub", (targets,), _loaded(targets=str(targets)))
+
+
+def published_zoo(folder: Path) -> Sample:
+    """As it is published, without checksums."""
+    _write_zoo(folder)
+    (folder / "SHA256SUMS").unlink()
+    return _folder(folder)
+
+
+def made_zoo(folder: Path) -> Sample:
+    folder.mkdir()
+    write_json(folder / "zoo.json", {"config": {"images": "digits", "seed": 0}, "padding": 1, "diverged": 0})
+    _write_zoo(folder)
+    return _folder(folder, sealed=True)
+
+
+def _write_zoo(folder: Path) -> None:
+    layout = cnn_layout((1, 3, 3), 3, (3,))
+    weights = torch.randn(published.ROWS, layout[-1].end)
+    rows = [published.published_row(row) for row in range(published.ROWS)]
+    write_zoo(folder, weights, {name: [row[name] for row in rows] for name in published.COLUMNS}, layout)
+
+
+def mixed_zoo(folder: Path) -> Sample:
+    config = MixedConfig(
+        networks=12, per_architecture=4, kinds=("cnn", "residual", "transformer"), widths=(2, 3), depths=(2, 3),
+        residual=ResidualRanges((1, 1), (1, 1), (2, 3)),
+        transformer=TransformerRanges((1, 1), (4, 4), (1, 2), (3, 3), (8, 8)),
+    )  # fmt: skip
+    described = json.loads(json.dumps(asdict(config)))
+    for number in range(3):
+        architecture = draw_architecture(config, number, 8, 10)
+        tensors = {name: torch.randn(4, *shape) for name, shape in architecture.space.shapes().items()}
+        group = Group(tensors, torch.rand(4), architecture.space, architecture)
+        write_group(folder, number, described, group, [{"epochs": 1}] * 4, 0)
+    write_json(folder / "zoo.json", {"kind": KIND, "config": described, "groups": 3, "diverged": 0})
+    return _folder(folder, sealed=True)
+
+
+def made_inrs(folder: Path) -> Sample:
+    make_inrs(folder, InrConfig("digits", limit=20, steps=1, shard=8), workers=1)
+    return _folder(folder, sealed=True)
+
+
+def streamed_inrs(folder: Path) -> Sample:
+    make_inrs(folder, InrConfig("digits", limit=20, steps=1, shard=30), workers=1)
+    return _folder(folder, _loaded(in_memory_bytes=0), sealed=True)
+
+
+def _network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+def torch_file(folder: Path) -> Sample:
+    network = _network()
+    writers.save({"epoch": 3, "state": network.state_dict(), "half": network[0].weight.half()}, folder / "a.pt")
+    return Sample(folder / "a.pt", (folder / "a.pt",), functools.partial(load_checkpoint, key="state"))
+
+
+def legacy_torch_file(folder: Path) -> Sample:
+    folder.mkdir()
+    path = folder / "old.pth"
+    torch.save(_network().state_dict(), path, _use_new_zipfile_serialization=False)
+    return Sample(path, (path,), load_checkpoint)
+
+
+def safetensors_file(folder: Path) -> Sample:
+    space = WeightSpace.mlp([3, 4, 2], "relu")
+    path = folder / "a.safetensors"
+    save_safetensors({name: torch.randn(1, 1, *shape) for name, shape in space.shapes().items()}, path, space)
+    return Sample(path, (path,), functools.partial(load_safetensors, space=space))
+
+
+def settings_of_results(folder: Path) -> Sample:
+    path = folder / "config.json"
+    write_json(path, {"command": "x", "version": "1", "config": {"models": ["np"], "seeds": [0, 1], "a": {"b": 1.5}}})
+    return Sample(path, (path,), lambda file: read_settings(read_bytes(file)))
+
+
+def finished_run(folder: Path) -> Sample:
+    folder.mkdir()
+    path = folder / "run.json"
+    path.write_text(made_up_run().to_json(), encoding="utf-8")
+    return Sample(path, (path,), lambda file: read_run(read_bytes(file)))
+
+
+def unfinished_run(folder: Path) -> Sample:
+    """Damage makes it start anew, of which a warning tells."""
+    path = folder / "run.ckpt"
+    Checkpoint(path).save({"model": {"weight": torch.randn(3)}, "epoch": 1, "random": torch.get_rng_state()})
+    return Sample(path, (path,), lambda file: Checkpoint(file).load())
+
+
+def program(folder: Path) -> Sample:
+    folder.mkdir()
+    path = folder / "net.pt2"
+    torch.export.save(torch.export.export(_network().eval(), (torch.randn(2, 3),)), path)
+    return Sample(path, (path,), lambda file: read_definition(str(file)), slow=True)
+
+
+SAMPLES: dict[str, Callable[[Path], Sample]] = {
+    made.__name__: made
+    for made in (
+        nfn_sirens, dws_mnist, dws_fashion, model_zoo, wild_park, hub, hub_targets, published_zoo, made_zoo, mixed_zoo,
+        made_inrs, streamed_inrs, torch_file, legacy_torch_file, safetensors_file, settings_of_results, finished_run,
+        unfinished_run, program,
+    )
+}  # fmt: skip
+
+
+def make(name: str, folder: Path) -> Sample:
+    """The sample, always the same."""
+    torch.manual_seed(0)
+    random.seed(0)
+    return SAMPLES[name](folder / name)

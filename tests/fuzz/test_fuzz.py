@@ -1,0 +1,77 @@
+"""Damaged files: whatever they hold, reading them gives the data of before, or an error of ours.
+
+`fuzz.longer` tries as many damages as one likes. Failures name the sample and the number of the damage:
+``Bench(sample, folder).trial(number)`` is the same again.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from fuzz.longer import run
+from fuzz.mutations import OF_BYTES, OF_MEANING
+from fuzz.samples import SAMPLES, make
+from fuzz.trial import Bench
+
+from nfn_monomial.adapters import tensor_files
+
+TRIALS = 120  # of each sample
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_damage_is_an_error_or_does_not_matter(name: str, tmp_path: Path) -> None:
+    bench = Bench(name, tmp_path)
+    outcomes = [bench.trial(number) for number in range(3 if bench.sample.slow else TRIALS)]
+    assert [(what, outcome.detail) for what, outcome in outcomes if outcome.kind == "FAULT"] == []
+    assert {outcome.kind for _, outcome in outcomes} >= {"refused"}
+
+
+def test_trials_are_the_same_again(tmp_path: Path) -> None:
+    first, second = (Bench("hub", tmp_path / name) for name in "ab")
+    assert [first.trial(n)[0] for n in range(20)] == [second.trial(n)[0] for n in range(20)]
+
+
+def test_every_mutation_is_used(tmp_path: Path) -> None:
+    used = set()
+    for name in ("hub", "published_zoo", "torch_file"):
+        bench = Bench(name, tmp_path)
+        used |= {bench.trial(number)[0].split()[1] for number in range(150)}
+    assert used == {*OF_BYTES, *OF_MEANING}
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "broken", "fault"),
+    [
+        ("made_inrs", "_digest", lambda tensors, text: "always the same", "damage was taken for data"),
+        ("torch_file", "_read_zip", lambda stream, inert: {"state": {"weight": torch.zeros(1)}}, "taken for data"),
+        (
+            "torch_file",
+            "_read_zip",
+            lambda stream, inert: {"state": {"weight": torch.ones(2**29).sum()}},
+            "more memory",
+        ),
+    ],
+)
+def test_faults_are_found(
+    name: str, function: str, broken: object, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(name, tmp_path)
+    monkeypatch.setattr(tensor_files, function, broken)
+    if function == "_digest":  # which the file was written with
+        bench = Bench(name, tmp_path / "again")
+    details = [bench.trial(number)[1].detail for number in range(60)]
+    assert any(fault in detail for detail in details)
+
+
+def test_longer_runs_count_on(tmp_path: Path) -> None:
+    counts = tmp_path / "counts.json"
+    first = run(40, counts, names=("hub", "torch_file"))
+    second = run(60, counts, names=("hub", "torch_file"))
+    assert sum(first["hub"].values()) == 20
+    assert sum(second["hub"].values()) + sum(second["torch_file"].values()) == 60
+    assert all(second["hub"][kind] >= number for kind, number in first["hub"].items())
+
+
+def test_samples_are_always_the_same(tmp_path: Path) -> None:
+    first, second = (make("safetensors_file", tmp_path / name).path.read_bytes() for name in "ab")
+    assert first == second
