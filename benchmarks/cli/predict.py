@@ -21,7 +21,10 @@ __all__ = ["predict"]
 def predict(
     checkpoints: Annotated[
         list[Path],
-        typer.Argument(metavar="CHECKPOINT...", help=".safetensors, .pt or .pth files, or folders of them."),
+        typer.Argument(
+            metavar="CHECKPOINT...",
+            help=".safetensors (a file, or the index of several), .pt or .pth; or folders.",
+        ),
     ],
     predictor: Annotated[
         Path | None,
@@ -37,6 +40,10 @@ def predict(
         typer.Option(
             "--out", "-o", help="Folder for predictions.json, edited networks and pictures. Editors need one."
         ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="Of the state dict in a .pt file that has several.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are in --out already.")] = False,
@@ -57,7 +64,7 @@ def predict(
 
     - `nfn-monomial predict runs/ --json`
 
-    - `nfn-monomial predict --predictor results/edit-dilate/predictors/EDITOR.safetensors siren.pt --out edited`
+    - `nfn-monomial predict --predictor results/edit-dilate/predictors/editor.safetensors siren.pt --out edited`
     """
     prepare_process()
     from nfn_monomial.benchmarks.predictors.answers import Answers
@@ -70,7 +77,11 @@ def predict(
         raise InvalidValueError(f"{predictor} edits networks: give a folder for them, --out DIR")
     with Bar(console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
         task = bar.add_task("reading", total=None)
-        found = loaded.predict(checkpoints, lambda done, total: bar.update(task, completed=done, total=total))
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        found = loaded.predict(checkpoints, key=key, on_progress=show)
     answers = Answers(loaded, tuple(found))
     paths = answers.write(out, force) if out else []
     if as_json:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from nfn_monomial.benchmarks.files import results_folder, write_atomically, write_json
@@ -65,7 +64,7 @@ class Answers:
         return ("checkpoint", *heads[self.predictor.task.name]), rows
 
     def write(self, folder: Path, force: bool = False) -> list[Path]:
-        """Write ``predictions.json``; of an editor also every edited network, with its own keys, and its picture.
+        """Write ``predictions.json``; of an editor also every edited network, in the form it came in, and its picture.
 
         Args:
             folder: where to; made if it is not there.
@@ -75,26 +74,29 @@ class Answers:
             ValueError: if a file is there already, or two would have one name; nothing is written then.
         """
         results_folder(folder)
-        files: dict[Path, Callable[[], bytes]] = {}
-        if isinstance(self.predictor.task, Editing):
-            for prediction in self.predictions:
-                stem = folder / prediction.path.stem
-                if stem.with_name(f"{stem.name}.safetensors") in files:
-                    raise InvalidValueError(f"two checkpoints are named {stem.name}: edit them one by one, --out each")
-                files[stem.with_name(f"{stem.name}.safetensors")] = lambda p=prediction: save(  # type: ignore[misc]
-                    {key: t.contiguous() for key, t in p.answer.items()}
+        edits = self.predictions if isinstance(self.predictor.task, Editing) else ()
+        files = [folder / PREDICTIONS]
+        for edit in edits:
+            name = edit.checkpoint.name
+            files += [
+                folder / Path(name).with_suffix(".png"),
+                *(folder / file for file in edit.checkpoint.outputs(name)),
+            ]
+        inputs = {file.resolve() for prediction in self.predictions for file in prediction.checkpoint.files}
+        for path, count in Counter(files).items():
+            if count > 1:
+                raise InvalidValueError(
+                    f"two edits would be {path}: edit them one by one, each with an --out of its own"
                 )
-                files[stem.with_name(f"{stem.name}.png")] = lambda p=prediction: self._picture(p)  # type: ignore[misc]
-        inputs = {prediction.path.resolve() for prediction in self.predictions}
-        for path in (folder / PREDICTIONS, *files):
             if path.resolve() in inputs:
                 raise InvalidValueError(f"{path} is a checkpoint that was read: give another --out")
             if path.exists() and not force:
                 raise InvalidValueError(f"{path} is there already: give another --out, or --force to replace it")
-        for path, content in files.items():
-            write_atomically(path, content())
-        write_json(folder / PREDICTIONS, self.to_json())
-        return [folder / PREDICTIONS, *files]
+        for edit in edits:
+            edit.checkpoint.write(folder, edit.checkpoint.name, edit.answer)
+            write_atomically(folder / Path(edit.checkpoint.name).with_suffix(".png"), self._picture(edit))
+        write_json(files[0], self.to_json())
+        return files
 
     def _entries(self) -> list[dict[str, Any]]:
         match self.predictor.task:
@@ -119,7 +121,7 @@ class Answers:
         assert isinstance(task, Editing), "only editors have pictures"
         return [
             task.siren.render({name: state[key].float()[None] for name, key in prediction.names.items()})[0]
-            for state in (prediction.network, prediction.answer)
+            for state in (prediction.checkpoint, prediction.answer)
         ]
 
     def _picture(self, prediction: Prediction) -> bytes:

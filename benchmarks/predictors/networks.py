@@ -16,17 +16,15 @@ from torch import Tensor, nn
 
 from nfn_monomial import Symmetry, symmetry_of
 from nfn_monomial.adapters.modules import match_names
-from nfn_monomial.benchmarks.data.formats.checkpoints import read_mapping, read_safetensors
+from nfn_monomial.benchmarks.checkpoints.files import Checkpoint, checkpoints_in
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
-from nfn_monomial.errors import InvalidTypeError, InvalidValueError, MissingFileError
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .words import in_words, some
 
-__all__ = ["Given", "Network", "checkpoint_files", "given_networks", "match", "read_checkpoint"]
+__all__ = ["Given", "Network", "checkpoint_paths", "given_networks", "in_checkpoint", "match"]
 
 Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
-SUFFIXES = (".safetensors", ".pt", ".pth")
-WRAPPERS = ("state_dict", "model_state_dict", "model")  # under which training scripts keep the state dict
 PARALLEL = "module."  # what DataParallel puts in front of every key
 COUNTER = "num_batches_tracked"  # of batch norms: no parameter
 
@@ -99,47 +97,31 @@ def _checked(state: Mapping[Any, Any], label: str) -> dict[str, Tensor]:
         if value.is_meta or not bool(torch.isfinite(value.float()).all()):
             what = "no values" if value.is_meta else "NaN or infinite values: its training diverged"
             raise InvalidValueError(f"{label}: {name[:200]} holds {what}")
-        found[name.removeprefix(PARALLEL)] = value.detach()
+        found[name] = value.detach()
     if not found:
         raise InvalidValueError(f"{label} holds no weights")
     return found
 
 
-def checkpoint_files(paths: Sequence[str | Path]) -> list[Path]:
-    """The files that are meant: themselves, and all checkpoints that lie in folders.
+def checkpoint_paths(paths: Sequence[str | Path]) -> list[Path]:
+    """The checkpoints that are meant: those named, and all that lie in folders.
 
     Raises:
         FileNotFoundError: for a path that is not there.
         ValueError: for a folder without checkpoints.
     """
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if not path.is_dir():
-            if not path.is_file():
-                what = "is no regular file" if path.exists() else "does not exist"
-                raise MissingFileError(f"{path} {what}, expected a checkpoint ({', '.join(SUFFIXES)}) or a folder")
-            files.append(path)
-            continue
-        found = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES and file.is_file())
-        if not found:
-            raise InvalidValueError(f"{path} holds no checkpoint: no file that ends in {', '.join(SUFFIXES)}")
-        files += found
-    return files
+    return [found for path in map(Path, paths) for found in (checkpoints_in(path) if path.is_dir() else [path])]
 
 
-def read_checkpoint(path: Path) -> Given:
-    """The network in a safetensors file, or in one of ``torch.save``, which is read without unpickling code.
-
-    The state dict may lie under ``state_dict``, ``model_state_dict`` or ``model``, and keys may start in ``module.``.
+def in_checkpoint(checkpoint: Checkpoint) -> Given:
+    """The network in a checkpoint.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: naming the file, if it is damaged, needs code to be unpickled, or holds no weights.
+        ValueError: naming the file, if it holds no weights, or NaN.
         TypeError: naming the file and key of what is no dense tensor of floating point numbers.
     """
-    state: Mapping[Any, Any] = read_safetensors(path)[0] if path.suffix == SUFFIXES[0] else read_mapping(path)
-    inner = next((state[key] for key in WRAPPERS if isinstance(state.get(key), Mapping)), state)
-    return Given(str(path), _checked(inner, str(path)))
+    label = str(checkpoint.path)
+    return Given(label, _checked(checkpoint, label))
 
 
 def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: str) -> tuple[int, dict[str, str]]:
@@ -179,12 +161,14 @@ def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: st
 
 
 def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
-    names = match_names(given.state, info.space, ordered=given.ordered)
-    tensors = {name: given.state[key].float()[None, None] for name, key in names.items()}
+    prefix = PARALLEL if all(key.startswith(PARALLEL) for key in given.state) else ""
+    state = {key.removeprefix(prefix): t for key, t in given.state.items()}
+    names = match_names(state, info.space, ordered=given.ordered)
+    tensors = {name: state[key].float()[None, None] for name, key in names.items()}
     info.space.validate(tensors)
     if not any_width and (wrong := [n for n, shape in info.space.shapes().items() if tensors[n].shape[2:] != shape]):
         raise InvalidValueError(f"{some(wrong)} are of another width")
     own = {node.symmetry for node in info.space.nodes.values() if node.permutes}
     if other := sorted(map(str, given.activations - own)):
         raise InvalidValueError(f"its activations are of the symmetry {', '.join(other)}")
-    return names
+    return {name: prefix + key for name, key in names.items()}

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.benchmarks.checkpoints.files import TORCH, Checkpoint, read_checkpoint
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.tensor_files import read_tensors, tensor_bytes
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
 from .budget import Budget
-from .networks import Given, Network, checkpoint_files, given_networks, match, read_checkpoint
+from .networks import Given, Network, checkpoint_paths, given_networks, in_checkpoint, match
 from .tasks import Task, read_task
 
 __all__ = ["SHIPPED", "Prediction", "Predictor"]
@@ -33,16 +34,19 @@ class Prediction(NamedTuple):
     """What a predictor says of a checkpoint.
 
     Attributes:
-        path: of the file.
-        names: parameter of the weight space -> key in the file.
-        network: the state dict in the file.
+        checkpoint: on disk.
+        names: parameter of the weight space -> key in the checkpoint.
         answer: of it; of an editor the edited network, a state dict with the same keys and dtypes.
     """
 
-    path: Path
+    checkpoint: Checkpoint
     names: dict[str, str]
-    network: Mapping[str, Tensor]
     answer: Answer
+
+    @property
+    def path(self) -> Path:
+        """Of the checkpoint."""
+        return self.checkpoint.path
 
 
 @dataclass(frozen=True)
@@ -136,30 +140,34 @@ class Predictor:
     def predict(
         self,
         paths: Sequence[str | Path],
+        *,
+        key: str | None = None,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[Prediction]:
-        """Answers for checkpoints, ``.safetensors``, ``.pt`` or ``.pth``, and for all that lie in folders.
+        """Answers for checkpoints, of safetensors or ``torch.save``, and for all that lie in folders.
 
         Args:
             paths: files and folders.
-            on_progress: called with the number of files that were read, and of all.
+            key: of the state dict in files of ``torch.save`` that hold several.
+            on_progress: called with the number of checkpoints that were read, and of all.
 
         Raises:
             FileNotFoundError: if a file is not there.
             ValueError: naming the file, if it is damaged or as when called.
             TypeError: as when called.
         """
-        files = checkpoint_files(paths)
+        files = checkpoint_paths(paths)
         found: list[Prediction] = []
         for start in range(0, len(files), BATCH):
-            given = []
+            read, given = [], []
             for path in files[start : start + BATCH]:
-                given.append(read_checkpoint(path))
+                read.append(read_checkpoint(path, key if path.suffix in TORCH else None))
+                given.append(in_checkpoint(read[-1]))
                 on_progress(start + len(given), len(files))
             answers, names = self._asked(given)
-            for network, answer, keys in zip(given, answers, names, strict=True):
+            for network, checkpoint, answer, keys in zip(given, read, answers, names, strict=True):
                 edited = _state(answer, keys, network.state) if isinstance(answer, dict) else answer
-                found.append(Prediction(Path(network.label), keys, network.state, edited))
+                found.append(Prediction(checkpoint, keys, edited))
         return found
 
     def _asked(self, given: Sequence[Given]) -> tuple[list[Answer], list[dict[str, str]]]:
