@@ -100,7 +100,8 @@ class Predictor:
 
     def save(self, path: str | Path) -> None:
         """Write it to a file, which appears whole or not at all; `load` is the exact inverse."""
-        write_atomically(Path(path), tensor_bytes(self.model.state_dict(), self.record))
+        record = {**self.record, "predictor": self.task.written()}
+        write_atomically(Path(path), tensor_bytes(self.model.state_dict(), record))
 
     @property
     def reads(self) -> str:

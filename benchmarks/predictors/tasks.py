@@ -28,7 +28,7 @@ from nfn_monomial.benchmarks.models.inr import inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, prepared_siren
 from nfn_monomial.benchmarks.settings.inrs import EditorConfig, InputConfig, Sizes
 from nfn_monomial.canonical import absorb_omega
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.errors import InvalidValueError, MonomialError
 
 from .words import in_words
 
@@ -74,16 +74,21 @@ class Task(ABC):
         """The task that `_fields` has written."""
 
     def written(self) -> dict[str, Any]:
-        """As JSON holds it, for `read_task`."""
-        return {"format": FORMAT, "task": self.name, "answers": self.answers, **self._fields()}
+        """As JSON holds it, for `read_task`; of one that it would not read, why."""
+        value = {"format": FORMAT, "task": self.name, "answers": self.answers, **self._fields()}
+        try:
+            read_task(value)
+        except MonomialError as error:
+            return {"unusable": str(error)}
+        return value
 
     def reads(self, any_width: bool) -> str:
         """Which networks it is about, in words."""
         first, more = self.infos[0], len(self.infos) - 1
-        inputs = "x".join(map(str, first.input_shape or ()))
+        shape = first.input_shape or ()
         return (
             f"{in_words(first.space.shapes())}, {first.activation}"
-            + f", on inputs {inputs}" * bool(inputs)
+            + f", on inputs {'x'.join(map(str, shape))}" * (len(shape) > 1)
             + f", or one of {more} other architectures" * (more > 0)
             + ", of any width" * any_width
         )
@@ -179,7 +184,7 @@ class Classification(Task):
 
     @property
     def infos(self) -> tuple[NetworkInfo, ...]:
-        return (inr_info(self.siren),)
+        return (_siren_info(self.siren),)
 
     def build(self, model: str, options: Mapping[str, Any]) -> Classifier:
         inputs = InputConfig(**options["inputs"])
@@ -213,7 +218,7 @@ class Editing(Task):
 
     @property
     def infos(self) -> tuple[NetworkInfo, ...]:
-        return (inr_info(self.siren),)
+        return (_siren_info(self.siren),)
 
     def build(self, model: str, options: Mapping[str, Any]) -> Editor:
         return build_editor(model, self.siren, EditorConfig(**options["editor"]), seed=0)
@@ -230,6 +235,10 @@ class Editing(Task):
     @classmethod
     def _read(cls, fields: Mapping[str, Any]) -> Self:
         return cls(_siren(fields["siren"]), str(fields["edit"]))
+
+
+def _siren_info(siren: Siren) -> NetworkInfo:
+    return replace(inr_info(siren), activation=f"sin with omega_0 {siren.omega_0:g}")
 
 
 def _siren(value: Any) -> Siren:

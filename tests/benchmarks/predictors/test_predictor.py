@@ -10,6 +10,7 @@ import torch
 from small_predictors import SIREN, Left, accuracy_predictors, inrs, stacked
 from small_zoo import corpus
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.modules import unstack_networks
@@ -92,16 +93,19 @@ def test_modules_state_dicts_and_tensors_are_one(accuracy_predictors: Left) -> N
     torch.testing.assert_close(predictor(states), predictor({name: t[:3] for name, t in CNNS.items()}))
 
 
-def test_wider_networks_are_welcome_where_the_model_reads_them(accuracy_predictors: Left) -> None:
-    wide = cnn(7)
-    for name, (_, path) in accuracy_predictors.items():
-        predictor = Predictor.load(path)
-        if predictor.reads.endswith("of any width"):
-            assert bool(torch.isfinite(predictor(wide)).all()), name
-        else:
-            assert name == "balanced-mlp"
-            with pytest.raises(InvalidValueError, match=r"reads networks of 3 layers 1-4-5-3.* has 3 layers 1-7-5-3"):
-                predictor(wide)
+def test_wider_networks_are_welcome_where_the_model_reads_them(
+    accuracy_predictors: Left, classifiers: Left, editors: Left
+) -> None:
+    sine = SineNetwork(replace(SIREN, sizes=(2, 6, 9, 1)))
+    for left, wide in ((accuracy_predictors, cnn(7)), (classifiers, sine), (editors, sine)):
+        for name, (_, path) in left.items():
+            predictor = Predictor.load(path)
+            if predictor.reads.endswith("of any width"):
+                assert all(bool(torch.isfinite(t).all()) for t in pytree.tree_leaves(predictor(wide))), name
+            else:
+                assert name in ("mlp", "balanced-mlp")
+                with pytest.raises(InvalidValueError, match=r"layers (1-4-5-3|2-6-6-1).* has 3 layers (1-7-5|2-6-9)"):
+                    predictor(wide)
 
 
 def test_edited_networks_have_the_keys_and_dtypes_they_came_with(editors: Left) -> None:
@@ -183,6 +187,8 @@ def test_models_that_run_networks_of_code_alone_say_so() -> None:
     assert "how they run is known from code alone" in Generalization.of(info, "combined")["unusable"]
     with pytest.raises(InvalidValueError, match="combined runs the networks"):
         read_task(Generalization.of(info, "combined"))
+    large = NetworkInfo(WeightSpace.mlp([2, 5000, 5000, 1], "relu"), "relu")
+    assert "networks of 25025001 weights" in Generalization.of(large, "monomial")["unusable"]
     task = read_task(Generalization.of(info, "monomial"))
     assert task.infos[0].space == SPACE
     assert task.infos[0].template is None
