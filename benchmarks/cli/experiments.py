@@ -49,7 +49,10 @@ class Experiment:
 
 
 ZOO = {"": ("zoos/digits", "nfn-monomial zoo make")}
-KEPT = "Finished runs are kept, and an unfinished one continues: a second call does only what is missing."
+KEPT = (
+    "Finished runs are kept, and an unfinished one continues: a second call does only what is missing. The trained "
+    "models are in `predictors/`, for the command `predict`."
+)
 COMMANDS = {
     "predict-generalization": Experiment(
         "predict_report",
