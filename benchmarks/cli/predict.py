@@ -93,7 +93,8 @@ def predict(
         table.add_column(name, overflow="fold", justify="right" if i else "left")
     for row in rows:
         table.add_row(*map(escape, row))
-    measured = ", ".join(f"{name} {value:.3f}" for name, value in loaded.metrics.items())
+    kept = {name: value for name, value in loaded.metrics.items() if name != "selection"}  # which chose the epoch
+    measured = ", ".join(f"{name} {value:.3f}" for name, value in kept.items())
     console.print(f"Trained on networks of {escape(loaded.reads)}.", soft_wrap=True, highlight=False)
     console.print(f"On test networks of that kind: {escape(measured)}.", soft_wrap=True, highlight=False)
     console.print(table)
