@@ -1,4 +1,4 @@
-"""The commands that need no zoo: `params`, `cost`, `bench layers`, `bench expressivity` and `bench merge`."""
+"""The commands that need no zoo: `params`, `cost` and `bench layers`, `expressivity`, `planted` and `merge`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .options import command, command_line, configured, console, prepare_process
 
 __all__ = ["add_measurements", "bench_app"]
 
-bench_app = typer.Typer(no_args_is_help=True, help="Compare speed and memory, and what layers can learn.")
+bench_app = typer.Typer(no_args_is_help=True, help="Compare speed and memory, what layers can learn, what align finds.")
 
 
 def add_measurements(app: typer.Typer) -> None:
@@ -25,6 +25,7 @@ def add_measurements(app: typer.Typer) -> None:
         (app, "cost", ("preset", "models", *common), _cost, COST),
         (bench_app, "layers", common, _layers, LAYERS),
         (bench_app, "expressivity", ("seeds", "seed", *common), _expressivity, EXPRESSIVITY),
+        (bench_app, "planted", ("assignments",), _planted, PLANTED),
         (bench_app, "merge", ("assignments",), _merge, MERGE),
     ):
         command(group, name, options, f"results/{name}", text, _body(name, measure), keeps=measure is _merge)
@@ -129,6 +130,28 @@ def _expressivity(config: Any, folder: Path) -> Any:
     with progress_bar("training") as progress:
         outcomes = bench_expressivity(config, progress)
     return expressivity_report(outcomes, config)
+
+
+PLANTED = """Move networks by random group elements, and count how often `align` finds the way back.
+
+MLPs, VGGs, ResNet-18 with norms, and a GPT block; as they are, rounded to float32, and with noise on every weight. Half
+an hour on one core. Writes `table.md`, `results.json` and `config.json`.
+
+Examples:
+
+- `nfn-monomial bench planted`
+
+- `nfn-monomial bench planted --set runs=20 --set changed_runs=20 --set noise=0.03`
+"""
+
+
+def _planted(config: Any, folder: Path) -> Any:
+    from nfn_monomial.benchmarks.make.jobs import progress_bar
+    from nfn_monomial.benchmarks.studies.alignment.planted import planted_report, recover_planted
+
+    with progress_bar("aligning") as progress:
+        recoveries = recover_planted(config, progress)
+    return planted_report(recoveries, config)
 
 
 MERGE = """Merge networks that were trained on their own: as they are, permuted, permuted and scaled.

@@ -7,7 +7,7 @@ from typing import Any
 
 from .generalization import ABLATION, AUGMENT, PREDICT
 from .inrs import CLASSIFY, EDIT
-from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS
+from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS, PLANTED
 from .merging import MERGE
 
 __all__ = ["EXPERIMENTS"]
@@ -22,6 +22,7 @@ EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
     "params": PARAMS,
     "expressivity": EXPRESSIVITY,
     "layers": LAYERS,
+    "planted": PLANTED,
     "merge": MERGE,
 }
 """Name -> preset -> configuration; every experiment has the preset ``small``."""

@@ -1,4 +1,4 @@
-"""What is counted, timed and learned without data of others: parameters, cost, expressivity."""
+"""What is counted, timed and learned without data of others: parameters, cost, expressivity, alignment."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ __all__ = [
     "EXPRESSIVITY",
     "LAYERS",
     "PARAMS",
+    "PLANTED",
     "REFERENCE",
     "CostConfig",
     "ExpressivityConfig",
     "LayersConfig",
     "ParamsConfig",
+    "PlantedConfig",
 ]
 
 REFERENCE = "hnp"  # what costs are compared with
@@ -149,3 +151,25 @@ class LayersConfig(Settings):
 
 
 LAYERS = {"small": LayersConfig()}
+
+
+@dataclass(frozen=True)
+class PlantedConfig(Settings):
+    """How many networks are moved and aligned, see `nfn_monomial.benchmarks.studies.alignment.planted`.
+
+    Attributes:
+        runs: of every kind of network, moved and not changed.
+        changed_runs: of every kind, rounded to float32; and as many with noise.
+        largest: scales are up to this, and down to its inverse.
+        noise: standard deviation of what every entry is changed by, relative to the entry.
+        seed: of networks and elements.
+    """
+
+    runs: Count = 1000
+    changed_runs: Count = 300
+    largest: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1e6
+    noise: Positive = 0.01
+    seed: int = 0
+
+
+PLANTED = {"small": PlantedConfig()}

@@ -23,8 +23,11 @@ from .scales import nearest_scales
 from .signs import parity, relative_signs, sign_bases
 
 _SAME = 1e-10  # relative squared distance at which there is nothing to be improved
-_RELATED = 0.1  # below which a match is no accident, and needs no other start
+_BALANCING = 4  # rounds, of which any number will do
 _SWEEPS = 50
+_WORK = 3e11  # products of two entries: more than so many would take minutes
+_STARTS = 6
+_RELATED = 0.1  # relative squared distance: so near comes nothing by accident
 _NOISE = 1e-12
 
 Network = Mapping[str, Tensor]
@@ -84,10 +87,11 @@ def align(
     group = space if symmetry is None else space.restricted(symmetry)
     sizes, (wide_a, wide_b) = _checked(space, {"a": a, "b": b})
     with torch.no_grad():
-        element = _aligned(group, wide_a, wide_b, sizes, seed)
-        nothing = GroupElement(space, {})
-        found = min((GroupElement(space, element.matrices), nothing), key=lambda g: _distance(wide_a, g.act(wide_b)))
-        return Alignment(found, found.act(b), _distance(wide_a, found.act(wide_b)))
+        element, distance = _aligned(group, wide_a, wide_b, sizes, seed)
+        if (unmoved := _distance(wide_a, wide_b)) <= distance:
+            element, distance = _element(group, sizes), unmoved
+        found = GroupElement(space, element.matrices)
+        return Alignment(found, found.act(b), distance)
 
 
 def _checked(space: WeightSpace, networks: Mapping[str, Network]) -> tuple[dict[str, int], list[dict[str, Tensor]]]:
@@ -127,38 +131,52 @@ def _checked(space: WeightSpace, networks: Mapping[str, Network]) -> tuple[dict[
     return sizes, found
 
 
+def _square(network: Network) -> float:
+    return sum(float(x.square().sum()) for x in network.values())
+
+
 def _distance(a: Network, b: Network) -> float:
     return math.sqrt(sum(float((a[name] - b[name]).square().sum()) for name in a))
 
 
 def _aligned(
     space: WeightSpace, a: dict[str, Tensor], b: dict[str, Tensor], sizes: Mapping[str, int], seed: int
-) -> GroupElement:
-    """The element of `align` on a space whose group may be smaller."""
+) -> tuple[GroupElement, float]:
+    """The element of `align` on a space whose group may be smaller, and the distance that it leaves."""
     frames = [_balancing(space, x, sizes) for x in (a, b)]
-    matching = _Matching(space, frames[0].act(a), frames[1].act(b), sizes)
-    starts = [matching]
-    matching.start(seed)
+    one, other = frames[0].act(a), frames[1].act(b)
+    matching, as_it_is = (_Matching(space, one, other, sizes) for _ in range(2))
+    matching.match(seed)
     if matching.left() > _SAME:
-        matching.descend(seed)
-    if matching.left() > _RELATED:
-        starts.append(_Matching(space, matching.a, frames[1].act(b), sizes))
-        starts[-1].descend(seed)
-    best = min(
-        (frames[0].inverse() @ start.element @ frames[1] for start in starts),
-        key=lambda g: _distance(a, g.act(b)),
-    )
-    moved = best.act(b)
-    scales = nearest_scales(space, _pieces(space, a, sizes), _pieces(space, moved, sizes), sizes)
-    refined = _element(space, sizes, scales=scales) @ best
-    return min((best, refined), key=lambda g: _distance(a, g.act(b)))
+        # Networks of one origin may still have their neurons in the same places.
+        starts = sorted((matching, as_it_is), key=_Matching.left)
+        starts[0].descend(seed)
+        if starts[0].left() > _RELATED:
+            # Networks of no common origin have many minima: of small ones, several are cheap.
+            others = int(min(_STARTS, _WORK / _SWEEPS / matching.work))
+            starts += [_Matching(space, one, other, sizes) for _ in range(others - len(starts))]
+            for number, start in enumerate(starts[1:others], 1):
+                if start is not as_it_is:
+                    start.shuffle(seed + number)
+                start.descend(seed + number)
+        matching = min(starts, key=_Matching.left)
+    found = frames[0].inverse() @ matching.element @ frames[1]
+    moved = found.act(b)
+    distance = _distance(a, moved)
+    if distance**2 > _SAME * _square(a):
+        scales = nearest_scales(space, _pieces(space, a, sizes), _pieces(space, moved, sizes), sizes)
+        nearer = _element(space, sizes, scales=scales)
+        if (less := _distance(a, nearer.act(moved))) < distance:
+            return nearer @ found, less
+    return found, distance
 
 
 def _balancing(space: WeightSpace, network: Network, sizes: Mapping[str, int]) -> GroupElement:
     """The element that balances one network; of all nodes, which products of elements need."""
     if not any(node.scales for node in space.nodes.values()):
         return _element(space, sizes)
-    found = balancing_element(space, space.pack({n: x[None, None] for n, x in network.items()}), signs=False)
+    packed = space.pack({n: x[None, None] for n, x in network.items()})
+    found = balancing_element(space, packed, signs=False, sweeps=_BALANCING)
     return _element(space, sizes, scales={n: [s[0] for s in m.scales] for n, m in found.matrices.items()})
 
 
@@ -198,13 +216,20 @@ class _Matching:
         self.bases = sign_bases(space)
         self.element = _element(space, sizes)
         self.parts = _pieces(space, self.a, sizes)
-        self.norm = sum(float(x.square().sum()) for x in self.a.values())
+        self.norm = _square(self.a)
 
     def left(self) -> float:
         """The squared distance, relative to the square of a's norm."""
         return _distance(self.a, self.b) ** 2 / self.norm if self.norm else 0.0
 
-    def start(self, seed: int) -> None:
+    def shuffle(self, seed: int) -> None:
+        """Move neurons to random places."""
+        generator = torch.Generator().manual_seed(seed)
+        drawn = self.space.sample(sizes=self.sizes, generator=generator).matrices
+        sources = {name: matrix.permutation for name, matrix in drawn.items()}
+        self._move(_element(self.space, self.sizes, sources=sources), self.b)
+
+    def match(self, seed: int) -> None:
         """Assign neurons by their colours, then settle their signs."""
         own, other = colours(self.space, [self.parts, _pieces(self.space, self.b, self.sizes)], self.sizes, seed)
         fits = {name: own[name].flatten(0, -2) @ other[name].flatten(0, -2).T for name in own}
@@ -219,18 +244,33 @@ class _Matching:
         self._move(_element(self.space, self.sizes, scales=signs), self.b)
 
     def descend(self, seed: int) -> None:
-        """Assign the neurons of one family after the other anew, until that brings b no nearer."""
+        """Assign the neurons of one family after the other anew, until that brings b no nearer.
+
+        A family is left alone while nothing that it is linked to has moved. Large networks get fewer sweeps.
+        """
         generator = torch.Generator().manual_seed(seed)
         order = roots(self.space)
-        for _ in range(_SWEEPS):
-            shuffled = [order[i] for i in torch.randperm(len(order), generator=generator).tolist()]
-            if not [root for root in shuffled if self._improve(root)]:
+        touched = {root: self._touched(family(self.space, root)) for root in order}
+        stale = set(order)
+        for _ in range(int(min(_SWEEPS, max(2, _WORK / self.work)))):
+            for i in torch.randperm(len(order), generator=generator).tolist():
+                if order[i] in stale:
+                    stale.discard(order[i])
+                    if self._improve(order[i], touched[order[i]]):
+                        stale |= {other for other in order if touched[other] & touched[order[i]]}
+            if not stale:
                 break
 
-    def _improve(self, root: str) -> bool:
+    @property
+    def work(self) -> int:
+        """How many products of two entries a sweep takes, at least 1."""
+        count = {name: self.space.count(name, self.sizes) for name in self.space.nodes}
+        ends = [(link.parameter, end.node) for link in self.space.links for end in link.ends]
+        return 1 + sum(self.parts[piece].numel() * count[node] for piece, node in ends)
+
+    def _improve(self, root: str, touched: set[str]) -> bool:
         """Whether assigning one family's neurons anew, with the best signs, brings b nearer."""
         names = family(self.space, root)
-        touched = self._touched(names)
         sums = {name: found for name in names if (found := self._sums(name))}
         fits = {name: self.bases[name].best(found)[0] for name, found in sums.items()}
         sources = assign(self.space, root, fits, self.sizes)

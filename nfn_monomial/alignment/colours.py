@@ -18,7 +18,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 from .signs import parity
 
 _CHANNELS = 32
-_ROUNDS = 5
+_ROUNDS = 4
 _FLOOR = 0.1  # relative to a sum of independent entries: what differs less between neurons may be noise
 
 
@@ -34,11 +34,14 @@ def colours(
 
     Args:
         space: the weight space; what acts are permutations and signs.
-        networks: piece -> float64 tensors ``(*axes)``, of scales that can be compared.
+        networks: piece -> tensors ``(*axes)``, of scales that can be compared.
         sizes: of all nodes.
         seed: of the random numbers.
     """
     generator = torch.Generator().manual_seed(seed)
+    # Half as many bytes to read; that colours are like is all that counts.
+    networks = [{name: x.float() for name, x in network.items()} for network in networks]
+    norms = {name: float(x.norm()) for name, x in networks[0].items()}
     like = next(iter(networks[0].values()))
 
     def random(*shape: int) -> Tensor:
@@ -67,9 +70,8 @@ def colours(
                         _message(space, link, end, network[link.parameter], state, kernel)
                         for network, state in zip(networks, states, strict=True)
                     ]
-                    x = networks[0][link.parameter]
                     own = messages[0][..., 0].numel()
-                    receive(end.node, messages, _FLOOR * float(x.norm()) / own**0.5)
+                    receive(end.node, messages, _FLOOR * norms[link.parameter] / own**0.5)
         for child, parent in reversed(space.nesting.items()):
             receive(parent, [(s[child] + s[child].square()).mean(-2) for s in states], _FLOOR)
         for child, parent in space.nesting.items():

@@ -12,7 +12,7 @@ from nfn_monomial.space.axes import Axis, paths_of, powers
 from nfn_monomial.space.weight_space import WeightSpace
 
 _SWEEPS = 30
-_ENOUGH = 1e-6  # of what is left of the squared distance: less is no step
+_ENOUGH = 1e-3  # of what is left of the squared distance: less is no step
 _HALVINGS = 4
 
 

@@ -21,7 +21,7 @@ from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .signs import canonical_signs
-from .solver import Factor, encoded, log_scales
+from .solver import Factor, encoded, log_scales, rough_log_scales
 from .terms import Gauge, ordered, scaled_squares
 
 _Factors: TypeAlias = dict[Gauge, Tensor]
@@ -113,12 +113,16 @@ class Balance(nn.Module):
 
 
 def balancing_element(
-    space: WeightSpace, features: Features, *, scales: bool = True, signs: bool = True
+    space: WeightSpace, features: Features, *, scales: bool = True, signs: bool = True, sweeps: int | None = None
 ) -> GroupElement:
-    """The element of `balance`, of features of the space: nodes on which neither scales nor signs act are left out."""
+    """The element of `balance`, of features of the space: nodes on which neither scales nor signs act are left out.
+
+    With a number of ``sweeps`` over all gauges, at a fraction of the cost, scales are not yet those of least norm. But
+    equal functions get equal sizes all the same.
+    """
     with torch.no_grad():
         precise = features.detach().to(torch.float64)
-        factors = _scales(space, precise) if scales else {}
+        factors = _scales(space, precise, sweeps) if scales else {}
         if signs:
             # Rounding errors of the given entries, a few each, are no sign.
             noise = 32 * torch.finfo(features.tensors[0].dtype).eps
@@ -141,7 +145,7 @@ def _diagonal(space: WeightSpace, factors: _Factors, features: Features) -> Grou
     return GroupElement(space, matrices)
 
 
-def _scales(space: WeightSpace, features: Features) -> _Factors:
+def _scales(space: WeightSpace, features: Features, sweeps: int | None) -> _Factors:
     """Gauge -> scales ``(B, *sizes)``, from the squared norms of what each combination of neurons scales."""
     terms = scaled_squares(space, features)
     if not terms:
@@ -152,6 +156,7 @@ def _scales(space: WeightSpace, features: Features) -> _Factors:
         tuple(Factor(order.index(gauge), q, axis.dims) for axis in axes for gauge, q in axis.charges)
         for _, axes in terms
     ]
-    scales = log_scales([x for x, _ in terms], encoded(factors)).exp()
-    parts = scales.split([math.prod(shapes[gauge]) for gauge in order], -1)
+    squares, numbers = [x for x, _ in terms], encoded(factors)
+    logs = log_scales(squares, numbers) if sweeps is None else rough_log_scales(squares, numbers, sweeps)
+    parts = logs.exp().split([math.prod(shapes[gauge]) for gauge in order], -1)
     return {gauge: part.unflatten(-1, shapes[gauge]) for gauge, part in zip(order, parts, strict=True)}

@@ -83,6 +83,15 @@ def log_scales(squares: Sequence[Tensor], factors: Sequence[int]) -> Tensor:
         squares: terms ``(B, *sizes)``: sums of squares, in float64.
         factors: of each term, see `encoded`. No two of a term are of one unknown, unless on different neurons.
     """
+    return _log_scales(squares, factors)
+
+
+def rough_log_scales(squares: Sequence[Tensor], factors: Sequence[int], sweeps: int) -> Tensor:
+    """Those after so many rounds over all unknowns, which move along with the group just as well; see `log_scales`."""
+    return _log_scales(squares, factors, sweeps)
+
+
+def _log_scales(squares: Sequence[Tensor], factors: Sequence[int], sweeps: int | None = None) -> Tensor:
     terms = _decoded(factors)
     problem = _Problem(squares, terms)
     solvable = problem.of(_supported(tuple(terms)))
@@ -90,7 +99,7 @@ def log_scales(squares: Sequence[Tensor], factors: Sequence[int]) -> Tensor:
     alive = solvable.alive()
     # Starting from unit norms, a point that moves along with the group, makes every later step invariant, whether it
     # is the last one or not, and whether or not the scales of least norm are unique.
-    s = solvable.among(alive).solve(problem.level(*problem.settle(problem.zero, nothing)))
+    s = solvable.among(alive).solve(problem.level(*problem.settle(problem.zero, nothing)), sweeps)
     return _joined(problem.settle(s, alive)[0])
 
 
@@ -189,15 +198,17 @@ class _Problem:
             settled[unknown] = settled[unknown] | new
         return s, settled
 
-    def solve(self, s: list[Tensor]) -> list[Tensor]:
+    def solve(self, s: list[Tensor], sweeps: int | None = None) -> list[Tensor]:
         """Minimise over one unknown after the other, which always gets nearer, and by Newton steps, which get there.
 
-        Neurons without entries stay where they are.
+        Neurons without entries stay where they are. With a number of ``sweeps`` there are so many, and no Newton steps.
         """
         s = list(s)
-        for _ in range(_ITERATIONS if self.terms else 0):
+        for _ in range((_ITERATIONS if sweeps is None else sweeps) if self.terms else 0):
             for unknown, bound in enumerate(self.bounds):
                 s[unknown] = s[unknown] + self._imbalance(unknown, s) / (4 * bound)
+            if sweeps is not None:
+                continue
             error = self._error(s)
             if bool((error <= _TOLERANCE).all()):
                 break

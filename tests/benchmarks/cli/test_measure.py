@@ -76,6 +76,16 @@ def test_bench_expressivity(tmp_path: Path) -> None:
     assert sorted({o["seed"] for o in read(tmp_path)["outcomes"]}) == [0, 1]
 
 
+def test_bench_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nfn_monomial.benchmarks.studies.alignment import planted
+
+    monkeypatch.setattr(planted, "KINDS", {"MLP": planted.KINDS["MLP"]})
+    options = ("--set", "runs=2", "--set", "changed_runs=1", "--out", tmp_path)
+    assert "Planted group elements found" in said("bench", "planted", *options)
+    assert files(tmp_path) == {"table.md", "results.json", "config.json"}
+    assert [row["recovered"] for row in read(tmp_path)["rows"]] == [2, 1, 1]
+
+
 @pytest.mark.parametrize("asked", ["cost", "bench layers", "bench expressivity"])
 @pytest.mark.parametrize(
     ("options", "message"),

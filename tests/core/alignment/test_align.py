@@ -1,29 +1,54 @@
+import itertools
+import math
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import all_spaces, general
+from torch import nn
 
-from nfn_monomial import align
+from nfn_monomial import Axis, GroupElement, MonomialError, MonomialMatrix, Symmetry, WeightSpace, align
+from nfn_monomial.space import Node
 from nfn_monomial.testing import random_element, random_networks
+
+SEEDS = st.integers(0, 10**6)
+SPACES = st.one_of(all_spaces(), general())
 
 
 def _network(space, generator):
-    return {name: x[0, 0] for name, x in random_networks(space, 1, generator=generator).items()}
-
-
-def _norm(network):
-    return sum(float(x.double().square().sum()) for x in network.values()) ** 0.5
-
-
-def _distance(a, b):
-    return _norm({name: a[name] - b[name] for name in a})
+    sizes = _sizes(space)
+    return {name: x[0, 0] for name, x in random_networks(space, 1, sizes=sizes, generator=generator).items()}
 
 
 def _sizes(space):
     return {name: node.size or 4 for name, node in space.nodes.items()}
 
 
-@given(st.one_of(all_spaces(), general()), st.integers(0, 10**6))
+def _norm(network):
+    return math.sqrt(sum(float(x.double().square().sum()) for x in network.values()))
+
+
+def _distance(a, b):
+    return _norm({name: a[name].double() - b[name].double() for name in a})
+
+
+def _permutes_nothing(element):
+    return all(torch.equal(m.permutation, torch.arange(m.size)) for m in element.matrices.values())
+
+
+def _wide(space, largest, generator):
+    """An element with scales of any size up to the largest, and down to its inverse."""
+    matrices = {}
+    for name, matrix in space.sample(sizes=_sizes(space), generator=generator).matrices.items():
+        spread = (2 * torch.rand(matrix.size, generator=generator, dtype=torch.float64) - 1) * math.log(largest)
+        gauges = zip(space.nodes[name].gauges, matrix.scales, strict=True)
+        scales = [scale.sign() * spread.exp() if gauge.scales else scale for gauge, scale in gauges]
+        matrices[name] = MonomialMatrix(scales, matrix.permutation)
+    return GroupElement(space, matrices)
+
+
+@given(SPACES, SEEDS)
 def test_moved_networks_are_moved_back(space, seed):
     generator = torch.Generator().manual_seed(seed)
     a = _network(space, generator)
@@ -31,13 +56,237 @@ def test_moved_networks_are_moved_back(space, seed):
     found = align(space, a, b)
     assert found.distance <= 1e-8 * _norm(a)
     assert _distance(a, found.element.act(b)) <= 1e-8 * _norm(a)
+    assert _distance(found.aligned, found.element.act(b)) == 0
 
 
-@given(all_spaces(), st.integers(0, 10**6))
+@given(SPACES, SEEDS)
 def test_no_network_is_moved_away(space, seed):
     generator = torch.Generator().manual_seed(seed)
     a, b = _network(space, generator), _network(space, generator)
     found = align(space, a, b)
-    assert found.distance <= _distance(a, b)
-    again = align(space, a, found.aligned)
-    assert again.distance <= found.distance * (1 + 1e-12)
+    assert found.distance <= _distance(a, b) * (1 + 1e-12)
+    assert _distance(a, found.aligned) == pytest.approx(found.distance, rel=1e-9)
+    assert align(space, a, found.aligned).distance <= found.distance * (1 + 1e-9)
+    assert align(space, a, a).distance == 0
+
+
+@given(SPACES, st.sampled_from(["permutation", "sign", "scale"]), SEEDS)
+def test_smaller_groups_do_no_more_than_they_may(space, symmetry, seed):
+    generator = torch.Generator().manual_seed(seed)
+    a = _network(space, generator)
+    smaller = space.restricted(symmetry)
+    b = random_element(smaller, sizes=_sizes(space), generator=generator).act(a)
+    found = align(space, a, b, symmetry=symmetry)
+    assert found.distance <= 1e-8 * _norm(a)
+    assert found.element.space == space
+    GroupElement(smaller, found.element.matrices)  # raises for what the smaller group does not do
+
+
+@pytest.mark.parametrize("symmetry", ["relu", "tanh", "none"])
+@pytest.mark.parametrize("change", [lambda x: x, torch.Tensor.float], ids=["float64", "float32"])
+def test_scales_of_a_million_are_found(symmetry, change):
+    space = WeightSpace.mlp([3, 24, 16, 24, 2], Symmetry.MONOMIAL if symmetry == "none" else symmetry)
+    generator = torch.Generator().manual_seed(1)
+    a = _network(space, generator)
+    planted = _wide(space, 1e6, generator)
+    b = {name: change(x) for name, x in planted.act(a).items()}
+    found = align(space, a, b)
+    error = 1e-12 if b["bias.0"].dtype == torch.float64 else 1e-6
+    assert found.distance <= error * _norm(a)
+    for name, matrix in (found.element @ planted).matrices.items():
+        assert torch.equal(matrix.permutation, torch.arange(matrix.size)), name
+        torch.testing.assert_close(matrix.scale, torch.ones(matrix.size, dtype=torch.float64), rtol=error, atol=0)
+
+
+def test_noise_on_every_weight_hides_no_neuron():
+    space = WeightSpace.cnn([3, 16, 24, 24], 3, "relu", head=[32, 10])
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        a = _network(space, generator)
+        planted = _wide(space, 1e6, generator)
+        b = planted.act(a)
+        b = {n: x * (1 + 0.01 * torch.randn(x.shape, generator=generator, dtype=x.dtype)) for n, x in b.items()}
+        for name, matrix in (align(space, a, b).element @ planted).matrices.items():
+            assert torch.equal(matrix.permutation, torch.arange(matrix.size)), name
+            assert matrix.scale.log().abs().max() < 0.02
+
+
+class _Attention(nn.Module):
+    def __init__(self, width=12, heads=3):
+        super().__init__()
+        self.heads = heads
+        self.embed, self.norm = nn.Linear(5, width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, 4)
+
+    def forward(self, x):
+        x = self.norm(self.embed(x))
+        split = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        return self.out(nn.functional.scaled_dot_product_attention(*split).transpose(1, 2).flatten(2))
+
+
+def _attention(seed):
+    torch.manual_seed(seed)
+    module = _Attention().double().eval()
+    x = torch.randn(2, 6, 5, dtype=torch.float64)
+    return module, x, WeightSpace.from_module(module, x)
+
+
+def test_heads_and_what_is_nested_in_them_are_found():
+    module, _, space = _attention(0)
+    a = {name: x.detach() for name, x in module.state_dict().items()}
+    for seed in range(5):
+        planted = _wide(space, 1e3, torch.Generator().manual_seed(seed))
+        found = align(space, a, planted.act(a))
+        assert found.distance <= 1e-10 * _norm(a)
+        assert _permutes_nothing(found.element @ planted)
+
+
+def test_parameters_that_do_not_matter_mislead_nothing():
+    module, x, space = _attention(1)
+    a = {name: tensor.detach() for name, tensor in module.state_dict().items()}
+    b = dict(a)
+    b["qkv.bias"] = a["qkv.bias"].clone()
+    b["qkv.bias"][12:24] = 3 * torch.randn(12, dtype=torch.float64)  # of the keys: softmax does not see it
+    planted = _wide(space, 10.0, torch.Generator().manual_seed(2))
+    found = align(space, a, planted.act(b))
+    with torch.no_grad():
+        torch.testing.assert_close(torch.func.functional_call(module, found.aligned, (x,)), module(x))
+    same = [name for name in a if name != "qkv.bias"]
+    # The scales of queries and keys are those that bring the biases nearest.
+    assert _permutes_nothing(found.element @ planted)
+    assert _distance({n: a[n] for n in same}, found.aligned) <= _norm(a)
+
+
+@pytest.mark.parametrize("symmetry", ["relu", "tanh"])
+def test_neurons_that_are_equal_or_dead_are_no_trouble(symmetry):
+    space = WeightSpace.mlp([2, 8, 8, 1], symmetry)
+    generator = torch.Generator().manual_seed(3)
+    a = _network(space, generator)
+    for name in ("weight.0", "bias.0", "weight.1"):
+        a[name] = a[name].clone()
+    a["weight.0"][1], a["bias.0"][1], a["weight.1"][:, 1] = a["weight.0"][0], a["bias.0"][0], a["weight.1"][:, 0]
+    a["weight.1"][:, 4] = 0  # read by nobody
+    a["weight.0"][5], a["bias.0"][5] = 0, 0  # says nothing
+    b = _wide(space, 1e6, generator).act(a)
+    assert align(space, a, b).distance <= 1e-10 * _norm(a)
+    zero = {name: torch.zeros_like(x) for name, x in a.items()}
+    assert align(space, zero, zero).distance == 0
+    assert align(space, a, zero).distance == pytest.approx(_norm(a))
+
+
+def test_the_best_assignment_of_a_small_network_is_found():
+    """Two layers have no other minimum where only one node moves: compare with all permutations."""
+    space = WeightSpace.mlp([3, 5, 2], "sigmoid")
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(5):
+        a, b = _network(space, generator), _network(space, generator)
+        best = min(
+            _distance(a, GroupElement(space, {"h1": MonomialMatrix(torch.ones(5), torch.tensor(p))}).act(b))
+            for p in itertools.permutations(range(5))
+        )
+        assert align(space, a, b).distance == pytest.approx(best)
+
+
+def test_trained_apart_networks_come_nearer_by_more_symmetries():
+    space = WeightSpace.mlp([4, 16, 16, 3], Symmetry.MONOMIAL)
+    generator = torch.Generator().manual_seed(5)
+    a, b = _network(space, generator), _wide(space, 10.0, generator).act(_network(space, generator))
+    found = {name: align(space, a, b, symmetry=name).distance for name in ("permutation", "sign", "scale", None)}
+    assert found[None] < found["scale"] < found["permutation"] < _distance(a, b)
+    assert found["sign"] < found["permutation"]
+
+
+def test_running_statistics_move_along():
+    torch.manual_seed(6)
+    module = nn.Sequential(nn.Conv2d(2, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 3, 3)).eval()
+    for x in (*module.parameters(), *module.buffers()):
+        if x.ndim == 1:
+            x.data = torch.rand_like(x) + 0.5
+    space = WeightSpace.from_module(module, torch.randn(1, 2, 9, 9))
+    a = {name: x.detach().double() for name, x in module.state_dict().items() if name in space.parameters}
+    b = _wide(space, 1e4, torch.Generator().manual_seed(7)).act(a)
+    assert align(space, a, b).distance <= 1e-10 * _norm(a)
+    # What else a state dict holds is passed through.
+    assert "1.num_batches_tracked" in align(space, module.state_dict(), module.state_dict()).aligned
+
+
+def test_networks_of_any_width_and_dtype_and_nothing_is_written_to():
+    space = WeightSpace.mlp([2, 8, 1], "relu")
+    sizes = {"x": 2, "h1": 40, "y": 1}
+    generator = torch.Generator().manual_seed(8)
+    a = {n: x[0, 0] for n, x in random_networks(space, 1, sizes=sizes, generator=generator).items()}
+    b = {n: x.to(torch.bfloat16) for n, x in space.sample(sizes=sizes, generator=generator).act(a).items()}
+    copies = [{n: x.clone() for n, x in network.items()} for network in (a, b)]
+    found = align(space, a, b)
+    assert found.distance < 0.05 * _norm(a)
+    assert {x.dtype for x in found.aligned.values()} == {torch.bfloat16}
+    assert all(torch.equal(x[n], y[n]) for x, y in zip((a, b), copies, strict=True) for n in x)
+
+
+def test_the_same_call_finds_the_same():
+    space = WeightSpace.mlp([3, 10, 10, 2], "tanh")
+    generator = torch.Generator().manual_seed(9)
+    a, b = _network(space, generator), _network(space, generator)
+    first, second = (align(space, a, b, seed=3).element.matrices for _ in range(2))
+    assert all(torch.equal(first[n].permutation, second[n].permutation) for n in first)
+    assert all(torch.equal(first[n].scale, second[n].scale) for n in first)
+
+
+def _wrong(change):
+    space = WeightSpace.mlp([2, 4, 1], "relu")
+    a = _network(space, torch.Generator().manual_seed(0))
+    return space, a, change(dict(a))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: b | {"bias.0": torch.full((4,), float("nan"))}, "network b.*bias.0 holds 4 NaN"),
+        (lambda b: b | {"bias.0": torch.zeros(5)}, "network b.*bias.0"),
+        (lambda b: b | {"bias.0": torch.zeros(1, 4)}, "network b.*bias.0 has"),
+        (lambda b: {"bias.0": b["bias.0"]}, "network b.*missing: weight.0"),
+        (lambda b: b | {"bias.0": torch.zeros(4, dtype=torch.long)}, "network b: bias.0 is torch.int64"),
+        (lambda b: b | {"bias.0": [0.0] * 4}, "network b: bias.0 is list"),
+        (lambda b: list(b.values()), "network b: parameter name -> tensor is expected, found list"),
+        (
+            lambda b: (
+                {"weight.0": torch.zeros(3, 2), "bias.0": torch.zeros(3)}
+                | {"weight.1": torch.zeros(1, 3), "bias.1": torch.zeros(1)}
+            ),
+            "different widths.*'h1' has 4 neurons in a and 3 in b",
+        ),
+    ],
+)
+def test_what_is_no_network_of_the_space_is_refused(change, message):
+    space, a, b = _wrong(change)
+    with pytest.raises(MonomialError, match=message):
+        align(space, a, b)
+
+
+def test_what_is_no_space_or_symmetry_is_refused():
+    space, a, b = _wrong(dict)
+    with pytest.raises(TypeError, match="WeightSpace"):
+        align(a, a, b)
+    with pytest.raises(ValueError, match="restricted"):
+        align(space, a, b, symmetry="fixed")
+
+
+def test_signs_of_several_gauges_are_told_apart():
+    """Three sign gauges of one node, which axes carry two and three at a time only."""
+    sign = Symmetry.SIGN
+    nodes = {"x": (Symmetry.FIXED, 3), "h": Node((sign, sign, sign), 6)}
+    carried = {"p": (1, 1, 0), "q": (0, 1, 1), "r": (1, 1, 1), "s": (1, 0, 1)}
+    space = WeightSpace(nodes, {name: (Axis("h", charge), Axis("x", -1)) for name, charge in carried.items()})
+    generator = torch.Generator().manual_seed(10)
+    a = _network(space, generator)
+    for _ in range(10):
+        assert align(space, a, random_element(space, generator=generator).act(a)).distance == 0
+
+
+def test_signs_that_only_neighbours_tell_are_found():
+    """Every entry carries the signs of two neurons."""
+    space = WeightSpace({"h": (Symmetry.SIGN, 9)}, {"loop": (Axis("h", 1), Axis("h", 1)), "size": (Axis("h", 2),)})
+    generator = torch.Generator().manual_seed(11)
+    a = _network(space, generator)
+    for _ in range(10):
+        assert align(space, a, random_element(space, generator=generator).act(a)).distance == 0

@@ -1,0 +1,1 @@
+"""How well networks are brought into one frame."""
