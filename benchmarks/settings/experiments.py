@@ -7,7 +7,7 @@ from typing import Any
 
 from .generalization import ABLATION, AUGMENT, PREDICT
 from .inrs import CLASSIFY, EDIT
-from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS, PLANTED
+from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS, PLANTED, VERDICTS
 from .merging import MERGE
 
 __all__ = ["EXPERIMENTS"]
@@ -24,5 +24,6 @@ EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
     "layers": LAYERS,
     "planted": PLANTED,
     "merge": MERGE,
+    "verdicts": VERDICTS,
 }
 """Name -> preset -> configuration; every experiment has the preset ``small``."""

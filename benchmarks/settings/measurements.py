@@ -19,11 +19,13 @@ __all__ = [
     "PARAMS",
     "PLANTED",
     "REFERENCE",
+    "VERDICTS",
     "CostConfig",
     "ExpressivityConfig",
     "LayersConfig",
     "ParamsConfig",
     "PlantedConfig",
+    "VerdictsConfig",
 ]
 
 REFERENCE = "hnp"  # what costs are compared with
@@ -173,3 +175,21 @@ class PlantedConfig(Settings):
 
 
 PLANTED = {"small": PlantedConfig()}
+
+
+@dataclass(frozen=True)
+class VerdictsConfig(Settings):
+    """Pairs of networks to compare, see `nfn_monomial.benchmarks.studies.alignment.verdicts`.
+
+    Attributes:
+        different: pairs that are not the same function, in equal parts for every kind.
+        same: pairs that are.
+        seed: of networks and changes.
+    """
+
+    different: Count = 10_000
+    same: Count = 1_000
+    seed: int = 0
+
+
+VERDICTS = {"small": VerdictsConfig()}

@@ -19,10 +19,12 @@ from nfn_monomial.space.weight_space import WeightSpace
 
 from .align import align
 from .answered import answered
+from .streamed import matched
 
 _KINDS = ("permutation", "scale", "sign")
 _ROUNDINGS = 16  # that an entry may have seen: its own, and those of the factors that moved it
 _EXACT = 1e-10  # to which scales are found in float64
+_SEARCHED = 100_000_000  # entries of the largest networks for which `align`, which holds them in float64, is asked
 
 
 class LayerDistance(NamedTuple):
@@ -129,7 +131,10 @@ def compare(
     **CKA** (Kornblith et al. 2019, linear): of what enters every layer that reads hidden neurons, averaged over
     positions, on the given inputs; scales and signs of b's neurons are those of a.
 
-    Tensors are read one after the other, so that ``a`` and ``b`` may be of files that are mapped into memory.
+    **Large networks.** Equal functions are told by reading one parameter after the other (`matched`), so tensors may be
+    those of files that are mapped into memory; only those that are not equal are searched for the nearest element
+    (`align`), in memory. Beyond 100 million entries that is left out: the distances are then those of the first
+    element, or of none, and may be far from the least.
 
     Args:
         space: the weight space.
@@ -156,8 +161,7 @@ def compare(
         raise InvalidValueError("compare: a module and its inputs are needed together, module=net, inputs=x")
     alive = [_Alive(space, network) if isinstance(network, Mapping) else network for network in (a, b)]
     with torch.no_grad():
-        element = align(space, *alive, seed=seed).element
-        weights = _weights(space, element, *alive)
+        element, weights = _aligned(space, *alive, seed)
         found = None if module is None else answered(space, element, module, inputs, (a, b))
     eps = max(torch.finfo(network[name].dtype).eps for network in (a, b) for name in space.parameters)
     alike = None if found is None else found.relative <= math.sqrt(eps)
@@ -204,6 +208,31 @@ class _Alive(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.network)
+
+
+def _aligned(
+    space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor], seed: int
+) -> tuple[GroupElement, _Weights]:
+    """What moves b next to a, and what is left between them."""
+    if not all(_readable(space, network) for network in (a, b)):
+        align(space, a, b)  # says what is wrong
+    element = matched(space, a, b)
+    weights = _weights(space, element, a, b)
+    if not weights.same and sum(a[name].numel() for name in space.parameters) <= _SEARCHED:
+        element = align(space, a, b, seed=seed).element
+        weights = _weights(space, element, a, b)
+    raw, left = (sum(layer[i] ** 2 for layer in weights.layers.values()) for i in range(2))
+    if raw <= left:
+        element = GroupElement(space, {})
+        weights = _weights(space, element, a, b)
+    return element, weights
+
+
+def _readable(space: WeightSpace, network: Any) -> bool:
+    """Whether it has all parameters, as floating point tensors."""
+    if not isinstance(network, Mapping) or any(name not in network for name in space.parameters):
+        return False
+    return all(isinstance(x := network[name], Tensor) and x.is_floating_point() for name in space.parameters)
 
 
 class _Weights(NamedTuple):

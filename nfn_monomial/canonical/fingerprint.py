@@ -1,9 +1,7 @@
 """Fingerprints: a short text that is the same for all networks that a space's group turns into one another.
 
-The network is balanced, which takes its scales away. Then every neuron looks at its neighbours: sums of their features,
-weighted by the weights between them, go through a fixed function and become its own. Permutations and signs move these
-features as they move neurons, step by step; no decision is taken that rounding could turn. What is left at the end is
-averaged over the neurons of each node, rounded, and hashed.
+The network is balanced, which takes its scales away. Its neurons get features (`Refinement`), which permutations and
+signs move as they move neurons. These are averaged over the neurons of each node, rounded, and hashed.
 """
 
 from __future__ import annotations
@@ -11,29 +9,20 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import Axis, powers
-from nfn_monomial.space.links import Link
+from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .balance import balancing_element
+from .refinement import CHANNELS, Refinement, random_numbers
 
-_CHANNELS = 8
-_SWEEPS = 4  # forwards and backwards, twice
 _NUMBERS = 8  # that are hashed
 _VERSION = 1  # of what is computed: networks have another fingerprint under another one
-
-_Parity: TypeAlias = tuple[tuple[int, ...], ...]
-"""Whether a sign flips a stream, for each gauge of a node and of those that it is nested in."""
-
-_Streams: TypeAlias = dict[_Parity, Tensor]
-"""The features of a node's neurons ``(*sizes, channels)``, for each parity."""
 
 
 def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
@@ -93,7 +82,7 @@ def invariants(space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping
         features = space.pack({name: x.detach().to("cpu", torch.float64)[None, None] for name, x in alive.items()})
         balanced = space.unpack(balancing_element(space, features, signs=False).act(features))
         taken = packing.pieces(space, {name: x[0, 0] for name, x in balanced.items()}, sizes)
-        return _Refinement(space, taken, sizes).numbers()
+        return _numbers(space, taken, sizes)
 
 
 def _checked(space: WeightSpace, network: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
@@ -111,6 +100,22 @@ def _checked(space: WeightSpace, network: Mapping[str, Tensor]) -> tuple[dict[st
     return given, space.node_sizes(space.pack(one))
 
 
+def _numbers(space: WeightSpace, taken: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
+    total = torch.zeros(_NUMBERS, dtype=torch.float64)
+    number, place = ({name: i for i, name in enumerate(names)} for names in (space.nodes, space.pieces))
+    for node, streams in Refinement(space, taken, sizes).refine().items():
+        for parity, h in streams.items():
+            mean = (h.square() if any(map(any, parity)) else h).flatten(0, -2).mean(0)
+            total += mean @ random_numbers(f"read {number[node]} {parity}", CHANNELS, _NUMBERS)
+    for name, x in taken.items():
+        size = x.square().mean().sqrt()
+        # 0 is far from all other sizes.
+        total += torch.where(size > 0, size.log(), -1e3) * random_numbers(f"size {place[name]}", _NUMBERS)
+        if not any(isinstance(axis, Axis) for axis in space.axes[name]):  # it has no neurons to speak for it
+            total += x.flatten() @ random_numbers(f"entries {place[name]}", x.numel(), _NUMBERS)
+    return total
+
+
 def _structure(space: WeightSpace, sizes: Mapping[str, int]) -> str:
     """Nodes, symmetries and axes as text, without names."""
     number = {name: i for i, name in enumerate(space.nodes)}
@@ -122,125 +127,3 @@ def _structure(space: WeightSpace, sizes: Mapping[str, int]) -> str:
         for found in space.axes.values()
     ]
     return f"{nodes};{axes}"
-
-
-class _Refinement:
-    """Features of neurons, refined by those of their neighbours.
-
-    Args:
-        space: the weight space.
-        taken: its pieces, balanced, in float64.
-        sizes: of all nodes.
-    """
-
-    def __init__(self, space: WeightSpace, taken: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
-        self.space, self.taken, self.sizes = space, taken, sizes
-        self.number, self.place = ({name: i for i, name in enumerate(names)} for names in (space.nodes, space.pieces))
-        self.parity = {
-            name: {i: self._parity(axis) for i, axis in enumerate(axes) if isinstance(axis, Axis)}
-            for name, axes in space.axes.items()
-        }
-        self.into: dict[str, list[tuple[Link, int]]] = {name: [] for name in space.nodes}
-        for link in space.links:
-            for i, end in enumerate(link.ends):
-                self.into[end.node].append((link, i))
-        self.streams: dict[str, _Streams] = {}
-        for node in space.nodes:
-            shape = [sizes[name] for name in space.ancestry(node)] if self.into[node] else []
-            if self.into[node]:
-                own = (1,) * len(shape) if space.nodes[node].permutes else tuple(shape)
-                start = _random(f"start {self.number[node]}", *own, _CHANNELS).expand(*shape, -1)
-                self.streams[node] = {self._even(node): start}
-        self.start = {node: next(iter(streams.values())) for node, streams in self.streams.items()}
-
-    def numbers(self) -> Tensor:
-        """What is hashed, before it is rounded."""
-        nodes = list(self.streams)
-        for sweep in range(_SWEEPS):
-            for node in reversed(nodes) if sweep % 2 else nodes:
-                self._update(node)
-        total = torch.zeros(_NUMBERS, dtype=torch.float64)
-        for node, streams in self.streams.items():
-            for parity, h in streams.items():
-                mean = (h.square() if any(map(any, parity)) else h).flatten(0, -2).mean(0)
-                total += mean @ _random(f"read {self.number[node]} {parity}", _CHANNELS, _NUMBERS)
-        for name, x in self.taken.items():
-            size = x.square().mean().sqrt()
-            # 0 is far from all other sizes.
-            total += torch.where(size > 0, size.log(), -1e3) * _random(f"size {self.place[name]}", _NUMBERS)
-            if not self._axes(name):  # it has no neurons to speak for it
-                total += x.flatten() @ _random(f"entries {self.place[name]}", x.numel(), _NUMBERS)
-        return total
-
-    def _update(self, node: str) -> None:
-        """New features of a node's neurons, from their own and those of their neighbours."""
-        streams, even, number = self.streams[node], self._even(node), self.number[node]
-        totals = {parity: h @ _mix(f"own {number} {parity}") for parity, h in streams.items()}
-        totals[even] = totals[even] + self.start[node]
-        for link, i in self.into[node]:
-            for squared in (False, True):
-                parity, message = self._message(link, i, squared)
-                if message is not None:
-                    mixed = message @ _mix(f"message {self.place[link.parameter]} {i} {squared}")
-                    totals[parity] = totals[parity] + mixed if parity in totals else mixed
-        for parity in totals:
-            if parity != even:
-                streams[parity] = totals[parity].asinh()
-                totals[even] = totals[even] + streams[parity].square() @ _mix(f"square {number} {parity}")
-        streams[even] = totals[even].asinh()
-
-    def _message(self, link: Link, target: int, squared: bool) -> tuple[_Parity, Tensor | None]:
-        """What comes to the neurons at one end, and its parity; None where a neighbour has nothing to give.
-
-        Args:
-            link: the parameter.
-            target: number of the end.
-            squared: whether the entries' squares count, which no sign flips.
-        """
-        name, end, axes = link.parameter, link.ends[target], self._axes(link.parameter)
-        parity = {i: tuple(0 for _ in p) if squared else p for i, p in self.parity[name].items()}
-        x = self.taken[name]
-        x = x.permute(*axes, *(i for i in range(x.ndim) if i not in axes)).reshape(*(x.shape[i] for i in axes), -1)
-        dim = {at: i for i, at in enumerate(axes)}
-        kernel, channel = len(axes), len(axes) + 1
-        weights = _random(f"kernel {self.place[name]}", x.shape[-1], _CHANNELS)
-        others, dims = weights.abs() if squared else weights, [kernel, channel]
-        counted = set(end.at)
-        for other in (other for i, other in enumerate(link.ends) if i != target):
-            # The sign of what two ends are both nested in counts once.
-            path = tuple(tuple(0 for _ in parity[i]) if i in counted else parity[i] for i in other.at)
-            counted |= set(other.at)
-            h = self.streams[other.node].get(path)
-            if h is None:
-                return (), None
-            own = [dim[i] for i in other.at]
-            out = sorted({*dims, *own})
-            others, dims = torch.einsum(others, dims, h, [*own, channel], out), out
-        x = x.square() if squared else x
-        count = x.numel() / math.prod([x.shape[dim[i]] for i in end.at])
-        size = x.mean() * count if squared else (x.square().mean() * count).sqrt()
-        if not size:
-            return (), None
-        found = torch.einsum(x, list(range(kernel + 1)), others, dims, [*(dim[i] for i in end.at), channel]) / size
-        return tuple(parity[i] for i in end.at), found
-
-    def _axes(self, name: str) -> list[int]:
-        return [i for i, axis in enumerate(self.space.axes[name]) if isinstance(axis, Axis)]
-
-    def _parity(self, axis: Axis) -> tuple[int, ...]:
-        gauges = self.space.nodes[axis.node].gauges
-        return tuple(q % 2 if gauge.flips else 0 for gauge, q in zip(gauges, powers(axis.charge), strict=True))
-
-    def _even(self, node: str) -> _Parity:
-        return tuple((0,) * len(self.space.nodes[name].gauges) for name in self.space.ancestry(node))
-
-
-def _mix(key: str) -> Tensor:
-    return _random(key, _CHANNELS, _CHANNELS) * math.sqrt(3 / _CHANNELS)
-
-
-def _random(key: str, *shape: int) -> Tensor:
-    """Numbers between -1 and 1 that are the same on every machine and in every version."""
-    drawn = hashlib.shake_128(key.encode()).digest(4 * math.prod(shape))
-    integers: Tensor = torch.frombuffer(bytearray(drawn), dtype=torch.int32)
-    return integers.to(torch.float64).reshape(shape) / 2.0**31

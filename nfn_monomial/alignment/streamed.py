@@ -1,0 +1,309 @@
+"""Equal functions in one frame, at the price of reading each parameter a few times, one after the other.
+
+Where two networks are equal up to the group, nothing has to be searched: scales follow from the logarithms of the
+entries, permutations and signs from the features of neurons (`Refinement`). Only what belongs to neurons, and the
+parameter at hand, is in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nfn_monomial.canonical.refinement import Refinement, Streams
+from nfn_monomial.canonical.terms import Gauge
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.space import packing
+from nfn_monomial.space.axes import Axis, paths_of, powers
+from nfn_monomial.space.groups import GroupElement
+from nfn_monomial.space.monomial import MonomialMatrix
+from nfn_monomial.space.weight_space import WeightSpace
+
+from .signs import parity, sign_bases
+
+_STEPS = 1000  # of conjugate gradients, of which as many are needed as nodes have gauges
+_ROWS = 1024  # of neurons, compared with all others at a time
+_MOST = 4096  # neurons that are assigned to one another where the nearest are not unique
+
+_Logs = dict[Gauge, Tensor]
+"""The logarithm of each neuron's scale ``(*sizes)``."""
+
+
+def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> GroupElement:
+    """The element that turns network b into a, if there is one; else one that need not mean anything.
+
+    Scales are those at which the logarithms of the entries have least squares, the mean over each parameter: a linear
+    problem that one pass prepares, which permutations and signs do not change, and whose solution moves along with the
+    scales. Entries of 0 count for parameters with one scaled axis; others with zeros are left out of it.
+
+    Args:
+        space: the weight space.
+        a: parameter name -> tensor ``(*shape)``, of one dtype; read one at a time.
+        b: the same, of the network to be moved.
+
+    Raises:
+        ValueError: for networks that do not fit the space or one another, or that hold NaN or infinite values.
+    """
+    if wrong := [name for name in space.parameters if a[name].shape != b[name].shape]:
+        raise InvalidValueError(
+            f"{wrong[0]} has different shapes, {tuple(a[wrong[0]].shape)}, {tuple(b[wrong[0]].shape)}"
+        )
+    sizes = {name: node.size or 1 for name, node in space.nodes.items()}
+    sizes |= packing.check_tensors(space, {name: a[name][None, None] for name in space.parameters})
+    balanced = [_Balanced(space, network, sizes) for network in (a, b)]
+    streams = [Refinement(space, pieces, sizes).refine() for pieces in balanced]
+    sources = _sources(space, *streams, sizes)
+    signs = _signs(space, *streams, sources, sizes)
+    frames = [_element(space, sizes, {g: s.exp() for g, s in pieces.logs.items()}) for pieces in balanced]
+    return frames[0].inverse() @ _element(space, sizes, signs, sources) @ frames[1]
+
+
+class _Charged(NamedTuple):
+    """An axis of a piece on which scales act: its gauges and charges, and the dimensions along which neurons lie."""
+
+    charges: tuple[tuple[Gauge, int], ...]
+    dims: tuple[int, ...]
+
+
+def _charged(space: WeightSpace, name: str) -> list[_Charged]:
+    axes, found = space.axes[name], []
+    for axis, path in zip(axes, paths_of(axes, space.nesting), strict=True):
+        if isinstance(axis, Axis):
+            gauges = enumerate(zip(space.nodes[axis.node].gauges, powers(axis.charge), strict=True))
+            charges = tuple((Gauge(axis.node, i), q) for i, (gauge, q) in gauges if gauge.scales and q)
+            found += [_Charged(charges, path)] if charges else []
+    return found
+
+
+class _Balanced(Mapping[str, Tensor]):
+    """The pieces of a network with its scales taken away, each made in float64 when it is asked for."""
+
+    def __init__(self, space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+        self.space, self.network, self.sizes = space, network, sizes
+        self._last: tuple[str, Tensor] | None = None
+        self.logs: _Logs = {}
+        self.logs = _LogScales(self, sizes).solved()
+
+    def __getitem__(self, name: str) -> Tensor:
+        if self._last is None or self._last[0] != name:
+            self._last = None  # before the next one is made
+            piece = self.space.pieces[name]
+            x = dict(packing.cut(self.space, piece.parameter, self.network[piece.parameter], self.sizes))[name]
+            found = x.detach().to("cpu", torch.float64)
+            for axis in _charged(self.space, name):
+                log = sum((q * self.logs[g] for g, q in axis.charges if g in self.logs), torch.zeros(()))
+                found = found * _along(log.exp(), axis.dims, found.ndim) if log.ndim else found
+            self._last = name, found
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.space.pieces)
+
+    def __len__(self) -> int:
+        return len(self.space.pieces)
+
+
+def _along(x: Tensor, dims: tuple[int, ...], ndim: int) -> Tensor:
+    """``(*sizes)`` with its sizes in the places ``dims``, which count up, of ``ndim``, and 1 in the others."""
+    shape = [1] * ndim
+    for dim, size in zip(dims, x.shape, strict=True):
+        shape[dim] = size
+    return x.reshape(shape)
+
+
+class _Equation(NamedTuple):
+    """One piece: what the mean of its squared logarithms is made of.
+
+    Attributes:
+        ndim: its dimensions.
+        axes: on which scales act.
+        share: of its entries those that are not 0, along the axes' dimensions; a number where none is 0.
+        means: for each axis the sum of logarithms along it, over the number of all entries but those.
+    """
+
+    ndim: int
+    axes: list[_Charged]
+    share: Tensor
+    means: list[Tensor]
+
+
+class _LogScales:
+    """The scales at which the logarithms of a network's entries have least squares."""
+
+    def __init__(self, pieces: _Balanced, sizes: Mapping[str, int]) -> None:
+        self.equations: list[_Equation] = []
+        self.zero: _Logs = {}
+        for name in pieces:
+            axes, x = _charged(pieces.space, name), pieces[name].abs()
+            if not math.isfinite(float(x.sum())):
+                raise InvalidValueError(f"{name} holds NaN or infinite values")
+            if not axes or name in pieces.space.dead:
+                continue
+            kept = sorted({dim for axis in axes for dim in axis.dims})
+            others = [dim for dim in range(x.ndim) if dim not in kept]
+            nothing = x == 0
+            share = torch.ones((), dtype=torch.float64)
+            if bool(nothing.any()):
+                if any(set(axis.dims) != set(kept) for axis in axes):
+                    continue
+                share = 1 - (nothing.double().mean(others, keepdim=True) if others else nothing.double())
+            logs = x.masked_fill_(nothing, 1).log_()
+            means = [self._mean(logs, axis.dims) for axis in axes]
+            self.equations.append(_Equation(x.ndim, axes, share, means))
+            for axis in axes:
+                for gauge, _ in axis.charges:
+                    self.zero[gauge] = torch.zeros([x.shape[dim] for dim in axis.dims], dtype=torch.float64)
+
+    @staticmethod
+    def _mean(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+        others = [dim for dim in range(x.ndim) if dim not in dims]
+        return x.mean(others, keepdim=True) if others else x
+
+    def _forces(self, means: list[list[Tensor]]) -> _Logs:
+        """What the equations' parts along each axis add up to for each scale, its neurons' number divided out."""
+        total = {gauge: torch.zeros_like(s) for gauge, s in self.zero.items()}
+        for equation, parts in zip(self.equations, means, strict=True):
+            for axis, part in zip(equation.axes, parts, strict=True):
+                for gauge, q in axis.charges:
+                    total[gauge] = total[gauge] + q * part.expand(
+                        [total[gauge].shape[axis.dims.index(d)] if d in axis.dims else 1 for d in range(equation.ndim)]
+                    ).reshape(total[gauge].shape)
+        return total
+
+    def _apply(self, s: _Logs) -> _Logs:
+        means = []
+        for equation in self.equations:
+            placed = [
+                _along(sum((q * s[g] for g, q in axis.charges), torch.zeros(())), axis.dims, equation.ndim)
+                for axis in equation.axes
+            ]
+            means.append(
+                [
+                    sum((self._mean(equation.share * x, axis.dims) for x in placed), torch.zeros(()))
+                    for axis in equation.axes
+                ]
+            )
+        return self._forces(means)
+
+    def solved(self) -> _Logs:
+        """By conjugate gradients; neurons of one node have equal weight, and so have all of a piece's axes."""
+        residual = {gauge: -x for gauge, x in self._forces([equation.means for equation in self.equations]).items()}
+        weight = {gauge: 1 / x.numel() for gauge, x in residual.items()}
+
+        def product(one: _Logs, other: _Logs) -> float:
+            return sum(weight[g] * float((one[g] * other[g]).sum()) for g in one)
+
+        found, direction = dict(self.zero), dict(residual)
+        square = first = product(residual, residual)
+        for _ in range(_STEPS):
+            if square <= 1e-30 * first or not square:
+                break
+            applied = self._apply(direction)
+            curvature = product(direction, applied)
+            if curvature <= 0:
+                break
+            step = square / curvature
+            found = {g: x + step * direction[g] for g, x in found.items()}
+            residual = {g: x - step * applied[g] for g, x in residual.items()}
+            square, before = product(residual, residual), square
+            direction = {g: residual[g] + square / before * x for g, x in direction.items()}
+        return found
+
+
+def _sources(
+    space: WeightSpace, a: Mapping[str, Streams], b: Mapping[str, Streams], sizes: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """Node -> for every neuron of a the place of b's that is most like it, among those of a parent's like one."""
+    found: dict[str, Tensor] = {}
+    for name in sorted(space.nodes, key=lambda name: len(space.ancestry(name))):
+        n, above = sizes[name], space.nesting.get(name)
+        one, other = (_colours(space, x, name, sizes).unflatten(0, (-1, n)) for x in (a, b))
+        blocks = torch.arange(len(one)) if above is None else found[above]
+        inside = torch.arange(n).expand(len(one), n)
+        if space.nodes[name].permutes and one.shape[-1]:
+            inside = torch.stack([_nearest(one[i], other[block]) for i, block in enumerate(blocks.tolist())])
+        found[name] = (inside + n * blocks[:, None]).flatten()
+    return found
+
+
+def _colours(space: WeightSpace, streams: Mapping[str, Streams], name: str, sizes: Mapping[str, int]) -> Tensor:
+    """What no sign changes of a node's neurons, ``(neurons, colours)``: their own, and means over those inside."""
+    parts = [h.flatten(0, -2) for path, h in streams.get(name, {}).items() if not any(map(any, path))]
+    inner = [child for child, parent in space.nesting.items() if parent == name]
+    parts += [_colours(space, streams, child, sizes).unflatten(0, (-1, sizes[child])).mean(1) for child in inner]
+    return torch.cat([torch.zeros(space.count(name, sizes), 0, dtype=torch.float64), *parts], -1)
+
+
+def _nearest(a: Tensor, b: Tensor) -> Tensor:
+    """For each of a's rows the row of b that is nearest, each taken once."""
+    nearest = torch.cat([torch.cdist(rows, b).argmin(-1) for rows in a.split(_ROWS)])
+    if len(nearest.unique()) == len(a):
+        return nearest
+    if len(a) > _MOST:  # too many to be told apart: no symmetry turns one into the other
+        return torch.arange(len(a))
+    from scipy.optimize import linear_sum_assignment
+
+    return torch.from_numpy(linear_sum_assignment(torch.cdist(a, b).numpy())[1])
+
+
+def _signs(
+    space: WeightSpace,
+    a: Mapping[str, Streams],
+    b: Mapping[str, Streams],
+    sources: Mapping[str, Tensor],
+    sizes: Mapping[str, int],
+) -> dict[Gauge, Tensor]:
+    """The signs that turn features of matched neurons into one another."""
+    bases = sign_bases(space)
+    found: dict[Gauge, Tensor] = {}
+    signs: dict[str, Tensor] = {}
+    for name, basis in bases.items():
+        if not basis.rank:
+            continue
+        sums: dict[int, Tensor] = {}
+        for path, h in a[name].items() if name in a else ():
+            other = b[name].get(path)
+            if other is None:
+                continue
+            fits = (h.flatten(0, -2) * other.flatten(0, -2)[sources[name]]).sum(-1)
+            for above, odd in zip(space.ancestry(name)[:-1], path[:-1], strict=True):
+                if any(odd):
+                    own = bases[above].sign(signs[above], _class(space, above, odd))
+                    fits = fits * own.repeat_interleave(len(fits) // len(own))
+            key = _class(space, name, path[-1])
+            sums[key] = sums[key] + fits if key in sums else fits
+        count = space.count(name, sizes)
+        signs[name] = basis.best(sums)[1] if sums else torch.ones(basis.rank, count, dtype=torch.float64)
+        for i, sign in enumerate(basis.of_gauges(signs[name], len(space.nodes[name].gauges))):
+            found[Gauge(name, i)] = sign
+    return found
+
+
+def _class(space: WeightSpace, node: str, odd: tuple[int, ...]) -> int:
+    return parity(space, node, odd if len(odd) > 1 else odd[0])
+
+
+def _element(
+    space: WeightSpace,
+    sizes: Mapping[str, int],
+    factors: Mapping[Gauge, Tensor],
+    sources: Mapping[str, Tensor] | None = None,
+) -> GroupElement:
+    matrices = {}
+    for name, node in space.nodes.items():
+        if node.permutes:
+            places = torch.arange(space.count(name, sizes))
+            one = torch.ones(len(places), dtype=torch.float64)
+            gauges = [Gauge(name, i) for i in range(len(node.gauges))]
+            scales = [factors[g].flatten() if g in factors else one for g in gauges]
+            if sources is None:
+                matrices[name] = MonomialMatrix.diagonal(scales)
+            else:
+                # Neurons that these are nested in have moved already.
+                inside = sources[name] % sizes[name] + places // sizes[name] * sizes[name]
+                matrices[name] = MonomialMatrix(scales, inside.argsort())
+    return GroupElement(space, matrices)

@@ -1,0 +1,142 @@
+"""Features of neurons that their neighbours tell them: the same for all networks of an orbit, moved as neurons move.
+
+A neuron looks at its neighbours: sums of their features, weighted by the weights between them, go through a fixed
+function and become its own. No decision is taken that rounding could turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from nfn_monomial.space.axes import Axis, powers
+from nfn_monomial.space.links import Link
+from nfn_monomial.space.weight_space import WeightSpace
+
+CHANNELS = 8
+_SWEEPS = 4  # forwards and backwards, twice
+
+Parity: TypeAlias = tuple[tuple[int, ...], ...]
+"""Whether a sign flips a stream, for each gauge of a node and of those that it is nested in."""
+
+Streams: TypeAlias = dict[Parity, Tensor]
+"""The features of a node's neurons ``(*sizes, channels)``, for each parity."""
+
+
+class Refinement:
+    """Features of neurons, refined by those of their neighbours.
+
+    Args:
+        space: the weight space.
+        taken: its pieces, balanced, in float64.
+        sizes: of all nodes.
+    """
+
+    def __init__(self, space: WeightSpace, taken: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+        self.space, self.taken, self.sizes = space, taken, sizes
+        self.number, self.place = ({name: i for i, name in enumerate(names)} for names in (space.nodes, space.pieces))
+        self.parity = {
+            name: {i: self._parity(axis) for i, axis in enumerate(axes) if isinstance(axis, Axis)}
+            for name, axes in space.axes.items()
+        }
+        self.into: dict[str, list[tuple[Link, int]]] = {name: [] for name in space.nodes}
+        for link in space.links:
+            for i, end in enumerate(link.ends):
+                self.into[end.node].append((link, i))
+        self._mean_squares: dict[str, float] = {}
+        self.streams: dict[str, Streams] = {}
+        for node in space.nodes:
+            shape = [sizes[name] for name in space.ancestry(node)] if self.into[node] else []
+            if self.into[node]:
+                own = (1,) * len(shape) if space.nodes[node].permutes else tuple(shape)
+                start = random_numbers(f"start {self.number[node]}", *own, CHANNELS).expand(*shape, -1)
+                self.streams[node] = {self._even(node): start}
+        self.start = {node: next(iter(streams.values())) for node, streams in self.streams.items()}
+
+    def refine(self) -> dict[str, Streams]:
+        """Go over all nodes, forwards and backwards; returns their features."""
+        nodes = list(self.streams)
+        for sweep in range(_SWEEPS):
+            for node in reversed(nodes) if sweep % 2 else nodes:
+                self._update(node)
+        return self.streams
+
+    def _update(self, node: str) -> None:
+        """New features of a node's neurons, from their own and those of their neighbours."""
+        streams, even, number = self.streams[node], self._even(node), self.number[node]
+        totals = {parity: h @ _mix(f"own {number} {parity}") for parity, h in streams.items()}
+        totals[even] = totals[even] + self.start[node]
+        for link, i in self.into[node]:
+            for squared in (False, True):
+                parity, message = self._message(link, i, squared)
+                if message is not None:
+                    mixed = message @ _mix(f"message {self.place[link.parameter]} {i} {squared}")
+                    totals[parity] = totals[parity] + mixed if parity in totals else mixed
+        for parity in totals:
+            if parity != even:
+                streams[parity] = totals[parity].asinh()
+                totals[even] = totals[even] + streams[parity].square() @ _mix(f"square {number} {parity}")
+        streams[even] = totals[even].asinh()
+
+    def _message(self, link: Link, target: int, squared: bool) -> tuple[Parity, Tensor | None]:
+        """What comes to the neurons at one end, and its parity; None where a neighbour has nothing to give.
+
+        Args:
+            link: the parameter.
+            target: number of the end.
+            squared: whether the entries' squares count, which no sign flips.
+        """
+        name, end, axes = link.parameter, link.ends[target], self._axes(link.parameter)
+        parity = {i: tuple(0 for _ in p) if squared else p for i, p in self.parity[name].items()}
+        x = self.taken[name]
+        x = x.permute(*axes, *(i for i in range(x.ndim) if i not in axes)).reshape(*(x.shape[i] for i in axes), -1)
+        dim = {at: i for i, at in enumerate(axes)}
+        kernel, channel = len(axes), len(axes) + 1
+        weights = random_numbers(f"kernel {self.place[name]}", x.shape[-1], CHANNELS)
+        others, dims = weights.abs() if squared else weights, [kernel, channel]
+        counted = set(end.at)
+        for other in (other for i, other in enumerate(link.ends) if i != target):
+            # The sign of what two ends are both nested in counts once.
+            path = tuple(tuple(0 for _ in parity[i]) if i in counted else parity[i] for i in other.at)
+            counted |= set(other.at)
+            h = self.streams[other.node].get(path)
+            if h is None:
+                return (), None
+            own = [dim[i] for i in other.at]
+            out = sorted({*dims, *own})
+            others, dims = torch.einsum(others, dims, h, [*own, channel], out), out
+        x = x.square() if squared else x
+        if name not in self._mean_squares:
+            self._mean_squares[name] = float(x.mean() if squared else x.square().mean())
+        size = self._mean_squares[name] * x.numel() / math.prod([x.shape[dim[i]] for i in end.at])
+        size = size if squared else math.sqrt(size)
+        if not size:
+            return (), None
+        found = torch.einsum(x, list(range(kernel + 1)), others, dims, [*(dim[i] for i in end.at), channel]) / size
+        return tuple(parity[i] for i in end.at), found
+
+    def _axes(self, name: str) -> list[int]:
+        return [i for i, axis in enumerate(self.space.axes[name]) if isinstance(axis, Axis)]
+
+    def _parity(self, axis: Axis) -> tuple[int, ...]:
+        gauges = self.space.nodes[axis.node].gauges
+        return tuple(q % 2 if gauge.flips else 0 for gauge, q in zip(gauges, powers(axis.charge), strict=True))
+
+    def _even(self, node: str) -> Parity:
+        return tuple((0,) * len(self.space.nodes[name].gauges) for name in self.space.ancestry(node))
+
+
+def _mix(key: str) -> Tensor:
+    return random_numbers(key, CHANNELS, CHANNELS) * math.sqrt(3 / CHANNELS)
+
+
+def random_numbers(key: str, *shape: int) -> Tensor:
+    """Numbers between -1 and 1 that are the same on every machine and in every version."""
+    drawn = hashlib.shake_128(key.encode()).digest(4 * math.prod(shape))
+    integers: Tensor = torch.frombuffer(bytearray(drawn), dtype=torch.int32)
+    return integers.to(torch.float64).reshape(shape) / 2.0**31
