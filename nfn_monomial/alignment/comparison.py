@@ -159,7 +159,7 @@ def compare(
     """
     if (module is None) != (inputs is None):
         raise InvalidValueError("compare: a module and its inputs are needed together, module=net, inputs=x")
-    alive = [_Alive(space, network) if isinstance(network, Mapping) else network for network in (a, b)]
+    alive = _alive(space, a), _alive(space, b)
     with torch.no_grad():
         element, weights = _aligned(space, *alive, seed)
         found = None if module is None else answered(space, element, module, inputs, (a, b))
@@ -186,6 +186,10 @@ _VERDICTS = {
     (False, True): "not known to be the same: the outputs agree on the inputs tried, but no symmetry was found",
     (False, False): "not the same: the outputs differ",
 }
+
+
+def _alive(space: WeightSpace, network: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    return _Alive(space, network) if isinstance(network, Mapping) else network
 
 
 class _Alive(Mapping[str, Tensor]):

@@ -55,9 +55,9 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
     sizes = {name: node.size or 1 for name, node in space.nodes.items()}
     sizes |= packing.check_tensors(space, {name: a[name][None, None] for name in space.parameters})
     balanced = [_Balanced(space, network, sizes) for network in (a, b)]
-    streams = [Refinement(space, pieces, sizes).refine() for pieces in balanced]
-    sources = _sources(space, *streams, sizes)
-    signs = _signs(space, *streams, sources, sizes)
+    mine, other = (Refinement(space, pieces, sizes).refine() for pieces in balanced)
+    sources = _sources(space, mine, other, sizes)
+    signs = _signs(space, mine, other, sources, sizes)
     frames = [_element(space, sizes, {g: s.exp() for g, s in pieces.logs.items()}) for pieces in balanced]
     return frames[0].inverse() @ _element(space, sizes, signs, sources) @ frames[1]
 
@@ -221,7 +221,7 @@ def _sources(
     found: dict[str, Tensor] = {}
     for name in sorted(space.nodes, key=lambda name: len(space.ancestry(name))):
         n, above = sizes[name], space.nesting.get(name)
-        one, other = (_colours(space, x, name, sizes).unflatten(0, (-1, n)) for x in (a, b))
+        one, other = (_apart(_colours(space, x, name, sizes), n) for x in (a, b))
         blocks = torch.arange(len(one)) if above is None else found[above]
         inside = torch.arange(n).expand(len(one), n)
         if space.nodes[name].permutes and one.shape[-1]:
@@ -234,14 +234,19 @@ def _colours(space: WeightSpace, streams: Mapping[str, Streams], name: str, size
     """What no sign changes of a node's neurons, ``(neurons, colours)``: their own, and means over those inside."""
     parts = [h.flatten(0, -2) for path, h in streams.get(name, {}).items() if not any(map(any, path))]
     inner = [child for child, parent in space.nesting.items() if parent == name]
-    parts += [_colours(space, streams, child, sizes).unflatten(0, (-1, sizes[child])).mean(1) for child in inner]
+    parts += [_apart(_colours(space, streams, child, sizes), sizes[child]).mean(1) for child in inner]
     return torch.cat([torch.zeros(space.count(name, sizes), 0, dtype=torch.float64), *parts], -1)
+
+
+def _apart(x: Tensor, n: int) -> Tensor:
+    """``(blocks x n, ..)`` as ``(blocks, n, ..)``."""
+    return x.reshape(len(x) // n, n, *x.shape[1:])
 
 
 def _nearest(a: Tensor, b: Tensor) -> Tensor:
     """For each of a's rows the row of b that is nearest, each taken once."""
-    nearest = torch.cat([torch.cdist(rows, b).argmin(-1) for rows in a.split(_ROWS)])
-    if len(nearest.unique()) == len(a):
+    nearest = torch.cat([torch.cdist(rows, b).argmin(-1) for rows in torch.split(a, _ROWS)])
+    if len(torch.unique(nearest)) == len(a):
         return nearest
     if len(a) > _MOST:  # too many to be told apart: no symmetry turns one into the other
         return torch.arange(len(a))

@@ -6,6 +6,7 @@ been changed before it was moved, by little or by much, in ways that a careless 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import time
@@ -181,11 +182,14 @@ def count_verdicts(
     for network, change in wanted:
         if not any((cell.network, cell.change) == (network, change) for cell in cells):
             done = sum(cell.pairs for cell in cells)
-            cells.append(
-                _cell(config, network, change, counts[network, change], lambda i, done=done: progress(done + i, total))
-            )  # type: ignore[misc]
+            report = functools.partial(_report, progress, done, total)
+            cells.append(_cell(config, network, change, counts[network, change], report))
             write_json(path, {"config": asdict(config), "cells": [asdict(cell) for cell in cells]})
     return cells
+
+
+def _report(progress: Callable[[int, int], object], before: int, total: int, done: int) -> None:
+    progress(before + done, total)
 
 
 def _kept(path: Path, config: VerdictsConfig) -> list[Cell]:
@@ -197,9 +201,9 @@ def _kept(path: Path, config: VerdictsConfig) -> list[Cell]:
         return []
 
 
-def _cell(config: VerdictsConfig, network: str, change: str, count: int, progress: Callable[[int], object]) -> Cell:
+def _cell(config: VerdictsConfig, network: str, change: str, count: int, progress: Callable[[int], None]) -> Cell:
     space, start = NETWORKS[network](), time.perf_counter()
-    same, least, most = 0, math.inf, 0.0
+    same, least, most = 0, math.inf if count else 0.0, 0.0
     for i in range(count):
         generator = Generator().manual_seed(derive_seed(config.seed, network, change, i))
         a = _drawn(space, (torch.float64, torch.float32)[i % 2], generator)
