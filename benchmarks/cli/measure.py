@@ -1,4 +1,4 @@
-"""The commands that need no zoo: `params`, `cost` and `bench layers`, `expressivity`, `planted` and `merge`."""
+"""The commands that count, time and learn without data: `params`, `cost` and those of `bench`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def add_measurements(app: typer.Typer) -> None:
         (bench_app, "expressivity", ("seeds", "seed", *common), _expressivity, EXPRESSIVITY),
         (bench_app, "planted", ("assignments",), _planted, PLANTED),
         (bench_app, "merge", ("assignments",), _merge, MERGE),
+        (bench_app, "verdicts", ("assignments",), _verdicts, VERDICTS),
     ):
-        command(group, name, options, f"results/{name}", text, _body(name, measure), keeps=measure is _merge)
+        command(group, name, options, f"results/{name}", text, _body(name, measure), keeps=measure in (_merge, _verdicts))
 
 
 def _body(name: str, measure: Callable[[Any, Path], Any]) -> Callable[..., None]:
@@ -177,3 +178,26 @@ def _merge(config: Any, folder: Path) -> Any:
     with progress_bar("merging") as progress:
         findings = measure_merging(config, folder, progress)
     return merge_report(findings, config)
+
+
+VERDICTS = """Count how often `compare` calls pairs of networks the same function that are, and that are not.
+
+Pairs that are not: independent ones, and ones that differ by a single weight, by noise, by the sign or the place of a
+neuron on one side. 11,000 pairs take about a quarter of an hour on one core; an interrupted run goes on where it was.
+Writes `table.md`, `results.json`, `cells.json` and `config.json`.
+
+Examples:
+
+- `nfn-monomial bench verdicts`
+
+- `nfn-monomial bench verdicts --set different=500 --set same=100`
+"""
+
+
+def _verdicts(config: Any, folder: Path) -> Any:
+    from nfn_monomial.benchmarks.make.jobs import progress_bar
+    from nfn_monomial.benchmarks.studies.alignment.verdicts import count_verdicts, verdicts_report
+
+    with progress_bar("comparing") as progress:
+        cells = count_verdicts(config, folder, progress)
+    return verdicts_report(cells, config)
