@@ -94,7 +94,7 @@ def table_of(wishes: dict[str, str]) -> Table:
         places = [_column(table, names[-1], source) for names in chosen]
         header = tuple(names[0] for names in chosen)
     kept = tuple(tuple(row[i] for i in places) for row in rows)
-    return Table(_seeds(table, rows), header, tuple(table.rule[i] for i in places), kept, table.below)
+    return Table(_number(table, rows), header, tuple(table.rule[i] for i in places), kept, table.below)
 
 
 def _column(table: Table, name: str, source: str) -> int:
@@ -103,11 +103,18 @@ def _column(table: Table, name: str, source: str) -> int:
     return table.header.index(name)
 
 
-def _seeds(table: Table, rows: Sequence[tuple[str, ...]]) -> str:
-    """How many seeds the means of these lines are of; empty where that is not said."""
-    if "seeds" not in table.header:
+def _number(table: Table, rows: Sequence[tuple[str, ...]]) -> str:
+    """How many seeds or pairs the means of these lines are of; empty where that is not said."""
+    unit = _unit(table.below)
+    if unit not in table.header:
         return ""
-    return "/".join(sorted({row[table.header.index("seeds")] for row in rows} - {"-"}))
+    return "/".join(sorted({row[table.header.index(unit)] for row in rows} - {"-"}))
+
+
+def _unit(below: str) -> str:
+    """Over what means are taken: seeds, where nothing else is said."""
+    found = re.search(r"± standard \w+ over (pairs|groups)", below)
+    return found[1] if found else "seeds"
 
 
 def shown(wishes: dict[str, str], page: Path) -> str:
@@ -120,7 +127,7 @@ def shown(wishes: dict[str, str], page: Path) -> str:
         meaning = re.search(r"± (standard \w+)", table.below)
         if meaning is None:
             raise ValueError(f"{wishes['from']} does not say what ± means")
-        source += f": mean ± {meaning[1]} over {table.above} seeds"
+        source += f": mean ± {meaning[1]} over {table.above} {_unit(table.below)}"
     elif table.above:
         source += ": one seed" if table.above == "1" else f": mean over {table.above} seeds"
     return "\n".join(["", *lines, "", f"<small>{source}.</small>", ""]) + "\n"

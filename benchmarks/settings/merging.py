@@ -51,7 +51,7 @@ class MergeConfig(Settings):
 
     Attributes:
         subjects: images, architecture and width, as ``digits-mlp-32``.
-        several: one of them, of which networks are also merged several at once.
+        several: the same of networks that are merged several at once.
         together: so many.
         pairs: of each, whose lines are measured on the test images.
         validation_pairs: of each, other networks, on the validation images: they decide between variants.
@@ -81,10 +81,8 @@ class MergeConfig(Settings):
     seed: int = 0
 
     def check(self) -> None:
-        for text in self.subjects:
+        for text in (*self.subjects, self.several):
             read_subject(text)
-        if self.several not in self.subjects:
-            raise InvalidValueError(f"several is {self.several!r}, but it must be one of {', '.join(self.subjects)}")
         if self.points % 2 == 0:
             raise InvalidValueError(f"points is {self.points}, but it must be odd: the middle of a line is one of them")
         if self.together > 2 * self.pairs:

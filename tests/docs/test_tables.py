@@ -110,6 +110,12 @@ def test_what_is_not_there_is_named(wishes: dict[str, str], message: str, tables
         tables.asked("form: table.md")
 
 
+def test_means_may_be_over_something_else_than_seeds(tables: ModuleType, folder: Path) -> None:
+    text = TABLE.replace("error over seeds", "error over pairs").replace("| seeds |", "| pairs |")
+    (folder / "table.md").write_text(text, encoding="utf-8")
+    assert shown(tables, folder)[-1] == "<small>From [table.md](table.md): mean ± standard error over 2 pairs.</small>"
+
+
 def test_a_table_must_say_what_its_deviations_are(tables: ModuleType, folder: Path) -> None:
     (folder / "table.md").write_text(TABLE.replace("standard error", "something"), encoding="utf-8")
     with pytest.raises(ValueError, match="does not say what ± means"):

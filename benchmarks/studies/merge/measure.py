@@ -114,8 +114,9 @@ def measure_merging(
         folder: networks and the numbers of finished pairs are kept here; of another configuration, they are replaced.
         progress: called with the numbers of pairs that are done and that there are in all.
     """
-    subjects = [read_subject(text) for text in config.subjects]
-    total = len(subjects) * (1 + config.pairs + config.validation_pairs) + config.pairs
+    subjects, several = [read_subject(text) for text in config.subjects], read_subject(config.several)
+    needed = dict.fromkeys((*subjects, several))
+    total = len(needed) + len(subjects) * (config.pairs + config.validation_pairs) + config.pairs
     done = 0
 
     def tell(units: int) -> None:
@@ -125,7 +126,7 @@ def measure_merging(
 
     tell(0)
     networks: dict[Subject, Trained] = {}
-    for subject in subjects:
+    for subject in needed:
         networks[subject] = trained(subject, config, folder / "networks")
         tell(1)
     kept = _Kept(folder / "pairs", config)
@@ -150,7 +151,6 @@ def measure_merging(
         for line in measured
         if line.method == names[line.repaired]
     ]
-    several = read_subject(config.several)
     merged = []
     for group in range(config.pairs):
         merged += kept.merged(several, group, networks[several])

@@ -71,6 +71,21 @@ class Pair:
         first, second = (_balanced(self.space, network) for network in (self.a, self.b))
         return first, second
 
+    @cached_property
+    def by_weights(self) -> GroupElement:
+        """What permutes b so that weights agree."""
+        return align(self.space, self.a, self.b, symmetry="permutation").element
+
+    @cached_property
+    def by_balanced_weights(self) -> GroupElement:
+        """The same of the networks in their canonical form."""
+        return align(self.space, *self.balanced, symmetry="permutation").element
+
+    @cached_property
+    def by_activations(self) -> GroupElement:
+        """What permutes b so that activations correlate."""
+        return activation_matching(self.space, *self.activations)
+
 
 Method: TypeAlias = Callable[[Pair], tuple[Network, Network]]
 
@@ -115,22 +130,10 @@ def _balanced(space: WeightSpace, network: Network) -> Network:
     return {name: t[0, 0] for name, t in balance(batch, space)[0].items()}
 
 
-def _weights(pair: Pair) -> GroupElement:
-    return align(pair.space, pair.a, pair.b, symmetry="permutation").element
-
-
-def _balanced_weights(pair: Pair) -> GroupElement:
-    return align(pair.space, *pair.balanced, symmetry="permutation").element
-
-
-def _activations(pair: Pair) -> GroupElement:
-    return activation_matching(pair.space, *pair.activations)
-
-
 PERMUTATIONS: Mapping[str, Callable[[Pair], GroupElement]] = {
-    "weights": _weights,
-    "balanced weights": _balanced_weights,
-    "activations": _activations,
+    "weights": lambda pair: pair.by_weights,
+    "balanced weights": lambda pair: pair.by_balanced_weights,
+    "activations": lambda pair: pair.by_activations,
 }
 """By what neurons of b are permuted."""
 
@@ -169,18 +172,14 @@ SCALES: Mapping[str, Callable[[Pair, GroupElement], tuple[Network, Network]]] = 
 """How neurons are scaled, once they are permuted."""
 
 
-def _baseline(permutation: Callable[[Pair], GroupElement]) -> Method:
-    return lambda pair: (pair.a, permutation(pair).act(pair.b))
-
-
 def _variant(permutation: str, scale: str) -> Method:
     return lambda pair: SCALES[scale](pair, PERMUTATIONS[permutation](pair))
 
 
 BASELINES: Mapping[str, Method] = {
     "naive": lambda pair: (pair.a, pair.b),
-    "weight matching": _baseline(_weights),
-    "activation matching": _baseline(_activations),
+    "weight matching": lambda pair: (pair.a, pair.by_weights.act(pair.b)),
+    "activation matching": lambda pair: (pair.a, pair.by_activations.act(pair.b)),
 }
 """Without scales."""
 VARIANTS: Mapping[str, Method] = {

@@ -87,12 +87,12 @@ def space_of(architecture: Architecture) -> WeightSpace:
     What a batch norm takes back (rows of the convolution in front and running mean up, gain down) is left out: it keeps
     the function for given running statistics only, and REPAIR computes these anew.
     """
-    own = architecture.space
+    own, names = architecture.space, architecture.names
     nodes = {
         name: node._replace(gauges=tuple(Symmetry.PERMUTATION if g is Symmetry.MONOMIAL else g for g in node.gauges))
         for name, node in own.nodes.items()
     }
-    return WeightSpace(nodes, {architecture.names[name]: dims for name, dims in own.parameters.items()})
+    return WeightSpace(nodes, {names[name]: dims for name, dims in own.parameters.items()})
 
 
 def data_of(subject: Subject) -> tuple[Images, Data]:
@@ -126,7 +126,8 @@ def trained(subject: Subject, config: MergeConfig, folder: Path) -> Trained:
     found = _read(path, described)
     if found is None:
         weights, accuracies = train_group(recipes, images, architecture, batch=config.batch_size)
-        found = {architecture.names[name]: t for name, t in weights.items()} | {"accuracies": accuracies}
+        names = architecture.names
+        found = {names[name]: t for name, t in weights.items()} | {"accuracies": accuracies}
         write_atomically(path, save({k: t.contiguous() for k, t in found.items()}, {"training": described}))
     scores: list[float] = found.pop("accuracies").tolist()
     networks = [{name: t[i] for name, t in found.items()} for i in range(count)]

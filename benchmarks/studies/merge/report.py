@@ -97,10 +97,11 @@ def line_table(findings: Findings, what: str, value: Callable[[Line], float], di
             by = {method: _taken(findings.lines, subject, method, repaired) for method in METHODS}
             ends = Mean.of(line.ends for line in by[METHODS[0]]).show(3)
             numbers = [Mean.of(value(line) for line in lines).show(digits) for lines in by.values()]
-            cells.append((shown(subject), REPAIRED[repaired], f"{findings.parameters[str(subject)]:,}", ends, *numbers))
+            first = (shown(subject), REPAIRED[repaired], f"{findings.parameters[str(subject)]:,}", ends)
+            cells.append((*first, *numbers, str(len(by[OURS]))))
     return Table(
         f"Merging: {what}",
-        ("networks", "REPAIR", "parameters", "accuracy of the two", *METHODS),
+        ("networks", "REPAIR", "parameters", "accuracy of the two", *METHODS, "pairs"),
         tuple(cells),
         text_columns=2,
         names=(0, 1),

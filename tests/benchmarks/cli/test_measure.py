@@ -86,6 +86,17 @@ def test_bench_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [row["recovered"] for row in read(tmp_path)["rows"]] == [2, 1, 1]
 
 
+def test_bench_merge(tmp_path: Path) -> None:
+    tiny = ("subjects=digits-mlp-4", "several=digits-mlp-4", "together=2", "pairs=1", "validation_pairs=1")
+    options = [part for text in (*tiny, "steps=1", "points=3", "inputs=8") for part in ("--set", text)]
+    assert "permutation and scale" in said("bench", "merge", *options, "--out", tmp_path)
+    assert files(tmp_path) == {"table.md", "results.json", "merge.png", "config.json", "networks", "pairs"}
+    assert set(read(tmp_path)["accuracies"]) == {"digits-mlp-4"}
+    wrong = ("--set", "several=digits-gpt-4", "--out", tmp_path / "other")
+    assert "'digits-gpt-4' is not images-architecture-width" in said("bench", "merge", *wrong, code=2)
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("asked", ["cost", "bench layers", "bench expressivity"])
 @pytest.mark.parametrize(
     ("options", "message"),

@@ -8,7 +8,7 @@ import torch
 from nfn_monomial import compare
 from nfn_monomial.benchmarks.settings.measurements import VerdictsConfig
 from nfn_monomial.benchmarks.studies import verdicts
-from nfn_monomial.benchmarks.studies.verdicts import CHANGES, NETWORKS, Cell, count_verdicts, verdicts_report
+from nfn_monomial.benchmarks.studies.alignment.verdicts import CHANGES, NETWORKS, Cell, count_verdicts, verdicts_report
 
 SMALL = VerdictsConfig(different=20, same=4)
 PAIRS = {"none": 1, **dict.fromkeys(CHANGES, 1)}

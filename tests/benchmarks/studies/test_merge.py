@@ -1,0 +1,250 @@
+"""The merging study in small: what methods do to networks, what is kept of a run, and what is reported of it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.benchmarks.settings.merging import MergeConfig, read_subject
+from nfn_monomial.benchmarks.studies.merge import measure, networks
+from nfn_monomial.benchmarks.studies.merge.measure import OURS, Line, measure_merging, shares_left
+from nfn_monomial.benchmarks.studies.merge.methods import (
+    BASELINES,
+    VARIANTS,
+    Pair,
+    activation_matching,
+    activations_of,
+)
+from nfn_monomial.benchmarks.studies.merge.networks import architecture_of, data_of, space_of
+from nfn_monomial.benchmarks.studies.merge.report import draw_lines, line_table, merge_report, overview_table
+from nfn_monomial.errors import InvalidValueError
+
+TINY = MergeConfig(
+    subjects=("digits-mlp-6", "digits-vgg-1"), several="digits-mlp-6", together=2, pairs=1, validation_pairs=1,
+    steps=1, batch_size=8, points=3, inputs=20,
+)  # fmt: skip
+SUBJECTS = ("digits-mlp-6", "digits-vgg-2", "digits-resnet-1")
+
+
+def some_pair(text: str, *, copied: bool = False) -> Pair:
+    """Two random networks in float64; or one, and a copy that a random group element has moved."""
+    subject = read_subject(text)
+    architecture = architecture_of(subject)
+    space = space_of(architecture)
+    generator = torch.Generator().manual_seed(0)
+
+    def draw() -> dict[str, Tensor]:
+        found = {}
+        for name, shape in space.shapes().items():
+            noise = torch.randn(shape, dtype=torch.float64, generator=generator)
+            fan = noise[0].numel() if noise.ndim > 1 else 4
+            found[name] = 0.5 + noise.square() if name.endswith("running_var") else 0.4 * noise / fan**0.5
+            if "norm" in name and name.endswith(".weight"):
+                found[name] = 1 + 0.1 * noise
+            if name.endswith(".bias"):
+                found[name] = 2 + noise.abs()  # so that no neuron is dead, of which nothing could be said
+        return found
+
+    a, inputs = draw(), data_of(subject)[1].train[0][:30].double()
+    b = space.sample(generator=generator).proper().act(a) if copied else draw()
+    return Pair(space, architecture.module().double().eval().requires_grad_(False), a, b, inputs)
+
+
+def answers(pair: Pair, network: dict[str, Tensor]) -> Tensor:
+    out: Tensor = torch.func.functional_call(pair.module, network, (pair.inputs,))
+    return out
+
+
+@pytest.mark.parametrize("text", SUBJECTS)
+def test_every_method_keeps_both_functions(text: str) -> None:
+    pair = some_pair(text)
+    for name, method in {**BASELINES, **VARIANTS}.items():
+        found = method(pair)
+        for network, own in zip(found, (pair.a, pair.b), strict=True):
+            assert network.keys() == own.keys()
+            torch.testing.assert_close(answers(pair, network), answers(pair, own), rtol=1e-9, atol=1e-9, msg=name)
+        if name != "naive":
+            assert any(not torch.equal(found[1][key], pair.b[key]) for key in pair.b), name
+
+
+@pytest.mark.parametrize("text", SUBJECTS)
+@pytest.mark.parametrize("name", ["balanced weights, balanced", "activations, balanced"])
+def test_permutation_and_scale_bring_a_moved_copy_back(name: str, text: str) -> None:
+    pair = some_pair(text, copied=True)
+    a, b = VARIANTS[name](pair)
+    for key, t in a.items():
+        torch.testing.assert_close(b[key], t, rtol=1e-6, atol=1e-6 * float(t.abs().max()), msg=key)
+    a, b = BASELINES["activation matching"](pair)
+    assert not all(torch.allclose(b[key], t, rtol=1e-2) for key, t in a.items())
+
+
+@pytest.mark.parametrize("permutation", ["balanced weights", "activations"])
+def test_scales_by_activations_bring_a_moved_copy_back(permutation: str) -> None:
+    pair = some_pair("digits-mlp-6", copied=True)
+    a, b = VARIANTS[f"{permutation}, activations"](pair)
+    for key, t in a.items():
+        torch.testing.assert_close(b[key], t, rtol=1e-9, atol=1e-9)
+
+
+def test_least_squares_brings_weights_nearer_than_permutation_alone() -> None:
+    pair = some_pair("digits-mlp-6")
+
+    def distance(found: tuple[dict[str, Tensor], dict[str, Tensor]]) -> float:
+        return sum(float((x - y).square().sum()) for x, y in zip(*(n.values() for n in found), strict=True))
+
+    for permutation, name in (("weights", "weight matching"), ("activations", "activation matching")):
+        assert distance(VARIANTS[f"{permutation}, least squares"](pair)) < distance(BASELINES[name](pair))
+
+
+@pytest.mark.parametrize("text", SUBJECTS)
+def test_baselines_bring_a_permuted_copy_back(text: str) -> None:
+    pair = some_pair(text)
+    element = pair.space.restricted("permutation").sample(generator=torch.Generator().manual_seed(1)).proper()
+    pair = replace(pair, b=element.act(pair.a))
+    for name in ("weight matching", "activation matching"):
+        _, b = BASELINES[name](pair)
+        for key, t in pair.a.items():
+            torch.testing.assert_close(b[key], t, rtol=1e-12, atol=1e-12, msg=f"{name}: {key}")
+
+
+@pytest.mark.parametrize("text", SUBJECTS)
+def test_spaces_keep_the_function_while_statistics_are_computed_anew(text: str) -> None:
+    """What REPAIR needs: batch norms that use the batch's own statistics, as in training."""
+    pair = some_pair(text)
+    element = pair.space.sample(generator=torch.Generator().manual_seed(1)).proper()
+    pair.module.train()
+    torch.testing.assert_close(
+        answers(pair, element.act(pair.a)), answers(pair, pair.a), rtol=1e-9, atol=1e-9
+    )  # fmt: skip
+    assert pair.space.group_dimension > 0
+
+
+def test_activations_are_of_samples_and_positions() -> None:
+    pair = some_pair("digits-vgg-2")
+    found = activations_of(pair.space, pair.module, pair.a, pair.inputs)
+    assert {node: [tuple(x.shape) for x in seen] for node, seen in found.items()} == {
+        "h1": [(2, 30 * 64)], "h2": [(2, 30 * 64)], "h3": [(4, 30 * 16)], "h4": [(4, 30 * 16)], "h5": [(8, 30)],
+        "h6": [(8, 30)],
+    }  # fmt: skip
+    pair = some_pair("digits-resnet-1")
+    stream = activations_of(pair.space, pair.module, pair.a, pair.inputs)
+    assert len(stream["s0"]) == 5  # read by three blocks, by the first convolution of the next stage and its shortcut
+    assert all(bool((x >= 0).all()) for seen in stream.values() for x in seen)
+
+
+def test_activation_matching_takes_the_permutation_of_largest_correlation() -> None:
+    space = WeightSpace.mlp([2, 4, 1], "relu")
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(4, 50, generator=generator)
+    order = torch.tensor([2, 0, 3, 1])
+    other = 7 * first[order] + 0.3 * torch.randn(4, 50, generator=generator) + 5
+    element = activation_matching(space, {"h1": [first]}, {"h1": [other]})
+    moved = element.matrices["h1"].act(other, 0)
+    assert torch.equal(moved, other[order.argsort()])
+
+
+def test_shares_are_of_the_naive_barrier_of_the_same_pair() -> None:
+    lines = [
+        Line("digits-mlp-6", pair, method, False, (0.0, height, 0.0), (1.0, 0.5, 1.0))
+        for pair, heights in enumerate([(4.0, 1.0), (2.0, 1.0), (0.0, 1.0)])
+        for method, height in zip(("naive", "other"), heights, strict=True)
+    ]
+    assert shares_left(lines) == {"naive": [1, 1], "other": [0.25, 0.5]}
+    assert (lines[0].barrier, lines[0].middle, lines[0].ends) == (4, 0.5, 1)
+
+
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> tuple[measure.Findings, Path]:
+    folder = tmp_path_factory.mktemp("merge")
+    return measure_merging(TINY, folder), folder
+
+
+def test_a_run_goes_on_where_it_was(findings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, folder = findings
+
+    def never(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("it was there")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(networks, "train_group", never)
+        patched.setattr(measure, "_along", never)
+        patched.setattr(measure, "_merged", never)
+        seen: list[tuple[int, int]] = []
+        assert measure_merging(TINY, folder, lambda *numbers: seen.append(numbers)) == found
+    assert seen[0] == (0, 7)
+    assert seen[-1] == (7, 7)
+    # One pair is missing, and done again, the same.
+    lost = next((folder / "pairs").glob("digits-mlp-6-test-0.json"))
+    before = json.loads(lost.read_text())
+    lost.unlink()
+    assert measure_merging(TINY, folder) == found
+    assert json.loads(lost.read_text()) == before
+    # Damaged networks are trained again, the same.
+    (folder / "networks" / "digits-mlp-6.safetensors").write_bytes(b"damaged")
+    assert measure_merging(TINY, folder).accuracies == found.accuracies
+    # Numbers of another configuration are not taken.
+    monkeypatch.setattr(measure, "_along", never)
+    with pytest.raises(AssertionError, match="it was there"):
+        measure_merging(replace(TINY, points=5), folder)
+
+
+def test_all_lines_are_there_and_end_where_the_networks_are(findings: Any) -> None:
+    found, _ = findings
+    keys = [(line.subject, line.method, line.repaired) for line in found.lines]
+    assert sorted(keys) == sorted(
+        (subject, method, repaired)
+        for subject in TINY.subjects
+        for method in (*BASELINES, OURS)
+        for repaired in (False, True)
+    )
+    for subject in TINY.subjects:
+        own = [line for line in found.lines if line.subject == subject and not line.repaired]
+        accuracies = found.accuracies[subject][:2]
+        for line in own:
+            assert len(line.loss) == 3
+            assert [line.accuracy[0], line.accuracy[-1]] == pytest.approx(accuracies, abs=2 / 719)  # a tie may turn
+            assert line.loss[0] == pytest.approx(own[0].loss[0], rel=1e-4)
+    assert set(found.variants) == {False, True}
+    assert {x.method for x in found.validation} == {*BASELINES, *VARIANTS}
+    assert len({x.method for x in found.merged}) == 4
+
+
+def test_the_report_shows_what_was_found(findings: Any) -> None:
+    found, _ = findings
+    report = merge_report(found, TINY)
+    assert json.loads(json.dumps(report.results))["variants"] == {
+        "no": found.variants[False], "yes": found.variants[True],
+    }  # fmt: skip
+    assert overview_table(found).cells[0][:4] == ("naive", "no", "", "1.00 ±0.00")
+    table = line_table(found, "barrier of the loss", lambda line: line.barrier, 3)
+    assert [line[:2] for line in table.cells][:2] == [("MLP, width 6, digits", "no"), ("MLP, width 6, digits", "yes")]
+    ours = next(x for x in found.lines if x.method == OURS and x.repaired)
+    assert table.cells[1][-2:] == (f"{ours.barrier:.3f}", "1")
+    assert "Merging 2 networks at once: MLP, width 6, digits" in report.markdown
+    figure = draw_lines(found.lines)
+    assert [ax.get_title() for ax in figure.axes[:2]] == ["MLP, width 6, digits", "VGG-like, width 1, digits"]
+    lines = figure.axes[0].get_lines()
+    assert len(lines) == 2 * (len(BASELINES) + 1)
+    assert list(lines[-1].get_ydata()) == pytest.approx(ours.loss)
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == [*BASELINES, OURS, "REPAIR", "without"]
+
+
+def test_settings_name_what_is_wrong() -> None:
+    for text in ("digits", "digits-mlp", "digits-mlp-x", "cifar-mlp-8", "digits-gpt-8", "digits-mlp-8-8"):
+        with pytest.raises(InvalidValueError, match="is not images-architecture-width"):
+            MergeConfig(subjects=(text,), several=text)
+    for width in ("0", "5000", "9" * 5000):
+        with pytest.raises(InvalidValueError, match="must be 1 to 4096"):
+            read_subject(f"digits-mlp-{width}")
+    with pytest.raises(InvalidValueError, match="'digits-mlp' is not images-architecture-width"):
+        MergeConfig(several="digits-mlp")
+    with pytest.raises(InvalidValueError, match="points is 4"):
+        MergeConfig(points=4)
+    with pytest.raises(InvalidValueError, match="together is 11"):
+        MergeConfig(together=11)
