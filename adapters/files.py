@@ -13,6 +13,7 @@ import io
 import json
 import math
 import os
+import re
 import reprlib
 import stat
 import zlib
@@ -46,6 +47,7 @@ LARGEST = 2**53  # whole numbers up to this are exact in every program
 LINE_BYTES = 2**20
 EXPANSION = 200  # bytes that a compressed byte may become: tables of numbers give 3 to 20, all zeros 1,000
 HEADROOM = 2**20  # beyond that, for short files
+SURROGATE = re.compile("[\ud800-\udfff]")
 REASON = 300  # characters of what a library says
 
 _repr = reprlib.Repr()
@@ -172,8 +174,8 @@ def parse_json(data: bytes | str, *, strict: bool = True) -> Any:
                 raise InvalidValueError(f"not JSON: it has the number {item}")
             elif strict and isinstance(item, int) and abs(item) > LARGEST:
                 raise InvalidValueError(f"not JSON that is read here: the whole number {shown(item)} is over 2**53")
-            elif strict and isinstance(item, str) and not item.isascii():
-                item.encode()  # half a surrogate pair cannot be: a ValueError says so
+            elif strict and isinstance(item, str) and not item.isascii() and SURROGATE.search(item):
+                raise InvalidValueError(f"not JSON: half a surrogate pair in {shown(item)}")
         inside = following
     return value
 

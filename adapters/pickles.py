@@ -307,4 +307,6 @@ def read_pickle(
             break
         machine.run(instruction.name, argument)
     (content,) = machine.stack
+    if machine.marks:
+        raise InvalidValueError("it ends within a part")
     return content

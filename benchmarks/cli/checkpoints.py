@@ -100,9 +100,7 @@ COMMANDS = {
         (
             Annotated[
                 Path | None,
-                typer.Argument(
-                    show_default=False, metavar="CHECKPOINT", help=f"Weights on which to prove it; {READ}."
-                ),
+                typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"Weights on which to prove it; {READ}."),
             ],
             None,
         ),

@@ -29,7 +29,9 @@ def add_measurements(app: typer.Typer) -> None:
         (bench_app, "merge", ("assignments",), _merge, MERGE),
         (bench_app, "verdicts", ("assignments",), _verdicts, VERDICTS),
     ):
-        command(group, name, options, f"results/{name}", text, _body(name, measure), keeps=measure in (_merge, _verdicts))
+        command(
+            group, name, options, f"results/{name}", text, _body(name, measure), keeps=measure in (_merge, _verdicts)
+        )
 
 
 def _body(name: str, measure: Callable[[Any, Path], Any]) -> Callable[..., None]:

@@ -221,7 +221,8 @@ def edit_array(file: Path, rng: random.Random, _: Path) -> bool:
         header.replace(shape, f"(-{numbers[0]}, {numbers[1]})"), header.replace(shape, f"({2**40}, {2**40})"),
         header.replace(shape, f"({numbers[1]}, {numbers[0]})"), header.replace(shape, "(" * BRACKETS), header[:-1],
         header.replace(shape, f"({numbers[0]}.0, {numbers[1]})"), header.replace(shape, f"({'9' * DIGITS},)"),
-        header.replace("<f4", rng.choice(("<f8", ">f4", "|O", "<i4", "f" * 100))), header.replace("'shape'", "'shapes'"),
+        header.replace("<f4", rng.choice(("<f8", ">f4", "|O", "<i4", "f" * 100))),
+        header.replace("'shape'", "'shapes'"),
         header.replace("(", "((((").replace(")", "))))"), header[1:],
         "{'descr': [('a', '<f4', (2**40,))], 'fortran_order': False, 'shape': (1,)}",
     ))  # fmt: skip
@@ -283,10 +284,10 @@ def _odd_tensors(tensor: torch.Tensor) -> list[Any]:
     with_nan, twice = flat.clone(), flat.double()
     with_nan.view(-1)[0] = torch.nan
     return [
-        flat.to_sparse(), flat.to("meta"), flat.to(torch.float8_e4m3fn), flat.to(torch.complex64), flat.int(), flat > 0, twice,
-        quantised, torch.zeros(1).expand(2**20, 2**11), torch.zeros(0), with_nan,
-        flat.half(), flat[..., None, None, None, None], flat.flatten(), torch.tensor(3), nn_parameter(flat), 5.9, "text",
-        None, 10**18, [flat], {"a": flat}, nested, (1,) * 3, flat.bfloat16(),
+        flat.to_sparse(), flat.to("meta"), flat.to(torch.float8_e4m3fn), flat.to(torch.complex64), flat.int(), flat > 0,
+        twice, quantised, torch.zeros(1).expand(2**20, 2**11), torch.zeros(0), with_nan,
+        flat.half(), flat[..., None, None, None, None], flat.flatten(), torch.tensor(3), nn_parameter(flat), 5.9,
+        "text", None, 10**18, [flat], {"a": flat}, nested, (1,) * 3, flat.bfloat16(),
     ]  # fmt: skip
 
 

@@ -1,0 +1,237 @@
+"""Files of strangers: what is no regular file, says more than it has, or asks for code."""
+
+import gzip
+import io
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from published_writers import Marker
+from torch import Tensor, nn
+
+from nfn_monomial import MonomialError, WeightSpace
+from nfn_monomial.adapters.files import map_array, parse_json, read_bytes, read_rows, require_regular, whole
+from nfn_monomial.adapters.modules import load_checkpoint, load_safetensors, save_safetensors
+from nfn_monomial.adapters.tensor_files import read_safetensors, read_sealed, read_torch_file, require_numbers, seal
+
+DEEP = "[" * 1500 + "]" * 1500
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize(
+    "content",
+    [
+        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).state_dict(),
+        {"a": [1, -(2**40), 2.5, None, True, "text", b"bytes", (1, 2)], "size": torch.Size((1, 2)), "set": {1}},
+        {"half": torch.ones(3).half(), "int": torch.arange(4), "scalar": torch.tensor(2.0), "none": torch.zeros(0, 3)},
+        {"view": torch.arange(12.0).view(3, 4).T[1:], "b": torch.ones(1) > 0},
+        nn.Parameter(torch.ones(2)),
+    ],
+)  # fmt: skip
+def test_torch_files_are_read_as_torch_reads_them(content: Any, legacy: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+    found, expected = read_torch_file(path), torch.load(path, weights_only=True)
+    assert type(found) is type(expected)
+    assert _plain(found) == _plain(expected)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return type(value), value.dtype, value.stride(), value.requires_grad, value.double().tolist()
+    if isinstance(value, dict):
+        return [(key, _plain(inner)) for key, inner in value.items()], getattr(value, "_metadata", None)
+    return [type(value), value]
+
+
+def test_tied_tensors_stay_tied(tmp_path: Path) -> None:
+    shared = torch.ones(3)
+    torch.save({"a": shared, "b": shared}, tmp_path / "a.pt")
+    found = read_torch_file(tmp_path / "a.pt")
+    found["a"][0] = 2
+    assert found["b"][0] == 2
+
+
+@pytest.mark.parametrize(
+    ("tensor", "what"),
+    [
+        (torch.eye(3).to_sparse(), "sparse"), (torch.ones(3, device="meta"), "meta"),
+        (torch.zeros(1).expand(2**20, 2**11), "a tensor of shape"),
+    ],
+)  # fmt: skip
+def test_other_tensors_are_refused(tensor: Tensor, what: str, tmp_path: Path) -> None:
+    torch.save({"weight": tensor}, tmp_path / "a.pt")
+    with pytest.raises(MonomialError, match=f"a.pt .*{what}"):
+        load_checkpoint(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("kind", [torch.eye(3).to_sparse(), torch.ones(3, device="meta"), torch.ones(3).int(), 5.0])
+def test_numbers_are_asked_for(kind: Any) -> None:
+    with pytest.raises(MonomialError, match=r"weight .*expected"):
+        require_numbers(kind, "weight")
+
+
+def test_float8_is_named_where_networks_are_stacked(tmp_path: Path) -> None:
+    space = WeightSpace.mlp([2, 1], "relu")
+    state = {"weight.0": torch.ones(1, 2).to(torch.float8_e4m3fn), "bias.0": torch.ones(1)}
+    path = tmp_path / "a.safetensors"
+
+    safetensors.torch.save_file(state, path)
+    with pytest.raises(MonomialError, match=r"weight\.0 has dtype torch\.float8"):
+        load_safetensors(path, space)
+
+
+def test_an_archive_that_expands_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save({"weight": torch.zeros(2**20)}, path)
+    with zipfile.ZipFile(path) as archive:
+        parts = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    assert path.stat().st_size < 10_000
+    with pytest.raises(MonomialError, match="claim to hold"):
+        load_checkpoint(path)
+
+
+def test_every_flipped_bit_of_an_archive_is_found(tmp_path: Path) -> None:
+    state = {"weight": torch.randn(4, 3)}
+    path = tmp_path / "a.pt"
+    torch.save(state, path)
+    data = path.read_bytes()
+    for place in range(0, len(data), 3):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        try:
+            found = load_checkpoint(path)
+        except MonomialError:
+            continue
+        assert torch.equal(found["weight"], state["weight"])
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_no_code_runs(legacy: bool, tmp_path: Path) -> None:
+    mark, path = tmp_path / "ran", tmp_path / "a.pt"
+    torch.save({"weight": torch.ones(2), "a": Marker(mark)}, path, _use_new_zipfile_serialization=not legacy)
+    for data in (path.read_bytes(), pickle.dumps(Marker(mark)), b"cposix\nsystem\n(S'touch ran'\ntR."):
+        path.write_bytes(data)
+        with pytest.raises(MonomialError):
+            load_checkpoint(path)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x80\x02cbuiltins\nbytearray\nJ\x00\x00\x00\x7f\x85R.",  # 2 GiB
+        b"\x80\x02" + b"]" * 100 + b"q\x00" + b"h\x00" * 3 + b".",
+        b"\x80\x02c_codecs\nencode\n(X\x00\x10\x00\x00" + b"a" * 4096 + b"q\x01X\x06\x00\x00\x00latin1q\x02tR0"
+        + b"c_codecs\nencode\nh\x01h\x02\x86R0" * 5 + b"N.",
+        b"\x80\x02}(K\x01tK\x01u.", b"\x80\x02)\x81.", b"\x80\x02(K\x01.", b"\x80\x02K\x01K\x02.", b"0.",
+    ],
+)  # fmt: skip
+def test_pickles_that_do_not_add_up(pickled: bytes, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save({}, buffer)
+    with zipfile.ZipFile(buffer) as archive, zipfile.ZipFile(tmp_path / "a.pt", "w") as changed:
+        for info in archive.infolist():
+            changed.writestr(info.filename, pickled if info.filename.endswith("data.pkl") else archive.read(info))
+    with pytest.raises(MonomialError, match=r"a\.pt is damaged"):
+        read_torch_file(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("read", [require_regular, read_bytes, read_torch_file, read_safetensors, load_checkpoint])
+def test_only_regular_files_are_opened(read: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    kinds = {"pipe": "a device or a pipe", "device": "a device or a pipe", "loop": "", ".": "a folder"}
+    for name, what in kinds.items():
+        with pytest.raises(FileNotFoundError, match=f"no such file.*{what}") as caught:
+            read(tmp_path / name)
+        assert isinstance(caught.value, MonomialError)
+
+
+@pytest.mark.parametrize(
+    "text", [DEEP, '{"a":' * 1500 + "1" + "}" * 1500, "NaN", "[Infinity]", "1e999", "9" * 5000, str(2**64), "{", ""]
+)  # fmt: skip
+def test_json_beyond_the_limits(text: str) -> None:
+    with pytest.raises(MonomialError):
+        parse_json(text)
+
+
+def test_json_with_half_a_character() -> None:
+    with pytest.raises(MonomialError, match="surrogate"):
+        parse_json('["\\ud800"]')
+
+
+def test_json_within_them() -> None:
+    value = {"a": [1, 2.5, None, "ä", {"b": []}], "n": 2**53}
+    assert parse_json(json.dumps(value).encode()) == value
+    assert parse_json('["\\ud800", 1e999]', strict=False) == ["\ud800", float("inf")]
+
+
+@pytest.mark.parametrize("value", [5.9, -1, "5.9", "9" * 5000, 10**18, float("nan"), None, [], True, "²"])
+def test_what_is_no_whole_number(value: Any) -> None:
+    with pytest.raises(MonomialError, match=r"label is .*expected a whole number from 0 to 1000000000"):
+        whole(value, "label")
+    assert [whole(v, "label") for v in (5, 5.0, "5", "5.0")] == [5] * 4
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        gzip.compress(bytes(2**27), 1), gzip.compress(b"a,b\n" * 2**22, 9), gzip.compress(b"a,b\n")[:-3],
+        gzip.compress(b"a,b\n") + bytes(100), b"a,b\n",
+    ],
+)  # fmt: skip
+def test_compressed_tables_that_are_none(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(data)
+    with pytest.raises(Exception, match=r"it has|compressed|incorrect header"):
+        list(read_rows(path))
+
+
+def test_arrays_are_held_against_their_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.ones((3, 4), np.float32))
+    assert np.array_equal(map_array(path, np.float32, 2), np.ones((3, 4)))
+    data = path.read_bytes()
+    for old, new in ((b"(3, 4)", b"(-3,4)"), (b"(3, 4)", b"(4, 4)"), (b"(3, 4)", b"(2, 4)"), (b"<f4", b"<i4")):
+        path.write_bytes(data.replace(old, new))
+        with pytest.raises(MonomialError):
+            map_array(path, np.float32, 2)
+
+
+def test_seals(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    tensors, stated = {"a": torch.randn(3), "b": torch.arange(4).view(2, 2)}, {"number": 3, "names": ["x"]}
+    path.write_bytes(seal(tensors, stated))
+    assert path.read_bytes() == seal(dict(reversed(tensors.items())), stated)
+    found, said = read_sealed(path)
+    assert said == stated
+    assert all(torch.equal(found[name], t) for name, t in tensors.items())
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(MonomialError, match="checksum"):
+        read_sealed(path)
+
+
+def test_two_paths_of_one_file_are_noticed(tmp_path: Path) -> None:
+    space = WeightSpace.mlp([2, 1], "relu")
+    tensors = {name: torch.ones(2, 1, *shape) for name, shape in space.shapes().items()}
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    for paths in (["a", "../" + tmp_path.name + "/a"], ["a", "b"]):
+        with pytest.raises(MonomialError, match="as many different paths; 1 of 2 given"):
+            save_safetensors(tensors, [tmp_path / name for name in paths], space)
+
+
+def test_one_text_is_one_key_to_ignore(tmp_path: Path) -> None:
+    torch.save({"0.bias": torch.ones(2), "b": torch.ones(1)}, tmp_path / "a.pt")
+    assert list(load_checkpoint(tmp_path / "a.pt", ignore="0.bias")) == ["b"]
