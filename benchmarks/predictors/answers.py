@@ -102,8 +102,9 @@ class Answers:
         match self.predictor.task:
             case Generalization():
                 values = [float(p.answer) for p in self.predictions]
-                ranks = [1 + sum(other > value for other in values) for value in values]
-                return [{"accuracy": _finite(v), "rank": r} for v, r in zip(values, ranks, strict=True)]
+                ordered = sorted(v for v in values if _finite(v) is not None)
+                ranks = {v: len(ordered) - i for i, v in enumerate(ordered)}  # equal ones share the best
+                return [{"accuracy": _finite(v), "rank": ranks.get(v)} for v in values]
             case Classification(classes=classes):
                 return [
                     {
@@ -141,7 +142,7 @@ class Answers:
 def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
     match entry:
         case {"accuracy": accuracy, "rank": rank}:
-            return _shown(accuracy), str(rank)
+            return _shown(accuracy), "-" if rank is None else str(rank)
         case {"probabilities": probabilities}:
             ranked = sorted(probabilities.items(), key=lambda item: -(item[1] or 0))
             first, *others = [(name, _shown(p)) for name, p in ranked[:LIKELIEST]]

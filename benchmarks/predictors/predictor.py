@@ -131,12 +131,12 @@ class Predictor:
         if (info := self._stacked(networks)) is not None:
             assert isinstance(networks, Mapping), "found to be so"
             stacked = [a for part in _parts(networks) for a in self._answers(part, info)]
-            return self._joined(stacked, [{name: name for name in networks}] * len(stacked), networks)
+            return _joined(stacked, [{name: name for name in networks}] * len(stacked), [networks] * len(stacked))
         given = given_networks(networks)
         if not given:
             raise InvalidValueError("no networks given; at least one is needed")
         answers, names = self._asked(given)
-        return self._joined(answers, names, given[0].state)
+        return _joined(answers, names, [network.state for network in given])
 
     def predict(
         self,
@@ -218,10 +218,11 @@ class Predictor:
             raise InvalidValueError(f"this batch holds {channels} channels, expected (N, 1, *shape)")
         return found
 
-    def _joined(self, answers: list[Answer], names: list[dict[str, str]], like: Mapping[str, Tensor]) -> Any:
-        if isinstance(answers[0], Tensor):
-            return torch.stack(answers)
-        return [_state(answer, keys, like) for answer, keys in zip(answers, names, strict=True)]
+
+def _joined(answers: list[Answer], names: list[dict[str, str]], networks: Sequence[Mapping[str, Tensor]]) -> Any:
+    if isinstance(answers[0], Tensor):
+        return torch.stack(answers)
+    return [_state(answer, keys, like) for answer, keys, like in zip(answers, names, networks, strict=True)]
 
 
 def _state(edited: Mapping[str, Tensor], names: Mapping[str, str], like: Mapping[str, Tensor]) -> dict[str, Tensor]:

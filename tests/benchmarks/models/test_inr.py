@@ -223,7 +223,7 @@ def test_an_editor_that_changes_nothing_shows_the_same_images_in_mixed_precision
 class Seen(nn.Module):
     """A model that keeps what it gets."""
 
-    label, invariant_under, sees = "seen", "nothing", "weights"
+    label, invariant_under, sees, any_width = "seen", "nothing", "weights", True
 
     def prepare_groups(self, groups: list[tuple[Mapping[str, Tensor], WeightSpace]]) -> Mapping[str, Tensor]:
         return groups[0][0]

@@ -16,6 +16,7 @@ from torch import nn
 
 from nfn_monomial.benchmarks.models.inr import SineNetwork
 from nfn_monomial.benchmarks.predictors import Predictor
+from nfn_monomial.benchmarks.predictors.answers import Answers
 
 
 def cnn(width: int = 16) -> nn.Sequential:
@@ -59,6 +60,17 @@ def test_the_shipped_predictor_ranks_a_folder(nets: Path, tmp_path: Path) -> Non
     assert f"{accuracies[0]:.3f}" in words
     assert json.loads((tmp_path / "said/predictions.json").read_text(encoding="utf-8")) == found
     assert not list((tmp_path / "said").glob("*.safetensors"))
+
+
+def test_equal_networks_share_a_rank_and_what_is_not_finite_has_none(nets: Path) -> None:
+    predictor = Predictor.load()
+    (one,) = predictor.predict([nets / "a.safetensors"])
+    values = (0.2, 0.9, 0.9, torch.nan, 0.1)
+    answers = Answers(predictor, tuple(one._replace(answer=torch.tensor(value)) for value in values))
+    found = answers.to_json()["networks"]
+    assert [entry["rank"] for entry in found] == [3, 1, 1, None, 4]
+    assert found[3]["accuracy"] is None
+    assert answers.rows()[1][3][1:] == ("not finite", "-")
 
 
 def test_a_file_that_is_named_alone_has_rank_one(nets: Path) -> None:

@@ -115,6 +115,12 @@ def test_edited_networks_have_the_keys_and_dtypes_they_came_with(editors: Left) 
     assert {k: (t.dtype, t.shape) for k, t in edited.items()} == {
         k: (t.dtype, t.shape) for k, t in module.state_dict().items()
     }
+    other = {f"net.{key}": t.float() for key, t in module.state_dict().items()}
+    first, second = predictor([module, other])
+    assert list(second) == list(other)
+    for a, b in zip(first.values(), second.values(), strict=True):
+        assert (a.dtype, b.dtype) == (torch.float64, torch.float32)
+        torch.testing.assert_close(a.float(), b)
     module.load_state_dict(edited)
 
 
