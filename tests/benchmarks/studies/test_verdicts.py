@@ -7,7 +7,7 @@ import torch
 
 from nfn_monomial import compare
 from nfn_monomial.benchmarks.settings.measurements import VerdictsConfig
-from nfn_monomial.benchmarks.studies import verdicts
+from nfn_monomial.benchmarks.studies.alignment import verdicts
 from nfn_monomial.benchmarks.studies.alignment.verdicts import CHANGES, NETWORKS, Cell, count_verdicts, verdicts_report
 
 SMALL = VerdictsConfig(different=20, same=4)
