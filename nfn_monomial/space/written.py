@@ -18,7 +18,7 @@ from nfn_monomial.symmetry import Symmetry
 
 from .axes import Axis, Charge, Dim, Sum, segments_of
 
-MOST_SIZE = 2**40  # of a dimension or node
+MOST_SIZE = 2**31 - 1  # of a dimension or node
 MOST_CHARGE = 2**20
 MOST_PIECES = 4096  # of a parameter whose dimensions are sums
 LONGEST = 500  # name or label

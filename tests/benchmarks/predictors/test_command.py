@@ -147,7 +147,7 @@ def test_what_cannot_be_used_is_said_in_a_line(nets: Path, classifiers: Left, tm
         "poison.pt": "poison.pt",
         "nan.pt": "nan.pt: 0.bias holds NaN or infinite values",
         "epoch.pt": "epoch.pt holds no tensors but epoch",
-        "cut.safetensors": "is truncated or no safetensors file",
+        "cut.safetensors": "cut.safetensors is damaged",
         "pipe.pt": "pipe.pt: no such file",
         "none": "none has no checkpoints",
         "missing.pt": "missing.pt: no such file",
