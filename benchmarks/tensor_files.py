@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from nfn_monomial.errors import InvalidValueError, MissingFileError
+from nfn_monomial.adapters.files import parse_json, require_regular
+from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["read_tensors", "tensor_bytes"]
 
@@ -44,9 +44,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ValueError: naming the file, if it is damaged, or was written by something else.
     """
     file = Path(path)
-    if not file.exists() or not stat.S_ISREG(file.stat().st_mode):
-        what = "is no regular file" if file.exists() else "does not exist"
-        raise MissingFileError(f"{file} {what}, expected a safetensors file")
+    require_regular(file)
     try:
         with safe_open(file, framework="pt") as opened:
             text = (opened.metadata() or {}).get(ENTRY)
@@ -56,20 +54,16 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if text is None:
         raise InvalidValueError(f"{file} holds tensors alone, without the record that nfn-monomial writes beside them")
     try:
-        entry = json.loads(text, parse_constant=_refuse)
+        entry = parse_json(text)
         expected, record = entry["sha256"], entry["record"]
         found = _digest(tensors, record)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise InvalidValueError(
             f"{file}: its record is damaged ({type(error).__name__}): copy the file again"
         ) from None
     if expected != found or not isinstance(record, dict):
         raise InvalidValueError(f"{file} is damaged: its checksum does not fit its content: copy the file again")
     return tensors, record
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise InvalidValueError(f"{constant} is no JSON")
 
 
 def _digest(tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> str:

@@ -56,7 +56,7 @@ def test_other_files_are_refused_and_nothing_is_unpickled(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "pipe.safetensors")
     for name, said in (
         ("pickle", "no safetensors file"), ("plain", "holds tensors alone"), ("empty", "no safetensors file"),
-        ("pipe", "is no regular file"),
+        ("pipe", "it is a device or a pipe"),
     ):  # fmt: skip
         with pytest.raises(MonomialError, match=said):
             Predictor.load(tmp_path / f"{name}.safetensors")
@@ -66,7 +66,7 @@ def test_other_files_are_refused_and_nothing_is_unpickled(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[" * 100_000, "RecursionError"),
+        ("[" * 100_000, "its record is damaged"),
         ('{"sha256": "0", "record": Infinity}', "its record is damaged"),
         ('{"sha256": "0"}', "KeyError"),
         ("[]", "TypeError"),

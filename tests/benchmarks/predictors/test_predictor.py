@@ -175,9 +175,9 @@ def test_the_random_generator_is_left_alone(accuracy_predictors: Left) -> None:
 
 
 def test_a_file_that_is_not_there_or_no_file(tmp_path: Path) -> None:
-    with pytest.raises(MissingFileError, match="does not exist"):
+    with pytest.raises(MissingFileError, match="no such file"):
         Predictor.load(tmp_path / "none.safetensors")
-    with pytest.raises(MissingFileError, match="is no regular file"):
+    with pytest.raises(MissingFileError, match="no such file, it is a folder"):
         Predictor.load(tmp_path)
 
 
