@@ -52,7 +52,7 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            state = read_torch_file(self.path)
+            state: dict[str, Any] = read_torch_file(self.path)
             made = [state.get(name) for name in ("format", "name")] if isinstance(state, dict) else []
             if [value for value in made if isinstance(value, int | str)] != [FORMAT, self.path.stem]:
                 raise InvalidValueError("it is of another training or version")
