@@ -230,9 +230,7 @@ def spread_of(outputs: Tensor) -> Tensor:
 
 
 def _sizes(space: WeightSpace, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    if unknown := [name for name in sizes or {} if name not in space.nodes]:
-        raise InvalidValueError(f"sizes= has {', '.join(unknown)}; nodes of {space}: {', '.join(space.nodes)}")
-    return {name: (sizes or {}).get(name, node.size or 4) for name, node in space.nodes.items()}
+    return {name: size or 4 for name, size in space.declared(sizes).items()}
 
 
 def _seen_sizes(x: Features | Mapping[str, Tensor], space: WeightSpace) -> dict[str, int]:

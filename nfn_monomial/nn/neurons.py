@@ -12,10 +12,10 @@ stream -1  ``(node^-1,)``              a gradient by an activation: ``g_j -> g_j
 inv        ``(node^0,)``               an invariant of its neuron: only permuted
 =========  ==========================  ==========================================================================
 
-Those are the fields of a chain of layers. In general a node has a stream for each charge with which its axes occur
-and, where these are of parameters with several ends, for its opposite; the last is ``inv``. Neurons of a nested node
-are pairs of one of its parent and one of its own. Edges have any number of ends. Parameters with one end lie in the
-stream of their charge, those with none in ``const``. The group acts on all as on any features.
+Those are the fields of a chain of layers. In general a node has a stream for each charge of its axes and, of those of
+parameters with several ends, for its opposite; the last is ``inv``. Neurons of a nested node are pairs of one of its
+parent and one of its own. Edges have any number of ends. Parameters with one end lie in the stream of their charge,
+those with none in ``const``.
 """
 
 from __future__ import annotations
@@ -354,10 +354,8 @@ class NeuronEmbedding(nn.Module):
         tensors = self.space.unpack(networks) if isinstance(networks, Features) else networks
         sizes = packing.check_tensors(self.space, tensors)
         first = tensors[next(iter(self.space.parameters))]
-        if first.shape[1] != self.in_channels:
-            raise InvalidValueError(
-                f"networks of {first.shape[1]} channels; NeuronEmbedding was built for {self.in_channels}"
-            )
+        if (found := first.shape[1]) != self.in_channels:
+            raise InvalidValueError(f"networks of {found} channels; NeuronEmbedding was built for {self.in_channels}")
         same_numbers(first, next(self.parameters()), "NeuronEmbedding")
         taken = packing.pieces(self.space, tensors, sizes)
         raw = {p.field: self._gathered(p, taken) for p in self.neurons.places}

@@ -260,6 +260,16 @@ class Specification:
             )
         return {name: node.size for name, node in self.nodes.items() if node.size is not None}
 
+    def declared(self, given: Mapping[str, int] | None = None) -> dict[str, int | None]:
+        """Node -> its size, as given or else as declared.
+
+        Raises:
+            ValueError: for a size of a node that there is not.
+        """
+        if unknown := [name for name in given or {} if name not in self.nodes]:
+            raise InvalidValueError(f"sizes= has {', '.join(unknown)}; nodes of {self}: {', '.join(self.nodes)}")
+        return {name: node.size for name, node in self.nodes.items()} | dict(given or {})
+
     def ancestry(self, name: str) -> tuple[str, ...]:
         """A node behind all that it is nested in, the outermost first."""
         above = self.nesting.get(name)

@@ -262,12 +262,9 @@ class WeightSpace(Specification):
         """
         group = Symmetry.coerce(symmetry)
         if not group.permutes:
-            raise InvalidValueError(
-                f"restricted({group}): hidden neurons cannot be FIXED without sizes; use PERMUTATION or more"
-            )
+            raise InvalidValueError(f"restricted({group}): hidden neurons cannot be FIXED; use PERMUTATION or more")
         nodes = {name: node.restricted(group) for name, node in self.nodes.items()}
-        label = self.label and f"{self.label}.restricted({group})"
-        return WeightSpace(nodes, self.parameters, label=label)
+        return WeightSpace(nodes, self.parameters, label=self.label and f"{self.label}.restricted({group})")
 
     @checked
     def fixed(self, *nodes: str) -> WeightSpace:
@@ -280,9 +277,7 @@ class WeightSpace(Specification):
         """
         for name in nodes:
             if name not in self.nodes or name in self.nesting or name in self.nesting.values():
-                raise InvalidValueError(
-                    f"fixed({name!r}): no node of {self} that is neither nested nor has nested ones"
-                )
+                raise InvalidValueError(f"fixed({name!r}): no node of {self} that is neither nested nor nests others")
             if self.nodes[name].size is None:
                 raise InvalidValueError(f"fixed({name!r}): its size is not known, and its axes are to become channels")
         gone = {name for name in nodes if self.nodes[name].size == 1}
@@ -390,11 +385,7 @@ class WeightSpace(Specification):
             device: of the element.
             sizes: of nodes whose size the space does not know, or which are wider.
         """
-        if unknown := [name for name in sizes or {} if name not in self.nodes]:
-            raise InvalidValueError(
-                f"sample: sizes= has {', '.join(unknown)}; nodes of {self}: {', '.join(self.nodes)}"
-            )
-        known = {name: node.size for name, node in self.nodes.items()} | dict(sizes or {})
+        known = self.declared(sizes)
         matrices: dict[str, MonomialMatrix] = {}
         for name, node in self.nodes.items():
             if not node.permutes:
@@ -402,9 +393,7 @@ class WeightSpace(Specification):
             above = self.ancestry(name)
             for needed in above:
                 if known[needed] is None:
-                    raise InvalidValueError(
-                        f"sample: the size of node {needed!r} is not known; give sizes={{{needed!r}: n}}"
-                    )
+                    raise InvalidValueError(f"size of node {needed!r} is not known; give sizes={{{needed!r}: n}}")
             *outer, own = (known[needed] or 0 for needed in above)
             blocks = math.prod(outer)
             matrices[name] = MonomialMatrix.random(
