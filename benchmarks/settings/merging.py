@@ -65,12 +65,10 @@ class MergeConfig(Settings):
     subjects: Some[str] = (
         "digits-mlp-32", "digits-mlp-128", "digits-mlp-512",
         "digits-vgg-8", "digits-vgg-16", "digits-vgg-32",
-        "digits-resnet-4", "digits-resnet-8", "digits-resnet-16",
-        "mnist5k-mlp-64", "mnist5k-mlp-256",
-        "mnist5k-vgg-8", "mnist5k-vgg-16",
-        "mnist5k-resnet-4",
+        "digits-resnet-4", "digits-resnet-8",
+        "mnist5k-mlp-64", "mnist5k-vgg-8",
     )  # fmt: skip
-    several: str = "digits-vgg-32"
+    several: str = "digits-vgg-16"
     together: Annotated[int, Field(ge=2)] = 4
     pairs: Count = 5
     validation_pairs: Count = 2

@@ -41,7 +41,10 @@ def merge_report(findings: Findings, config: MergeConfig) -> Report:
         "accuracies": findings.accuracies,
         "parameters": findings.parameters,
         "lines": [asdict(line) | {"barrier": line.barrier} for line in findings.lines],
-        "validation": [asdict(line) | {"barrier": line.barrier} for line in findings.validation],
+        "validation": [
+            {"subject": x.subject, "pair": x.pair, "method": x.method, "repaired": x.repaired, "barrier": x.barrier}
+            for x in findings.validation
+        ],
         "merged": [asdict(entry) for entry in findings.merged],
     }
     return Report(tables, results, {"merge.png": draw_lines(findings.lines)})
@@ -150,24 +153,29 @@ def merged_table(findings: Findings, config: MergeConfig) -> Table:
 
 
 def draw_lines(lines: Sequence[Line]) -> Figure:
-    """Loss along the line, a panel for every subject: means over pairs; with REPAIR, bands of one deviation."""
+    """Loss along the line, a panel for every subject: means over pairs; with REPAIR, bands of one deviation.
+
+    Panels end a quarter above the naive lines: what rises higher leaves them.
+    """
     subjects = _subjects(lines)
     columns = min(3, len(subjects))
     rows = -(-len(subjects) // columns)
     figure, axes = panels(rows, columns, (3.5 * columns, 2.6 * rows + 0.7))
     for ax, subject in zip(axes, subjects, strict=False):
+        highest = 0.0
         for i, method in enumerate(METHODS):
             for repaired in (False, True):
                 own = [line.loss for line in _taken(lines, subject, method, repaired)]
                 means = [Mean.of(values) for values in zip(*own, strict=True)]
                 t = [point / (len(means) - 1) for point in range(len(means))]
                 color = look(i)["color"]
+                highest = max(highest, *(m.mean for m in means)) if method == METHODS[0] else highest
                 ax.plot(t, [m.mean for m in means], color=color, linestyle="-" if repaired else ":", linewidth=1.6)
                 if repaired:
                     low, high = ([m.mean + sign * (m.std or 0) for m in means] for sign in (-1, 1))
                     ax.fill_between(t, low, high, color=color, alpha=0.15, linewidth=0)
         ax.set_title(shown(subject), fontsize=9)
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.25 * highest)
     for ax in axes[::columns]:
         ax.set_ylabel("test loss", fontsize=9)
     for ax in axes[-columns:]:
