@@ -168,16 +168,16 @@ def measure_merging(
 def _chosen(validation: Sequence[Line], repaired: bool) -> str:
     """The variant that leaves the least share of the naive barrier, mean over all pairs of all subjects."""
     shares = shares_left([line for line in validation if line.repaired == repaired])
-    return min(VARIANTS, key=lambda name: statistics.fmean(shares[name]))
+    return min(VARIANTS, key=lambda name: statistics.fmean(shares[name] or [1.0]))
 
 
 def shares_left(lines: Sequence[Line]) -> dict[str, list[float]]:
     """Method -> of each pair the barrier as a share of the naive one, of those pairs that have a naive one."""
     naive = {(x.subject, x.pair, x.repaired): x.barrier for x in lines if x.method == "naive"}
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[float]] = {x.method: [] for x in lines}
     for x in lines:
         if (whole := naive[x.subject, x.pair, x.repaired]) > 0:
-            found.setdefault(x.method, []).append(x.barrier / whole)
+            found[x.method].append(x.barrier / whole)
     return found
 
 

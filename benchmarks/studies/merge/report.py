@@ -64,6 +64,10 @@ def _taken(lines: Iterable[Line], subject: Subject, method: str, repaired: bool)
     return sorted(found, key=lambda x: x.pair)
 
 
+def _share(values: Sequence[float]) -> str:
+    return Mean.of(values).show(2) if values else "-"  # where no pair has a naive barrier
+
+
 def overview_table(findings: Findings) -> Table:
     """What is left of the naive barrier, and how far the middle's accuracy is below that of the ends, over all."""
     cells = []
@@ -73,9 +77,7 @@ def overview_table(findings: Findings) -> Table:
             share = shares_left(own)[method]
             lost = [x.ends - x.middle for x in own if x.method == method]
             variant = findings.variants[repaired] if method == OURS else ""
-            cells.append(
-                (method, REPAIRED[repaired], variant, Mean.of(share).show(2), Mean.of(lost).show(3), str(len(lost)))
-            )
+            cells.append((method, REPAIRED[repaired], variant, _share(share), Mean.of(lost).show(3), str(len(lost))))
     return Table(
         "Merging: mean over all networks",
         ("method", "REPAIR", "variant", "barrier / naive", "accuracy lost", "pairs"),
@@ -116,7 +118,7 @@ def variant_table(findings: Findings) -> Table:
     """All variants on the validation pairs, where the choice was made."""
     shares = {r: shares_left([x for x in findings.validation if x.repaired == r]) for r in (False, True)}
     cells = tuple(
-        (name, *(Mean.of(shares[r][name]).show(2) for r in (False, True)), str(len(shares[False][name])))
+        (name, *(_share(shares[r][name]) for r in (False, True)), str(len(shares[False][name])))
         for name in (*BASELINES, *VARIANTS)
     )
     chosen = set(findings.variants.values())

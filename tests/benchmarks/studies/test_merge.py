@@ -155,6 +155,7 @@ def test_shares_are_of_the_naive_barrier_of_the_same_pair() -> None:
         for method, height in zip(("naive", "other"), heights, strict=True)
     ]
     assert shares_left(lines) == {"naive": [1, 1], "other": [0.25, 0.5]}
+    assert shares_left(lines[-2:]) == {"naive": [], "other": []}
     assert (lines[0].barrier, lines[0].middle, lines[0].ends) == (4, 0.5, 1)
 
 
