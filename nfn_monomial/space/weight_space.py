@@ -31,7 +31,7 @@ class WeightSpace(Specification):
     """The parameters of a network architecture and the group that leaves its function unchanged.
 
     Immutable and hashable; it holds no tensors and knows no batch size. Sizes of hidden nodes are only a default
-    for `sample`: packing checks that tensors agree with one another, so wider networks are welcome.
+    for `sample`; packing checks that tensors agree with one another: wider networks are welcome.
 
     Args:
         nodes: name -> `Symmetry`, ``(symmetry, size)`` or a `Node`, which may have several gauges and be nested in
@@ -42,11 +42,10 @@ class WeightSpace(Specification):
             a nested node belongs to the nearest axis of its parent before it; where there is none it is put in front.
 
     Attributes:
-        nodes: name -> `Node`.
-        parameters: name -> dimensions in tensor order.
+        nodes, parameters: as given, every node a `Node`.
         axes: parameter -> its axes and the sizes of its other dimensions, dimensions that are products taken apart.
         links: which parameter leads from which node to which, see `Link`.
-        dead: parameters, or pieces of them, that `from_module` has found not to matter to the function.
+        dead: parameters, or pieces of them, that `from_module` has found not to matter.
         layout: of its `Features`.
 
     Raises:
@@ -92,7 +91,7 @@ class WeightSpace(Specification):
             sizes: ``[n_0, ..., n_L]``, inputs first.
             symmetry: of the hidden nodes (a symmetry, its name, or the activation), one or one per node.
             bias: whether layers have biases, one or one per layer.
-            io_symmetry: of inputs and outputs. FIXED is HNP's and the paper's convention; PERMUTATION gives NP.
+            io_symmetry: of inputs and outputs: FIXED as in the paper; PERMUTATION gives NP.
         """
         if len(sizes) < 2:
             raise InvalidValueError(f"mlp needs at least input and output size, found {list(sizes)}")
