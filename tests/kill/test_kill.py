@@ -50,7 +50,6 @@ WRITING: Mapping[str, tuple[str, ...]] = {
 READING = {"list models", "list formats", "list settings"}
 QUICK = ("zoo make", "inr make", "predict-generalization", "report")
 CODES: Mapping[How, int] = {"kill": -9, "interrupt": 130, "terminate": 143, "full": 2, "read-only": 2}
-MEASURED = ("cost", "bench layers")  # their figures and tables are of times
 
 
 @pytest.fixture(scope="session")
