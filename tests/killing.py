@@ -180,6 +180,6 @@ def determined(first: Any, second: Any) -> Any:
 
 
 def contents(files: dict[str, bytes]) -> dict[str, Any]:
-    """Files as values that can be compared in parts: JSON parsed; of tables and figures, which show times, whether any."""
+    """Files as values to compare in parts: JSON parsed; of tables and figures, which show times, whether any."""
     found: dict[str, Any] = {name: json.loads(x) if name.endswith(".json") else x for name, x in files.items()}
     return found | {name: bool(data) for name, data in files.items() if name.endswith(("table.md", ".png"))}
