@@ -142,8 +142,7 @@ class WeightSpace(Specification):
         """The weight space of an ``nfn.common.NetworkSpec`` (sizes of -1 are unknown), as ``weight.i``, ``bias.i``.
 
         Raises:
-            ValueError: if the spec's layers do not fit together, or an input or output size is unknown (-1)
-                although its node is FIXED.
+            ValueError: if the spec's layers do not fit together, or the size of a FIXED node is unknown (-1).
         """
         sizes, kernels, positions, biases = spec_geometry(network_spec)
         return cls.sequential(sizes, kernels, symmetry, bias=biases, io_symmetry=io_symmetry, positions=positions)
