@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.adapters.files import damaged
+from nfn_monomial.adapters.tensor_files import read_sealed, seal
 from nfn_monomial.benchmarks.checkpoints.files import TORCH, Checkpoint, read_checkpoint
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.files import write_atomically
-from nfn_monomial.benchmarks.tensor_files import read_tensors, tensor_bytes
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
 from .budget import Budget
@@ -90,7 +91,10 @@ class Predictor:
             ValueError: naming the file, if it is damaged, no predictor, of another version, or of a model that is not
                 known here.
         """
-        tensors, record = read_tensors(path)
+        with damaged(path, "copy it again, or train the model again"):
+            tensors, record = read_sealed(path)
+            if not isinstance(record, dict):
+                raise InvalidValueError("it does not state what its weights are")
         try:
             task = read_task(record.get("predictor"))
             model = _built(task, tensors, record)
@@ -101,7 +105,7 @@ class Predictor:
     def save(self, path: str | Path) -> None:
         """Write it to a file, which appears whole or not at all; `load` is the exact inverse."""
         record = {**self.record, "predictor": self.task.written()}
-        write_atomically(Path(path), tensor_bytes(self.model.state_dict(), record))
+        write_atomically(Path(path), seal(self.model.state_dict(), record))
 
     @property
     def reads(self) -> str:

@@ -28,9 +28,9 @@ from torch import Tensor
 
 from nfn_monomial import __version__
 from nfn_monomial.adapters.files import parse_json, read_bytes
+from nfn_monomial.adapters.tensor_files import seal
 from nfn_monomial.benchmarks.files import results_folder, write_atomically
 from nfn_monomial.benchmarks.settings.training import RUNTIME, TrainConfig
-from nfn_monomial.benchmarks.tensor_files import tensor_bytes
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
 from .checkpoint import Checkpoint
@@ -218,7 +218,7 @@ class RunStore:
         settings = run.settings
         made = json.loads(run.to_json())
         record = {"predictor": dict(predictor)} | {name: made[name] for name in RECORDED}
-        write_atomically(self.predictor_file(settings), tensor_bytes(state, record))
+        write_atomically(self.predictor_file(settings), seal(state, record))
         if artifacts:
             stored = {name: t.detach().cpu().contiguous() for name, t in artifacts.items()}
             # One entry, as safetensors writes several in random order, and equal runs shall have equal files.

@@ -10,6 +10,7 @@ import pytest
 import torch
 from small_zoo import corpus, small_zoo
 
+from nfn_monomial.adapters.tensor_files import read_sealed
 from nfn_monomial.benchmarks.data.moves import test_sets
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, groups_of
 from nfn_monomial.benchmarks.files import write_atomically
@@ -24,7 +25,6 @@ from nfn_monomial.benchmarks.studies.predict import (
     predict_generalization,
     scores,
 )
-from nfn_monomial.benchmarks.tensor_files import read_tensors
 from nfn_monomial.benchmarks.train import sweep as experiment
 from nfn_monomial.benchmarks.train.runs import Run, RunStore, environment
 from nfn_monomial.benchmarks.train.source import code_of
@@ -201,7 +201,7 @@ def test_predictors_hold_the_tested_parameters(zoo: Corpus, tmp_path: Path) -> N
     config = replace(CONFIG, models=("np",), seeds=(0,), train_sets=("original",))
     (run,) = predict_generalization({"relu": zoo}, config, store)
     model = build_model("np", zoo.info, seed=77)
-    tensors, made = read_tensors(store.predictor_file(run.settings))
+    tensors, made = read_sealed(store.predictor_file(run.settings))
     model.load_state_dict(tensors)
     assert (made["settings"]["model"], made["best_epoch"]) == ("np", run.best_epoch)
     with torch.no_grad():
