@@ -32,7 +32,7 @@ def match_names(
     space: WeightSpace,
     *,
     names: Mapping[str, str] | None = None,
-    ignore: Collection[str] = (),
+    ignore: str | Collection[str] = (),
     ordered: bool = False,
 ) -> dict[str, str]:
     """Parameter of the space -> key of the state dict.
@@ -77,7 +77,7 @@ def match_names(
 
 
 @checked
-def is_ignored(key: str, ignore: Collection[str]) -> bool:
+def is_ignored(key: str, ignore: str | Collection[str]) -> bool:
     """Whether a key is in ``ignore``, or is ``ignore`` where that is one text, or fits a pattern there."""
     return any(fnmatchcase(key, pattern) for pattern in ([ignore] if isinstance(ignore, str) else ignore))
 

@@ -45,7 +45,7 @@ def stack_networks(
     space: WeightSpace,
     *,
     names: Mapping[str, str] | None = None,
-    ignore: Collection[str] = (),
+    ignore: str | Collection[str] = (),
 ) -> dict[str, Tensor]:
     """Networks of one architecture -> parameter of the space -> tensor ``(B, 1, *shape)``; dtype and device are kept.
 
@@ -148,7 +148,7 @@ def load_safetensors(
     space: WeightSpace,
     *,
     names: Mapping[str, str] | None = None,
-    ignore: Collection[str] = (),
+    ignore: str | Collection[str] = (),
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
     """Safetensors files, one network each, -> parameter of the space -> ``(B, 1, *shape)``.
@@ -216,7 +216,7 @@ def _place(file: Path) -> object:
         return file.resolve()
 
 
-def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: Collection[str] = ()) -> dict[str, Tensor]:
+def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Collection[str] = ()) -> dict[str, Tensor]:
     """The state dict in a ``.pt`` or ``.pth`` file, on the CPU, read without unpickling any code.
 
     Args:
@@ -258,7 +258,7 @@ def _stack(
     networks: Sequence[tuple[str, Any]],
     space: WeightSpace,
     names: Mapping[str, str] | None,
-    ignore: Collection[str],
+    ignore: str | Collection[str],
 ) -> dict[str, Tensor]:
     """Networks, each with what to call it in messages, matched, checked and stacked."""
     if not networks:
@@ -294,7 +294,7 @@ def _stack(
 
 
 def _state_of(
-    network: Any, label: str, space: WeightSpace, names: Mapping[str, str] | None, ignore: Collection[str]
+    network: Any, label: str, space: WeightSpace, names: Mapping[str, str] | None, ignore: str | Collection[str]
 ) -> tuple[dict[str, Tensor], bool]:
     """Key -> tensor, and whether the order of the keys is known to be that of the layers."""
     if isinstance(network, nn.Module):

@@ -157,8 +157,8 @@ TENSORS = (
 )
 TAKES = {
     "from_tensors": {"tensors": TENSORS},  # nfn's container says nothing of what is in it
-    "match_names": {"state": TENSORS, "names": "dict", "ignore": "list, list of text"},  # by names alone
-    "is_ignored": {"key": "text, no text", "ignore": "list, list of text, tuple"},
+    "match_names": {"state": TENSORS, "names": "dict", "ignore": "text, no text, list, list of text"},  # by names alone
+    "is_ignored": {"key": "text, no text", "ignore": "text, no text, list, list of text, tuple"},
     "to_graph": {"kernel": "list, tuple"},
     "to_graphs": {"kernel": "list, tuple"},
     "ToGraph": {"kernel": "list, tuple"},

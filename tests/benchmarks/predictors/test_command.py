@@ -160,4 +160,4 @@ def test_what_cannot_be_used_is_said_in_a_line(nets: Path, classifiers: Left, tm
     assert not (tmp_path / "ran").exists()
     wrong = said("predict", nets / "a.safetensors", "-p", classifiers["mlp"][1], code=2)
     assert "reads networks of 3 layers 2-6-6-1, sin with omega_0 5; this one has 4 layers 1-16-16-16-10" in wrong
-    assert "holds tensors alone" in said("predict", nets, "-p", nets / "a.safetensors", code=2)
+    assert "has no checksum" in said("predict", nets, "-p", nets / "a.safetensors", code=2)
