@@ -102,6 +102,7 @@ class Network(Mapping[str, Tensor]):
     ) -> None:
         self.architecture, self.checkpoint, self.keys_of = architecture, checkpoint, keys
         self.label, self._tied, self._prefix = label or str(checkpoint.path), tied, prefix
+        self._seen: set[str] = set()  # names whose values are known to be finite
         meta = {n: torch.empty((1, 1, *checkpoint.shapes[key]), device="meta") for n, key in keys.items()}
         self.sizes = check_tensors(architecture.space, meta)
 
@@ -111,10 +112,15 @@ class Network(Mapping[str, Tensor]):
         return self.architecture.space
 
     def __getitem__(self, name: str) -> Tensor:
+        found = self.checkpoint[self.keys_of[name]]
+        if name in self._seen:
+            return found.detach()
         try:
-            return finite(self.keys_of[name], self.checkpoint[self.keys_of[name]])
+            found = finite(self.keys_of[name], found)
         except DefinitionError as error:
             raise CheckpointError(f"{self.checkpoint.path}: {error}") from error
+        self._seen.add(name)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.space.parameters)

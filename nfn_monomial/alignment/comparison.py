@@ -19,9 +19,10 @@ from nfn_monomial.space.weight_space import WeightSpace
 
 from .align import align
 from .answered import answered
-from .streamed import matched
+from .streamed import matched, wide_dtype
 
 _KINDS = ("permutation", "scale", "sign")
+_MOVES = frozenset({"permutation"})
 _ROUNDINGS = 16  # that an entry may have seen: its own, and those of the factors that moved it
 _EXACT = 1e-10  # to which scales are found in float64
 _SEARCHED = 100_000_000  # entries of the largest networks for which `align`, which holds them in float64, is asked
@@ -221,10 +222,10 @@ def _aligned(
     if not all(_readable(space, network) for network in (a, b)):
         align(space, a, b)  # says what is wrong
     element = matched(space, a, b)
-    weights = _weights(space, element, a, b)
-    if not weights.same and sum(a[name].numel() for name in space.parameters) <= _SEARCHED:
+    searched = sum(a[name].numel() for name in space.parameters) <= _SEARCHED
+    if searched and not all(_Entries(name, a, b).error(element)[1] for name in space.parameters):
         element = align(space, a, b, seed=seed).element
-        weights = _weights(space, element, a, b)
+    weights = _weights(space, element, a, b)
     raw, left = (sum(layer[i] ** 2 for layer in weights.layers.values()) for i in range(2))
     if raw <= left:
         element = GroupElement(space, {})
@@ -255,32 +256,57 @@ class _Weights(NamedTuple):
     explained: dict[str, float]
 
 
+class _Entries:
+    """One parameter of two networks, in a dtype that holds both.
+
+    Args:
+        name: of the parameter.
+        a: the one network.
+        b: the other.
+    """
+
+    def __init__(self, name: str, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
+        given = [network[name].detach() for network in (a, b)]
+        self.name, self.limits = name, [torch.finfo(x.dtype) for x in given]
+        # What is narrower than float32 is compared in it: it need not be held in float64.
+        self.a, self.b = (x.to("cpu", wide_dtype(*(x.dtype for x in given))) for x in given)
+
+    def moved(self, element: GroupElement, x: Tensor) -> Tensor:
+        """This parameter's values as an element moves them."""
+        return element.act({self.name: x})[self.name]
+
+    def error(self, element: GroupElement, moved: Tensor | None = None) -> tuple[float, bool]:
+        """The largest relative difference of any entry from b's, moved, and whether all are within rounding."""
+        moved = self.moved(element, self.b) if moved is None else moved
+        ratio, bound = _relative(self.a, moved), max(_ROUNDINGS * max(x.eps for x in self.limits), _EXACT)
+        if ratio.max() > bound:
+            least = [_ROUNDINGS * limit.eps * limit.smallest_normal for limit in self.limits]
+            rounding = self.moved(element, torch.full_like(self.b, least[1])).abs_().add_(least[0])
+            ratio.masked_fill_((self.a - moved).abs_() <= rounding, 0)
+        error = float(ratio.max())
+        return error, error <= bound
+
+
 def _weights(space: WeightSpace, element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> _Weights:
     acting = [kind for kind in _KINDS if any(_acts(m, kind) for m in element.matrices.values())]
     subsets = [frozenset(s) for n in range(len(acting) + 1) for s in itertools.combinations(acting, n)]
     parts = {subset: _part(element, subset) for subset in subsets}
     totals, layers, worst, same = dict.fromkeys(subsets, 0.0), {}, 0.0, True
     for name in space.parameters:
-        given = [network[name].detach() for network in (a, b)]
-        limits = [torch.finfo(x.dtype) for x in given]
-        eps = max(limit.eps for limit in limits)
-        # What is narrower than float32 is compared in it: it need not be held in float64.
-        wide = torch.float32 if min(limit.eps for limit in limits) > torch.finfo(torch.float32).eps else torch.float64
-        mine, other = (x.to("cpu", wide) for x in given)
-        squares = {}
-        for subset, part in parts.items():
-            moved = part.act({name: other})[name]
-            squares[subset] = float((mine - moved).square_().sum(dtype=torch.float64))
-            totals[subset] += squares[subset]
+        entries, squares = _Entries(name, a, b), dict.fromkeys(subsets, 0.0)
+        moved = entries.b
+        for moves in (False, True):
+            # Scales and signs act on neurons that stand in their places.
+            start = entries.moved(parts[_MOVES], entries.b) if moves and _MOVES in parts else entries.b
+            for subset in (subset for subset in subsets if (subset >= _MOVES) == moves):
+                moved = entries.moved(parts[subset - _MOVES], start) if subset - _MOVES else start
+                squares[subset] = float((entries.a - moved).square_().sum(dtype=torch.float64))
+        for subset, square in squares.items():
+            totals[subset] += square
         # The last one is the whole element.
         layers[name] = LayerDistance(squares[subsets[0]] ** 0.5, squares[subsets[-1]] ** 0.5)
-        ratio = _relative(mine, moved)
-        if ratio.max() > (bound := max(_ROUNDINGS * eps, _EXACT)):
-            least = [_ROUNDINGS * limit.eps * limit.smallest_normal for limit in limits]
-            rounding = part.act({name: torch.full_like(other, least[1])})[name].abs_().add_(least[0])
-            ratio = ratio.masked_fill_((mine - moved).abs_() <= rounding, 0)
-        error = float(ratio.max())
-        worst, same = max(worst, error), same and error <= bound
+        error, rounding = entries.error(parts[subsets[-1]], moved)
+        worst, same = max(worst, error), same and rounding
     return _Weights(same, worst, layers, _explained(totals))
 
 

@@ -1,20 +1,20 @@
 """Equal functions in one frame, at the price of reading each parameter a few times, one after the other.
 
 Where two networks are equal up to the group, nothing has to be searched: scales follow from the logarithms of the
-entries, permutations and signs from the features of neurons (`Refinement`). Only what belongs to neurons, and the
-parameter at hand, is in memory.
+entries, permutations and signs from the features of neurons (`Refinement`). Only what belongs to neurons, and a
+slice of the parameter at hand, is in memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.refinement import Refinement, Streams
+from nfn_monomial.canonical.refinement import Refinement, Slice, Streams
 from nfn_monomial.canonical.terms import Gauge
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
@@ -25,6 +25,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 
 from .signs import parity, sign_bases
 
+_SLICE = 1 << 17  # entries that are looked at together: what is made of them stays in the processor's cache
 _STEPS = 1000  # of conjugate gradients, of which as many are needed as nodes have gauges
 _ROWS = 1024  # of neurons, compared with all others at a time
 _MOST = 4096  # neurons that are assigned to one another where the nearest are not unique
@@ -48,18 +49,28 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
     Raises:
         ValueError: for networks that do not fit the space or one another, or that hold NaN or infinite values.
     """
-    if wrong := [name for name in space.parameters if a[name].shape != b[name].shape]:
-        raise InvalidValueError(
-            f"{wrong[0]} has different shapes, {tuple(a[wrong[0]].shape)}, {tuple(b[wrong[0]].shape)}"
-        )
-    sizes = {name: node.size or 1 for name, node in space.nodes.items()}
-    sizes |= packing.check_tensors(space, {name: a[name][None, None] for name in space.parameters})
+    shapes = [{name: _shape_of(network[name]) for name in space.parameters} for network in (a, b)]
+    if wrong := [name for name, x in shapes[0].items() if x.shape != shapes[1][name].shape]:
+        one, other = (tuple(network[wrong[0]].shape[2:]) for network in shapes)
+        raise InvalidValueError(f"{wrong[0]} has different shapes, {one}, {other}")
+    sizes = {name: node.size or 1 for name, node in space.nodes.items()} | packing.check_tensors(space, shapes[0])
     balanced = [_Balanced(space, network, sizes) for network in (a, b)]
     mine, other = (Refinement(space, pieces, sizes).refine() for pieces in balanced)
     sources = _sources(space, mine, other, sizes)
     signs = _signs(space, mine, other, sources, sizes)
     frames = [_element(space, sizes, {g: s.exp() for g, s in pieces.logs.items()}) for pieces in balanced]
     return frames[0].inverse() @ _element(space, sizes, signs, sources) @ frames[1]
+
+
+def wide_dtype(*dtypes: torch.dtype) -> torch.dtype:
+    """In which tensors are compared: float64, or float32 where all are narrower than that."""
+    single = torch.finfo(torch.float32).eps
+    return torch.float32 if min(torch.finfo(dtype).eps for dtype in dtypes) > single else torch.float64
+
+
+def _shape_of(x: Tensor) -> Tensor:
+    """A tensor with no values, one network without a channel: nothing of ``x`` need stay in memory."""
+    return torch.empty((1, 1, *x.shape), dtype=x.dtype, device="meta")
 
 
 class _Charged(NamedTuple):
@@ -79,26 +90,32 @@ def _charged(space: WeightSpace, name: str) -> list[_Charged]:
     return found
 
 
-class _Balanced(Mapping[str, Tensor]):
-    """The pieces of a network with its scales taken away, each made in float64 when it is asked for."""
+class _Balanced(Mapping[str, Iterable[Slice]]):
+    """The pieces of a network with its scales taken away, made slice by slice when one is asked for."""
 
     def __init__(self, space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
         self.space, self.network, self.sizes = space, network, sizes
-        self._last: tuple[str, Tensor] | None = None
         self.logs: _Logs = {}
-        self.logs = _LogScales(self, sizes).solved()
+        self.logs = _LogScales(self).solved()
 
-    def __getitem__(self, name: str) -> Tensor:
-        if self._last is None or self._last[0] != name:
-            self._last = None  # before the next one is made
-            piece = self.space.pieces[name]
-            x = dict(packing.cut(self.space, piece.parameter, self.network[piece.parameter], self.sizes))[name]
-            found = x.detach().to("cpu", torch.float64)
-            for axis in _charged(self.space, name):
-                log = sum((q * self.logs[g] for g, q in axis.charges if g in self.logs), torch.zeros(()))
-                found = found * _along(log.exp(), axis.dims, found.ndim) if log.ndim else found
-            self._last = name, found
-        return self._last[1]
+    def __getitem__(self, name: str) -> Iterator[Slice]:
+        parameter = self.space.pieces[name].parameter
+        x = dict(packing.cut(self.space, parameter, self.network[parameter].detach(), self.sizes))[name]
+        if not x.ndim:
+            x = x[None]
+        wide, factors = wide_dtype(x.dtype), []
+        for axis in _charged(self.space, name):
+            log = sum((q * self.logs[g] for g, q in axis.charges if g in self.logs), torch.zeros(()))
+            factors += [_along(log.exp().to(wide), axis.dims, x.ndim)] if log.ndim else []
+        dims = [i for i, axis in enumerate(self.space.axes[name]) if isinstance(axis, Axis)] or [0]
+        dim = max(dims, key=lambda i: x.shape[i])
+        count = max(1, _SLICE * x.shape[dim] // max(1, x.numel()))
+        for start in range(0, x.shape[dim], count):
+            given = x.narrow(dim, start, min(count, x.shape[dim] - start))
+            found = Slice(dim, start, given.to("cpu", wide, copy=True))
+            for factor in factors:
+                found.values.mul_(factor if factor.shape[dim] == 1 else found.of(factor, dim))
+            yield found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.space.pieces)
@@ -131,32 +148,50 @@ class _Equation(NamedTuple):
     means: list[Tensor]
 
 
+def _zeros(shape: list[int], dims: Iterable[int]) -> Tensor:
+    """In the places ``dims`` as large as the shape says, 1 in the others."""
+    return torch.zeros([n if dim in dims else 1 for dim, n in enumerate(shape)], dtype=torch.float64)
+
+
+def _add(total: Tensor, part: Slice, x: Tensor) -> None:
+    """Add what a slice is made to, summed over where ``total`` has size 1."""
+    own = total if total.shape[part.dim] == 1 else part.of(total, part.dim)
+    own += x.sum_to_size(own.shape)
+
+
 class _LogScales:
     """The scales at which the logarithms of a network's entries have least squares."""
 
-    def __init__(self, pieces: _Balanced, sizes: Mapping[str, int]) -> None:
+    def __init__(self, pieces: _Balanced) -> None:
         self.equations: list[_Equation] = []
         self.zero: _Logs = {}
         for name in pieces:
-            axes, x = _charged(pieces.space, name), pieces[name].abs()
-            if not math.isfinite(float(x.sum())):
-                raise InvalidValueError(f"{name} holds NaN or infinite values")
-            if not axes or name in pieces.space.dead:
-                continue
+            axes = [] if name in pieces.space.dead else _charged(pieces.space, name)
+            shape = [a if isinstance(a, int) else pieces.sizes[a.node] for a in pieces.space.axes[name]]
             kept = sorted({dim for axis in axes for dim in axis.dims})
-            others = [dim for dim in range(x.ndim) if dim not in kept]
-            nothing = x == 0
-            share = torch.ones((), dtype=torch.float64)
-            if bool(nothing.any()):
-                if any(set(axis.dims) != set(kept) for axis in axes):
-                    continue
-                share = 1 - (nothing.double().mean(others, keepdim=True) if others else nothing.double())
-            logs = x.masked_fill_(nothing, 1).log_()
-            means = [self._mean(logs, axis.dims) for axis in axes]
-            self.equations.append(_Equation(x.ndim, axes, share, means))
+            counted = all(set(axis.dims) == set(kept) for axis in axes)
+            sums, zeros = [_zeros(shape, axis.dims) for axis in axes], _zeros(shape, kept if counted else ())
+            for part in pieces[name]:
+                x = part.values.abs_()
+                least, most = (float(bound) for bound in x.aminmax())
+                if not math.isfinite(most):
+                    raise InvalidValueError(f"{name} holds NaN or infinite values")
+                if least == 0 and counted:
+                    _add(zeros, part, (x == 0).double())
+                elif least == 0:
+                    axes = []
+                if axes:
+                    logs = (x.masked_fill_(x == 0, 1) if least == 0 else x).log_()
+                    for total in sums:
+                        _add(total, part, logs)
+            if not axes:
+                continue
+            share = 1 - zeros * (zeros.numel() / math.prod(shape))
+            means = [total * (total.numel() / math.prod(shape)) for total in sums]
+            self.equations.append(_Equation(len(shape), axes, share, means))
             for axis in axes:
                 for gauge, _ in axis.charges:
-                    self.zero[gauge] = torch.zeros([x.shape[dim] for dim in axis.dims], dtype=torch.float64)
+                    self.zero[gauge] = torch.zeros([shape[dim] for dim in axis.dims], dtype=torch.float64)
 
     @staticmethod
     def _mean(x: Tensor, dims: tuple[int, ...]) -> Tensor:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,16 +28,50 @@ Streams: TypeAlias = dict[Parity, Tensor]
 """The features of a node's neurons ``(*sizes, channels)``, for each parity."""
 
 
+class Slice(NamedTuple):
+    """Some of a piece's entries: those from a place on along one of its axes.
+
+    Attributes:
+        dim: the axis's position.
+        start: the first place.
+        values: ``(*axes)``, with as many places along the axis as are in the slice.
+    """
+
+    dim: int
+    start: int
+    values: Tensor
+
+    def of(self, whole: Tensor, dim: int) -> Tensor:
+        """The part of a tensor, along its dimension ``dim``, that belongs to these entries."""
+        return whole.narrow(dim, self.start, self.values.shape[self.dim])
+
+
+class _Neighbours(NamedTuple):
+    """What neurons at the other ends of a parameter give to those at one of them.
+
+    Attributes:
+        squared: whether it is weighted by the squares of the entries, which no sign flips, or by the entries.
+        parity: of the sums.
+        values: random numbers of the kernel's places times features, over the dimensions ``dims``.
+        dims: those of the entries, the kernel's places behind the axes and the channels behind those.
+    """
+
+    squared: bool
+    parity: Parity
+    values: Tensor
+    dims: list[int]
+
+
 class Refinement:
     """Features of neurons, refined by those of their neighbours.
 
     Args:
         space: the weight space.
-        taken: its pieces, balanced, in float64.
+        taken: its pieces, balanced, each in slices that are gone over anew whenever it is asked for.
         sizes: of all nodes.
     """
 
-    def __init__(self, space: WeightSpace, taken: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+    def __init__(self, space: WeightSpace, taken: Mapping[str, Iterable[Slice]], sizes: Mapping[str, int]) -> None:
         self.space, self.taken, self.sizes = space, taken, sizes
         self.number, self.place = ({name: i for i, name in enumerate(names)} for names in (space.nodes, space.pieces))
         self.parity = {
@@ -48,7 +82,7 @@ class Refinement:
         for link in space.links:
             for i, end in enumerate(link.ends):
                 self.into[end.node].append((link, i))
-        self._mean_squares: dict[str, float] = {}
+        self._squares: dict[str, float] = {}
         self.streams: dict[str, Streams] = {}
         for node in space.nodes:
             shape = [sizes[name] for name in space.ancestry(node)] if self.into[node] else []
@@ -72,32 +106,45 @@ class Refinement:
         totals = {parity: h @ _mix(f"own {number} {parity}") for parity, h in streams.items()}
         totals[even] = totals[even] + self.start[node]
         for link, i in self.into[node]:
-            for squared in (False, True):
-                parity, message = self._message(link, i, squared)
-                if message is not None:
-                    mixed = message @ _mix(f"message {self.place[link.parameter]} {i} {squared}")
-                    totals[parity] = totals[parity] + mixed if parity in totals else mixed
+            for squared, parity, message in self._messages(link, i):
+                mixed = message @ _mix(f"message {self.place[link.parameter]} {i} {squared}")
+                totals[parity] = totals[parity] + mixed if parity in totals else mixed
         for parity in totals:
             if parity != even:
                 streams[parity] = totals[parity].asinh()
                 totals[even] = totals[even] + streams[parity].square() @ _mix(f"square {number} {parity}")
         streams[even] = totals[even].asinh()
 
-    def _message(self, link: Link, target: int, squared: bool) -> tuple[Parity, Tensor | None]:
-        """What comes to the neurons at one end, and its parity; None where a neighbour has nothing to give.
+    def _messages(self, link: Link, target: int) -> Iterator[tuple[bool, Parity, Tensor]]:
+        """What comes to the neurons at one end: whether through the entries' squares, its parity, and sums."""
+        name, at, axes = link.parameter, link.ends[target].at, self._axes(link.parameter)
+        told = [found for squared in (False, True) if (found := self._neighbours(link, target, squared))]
+        own, kernel, channel = [axes.index(i) for i in at], len(axes), len(axes) + 1
+        sizes = [self.sizes[axis.node] for i in at if isinstance(axis := self.space.axes[name][i], Axis)]
+        sums = [self.start[link.ends[target].node].new_zeros(*sizes, CHANNELS) for _ in told]
+        squares = 0.0
+        for part in self.taken[name]:
+            x = part.values.permute(*axes, *(i for i in range(part.values.ndim) if i not in axes))
+            x = x.reshape(*x.shape[:kernel], -1)
+            if name not in self._squares:
+                squares += float(x.square().sum(dtype=torch.float64))
+            along = axes.index(part.dim)
+            for one, total in zip(told, sums, strict=True):
+                x = x.square() if one.squared else x
+                values = part.of(one.values, one.dims.index(along)) if along in one.dims else one.values
+                found = torch.einsum(x, list(range(kernel + 1)), values.to(x), one.dims, [*own, channel])
+                (part.of(total, own.index(along)) if along in own else total).add_(found)
+        size = self._squares.setdefault(name, squares) / math.prod(sizes)
+        for one, total in zip(told, sums, strict=True):
+            if size:
+                yield one.squared, one.parity, total / (size if one.squared else math.sqrt(size))
 
-        Args:
-            link: the parameter.
-            target: number of the end.
-            squared: whether the entries' squares count, which no sign flips.
-        """
+    def _neighbours(self, link: Link, target: int, squared: bool) -> _Neighbours | None:
+        """What the other ends give to one; None where one of them has nothing to give."""
         name, end, axes = link.parameter, link.ends[target], self._axes(link.parameter)
         parity = {i: tuple(0 for _ in p) if squared else p for i, p in self.parity[name].items()}
-        x = self.taken[name]
-        x = x.permute(*axes, *(i for i in range(x.ndim) if i not in axes)).reshape(*(x.shape[i] for i in axes), -1)
-        dim = {at: i for i, at in enumerate(axes)}
         kernel, channel = len(axes), len(axes) + 1
-        weights = random_numbers(f"kernel {self.place[name]}", x.shape[-1], CHANNELS)
+        weights = random_numbers(f"kernel {self.place[name]}", math.prod(link.kernel), CHANNELS)
         others, dims = weights.abs() if squared else weights, [kernel, channel]
         counted = set(end.at)
         for other in (other for i, other in enumerate(link.ends) if i != target):
@@ -106,19 +153,11 @@ class Refinement:
             counted |= set(other.at)
             h = self.streams[other.node].get(path)
             if h is None:
-                return (), None
-            own = [dim[i] for i in other.at]
+                return None
+            own = [axes.index(i) for i in other.at]
             out = sorted({*dims, *own})
             others, dims = torch.einsum(others, dims, h, [*own, channel], out), out
-        x = x.square() if squared else x
-        if name not in self._mean_squares:
-            self._mean_squares[name] = float(x.mean() if squared else x.square().mean())
-        size = self._mean_squares[name] * x.numel() / math.prod([x.shape[dim[i]] for i in end.at])
-        size = size if squared else math.sqrt(size)
-        if not size:
-            return (), None
-        found = torch.einsum(x, list(range(kernel + 1)), others, dims, [*(dim[i] for i in end.at), channel]) / size
-        return tuple(parity[i] for i in end.at), found
+        return _Neighbours(squared, tuple(parity[i] for i in end.at), others, dims)
 
     def _axes(self, name: str) -> list[int]:
         return [i for i, axis in enumerate(self.space.axes[name]) if isinstance(axis, Axis)]
