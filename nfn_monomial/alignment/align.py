@@ -25,7 +25,8 @@ from .signs import parity, relative_signs, sign_bases
 _SAME = 1e-10  # relative squared distance at which there is nothing to be improved
 _BALANCING = 4  # rounds, of which any number will do
 _SWEEPS = 50
-_WORK = 3e11  # products of two entries: more than so many would take minutes
+_WORK = 3e11  # products of two entries in sweeps from all starts: more than so many would take minutes
+_ENOUGH = 1e11  # such products in the sweeps from one start, of which the first two win nearly all that there is
 _STARTS = 6
 _RELATED = 0.1  # relative squared distance: so near comes nothing by accident
 _NOISE = 1e-12
@@ -252,7 +253,7 @@ class _Matching:
         order = roots(self.space)
         touched = {root: self._touched(family(self.space, root)) for root in order}
         stale = set(order)
-        for _ in range(int(min(_SWEEPS, max(2, _WORK / self.work)))):
+        for _ in range(int(min(_SWEEPS, max(2, _ENOUGH / self.work)))):
             for i in torch.randperm(len(order), generator=generator).tolist():
                 if order[i] in stale:
                     stale.discard(order[i])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import overload
 
@@ -159,16 +160,21 @@ class GroupElement:
             raise InvalidValueError(
                 f"{name} has shape {tuple(tensor.shape)} but {self.space.describe(name)} is expected"
             )
-        nesting = self.space.nesting
-        known = {n: m.size // self._blocks(n) for n, m in self.matrices.items() if nesting.get(n, n) in self.matrices}
-        fixed = {n: node.size for n, node in self.space.nodes.items() if not node.permutes and node.size is not None}
-        sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), fixed | known)
+        sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), self._sizes)
 
         def move(x: Tensor) -> Tensor:
             parts = {piece: self._moved(x, self.space.axes[piece]) for piece, x in cut(self.space, name, x, sizes)}
             return joined(self.space, name, parts, sizes)
 
         return within_range(name, tensor, move)
+
+    @functools.cached_property
+    def _sizes(self) -> dict[str, int]:
+        """Sizes of the nodes that matrices or the space tell."""
+        nesting = self.space.nesting
+        known = {n: m.size // self._blocks(n) for n, m in self.matrices.items() if nesting.get(n, n) in self.matrices}
+        fixed = {n: node.size for n, node in self.space.nodes.items() if not node.permutes and node.size is not None}
+        return fixed | known
 
     def _moved(self, x: Tensor, axes: Sequence[Axis | int], behind: int = 0) -> Tensor:
         """``x``, whose last dimensions are ``axes``, with ``behind`` more behind them."""
