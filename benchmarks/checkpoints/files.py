@@ -114,14 +114,13 @@ class SafeTensors(Checkpoint):
 
     def __init__(self, path: Path, shards: Mapping[str, Path], index: bytes | None = None) -> None:
         self.path, self._index = path, index
-        self._open = {name: _opened(file) for name, file in shards.items()}
-        self._keys = {name: list(file.keys()) for name, file in self._open.items()}
+        self._shards = {name: (file, _identity(file)) for name, file in shards.items()}
+        opened = {name: _opened(file) for name, file in shards.items()}
+        self._keys = {name: list(file.keys()) for name, file in opened.items()}
         self._shard = {key: name for name, keys in self._keys.items() for key in keys}
         if len(self._shard) < sum(map(len, self._keys.values())):
             raise CheckpointError(f"{path}: a key occurs in several files; delete what is not part of the checkpoint")
-        self.shapes = {
-            key: tuple(self._open[name].get_slice(key).get_shape()) for key, name in sorted(self._shard.items())
-        }
+        self.shapes = {key: tuple(opened[name].get_slice(key).get_shape()) for key, name in sorted(self._shard.items())}
 
     @property
     def name(self) -> str:
@@ -134,8 +133,19 @@ class SafeTensors(Checkpoint):
     def files(self) -> list[Path]:
         return [self.path, *(self.path.parent / name for name in self._keys)]
 
+    def _file(self, name: str) -> Any:
+        """One of the files, mapped anew, so that what is read of it leaves the memory along with the tensor.
+
+        Raises:
+            CheckpointError: if it is not the file any more whose keys were read.
+        """
+        path, identity = self._shards[name]
+        if _identity(path) != identity:
+            raise CheckpointError(f"{path} was changed while it was read: start again")
+        return _opened(path)
+
     def __getitem__(self, key: str) -> Tensor:
-        tensor: Tensor = self._open[self._shard[key]].get_tensor(key)
+        tensor: Tensor = self._file(self._shard[key]).get_tensor(key)
         return tensor
 
     def outputs(self, name: str) -> list[Path]:
@@ -147,7 +157,7 @@ class SafeTensors(Checkpoint):
         for target, (shard, keys) in zip(self.outputs(name), self._keys.items(), strict=False):
             # of one file at a time, so that of a large network not all is in memory
             tensors = {key: self._with(key, changed) for key in keys}
-            metadata = self._open[shard].metadata() or {"format": "pt"}
+            metadata = self._file(shard).metadata() or {"format": "pt"}
             save = functools.partial(safetensors.torch.save_file, tensors, metadata=metadata)
             _write(folder / target, save)
         if self._index is not None:
@@ -271,6 +281,12 @@ def _shards(path: Path) -> tuple[list[str], bytes]:
     if not names or not all(Path(name).name == name and name.endswith(SAFE) for name in names):
         raise CheckpointError(f"{path} names {listed(names) or 'no files'}, expected {SAFE} files beside it")
     return names, data
+
+
+def _identity(file: Path) -> tuple[int, ...]:
+    with damaged(file, AGAIN, CheckpointError):
+        found = file.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _opened(file: Path) -> Any:

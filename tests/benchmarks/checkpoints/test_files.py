@@ -156,3 +156,14 @@ def test_an_index_and_its_files_agree(tmp_path: Path) -> None:
     path.write_text(json.dumps(found), encoding="utf-8")
     with pytest.raises(CheckpointError, match="and its files have other keys: steps"):
         read_checkpoint(path)
+
+
+def test_a_file_that_changes_while_it_is_read_is_no_network(tmp_path):
+    path = tmp_path / "a.safetensors"
+    safetensors.torch.save_file({"x": torch.ones(3)}, path)
+    found = read_checkpoint(path)
+    torch.testing.assert_close(found["x"], torch.ones(3))
+    safetensors.torch.save_file({"x": torch.zeros(4)}, tmp_path / "b.safetensors")
+    (tmp_path / "b.safetensors").replace(path)
+    with pytest.raises(CheckpointError, match="was changed while it was read"):
+        found["x"]
