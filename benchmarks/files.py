@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 from nfn_monomial.errors import InvalidValueError
@@ -13,9 +14,12 @@ __all__ = ["partial_path", "results_folder", "write_atomically", "write_json"]
 
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Write a file that appears whole or not at all, its folders included. Of several processes, the main one does."""
-    from lightning_fabric.utilities import rank_zero_only  # here, as it imports torch
+    if "lightning_fabric" not in sys.modules:  # by which there are several; it takes seconds to import
+        return _write(path, data)
+    from lightning_fabric.utilities import rank_zero_only
 
     rank_zero_only(_write)(path, data)
+    return None
 
 
 def _write(path: Path, data: bytes | memoryview) -> None:

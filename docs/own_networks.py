@@ -25,6 +25,7 @@ from nfn_monomial.benchmarks.cli.application import app
 PAGE = Path(__file__).parent / "own-networks.md"
 IMAGES = PAGE.parent / "images"
 PICTURES = {
+    "own-symmetries.svg": "results/symmetries/symmetries.svg",
     "own-compare.png": "results/compare/compare.png",
     "own-family.png": "results/family/family.png",
     "own-barrier.png": "results/align/barrier.png",

@@ -50,8 +50,8 @@ class Pair(Finding):
         lines = [f"{self.a.label} and {self.b.label}: {found.verdict}."]
         if found.max_output_difference is not None and found.relative_output_difference is not None:
             lines.append(
-                f"Largest difference of outputs: {found.max_output_difference:.2g}, "
-                f"{found.relative_output_difference:.1e} of the largest output."
+                f"Largest difference of outputs: {found.max_output_difference:.2g}, which is "
+                f"{found.relative_output_difference:.2g} of the largest output."
             )
         elif not self.a.runs:
             lines.append(f"Outputs were not compared: {self.a.why_not}.")
@@ -75,7 +75,7 @@ class Pair(Finding):
             (name, f"{layer.raw_l2:.4g}", f"{layer.aligned_l2:.4g}", f"{_norm(self.a, name):.4g}")
             for name, layer in self.found.layers.items()
         ]
-        notes = ["Distances of a from b, and from b moved next to a. Beside them the norm of a."]
+        notes = ["Raw: of the second from the first; aligned: once it is moved next to it; norm: of the first."]
         if self.found.cka:
             cka = ", ".join(f"{name} {value:.3f}" for name, value in self.found.cka.items())
             notes.append(f"CKA of what layers read, on the example inputs: {cka}.")

@@ -35,7 +35,7 @@ def draw_lines(
             style: dict[str, Any] = look(i) | {"linestyle": "--" if "," in method else "-", "label": method}
             ax.plot(np.linspace(0, 1, len(values)), values, **style)
         ax.set(xlabel="share of the others", ylabel=name)
-    axes[0].legend(frameon=False, fontsize=9)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     figure.supxlabel(f"Loss: {measured}", fontsize=8)
     return figure
 
@@ -81,7 +81,7 @@ def draw_family(
         axes[0].plot(along, across, color=PALETTE[3], linewidth=1.4)
     axes[0].set_yticks([5 + 10 * i for i in range(len(order))], [labels[i] for i in order], fontsize=8)
     axes[0].set(xlabel="distance once symmetry is taken out", ylim=(0, 10 * len(order)))
-    axes[0].set_xlim(left=0)
+    axes[0].set_xlim(left=-0.02 * max(map(max, tree["dcoord"])) or -1)  # so that joints at 0 are seen
     axes[0].invert_xaxis()
     axes[0].yaxis.tick_right()
     axes[0].spines[["top", "left"]].set_visible(False)

@@ -221,7 +221,8 @@ def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
         found = checkpoints_in(file)
         own = [p for p in found if p.parent == file]
         if len(own or found) != 1:
-            raise CheckpointError(f"{file} holds {len(found)} checkpoints, expected one: {listed(found)}; name it")
+            names = listed(map(str, found))
+            raise CheckpointError(f"{file} holds {len(found)} checkpoints, expected one: {names}; name it")
         (file,) = own or found
     if not file.is_file():
         raise MissingFileError(f"{file}: no such file, expected {FORMS}")

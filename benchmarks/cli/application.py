@@ -22,9 +22,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    help="Neural functionals that respect permutations, scalings and sign flips: the paper's experiments.\n\n"
-    "Start with `nfn-monomial demo`, or step by step: `nfn-monomial zoo make` trains many small CNNs, "
-    "`nfn-monomial predict-generalization` learns to read their accuracy off their weights.",
+    help="The symmetries of neural networks: permutations, scalings and sign flips of their neurons.\n\n"
+    "For networks of your own: `symmetries`, `compare`, `align`, `balance` and `predict` read checkpoints.\n\n"
+    "The paper's experiments: start with `nfn-monomial demo`, or step by step: `nfn-monomial zoo make` trains many "
+    "small CNNs, `nfn-monomial predict-generalization` learns to read their accuracy off their weights.",
 )
 
 
@@ -48,12 +49,12 @@ def options(
 
 
 add_checkpoints(app)
+app.command("predict")(predict)
 add_experiments(app)
 app.add_typer(zoo_app, name="zoo")
 app.add_typer(inr_app, name="inr")
 add_measurements(app)
 app.add_typer(bench_app, name="bench")
-app.command("predict")(predict)
 app.command("report")(report)
 app.add_typer(list_app, name="list")
 

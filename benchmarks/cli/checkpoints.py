@@ -215,13 +215,13 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
     kinds = {"paths": command.paths} | _NETWORK | dict(command.options) | folder | _OUTPUT
 
     def run(paths: Any, out: Path | None, as_json: bool, force: bool, input_shape: str | None, **given: Any) -> None:
-        prepare_process()
+        prepare_process(trains=False)
         from nfn_monomial.benchmarks import checkpoints
 
         given["input_shape"] = _sizes(input_shape)
         several = isinstance(paths, list)
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        with Bar(*columns, console=errors, transient=True) as bar:
+        with Bar(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
             task = bar.add_task(name, total=None)
             if several:
                 given["on_progress"] = lambda done, total: bar.update(task, completed=done, total=total)

@@ -199,12 +199,13 @@ def user_errors(run: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-def prepare_process() -> None:
+def prepare_process(*, trains: bool = True) -> None:
     """Choices for a process that computes, if it is the command's alone; commands call it first."""
     if not own_process.get():
         return
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler, which measures memory, writes two lines at its start
-    import lightning_fabric  # noqa: F401  (which sets the level of its log)
+    if trains:
+        import lightning_fabric  # noqa: F401  (which sets the level of its log, and takes seconds)
     import torch
 
     # Optimiser states of unused parameters decay to denormal numbers, which a CPU adds 100 times as slowly.

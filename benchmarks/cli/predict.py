@@ -22,7 +22,7 @@ def predict(
     checkpoints: Annotated[
         list[Path],
         typer.Argument(
-            metavar="CHECKPOINT...",
+            metavar="CHECKPOINT",
             help=".safetensors (a file, or the index of several), .pt or .pth; or folders.",
         ),
     ],
@@ -66,7 +66,7 @@ def predict(
 
     - `nfn-monomial predict --predictor results/edit-dilate/predictors/editor.safetensors siren.pt --out edited`
     """
-    prepare_process()
+    prepare_process(trains=False)
     from nfn_monomial.benchmarks.predictors.answers import Answers
     from nfn_monomial.benchmarks.predictors.predictor import SHIPPED, Predictor
     from nfn_monomial.benchmarks.predictors.tasks import Editing

@@ -118,7 +118,7 @@ def finite(key: str, tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
         raise DefinitionError(f"{key} is {tensor.dtype}, expected a floating point tensor of 16 bits or more")
     if not bool(torch.isfinite(tensor).all()):
-        raise DefinitionError(f"{key} holds NaN or infinite values: its training diverged, delete the file")
+        raise DefinitionError(f"{key} holds NaN or infinite values: its training diverged, leave it out")
     return tensor.detach()
 
 
@@ -224,7 +224,7 @@ def _built(build: Callable[[], Any], text: str) -> tuple[nn.Module, Any]:
     found = called(build, text)
     module, inputs = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(module, nn.Module):
-        raise DefinitionError(f"{text} makes a {type(module).__name__}, expected an nn.Module")
+        raise DefinitionError(f"{text} returns {type(module).__name__}, expected an nn.Module")
     return module, inputs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,19 +14,22 @@ from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkInfo
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.errors import InvalidValueError
 
-from . import baselines, graphs, inr, invariant, monomial, sets
-from .base import Model, Task, register
+from . import baselines, inr, invariant, monomial, sets
+from .base import BALANCED, Model, Register, Task, register
 
 __all__ = ["build_model", "model_class", "model_names", "model_options", "require_task", "training_of"]
 
 
-ORDER = [module.__name__ for module in (baselines, monomial, graphs, sets, invariant, inr)]  # of tables
+GRAPHS = f"{__package__}.graphs"
+ORDER = [baselines.__name__, monomial.__name__, GRAPHS, *(module.__name__ for module in (sets, invariant, inr))]
+"""Of tables."""
 
 
 def model_names(task: Task = "generalization") -> tuple[str, ...]:
     """Names of all models for a task: baselines first, those that were registered from elsewhere last."""
-    names = [name for name in register if register[name].task in ("any", task)]
-    homes = {name: register[name].__module__ for name in names}
+    known = _registered()
+    names = [name for name in known if known[name].task in ("any", task)]
+    homes = {name: known[name].__module__ for name in names}
     return tuple(sorted(names, key=lambda name: (*ORDER, homes[name]).index(homes[name])))
 
 
@@ -37,7 +41,8 @@ def require_task(names: Sequence[str], *tasks: Task) -> None:
     """
     for name in names:
         if (found := model_class(name).task) not in ("any", *tasks):
-            able = ", ".join(known for known in register if register[known].task in ("any", *tasks))
+            every = _registered()
+            able = ", ".join(known for known in every if every[known].task in ("any", *tasks))
             raise InvalidValueError(
                 f"{name} is a model for the task {found!r}; for {' or '.join(tasks)} choose from {able}"
             )
@@ -49,7 +54,13 @@ def model_class(name: str) -> type[Model]:
     Raises:
         ValueError: listing the known names.
     """
-    return register[name]
+    return (register if name.removeprefix(BALANCED) in tuple(register) else _registered())[name]
+
+
+def _registered() -> Register[type[Model]]:
+    """All models; those on graphs are imported once they are asked for, as torch_geometric takes seconds."""
+    importlib.import_module(GRAPHS)
+    return register
 
 
 def training_of(name: str, training: TrainConfig, loss: str) -> dict[str, Any]:
@@ -90,7 +101,8 @@ def build_model(
     if unknown := sorted(set(options) - set(known := model_options(name))):
         raise InvalidValueError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
     if isinstance(networks, MixedInfo) and not cls.mixed:
-        able = ", ".join(known for known in register if register[known].mixed)
+        every = _registered()
+        able = ", ".join(known for known in every if every[known].mixed)
         raise InvalidValueError(f"{name} reads networks of one architecture; for a mixed zoo choose from {able}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

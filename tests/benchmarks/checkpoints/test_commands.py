@@ -172,7 +172,7 @@ def test_what_is_wrong_is_said_in_one_line(
 ) -> None:
     result = invoke(*make(tmp_path), *(["--out", tmp_path / "out"] if make is not out_is_a_file else []))
     assert result.exit_code == 2, result.output
-    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    lines = result.stderr.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
     assert WRONG[make] in plain(lines[0])

@@ -94,7 +94,7 @@ def test_a_folder_stands_for_the_checkpoint_in_it(tmp_path: Path) -> None:
     plain(tmp_path / "t")
     names = [path.relative_to(tmp_path).as_posix() for path in checkpoints_in(tmp_path)]
     assert names == ["p/model.safetensors.index.json", "s/net.safetensors", "t/net.pt"], "files of an index are parts"
-    with pytest.raises(CheckpointError, match=r"holds 3 checkpoints, expected one: .*; name it"):
+    with pytest.raises(CheckpointError, match=r"holds 3 checkpoints, expected one: (?!.*Path).*; name it"):
         read_checkpoint(tmp_path)
 
 

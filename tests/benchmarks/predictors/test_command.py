@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +163,17 @@ def test_what_cannot_be_used_is_said_in_a_line(nets: Path, classifiers: Left, tm
     wrong = said("predict", nets / "a.safetensors", "-p", classifiers["mlp"][1], code=2)
     assert "reads networks of 3 layers 2-6-6-1, sin with omega_0 5; this one has 4 layers 1-16-16-16-10" in wrong
     assert "has no checksum" in said("predict", nets, "-p", nets / "a.safetensors", code=2)
+
+
+def test_what_takes_seconds_to_import_is_not_imported(nets: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from nfn_monomial.benchmarks.__main__ import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print(*sorted({'torch', 'torch_geometric', 'lightning_fabric'} & set(sys.modules)))\n"
+    )
+    arguments = ["predict", str(nets / "a.safetensors"), "--out", str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "torch"

@@ -289,3 +289,13 @@ def test_the_group_element_as_json():
     assert {name: m["scales"] for name, m in written.items()} == {
         name: [s.tolist() for s in m.scales] for name, m in element.matrices.items()
     }
+
+
+def test_a_single_input_without_a_batch_will_do():
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    space = WeightSpace.from_module(module, torch.randn(3, 4))
+    state = {name: t.double() for name, t in module.state_dict().items()}
+    found = compare(space, state, state, module=module, inputs=torch.ones(4))
+    assert found.same_function
+    assert found.max_output_difference == 0
+    assert found.cka == {"2": 1}
