@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,13 +16,16 @@ from typing import Any
 
 import published_small_cnns as published
 import published_writers as writers
+import small_predictors
 import torch
 from made_up_runs import made_up_run
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.files import read_bytes
 from nfn_monomial.adapters.modules import load_checkpoint, load_safetensors, save_safetensors
+from nfn_monomial.benchmarks.checkpoints.files import read_checkpoint
 from nfn_monomial.benchmarks.data.definitions import Definition, read_definition
 from nfn_monomial.benchmarks.data.formats.detection import load_corpus
 from nfn_monomial.benchmarks.data.formats.mixed_zoo import KIND, Group, write_group
@@ -32,6 +36,7 @@ from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.files import write_json
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, ResidualRanges, TransformerRanges, draw_architecture
+from nfn_monomial.benchmarks.predictors.predictor import SHIPPED, Predictor
 from nfn_monomial.benchmarks.report.page_records import read_run, read_settings
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
 
@@ -80,6 +85,8 @@ def facts(found: Any, name: str = "") -> Facts:
             out |= facts(held.rows.read_all(), part)
             out |= {f"{part}/label": held.labels, f"{part}/image": held.image}
         return out
+    if isinstance(found, Predictor):
+        return facts(found.model.state_dict(), name) | {f"{name}/record": f"{found.task} {found.record}"}
     if isinstance(found, Definition):
         return {"space": f"{found.space} {found.shapes}"}
     return {name: repr(found)}
@@ -209,6 +216,41 @@ def safetensors_file(folder: Path) -> Sample:
     return Sample(path, (path,), functools.partial(load_safetensors, space=space))
 
 
+def sharded_checkpoint(folder: Path) -> Sample:
+    folder.mkdir()
+    state, path = _network().state_dict(), folder / "model.safetensors.index.json"
+    parts = {"model-1.safetensors": list(state)[:3], "model-2.safetensors": list(state)[3:]}
+    for name, keys in parts.items():
+        save_file({key: state[key] for key in keys}, folder / name, {"format": "pt"})
+    places = {key: name for name, keys in parts.items() for key in keys}
+    write_json(path, {"metadata": {"total_size": 100}, "weight_map": places})
+    return Sample(path, tuple(folder / name for name in (path.name, *parts)), read_checkpoint)
+
+
+def torch_checkpoint(folder: Path) -> Sample:
+    """As the commands for networks of one's own read it."""
+    path = folder / "a.pth"
+    writers.save({"epoch": 3, "state": _network().state_dict(), "optimizer": {}}, path)
+    return Sample(path, (path,), read_checkpoint)
+
+
+def shipped_predictor(folder: Path) -> Sample:
+    folder.mkdir()
+    return _predictor(Path(shutil.copy(SHIPPED, folder)))
+
+
+def classifier(folder: Path) -> Sample:
+    return _predictor(small_predictors.classifiers(folder, ["mlp"])["mlp"][1])
+
+
+def editor(folder: Path) -> Sample:
+    return _predictor(small_predictors.editors(folder, ["mlp"])["mlp"][1])
+
+
+def _predictor(path: Path) -> Sample:
+    return Sample(path, (path,), Predictor.load, sealed=True)
+
+
 def settings_of_results(folder: Path) -> Sample:
     path = folder / "config.json"
     write_json(path, {"command": "x", "version": "1", "config": {"models": ["np"], "seeds": [0, 1], "a": {"b": 1.5}}})
@@ -240,8 +282,9 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     made.__name__: made
     for made in (
         nfn_sirens, dws_mnist, dws_fashion, model_zoo, wild_park, hub, hub_targets, published_zoo, made_zoo, mixed_zoo,
-        made_inrs, streamed_inrs, torch_file, legacy_torch_file, safetensors_file, settings_of_results, finished_run,
-        unfinished_run, program,
+        made_inrs, streamed_inrs, torch_file, legacy_torch_file, safetensors_file, sharded_checkpoint,
+        torch_checkpoint, shipped_predictor, classifier, editor, settings_of_results, finished_run, unfinished_run,
+        program,
     )
 }  # fmt: skip
 
