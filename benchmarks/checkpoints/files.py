@@ -8,6 +8,7 @@ loads the one loads the other.
 from __future__ import annotations
 
 import functools
+import io
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -202,7 +203,9 @@ class TorchFile(Checkpoint):
         written: Any = type(state)((k, self._with(k, changed) if k in self._state else v) for k, v in state.items())
         if self._key is not None:
             written = type(self._found)((k, written if k == self._key else v) for k, v in self._found.items())
-        _write(folder / name, lambda partial: torch.save(written, partial))
+        buffer = io.BytesIO()  # torch tells of a full disk as it does of faults
+        torch.save(written, buffer)
+        _write(folder / name, lambda partial: partial.write_bytes(buffer.getbuffer()))
 
 
 def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:

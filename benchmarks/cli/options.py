@@ -178,7 +178,10 @@ def user_errors(run: Callable[P, R]) -> Callable[P, R]:
         try:
             return run(*args, **kwargs)
         except KeyboardInterrupt as interruption:
-            errors.print("Interrupted. Finished work is kept: the same command continues from here.")
+            kept = "Finished work is kept: the same command continues from here."
+            if "force" in kwargs:
+                kept = "Finished files are whole: the same command with --force replaces them."
+            errors.print(f"Interrupted. {kept}", soft_wrap=True)
             raise typer.Exit(getattr(interruption, "code", 130)) from None
         except (ModuleNotFoundError, typer.Exit, typer.Abort):  # the first is explained by the entry point
             raise

@@ -7,19 +7,27 @@ places than `make test` does.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import small_predictors
+import torch
 import typer
 from commands import leaves
-from killing import MOMENTS, Ended, How, Plan, contents, determined, run, tree
+from killing import MOMENTS, STAYS, Ended, How, Plan, contents, determined, run, tree
+from own_networks import mlp, saved
+from torch import Tensor, nn
 
 from nfn_monomial.benchmarks.cli.application import app
+from nfn_monomial.benchmarks.files import write_json
+from nfn_monomial.benchmarks.models.inr import SineNetwork
 
 ONCE = ("--seeds", "1", "--set", "training.epochs=1", "--set", "training.checkpoint_seconds=0")
+OWN = ("--activation", "relu", "--force")  # what an interrupted call has finished is replaced
 ZOO, INRS = ("--data", "{zoo}", *ONCE, "--set", "scales=10"), ("--data", "{inrs}", *ONCE)
 WRITING: Mapping[str, tuple[str, ...]] = {
     "zoo make": ("--networks", "40"),
@@ -28,13 +36,13 @@ WRITING: Mapping[str, tuple[str, ...]] = {
     "predict-generalization": (*ZOO, "--models", "statnn,monomial", "--set", "widen=0", "--set", "activations=relu"),
     "ablation": (*ZOO, "--models", "mnf-1,mnf-1-hnp"),
     "augment": (
-        *ZOO, "--models", "hnp,monomial", "--set", "activations=relu", "--set", "curve_models=monomial",
+        *ZOO, "--models", "statnn,monomial", "--set", "activations=relu", "--set", "curve_models=monomial",
         "--set", "curve_epochs=1",
     ),
     "classify-inr": (*INRS, "--models", "statnn,mlp"),
     "edit-inr": (*INRS, "--models", "mlp,monomial", "--set", "shown=2"),
     "demo": ("--networks", "120", "--models", "statnn", "--set", "training.epochs=1", "--set", "scales=10"),
-    "params": ("--set", "largest=8"),
+    "params": ("--set", "largest=8", "--set", "sizes=1,3,3,2", "--set", "channels=2,2"),
     "cost": (
         "--models", "hnp,statnn", "--set", "batch_sizes=2", "--set", "networks=4", "--set", "repeats=1",
         "--set", "activations=relu",
@@ -44,23 +52,67 @@ WRITING: Mapping[str, tuple[str, ...]] = {
         "--set", "activations=relu", "--set", "networks=8", "--set", "test_networks=4", "--set", "epochs=3",
         "--set", "sizes=2,3,1", "--set", "channels=2",
     ),
+    "bench planted": ("--set", "runs=1", "--set", "changed_runs=1"),
+    "bench merge": (
+        "--set", "subjects=digits-mlp-4", "--set", "several=digits-mlp-4", "--set", "together=2", "--set", "pairs=1",
+        "--set", "validation_pairs=1", "--set", "steps=5", "--set", "points=3", "--set", "inputs=20",
+    ),
+    "bench verdicts": ("--set", "different=25", "--set", "same=5"),
     "report": (),
+    "symmetries": ("{a}", *OWN),
+    "compare": ("{a}", "{b}", *OWN),
+    "compare, several": ("{a}", "{b}", "{c}", *OWN),
+    "align": ("{a}", "{b}", "{c}", *OWN, "--merge", "0.5"),
+    "balance": ("{b}", *OWN),
+    "balance, of torch": ("{c}", *OWN),
+    "predict": ("{cnn}", "--force"),
+    "predict, edits": ("{siren}", "--predictor", "{editor}", "--force"),
 }  # fmt: skip
 """Command -> arguments with which it takes a second or two; behind a comma, which of its forms."""
 READING = {"list models", "list formats", "list settings"}
 QUICK = ("zoo make", "inr make", "predict-generalization", "report")
-CODES: Mapping[How, int] = {"kill": -9, "interrupt": 130, "terminate": 143, "full": 2, "read-only": 2}
+CODES: Mapping[How, int] = {"kill": -9, "interrupt": 130, "terminate": 143, "full": 2, "read-only": 2, "locked": 2}
+
+SAID: Mapping[How, str] = {
+    "full": "No space left on device", "read-only": "Read-only file system", "locked": "Permission denied",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A zoo and a corpus of INRs."""
+    """A zoo, a corpus of INRs, networks in every form of a checkpoint, and an editor."""
     folder = tmp_path_factory.mktemp("data")
     for arguments in (("zoo", "make", "--networks", "160"), ("inr", "make", "--images", "digits", "--networks", "60")):
         out = folder / arguments[0].replace("inr", "inrs")
         steps = ("--steps", "2") if arguments[0] == "inr" else ()
         assert run([*arguments, *steps, "--out", str(out)], folder).code == 0
-    return {"zoo": str(folder / "zoo"), "inrs": str(folder / "inrs")}
+    torch.manual_seed(0)
+    made = {
+        "a": saved(folder / "a.safetensors", mlp(0)),
+        "b": _in_two_files(folder / "b", mlp(1)),
+        "c": saved(folder / "c.pt", mlp(2)),
+        "cnn": saved(folder / "cnn.safetensors", _cnn().state_dict()),
+        "siren": saved(folder / "siren.safetensors", SineNetwork(small_predictors.SIREN).state_dict()),
+        "editor": small_predictors.editors(folder / "editor", ["mlp"])["mlp"][1],
+    }
+    return {name: str(path) for name, path in made.items()} | {name: str(folder / name) for name in ("zoo", "inrs")}
+
+
+def _in_two_files(folder: Path, state: Mapping[str, Tensor]) -> Path:
+    """With an index, whose path this is."""
+    index, keys = folder / "model.safetensors.index.json", sorted(state)
+    places = {key: f"model-{1 + (key > keys[2])}.safetensors" for key in keys}
+    for name in set(places.values()):
+        saved(folder / name, {key: state[key] for key in keys if places[key] == name})
+    write_json(index, {"weight_map": places})
+    return index
+
+
+def _cnn() -> nn.Module:
+    """A network that the predictor which ships reads."""
+    pairs = ((1, 16), (16, 16), (16, 16))
+    layers = [part for a, b in pairs for part in (nn.Conv2d(a, b, 3), nn.ReLU())]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
 
 
 class Command:
@@ -102,9 +154,10 @@ class Command:
         assert ended.code == CODES[plan.how], f"{plan}: {ended}"
         if plan.how != "kill":
             lines = [line for line in ended.err.splitlines() if line.strip() and "CPUAllocator" not in line]
-            said = {"full": "No space left on device", "read-only": "Read-only file system"}
+            anew = "--force" in WRITING[self.name]
+            interrupted = "the same command with --force" if anew else "the same command continues"
             assert len(lines) == 1, f"{plan}: {ended.err}"
-            assert said.get(plan.how, "Interrupted") in lines[0], f"{plan}: {ended.err}"
+            assert SAID.get(plan.how, interrupted) in lines[0], f"{plan}: {ended.err}"
             assert not [name for name in tree(folder) if name.endswith(".partial")], plan
         again = self.call(folder)
         assert again.code == 0, f"{plan}: {again.err}"
@@ -118,9 +171,9 @@ class Command:
         chosen = random.Random(f"{self.name} {seed}")
         found = []
         for how in hows:
-            moments = MOMENTS[:3] if how in ("full", "read-only") else MOMENTS
+            moments = MOMENTS[:3] if how in STAYS else MOMENTS
             places = [Plan(at, moment, how) for at in range(self.writes) for moment in moments]
-            if how == "read-only":
+            if how == "locked":
                 places = [Plan(0, "before", how)]
             found += chosen.sample(places, min(count, len(places)))
         return found
@@ -134,7 +187,7 @@ def test_every_command_that_writes_is_in_the_table() -> None:
 @pytest.mark.parametrize("name", QUICK)
 def test_a_disturbed_command_is_finished_by_the_next_call(name: str, data: dict[str, str], tmp_path: Path) -> None:
     command = Command(name, data, tmp_path)
-    for plan in command.plans(("kill", "interrupt", "full"), 1, 0):
+    for plan in command.plans(("kill", "interrupt", "full", "locked"), 1, 0):
         command.disturb(plan)
 
 
@@ -142,7 +195,7 @@ def test_a_disturbed_command_is_finished_by_the_next_call(name: str, data: dict[
 @pytest.mark.parametrize("name", WRITING)
 def test_many_disturbances(name: str, data: dict[str, str], tmp_path: Path) -> None:
     command = Command(name, data, tmp_path)
-    plans = command.plans(("kill", "full"), 12, 1) + command.plans(("interrupt", "terminate", "read-only"), 3, 2)
+    plans = command.plans(tuple(CODES), int(os.environ.get("KILLS", "6")), 1)
     for plan in plans:
         command.disturb(plan)
     print(f"\n{name}: {command.writes} writes, {len(plans)} disturbances")
@@ -154,3 +207,16 @@ def test_comparisons_find_what_differs() -> None:
     assert determined(mask, {"a": [1, 3.0], "b": 1}) == mask
     for other in ({"a": [2, 3.0], "b": 1}, {"a": [1, 3.0]}, {"a": [1], "b": 1}, {"a": [1, 3.0], "b": 2}):
         assert determined(mask, other) != mask
+
+
+def test_of_tables_all_is_compared_but_times() -> None:
+    text = "**A table**\n\n| model | s/epoch | seeds |\n| --- | ---: | ---: |\n| HNP | {} | {} |\n\nEnd.\n"
+    files = {"table.md": text.format("1.5", "2").encode(), "cost.png": b"1", "figure1.png": b"1"}
+    expected = contents(files)
+    assert contents(files | {"table.md": text.format("9", "2").encode(), "cost.png": b"2"}) == expected
+    for changed in (
+        {"table.md": text.format("1.5", "3").encode()},
+        {"table.md": text.format("1.5", "2").replace("End.", "end.").encode()},
+        {"figure1.png": b"2"}, {"cost.png": b""},
+    ):  # fmt: skip
+        assert contents(files | changed) != expected
