@@ -63,20 +63,18 @@ class MergeConfig(Settings):
     """
 
     subjects: Some[str] = (
-        "digits-mlp-32", "digits-mlp-128", "digits-mlp-512",
-        "digits-vgg-8", "digits-vgg-16", "digits-vgg-32",
-        "digits-resnet-4", "digits-resnet-8",
-        "mnist5k-mlp-64", "mnist5k-vgg-8",
+        "digits-mlp-32", "digits-mlp-512", "digits-vgg-8", "digits-vgg-16", "digits-vgg-32", "digits-resnet-8",
+        "mnist5k-mlp-256", "mnist5k-vgg-16", "mnist5k-resnet-8",
     )  # fmt: skip
     several: str = "digits-vgg-16"
     together: Annotated[int, Field(ge=2)] = 4
-    pairs: Count = 5
-    validation_pairs: Count = 2
+    pairs: Count = 4
+    validation_pairs: Count = 3
     steps: Count = 400
     batch_size: Count = 64
-    points: Annotated[int, Field(ge=3)] = 9
+    points: Annotated[int, Field(ge=3)] = 7
     inputs: Annotated[int, Field(ge=2)] = 200
-    seed: int = 0
+    seed: int = 1
 
     def check(self) -> None:
         for text in (*self.subjects, self.several):

@@ -2,8 +2,11 @@
 
 In the mean of two networks, units that agree only in part vary less than in either of them, layer by layer more so.
 Jordan et al. 2022 (REPAIR) set mean and standard deviation of every unit's preactivation to the means of those in the
-endpoints. A batch norm does that by itself once its running statistics are those of the merged network; behind any
-other layer with a bias it is one factor and one shift of a unit, which weight and bias take up.
+endpoints. Behind a layer with a bias that is one factor and one shift of a unit, which weight and bias take up; behind
+a batch norm, gain and shift do, once its running statistics are those of the merged network.
+
+Nothing here depends on the frame that the endpoints stand in. To take a norm's gain as it is would: for given running
+statistics a gain may be divided by what the rows in front are multiplied by, for new ones it may not.
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ def repair(
     """A merged network with the statistics of its units reset to what those of the endpoints are in the mean.
 
     - **Batch norms with running statistics** (`nn.BatchNorm1d` to 3d): these become mean and variance of what enters
-      the norm now. What leaves it has the shift as its mean and the gain as its deviation; of a mean of networks both
-      are the means of the endpoints'.
+      the norm now. Gain and shift, where it has them, are set so that mean and deviation of what leaves it agree; the
+      gain keeps its sign.
     - **Linear layers and convolutions with a bias** (`nn.Linear`, `nn.Conv1d` to 3d): each unit's row of the weight is
       multiplied by the quotient of deviations, and the bias set so that the means agree. Left as they are: layers
       without a bias, the one whose output is the network's, layers that run more than once or share a parameter, and
@@ -69,7 +72,12 @@ def repair(
         if isinstance(layer, _NORMS):
             mean, variance = _moments(x, 1)
             state[f"{name}.running_mean"], state[f"{name}.running_var"] = mean, variance
-            return nn.functional.batch_norm(x, mean, variance, layer.weight, layer.bias, False, 0.0, layer.eps)
+            gain, shift = layer.weight, layer.bias
+            if gain is not None:
+                size = expected[f"{name}.deviation"] * ((variance + layer.eps) / variance).sqrt()
+                gain = state[f"{name}.weight"] = torch.where(variance > 0, size.copysign(gain), gain)
+                shift = state[f"{name}.bias"] = expected[f"{name}.mean"]
+            return nn.functional.batch_norm(x, mean, variance, gain, shift, False, 0.0, layer.eps)
         units = _units(layer)
         mean, variance = _moments(out, units)
         factor = torch.where(variance > 0, expected[f"{name}.deviation"] / variance.sqrt(), 1)
@@ -113,9 +121,8 @@ def _spreads(module: nn.Module, network: Mapping[str, Tensor], inputs: Any, chos
     found: dict[str, Tensor] = {}
 
     def rule(name: str, layer: Any, x: Tensor, out: Tensor) -> Tensor:
-        if isinstance(layer, _LAYERS):
-            mean, variance = _moments(out, _units(layer))
-            found[f"{name}.mean"], found[f"{name}.deviation"] = mean, variance.sqrt()
+        mean, variance = _moments(out, _units(layer))
+        found[f"{name}.mean"], found[f"{name}.deviation"] = mean, variance.sqrt()
         return out
 
     _run(module, network, inputs, chosen, rule)

@@ -4,41 +4,51 @@ A method takes a `Pair` and returns its networks as they are to be averaged; the
 
 - *naive*: as they are.
 - *weight matching*: neurons of b permuted so that weights agree (Ainsworth et al. 2022, Sec. 3.2): one node's neurons
-  are assigned after the other, given all others, until nothing is won.
+  are assigned after the other, given all others, until nothing is won. Running statistics of norms are no weights.
 - *activation matching*: neurons of b permuted so that activations correlate (Li et al. 2015; Ainsworth et al. 2022,
   Sec. 3.1).
-- *permutation and scale* in nine variants. Neurons are permuted by weights, by weights of the balanced networks, or by
-  activations; then they are scaled: ``balanced``, both networks become the canonical ones with the same functions
-  (`balance`), whose line is that from a to b with the geometric mean of the quotients of norms as scales; ``least
-  squares``, weights come as near to those of a as scales can bring them; ``activations``, root mean squares of
-  activations become those of a.
+- *permutation and scale* in six variants. Both networks are balanced first (`balance`): what leads to a neuron and what
+  leaves it have the same norm. Neurons are permuted by balanced weights; by activations, as above; or by balanced
+  activations, whose sum of products is made large, so that neurons count by their size. Then they are scaled: in
+  ``balanced`` they stay so, which is the line from a to b with the geometric mean of the quotients of norms as scales;
+  in ``preactivations`` each of b gets the root mean square of a's *before* the ReLU. A neuron that is nearly dead still
+  varies there, while a quotient of what passes the ReLU has no bound.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace, balance
+from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace, balance
 from nfn_monomial.alignment import align
-from nfn_monomial.alignment.scales import nearest_scales
-from nfn_monomial.read.sites import sites_of
-from nfn_monomial.space.packing import pieces
 
 from .networks import Network
 
-__all__ = ["BASELINES", "VARIANTS", "Pair", "activation_matching", "activations_of"]
+__all__ = ["BASELINES", "VARIANTS", "Pair", "Seen", "activation_matching", "correlations", "seen_in"]
 
-Activations: TypeAlias = dict[str, list[Tensor]]
-"""Node -> for each layer that reads it, its neurons' activations ``(n, samples)``."""
+Activations: TypeAlias = Mapping[str, Sequence[Tensor]]
+"""Node -> for each layer that reads it, or writes it, its neurons' values ``(n, samples)``, positions in a row."""
+
+
+class Seen(NamedTuple):
+    """What a network's neurons do.
+
+    Attributes:
+        read: by the layers behind them.
+        written: by the layers or norms in front of them, before the ReLU.
+    """
+
+    read: Activations
+    written: Activations
 
 
 @dataclass(frozen=True)
@@ -60,68 +70,105 @@ class Pair:
     inputs: Tensor
 
     @cached_property
-    def activations(self) -> tuple[Activations, Activations]:
-        """Of both networks."""
-        first, second = (activations_of(self.space, self.module, n, self.inputs) for n in (self.a, self.b))
-        return first, second
-
-    @cached_property
     def balanced(self) -> tuple[Network, Network]:
         """Both networks in their canonical form."""
         first, second = (_balanced(self.space, network) for network in (self.a, self.b))
         return first, second
 
     @cached_property
+    def seen(self) -> tuple[Seen, Seen]:
+        """Of both balanced networks."""
+        first, second = (seen_in(self.space, self.module, n, self.inputs) for n in self.balanced)
+        return first, second
+
+    @cached_property
     def by_weights(self) -> GroupElement:
         """What permutes b so that weights agree."""
-        return align(self.space, self.a, self.b, symmetry="permutation").element
+        return _weight_matching(self.space, self.a, self.b)
 
     @cached_property
     def by_balanced_weights(self) -> GroupElement:
         """The same of the networks in their canonical form."""
-        return align(self.space, *self.balanced, symmetry="permutation").element
+        return _weight_matching(self.space, *self.balanced)
 
     @cached_property
     def by_activations(self) -> GroupElement:
-        """What permutes b so that activations correlate."""
-        return activation_matching(self.space, *self.activations)
+        """What permutes b so that activations correlate, which is the same in every frame."""
+        return activation_matching(self.space, *(seen.read for seen in self.seen), correlations)
+
+    @cached_property
+    def by_balanced_activations(self) -> GroupElement:
+        """What permutes b so that activations are near to one another, of the networks in their canonical form."""
+        return activation_matching(self.space, *(seen.read for seen in self.seen), _products)
 
 
 Method: TypeAlias = Callable[[Pair], tuple[Network, Network]]
 
 
-def activations_of(space: WeightSpace, module: nn.Module, network: Network, inputs: Tensor) -> Activations:
-    """What layers read of every node's neurons, samples and positions in a row."""
-    sites = sites_of(module, space, {name: name for name in space.parameters})
+def seen_in(space: WeightSpace, module: nn.Module, network: Network, inputs: Tensor) -> Seen:
+    """What every node's neurons do on some inputs."""
+    read: dict[str, list[Tensor]] = defaultdict(list)
+    written: dict[str, list[Tensor]] = defaultdict(list)
+
+    def reader(node: str) -> Any:
+        return lambda layer, args: read[node].append(_rows(args[0]))
+
+    def writer(node: str) -> Any:
+        return lambda layer, args, out: written[node].append(_rows(out))
+
+    handles = []
+    for name, dims in space.parameters.items():
+        path, _, kind = name.rpartition(".")
+        at = {"weight": 1, "bias": 0}.get(kind, len(dims))
+        axis = dims[at] if at < len(dims) else None
+        if isinstance(axis, Axis) and space.nodes[axis.node].permutes:
+            layer = module.get_submodule(path)
+            handles.append(
+                layer.register_forward_pre_hook(reader(axis.node))
+                if kind == "weight"
+                else layer.register_forward_hook(writer(axis.node))
+            )
     try:
         with torch.no_grad():
             torch.func.functional_call(module, network, (inputs,))
-        found: Activations = defaultdict(list)
-        for site in sites:
-            (x,) = site.seen
-            found[site.node].append(x.movedim(1, 0).flatten(1))
-        return dict(found)
     finally:
-        for site in sites:
-            site.remove()
+        for handle in handles:
+            handle.remove()
+    return Seen(dict(read), dict(written))
 
 
-def activation_matching(space: WeightSpace, a: Activations, b: Activations) -> GroupElement:
-    """Permutes the second network's neurons to those of the first that they correlate with most, in sum."""
+def _rows(x: Tensor) -> Tensor:
+    return x.movedim(1, 0).flatten(1)
+
+
+def _weight_matching(space: WeightSpace, a: Network, b: Network) -> GroupElement:
+    learned = {name: dims for name, dims in space.parameters.items() if ".running_" not in name}
+    found = align(WeightSpace(space.nodes, learned), a, b, symmetry="permutation").element
+    return GroupElement(space, found.matrices)
+
+
+def activation_matching(
+    space: WeightSpace, a: Activations, b: Activations, fits: Callable[[Tensor, Tensor], Tensor]
+) -> GroupElement:
+    """Permutes the second network's neurons to those of the first that they fit best, in sum."""
     matrices = {}
     for node, seen in a.items():
-        correlation = torch.stack([_correlation(x, y) for x, y in zip(seen, b[node], strict=True)]).sum(0)
+        fit = torch.stack([fits(x.double(), y.double()) for x, y in zip(seen, b[node], strict=True)]).sum(0)
         # Place j takes neuron source[j].
-        source = torch.from_numpy(linear_sum_assignment(correlation.numpy(), maximize=True)[1])
+        source = torch.from_numpy(linear_sum_assignment(fit.numpy(), maximize=True)[1])
         ones = torch.ones(len(source), dtype=torch.float64)
         matrices[node] = MonomialMatrix([ones] * len(space.nodes[node].gauges), source.argsort())
     return GroupElement(space, matrices)
 
 
-def _correlation(x: Tensor, y: Tensor) -> Tensor:
+def correlations(x: Tensor, y: Tensor) -> Tensor:
     """Of all rows of two matrices ``(n, samples)`` and ``(m, samples)``: ``(n, m)``; 0 for rows that do not vary."""
-    x, y = (z.double() - z.double().mean(1, keepdim=True) for z in (x, y))
-    x, y = (torch.nn.functional.normalize(z, dim=1) for z in (x, y))
+    x, y = (nn.functional.normalize(z - z.mean(1, keepdim=True), dim=1) for z in (x, y))
+    return x @ y.mT
+
+
+def _products(x: Tensor, y: Tensor) -> Tensor:
+    """What is lacking from the squared distance of two rows."""
     return x @ y.mT
 
 
@@ -131,9 +178,9 @@ def _balanced(space: WeightSpace, network: Network) -> Network:
 
 
 PERMUTATIONS: Mapping[str, Callable[[Pair], GroupElement]] = {
-    "weights": lambda pair: pair.by_weights,
     "balanced weights": lambda pair: pair.by_balanced_weights,
     "activations": lambda pair: pair.by_activations,
+    "balanced activations": lambda pair: pair.by_balanced_activations,
 }
 """By what neurons of b are permuted."""
 
@@ -143,31 +190,21 @@ def _to_balanced(pair: Pair, moved: GroupElement) -> tuple[Network, Network]:
     return a, moved.act(b)
 
 
-def _to_least_squares(pair: Pair, moved: GroupElement) -> tuple[Network, Network]:
-    sizes, b = pair.space.sizes(), moved.act(pair.b)
-    both = [pieces(pair.space, {name: x.double() for name, x in network.items()}, sizes) for network in (pair.a, b)]
-    scales = nearest_scales(pair.space, both[0], both[1], sizes)
-    matrices = {node: MonomialMatrix.diagonal(found) for node, found in scales.items()}
-    return pair.a, GroupElement(pair.space, matrices).act(b)
-
-
-def _to_activations(pair: Pair, moved: GroupElement) -> tuple[Network, Network]:
+def _to_preactivations(pair: Pair, moved: GroupElement) -> tuple[Network, Network]:
+    a, b = _to_balanced(pair, moved)
     matrices = {}
-    for node in pair.activations[0]:
-        of_a, of_b = (torch.cat(seen[node], 1).double().square().mean(1) for seen in pair.activations)
-        if node in moved.matrices:
-            of_b = moved.matrices[node].act(of_b, 0, 0)
-        ratio = (of_a / of_b).sqrt()
-        ratio = torch.where(ratio.isfinite() & (ratio > 0), ratio, 1)  # dead neurons stay
-        gauges = pair.space.nodes[node].gauges
-        matrices[node] = MonomialMatrix.diagonal([ratio if g.scales else torch.ones_like(ratio) for g in gauges])
-    return pair.a, GroupElement(pair.space, matrices).act(moved.act(pair.b))
+    for node, gauges in ((name, pair.space.nodes[name].gauges) for name in pair.seen[0].written):
+        of_a, of_b = (torch.cat(list(seen.written[node]), 1).double().square().mean(1) for seen in pair.seen)
+        ratio = (of_a / moved.matrices[node].act(of_b, 0, 0)).sqrt()
+        ratio = torch.where(ratio.isfinite() & (ratio > 0), ratio, 1)  # nothing at all leads to such a neuron
+        scales = [ratio if gauge is Symmetry.SCALE else torch.ones_like(ratio) for gauge in gauges]
+        matrices[node] = MonomialMatrix.diagonal(scales)
+    return a, GroupElement(pair.space, matrices).act(b)
 
 
 SCALES: Mapping[str, Callable[[Pair, GroupElement], tuple[Network, Network]]] = {
     "balanced": _to_balanced,
-    "least squares": _to_least_squares,
-    "activations": _to_activations,
+    "preactivations": _to_preactivations,
 }
 """How neurons are scaled, once they are permuted."""
 

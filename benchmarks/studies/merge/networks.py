@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from nfn_monomial import Symmetry, WeightSpace
+from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.architectures.base import Architecture
 from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
@@ -82,17 +82,9 @@ def architecture_of(subject: Subject) -> Architecture:
 
 
 def space_of(architecture: Architecture) -> WeightSpace:
-    """Its weight space with the names of the module, permutations and the scales that ReLU lets pass.
-
-    What a batch norm takes back (rows of the convolution in front and running mean up, gain down) is left out: it keeps
-    the function for given running statistics only, and REPAIR computes these anew.
-    """
-    own, names = architecture.space, architecture.names
-    nodes = {
-        name: node._replace(gauges=tuple(Symmetry.PERMUTATION if g is Symmetry.MONOMIAL else g for g in node.gauges))
-        for name, node in own.nodes.items()
-    }
-    return WeightSpace(nodes, {names[name]: dims for name, dims in own.parameters.items()})
+    """Its weight space with the names of the module."""
+    names = architecture.names
+    return WeightSpace(architecture.space.nodes, {names[n]: dims for n, dims in architecture.space.parameters.items()})
 
 
 def data_of(subject: Subject) -> tuple[Images, Data]:

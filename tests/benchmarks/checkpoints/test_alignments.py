@@ -74,6 +74,10 @@ def test_losses_on_data_are_those_of_the_networks(residual: Definition, source: 
         assert score.accuracy == pytest.approx(float((outputs.argmax(1) == y).float().mean()))
     methods = [line.method for line in found.lines]
     assert methods == [m + r for m in (NAIVE, PERMUTATION, ALL) for r in ("", REPAIRED)]
+    # Where a line ends, repair changes nothing, whatever frame the other network was moved to.
+    for line in found.lines:
+        for score, own in zip((line.scores[0], line.scores[-1]), found.own, strict=True):
+            assert score.loss == pytest.approx(own.loss, rel=1e-3)
     between = {k: 0.75 * states[0][k] + 0.25 * states[1][k] for k in residual.space.parameters}
     module.load_state_dict(states[0] | between)
     assert found.lines[0].merged is not None

@@ -63,14 +63,17 @@ def seen(module: nn.Module, network: Any, names: list[str]) -> dict[str, tuple[T
 @pytest.mark.parametrize("make", [plain, Residual, lambda: fold_batchnorm(trained(Residual, 3), X[:2])])
 def test_an_unmerged_network_stays_as_it_is(make: Any) -> None:
     module = trained(make, 0)
+    state = module.state_dict()
+    own = repair(module, state, [state, state], X)
+    assert own.keys() == state.keys()
+    expected = module(X)
+    torch.testing.assert_close(torch.func.functional_call(module, own, (X,)), expected, rtol=1e-10, atol=1e-10)
     # Of running statistics what counts are those of the inputs, which a first repair sets.
-    own = repair(module, module.state_dict(), [module.state_dict()], X)
-    again = repair(module, own, [own, own], X)
-    assert own.keys() == module.state_dict().keys()
+    again = repair(module, own, [own], X)
     for name, t in own.items():
         torch.testing.assert_close(again[name], t, rtol=1e-10, atol=1e-10)
         if not any(isinstance(m, nn.BatchNorm2d) for m in module.modules()):
-            torch.testing.assert_close(t, module.state_dict()[name], rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(t, state[name], rtol=1e-10, atol=1e-10)
 
 
 @torch.no_grad()
@@ -105,21 +108,47 @@ def test_batch_norms_get_the_statistics_of_what_enters_them() -> None:
         torch.testing.assert_close(found[f"{norm}.running_mean"], entering[name][0], rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(found[f"{norm}.running_var"], entering[name][1] ** 2, rtol=1e-10, atol=1e-10)
         assert not torch.allclose(found[f"{norm}.running_var"], merged[f"{norm}.running_var"], rtol=1e-3)
-    leaving = seen(module, found, ["norm"])["norm"]
-    torch.testing.assert_close(leaving[0], merged["norm.bias"], rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(leaving[1], merged["norm.weight"].abs(), rtol=1e-3, atol=1e-6)  # eps
+    norms = ["norm", "inner_norm"]
+    leaving, *own = (seen(module, network, norms) for network in (found, module.state_dict(), other.state_dict()))
+    for name in norms:
+        for i in range(2):  # mean, deviation
+            expected = (own[0][name][i] + own[1][name][i]) / 2
+            torch.testing.assert_close(leaving[name][i], expected, rtol=1e-10, atol=1e-10)
+        assert torch.equal(found[f"{name}.weight"].sign(), merged[f"{name}.weight"].sign())
 
 
 @torch.no_grad()
-def test_repair_commutes_with_the_group() -> None:
-    module, other = trained(plain, 0), trained(plain, 1)
+@pytest.mark.parametrize("make", [plain, Residual])
+def test_the_frame_of_the_endpoints_does_not_matter(make: Any) -> None:
+    """Not even one whose rows in front of a norm are multiplied by what its gain undoes for given statistics."""
+    module, other = trained(make, 0), trained(make, 1)
     space = WeightSpace.from_module(module, X[:2])
-    element = space.sample(generator=torch.Generator().manual_seed(5))
-    a, b = module.state_dict(), other.state_dict()
-    expected = element.act(repair(module, mean_of([a, b]), [a, b], X))
-    moved = [element.act(n) for n in (a, b)]
-    for name, t in repair(module, mean_of(moved), moved, X).items():
-        torch.testing.assert_close(t, expected[name], rtol=1e-9, atol=1e-9 * float(expected[name].abs().max()))
+    element = space.sample(generator=torch.Generator().manual_seed(5)).proper()
+    ends = [dict(m.state_dict()) for m in (module, other)]
+    moved = [network | element.act({n: network[n] for n in space.parameters}) for network in ends]
+    repaired = [repair(module, mean_of(networks), networks, X) for networks in (ends, moved)]
+    expected, found = (torch.func.functional_call(module, network, (X,)) for network in repaired)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(expected, module(X), rtol=1e-2)
+    if make is plain:
+        for name, t in element.act(repaired[0]).items():
+            torch.testing.assert_close(repaired[1][name], t, rtol=1e-9, atol=1e-9 * float(t.abs().max()))
+
+
+@torch.no_grad()
+def test_norms_without_gains_and_units_that_do_not_vary() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(2, 4, bias=False), nn.BatchNorm1d(4, affine=False), nn.BatchNorm1d(4)).double()
+    module.append(nn.Linear(4, 1).double()).eval()
+    x = torch.randn(30, 2, dtype=torch.float64)
+    module[0].weight.data[0] = 0
+    state = module.state_dict()
+    found = repair(module, state, [state], x)
+    entering = x @ state["0.weight"].mT
+    torch.testing.assert_close(found["1.running_mean"], entering.mean(0))
+    torch.testing.assert_close(found["1.running_var"], entering.var(0, correction=0))
+    assert found["2.weight"][0] == state["2.weight"][0]
+    assert all(bool(t.isfinite().all()) for t in found.values())
 
 
 @torch.no_grad()
