@@ -72,7 +72,8 @@ def repair(
         if isinstance(layer, _NORMS):
             mean, variance = _moments(x, 1)
             state[f"{name}.running_mean"], state[f"{name}.running_var"] = mean, variance
-            gain, shift = layer.weight, layer.bias
+            gain: Tensor | None = layer.weight
+            shift: Tensor | None = layer.bias
             if gain is not None:
                 size = expected[f"{name}.deviation"] * ((variance + layer.eps) / variance).sqrt()
                 gain = state[f"{name}.weight"] = torch.where(variance > 0, size.copysign(gain), gain)

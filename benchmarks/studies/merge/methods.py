@@ -94,12 +94,14 @@ class Pair:
     @cached_property
     def by_activations(self) -> GroupElement:
         """What permutes b so that activations correlate, which is the same in every frame."""
-        return activation_matching(self.space, *(seen.read for seen in self.seen), correlations)
+        a, b = self.seen
+        return activation_matching(self.space, a.read, b.read, correlations)
 
     @cached_property
     def by_balanced_activations(self) -> GroupElement:
         """What permutes b so that activations are near to one another, of the networks in their canonical form."""
-        return activation_matching(self.space, *(seen.read for seen in self.seen), _products)
+        a, b = self.seen
+        return activation_matching(self.space, a.read, b.read, _products)
 
 
 Method: TypeAlias = Callable[[Pair], tuple[Network, Network]]

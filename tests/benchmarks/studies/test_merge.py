@@ -227,7 +227,11 @@ def test_the_report_shows_what_was_found(findings: Any) -> None:
     assert json.loads(json.dumps(report.results))["variants"] == {
         "no": found.variants[False], "yes": found.variants[True],
     }  # fmt: skip
-    assert overview_table(found).cells[0][:4] == ("naive", "no", "", "1.00 ±0.00")
+    overview = overview_table(found).cells
+    assert overview[0][:4] == ("naive", "no", "", "1.00 ±0.00")
+    heights = {(x.subject, x.method): x.barrier for x in found.lines if x.repaired}
+    lower = sum(heights[s, OURS] < heights[s, "activation matching"] for s in TINY.subjects)
+    assert overview[-1][-2:] == (str(lower), "2")
     table = line_table(found, "barrier of the loss", lambda line: line.barrier, 3)
     assert [line[:2] for line in table.cells][:2] == [("MLP, width 6, digits", "no"), ("MLP, width 6, digits", "yes")]
     ours = next(x for x in found.lines if x.method == OURS and x.repaired)
