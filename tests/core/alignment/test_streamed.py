@@ -10,8 +10,10 @@ from strategies import all_spaces
 from torch import nn
 
 from nfn_monomial import MonomialError, WeightSpace, compare
-from nfn_monomial.alignment import comparison
+from nfn_monomial.alignment import comparison, streamed
 from nfn_monomial.alignment.streamed import matched
+from nfn_monomial.canonical.refinement import Refinement, Slice
+from nfn_monomial.space import packing
 
 CHAIN = WeightSpace.mlp([3, 10, 10, 2], "relu")
 
@@ -79,6 +81,38 @@ def test_heads_norms_and_residuals(dtype):
         moved = matched(space, a, b).act({name: x.double() for name, x in b.items()})
         for name, x in a.items():
             torch.testing.assert_close(moved[name], x.double(), rtol=max(1e-10, 8 * torch.finfo(dtype).eps), atol=0)
+
+
+@pytest.mark.parametrize("entries", [1, 7, 50])
+def test_slices_of_any_size(entries, monkeypatch):
+    convolutions = WeightSpace.sequential([2, 5, 6, 3], [(3,), (2,), ()], "relu")
+    for space in (WeightSpace.from_module(Block(), torch.randn(2, 5, 6)), convolutions, CHAIN):
+        a = drawn(space)
+        b = sampled(space).act(a)
+        whole = matched(space, a, b)
+        with monkeypatch.context() as small:
+            small.setattr(streamed, "_SLICE", entries)
+            found = matched(space, a, b)
+        for name, matrix in whole.matrices.items():
+            assert torch.equal(matrix.permutation, found.matrices[name].permutation)
+            torch.testing.assert_close(found.matrices[name].scales, matrix.scales, rtol=1e-10, atol=0)
+        for name, x in found.act(b).items():
+            torch.testing.assert_close(x, a[name], rtol=1e-10, atol=0)
+
+
+@given(all_spaces(), st.integers(0, 2**31))
+def test_features_do_not_depend_on_slices(space, seed):
+    sizes = {name: node.size or 1 for name, node in space.nodes.items()}
+    taken = packing.pieces(space, drawn(space, seed), sizes)
+    features = []
+    for last in (False, True):
+        slices = {}
+        for link in space.links:
+            dim, x = link.axes[-1 if last else 0], taken[link.parameter]
+            parts = torch.split(x, 2, dim) if last else [x]
+            slices[link.parameter] = [Slice(dim, 2 * i, part) for i, part in enumerate(parts)]
+        features.append(Refinement(space, slices, sizes).refine())
+    torch.testing.assert_close(features[0], features[1], rtol=1e-10, atol=1e-12)
 
 
 @given(all_spaces(), st.integers(0, 2**31))
