@@ -147,6 +147,8 @@ def require(value: Any, kind: Any, name: str) -> None:
         for field, each in _fields(kind).items():
             require(getattr(value, field), each, f"{name}.{field}")
     elif origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, dict):
+            return  # it may read its items from a file: whoever asks for one looks at it
         for key, item in value.items():
             require(key, inner[0], f"a name in {name}")
             require(item, inner[1], f"{name}[{key!r}]")

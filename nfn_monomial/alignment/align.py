@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.canonical.balance import balancing_element
+from nfn_monomial.checks import Seed, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.geometry import SymmetryLike
@@ -48,8 +49,9 @@ class Alignment(NamedTuple):
     distance: float
 
 
+@checked
 def align(
-    space: WeightSpace, a: Network, b: Network, *, symmetry: SymmetryLike | None = None, seed: int = 0
+    space: WeightSpace, a: Network, b: Network, *, symmetry: SymmetryLike | None = None, seed: Seed = 0
 ) -> Alignment:
     """The group element g that moves network b next to network a: ``||a - g.b||`` is small.
 
@@ -110,9 +112,8 @@ def _checked(space: WeightSpace, networks: Mapping[str, Network]) -> tuple[dict[
             )
         kept = {name: network[name] for name in space.parameters if name in network}
         for name, x in kept.items():
-            if not isinstance(x, Tensor) or not x.is_floating_point():
-                kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-                raise InvalidTypeError(f"network {label}: {name} is {kind}; a floating point tensor is expected")
+            if not isinstance(x, Tensor) or not x.is_floating_point() or x.is_meta:
+                raise InvalidTypeError(f"network {label}: {name} is {shown(x)}; a floating point tensor is expected")
             device = x.device if device is None else device
         wide = {name: x.detach().to(device, torch.float64) for name, x in kept.items()}
         try:

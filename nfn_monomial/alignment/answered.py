@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.read.probes import own_names
 from nfn_monomial.read.sites import Site, sites_of
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis
-from nfn_monomial.space.certificate import answers, doubled, inputs_of, largest_change
+from nfn_monomial.space.certificate import answers, doubled, inputs_of, largest_change, running
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
@@ -57,20 +56,16 @@ def answered(
     """
     names = own_names(module, space)
     state = {key: doubled(t) for key, t in (*module.named_parameters(), *module.named_buffers())}
-    given = pytree.tree_map_only(Tensor, doubled, inputs_of(inputs))
+    with running(module, "these inputs"):
+        given = pytree.tree_map_only(Tensor, doubled, inputs_of(inputs))
     sizes = packing.check_tensors(space, {name: networks[0][name][None, None] for name in space.parameters})
     sites = {_label(site, own): site for name, own in names.items() for site in sites_of(module, space, {name: own})}
     outputs, seen = [], []
     try:
         for network in networks:
             tensors = state | {own: doubled(network[name]) for name, own in names.items()}
-            try:
+            with running(module, "these inputs with these networks, on the CPU in float64"):
                 outputs.append(answers(module, tensors, given))
-            except RuntimeError as reason:
-                raise InvalidValueError(
-                    f"compare: {type(module).__name__} does not run on these inputs with these networks, on the CPU in "
-                    f"float64: {reason}"
-                ) from reason
             seen.append({label: site.fields(sizes) for label, site in sites.items()})
             for site in sites.values():
                 site.seen.clear()

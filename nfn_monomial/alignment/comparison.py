@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.checks import Seed, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.groups import GroupElement
@@ -105,6 +106,7 @@ class Comparison:
         return "\n".join(lines)
 
 
+@checked
 def compare(
     space: WeightSpace,
     a: Mapping[str, Tensor],
@@ -112,7 +114,7 @@ def compare(
     *,
     module: nn.Module | None = None,
     inputs: Any = None,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Comparison:
     """Whether two networks are the same function up to the symmetries of their space, and how they differ.
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.canonical.balance import balance
+from nfn_monomial.checks import Seed, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.geometry import SymmetryLike
 from nfn_monomial.space.groups import GroupElement
@@ -44,12 +45,13 @@ class CommonFrame(NamedTuple):
         return self.elements[i].inverse() @ self.elements[j]
 
 
+@checked
 def align_all(
     space: WeightSpace,
     networks: Sequence[Mapping[str, Tensor]],
     *,
     symmetry: SymmetryLike | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> CommonFrame:
     """Group elements that move N networks next to one another: the sum of squared distances of all pairs is small.
 

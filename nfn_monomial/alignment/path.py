@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.certificate import evaluating, inputs_of
+from nfn_monomial.checks import Count, Share, checked
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+from nfn_monomial.space.certificate import evaluating, inputs_of, running
 
 Batches = Iterable[tuple[Any, Tensor]]
 """Pairs of inputs (a tensor, or a tuple of all positional arguments) and targets ``(n, ...)``."""
@@ -23,6 +24,7 @@ Measure = Callable[[Any, Tensor], Tensor]
 """Outputs and targets -> a mean over the n samples, ``()`` or ``(k,)``."""
 
 
+@checked
 def mean_of(networks: Sequence[Mapping[str, Tensor]], weights: Sequence[float] | None = None) -> dict[str, Tensor]:
     """The weighted mean of several networks, running statistics included.
 
@@ -70,7 +72,8 @@ def _require_alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
             )
 
 
-def interpolate(a: Mapping[str, Tensor], b: Mapping[str, Tensor], t: float) -> dict[str, Tensor]:
+@checked
+def interpolate(a: Mapping[str, Tensor], b: Mapping[str, Tensor], t: Share) -> dict[str, Tensor]:
     """The network ``(1 - t) a + t b`` on the line between two, running statistics included.
 
     Args:
@@ -87,11 +90,10 @@ def interpolate(a: Mapping[str, Tensor], b: Mapping[str, Tensor], t: float) -> d
     >>> interpolate({"w": torch.tensor([0.0, 8.0])}, {"w": torch.tensor([4.0, 0.0])}, 0.25)
     {'w': tensor([1., 6.])}
     """
-    if not 0 <= t <= 1:
-        raise InvalidValueError(f"interpolate: t is {t}, expected 0 to 1")
     return mean_of((a, b), (1 - t, t))
 
 
+@checked
 def barrier(losses: Sequence[float] | Tensor) -> float:
     """How far the loss rises above the chord: ``max_t loss(t) - ((1 - t) loss(0) + t loss(1))``.
 
@@ -107,6 +109,8 @@ def barrier(losses: Sequence[float] | Tensor) -> float:
     >>> barrier([1.0, 4.0, 3.0])
     2.0
     """
+    if isinstance(losses, Tensor) and losses.is_complex():
+        raise InvalidTypeError(f"barrier: losses are {losses.dtype}, expected real numbers")
     found = torch.as_tensor(losses, dtype=torch.float64)
     if found.ndim != 1 or len(found) < 2:
         raise InvalidValueError(f"barrier: losses have shape {tuple(found.shape)}, expected (n,) with both ends of it")
@@ -117,6 +121,7 @@ def barrier(losses: Sequence[float] | Tensor) -> float:
     return max(0.0, float(above.max()))
 
 
+@checked
 @torch.no_grad()
 def mean_measures(
     module: nn.Module, networks: Sequence[Mapping[str, Tensor]], batches: Batches, measure: Measure
@@ -137,7 +142,9 @@ def mean_measures(
     """
     total: Tensor | None = None
     count = 0
-    with evaluating(module):
+    if not networks:
+        raise InvalidValueError("mean_measures: at least one network is needed, found none")
+    with evaluating(module), running(module, "the batches"):
         for inputs, targets in batches:
             found = [
                 measure(torch.func.functional_call(module, dict(network), inputs_of(inputs)), targets)
@@ -150,12 +157,13 @@ def mean_measures(
     return total / count
 
 
+@checked
 def loss_along(
     module: nn.Module,
     a: Mapping[str, Tensor],
     b: Mapping[str, Tensor],
     batches: Batches,
-    points: int = 11,
+    points: Count = 11,
     *,
     loss: Measure = nn.functional.cross_entropy,
 ) -> Tensor:

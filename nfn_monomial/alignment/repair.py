@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.certificate import evaluating, inputs_of
+from nfn_monomial.space.certificate import evaluating, inputs_of, running
 
 from .path import mean_of
 
@@ -31,6 +32,7 @@ _Rule = Callable[[str, Any, Tensor, Tensor], Tensor]
 """Name of a module, the module, its input, its output -> the output that goes on."""
 
 
+@checked
 def repair(
     module: nn.Module,
     merged: Mapping[str, Tensor],
@@ -136,7 +138,7 @@ def _run(module: nn.Module, network: Mapping[str, Tensor], inputs: Any, chosen: 
     def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]:
         return lambda layer, args, out: rule(name, layer, args[0], out)
 
-    with evaluating(module), contextlib.ExitStack() as hooks:
+    with evaluating(module), running(module, "the inputs"), contextlib.ExitStack() as hooks:
         for name in chosen:
             hooks.enter_context(module.get_submodule(name).register_forward_hook(hook(name)))
         return torch.func.functional_call(module, dict(network), inputs_of(inputs))

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from nfn_monomial.checks import checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis
@@ -25,6 +26,7 @@ _NUMBERS = 8  # that are hashed
 _VERSION = 1  # of what is computed: networks have another fingerprint under another one
 
 
+@checked
 def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
     """A text of 32 hexadecimal digits: the same for all networks that the group turns into one another.
 
@@ -93,9 +95,8 @@ def _checked(space: WeightSpace, network: Mapping[str, Tensor]) -> tuple[dict[st
         raise InvalidValueError(f"fingerprint: the network has no {', '.join(missing)}; {space} expects {expected}")
     given = {name: network[name] for name in space.parameters}
     for name, x in given.items():
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            found = x.dtype if isinstance(x, Tensor) else type(x).__name__
-            raise InvalidTypeError(f"fingerprint: {name} is {found}; a floating point tensor is expected")
+        if not isinstance(x, Tensor) or not x.is_floating_point() or x.is_meta:
+            raise InvalidTypeError(f"fingerprint: {name} is {shown(x)}; a floating point tensor is expected")
     one = {name: x.detach().to("cpu", torch.float64)[None, None] for name, x in given.items()}
     return given, space.node_sizes(space.pack(one))
 

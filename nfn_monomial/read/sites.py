@@ -46,7 +46,8 @@ class Site:
         self._handle = layer.register_forward_pre_hook(self)
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
-        channels = torch.atleast_2d(args[0]).movedim(-1, 1) if self.linear else args[0]
+        x: Tensor = args[0] if args[0].ndim > 1 else args[0][None]
+        channels = x.movedim(-1, 1) if self.linear else x
         self.seen.append(channels.flatten(2).mean(-1) if channels.ndim > 2 else channels)
 
     def remove(self) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.errors import InvalidValueError, MonomialError
 
 from .groups import GroupElement
 from .packing import concrete
@@ -151,6 +151,25 @@ def certify(
                 "rule that is not true of it: register_operator(name, rule) gives it another; and tell us of it"
             )
     return trials
+
+
+@contextlib.contextmanager
+def running(module: nn.Module, on: str) -> Iterator[None]:
+    """Whatever goes wrong while a module runs is told as one error: modules raise all kinds of them.
+
+    Args:
+        module: that runs.
+        on: what, as ``"the inputs"``.
+
+    Raises:
+        ValueError: with the module's own words.
+    """
+    try:
+        yield
+    except MonomialError:
+        raise
+    except Exception as reason:
+        raise InvalidValueError(f"{type(module).__name__} does not run on {on}: {reason}") from reason
 
 
 def doubled(t: Tensor) -> Tensor:

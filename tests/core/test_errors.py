@@ -31,11 +31,15 @@ from nfn_monomial import (
     Symmetry,
     TensorProduct,
     WeightSpace,
+    align,
     balance,
+    compare,
+    fingerprint,
     fold_batchnorm,
     symmetry,
     symmetry_of,
 )
+from nfn_monomial.alignment import align_all, barrier, interpolate, loss_along, mean_measures, mean_of, repair
 from nfn_monomial.basis import BilinearTerm, bilinear_terms, count_bilinear_terms, count_terms
 from nfn_monomial.canonical import Balance, absorb_omega, canonical_phase, shift_phase
 from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN, equivariant_stack
@@ -129,6 +133,9 @@ TEMPLATE_NETS = {name: p.detach().expand(2, 1, *p.shape).clone() for name, p in 
 TYPES = {"first_types": [(Axis("h1", 1),)], "second_types": [(Axis("h1", -1),)], "out_types": [(Axis("h1", 0),)]}
 H = (Axis("h1", 1),)
 NODES = {"h1": Node((Symmetry.SCALE,), 3)}
+ONE, OTHER_ONE = ({name: x[i, 0] for name, x in NETS.items()} for i in range(2))
+PLAIN, NET_SPACE = {name: p.detach() for name, p in NET.named_parameters()}, WeightSpace.from_module(NET, X)
+BATCHES = [(X, torch.zeros(1, dtype=torch.int64))]
 CALLS = {
     **{name: Call(kind, given) for name, (kind, given, _) in LAYERS.items()},
     **{f"{name}.forward": Call(sent(kind(**given)), {"networks": x}) for name, (kind, given, x) in LAYERS.items()},
@@ -137,6 +144,26 @@ CALLS = {
         for name, (kind, given, x) in LAYERS.items()
         if x is PACKED and name not in ("EquivariantLinear", "Canonicalize", "PointwiseActivation")
     },
+    "align": Call(align, {"space": RELU, "a": ONE, "b": OTHER_ONE, "symmetry": None, "seed": 0}),
+    "align_all": Call(align_all, {"space": RELU, "networks": [ONE, OTHER_ONE], "symmetry": None, "seed": 0}),
+    "compare": Call(compare, {"space": NET_SPACE, "a": PLAIN, "b": PLAIN, "module": NET, "inputs": X, "seed": 0}),
+    "fingerprint": Call(fingerprint, {"space": RELU, "network": ONE}),
+    "mean_of": Call(mean_of, {"networks": [ONE, OTHER_ONE], "weights": [0.5, 0.5]}),
+    "interpolate": Call(interpolate, {"a": ONE, "b": OTHER_ONE, "t": 0.5}),
+    "barrier": Call(barrier, {"losses": [1.0, 4.0, 3.0]}),
+    "loss_along": Call(
+        loss_along,
+        {"module": NET, "a": PLAIN, "b": PLAIN, "batches": BATCHES, "points": 3, "loss": nn.functional.cross_entropy},
+        also=(TypeError,),
+    ),
+    "mean_measures": Call(
+        mean_measures,
+        {"module": NET, "networks": [PLAIN], "batches": BATCHES, "measure": nn.functional.cross_entropy},
+        also=(TypeError,),
+    ),
+    "repair": Call(
+        repair, {"module": NET, "merged": PLAIN, "endpoints": [PLAIN, PLAIN], "inputs": X, "weights": [0.5, 0.5]}
+    ),
     "Axis": Call(
         lambda **a: WeightSpace({"h": Node((Symmetry.SCALE,), 3)}, {"w": (Axis(**a),)}), {"node": "h", "charge": 1}
     ),
@@ -336,6 +363,14 @@ CALLS = {
 }
 NUMBERS = "True, 0, -1, 2**40, 4.5, NaN, inf, -inf, complex, scalar"
 TAKES = {  # call -> argument -> what means something there
+    "align": {"a": "[more]", "b": "[more]", "seed": "-1, 2**40"},
+    "align_all": {"seed": "-1, 2**40"},
+    "compare": {"a": "[more]", "b": "[more]", "seed": "-1, 2**40"},
+    "fingerprint": {"network": "[more]"},
+    "mean_of": {"weights": "list of 4.5"},
+    "interpolate": {"t": "0"},
+    "barrier": {"losses": "list of 4.5, tensor, bool tensor"},
+    "repair": {"merged": "dict, [more]", "weights": "list of 4.5"},
     "EquivariantNFN": {"channels": "list, tuple", "init_scale": "0, -1, 2**40, 4.5"},
     "MonomialNFN": {"dropout": "0"},
     "MessagePassingNFN": {"dropout": "0"},
@@ -380,6 +415,7 @@ TAKES = {  # call -> argument -> what means something there
 }
 MODULES = (
     nfn_monomial,
+    nfn_monomial.alignment,
     nfn_monomial.nn,
     nfn_monomial.models,
     nfn_monomial.canonical,
@@ -389,7 +425,8 @@ MODULES = (
 )
 
 
-RESULTS = ("End", "Link", "Piece")  # records that are answers, and no arguments
+# Records that are answers, and no arguments:
+RESULTS = ("Alignment", "CommonFrame", "Comparison", "End", "LayerDistance", "Link", "Piece")
 
 
 def test_wrong_calls_are_errors_of_ours_or_mean_something():
