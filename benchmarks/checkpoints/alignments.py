@@ -182,7 +182,7 @@ def align(
     Two are aligned by `nfn_monomial.align`, more by `nfn_monomial.alignment.align_all`, so that the ways between them
     compose. On the line from the first network to the mean of the others the loss is taken for the networks as they
     are, moved by permutations only, and moved by all symmetries. With data, networks with running statistics are
-    repaired, too (`nfn_monomial.alignment.repair`): these become those of the data.
+    repaired, too (`nfn_monomial.alignment.repair`): these become those of the data, gains and shifts follow them.
 
     Args:
         paths: two or more checkpoints, or one folder of them.

@@ -64,9 +64,9 @@ class MergeConfig(Settings):
 
     subjects: Some[str] = (
         "digits-mlp-32", "digits-mlp-512", "digits-vgg-8", "digits-vgg-16", "digits-vgg-32", "digits-resnet-8",
-        "mnist5k-mlp-256", "mnist5k-vgg-16", "mnist5k-resnet-8",
+        "mnist5k-mlp-256",
     )  # fmt: skip
-    several: str = "digits-vgg-16"
+    several: str = "digits-mlp-32"
     together: Annotated[int, Field(ge=2)] = 4
     pairs: Count = 4
     validation_pairs: Count = 3
