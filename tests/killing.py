@@ -201,6 +201,8 @@ TIMED = re.compile(r"\b(s|ms|min|MiB|seconds|time|memory|forward|both|step)\b|^H
 """Headings of columns with times or memory."""
 TIMES = ("cost.png", "graphs.png")
 """Figures that show them."""
+MEASURED = re.compile(r"(?<!checkpoint_)seconds|^step_share$|^peak_bytes$")
+"""Entries of JSON that are times or memory; of other numbers that are, no two calls have the same."""
 
 
 def contents(files: dict[str, bytes]) -> dict[str, Any]:
@@ -213,7 +215,13 @@ def _content(path: Path, data: bytes) -> Any:
         return bool(data)
     if path.name == "table.md":
         return _cells(data.decode())
-    return json.loads(data) if path.suffix == ".json" else data
+    return _unmeasured(json.loads(data)) if path.suffix == ".json" else data
+
+
+def _unmeasured(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: None if MEASURED.search(key) else _unmeasured(inner) for key, inner in value.items()}
+    return [_unmeasured(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _cells(text: str) -> list[Any]:
