@@ -306,7 +306,7 @@ def _state_key(path: Path, found: Mapping[Any, Any], key: str | None) -> Any:
         return isinstance(value, Mapping) and bool(value) and any(isinstance(v, Tensor) for v in value.values())
 
     inner = [k for k, value in found.items() if is_state(value)]
-    if key is not None:
+    if key is not None and (inner or not is_state(found)):  # a file that is a state dict needs none
         if key not in inner:
             raise CheckpointError(f"{path} has no state dict {key!r}; it holds {listed(found) or 'nothing'}")
         return key

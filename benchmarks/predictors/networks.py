@@ -104,13 +104,17 @@ def _checked(state: Mapping[Any, Any], label: str) -> dict[str, Tensor]:
 
 
 def checkpoint_paths(paths: Sequence[str | Path]) -> list[Path]:
-    """The checkpoints that are meant: those named, and all that lie in folders.
+    """The checkpoints that are meant: those named, and all that lie in folders, each once.
 
     Raises:
         FileNotFoundError: for a path that is not there.
         ValueError: for a folder without checkpoints.
     """
-    return [found for path in map(Path, paths) for found in (checkpoints_in(path) if path.is_dir() else [path])]
+    found = [file for path in map(Path, paths) for file in (checkpoints_in(path) if path.is_dir() else [path])]
+    places: dict[Path, Path] = {}
+    for file in found:
+        places.setdefault(file.resolve(), file)
+    return list(places.values())
 
 
 def in_checkpoint(checkpoint: Checkpoint) -> Given:

@@ -106,6 +106,11 @@ def test_a_key_says_which_state_dict(tmp_path: Path) -> None:
     assert list(read_checkpoint(path, "average")) == ["a"]
     with pytest.raises(CheckpointError, match=r"has no state dict 'ema'; it holds model, average"):
         read_checkpoint(path, "ema")
+    torch.save(STATE, path)
+    assert list(read_checkpoint(path, "average")) == list(STATE)
+    torch.save({"epoch": 3}, path)
+    with pytest.raises(CheckpointError, match=r"has no state dict 'average'; it holds epoch"):
+        read_checkpoint(path, "average")
 
 
 def write(name: str, content: bytes = b"") -> Callable[[Path], None]:

@@ -80,6 +80,12 @@ def test_a_file_that_is_named_alone_has_rank_one(nets: Path) -> None:
     assert entry["rank"] == 1
 
 
+def test_a_file_that_is_named_twice_is_asked_about_once(nets: Path) -> None:
+    entries = answered(nets / "b.pt", nets, nets / "a.safetensors")["networks"]
+    assert [Path(entry["path"]).name for entry in entries] == ["b.pt", "a.safetensors", "c.pth"]
+    assert sorted(entry["rank"] for entry in entries) == [1, 2, 3]
+
+
 def test_classifiers_say_class_and_probabilities(classifiers: Left, tmp_path: Path) -> None:
     torch.save(SineNetwork(SIREN).state_dict(), tmp_path / "siren.pt")
     path = classifiers["inr-probes"][1]
