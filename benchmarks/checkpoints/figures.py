@@ -35,7 +35,8 @@ def draw_lines(
             style: dict[str, Any] = look(i) | {"linestyle": "--" if "," in method else "-", "label": method}
             ax.plot(np.linspace(0, 1, len(values)), values, **style)
         ax.set(xlabel="share of the others", ylabel=name)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False, fontsize=9)
+    named, columns = axes[0].get_legend_handles_labels(), 1 + len(shown)
+    figure.legend(*named, loc="outside upper center", ncols=columns, frameon=False, fontsize=9)
     figure.supxlabel(f"Loss: {measured}", fontsize=8)
     return figure
 
