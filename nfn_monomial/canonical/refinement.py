@@ -118,7 +118,7 @@ class Refinement:
     def _messages(self, link: Link, target: int) -> Iterator[tuple[bool, Parity, Tensor]]:
         """What comes to the neurons at one end: whether through the entries' squares, its parity, and sums."""
         name, at, axes = link.parameter, link.ends[target].at, self._axes(link.parameter)
-        told = [found for squared in (False, True) if (found := self._neighbours(link, target, squared))]
+        told = [one for squared in (False, True) if (one := self._neighbours(link, target, squared))]
         own, kernel, channel = [axes.index(i) for i in at], len(axes), len(axes) + 1
         sizes = [self.sizes[axis.node] for i in at if isinstance(axis := self.space.axes[name][i], Axis)]
         sums = [self.start[link.ends[target].node].new_zeros(*sizes, CHANNELS) for _ in told]
