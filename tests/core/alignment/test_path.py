@@ -69,7 +69,7 @@ def test_networks_that_do_not_fit_are_named():
     with pytest.raises(InvalidValueError, match=r"torch.float64 in the other"):
         interpolate(w, {"w": torch.zeros(2).double()}, 0.5)
     for t in (-0.1, 1.1, math.nan):
-        with pytest.raises(InvalidValueError, match=r"t must be at"):
+        with pytest.raises(InvalidValueError, match=r"t must be"):
             interpolate(w, w, t)
     with pytest.raises(InvalidValueError, match="at least one network"):
         mean_of([])
