@@ -77,7 +77,7 @@ def run(arguments: list[str], folder: Path, plan: Plan | None = None) -> Ended:
     process = context.Process(target=_command, args=(arguments, str(folder), plan))
     process.start()
     process.join()
-    folder.chmod(0o755)
+    _allow(folder, 0o755)
     assert process.exitcode is not None
     texts = [path.read_text(encoding="utf-8") if path.exists() else "" for path in said.values()]
     for path in said.values():
@@ -100,7 +100,7 @@ def _command(arguments: list[str], folder: str, plan: Plan | None) -> None:
     _make_quick()
     _watch(plan, os.open(".writes", os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
     if plan is not None and plan.how == "locked":
-        Path().chmod(0o555)
+        _allow(Path(), 0o555)
         _obey_modes()
     sys.argv = ["nfn-monomial", *arguments]
     importlib.import_module("nfn_monomial.benchmarks.__main__").main()
@@ -116,6 +116,12 @@ def _make_quick() -> None:
     for (module, name), values in quick.items():
         room = importlib.import_module(f"nfn_monomial.benchmarks.make.{module}")
         setattr(room, name, functools.partial(getattr(room, name), **values))
+
+
+def _allow(folder: Path, mode: int) -> None:
+    """Give a folder, and those in it, a mode."""
+    for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        place.chmod(mode)
 
 
 def _obey_modes() -> None:
@@ -137,7 +143,7 @@ def _watch(plan: Plan | None, log: int) -> None:
     count = -1
 
     def happens(moment: Moment) -> bool:
-        if plan is None or plan.moment != moment:
+        if plan is None or plan.how == "locked" or plan.moment != moment:
             return False
         return count >= plan.at if plan.how in STAYS else count == plan.at
 
@@ -201,8 +207,8 @@ TIMED = re.compile(r"\b(s|ms|min|MiB|seconds|time|memory|forward|both|step)\b|^H
 """Headings of columns with times or memory."""
 TIMES = ("cost.png", "graphs.png")
 """Figures that show them."""
-MEASURED = re.compile(r"(?<!checkpoint_)seconds|^step_share$|^peak_bytes$")
-"""Entries of JSON that are times or memory; of other numbers that are, no two calls have the same."""
+MEASURED = re.compile(r"(?<!checkpoint_)seconds|^step_share$|^peak_bytes$|^commit$")
+"""Entries of JSON that are times or memory, or may change with the checkout between two calls."""
 
 
 def contents(files: dict[str, bytes]) -> dict[str, Any]:
