@@ -101,8 +101,7 @@ def build_model(
     if unknown := sorted(set(options) - set(known := model_options(name))):
         raise InvalidValueError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
     if isinstance(networks, MixedInfo) and not cls.mixed:
-        every = _registered()
-        able = ", ".join(known for known in every if every[known].mixed)
+        able = ", ".join(known for known in model_names() if model_class(known).mixed)
         raise InvalidValueError(f"{name} reads networks of one architecture; for a mixed zoo choose from {able}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

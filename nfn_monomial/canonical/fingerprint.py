@@ -43,13 +43,12 @@ def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
     the nodes' sizes and symmetries and the parameters' axes, in order, but with no name. Parameters that do not matter
     (``space.dead``) are left out.
 
-    **Limits.** Numbers that lie just between two multiples are rounded apart, so that the same function may have another
-    fingerprint: rarely (of 575 small networks that were moved, scales up to 1,000, none had, in float64 or in float32);
+    **Limits.** Numbers that lie just between two multiples are rounded apart, so the same function may have another
+    fingerprint: rarely (none of 575 small networks that were moved, scales up to 1,000, in float64 or in float32);
     `compare` decides. Networks that differ by less than the rounding may have the same one, as where one weight of many
-    is changed by little. A network in
-    float32 and in float64 has two, and so have networks that are the same function without a symmetry of the space
-    between them. Where no bias and no fixed input or output says which sign a neuron has, signs that only products of
-    several weights show are not seen. All is held in float64.
+    is changed by little. A network in float32 and in float64 has two, and so have networks that are the same function
+    without a symmetry of the space between them. Where no bias and no fixed input or output says which sign a neuron
+    has, signs that only products of several weights show are not seen. All is held in float64.
 
     Args:
         space: the weight space.

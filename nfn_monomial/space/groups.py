@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import overload
 
@@ -124,9 +123,9 @@ class GroupElement:
             return Features(tensors.layout, tuple(self._act_field(field, x) for field, x in fields))
         if not isinstance(tensors, Mapping):
             raise InvalidTypeError(f"named tensors or Features are expected, found {shown(tensors)}")
-        out = {}
+        known, out = self._sizes(), {}
         for name, tensor in tensors.items():
-            out[name] = self._act_parameter(name, tensor) if name in self.space.parameters else tensor
+            out[name] = self._act_parameter(name, tensor, known) if name in self.space.parameters else tensor
         return out
 
     def _require_own(self, layout: Layout) -> None:
@@ -151,7 +150,7 @@ class GroupElement:
     def _act_field(self, field: FieldType, x: Tensor) -> Tensor:
         return within_range(f"[{field_name(field)}]", x, lambda wide: self._moved(wide, field, behind=1))
 
-    def _act_parameter(self, name: str, tensor: Tensor) -> Tensor:
+    def _act_parameter(self, name: str, tensor: Tensor, known: Mapping[str, int]) -> Tensor:
         if not isinstance(tensor, Tensor) or not is_dense(tensor) or not tensor.is_floating_point():
             raise InvalidTypeError(f"{name} must be a dense tensor of floating point numbers, found {shown(tensor)}")
         dims = self.space.parameters[name]
@@ -160,7 +159,7 @@ class GroupElement:
             raise InvalidValueError(
                 f"{name} has shape {tuple(tensor.shape)} but {self.space.describe(name)} is expected"
             )
-        sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), self._sizes)
+        sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), known)
 
         def move(x: Tensor) -> Tensor:
             parts = {piece: self._moved(x, self.space.axes[piece]) for piece, x in cut(self.space, name, x, sizes)}
@@ -168,7 +167,6 @@ class GroupElement:
 
         return within_range(name, tensor, move)
 
-    @functools.cached_property
     def _sizes(self) -> dict[str, int]:
         """Sizes of the nodes that matrices or the space tell."""
         nesting = self.space.nesting

@@ -179,8 +179,8 @@ def test_it_is_what_it_was():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"weight.0": torch.zeros(16, 2, dtype=torch.long)}, "weight.0 is torch.int64; a floating point"),
-        ({"weight.0": None}, "weight.0 is NoneType"),
+        ({"weight.0": torch.zeros(16, 2, dtype=torch.long)}, "weight.0 is .*torch.int64.*; a floating point"),
+        ({"weight.0": None}, "weight.0.* must be a dense tensor, found None"),
         ({"weight.0": torch.zeros(16, 3, dtype=torch.float64)}, r"weight.0 has shape \(16, 3\)"),
         ({"weight.0": torch.full((16, 2), math.nan, dtype=torch.float64)}, "weight.0 holds 32 NaN"),
     ],
