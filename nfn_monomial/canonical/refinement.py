@@ -20,6 +20,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 
 CHANNELS = 8
 _SWEEPS = 4  # forwards and backwards, twice
+_TOGETHER = 2**22  # numbers of what several ends give, at most, if it is made before entries are looked at
 
 Parity: TypeAlias = tuple[tuple[int, ...], ...]
 """Whether a sign flips a stream, for each gauge of a node and of those that it is nested in."""
@@ -52,14 +53,30 @@ class _Neighbours(NamedTuple):
     Attributes:
         squared: whether it is weighted by the squares of the entries, which no sign flips, or by the entries.
         parity: of the sums.
-        values: random numbers of the kernel's places times features, over the dimensions ``dims``.
-        dims: those of the entries, the kernel's places behind the axes and the channels behind those.
+        factors: random numbers of the kernel's places and features, whose product it is, each with its dimensions:
+            those of the entries, the kernel's places behind the axes and the channels behind those.
     """
 
     squared: bool
     parity: Parity
-    values: Tensor
-    dims: list[int]
+    factors: list[tuple[Tensor, list[int]]]
+
+    def weighted(self, part: Slice, x: Tensor, along: int, own: list[int]) -> Tensor:
+        """What the entries in a slice make of it, ``(*own, channels)``.
+
+        Args:
+            part: the slice.
+            x: its entries, or their squares, with axes first and the kernel's places behind them.
+            along: the axis along which it is a slice.
+            own: axes of the neurons that it is given to.
+        """
+        found, left, channel = x, list(range(x.ndim)), x.ndim
+        for i, (factor, dims) in enumerate(self.factors):
+            values = (part.of(factor, dims.index(along)) if along in dims else factor).to(x)
+            later = {*own, channel, *(d for _, others in self.factors[i + 1 :] for d in others)}
+            out = sorted({*left, *dims} & later) if i + 1 < len(self.factors) else [*own, channel]
+            found, left = torch.einsum(found, left, values, dims, out), out
+        return found
 
 
 class Refinement:
@@ -119,7 +136,7 @@ class Refinement:
         """What comes to the neurons at one end: whether through the entries' squares, its parity, and sums."""
         name, at, axes = link.parameter, link.ends[target].at, self._axes(link.parameter)
         told = [one for squared in (False, True) if (one := self._neighbours(link, target, squared))]
-        own, kernel, channel = [axes.index(i) for i in at], len(axes), len(axes) + 1
+        own, kernel = [axes.index(i) for i in at], len(axes)
         sizes = [self.sizes[axis.node] for i in at if isinstance(axis := self.space.axes[name][i], Axis)]
         sums = [self.start[link.ends[target].node].new_zeros(*sizes, CHANNELS) for _ in told]
         squares = 0.0
@@ -130,9 +147,7 @@ class Refinement:
                 squares += float(x.square().sum(dtype=torch.float64))
             along = axes.index(part.dim)
             for one, total in zip(told, sums, strict=True):
-                x = x.square() if one.squared else x
-                values = part.of(one.values, one.dims.index(along)) if along in one.dims else one.values
-                found = torch.einsum(x, list(range(kernel + 1)), values.to(x), one.dims, [*own, channel])
+                found = one.weighted(part, x.square() if one.squared else x, along, own)
                 (part.of(total, own.index(along)) if along in own else total).add_(found)
         size = self._squares.setdefault(name, squares) / math.prod(sizes)
         for one, total in zip(told, sums, strict=True):
@@ -145,7 +160,7 @@ class Refinement:
         parity = {i: tuple(0 for _ in p) if squared else p for i, p in self.parity[name].items()}
         kernel, channel = len(axes), len(axes) + 1
         weights = random_numbers(f"kernel {self.place[name]}", math.prod(link.kernel), CHANNELS)
-        others, dims = weights.abs() if squared else weights, [kernel, channel]
+        factors = [(weights.abs() if squared else weights, [kernel, channel])]
         counted = set(end.at)
         for other in (other for i, other in enumerate(link.ends) if i != target):
             # The sign of what two ends are both nested in counts once.
@@ -154,10 +169,13 @@ class Refinement:
             h = self.streams[other.node].get(path)
             if h is None:
                 return None
-            own = [axes.index(i) for i in other.at]
-            out = sorted({*dims, *own})
-            others, dims = torch.einsum(others, dims, h, [*own, channel], out), out
-        return _Neighbours(squared, tuple(parity[i] for i in end.at), others, dims)
+            own, (given, dims) = [axes.index(i) for i in other.at], factors[-1]
+            if given.numel() * h.numel() // CHANNELS <= _TOGETHER:
+                out = sorted({*dims, *own})
+                factors[-1] = torch.einsum(given, dims, h, [*own, channel], out), out
+            else:
+                factors.append((h, [*own, channel]))
+        return _Neighbours(squared, tuple(parity[i] for i in end.at), factors)
 
     def _axes(self, name: str) -> list[int]:
         return [i for i, axis in enumerate(self.space.axes[name]) if isinstance(axis, Axis)]

@@ -12,6 +12,7 @@ from torch import nn
 from nfn_monomial import MonomialError, WeightSpace, compare
 from nfn_monomial.alignment import comparison, streamed
 from nfn_monomial.alignment.streamed import matched
+from nfn_monomial.canonical import refinement
 from nfn_monomial.canonical.refinement import Refinement, Slice
 from nfn_monomial.space import packing
 
@@ -98,6 +99,20 @@ def test_slices_of_any_size(entries, monkeypatch):
             torch.testing.assert_close(found.matrices[name].scales, matrix.scales, rtol=1e-10, atol=0)
         for name, x in found.act(b).items():
             torch.testing.assert_close(x, a[name], rtol=1e-10, atol=0)
+
+
+@given(all_spaces(), st.integers(0, 2**31))
+def test_features_do_not_depend_on_what_is_made_first(space, seed):
+    sizes = {name: node.size or 1 for name, node in space.nodes.items()}
+    taken = packing.pieces(space, drawn(space, seed), sizes)
+    slices = {link.parameter: [Slice(link.axes[0], 0, taken[link.parameter])] for link in space.links}
+    together = Refinement(space, slices, sizes).refine()
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(refinement, "_TOGETHER", 0)
+        apart = Refinement(space, slices, sizes).refine()
+    for node, streams in together.items():
+        for parity, x in streams.items():
+            torch.testing.assert_close(apart[node][parity], x, rtol=1e-9, atol=1e-12)
 
 
 @given(all_spaces(), st.integers(0, 2**31))
