@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from single_networks import drawn
 from strategies import all_spaces, general
 from torch import nn
 from torch.nn import functional as F
@@ -19,12 +20,6 @@ from nfn_monomial.space.monomial import MonomialMatrix
 
 RELU = WeightSpace.mlp([2, 12, 12, 3], "relu")
 TANH = WeightSpace.mlp([2, 12, 12, 3], "tanh")
-
-
-def drawn(space, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    shapes = space.shapes().items()
-    return {name: torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype) for name, shape in shapes}
 
 
 def sampled(space, seed=0):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from single_networks import drawn
 from strategies import all_spaces
 from torch import nn
 
@@ -17,12 +18,6 @@ from nfn_monomial.canonical.refinement import Refinement, Slice
 from nfn_monomial.space import packing
 
 CHAIN = WeightSpace.mlp([3, 10, 10, 2], "relu")
-
-
-def drawn(space, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    shapes = space.shapes().items()
-    return {name: torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype) for name, shape in shapes}
 
 
 def sampled(space, seed=0):

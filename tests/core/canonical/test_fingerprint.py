@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from single_networks import drawn
 from strategies import all_spaces
 from torch import nn
 from torch.nn import functional as F
@@ -35,12 +36,6 @@ class Attention(nn.Module):
     def forward(self, x):
         q, k, v = self.qkv(self.norm(x)).view(len(x), -1, 3, 2, 2).permute(2, 0, 3, 1, 4)
         return x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-
-
-def drawn(space, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    shapes = space.shapes().items()
-    return {name: torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype) for name, shape in shapes}
 
 
 def moved(space, network, seed=0, decades=6):
