@@ -27,7 +27,10 @@ STUDIES = (
     "expressivity", "merge.measure", "merge.report", "params_report", "predict_report",
 )  # fmt: skip
 PRELOADED = (
-    "nfn_monomial.benchmarks.checkpoints",
+    *(
+        f"nfn_monomial.benchmarks.checkpoints.{name}"
+        for name in ("alignments", "balancing", "comparison", "inspection")
+    ),
     "nfn_monomial.benchmarks.cli.application",
     "nfn_monomial.benchmarks.data.formats.detection",
     "nfn_monomial.benchmarks.make.mixed",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import align as align_pair
 from nfn_monomial.alignment import align_all, mean_of, repair
+from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table
 from nfn_monomial.errors import InvalidValueError
@@ -176,6 +177,7 @@ def align(
     key: str | None = None,
     seed: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    call: Call = ALONE,
 ) -> Aligned:
     """Networks moved into the frame of the first one, without a change of what they compute; and what lies between.
 
@@ -194,6 +196,7 @@ def align(
         key: of the state dict in files of ``torch.save``, where they have several.
         seed: of the alignment.
         on_progress: called with the number of steps done and of all.
+        call: which keeps the networks that are moved, and the scores on each line.
 
     Raises:
         FileNotFoundError: for a path that does not exist.
@@ -210,10 +213,16 @@ def align(
     space, wide = first.space, [{name: t.double() for name, t in network.items()} for network in networks]
     frames: dict[str, list[Tensors]] = {NAIVE: list(wide)}
     for method, symmetry in ((PERMUTATION, "permutation"), (ALL, None)):
-        if len(wide) == 2:
-            frames[method] = [wide[0], align_pair(space, *wide, symmetry=symmetry, seed=seed).aligned]
-        else:
-            frames[method] = list(align_all(space, wide, symmetry=symmetry, seed=seed).aligned)
+
+        def move(symmetry: str | None = symmetry) -> tuple[Any, Mapping[str, Tensor]]:
+            if len(wide) == 2:
+                found = [align_pair(space, *wide, symmetry=symmetry, seed=seed).aligned]
+            else:
+                found = align_all(space, wide, symmetry=symmetry, seed=seed).aligned[1:]
+            return None, {f"{i} {name}": t for i, network in enumerate(found) for name, t in network.items()}
+
+        _, kept = call.piece(f"moved-by-{symmetry or 'all'}", move)
+        frames[method] = [wide[0], *({name: kept[f"{i} {name}"] for name in wide[0]} for i in range(len(others)))]
     distances = {method: tuple(_distance(found[0], other) for other in found[1:]) for method, found in frames.items()}
     moved = tuple(frames[ALL][1:])
     weights = None if merge is None else _weights(merge, len(networks))
@@ -226,7 +235,7 @@ def align(
         differences.append(largest_difference(network, before, written))
     definition = first.architecture.definition
     judge = judge_of(data, definition.inputs if definition else ())
-    course = _Course(first.module(), judge, wide, merge, on_progress)
+    course = _Course(first.module(), judge, wide, merge, on_progress, call)
     lines = [line for method, frame in frames.items() for line in course.lines(method, frame)]
     if merged is not None and weights is not None and course.repairs:
         merged = course.repaired(merged, frames[ALL], weights)
@@ -245,6 +254,7 @@ class _Course:
         networks: as they are.
         merge: share of all but the first in the network that is asked for.
         on_progress: called after each score.
+        call: which keeps the scores.
     """
 
     def __init__(
@@ -254,8 +264,9 @@ class _Course:
         networks: Sequence[Tensors],
         merge: float | None,
         on_progress: Callable[[int, int], None],
+        call: Call,
     ) -> None:
-        self.module, self.judge, self.merge = module, judge, merge
+        self.module, self.judge, self.merge, self.call = module, judge, merge, call
         statistics = any(isinstance(m, _NORMS) and m.running_mean is not None for m in module.modules())
         self.repairs = statistics and judge.statistics is not None
         self.own = judge.own(module, [self._narrow(network) for network in networks])
@@ -272,10 +283,12 @@ class _Course:
         """The line through networks in one frame, and the same with each network on it repaired."""
         found = []
         for repaired in (False, True)[: 1 + self.repairs]:
-            scores = [self._score(frame, t, repaired) for t in PLACES]
-            excess = [score.loss - self._expected(t) for t, score in zip(PLACES, scores, strict=True)]
-            merged = None if self.merge is None else self._score(frame, self.merge, repaired)
-            found.append(Line(method + REPAIRED * repaired, tuple(scores), max(0.0, *excess), merged))
+            name = method + REPAIRED * repaired
+            places = [*PLACES, *([] if self.merge is None else [self.merge])]
+            scores = self._scores(name, frame, places, repaired)
+            excess = [score.loss - self._expected(t) for t, score in zip(PLACES, scores, strict=False)]
+            merged = None if self.merge is None else scores[-1]
+            found.append(Line(name, tuple(scores[: len(PLACES)]), max(0.0, *excess), merged))
         return found
 
     def repaired(self, merged: Tensors, frame: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
@@ -283,6 +296,18 @@ class _Course:
         ends = [self._narrow(network) for network in frame]
         found = repair(self.module, self._narrow(merged), ends, self.judge.statistics, weights)
         return {name: found[name] for name in merged}
+
+    def _scores(self, name: str, frame: Sequence[Tensors], places: Sequence[float], repaired: bool) -> list[Score]:
+        """Of the networks at some places of a line."""
+        name = f"scores-{name.replace(', ', '-').replace(' ', '-')}"
+        if (found := self.call.get(name)) is None:
+            scores = [self._score(frame, t, repaired) for t in places]
+            losses = torch.tensor([score.loss for score in scores], dtype=torch.float64)
+            found = self.call.put(name, [score.accuracy for score in scores], {"losses": losses})
+        else:
+            for _ in places:
+                self._step()
+        return [Score(*pair) for pair in zip(found[1]["losses"].tolist(), found[0], strict=True)]
 
     def _score(self, frame: Sequence[Tensors], t: float, repaired: bool) -> Score:
         weights = _weights(t, self._count)

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfn_monomial import GroupElement, fingerprint
 from nfn_monomial import balance as balance_batch
+from nfn_monomial import fingerprint
+from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table
 
@@ -26,7 +27,6 @@ class Balanced(Finding):
 
     Attributes:
         network: that was given.
-        element: of the group, that leads to the canonical form.
         tensors: parameter -> its value there, float64.
         fingerprint: the same for all networks that are equal up to the group, see `nfn_monomial.fingerprint`.
         difference: the largest that it makes to any output, as it is written, relative to the largest; None where no
@@ -34,7 +34,6 @@ class Balanced(Finding):
     """
 
     network: Network
-    element: GroupElement
     tensors: Mapping[str, Tensor]
     fingerprint: str
     difference: float | None
@@ -82,6 +81,7 @@ def balance(
     input_shape: Sequence[int] | None = None,
     activation: str | None = None,
     key: str | None = None,
+    call: Call = ALONE,
 ) -> Balanced:
     """The canonical form of a checkpoint: of all networks that scales and signs lead to, the balanced one.
 
@@ -93,18 +93,23 @@ def balance(
         input_shape: of the example inputs, batch included; of a module that does not state any.
         activation: between the layers of a chain, by name.
         key: of the state dict in a file of ``torch.save``, where it has several.
+        call: which keeps what is finished.
 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
         ValueError: naming what cannot be used, and the way out.
     """
     (network,) = read_networks([checkpoint], net, input_shape=input_shape, activation=activation, key=key)
-    before = {name: t.double() for name, t in network.items()}
-    balanced, element = balance_batch({name: t[None, None] for name, t in before.items()}, network.space)
-    after = {name: t[0, 0] for name, t in balanced.items()}
-    written = {name: t.to(network[name].dtype) for name, t in after.items()}
-    difference = largest_difference(network, before, written)
-    return Balanced(network, element, after, fingerprint(network.space, network), difference)
+
+    def make() -> tuple[Any, Mapping[str, Tensor]]:
+        before = {name: t.double() for name, t in network.items()}
+        balanced, _ = balance_batch({name: t[None, None] for name, t in before.items()}, network.space)
+        after = {name: t[0, 0] for name, t in balanced.items()}
+        written = {name: t.to(network[name].dtype) for name, t in after.items()}
+        return [fingerprint(network.space, network), largest_difference(network, before, written)], after
+
+    (printed, difference), tensors = call.piece("balanced", make)
+    return Balanced(network, tensors, printed, difference)
 
 
 def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:

@@ -10,6 +10,7 @@ import torch
 
 from nfn_monomial import compare as compare_pair
 from nfn_monomial.alignment import Comparison
+from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table
 from nfn_monomial.errors import InvalidValueError
@@ -92,6 +93,7 @@ def compare(
     key: str | None = None,
     seed: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    call: Call = ALONE,
 ) -> Pair | Family:
     """Two networks: whether they are the same function up to symmetry, and how they differ. More: a family tree.
 
@@ -105,6 +107,7 @@ def compare(
         key: of the state dict in files of ``torch.save``, where they have several.
         seed: of the alignment.
         on_progress: called with the number of pairs done and of all.
+        call: which keeps the distances of more than two.
 
     Raises:
         FileNotFoundError: for a path that does not exist.
@@ -114,7 +117,7 @@ def compare(
     if len(networks) < 2:
         raise InvalidValueError(f"compare needs two networks, or a folder of them; found {networks[0].label} alone")
     if len(networks) > 2:
-        return family_of(networks, seed=seed, on_progress=on_progress)
+        return family_of(networks, seed=seed, on_progress=on_progress, call=call)
     a, b = networks
     definition = a.architecture.definition
     running = definition is not None and a.runs and b.runs

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from nfn_monomial import align, balance, fingerprint
+from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table
 from nfn_monomial.space import packing
@@ -98,6 +99,7 @@ def family_of(
     *,
     seed: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
+    call: Call = ALONE,
 ) -> Family:
     """Distances between all pairs of networks, and their tree.
 
@@ -110,6 +112,7 @@ def family_of(
         networks: three or more of one architecture and width.
         seed: of the alignments.
         on_progress: called with the number of pairs done and of all.
+        call: which keeps the distances, a row of them after each pair.
     """
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
@@ -128,12 +131,16 @@ def family_of(
     norms = [sum(float(network[name].square().sum()) for name in weights) for network in balanced]
     count = len(networks)
     distances = np.zeros((count, count))
-    pairs = [(i, j) for i in range(count) for j in range(i)]
-    for number, (i, j) in enumerate(pairs, 1):
-        moved = align(rigid, balanced[j], balanced[i], seed=seed).aligned
-        apart = sum(float((balanced[j][name] - moved[name]).square().sum()) for name in weights)
-        distances[i, j] = distances[j, i] = (apart / (norms[i] + norms[j] or 1.0)) ** 0.5
-        on_progress(number, len(pairs))
+    for i in range(1, count):
+        row, _ = call.get(f"distances-{i}") or ([], {})
+        for j in range(i):
+            if j == len(row):
+                moved = align(rigid, balanced[j], balanced[i], seed=seed).aligned
+                apart = sum(float((balanced[j][name] - moved[name]).square().sum()) for name in weights)
+                row.append((apart / (norms[i] + norms[j] or 1.0)) ** 0.5)
+                call.put(f"distances-{i}", row, {})
+            on_progress(i * (i - 1) // 2 + j + 1, count * (count - 1) // 2)
+        distances[i, :i] = distances[:i, i] = row
     merges = linkage(squareform(distances), "average")
     return Family(
         tuple(networks), tuple(map(tuple, distances.tolist())), tuple(map(tuple, merges.tolist())), tuple(fingerprints)

@@ -11,7 +11,7 @@ import functools
 import io
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from nfn_monomial.adapters.modules import read_torch_file
 from nfn_monomial.benchmarks.files import partial_path
 from nfn_monomial.errors import MissingFileError
 
-__all__ = ["Checkpoint", "CheckpointError", "checkpoints_in", "read_checkpoint"]
+__all__ = ["Checkpoint", "CheckpointError", "checkpoints_in", "files_of", "read_checkpoint"]
 
 SAFE = ".safetensors"
 INDEX = ".safetensors.index.json"
@@ -251,6 +251,17 @@ def checkpoints_in(folder: Path) -> list[Path]:
     if not found:
         raise CheckpointError(f"{folder} has no checkpoints, expected {FORMS}")
     return found
+
+
+def files_of(paths: Iterable[str | Path]) -> list[Path]:
+    """All files in which the checkpoints at some paths lie, those of folders among them, which need not exist.
+
+    Raises:
+        CheckpointError: for a folder without checkpoints, or an index that is none.
+    """
+    found = [file for path in map(Path, paths) for file in (checkpoints_in(path) if path.is_dir() else [path])]
+    indices = [file for file in found if file.name.endswith(INDEX) and file.is_file()]
+    return found + [index.parent / name for index in indices for name in _shards(index)[0]]
 
 
 def _files(folder: Path) -> list[Path]:

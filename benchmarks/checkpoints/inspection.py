@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace, balance
+from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table
 from nfn_monomial.space import packing
@@ -77,13 +78,14 @@ class Symmetries(Finding):
 
     @property
     def summary(self) -> str:
-        on = "" if self.network is None else f" on {self.network.label}"
-        proved = f"Certified{on}: {self.certified}." if self.certified else f"Not certified{on}: {self._why_not}."
-        return f"{self.space.explain()}\n\n{proved}"
-
-    @property
-    def _why_not(self) -> str:
-        return "there are no weights" if self.network is None else self.network.why_not
+        explained = self.space.explain()
+        if self.network is None:  # then it says what is certified
+            return explained
+        on = f"on {self.network.label}"
+        proved = (
+            f"Certified {on}: {self.certified}." if self.certified else f"Not certified {on}: {self.network.why_not}."
+        )
+        return f"{explained}\n\n{proved}"
 
     def to_json(self) -> dict[str, Any]:
         sizes = {} if self.network is None else self.network.sizes
@@ -131,6 +133,7 @@ def symmetries(
     input_shape: Sequence[int] | None = None,
     activation: str | None = None,
     key: str | None = None,
+    call: Call = ALONE,
 ) -> Symmetries:
     """Which neurons of a network may be permuted, scaled and flipped, and, of a checkpoint, how its neurons lie.
 
@@ -140,6 +143,7 @@ def symmetries(
         input_shape: of the example inputs, batch included; of a module that does not state any.
         activation: between the layers of a chain, by name.
         key: of the state dict in a file of ``torch.save``, where it has several.
+        call: which keeps what is finished.
 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
@@ -151,8 +155,14 @@ def symmetries(
         proved = "random elements of the group change no output by more than 1e-9, on random weights, in float64"
         return Symmetries(architecture, proved)
     network = architecture.network(found, label=found.name)
-    tensors = {name: t.double() for name, t in network.items()}
-    return Symmetries(architecture, certificate(network), network, neurons_of(network, tensors))
+
+    def make() -> tuple[Any, Mapping[str, Tensor]]:
+        tensors = {name: t.double() for name, t in network.items()}
+        return [certificate(network), [asdict(neurons) for neurons in neurons_of(network, tensors)]], {}
+
+    (certified, neurons), _ = call.piece("neurons", make)
+    told = tuple(Neurons(**values | {"gauges": tuple(values["gauges"])}) for values in neurons)
+    return Symmetries(architecture, certified, network, told)
 
 
 def certificate(network: Network) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from nfn_monomial.benchmarks.files import results_folder, write_atomically
+from nfn_monomial.benchmarks.calls import Call
+from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.report.results import Report
-from nfn_monomial.errors import InvalidValueError
 
 from .networks import Network
 
@@ -60,33 +60,24 @@ class Finding(ABC):
     def report(self) -> Report:
         """As tables, JSON and figures."""
 
-    def write(self, folder: str | Path, *, force: bool = False) -> list[Path]:
+    def write(self, folder: str | Path, *, force: bool = False, call: Call | None = None) -> list[Path]:
         """Write checkpoints and report, each file whole or not at all; returns their paths.
 
         Args:
             folder: where to; made if it is not there.
             force: whether files that are there may be replaced.
+            call: whose results these are, for this folder; by default one that keeps nothing.
 
         Raises:
             ValueError: before anything is written, if a file is there already (without ``force``) or is one that was
                 read.
         """
-        place, contents = results_folder(folder), self.report().contents()
+        call, contents = call or Call(folder, force=force), self.report().contents()
         made = [path for c in self.checkpoints for path in c.network.checkpoint.outputs(c.name)]
-        found = [*made, *map(Path, contents)]
-        if twice := sorted({str(path) for path in found if found.count(path) > 1}):
-            raise InvalidValueError(f"{', '.join(twice)} would be written twice: give the checkpoints other names")
-        paths = [place / path for path in found]
         read = {file.resolve(): network.label for network in self.networks for file in network.checkpoint.files}
-        for path in paths:
-            if path.resolve() in read:
-                raise InvalidValueError(
-                    f"{path} is {read[path.resolve()]}, which was read, and is not written over: give another --out"
-                )
-            if path.exists() and not force:
-                raise InvalidValueError(f"{path} is there already: give another --out, or --force to replace it")
+        paths = call.claim([*made, *contents], read)
         for checkpoint in self.checkpoints:
-            checkpoint.network.write(place, checkpoint.name, checkpoint.tensors)
+            checkpoint.network.write(Path(folder), checkpoint.name, checkpoint.tensors)
         for name, data in contents.items():
-            write_atomically(place / name, data)
+            write_atomically(Path(folder) / name, data)
         return paths

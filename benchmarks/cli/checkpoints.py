@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 
 from nfn_monomial.errors import InvalidValueError
 
-from .options import console, errors, prepare_process, user_errors
+from .options import console, errors, prepare_process, unfinished_call, user_errors
 
 if TYPE_CHECKING:  # it imports torch
     from nfn_monomial.benchmarks.checkpoints.outputs import Finding
@@ -220,13 +220,16 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
 
         given["input_shape"] = _sizes(input_shape)
         several = isinstance(paths, list)
+        read = paths if several else [path for path in (paths,) if path is not None]
+        call = unfinished_call(out, name, given, read, [given["net"], given.get("data")], "table.md", force=force)
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        with Bar(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        with call, Bar(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
             task = bar.add_task(name, total=None)
             if several:
                 given["on_progress"] = lambda done, total: bar.update(task, completed=done, total=total)
-            found = getattr(checkpoints, name)(*(paths if several else [paths]), **given)
-        _show(found, found.write(out, force=force) if out else [], as_json)
+            found = getattr(checkpoints, name)(*(paths if several else [paths]), call=call, **given)
+            written = found.write(out, call=call) if out else []
+        _show(found, written, as_json)
 
     only = inspect.Parameter.KEYWORD_ONLY
     parameters = [

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, cast, get_args
 
 import typer
 from rich.console import Console
@@ -21,6 +21,9 @@ from rich.markup import escape
 from nfn_monomial.benchmarks.settings import assignment, override
 from nfn_monomial.benchmarks.settings.training import Precision
 from nfn_monomial.errors import InvalidValueError, MonomialError
+
+if TYPE_CHECKING:  # it imports torch
+    from nfn_monomial.benchmarks.calls import Call
 
 __all__ = [
     "OWN_OPTIONS",
@@ -35,6 +38,7 @@ __all__ = [
     "own_process",
     "prepare_process",
     "split",
+    "unfinished_call",
     "user_errors",
 ]
 
@@ -178,10 +182,7 @@ def user_errors(run: Callable[P, R]) -> Callable[P, R]:
         try:
             return run(*args, **kwargs)
         except KeyboardInterrupt as interruption:
-            kept = "Finished work is kept: the same command continues from here."
-            if "force" in kwargs:
-                kept = "Finished files are whole: the same command with --force replaces them."
-            errors.print(f"Interrupted. {kept}", soft_wrap=True)
+            errors.print("Interrupted. Finished work is kept: the same command continues from here.", soft_wrap=True)
             raise typer.Exit(getattr(interruption, "code", 130)) from None
         except (ModuleNotFoundError, typer.Exit, typer.Abort):  # the first is explained by the entry point
             raise
@@ -214,6 +215,39 @@ def prepare_process(*, trains: bool = True) -> None:
     # Optimiser states of unused parameters decay to denormal numbers, which a CPU adds 100 times as slowly.
     torch.set_flush_denormal(True)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # every process would say that it is there
+
+
+def unfinished_call(
+    out: Path | None,
+    command: str,
+    given: Mapping[str, Any],
+    checkpoints: Sequence[Path],
+    code: Sequence[str | None],
+    leaves: str,
+    *,
+    force: bool,
+) -> Call:
+    """What an interrupted call of a command for networks of one's own has finished in its folder.
+
+    Args:
+        out: the folder, if there is one.
+        command: its name.
+        given: its options, as far as they determine the results.
+        checkpoints: those that it reads, or folders of them.
+        code: what else it reads, by path, or ``module.py:NAME``.
+        leaves: a file that it writes in any case.
+        force: whether files that are there may be replaced.
+    """
+    from nfn_monomial.benchmarks.calls import Call
+    from nfn_monomial.benchmarks.checkpoints.files import files_of
+
+    if out is None:
+        return Call()
+    named = (text for text in code if text)
+    files = [Path(text if Path(text).is_file() else text.rpartition(":")[0]) for text in named]
+    inputs = files_of(checkpoints) + [file for file in files if file.is_file()]
+    arguments = {"checkpoints": list(map(str, checkpoints)), **given}
+    return Call(out, command, arguments, inputs, leaves=[leaves], force=force)
 
 
 def configured(

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from .options import console, prepare_process, user_errors
+from .options import console, prepare_process, unfinished_call, user_errors
 
 __all__ = ["predict"]
 
@@ -67,7 +67,7 @@ def predict(
     - `nfn-monomial predict --predictor results/edit-dilate/predictors/editor.safetensors siren.pt --out edited`
     """
     prepare_process(trains=False)
-    from nfn_monomial.benchmarks.predictors.answers import Answers
+    from nfn_monomial.benchmarks.predictors.answers import PREDICTIONS, Answers
     from nfn_monomial.benchmarks.predictors.predictor import SHIPPED, Predictor
     from nfn_monomial.benchmarks.predictors.tasks import Editing
     from nfn_monomial.errors import InvalidValueError
@@ -75,15 +75,16 @@ def predict(
     loaded = Predictor.load(predictor or SHIPPED)
     if isinstance(loaded.task, Editing) and out is None:
         raise InvalidValueError(f"{predictor} edits networks: give a folder for them, --out DIR")
-    with Bar(console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
+    code = [str(predictor or SHIPPED)]
+    call = unfinished_call(out, "predict", {"key": key}, checkpoints, code, PREDICTIONS, force=force)
+    with call, Bar(console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
         task = bar.add_task("reading", total=None)
 
         def show(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        found = loaded.predict(checkpoints, key=key, on_progress=show)
-    answers = Answers(loaded, tuple(found))
-    paths = answers.write(out, force) if out else []
+        answers = Answers(loaded, tuple(loaded.predict(checkpoints, key=key, on_progress=show, call=call)))
+        paths = answers.write(call) if out else []
     if as_json:
         typer.echo(json.dumps(answers.to_json(), indent=1, allow_nan=False))
         return

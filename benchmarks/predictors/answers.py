@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfn_monomial.benchmarks.files import results_folder, write_atomically, write_json
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.benchmarks.calls import Call
+from nfn_monomial.benchmarks.files import write_atomically, write_json
 
 from .predictor import Prediction, Predictor
 from .tasks import Classification, Editing, Generalization
 
-__all__ = ["Answers"]
+__all__ = ["PREDICTIONS", "Answers"]
 
 PREDICTIONS = "predictions.json"
 LIKELIEST = 3  # classes that a table shows
@@ -63,40 +62,27 @@ class Answers:
         rows = [(str(p.path), *_cells(entry)) for p, entry in zip(self.predictions, self._entries(), strict=True)]
         return ("checkpoint", *heads[self.predictor.task.name]), rows
 
-    def write(self, folder: Path, force: bool = False) -> list[Path]:
+    def write(self, call: Call) -> list[Path]:
         """Write ``predictions.json``; of an editor also every edited network, in the form it came in, and its picture.
 
         Args:
-            folder: where to; made if it is not there.
-            force: whether files that are there are replaced. Checkpoints that were read never are.
+            call: whose results these are; it says where to, and whether files that are there are replaced.
 
         Raises:
-            ValueError: if a file is there already, or two would have one name; nothing is written then.
+            ValueError: if a file is there already, was read, or two would have one name; nothing is written then.
         """
-        results_folder(folder)
         edits = self.predictions if isinstance(self.predictor.task, Editing) else ()
-        files = [folder / PREDICTIONS]
-        for edit in edits:
-            name = edit.checkpoint.name
-            files += [
-                folder / Path(name).with_suffix(".png"),
-                *(folder / file for file in edit.checkpoint.outputs(name)),
-            ]
-        inputs = {file.resolve() for prediction in self.predictions for file in prediction.checkpoint.files}
-        for path, count in Counter(files).items():
-            if count > 1:
-                raise InvalidValueError(
-                    f"two edits would be {path}: edit them one by one, each with an --out of its own"
-                )
-            if path.resolve() in inputs:
-                raise InvalidValueError(f"{path} is a checkpoint that was read: give another --out")
-            if path.exists() and not force:
-                raise InvalidValueError(f"{path} is there already: give another --out, or --force to replace it")
-        for edit in edits:
-            edit.checkpoint.write(folder, edit.checkpoint.name, edit.answer)
-            write_atomically(folder / Path(edit.checkpoint.name).with_suffix(".png"), self._picture(edit))
-        write_json(files[0], self.to_json())
-        return files
+        names = [Path(edit.checkpoint.name) for edit in edits]
+        files = [file for name, edit in zip(names, edits, strict=True)
+                 for file in (name.with_suffix(".png"), *edit.checkpoint.outputs(str(name)))]  # fmt: skip
+        read = {file.resolve(): str(p.path) for p in self.predictions for file in p.checkpoint.files}
+        paths = call.claim([PREDICTIONS, *files], read)
+        folder = paths[0].parent
+        for name, edit in zip(names, edits, strict=True):
+            edit.checkpoint.write(folder, str(name), edit.answer)
+            write_atomically(folder / name.with_suffix(".png"), self._picture(edit))
+        write_json(paths[0], self.to_json())
+        return paths
 
     def _entries(self) -> list[dict[str, Any]]:
         match self.predictor.task:

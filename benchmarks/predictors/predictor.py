@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from nfn_monomial.adapters.files import damaged
 from nfn_monomial.adapters.tensor_files import read_sealed, seal
+from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.checkpoints.files import TORCH, Checkpoint, read_checkpoint
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.files import write_atomically
@@ -148,6 +150,7 @@ class Predictor:
         *,
         key: str | None = None,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
+        call: Call = ALONE,
     ) -> list[Prediction]:
         """Answers for checkpoints, of safetensors or ``torch.save``, and for all that lie in folders.
 
@@ -155,6 +158,7 @@ class Predictor:
             paths: files and folders.
             key: of the state dict in files of ``torch.save`` that hold several.
             on_progress: called with the number of checkpoints that were read, and of all.
+            call: which keeps the answers.
 
         Raises:
             FileNotFoundError: if a file is not there.
@@ -164,16 +168,33 @@ class Predictor:
         files = checkpoint_paths(paths)
         found: list[Prediction] = []
         for start in range(0, len(files), BATCH):
-            read, given = [], []
+            read = []
             for path in files[start : start + BATCH]:
                 read.append(read_checkpoint(path, key if path.suffix in TORCH else None))
-                given.append(in_checkpoint(read[-1]))
-                on_progress(start + len(given), len(files))
-            answers, names = self._asked(given)
-            for network, checkpoint, answer, keys in zip(given, read, answers, names, strict=True):
-                edited = _state(answer, keys, network.state) if isinstance(answer, dict) else answer
-                found.append(Prediction(checkpoint, keys, edited))
+                on_progress(start + len(read), len(files))
+            keys, tensors = call.piece(f"answers-{start}", functools.partial(self._of_checkpoints, read))
+            answers: list[Answer] = [{} for _ in read]
+            for name, tensor in tensors.items():
+                number, _, entry = name.partition(" ")
+                if entry:
+                    answers[int(number)][entry] = tensor
+                else:
+                    answers[int(number)] = tensor
+            found += map(Prediction, read, keys, answers)
         return found
+
+    def _of_checkpoints(self, read: Sequence[Checkpoint]) -> tuple[list[dict[str, str]], dict[str, Tensor]]:
+        """Of each its keys, and answers by its number and, of an edited network, key."""
+        given = [in_checkpoint(checkpoint) for checkpoint in read]
+        answers, names = self._asked(given)
+        tensors: dict[str, Tensor] = {}
+        for i, (network, answer) in enumerate(zip(given, answers, strict=True)):
+            if isinstance(answer, dict):
+                edited = _state(answer, names[i], network.state)
+                tensors |= {f"{i} {key}": t for key, t in edited.items()}
+            else:
+                tensors[f"{i}"] = answer
+        return names, tensors
 
     def _asked(self, given: Sequence[Given]) -> tuple[list[Answer], list[dict[str, str]]]:
         """Answers in the order of the networks, those of one shape computed together; and their keys."""

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from nfn_monomial.space.packing import concrete
+
 _ITERATIONS = 200  # two to ten are used
 _TOLERANCE = 4e-13  # on log(in / out), whose quarter is the change of a log scale
 _CG_STEPS = 100
@@ -72,10 +74,6 @@ def _decoded(numbers: Sequence[int]) -> list[Factors]:
     return [tuple(factor() for _ in range(count)) for count in rest]
 
 
-# An operator of its own, so that its loop to convergence is one node for torch.compile and torch.func.vmap.
-@torch.library.custom_op(
-    "nfn_monomial::log_scales", mutates_args=(), schema="(Tensor[] squares, int[] factors) -> Tensor"
-)
 def log_scales(squares: Sequence[Tensor], factors: Sequence[int]) -> Tensor:
     """The logarithms of the scales of least norm, ``(B, N)``, unknowns one after the other.
 
@@ -83,6 +81,15 @@ def log_scales(squares: Sequence[Tensor], factors: Sequence[int]) -> Tensor:
         squares: terms ``(B, *sizes)``: sums of squares, in float64.
         factors: of each term, see `encoded`. No two of a term are of one unknown, unless on different neurons.
     """
+    # Its first call has torch import its compiler, which takes seconds: where nothing is traced, nobody needs it.
+    return _log_scales(squares, factors) if concrete(squares) else _traceable(squares, factors)
+
+
+# An operator of its own, so that its loop to convergence is one node for torch.compile and torch.func.vmap.
+@torch.library.custom_op(
+    "nfn_monomial::log_scales", mutates_args=(), schema="(Tensor[] squares, int[] factors) -> Tensor"
+)
+def _traceable(squares: Sequence[Tensor], factors: Sequence[int]) -> Tensor:
     return _log_scales(squares, factors)
 
 
@@ -103,19 +110,19 @@ def _log_scales(squares: Sequence[Tensor], factors: Sequence[int], sweeps: int |
     return _joined(problem.settle(s, alive)[0])
 
 
-@log_scales.register_fake
+@_traceable.register_fake
 def _(squares: Sequence[Tensor], factors: Sequence[int]) -> Tensor:
     shapes = _shapes(squares, _decoded(factors))
     return squares[0].new_empty(squares[0].shape[0], sum(map(math.prod, shapes)))
 
 
-@log_scales.register_vmap
+@_traceable.register_vmap
 def _(info: Any, dims: Any, squares: Sequence[Tensor], factors: Any) -> tuple[Tensor, int]:
     batched = [
         x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
         for x, dim in zip(squares, dims[0], strict=True)
     ]
-    out = log_scales([x.flatten(0, 1) for x in batched], factors)
+    out = _traceable([x.flatten(0, 1) for x in batched], factors)
     return out.unflatten(0, (info.batch_size, -1)), 0
 
 

@@ -24,6 +24,11 @@ _LARGE = 1_000_000  # with more entries than this, two trials have seen enough o
 class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Turns casts to other floating types into casts to float64, as those that many norms have inside."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to keep a compiler out that nobody called, torch would import it, which takes seconds."""
+        return False
+
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = dict(kwargs or {})
         if (dtype := options.get("dtype")) is not None and dtype.is_floating_point:

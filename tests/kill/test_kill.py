@@ -27,7 +27,7 @@ from nfn_monomial.benchmarks.files import write_json
 from nfn_monomial.benchmarks.models.inr import SineNetwork
 
 ONCE = ("--seeds", "1", "--set", "training.epochs=1", "--set", "training.checkpoint_seconds=0")
-OWN = ("--activation", "relu", "--force")  # what an interrupted call has finished is replaced
+OWN = ("--activation", "relu")
 ZOO, INRS = ("--data", "{zoo}", *ONCE, "--set", "scales=10"), ("--data", "{inrs}", *ONCE)
 WRITING: Mapping[str, tuple[str, ...]] = {
     "zoo make": ("--networks", "40"),
@@ -65,8 +65,8 @@ WRITING: Mapping[str, tuple[str, ...]] = {
     "align": ("{a}", "{b}", "{c}", *OWN, "--merge", "0.5"),
     "balance": ("{b}", *OWN),
     "balance, of torch": ("{c}", *OWN),
-    "predict": ("{cnn}", "--force"),
-    "predict, edits": ("{siren}", "--predictor", "{editor}", "--force"),
+    "predict": ("{cnn}",),
+    "predict, edits": ("{siren}", "--predictor", "{editor}"),
 }  # fmt: skip
 """Command -> arguments with which it takes a second or two; behind a comma, which of its forms."""
 READING = {"list models", "list formats", "list settings"}
@@ -182,10 +182,8 @@ class Command:
         assert ended.code == CODES[plan.how], f"{plan}: {ended}"
         if plan.how != "kill":
             lines = [line for line in ended.err.splitlines() if line.strip() and "CPUAllocator" not in line]
-            anew = "--force" in WRITING[self.name]
-            interrupted = "the same command with --force" if anew else "the same command continues"
             assert len(lines) == 1, f"{plan}: {ended.err}"
-            assert SAID.get(plan.how, interrupted) in lines[0], f"{plan}: {ended.err}"
+            assert SAID.get(plan.how, "the same command continues") in lines[0], f"{plan}: {ended.err}"
             assert not [name for name in tree(folder) if name.endswith(".partial")], plan
         again = self.call(folder)
         assert again.code == 0, f"{plan}: {again.err}"

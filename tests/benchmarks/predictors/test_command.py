@@ -122,7 +122,7 @@ def test_editors_write_networks_and_pictures(editors: Left, tmp_path: Path) -> N
     said("predict", tmp_path / "siren.pt", "-p", path, "--out", out, "--force")
     assert (out / "siren.pt").read_bytes() == before
     again = said("predict", out / "siren.pt", "-p", path, "--out", out, "--force", code=2)
-    assert "is a checkpoint that was read" in again
+    assert "which was read, and is not written over" in again
     assert (out / "siren.pt").read_bytes() == before, "an input is never replaced"
 
 
@@ -132,7 +132,7 @@ def test_two_inputs_of_one_name_are_not_written_over_one_another(editors: Left, 
         torch.save(SineNetwork(SIREN).state_dict(), tmp_path / name / "siren.pt")
     paths = (tmp_path / "a/siren.pt", tmp_path / "b/siren.pt")
     words = said("predict", *paths, "-p", editors["np"][1], "--out", tmp_path / "out", code=2)
-    assert "two edits would be" in words
+    assert "siren.png, siren.pt would be written twice" in words
     assert not (tmp_path / "out").exists()
 
 
