@@ -151,8 +151,8 @@ def read_definition(text: str, input_shape: Sequence[int] | None = None, batch: 
             inputs = called(example, f"{text.rpartition(':')[0]}:{EXAMPLE}")
         if inputs is None:
             raise DefinitionError(
-                f"{text}: say what its inputs are: give their shape (--input {batch},3,32,32, batch included; in "
-                f"--data-option the shape of one input, as input_shape=3,32,32), write {EXAMPLE}() beside it, or let "
+                f"{text}: say what its inputs are: give their shape (--input {batch},3,32,32, batch included; of a "
+                f"data set the option input_shape=3,32,32, of one input), write {EXAMPLE}() beside it, or let "
                 f"{name} return a pair: the module and its example inputs"
             )
         return define(module, inputs, name, text, lambda: _built(build, text)[0])

@@ -158,5 +158,5 @@ def _scales(space: WeightSpace, features: Features, sweeps: int | None) -> _Fact
     ]
     squares, numbers = [x for x, _ in terms], encoded(factors)
     logs = log_scales(squares, numbers) if sweeps is None else rough_log_scales(squares, numbers, sweeps)
-    parts = logs.exp().split([math.prod(shapes[gauge]) for gauge in order], -1)
-    return {gauge: part.unflatten(-1, shapes[gauge]) for gauge, part in zip(order, parts, strict=True)}
+    parts = torch.split(logs.exp(), [math.prod(shapes[gauge]) for gauge in order], -1)
+    return {gauge: part.reshape(len(part), *shapes[gauge]) for gauge, part in zip(order, parts, strict=True)}

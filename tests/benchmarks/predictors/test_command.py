@@ -64,6 +64,16 @@ def test_the_shipped_predictor_ranks_a_folder(nets: Path, tmp_path: Path) -> Non
     assert not list((tmp_path / "said").glob("*.safetensors"))
 
 
+def test_what_is_not_needed_is_not_imported(nets: Path) -> None:
+    code = "import sys; from nfn_monomial.benchmarks.__main__ import main\ntry: main()\nfinally: print(*sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", code, "predict", str(nets)], capture_output=True, text=True, check=True
+    )
+    modules = set(said.stdout.split())
+    assert "nfn_monomial.benchmarks.predictors.answers" in modules
+    assert not modules & {"lightning_fabric", "matplotlib", "scipy", "sklearn", "sympy", "torch._dynamo"}
+
+
 def test_equal_networks_share_a_rank_and_what_is_not_finite_has_none(nets: Path) -> None:
     predictor = Predictor.load()
     (one,) = predictor.predict([nets / "a.safetensors"])
