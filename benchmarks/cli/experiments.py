@@ -203,7 +203,8 @@ def _body(name: str, experiment: Experiment, default: str) -> Callable[..., None
         folder, make = experiment.data[task]
         if data is None and not Path(folder).exists():
             raise InvalidValueError(f"{folder} is not there: make it by `{make}`, or give another folder by --data")
-        _run(experiment.study, config, data or Path(folder), data_options, out or Path(default.replace("TASK", task)))
+        place = out or Path(default.replace("TASK", task))
+        _run(experiment.study, config, data or Path(folder), data_options, place, published=name)
 
     return body
 
@@ -231,6 +232,7 @@ def _run(
     data_options: Sequence[str],
     out: Path,
     make: Callable[[], None] | None = None,
+    published: str = "",
 ) -> None:
     """Do an experiment and report on it; what cannot be done is found out before data are made or anything is written.
 
@@ -241,8 +243,10 @@ def _run(
         data_options: of their format.
         out: folder of the results.
         make: makes the data.
+        published: the experiment's name where the paper's numbers are, see `beside_paper`.
     """
     prepare_process()
+    from nfn_monomial.benchmarks.report.beside import beside_paper
     from nfn_monomial.benchmarks.train.devices import is_main_process, make_fabric, on_main_process_first
     from nfn_monomial.benchmarks.train.runs import RunStore, record
 
@@ -260,7 +264,7 @@ def _run(
         found = known.run(data, config, store, progress)
     if not is_main_process():  # the others end before tables and figures are written
         raise typer.Exit
-    report = known.report(found, config, store)
+    report = beside_paper(known.report(found, config, store), published)
     paths = report.write(out)
     report.show(console)
     console.print("", *map(str, paths), sep="\n", highlight=False)

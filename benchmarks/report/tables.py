@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,6 @@ __all__ = [
     "COST_COLUMNS",
     "INVARIANT",
     "MIB",
-    "OVER_SEEDS",
     "SEES",
     "Mean",
     "Table",
@@ -26,11 +26,12 @@ __all__ = [
     "count",
     "fit_cells",
     "model_table",
+    "over",
+    "over_seeds",
 ]
 
 INVARIANT = {"group": "yes", "permutations": "perm. only", "nothing": "no"}
 SEES = {"weights": "weights", "functions": "runs them"}
-OVER_SEEDS = "mean ± standard deviation over seeds"
 LABEL_WIDTH = 16  # of models' names, where there is little room
 LEAST_WIDTH = 6  # of a column
 MIB = 2**20
@@ -39,19 +40,28 @@ COST_COLUMNS = ("params", "s/epoch", "peak MiB", "seeds")
 
 @dataclass(frozen=True)
 class Mean:
-    """Mean and sample standard deviation over seeds, which is what ± says everywhere; ``std`` is None for one seed."""
+    """Mean and its standard error, which is what ± says everywhere, here as in the paper; None for a single value.
+
+    The standard error is the sample standard deviation over the root of the number of values: see `over` for the words.
+    """
 
     mean: float
-    std: float | None
+    error: float | None
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Mean:
         found = list(values)
-        return cls(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None)
+        error = statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
+        return cls(statistics.fmean(found), error)
 
     def show(self, digits: int = 3) -> str:
         mean = f"{self.mean:.{digits}f}"
-        return mean if self.std is None else f"{mean} ±{self.std:.{digits}f}"
+        return mean if self.error is None else f"{mean} ±{self.error:.{digits}f}"
+
+
+def over(number: int, unit: str = "seed") -> str:
+    """What numbers and their ± are, in the words of every table and figure; of one alone there is no ±."""
+    return f"one {unit}" if number == 1 else f"mean ± standard error over {unit}s ({number})"
 
 
 @dataclass(frozen=True)
@@ -158,6 +168,11 @@ def by_model(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
                 f"be averaged: {', '.join(sorted(run.settings.name for run in group))}"
             )
     return groups
+
+
+def over_seeds(runs: Sequence[Run]) -> str:
+    """`over` of runs, by the model that has the most seeds."""
+    return over(max(map(len, by_model(runs).values())))
 
 
 def model_table(

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from nfn_monomial.benchmarks.report.figures import PALETTE, panels
 from nfn_monomial.benchmarks.report.results import Report, record_of
-from nfn_monomial.benchmarks.report.tables import COST_COLUMNS, OVER_SEEDS, Mean, Table, by_model, cost_cells
+from nfn_monomial.benchmarks.report.tables import COST_COLUMNS, Mean, Table, by_model, cost_cells, over, over_seeds
 from nfn_monomial.benchmarks.settings.generalization import STACKS, PredictConfig
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.errors import InvalidValueError
@@ -24,19 +24,7 @@ from . import Study
 from .predict import predict_generalization, require_models
 from .predict_report import short
 
-__all__ = ["LEVELS", "PUBLISHED", "STUDY", "ablation_report", "ablation_tables", "draw_ablation"]
-
-LEVELS = (1e1, 1e2, 1e3, 1e4)  # the paper's levels of augmentation 1 to 4
-PUBLISHED = {
-    "mnf-1-hnp": (0.917, 0.916, 0.917, 0.917, 0.917),
-    "mnf-2-hnp": (0.918, 0.917, 0.917, 0.917, 0.918),
-    "mnf-3-hnp": (0.920, 0.919, 0.918, 0.920, 0.920),
-    "mnf-1": (0.915, 0.914, 0.917, 0.916, 0.914),
-    "mnf-2": (0.918, 0.919, 0.918, 0.917, 0.918),
-    "mnf-3": (0.922, 0.920, 0.919, 0.920, 0.920),
-}
-"""Table 24: tau of ReLU networks of the Small CNN Zoo as they are, and moved with scales of `LEVELS`."""
-
+__all__ = ["STUDY", "ablation_report", "ablation_tables", "draw_ablation"]
 
 SHIFT = 0.06  # of points in the figure that would hide others
 
@@ -48,14 +36,13 @@ def _require_stacks(config: PredictConfig) -> None:
 
 
 def ablation_report(runs: Sequence[Run]) -> Report:
-    """Tables and figure, and their numbers beside the paper's.
+    """Tables and figure, and their numbers.
 
     Raises:
         ValueError: if there are no runs, or runs that would share a line differ in more than their seed.
     """
     results = {
         "tests": {run.settings.name: [asdict(test) for test in run.tests] for run in runs},
-        "published": {"source": "paper Table 24: ReLU networks of CIFAR-10", "tau": PUBLISHED},
         **record_of(runs),
     }
     return Report(ablation_tables(runs), results, {"ablation.png": draw_ablation(runs)})
@@ -75,28 +62,19 @@ def ablation_tables(runs: Sequence[Run]) -> list[Table]:
 
 
 def _table(subject: str, groups: dict[str, list[Run]]) -> Table:
-    first = next(iter(groups.values()))[0]
+    first, most = next(iter(groups.values()))[0], max(map(len, groups.values()))
     names = [short(test.name, test.scale) for test in first.tests]
     header = ["stack", *(f"tau {name}" for name in names), *COST_COLUMNS]
     notes = [
         "MNF x 3, HNP: (MNF-act) x 3 -> Norm -> (HNP-ReLU) x 1 -> Avg -> MLP, with MNF the monomial equivariant layer "
         "and act the networks' activation. 1eK: test networks moved with scales in [1, 1eK]. "
-        f"{OVER_SEEDS.capitalize()}."
+        f"{over(most).capitalize()}."
     ]
-    beside = subject == "relu"
-    if beside:
-        header += [f"paper: {name}" for name in ("original", *(short("", s) for s in LEVELS))]
-        notes.append(
-            "paper: Table 24, ReLU networks of the published Small CNN Zoo (CIFAR-10). Other networks, so compare the "
-            "order of the rows, never a number with one of the columns before."
-        )
     cells = []
-    for model, group in groups.items():
+    for group in groups.values():
         line = [group[0].label]
         line += [Mean.of(run.tests[i].metrics["tau"] for run in group).show() for i in range(len(group[0].tests))]
         line += cost_cells(group)
-        if beside:
-            line += [f"{tau:.3f}" for tau in PUBLISHED[model]] if model in PUBLISHED else ["-"] * (1 + len(LEVELS))
         cells.append(tuple(line))
     return Table(f"Ablation: Kendall's tau of {subject} networks", tuple(header), tuple(cells), notes=tuple(notes))
 
@@ -122,7 +100,7 @@ def draw_ablation(runs: Sequence[Run]) -> Figure:
                 taus = [Mean.of(run.tests[test].metrics["tau"] for run in group) for _, group in own]
                 ax.errorbar(
                     [depth + SHIFT * bool(test) for depth in depths], [t.mean for t in taus],
-                    [t.std or 0.0 for t in taus], color=color, capsize=3,
+                    [t.error or 0.0 for t in taus], color=color, capsize=3,
                     label=f"{'with' if hnp else 'without'} HNP, {name}", **style,
                 )  # fmt: skip
         ax.set_xticks([1, 2, 3])
@@ -130,7 +108,7 @@ def draw_ablation(runs: Sequence[Run]) -> Figure:
         ax.set_ylabel("Kendall's tau on test networks")
         ax.set_title(f"{subject} networks", fontsize=10)
         ax.legend(fontsize=8, frameon=False)
-    figure.supxlabel(f"{OVER_SEEDS.capitalize()}; x: moved with the largest scales", fontsize=8.5)
+    figure.supxlabel(f"{over_seeds(runs).capitalize()}; x: moved with the largest scales", fontsize=8.5)
     return figure
 
 

@@ -41,7 +41,6 @@ __all__ = [
     "augment_study",
     "curves_table",
     "draw_training_curves",
-    "published_tables",
     "training_curves",
 ]
 
@@ -185,7 +184,7 @@ def _precise(corpus: Corpus, limit: int | None) -> Corpus:
 def augment_report(
     runs: Sequence[Run], shown: Sequence[Run], curves: Sequence[Curves], config: AugmentConfig
 ) -> Report:
-    """The curves of tau as tables and figure, the training curves likewise, and the paper's numbers.
+    """The curves of tau as tables and figure, and the training curves likewise.
 
     Args:
         runs: as they are stored, see `augment_study`.
@@ -198,7 +197,7 @@ def augment_report(
     """
     record, rows = record_of(runs), summarise(shown)
     results = {"rows": [asdict(row) for row in rows], "curves": [c.record() for c in curves], **record}
-    tables = [*predict_tables(rows), *[curves_table(curves)] * bool(curves), *published_tables()]
+    tables = [*predict_tables(rows), *[curves_table(curves)] * bool(curves)]
     figures = {"figure1.png": draw_figure(rows)}
     if curves:
         figures["training_curves.png"] = draw_training_curves(curves)
@@ -227,49 +226,6 @@ def curves_table(curves: Sequence[Curves]) -> Table:
         bold=frozenset(i for i, c in enumerate(curves) if c.invariant_under == "group"),
         notes=("float64, one seed. Losses of the last epoch; the largest relative difference of all epochs.",),
     )
-
-
-_PUBLISHED_RELU = (
-    ("original", "GNN", ".897", ".794", ".679", ".586", ".562"),
-    ("original", "Monomial-NFN", ".922", ".920", ".919", ".920", ".920"),
-    ("augmented", "GNN", "", ".892", ".885", ".858", ".851"),
-    ("augmented", "Monomial-NFN", "", ".920", ".919", ".920", ".920"),
-)
-_PUBLISHED_TANH = (
-    ("original", "STATNN", ".913", ""),
-    ("original", "NP", ".925", ""),
-    ("original", "HNP", ".933", ""),
-    ("original", "GNN", ".893", ".883"),
-    ("original", "Monomial-NFN", ".939", ".940"),
-    ("augmented", "STATNN", "", ".914"),
-    ("augmented", "NP", "", ".928"),
-    ("augmented", "HNP", "", ".935"),
-    ("augmented", "GNN", "", ".902"),
-    ("augmented", "Monomial-NFN", "", ".943"),
-)
-
-
-def published_tables() -> list[Table]:
-    """What the paper prints of ReLU and of tanh networks; the values of its Figure 1 are in the figure alone."""
-    title = "Published: tau of {} networks of the Small CNN Zoo (CIFAR-10), another data set"
-    note = "Other networks than those above: compare how models fall or hold, never number with number."
-    levels = ("1e1", "1e2", "1e3", "1e4")
-    return [
-        Table(
-            title.format("ReLU"),
-            ("trained on", "model", "original", *levels),
-            _PUBLISHED_RELU,
-            text_columns=2,
-            notes=(f"Tables 12 (augmented, with the range of the test networks) and 14 (original). {note}",),
-        ),
-        Table(
-            title.format("tanh"),
-            ("trained on", "model", "original", "sign flips"),
-            _PUBLISHED_TANH,
-            text_columns=2,
-            notes=(f"Tables 2, 13 and 15. {note}",),
-        ),
-    ]
 
 
 def draw_training_curves(curves: Sequence[Curves]) -> Figure:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from nfn_monomial.benchmarks.report.figures import draw_learning, panels
 from nfn_monomial.benchmarks.report.results import Report, record_of
-from nfn_monomial.benchmarks.report.tables import INVARIANT, OVER_SEEDS, Mean, Table, by_model, model_table
+from nfn_monomial.benchmarks.report.tables import INVARIANT, Mean, Table, by_model, model_table, over_seeds
 from nfn_monomial.benchmarks.train.runs import Run
 
 from . import Study
@@ -48,7 +48,7 @@ def classify_table(runs: Sequence[Run]) -> Table:
         "loss": lambda run: _metric(run, "original", "loss"),
     }
     notes = [
-        f"Accuracy in percent, and cross-entropy on the test networks, as {OVER_SEEDS}; epochs are "
+        f"Accuracy in percent, and cross-entropy on the test networks: {over_seeds(runs)}; epochs are "
         "selected on validation networks only. moved: the test networks after random sign flips and permutations of "
         "their neurons; shifted: after shifts of their phases by multiples of pi. Neither changes an image.",
         "invariant: to sign flips and permutations (yes), to permutations of hidden neurons (perm. only), or to "
@@ -144,7 +144,7 @@ def draw_confusion(runs: Sequence[Run]) -> Figure:
         accuracy = Mean.of(100 * _metric(run, "original") for run in group)
         bold = "bold" if group[0].invariant_under == "group" else "normal"
         ax.set_title(f"{group[0].label}: {accuracy.show(1)} %", fontsize=8.5, fontweight=bold)
-    figure.supxlabel(f"predicted class (numbers: percent of the row); titles: accuracy, {OVER_SEEDS}", fontsize=9)
+    figure.supxlabel(f"predicted class (numbers: percent of the row); titles: accuracy, {over_seeds(runs)}", fontsize=9)
     figure.supylabel("class of the image", fontsize=9)
     return figure
 

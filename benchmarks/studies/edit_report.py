@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nfn_monomial.benchmarks.report.figures import draw_learning, panels
 from nfn_monomial.benchmarks.report.results import Report, record_of
-from nfn_monomial.benchmarks.report.tables import OVER_SEEDS, Mean, Table, by_model, model_table
+from nfn_monomial.benchmarks.report.tables import Mean, Table, by_model, model_table, over_seeds
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 
 from . import Study
@@ -62,7 +62,7 @@ def edit_table(runs: Sequence[Run]) -> Table:
         "presumably in the paper, it is 4 times as much. moved: the same test networks, moved by permutations and "
         "sign flips that change no image.",
         "invariant: whether the edited image stays when the network is moved, by permutations of hidden neurons and "
-        f"sign flips (yes), by permutations (perm. only), or not (no). {OVER_SEEDS.capitalize()}; epochs are "
+        f"sign flips (yes), by permutations (perm. only), or not (no). {over_seeds(runs).capitalize()}; epochs are "
         "selected on validation networks. s/epoch: the pass over the training set. peak MiB: parameters, optimiser "
         "state and one training step.",
     ]

@@ -25,7 +25,7 @@ from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.report.figures import PALETTE, panels
 from nfn_monomial.benchmarks.report.results import Report
-from nfn_monomial.benchmarks.report.tables import OVER_SEEDS, Mean, Table
+from nfn_monomial.benchmarks.report.tables import Mean, Table, over
 from nfn_monomial.benchmarks.settings.measurements import ExpressivityConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.devices import make_fabric
@@ -195,16 +195,17 @@ def _r2(group: Sequence[Outcome]) -> str:
 
 def expressivity_table(outcomes: Sequence[Outcome]) -> Table:
     """A line for every activation and model."""
+    groups = _groups(outcomes)
     return Table(
         "Outputs of random networks predicted from their weights",
         ("networks", "model", "parameters", "R2 on unseen networks", "seconds"),
         tuple(
             (*key, f"{group[0].parameters:,}", _r2(group), f"{statistics.fmean(o.seconds for o in group):.0f}")
-            for key, group in _groups(outcomes).items()
+            for key, group in groups.items()
         ),
         text_columns=2,
         names=(0, 1),
-        notes=(f"R2: mean over the points; {OVER_SEEDS}.",),
+        notes=(f"R2: mean over the points; {over(max(map(len, groups.values())))}.",),
     )
 
 
@@ -223,5 +224,5 @@ def draw_outcomes(outcomes: Sequence[Outcome]) -> Figure:
         )
         ax.set(xlim=(low, high), ylim=(low, high), xlabel="true output", ylabel="predicted from the weights")
         ax.set_title(f"{activation} networks, {model}: R2 {_r2(group)}", fontsize=10)
-    figure.supxlabel(f"R2: {OVER_SEEDS}; points are of the first seed.", fontsize=8.5)
+    figure.supxlabel(f"R2: {over(max(map(len, groups.values())))}; points are of the first seed.", fontsize=8.5)
     return figure

@@ -21,12 +21,12 @@ from nfn_monomial.benchmarks.report.tables import (
     COST_COLUMNS,
     INVARIANT,
     MIB,
-    OVER_SEEDS,
     SEES,
     Mean,
     Table,
     by_model,
     count,
+    over,
 )
 from nfn_monomial.benchmarks.settings.generalization import PREDICT, PredictConfig
 from nfn_monomial.benchmarks.train.runs import Run
@@ -225,7 +225,7 @@ def draw_figure(rows: Sequence[Row]) -> Figure:
 def _over(rows: Sequence[Row]) -> str:
     """What numbers are taken over."""
     seeds = max(len(row.seeds) for row in rows)
-    return "One seed" if seeds == 1 else f"{OVER_SEEDS.capitalize()} ({seeds})"
+    return over(seeds).capitalize()
 
 
 def _name(row: Row) -> str:
@@ -239,7 +239,7 @@ def _lines(ax: Axes, rows: Sequence[Row], numbers: dict[str, int]) -> None:
         names = [name for name in row.scales if name != WIDENED]
         x = [math.log10(row.scales[name] or 1.0) for name in names]
         mean = [row.tau[name].mean for name in names]
-        std = [row.tau[name].std or 0.0 for name in names]
+        std = [row.tau[name].error or 0.0 for name in names]
         ax.plot(x, mean, label=row.label, **look(numbers[row.model]), **stroke(row.invariant == "yes"))
         below = [m - s for m, s in zip(mean, std, strict=True)]
         above = [m + s for m, s in zip(mean, std, strict=True)]
@@ -249,7 +249,7 @@ def _lines(ax: Axes, rows: Sequence[Row], numbers: dict[str, int]) -> None:
     for i, row in enumerate(rows):
         if WIDENED in row.tau:
             at, value = end * (1.12 + 0.12 * i / len(rows)), row.tau[WIDENED]
-            ax.errorbar(at, value.mean, value.std, capsize=2, linewidth=1, **look(numbers[row.model]))
+            ax.errorbar(at, value.mean, value.error, capsize=2, linewidth=1, **look(numbers[row.model]))
             ticks[end * 1.18] = WIDENED
     ax.set_xticks(list(ticks), list(ticks.values()))
     ax.set_xlabel("log10 of the largest scale of the test networks (0: unchanged)")
@@ -261,7 +261,7 @@ def _bars(ax: Axes, rows: Sequence[Row], numbers: dict[str, int]) -> None:
     for j, name in enumerate(names):
         style: dict[str, Any] = {"alpha": 1.0 if j == 0 else 0.45, "hatch": HATCHES[j % len(HATCHES)]}
         own = [(i, row) for i, row in enumerate(rows) if name in row.tau]
-        error = [row.tau[name].std or 0.0 for _, row in own]
+        error = [row.tau[name].error or 0.0 for _, row in own]
         ax.bar(
             [i + (j - (len(names) - 1) / 2) * width for i, _ in own],
             [row.tau[name].mean for _, row in own],

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from nfn_monomial.benchmarks.report.figures import look, panels
 from nfn_monomial.benchmarks.report.results import Report
-from nfn_monomial.benchmarks.report.tables import Mean, Table
+from nfn_monomial.benchmarks.report.tables import Mean, Table, over
 from nfn_monomial.benchmarks.settings.merging import MergeConfig, Subject, read_subject
 from nfn_monomial.benchmarks.train.runs import environment
 
@@ -22,7 +22,6 @@ __all__ = ["draw_lines", "line_table", "merge_report", "merged_table", "overview
 METHODS = (*BASELINES, OURS)
 RIVAL = "activation matching"  # the better one of those without scales
 REPAIRED = {False: "no", True: "yes"}
-OVER_PAIRS = "± standard deviation over pairs"
 KINDS = {"mlp": "MLP", "vgg": "VGG-like", "resnet": "ResNet-20"}
 
 
@@ -71,7 +70,7 @@ def _share(values: Sequence[float]) -> str:
 
 def overview_table(findings: Findings) -> Table:
     """What is left of the naive barrier, and how far the middle's accuracy is below that of the ends, over all."""
-    cells = []
+    cells, most = [], 1
     for method in METHODS:
         for repaired in (False, True):
             own = [x for x in findings.lines if x.repaired == repaired]
@@ -82,6 +81,7 @@ def overview_table(findings: Findings) -> Table:
             lower = sum(x < y for x, y in zip(by[method], by[RIVAL], strict=True))
             numbers = (_share(share), Mean.of(lost).show(3), "-" if method == RIVAL else str(lower), str(len(lost)))
             cells.append((method, REPAIRED[repaired], variant, *numbers))
+            most = max(most, len(lost))
     return Table(
         "Merging: mean over all networks",
         ("method", "REPAIR", "variant", "barrier / naive", "accuracy lost", f"below {RIVAL}", "pairs"),
@@ -91,8 +91,8 @@ def overview_table(findings: Findings) -> Table:
         bold=frozenset(i for i, line in enumerate(cells) if line[0] == OURS),
         notes=(
             "barrier / naive: of the loss, as a share of that of the networks as they are, equally repaired. accuracy "
-            "lost: mean accuracy of the two networks less that of their mean. All on test images, mean "
-            f"{OVER_PAIRS} of all networks. below {RIVAL}: pairs whose barrier is lower. variant: permuted "
+            "lost: mean accuracy of the two networks less that of their mean. All on test images: "
+            f"{over(most, 'pair')}, of all networks. below {RIVAL}: pairs whose barrier is lower. variant: permuted "
             "by, scaled to; chosen on other pairs, on validation images.",
         ),
     )
@@ -100,7 +100,7 @@ def overview_table(findings: Findings) -> Table:
 
 def line_table(findings: Findings, what: str, value: Callable[[Line], float], digits: int) -> Table:
     """One number of every pair: a line for each subject and REPAIR, a column for each method."""
-    cells = []
+    cells, most = [], 1
     for subject in _subjects(findings.lines):
         for repaired in (False, True):
             by = {method: _taken(findings.lines, subject, method, repaired) for method in METHODS}
@@ -108,13 +108,14 @@ def line_table(findings: Findings, what: str, value: Callable[[Line], float], di
             numbers = [Mean.of(value(line) for line in lines).show(digits) for lines in by.values()]
             first = (shown(subject), REPAIRED[repaired], f"{findings.parameters[str(subject)]:,}", ends)
             cells.append((*first, *numbers, str(len(by[OURS]))))
+            most = max(most, len(by[OURS]))
     return Table(
         f"Merging: {what}",
         ("networks", "REPAIR", "parameters", "accuracy of the two", *METHODS, "pairs"),
         tuple(cells),
         text_columns=2,
         names=(0, 1),
-        notes=(f"On test images: mean {OVER_PAIRS}.",),
+        notes=(f"On test images: {over(most, 'pair')}.",),
     )
 
 
@@ -125,41 +126,37 @@ def variant_table(findings: Findings) -> Table:
         (name, *(_share(shares[r][name]) for r in (False, True)), str(len(shares[False][name])))
         for name in (*BASELINES, *VARIANTS)
     )
-    chosen = set(findings.variants.values())
+    chosen, most = set(findings.variants.values()), max(map(len, shares[False].values()))
     return Table(
         "Merging: variants of permutation and scale, on validation pairs",
         ("permuted by, scaled to", "barrier / naive", "with REPAIR", "pairs"),
         cells,
         bold=frozenset(i for i, line in enumerate(cells) if line[0] in chosen),
-        notes=(
-            f"On validation images, of other networks: mean {OVER_PAIRS} of all networks. The chosen ones are bold.",
-        ),
+        notes=(f"On validation images, of other networks: {over(most, 'pair')}, of all networks. Bold: chosen.",),
     )
 
 
 def merged_table(findings: Findings, config: MergeConfig) -> Table:
     """Several networks merged at once."""
-    cells = []
+    cells, most = [], 1
     for method in dict.fromkeys(x.method for x in findings.merged):
         for repaired in (False, True):
             own = [x for x in findings.merged if (x.method, x.repaired) == (method, repaired)]
             numbers = ([x.loss for x in own], [x.accuracy for x in own], [x.single for x in own])
             cells.append((method, REPAIRED[repaired], *(Mean.of(found).show(3) for found in numbers), str(len(own))))
+            most = max(most, len(own))
     return Table(
         f"Merging {config.together} networks at once: {shown(read_subject(config.several))}",
         ("method", "REPAIR", "loss", "accuracy", "accuracy of one", "groups"),
         tuple(cells),
         text_columns=2,
         names=(0, 1),
-        notes=(
-            "On test images: mean ± standard deviation over groups, each of which has half its networks in common with "
-            "the next.",
-        ),
+        notes=(f"On test images: {over(most, 'group')}, each of which has half its networks in common with the next.",),
     )
 
 
 def draw_lines(lines: Sequence[Line]) -> Figure:
-    """Loss along the line, a panel for every subject: means over pairs; with REPAIR, bands of one deviation.
+    """Loss along the line, a panel for every subject: means over pairs; with REPAIR, bands of ± as in the tables.
 
     Panels end a quarter above the naive lines: what rises higher leaves them.
     """
@@ -178,7 +175,7 @@ def draw_lines(lines: Sequence[Line]) -> Figure:
                 highest = max(highest, *(m.mean for m in means)) if method == METHODS[0] else highest
                 ax.plot(t, [m.mean for m in means], color=color, linestyle="-" if repaired else ":", linewidth=1.6)
                 if repaired:
-                    low, high = ([m.mean + sign * (m.std or 0) for m in means] for sign in (-1, 1))
+                    low, high = ([m.mean + sign * (m.error or 0) for m in means] for sign in (-1, 1))
                     ax.fill_between(t, low, high, color=color, alpha=0.15, linewidth=0)
         ax.set_title(shown(subject), fontsize=9)
         ax.set_ylim(0, 1.25 * highest)

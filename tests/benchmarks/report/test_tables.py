@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from made_up_runs import made_up_run
 from rich.console import Console
 
-from nfn_monomial.benchmarks.report.tables import Mean, Table, by_model, count, fit_cells, model_table
+from nfn_monomial.benchmarks.report.tables import Mean, Table, by_model, count, fit_cells, model_table, over
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run
 
@@ -35,23 +35,27 @@ def shown(table: Table, width: int) -> str:
     return file.getvalue()
 
 
-def test_mean_and_sample_standard_deviation() -> None:
+def test_mean_and_standard_error() -> None:
     assert Mean.of([0.5]) == Mean(0.5, None)
-    assert Mean.of([0.5]).show() == "0.500", "one seed has no deviation"
+    assert Mean.of([0.5]).show() == "0.500", "one seed has no error"
     found = Mean.of(iter([1.0, 2.0, 3.0]))
-    assert found == Mean(2.0, 1.0)  # not the standard error, which is 1 over the root of 3
-    assert found.show(2) == "2.00 ±1.00"
+    assert found.mean == 2
+    assert found.error == pytest.approx(3**-0.5)  # not the standard deviation, which is 1
+    assert found.show(2) == "2.00 ±0.58"
     assert Mean.of([0.25, 0.25]).show(1) == "0.2 ±0.0"
+
+    assert (over(1), over(1, "pair")) == ("one seed", "one pair")
+    assert over(4, "pair") == "mean ± standard error over pairs (4)"
 
 
 @given(st.lists(NUMBERS, min_size=2, max_size=8), NUMBERS, st.floats(0.1, 10))
 def test_mean_moves_with_its_values(values: list[float], shift: float, scale: float) -> None:
     found, moved = Mean.of(values), Mean.of(scale * v + shift for v in values)
     size = max(map(abs, (*values, shift))) * scale + 1
-    assert found.std is not None
-    assert moved.std is not None
+    assert found.error is not None
+    assert moved.error is not None
     assert moved.mean == pytest.approx(scale * found.mean + shift, rel=1e-10, abs=1e-9 * size)
-    assert moved.std == pytest.approx(scale * found.std, rel=1e-6, abs=1e-9 * size)
+    assert moved.error == pytest.approx(scale * found.error, rel=1e-6, abs=1e-9 * size)
     assert Mean.of(values[::-1]).mean == found.mean  # exact sums: to the last bit
 
 
@@ -141,7 +145,7 @@ def test_model_table() -> None:
     table = model_table("T", runs, VALUES, digits=2, notes=("N.",))
     assert table.header == ("model", "sees", "invariant", "accuracy", "params", "s/epoch", "peak MiB", "seeds")
     assert table.cells == (
-        ("NP", "weights", "yes", "0.50 ±0.35", "0.01M", "1.5", "4", "2"),
+        ("NP", "weights", "yes", "0.50 ±0.25", "0.01M", "1.5", "4", "2"),
         ("MLP", "weights", "no", "0.12", "0.01M", "1", "3", "1"),
     )
     assert (table.bold, table.notes, table.text_columns) == ({0}, ("N.",), 3)

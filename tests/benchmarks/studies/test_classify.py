@@ -287,7 +287,7 @@ def test_report(tmp_path: Path) -> None:
     text = report.markdown
     assert "| **probes (INR)** | runs them | yes |" in text
     assert f"{100 * mean:.2f} ±" in text
-    assert "mean ± standard deviation over seeds" in text
+    assert "mean ± standard error over seeds" in text
     loss, validation = report.figures["learning.png"].axes
     assert (loss.get_ylabel(), validation.get_ylabel()) == ("training loss", "validation accuracy (%)")
     curves = {line.get_label(): list(line.get_ydata()) for line in validation.get_lines()}
@@ -313,7 +313,7 @@ def test_confusion_figure() -> None:
         assert [(t.get_position(), t.get_text()) for t in ax.texts] == [
             ((0, 0), "75"), ((1, 0), "25"), ((1, 1), "100"),
         ]  # fmt: skip
-    assert "standard deviation over seeds" in figure.get_supxlabel()
+    assert "standard error over seeds (2)" in figure.get_supxlabel()
     assert figure.get_supylabel() == "class of the image"
 
 

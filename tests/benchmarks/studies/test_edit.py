@@ -1,5 +1,6 @@
 """Editing INRs from end to end: ground truth, honest scores, learning, what runs keep, the report, the command."""
 
+import math
 import re
 import statistics
 from dataclasses import replace
@@ -189,8 +190,8 @@ def test_report(tmp_path: Path) -> None:
     results = report.results
     errors = [run.tests[0].metrics["mse"] for run in runs if run.settings.model == "np"]
     assert results["rows"][0]["mse"]["original"]["mean"] == pytest.approx(sum(errors) / 2)
-    assert results["rows"][0]["mse"]["original"]["std"] == pytest.approx(statistics.stdev(errors))
-    assert "Mean ± standard deviation over seeds" in report.markdown
+    assert results["rows"][0]["mse"]["original"]["error"] == pytest.approx(statistics.stdev(errors) / math.sqrt(2))
+    assert "Mean ± standard error over seeds" in report.markdown
     with pytest.raises(ValueError, match="no finished runs"):
         edit_report([], store)
 

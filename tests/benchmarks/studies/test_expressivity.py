@@ -128,7 +128,7 @@ def test_figure() -> None:
     ]
     figure = draw_outcomes(outcomes)
     assert [ax.get_title() for ax in figure.axes] == [
-        f"{activation} networks, {model}: R2 1.0000 ±0.7071" for activation in ("relu", "tanh") for model in MODELS
+        f"{activation} networks, {model}: R2 1.0000 ±0.5000" for activation in ("relu", "tanh") for model in MODELS
     ]
     for i, ax in enumerate(figure.axes):
         assert (ax.get_xlabel(), ax.get_ylabel()) == ("true output", "predicted from the weights")
@@ -137,7 +137,7 @@ def test_figure() -> None:
         torch.testing.assert_close(torch.tensor(points.get_offsets().tolist()), expected)
         (line,) = ax.get_lines()
         assert list(line.get_xdata()) == list(line.get_ydata())
-    assert "standard deviation over seeds" in figure.get_supxlabel()
+    assert "standard error over seeds (2)" in figure.get_supxlabel()
 
 
 def test_messages_learn_what_linear_layers_cannot() -> None:
@@ -163,8 +163,8 @@ def test_the_table_has_means_over_seeds() -> None:
     empty = torch.zeros(0)
     outcomes = [Outcome("relu", "linear", seed, 1234, r2, 2.0, empty, empty) for seed, r2 in enumerate((0.1, 0.3))]
     table = expressivity_table(outcomes)
-    assert table.cells == (("relu", "linear", "1,234", "0.2000 ±0.1414", "2"),)
-    assert "standard deviation over seeds" in table.notes[0]
+    assert table.cells == (("relu", "linear", "1,234", "0.2000 ±0.1000", "2"),)
+    assert "standard error over seeds (2)" in table.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_rows() -> None:
     assert row.seeds == (0, 1, 2)
     assert list(row.tau) == ["original", "scale 10", "scale 1e+06", "widened"]
     assert [value.mean for value in row.tau.values()] == pytest.approx([0.81, 0.71, 0.61, 0.51])
-    assert all(v.std == pytest.approx(statistics.stdev([0.8, 0.81, 0.82])) for v in row.tau.values())
+    assert all(v.error == pytest.approx(statistics.stdev([0.8, 0.81, 0.82]) / math.sqrt(3)) for v in row.tau.values())
     assert row.seconds_per_epoch.mean == pytest.approx(1.5)
     assert row.peak_mib == pytest.approx(3)
     assert [r.invariant for r in rows[:3]] == ["perm. only", "no", "yes"]
@@ -87,7 +88,7 @@ def test_markdown() -> None:
     text = markdown(summarise(all_runs()))
     header = "| model | sees | invariant | trained on | tau original | tau 1e1 | tau 1e6 | tau widened | R2 original "
     assert header + "| R2 1e6 | R2 widened | params | s/epoch |" in text
-    line = "| STATNN | weights | perm. only | original | 0.810 ±0.010 | 0.710 ±0.010 | 0.610 ±0.010 | 0.510 ±0.010 "
+    line = "| STATNN | weights | perm. only | original | 0.810 ±0.006 | 0.710 ±0.006 | 0.610 ±0.006 | 0.510 ±0.006 "
     assert line + "| 0.900 ±0.000 | 0.700 ±0.000 | 0.600 ±0.000 | 0.25M | 1.5 | 3 | 3 |" in text
     assert "| **Monomial-NFN** | runs them | yes |" in text
     assert "| tau original | tau sign flips | tau widened | R2 original | R2 sign flips | R2 widened |" in text
@@ -96,12 +97,12 @@ def test_markdown() -> None:
     assert len({line.count("|") for line in lines[:8]}) == 1
     assert "1eK: test networks moved by random group elements" in text
     assert text.count("widened: the same functions") == 2
-    assert text.count("Mean ± standard deviation over seeds") == 2
+    assert text.count("Mean ± standard error over seeds") == 2
 
 
 def test_a_model_without_a_number_has_a_dash() -> None:
     text = markdown(summarise(all_runs()))
-    assert "| MLP | weights | no | original | 0.810 ±0.010 | 0.710 ±0.010 | 0.610 ±0.010 | - | 0.900" in text
+    assert "| MLP | weights | no | original | 0.810 ±0.006 | 0.710 ±0.006 | 0.610 ±0.006 | - | 0.900" in text
     first = [run for run in all_runs() if run.settings.model != "statnn"]  # the row without comes first
     assert "| tau 1e6 | tau widened | R2 original |" in markdown(summarise(first))
     alone = markdown(summarise([run for run in first if run.settings.model == "mlp"]))
@@ -136,7 +137,7 @@ def test_terminal_tables_hold_all_numbers(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
     # Two tables of tau: original, moved (by two scales or flips) and widened, but for the MLP.
-    assert text.count("±0.010") == 2 * (3 * 3 + 2) + 2 * (2 * 3 + 2)
+    assert text.count("±0.006") == 2 * (3 * 3 + 2) + 2 * (2 * 3 + 2)
     lines = [line for line in text.splitlines() if "Monomial-NFN" in line]
     assert all("original" in line or "augmented" in line for line in lines), "every part says which line is which"
 
@@ -176,7 +177,7 @@ def test_lines_of_figure_1() -> None:
     assert [(t.get_text(), t.get_fontweight()) for t in legend.get_texts()] == [
         ("STATNN", "normal"), ("MLP", "normal"), ("Monomial-NFN (runs them)", "bold"),
     ]  # fmt: skip
-    assert "Mean ± standard deviation over seeds (3)" in figure.get_supxlabel()
+    assert "Mean ± standard error over seeds (3)" in figure.get_supxlabel()
 
 
 def test_bars_of_figure_1() -> None:

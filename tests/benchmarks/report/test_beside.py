@@ -1,0 +1,106 @@
+"""The paper's numbers beside ours, and what became of its claims."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nfn_monomial.benchmarks.report.beside import beside_paper, verdict
+from nfn_monomial.benchmarks.report.published import PAPER
+from nfn_monomial.benchmarks.report.results import Report
+from nfn_monomial.benchmarks.report.tables import Mean, Table
+from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+
+NUMBERS = st.floats(0.01, 100)
+ERRORS = st.none() | st.floats(0, 10)
+
+
+def table(title: str, first: str, cells: dict[str, str], column: str, seeds: int = 1) -> Table:
+    lines = tuple((name, value, "1M", str(seeds)) for name, value in cells.items())
+    return Table(title, (first, column, "params", "seeds"), lines)
+
+
+def edits(**cells: str) -> Report:
+    return Report([table("Editing x INRs, dilate: MSE", "model", cells, "MSE", 3)], {})
+
+
+def test_experiments_are_ours() -> None:
+    assert set(PAPER) <= set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("experiment", PAPER)
+def test_claims_are_those_of_the_numbers(experiment: str) -> None:
+    """Where the paper prints both numbers, its claims hold of them, so that no row or column is taken for another."""
+    checked = 0
+    for known in PAPER[experiment]:
+        for claim in known.claims:
+            cells = [
+                known.rows.get(row, ("",) * len(known.columns))[known.columns.index(column)]
+                for row, column in (claim.first, claim.second)
+            ]
+            if all(cells):
+                first, second = (float(cell.split()[0]) for cell in cells)
+                holds = {">": first > second, ">=": first >= second, "=": abs(first - second) <= 0.005}
+                assert holds[claim.relation], claim
+                checked += 1
+    assert checked
+
+
+def test_numbers_stand_beside_the_paper_s() -> None:
+    report = beside_paper(edits(NP="0.0324 ±0.0001", HNP="0.0315 ±0.0001", other="0.0283 ±0.0001"), "edit-inr")
+    _, beside, claims = report.tables
+    assert beside.header == ("model", "MSE", "paper: MSE", "params", "seeds")
+    assert [line[:3] for line in beside.cells] == [
+        ("NP", "0.0324 ±0.0001", "0.068 ±0.002"), ("HNP", "0.0315 ±0.0001", "0.071 ±0.001"),
+    ]  # fmt: skip
+    assert "mean ± standard error over seeds (3)" in beside.notes[0]
+    assert "Table 4" in beside.notes[0]
+    verdicts = {line[1]: line[-2:] for line in claims.cells}
+    assert verdicts["the hybrid's error is that of NP"] == ("cannot be told", "not measured: Monomial-NP, MSE")
+
+
+def test_claims_are_judged() -> None:
+    errors = {"NP": "0.0324 ±0.0001", "HNP": "0.0315 ±0.0001", "Monomial-NP": "0.0324 ±0.0001"}
+    report = beside_paper(edits(**errors), "edit-inr")
+    found = {line[1]: line[-2] for line in report.tables[-1].cells}
+    assert found["the hybrid's error is below that of HNP"] == "does not hold"
+    assert found["the hybrid's error is that of NP"] == "holds"
+    assert found["the MLP's error is the largest"] == "cannot be told"
+
+
+def test_training_is_stated() -> None:
+    settings = [{"training": {"epochs": 8, "batch_size": 16}}]
+    report = replace(edits(NP="0.1"), results={"networks": {"x": {"train": 40}}, "settings": settings})
+    assert "40 training networks, 8 epochs, batches of 16" in beside_paper(report, "edit-inr").tables[1].notes[0]
+
+
+def test_nothing_to_compare_with() -> None:
+    report = edits(other="0.1")
+    assert beside_paper(report, "edit-inr") is report
+    assert beside_paper(edits(NP="0.1"), "cost").tables == edits(NP="0.1").tables
+
+
+def test_one_seed_tells_large_differences_only() -> None:
+    assert verdict(Mean(0.54, None), ">", Mean(0.07, None))[0] == "holds"
+    assert verdict(Mean(0.60, None), ">", Mean(0.58, None))[0] == "cannot be told"
+    assert verdict(Mean(0.591, None), "=", Mean(0.591, None))[0] == "holds"
+    assert verdict(Mean(0.60, 0.1), "=", Mean(0.58, None))[1].endswith("one seed")
+
+
+@given(NUMBERS, NUMBERS, ERRORS, ERRORS)
+def test_verdicts_agree_with_one_another(a: float, b: float, first: float | None, second: float | None) -> None:
+    """What is larger is not the same, nor smaller; scaled together, nothing changes."""
+    x, y = Mean(a, first), Mean(b, second)
+    larger, least, same, smaller = (verdict(*pair)[0] for pair in ((x, ">", y), (x, ">=", y), (x, "=", y), (y, ">", x)))
+    if larger == "holds":
+        assert (least, same, smaller) == ("holds", "does not hold", "does not hold")
+    assert not (least == "does not hold" and smaller != "holds")
+    assert verdict(y, "=", x)[0] == same
+    doubled = [Mean(2 * m.mean, None if m.error is None else 2 * m.error) for m in (x, y)]
+    assert verdict(doubled[0], ">", doubled[1])[0] == larger
+    if first is not None and second is not None and abs(a - b) < 1.9 * math.hypot(first, second):
+        assert larger != "holds"
