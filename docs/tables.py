@@ -14,11 +14,14 @@ A page says what it shows, and the script writes what stands between the comment
 ``of`` is part of the line above the table in that file (the first table without it), ``where`` keeps lines with that
 cell, ``rows`` lines by their first cell, in this order, ``columns`` their cells; with ``=``, under a name of the page's
 own. Cells are copied as they are, never counted anew. Below the table its file is named, and what ± means in it.
+
+Between ``<!-- made -->`` and ``<!-- end of made -->`` stands of which version, commit, day and seeds every folder is.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import sys
@@ -28,6 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+MADE = re.compile(r"(<!-- made -->\n).*?(<!-- end of made -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- table\n(.*?)-->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 
 
@@ -135,7 +139,28 @@ def shown(wishes: dict[str, str], page: Path) -> str:
 
 def filled(text: str, page: Path) -> str:
     """The text of a page with its tables as they are in the results folders."""
-    return BLOCK.sub(lambda m: m[1] + shown(asked(m[2]), page) + m[4], text)
+    text = BLOCK.sub(lambda m: m[1] + shown(asked(m[2]), page) + m[4], text)
+    return MADE.sub(lambda m: m[1] + made(page) + m[2], text)
+
+
+def made(page: Path) -> str:
+    """A line for every results folder: what ``made.json`` says of it, and its seeds."""
+    lines = ["", "| results | command | version | commit | date | seeds |", "| --- | --- | --- | --- | --- | ---: |"]
+    for path in sorted((ROOT / "benchmarks" / "results").glob("*/made.json")):
+        said = json.loads(path.read_text(encoding="utf-8"))
+        link = Path(os.path.relpath(path.with_name("table.md"), page.parent)).as_posix()
+        commit = said["commit"][:7] if said["commit"] else "not recorded"
+        command = f"`{said['command']}`" if said["command"] else "not recorded"
+        cells = (f"[{path.parent.name}]({link})", command, said["version"], commit, said["date"])
+        lines.append("| " + " | ".join((*cells, _seeds(path.parent))) + " |")
+    return "\n".join([*lines, "", ""]) + "\n"
+
+
+def _seeds(folder: Path) -> str:
+    """How many seeds its tables are of; - where nothing is random or repeated."""
+    tables = read_tables((folder / "table.md").read_text(encoding="utf-8"))
+    found = {row[t.header.index("seeds")] for t in tables if "seeds" in t.header for row in t.rows}
+    return "/".join(sorted(found - {"-"})) or "-"
 
 
 def main() -> None:

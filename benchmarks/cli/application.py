@@ -14,6 +14,7 @@ from .make import inr_app, zoo_app
 from .measure import add_measurements, bench_app
 from .options import console, debug, own_process
 from .predict import predict
+from .results import results
 from .show import list_app, report
 
 __all__ = ["app", "run"]
@@ -56,6 +57,7 @@ app.add_typer(inr_app, name="inr")
 add_measurements(app)
 app.add_typer(bench_app, name="bench")
 app.command("report")(report)
+app.command("results")(results)
 app.add_typer(list_app, name="list")
 
 

@@ -58,6 +58,7 @@ WRITING: Mapping[str, tuple[str, ...]] = {
         "--set", "validation_pairs=1", "--set", "steps=5", "--set", "points=3", "--set", "inputs=20",
     ),
     "bench verdicts": ("--set", "different=25", "--set", "same=5"),
+    "results": ("--only", "params"),
     "report": (),
     "symmetries": ("{a}", *OWN),
     "compare": ("{a}", "{b}", *OWN),

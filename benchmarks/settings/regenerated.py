@@ -1,0 +1,89 @@
+"""The committed results: every folder of ``benchmarks/results`` with a table, and the command that makes it.
+
+From cheap to dear. Minutes are of one core that has nothing else to do, finished data included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["DATA", "REGENERATED", "Regenerated"]
+
+
+@dataclass(frozen=True)
+class Regenerated:
+    """A results folder.
+
+    Attributes:
+        name: of the folder.
+        command: of `nfn-monomial`, without ``--out``.
+        minutes: about how long it takes.
+        data: folder of data that it needs, see `DATA`.
+    """
+
+    name: str
+    command: str
+    minutes: float
+    data: str = ""
+
+
+DATA: Mapping[str, str] = {
+    "zoos/digits": "zoo make",
+    "zoos/digits2500": "zoo make --networks 2500 --out zoos/digits2500",
+    "zoos/digits25000": "zoo make --networks 25000 --out zoos/digits25000",
+    "zoos/mixed": "zoo make --vary-architecture --networks 1000 --out zoos/mixed",
+    "zoos/kinds": "zoo make --vary-architecture --kinds cnn,residual,transformer --networks 600 --out zoos/kinds",
+    "inrs/mnist5k": "inr make --images mnist5k",
+    "inrs/mnist5k8": "inr make --images mnist5k --fits 8 --seed 1 --out inrs/mnist5k8",
+    "inrs/crops": "inr make --images crops",
+}
+"""Folder of data -> the command that makes it, which goes on where it was and does nothing if it is there."""
+
+_PREDICT = "predict-generalization --set train_sets=original"
+_RECIPE = "--set training.epochs=30 --set training.batch_size=32"
+_WIDE = (
+    "statnn,np,hnp,balanced-statnn,balanced-hnp,monomial,monomial-hnp,stats,message-passing,message-passing-stats,"
+    "probes,combined,monomial-conv"
+)
+REGENERATED = (
+    Regenerated("params", "params", 1),
+    Regenerated("demo", "demo", 5),
+    Regenerated("cost", "cost", 5),
+    Regenerated("ablation", "ablation --data zoos/digits", 5, "zoos/digits"),
+    Regenerated("layers", "bench layers", 10),
+    Regenerated("expressivity", "bench expressivity", 11),
+    Regenerated("merge", "bench merge", 30),
+    Regenerated(
+        "mixed",
+        f"{_PREDICT} --data zoos/mixed --models gnn,balanced-gnn,monomial-conv --seeds 2 --set training.epochs=20",
+        10, "zoos/mixed",
+    ),
+    Regenerated(
+        "predict500-graphs",
+        f"{_PREDICT} {_RECIPE} --data zoos/digits2500 --models gnn,gnn-hnp,monomial-gnn,monomial-conv --seeds 1 "
+        "--set activations=relu",
+        15, "zoos/digits2500",
+    ),
+    Regenerated(
+        "predict5000",
+        f"{_PREDICT} --data zoos/digits25000 --models statnn,balanced-statnn,monomial,message-passing-stats,probes,"
+        "combined --seeds 1 --set activations=relu --set training.epochs=12 --set training.batch_size=32",
+        15, "zoos/digits25000",
+    ),
+    Regenerated(
+        "kinds",
+        f"{_PREDICT} --data zoos/kinds --models statnn-set,balanced-statnn-set,stats-set,gnn,balanced-gnn,monomial-conv"
+        " --seeds 1 --set training.epochs=40",
+        20, "zoos/kinds",
+    ),
+    Regenerated("edit-contrast", "edit-inr --set task=contrast --seeds 3", 25, "inrs/crops"),
+    Regenerated("augment", "augment --data zoos/digits", 25, "zoos/digits"),
+    Regenerated("planted", "bench planted", 30),
+    Regenerated("verdicts", "bench verdicts", 60),
+    Regenerated("edit-dilate", "edit-inr --set task=dilate", 40, "inrs/mnist5k"),
+    Regenerated("classify-inr", "classify-inr --data inrs/mnist5k", 40, "inrs/mnist5k"),
+    Regenerated(
+        "predict500", f"{_PREDICT} {_RECIPE} --data zoos/digits2500 --models {_WIDE} --seeds 2", 60, "zoos/digits2500"
+    ),
+)  # fmt: skip
