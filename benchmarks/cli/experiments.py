@@ -129,12 +129,16 @@ Trains every model on the training networks, selects the epoch by the accuracy o
 the test networks as they are, with signs flipped and neurons permuted, and with phases shifted. Writes `table.md`,
 `results.json`, `confusion.png`, `learning.png` and `config.json`. {KEPT}
 
-Presets: small; paper (the paper's hyperparameters for MNIST), paper-fashion and paper-cifar. How networks are prepared
+Presets: small; medium (six models on several fits of every image, some three hours of one core); paper (the paper's
+hyperparameters for MNIST), paper-fashion and paper-cifar. How networks are prepared
 is part of the configuration: `inputs.absorb_omega`, `.canonical_phase`, `.normalize`, `.augment`, `.warp`.
 
 Examples:
 
 - `nfn-monomial inr make && nfn-monomial classify-inr`
+
+- `nfn-monomial inr make --fits 8 --seed 1 --out inrs/mnist5k8 && nfn-monomial classify-inr --data inrs/mnist5k8
+--preset medium`
 
 - `nfn-monomial classify-inr --models inr-hnp,inr-monomial-hnp --set inputs.canonical_phase=false --seeds 3`
 

@@ -56,9 +56,13 @@ def list_models() -> None:
     from nfn_monomial.benchmarks.models.editors import editor_class, editor_names
     from nfn_monomial.benchmarks.report.tables import INVARIANT, SEES
 
+    named = [name for name in model_names("ablation") if model_class(name).task == "ablation"]
     kinds = {
         "predict-generalization, augment, cost": (model_names("generalization"), model_class),
-        "ablation": ([name for name in model_names("ablation") if model_class(name).task == "ablation"], model_class),
+        "ablation, or by name": (
+            [name for name in model_names("ablation") if model_class(name).task == "ablation"],
+            model_class,
+        ),
         "classify-inr": (model_names("inr"), model_class),
         "edit-inr": (editor_names(), editor_class),
     }

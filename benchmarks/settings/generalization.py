@@ -79,7 +79,7 @@ PREDICT = {
     ),
     # One augmented set serves all ranges of scales; one for each, as the paper has it, is `augment --preset paper`.
     "paper": PredictConfig(
-        models=("statnn", "mlp", "np", "hnp", "gnn", "monomial"),
+        models=("statnn", "mlp", "np", "hnp", "gnn-paper", "monomial"),
         seeds=PAPER_SEEDS,
         scales=(1e1, 1e2, 1e3, 1e4, 1e5, 1e6),
         widen=0,

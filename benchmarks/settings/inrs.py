@@ -133,6 +133,18 @@ CLASSIFY = {
         ),
         training=TrainConfig(8, 32, 3e-3, weight_decay=0.01, warmup_steps=100, clip_norm=1.0),
     ),
+    # Hours of two cores: several fits of every image, which one network of each image cannot replace.
+    "medium": ClassifyConfig(
+        models=(
+            "inr-probes", "inr-message-passing", "inr-hnp", "inr-np", "inr-monomial-hnp", "inr-monomial-np",
+        ),
+        slower=("inr-monomial-np", "inr-monomial-hnp"),  # chosen on validation networks
+        inputs=InputConfig(augment=True, warp=0.1),
+        sizes=Sizes(
+            hidden=16, width=32, head=256, dropout=0.1, fourier=16, fourier_scale=0.3, channels=32, rounds=3
+        ),
+        training=TrainConfig(14, 32, 3e-3, weight_decay=0.01, warmup_steps=500, clip_norm=1.0, threads=1),
+    ),
     "paper": _paper(64, 7.5e-5, dropout=0.1),
     "paper-fashion": _paper(64, 1e-4, head=500),
     "paper-cifar": _paper(16, 1e-4),

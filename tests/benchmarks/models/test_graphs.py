@@ -9,8 +9,10 @@ from nfn_monomial.adapters.pyg import check_graph, common_kernel, to_graphs
 from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkGroup, NetworkInfo
 from nfn_monomial.benchmarks.data.widen import widen
 from nfn_monomial.benchmarks.models.base import Model
-from nfn_monomial.benchmarks.models.catalogue import build_model
+from nfn_monomial.benchmarks.models.catalogue import build_model, model_names
 from nfn_monomial.benchmarks.models.graphs import WIDTH, PNABlock, PNAStack, assemble, store
+from nfn_monomial.benchmarks.settings.generalization import PREDICT
+from nfn_monomial.benchmarks.studies.params import zoo_network
 from nfn_monomial.testing import random_networks
 
 SPACES = [
@@ -115,3 +117,12 @@ def test_embeddings_tell_ends_layers_and_symmetries_apart() -> None:
     ]
     distinct = len(torch.unique(x.round(decimals=9), dim=0))
     assert distinct == len(set(kind)) == 1 + 3 + 6
+
+
+def test_the_gnn_of_the_paper_s_size() -> None:
+    """5.5M parameters on the zoo's network (paper App. D); it is run where it is named, never among all models."""
+    model = build_model("gnn-paper", zoo_network("relu"), seed=0)
+    size = sum(p.numel() for p in model.parameters())
+    assert round(size / 1e6, 1) == 5.5
+    assert "gnn-paper" not in model_names()
+    assert "gnn-paper" in PREDICT["paper"].models
