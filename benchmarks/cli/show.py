@@ -59,10 +59,7 @@ def list_models() -> None:
     named = [name for name in model_names("ablation") if model_class(name).task == "ablation"]
     kinds = {
         "predict-generalization, augment, cost": (model_names("generalization"), model_class),
-        "ablation, or by name": (
-            [name for name in model_names("ablation") if model_class(name).task == "ablation"],
-            model_class,
-        ),
+        "ablation, or by name": (named, model_class),
         "classify-inr": (model_names("inr"), model_class),
         "edit-inr": (editor_names(), editor_class),
     }
