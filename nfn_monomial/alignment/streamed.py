@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.refinement import Refinement, Slice, Streams
+from nfn_monomial.canonical.refinement import Parity, Refinement, Slice, Streams
 from nfn_monomial.canonical.terms import Gauge
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
@@ -28,7 +28,7 @@ from .signs import parity, sign_bases
 _SLICE = 1 << 17  # entries that are looked at together: what is made of them stays in the processor's cache
 _STEPS = 1000  # of conjugate gradients, of which as many are needed as nodes have gauges
 _ROWS = 1024  # of neurons, compared with all others at a time
-_MOST = 4096  # neurons that are assigned to one another where the nearest are not unique
+_MOST = 4096  # neurons that are assigned to one another where the nearest are taken by several
 
 _Logs = dict[Gauge, Tensor]
 """The logarithm of each neuron's scale ``(*sizes)``."""
@@ -40,6 +40,11 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
     Scales are those at which the logarithms of the entries have least squares, the mean over each parameter: a linear
     problem that one pass prepares, which permutations and signs do not change, and whose solution moves along with the
     scales. Entries of 0 count for parameters with one scaled axis; others with zeros are left out of it.
+
+    Neurons are matched by features that their neighbours give them in several rounds, over which rounding adds up. So
+    b's neurons then take over the features of those of a that they match, and are matched once more, by what these
+    tell their neighbours: neurons that were confused have like features, and hardly disturb that. This goes on while
+    it changes ever fewer.
 
     Args:
         space: the weight space.
@@ -55,11 +60,15 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
         raise InvalidValueError(f"{wrong[0]} has different shapes, {found[0]}, {found[1]}")
     sizes = {name: node.size or 1 for name, node in space.nodes.items()} | packing.check_tensors(space, shapes[0])
     balanced = [_Balanced(space, network, sizes) for network in (a, b)]
-    mine, other = (Refinement(space, pieces, sizes).refine() for pieces in balanced)
-    sources = _sources(space, mine, other, sizes)
-    signs = _signs(space, mine, other, sources, sizes)
+    mine, other = (Refinement(space, pieces, sizes) for pieces in balanced)
+    match, told = _Match(space, sizes, mine.refine(), other.refine()), mine.told()
+    before, changed = math.inf, sum(space.count(name, sizes) for name in space.nodes)
+    while 0 < changed < before:
+        other.streams, last = match.carried(mine.streams), match
+        match = _Match(space, sizes, told, other.told())
+        before, changed = changed, match.changes(last)
     frames = [_element(space, sizes, {g: s.exp() for g, s in pieces.logs.items()}) for pieces in balanced]
-    return frames[0].inverse() @ _element(space, sizes, signs, sources) @ frames[1]
+    return frames[0].inverse() @ _element(space, sizes, match.factors(), match.sources) @ frames[1]
 
 
 def wide_dtype(*dtypes: torch.dtype) -> torch.dtype:
@@ -279,48 +288,76 @@ def _apart(x: Tensor, n: int) -> Tensor:
 
 
 def _nearest(a: Tensor, b: Tensor) -> Tensor:
-    """For each of a's rows the row of b that is nearest, each taken once."""
+    """For each of a's rows the row of b that is nearest, each taken once: what several want is assigned among these."""
     nearest = torch.cat([torch.cdist(rows, b).argmin(-1) for rows in torch.split(a, _ROWS)])
-    if len(torch.unique(nearest)) == len(a):
-        return nearest
-    if len(a) > _MOST:  # too many to be told apart: no symmetry turns one into the other
-        return torch.arange(len(a))
-    from scipy.optimize import linear_sum_assignment
+    wanted = torch.bincount(nearest, minlength=len(b))
+    rows, free = (wanted[nearest] > 1).nonzero()[:, 0], (wanted != 1).nonzero()[:, 0]
+    if 0 < len(rows) <= _MOST:
+        from scipy.optimize import linear_sum_assignment
 
-    return torch.from_numpy(linear_sum_assignment(torch.cdist(a, b).numpy())[1])
+        free = free[torch.from_numpy(linear_sum_assignment(torch.cdist(a[rows], b[free]).numpy())[1])]
+    nearest[rows] = free  # of more than that none can be told from the others: no symmetry turns one into the other
+    return nearest
 
 
-def _signs(
-    space: WeightSpace,
-    a: Mapping[str, Streams],
-    b: Mapping[str, Streams],
-    sources: Mapping[str, Tensor],
-    sizes: Mapping[str, int],
-) -> dict[Gauge, Tensor]:
-    """The signs that turn features of matched neurons into one another."""
-    bases = sign_bases(space)
-    found: dict[Gauge, Tensor] = {}
-    signs: dict[str, Tensor] = {}
-    for name, basis in bases.items():
-        if not basis.rank:
-            continue
-        sums: dict[int, Tensor] = {}
-        for path, h in a[name].items() if name in a else ():
-            other = b[name].get(path)
-            if other is None:
+class _Match:
+    """Which of b's neurons are a's, by their features.
+
+    Attributes:
+        sources: node -> for every neuron of a its place in b.
+        signs: node -> the signs ``(rank, neurons)`` that turn b's features into a's, of the classes of `SignBasis`.
+    """
+
+    def __init__(
+        self, space: WeightSpace, sizes: Mapping[str, int], a: Mapping[str, Streams], b: Mapping[str, Streams]
+    ) -> None:
+        self.space, self.bases = space, sign_bases(space)
+        self.sources = _sources(space, a, b, sizes)
+        self.signs: dict[str, Tensor] = {}
+        for name, basis in self.bases.items():
+            if not basis.rank:
                 continue
-            fits = (h.flatten(0, -2) * other.flatten(0, -2)[sources[name]]).sum(-1)
-            for above, odd in zip(space.ancestry(name)[:-1], path[:-1], strict=True):
-                if any(odd):
-                    own = bases[above].sign(signs[above], _class(space, above, odd))
-                    fits = fits * own.repeat_interleave(len(fits) // len(own))
-            key = _class(space, name, path[-1])
-            sums[key] = sums[key] + fits if key in sums else fits
-        count = space.count(name, sizes)
-        signs[name] = basis.best(sums)[1] if sums else torch.ones(basis.rank, count, dtype=torch.float64)
-        for i, sign in enumerate(basis.of_gauges(signs[name], len(space.nodes[name].gauges))):
-            found[Gauge(name, i)] = sign
-    return found
+            sums: dict[int, Tensor] = {}
+            for path, h in a[name].items() if name in a else ():
+                if path in b[name]:
+                    fits = (h.flatten(0, -2) * b[name][path].flatten(0, -2)[self.sources[name]]).sum(-1)
+                    fits, key = fits * self._sign(name, path[:-1], len(fits)), _class(space, name, path[-1])
+                    sums[key] = sums[key] + fits if key in sums else fits
+            count = space.count(name, sizes)
+            self.signs[name] = basis.best(sums)[1] if sums else torch.ones(basis.rank, count, dtype=torch.float64)
+
+    def _sign(self, name: str, path: Parity, count: int) -> Tensor:
+        """Of a stream: the signs of a node's neurons, and of those that they are nested in, as far as the path goes."""
+        total = torch.ones(count, dtype=torch.float64)
+        for above, odd in zip(self.space.ancestry(name), path, strict=False):
+            if any(odd):
+                own = self.bases[above].sign(self.signs[above], _class(self.space, above, odd))
+                total = total * own.repeat_interleave(count // len(own))
+        return total
+
+    def carried(self, a: Mapping[str, Streams]) -> dict[str, Streams]:
+        """The features of a, for the neurons of b that match."""
+        found: dict[str, Streams] = {}
+        for name, streams in a.items():
+            places = self.sources[name].argsort()
+            for path, h in streams.items():
+                flat = h.flatten(0, -2)
+                signed = flat * self._sign(name, path, len(flat))[:, None]
+                found.setdefault(name, {})[path] = signed[places].reshape(h.shape)
+        return found
+
+    def changes(self, other: _Match) -> int:
+        """The number of neurons that another match has in another place, or with another sign."""
+        total = sum(int((x != other.sources[name]).sum()) for name, x in self.sources.items())
+        return total + sum(int((x != other.signs[name]).sum()) for name, x in self.signs.items())
+
+    def factors(self) -> dict[Gauge, Tensor]:
+        """The signs of each gauge."""
+        return {
+            Gauge(name, i): sign
+            for name, signs in self.signs.items()
+            for i, sign in enumerate(self.bases[name].of_gauges(signs, len(self.space.nodes[name].gauges)))
+        }
 
 
 def _class(space: WeightSpace, node: str, odd: tuple[int, ...]) -> int:

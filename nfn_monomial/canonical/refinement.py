@@ -114,14 +114,19 @@ class Refinement:
         nodes = list(self.streams)
         for sweep in range(_SWEEPS):
             for node in reversed(nodes) if sweep % 2 else nodes:
-                self._update(node)
+                own = {p: h @ _mix(f"own {self.number[node]} {p}") for p, h in self.streams[node].items()}
+                self.streams[node] = self._updated(node, own)
         return self.streams
 
-    def _update(self, node: str) -> None:
-        """New features of a node's neurons, from their own and those of their neighbours."""
-        streams, even, number = self.streams[node], self._even(node), self.number[node]
-        totals = {parity: h @ _mix(f"own {number} {parity}") for parity, h in streams.items()}
-        totals[even] = totals[even] + self.start[node]
+    def told(self) -> dict[str, Streams]:
+        """What features the neighbours of each neuron give it, whatever its own are; all stay as they are."""
+        return {node: self._updated(node, {}) for node in self.streams}
+
+    def _updated(self, node: str, totals: Streams) -> Streams:
+        """New features of a node's neurons, from what their own come to and those of their neighbours."""
+        streams: Streams = {}
+        even, number = self._even(node), self.number[node]
+        totals[even] = totals.get(even, 0) + self.start[node]
         for link, i in self.into[node]:
             for squared, parity, message in self._messages(link, i):
                 mixed = message @ _mix(f"message {self.place[link.parameter]} {i} {squared}")
@@ -130,7 +135,7 @@ class Refinement:
             if parity != even:
                 streams[parity] = totals[parity].asinh()
                 totals[even] = totals[even] + streams[parity].square() @ _mix(f"square {number} {parity}")
-        streams[even] = totals[even].asinh()
+        return {even: totals[even].asinh(), **streams}
 
     def _messages(self, link: Link, target: int) -> Iterator[tuple[bool, Parity, Tensor]]:
         """What comes to the neurons at one end: whether through the entries' squares, its parity, and sums."""

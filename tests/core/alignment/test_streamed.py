@@ -79,6 +79,18 @@ def test_heads_norms_and_residuals(dtype):
             torch.testing.assert_close(moved[name], x.double(), rtol=max(1e-10, 8 * torch.finfo(dtype).eps), atol=0)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_neurons_that_noise_confuses_are_told_apart_by_their_neighbours(seed):
+    space = WeightSpace.mlp([4, 200, 200, 200, 200, 4], "relu")
+    a, noise = drawn(space, seed), drawn(space, seed + 100)
+    element = sampled(space, seed)
+    b = {name: x * (1 + 0.1 * noise[name]) for name, x in element.act(a).items()}
+    left = matched(space, a, b) @ element
+    for matrix in left.matrices.values():
+        assert torch.equal(matrix.permutation, torch.arange(matrix.size))
+        assert (matrix.scale > 0).all()
+
+
 @pytest.mark.parametrize("entries", [1, 7, 50])
 def test_slices_of_any_size(entries, monkeypatch):
     convolutions = WeightSpace.sequential([2, 5, 6, 3], [(3,), (2,), ()], "relu")
