@@ -78,8 +78,7 @@ class Pair(Finding):
         ]
         notes = ["Raw: of the second from the first; aligned: once it is moved next to it; norm: of the first."]
         if self.found.cka:
-            cka = ", ".join(f"{name} {value:.3f}" for name, value in self.found.cka.items())
-            notes.append(f"CKA of what layers read, on the example inputs: {cka}.")
+            notes.append(f"CKA of what layers read, on the example inputs: {self.found.cka_text()}.")
         header = ("parameter", "raw L2", "aligned L2", "norm")
         table = Table(f"{self.a.label} and {self.b.label}", header, tuple(lines), notes=tuple(notes))
         return Report([table], self.to_json(), {"compare.png": draw_comparison(self.found)})

@@ -61,8 +61,9 @@ def draw_comparison(found: Comparison) -> Figure:
     axes[1].set(ylabel="share of the squared distance", xlim=(-0.5, 1.6), xticks=[], ylim=(0, 1))
     axes[1].legend(frameon=False, fontsize=8, loc="center right")
     if found.cka:
-        axes[2].barh(range(len(found.cka)), list(found.cka.values()), 0.6, color=CKA)
-        axes[2].set_yticks(range(len(found.cka)), list(found.cka), fontsize=8)
+        axes[2].barh(range(len(found.cka)), [value or 0.0 for value in found.cka.values()], 0.6, color=CKA)
+        labels = [name if value is not None else f"{name} (not defined)" for name, value in found.cka.items()]
+        axes[2].set_yticks(range(len(found.cka)), labels, fontsize=8)
         axes[2].invert_yaxis()
         axes[2].set(xlabel="CKA of what layers read", xlim=(0, 1))
     return figure

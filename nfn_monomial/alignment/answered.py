@@ -32,7 +32,7 @@ class Answers(NamedTuple):
 
     difference: float
     relative: float
-    cka: dict[str, float]
+    cka: dict[str, float | None]
 
 
 def answered(
@@ -76,11 +76,12 @@ def answered(
     for x, y in zip(*outputs, strict=True):
         if x.shape == y.shape and x.is_floating_point() and x.numel():
             largest = max(largest, float((x - y).abs().max()))
-    cka = {}
+    cka: dict[str, float | None] = {}
     for label, site in sites.items():
         moved = [_moved(space, element, site, x) for x in seen[1][label]]
         if found := [_cka(x, y) for x, y in zip(seen[0][label], moved, strict=True)]:
-            cka[label] = sum(found) / len(found)
+            defined = [value for value in found if value is not None]
+            cka[label] = sum(defined) / len(defined) if defined else None
     return Answers(largest, largest_change(outputs[1], outputs[0]), cka)
 
 
@@ -96,12 +97,12 @@ def _moved(space: WeightSpace, element: GroupElement, site: Site, field: Tensor)
     return element.act(Features(layout, (field[None],))).tensors[0][0]
 
 
-def _cka(x: Tensor, y: Tensor) -> float:
-    """Linear CKA of activations ``(*sizes, P)``: ``|X'Y|^2 / (|X'X| |Y'Y|)``, centred; 1 where neither varies."""
+def _cka(x: Tensor, y: Tensor) -> float | None:
+    """Linear CKA of activations ``(*sizes, P)``: ``|X'Y|^2 / (|X'X| |Y'Y|)``, centred; None where one does not vary."""
     centred = [t.flatten(0, -2).T - t.flatten(0, -2).mean(-1) for t in (x, y)]
     # The smaller of the two ways to the same number: products of neurons, or of samples.
     wide = centred[0].shape[1] > len(centred[0])
     grams = [t @ t.T for t in centred] if wide else []
     products = [(grams[i] * grams[j]).sum() if wide else (centred[i].T @ centred[j]).square().sum() for i, j in _PAIRS]
     both, own, other = map(float, products)
-    return both / math.sqrt(own * other) if own and other else float(own == other)
+    return both / math.sqrt(own * other) if own and other else None

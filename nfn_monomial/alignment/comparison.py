@@ -56,8 +56,9 @@ class Comparison:
         explained: what part of the squared distance of all parameters each kind of symmetry explains:
             ``permutation``, ``scale``, ``sign``, and what is left, ``rest``. They add up to 1; all are 0 where there is
             no distance.
-        cka: layer -> linear CKA of what it reads in a and in b, 1 where one is a rotation of the other, else less;
-            empty without a module.
+        cka: layer -> linear CKA of what it reads in a and in b, 1 where one is a rotation of the other, else less; None
+            where it is not defined, as one of them is the same for all samples, or there is one alone. Empty without a
+            module.
     """
 
     same_function: bool
@@ -68,7 +69,7 @@ class Comparison:
     group_element: GroupElement
     layers: dict[str, LayerDistance]
     explained: dict[str, float]
-    cka: dict[str, float]
+    cka: dict[str, float | None]
 
     def to_json(self) -> dict[str, Any]:
         """All of it as what ``json.dumps`` takes; infinite numbers as None."""
@@ -88,6 +89,10 @@ class Comparison:
             "cka": dict(self.cka),
         }
 
+    def cka_text(self) -> str:
+        """Each layer and its CKA, in a line; ``-`` where that is not defined."""
+        return ", ".join(f"{name} -" if x is None else f"{name} {x:.3f}" for name, x in self.cka.items())
+
     def __str__(self) -> str:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in self.explained.items())
         lines = [self.verdict]
@@ -102,7 +107,7 @@ class Comparison:
         lines.append(f"{'parameter':<{width}}  {'raw L2':>9}  {'aligned L2':>10}")
         lines += [f"{n:<{width}}  {x.raw_l2:>9.3g}  {x.aligned_l2:>10.3g}" for n, x in self.layers.items()]
         if self.cka:
-            lines.append("CKA of what layers read: " + ", ".join(f"{n} {x:.3f}" for n, x in self.cka.items()))
+            lines.append(f"CKA of what layers read: {self.cka_text()}")
         return "\n".join(lines)
 
 

@@ -293,4 +293,6 @@ def test_a_single_input_without_a_batch_will_do():
     found = compare(space, state, state, module=module, inputs=torch.ones(4))
     assert found.same_function
     assert found.max_output_difference == 0
-    assert found.cka == {"2": 1}
+    assert found.cka == {"2": None}
+    assert found.to_json()["cka"] == {"2": None}
+    assert "CKA of what layers read: 2 -" in str(found)
