@@ -144,6 +144,15 @@ def test_any_space_gives_an_element(space, seed):
     assert {name: x.shape for name, x in element.act(b).items()} == {name: x.shape for name, x in a.items()}
 
 
+@pytest.mark.parametrize("most", [0, 4096])
+def test_neurons_that_are_alike_may_change_places(most, monkeypatch):
+    monkeypatch.setattr(streamed, "_MOST", most)
+    a = {name: torch.ones_like(x) for name, x in drawn(CHAIN).items()}
+    moved = matched(CHAIN, a, b := sampled(CHAIN).act(a)).act(b)
+    for name, x in a.items():
+        torch.testing.assert_close(moved[name], x, rtol=1e-10, atol=0)
+
+
 def test_zeros_leave_no_trace():
     a = drawn(CHAIN)
     a["bias.0"] = torch.where(torch.arange(10) < 4, 0, a["bias.0"])
