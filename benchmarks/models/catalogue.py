@@ -14,14 +14,20 @@ from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkInfo
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.errors import InvalidValueError
 
-from . import baselines, inr, invariant, monomial, sets
+from . import baselines, inr, monomial, sets
 from .base import BALANCED, Model, Register, Task, register
+from .invariant import combined, scale_gmn
 
 __all__ = ["build_model", "model_class", "model_names", "model_options", "require_task", "training_of"]
 
 
 GRAPHS = f"{__package__}.graphs"
-ORDER = [baselines.__name__, monomial.__name__, GRAPHS, *(module.__name__ for module in (sets, invariant, inr))]
+ORDER = [
+    baselines.__name__,
+    monomial.__name__,
+    GRAPHS,
+    *(module.__name__ for module in (sets, scale_gmn, combined, inr)),
+]
 """Of tables."""
 
 

@@ -52,7 +52,8 @@ class ProbeFeatures(nn.Module):
 
     Args:
         template: a module.
-        probes: the learned inputs ``(P, *input shape)``, or their number P; they start standard normal then.
+        probes: the learned inputs ``(P, *input shape)``, or their number P; they start standard normal then. Or a
+            generator: a module that returns them when called without arguments, and becomes part of this one.
         input_shape: of one input, for a number of probes; by default ``(n,)`` where the first layer is linear.
         space: whose names the networks' parameters and the hidden nodes have, by default that of
             `WeightSpace.from_module`. Its parameters have the template's names, or are in the template's order, whose
@@ -81,7 +82,7 @@ class ProbeFeatures(nn.Module):
     def __init__(
         self,
         template: nn.Module,
-        probes: Count | Tensor,
+        probes: Count | Tensor | nn.Module,
         *,
         input_shape: Sequence[Size] | None = None,
         space: WeightSpace | None = None,
@@ -104,7 +105,9 @@ class ProbeFeatures(nn.Module):
             self.charges.setdefault(site.node, site.charge)
         self._sites = [site for site in self._sites if site.charge == self.charges[site.node]]
         self._batched = self._side_by_side(start[:1])
-        if generator_rank is None:
+        if isinstance(probes, nn.Module):
+            self.generator = probes
+        elif generator_rank is None:
             self.probes = nn.Parameter(start)
         else:
             codes, basis = _factor(start, generator_rank)
@@ -112,6 +115,9 @@ class ProbeFeatures(nn.Module):
 
     def inputs(self) -> Tensor:
         """The learned inputs, ``(P, *input shape)``."""
+        if hasattr(self, "generator"):
+            made: Tensor = self.generator()
+            return made
         if hasattr(self, "probes"):
             return self.probes
         return (self.codes @ self.basis.flatten(1)).reshape(-1, *self.input_shape)
@@ -229,7 +235,7 @@ class ProbeFeatures(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        rank = "" if hasattr(self, "probes") else f", generator_rank={len(self.basis)}"
+        rank = f", generator_rank={len(self.basis)}" if hasattr(self, "basis") else ""
         return f"{self.space}, {self.count} x {self.input_shape}{rank}, out_features={self.out_features}"
 
 
@@ -271,8 +277,18 @@ def own_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
     return dict(zip(space.parameters, own, strict=True))
 
 
-def _initial(probes: int | Tensor, shape: Sequence[int] | None, template: nn.Module, rank: int | None) -> Tensor:
+def _initial(
+    probes: int | Tensor | nn.Module, shape: Sequence[int] | None, template: nn.Module, rank: int | None
+) -> Tensor:
     """The inputs to start from; random ones standard normal, and of the given rank."""
+    if isinstance(probes, nn.Module):
+        if rank is not None:
+            raise InvalidValueError("ProbeFeatures: a module makes the probes, so generator_rank cannot be given too")
+        probes = probes()
+        if not isinstance(probes, Tensor):
+            raise InvalidTypeError(
+                f"ProbeFeatures: a module that makes probes must return a tensor, found {shown(probes)}"
+            )
     if isinstance(probes, Tensor):
         if probes.ndim < 2 or not len(probes) or probes.dtype not in FLOATING:
             raise InvalidValueError(

@@ -226,6 +226,38 @@ def test_gradients_reach_inputs_and_networks(key):
     assert all(bool(v.grad.any()) for v in networks.values())
 
 
+def test_a_generator_makes_the_inputs_and_learns():
+    template, space, _, networks = setting("cnn")
+    generator = nn.Sequential(nn.Linear(3, 2 * 8 * 8), nn.Unflatten(1, (2, 8, 8)))
+    codes = torch.randn(6, 3, dtype=torch.float64)
+
+    class Generated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = generator
+
+        def forward(self):
+            return self.layers(codes)
+
+    probe = ProbeFeatures(template, Generated().double(), space=space)
+    assert probe.count == 6
+    expected = generator(codes)
+    torch.testing.assert_close(probe.inputs(), expected)
+    torch.testing.assert_close(probe(networks).outputs, probe(networks, expected).outputs)
+    probe(networks).outputs.square().sum().backward()
+    assert all(bool(p.grad.any()) for p in generator.parameters())
+    assert set(dict(probe.named_parameters())) == {f"generator.layers.0.{name}" for name in ("weight", "bias")}
+    with pytest.raises(ValueError, match="generator_rank cannot be given too"):
+        ProbeFeatures(template, Generated().double(), space=space, generator_rank=2)
+    with pytest.raises(TypeError, match="must return a tensor, found tuple"):
+        ProbeFeatures(template, Pair(), space=space)
+
+
+class Pair(nn.Module):
+    def forward(self):
+        return torch.zeros(2, 2), torch.zeros(2, 2)
+
+
 def test_the_template_stays_outside():
     template, _, probe, networks = setting("dense", dtype=torch.float32)
     assert [name for name, _ in probe.named_parameters()] == ["probes"]

@@ -1,0 +1,1 @@
+"""Models beyond the paper, all invariant under the networks' whole group."""
