@@ -6,7 +6,6 @@ networks, the others see only their weights.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -37,11 +36,10 @@ PROBES = 64
 HIDDEN = 256  # of the heads
 DROPOUT = 0.3  # of the vectors that enter the heads and of their first layer
 FURTHEST = 5.0  # standard deviations: statistics beyond are cut off
-FUSE = os.environ.get("FUSE", "concat")
 
 
 class _Invariants(Model):
-    """Invariants of up to four kinds, a head for each, and the mean of what the heads say.
+    """Invariants of up to four kinds in one vector, then an MLP.
 
     Attributes:
         answers: whether the networks' answers to probes are read.
@@ -65,24 +63,24 @@ class _Invariants(Model):
         super().__init__()
         self.space = networks.space
         inner = self.space.restricted("sign")  # behind `balance` of the scales
-        self.readers, widths = nn.ModuleDict(), {}
-        self.probe = None
-        if self.sees == "functions":
-            self.probe = probes_of(networks, PROBES, self.generated)
-            if self.answers:
-                self.readers["answers"] = Answers(self.probe)
-            if self.hidden is not None:
-                self.readers["hidden"] = HiddenReader(inner, self.probe, self.hidden)
+        self.readers = nn.ModuleDict()
+        self.probe = probes_of(networks, PROBES, self.generated) if self.sees == "functions" else None
+        if self.probe is not None and self.answers:
+            self.readers["answers"] = Answers(self.probe)
+        if self.probe is not None and self.hidden is not None:
+            self.readers["hidden"] = HiddenReader(inner, self.probe, self.hidden)
         if self.messages is not None:
             self.readers["messages"] = Messages(inner, *self.messages, self.probe if self.probed else None)
-        widths = {name: int(reader.out_features) for name, reader in self.readers.items()}
+        width = sum(int(reader.out_features) for reader in self.readers.values())
         if self.stats:
             self.statistics = InvariantStatistics(self.space)
             self.inputs = Standardise([self.statistics.out_features])
-            widths["stats"] = self.statistics.out_features
-        if FUSE == "concat":
-            widths = {"all": sum(widths.values())}
-        self.heads = nn.ModuleDict({name: _head(width, out_features) for name, width in widths.items()})
+            width += self.statistics.out_features
+        self.head = nn.Sequential(
+            nn.Dropout(DROPOUT), nn.Linear(width, HIDDEN), nn.SiLU(),
+            nn.Dropout(DROPOUT), nn.Linear(HIDDEN, HIDDEN), nn.SiLU(),
+            nn.Linear(HIDDEN, out_features),
+        )  # fmt: skip
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         prepared: dict[str, Any] = {}
@@ -97,34 +95,12 @@ class _Invariants(Model):
             self.inputs.fit(prepared["stats"])
 
     def forward(self, batch: dict[str, Any]) -> Tensor:
-        found, hidden = {}, None
-        if self.probe is not None:
-            outputs, hidden = self.probe(batch["networks"])
-            if self.answers:
-                found["answers"] = self.readers["answers"](outputs)
-            if self.hidden is not None:
-                found["hidden"] = self.readers["hidden"](hidden)
-        if self.messages is not None:
-            found["messages"] = self.readers["messages"](batch["networks"], hidden if self.probed else None)
+        networks = batch.get("networks")
+        probed = None if self.probe is None else self.probe(networks)
+        parts = [reader(networks, probed) for reader in self.readers.values()]
         if self.stats:
-            found["stats"] = self.inputs(batch["stats"]).clamp(-FURTHEST, FURTHEST)
-        if FUSE == "concat":
-            found = {"all": torch.cat(list(found.values()), -1)}
-        said = torch.stack([head(found[name]) for name, head in self.heads.items()])
-        if FUSE == "drop" and self.training and len(said) > 1:
-            kept = torch.rand(said.shape[:2]) < 0.5
-            kept = kept | (~kept.any(0))
-            w = kept / kept.sum(0)
-            return logits((said * w[..., None]).sum(0))
-        return logits(said.sum(0) if FUSE == "sum" else said.mean(0))
-
-
-def _head(width: int, out_features: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Dropout(DROPOUT), nn.Linear(width, HIDDEN), nn.SiLU(),
-        nn.Dropout(DROPOUT), nn.Linear(HIDDEN, HIDDEN), nn.SiLU(),
-        nn.Linear(HIDDEN, out_features),
-    )  # fmt: skip
+            parts.append(self.inputs(batch["stats"]).clamp(-FURTHEST, FURTHEST))
+        return logits(self.head(torch.cat(parts, -1)))
 
 
 @register("stats")

@@ -1,6 +1,7 @@
 """What models read off networks that no symmetry changes, each as a vector: answers, hidden activations, messages.
 
-All read networks whose scales are balanced, so that signs and permutations are left of the group.
+All are called with networks whose scales are balanced, so that signs and permutations are left of the group, and with
+what these do on the learned inputs, for models that run them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial import EquivariantNorm, Features, ProbeFeatures, WeightSpace
+from nfn_monomial import EquivariantNorm, ProbeFeatures, WeightSpace
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool
 from nfn_monomial.nn.canonicalize import degree_zero
 from nfn_monomial.nn.pool import pool_field
+from nfn_monomial.read import Probed
 from nfn_monomial.space.axes import Axis
 
 __all__ = ["Answers", "HiddenReader", "LinearGenerator", "Messages", "probes_of"]
@@ -49,9 +51,9 @@ class Answers(nn.Module):
         super().__init__()
         self.out_features = 2 * probe.out_features
 
-    def forward(self, outputs: Tensor) -> Tensor:
-        """``(B, P, classes)`` -> ``(B, 2 P classes)``."""
-        log = torch.log_softmax(outputs, -1)
+    def forward(self, networks: Mapping[str, Tensor], probed: Probed) -> Tensor:
+        """Outputs ``(B, P, classes)`` -> ``(B, 2 P classes)``."""
+        log = torch.log_softmax(probed.outputs, -1)
         return torch.cat([log.clamp(min=LEAST_LOG).flatten(1), log.exp().flatten(1)], -1)
 
 
@@ -75,11 +77,11 @@ class HiddenReader(nn.Module):
         self._felt = {n: space.layout_of([tuple(path)], fold=False).felt[0] for n, path in paths.items()}
         self.out_features = 2 * channels * len(probe.charges)
 
-    def forward(self, hidden: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, networks: Mapping[str, Tensor], probed: Probed) -> Tensor:
         """Node -> ``(B, *neurons, P)``, to ``(B, out_features)``."""
         found = []
         for node, felt in self._felt.items():
-            x = self.then[node](degree_zero(self.first[node](hidden[node].asinh()), felt))
+            x = self.then[node](degree_zero(self.first[node](probed.hidden[node].asinh()), felt))
             found.append(pool_field(x, range(1, x.ndim - 1), "moments"))
         return torch.cat(found, -1)
 
@@ -90,7 +92,7 @@ class Messages(nn.Module):
     Args:
         space: of the networks, on which no scale acts.
         channels: of the neuron features.
-        blocks: what makes one round of messages out of a space and channels, how often.
+        blocks: number of rounds of messages.
         probe: whose hidden activations join the neurons' features, if given.
     """
 
@@ -102,8 +104,9 @@ class Messages(nn.Module):
         self.norm, self.pool = EquivariantNorm(space, channels), NeuronPool(space, channels)
         self.out_features = self.pool.out_features
 
-    def forward(self, networks: Features | Mapping[str, Tensor], hidden: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Networks, and node -> ``(B, *neurons, P)`` -> ``(B, out_features)``."""
+    def forward(self, networks: Mapping[str, Tensor], probed: Probed | None) -> Tensor:
+        """Networks, and what they do on the learned inputs -> ``(B, out_features)``."""
+        hidden = None if probed is None or not self.embed.extra else probed.hidden
         out: Tensor = self.pool(self.norm(self.blocks(self.embed(networks, hidden))))
         return out
 
