@@ -63,15 +63,16 @@ class _Invariants(Model):
         super().__init__()
         self.space = networks.space
         inner = self.space.restricted("sign")  # behind `balance` of the scales
-        self.readers = nn.ModuleDict()
+        readers: dict[str, Answers | HiddenReader | Messages] = {}
         self.probe = probes_of(networks, PROBES, self.generated) if self.sees == "functions" else None
         if self.probe is not None and self.answers:
-            self.readers["answers"] = Answers(self.probe)
+            readers["answers"] = Answers(self.probe)
         if self.probe is not None and self.hidden is not None:
-            self.readers["hidden"] = HiddenReader(inner, self.probe, self.hidden)
+            readers["hidden"] = HiddenReader(inner, self.probe, self.hidden)
         if self.messages is not None:
-            self.readers["messages"] = Messages(inner, *self.messages, self.probe if self.probed else None)
-        width = sum(int(reader.out_features) for reader in self.readers.values())
+            readers["messages"] = Messages(inner, *self.messages, self.probe if self.probed else None)
+        self.readers = nn.ModuleDict(readers)
+        width = sum(reader.out_features for reader in readers.values())
         if self.stats:
             self.statistics = InvariantStatistics(self.space)
             self.inputs = Standardise([self.statistics.out_features])
@@ -139,9 +140,9 @@ class Probes(_Running):
 
 @register("probes-stats")
 class ProbesStats(_Running):
-    """Answers and invariant statistics."""
+    """Answers to inputs that a generator makes, and invariant statistics."""
 
-    label, answers, stats = "probes + stats", True, True
+    label, answers, generated, stats = "probes + stats", True, True, True
 
 
 @register("deep-probes")

@@ -141,7 +141,9 @@ class LinearGenerator(nn.Module):
             size = math.prod(shape)
             self.layers = nn.Sequential(nn.Linear(latent, width), nn.Linear(width, size), nn.Unflatten(1, self.shape))
         with torch.no_grad():  # inputs start at size 1, as free ones do
-            self.layers[-1 if len(shape) == 3 else -2].weight.div_(self.forward().std())
+            last = self.layers[-1 if len(shape) == 3 else -2]
+            assert isinstance(last, nn.Linear | nn.ConvTranspose2d), "made above"
+            last.weight.div_(self.forward().std())
 
     def forward(self) -> Tensor:
         """The inputs."""

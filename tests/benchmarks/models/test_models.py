@@ -37,7 +37,7 @@ SIZES = {
     "message-passing": (236_689, 236_689),
     "message-passing-stats": (260_497, 260_497),
     "probes": (398_081, 398_081),
-    "probes-stats": (421_889, 421_889),
+    "probes-stats": (440_994, 440_994),
     "deep-probes": (456_545, 456_545),
     "generated-probes": (417_186, 417_186),
     "probed-messages": (243_857, 243_857),
