@@ -86,13 +86,15 @@ def draw_learning(
     handles: list[Artist] = []
     for ax, (label, value) in zip(axes, curves.items(), strict=True):
         for i, group in enumerate(groups):
-            found = [[value(epoch) for epoch in run.history] for run in group]
+            validated = [[epoch for epoch in run.history if epoch["metrics"]] for run in group]
+            found = [[value(epoch) for epoch in epochs] for epochs in validated]
+            numbers = [epoch["number"] for epoch in max(validated, key=len)]
             shortest = min(map(len, found))
             mean = np.mean([curve[:shortest] for curve in found], axis=0)
-            (line,) = ax.plot(range(1, shortest + 1), mean, label=group[0].label, **look(i), **stroke(bold[i]))
+            (line,) = ax.plot(numbers[:shortest], mean, label=group[0].label, **look(i), **stroke(bold[i]))
             handles += [line] if ax is axes[0] else []
             for curve in found if len(found) > 1 else ():
-                ax.plot(range(1, len(curve) + 1), curve, color=look(i)["color"], alpha=0.25, linewidth=0.8)
+                ax.plot(numbers[: len(curve)], curve, color=look(i)["color"], alpha=0.25, linewidth=0.8)
         ax.set(xlabel="epoch", ylabel=label)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         if level:

@@ -10,8 +10,10 @@ from pydantic import Field
 
 from .base import AtLeastZero, Count, Positive, Settings
 
-__all__ = ["RUNTIME", "Precision", "TrainConfig"]
+__all__ = ["RUNTIME", "LossName", "Precision", "Schedule", "TrainConfig"]
 
+LossName = Literal["bce", "mse", "rank"]
+Schedule = Literal["constant", "cosine", "one-cycle"]
 Precision = Literal["32-true", "bf16-mixed", "64-true"]
 RUNTIME = ("device", "devices", "threads", "checkpoint_seconds", "tensorboard")
 """Fields of `TrainConfig` that change nothing in a result but rounding, the draws of random layers, and time."""
@@ -24,11 +26,16 @@ class TrainConfig(Settings):
     Attributes:
         epochs: passes over the training set.
         batch_size: networks in a step.
-        learning_rate: of AdamW.
+        learning_rate: of AdamW, the largest.
+        schedule: what follows the warm-up: ``constant``, or half a ``cosine`` down to 0 at the end of all epochs;
+            ``one-cycle`` is the cosine behind a warm-up of three tenths of all steps.
         weight_decay: decoupled.
         warmup_steps: the learning rate rises linearly over so many steps.
+        average_epochs: what is validated and kept has the exponential moving average of the parameters over about so
+            many epochs; 0 for the parameters themselves.
         clip_norm: largest norm of the gradient; none does not clip.
         patience: stop after so many epochs without a better one; none trains all.
+        validate_every: so many epochs are between two validations; the last epoch has one in any case.
         device: ``cpu``, ``cuda`` or ``cuda:1``.
         precision: with ``bf16-mixed``, models compute matrix products in bfloat16; their parameters and the data stay
             in float32, and networks are prepared and rendered in it.
@@ -43,10 +50,13 @@ class TrainConfig(Settings):
     epochs: Count = 50
     batch_size: Count = 8
     learning_rate: Positive = 1e-3
+    schedule: Schedule = "constant"
     weight_decay: AtLeastZero = 0.0
     warmup_steps: Annotated[int, Field(ge=0, le=10**9)] = 0
+    average_epochs: AtLeastZero = 0.0
     clip_norm: Positive | None = None
     patience: Count | None = None
+    validate_every: Count = 1
     device: str = "cpu"
     precision: Precision = "32-true"
     devices: Count = 1

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from nfn_monomial.errors import InvalidValueError
 from .checkpoint import Checkpoint
 from .devices import gathered, make_fabric, share
 from .measure import Clock, step_memory
+from .schedule import averaging_weight, learning_rate
 from .seeds import reproducible, seed_generators
 
 __all__ = ["EVALUATION_BATCH", "Epoch", "FitResult", "Loss", "Metrics", "fit", "predict"]
@@ -50,12 +52,12 @@ EVALUATION_BATCH = 256
 @dataclass(frozen=True)
 class Epoch:
     """One epoch. Times in seconds: ``seconds`` of the pass over the training set, of which ``step_seconds`` were
-    forward, backward and optimiser; ``validation_seconds`` of the validation that followed.
+    forward, backward and optimiser; ``validation_seconds`` of the validation, if one followed.
     """
 
     number: int  # from 1
     train_loss: float
-    metrics: dict[str, float]  # on the validation set
+    metrics: dict[str, float]  # on the validation set; empty where it was not asked
     seconds: float
     step_seconds: float
     validation_seconds: float
@@ -135,6 +137,7 @@ class _State:
     history: list[Epoch] = field(default_factory=list)
     best: int = 0  # number of the best epoch
     best_model: dict[str, Tensor] = field(default_factory=dict)
+    average: list[Tensor] = field(default_factory=list)  # of the parameters, if one is asked for
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "history": [asdict(epoch) for epoch in self.history]}
@@ -184,7 +187,7 @@ class _Training:
         state = self.state
         while not self._over():
             self._train_epoch(checkpoint)
-            self._validate()
+            self._end_epoch()
             if checkpoint is not None and checkpoint.due:
                 self._save(checkpoint)
             on_epoch(state.history[-1])
@@ -239,8 +242,9 @@ class _Training:
         targets = pick(self.train.targets, index)
         start = self.clock.now()
         self.wrapped_optimizer.zero_grad(set_to_none=True)
+        done, epoch_steps = self._steps_done(), self._epoch_steps
         for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * min(1.0, (self._steps_done() + 1) / (config.warmup_steps + 1))
+            group["lr"] = learning_rate(config, done, config.epochs * epoch_steps)
         outputs = gathered(self.wrapped(_converted(inputs, fabric)), len(index), fabric)
         value = self.loss(pytree.tree_unflatten(outputs, self.leaves.structure), targets)
         fabric.backward(value * fabric.world_size)  # see `devices` for why
@@ -250,11 +254,20 @@ class _Training:
                 self.wrapped, self.wrapped_optimizer, max_norm=config.clip_norm, error_if_nonfinite=False
             )
         self.wrapped_optimizer.step()
+        if config.average_epochs:
+            with torch.no_grad():
+                parameters = list(self.model.parameters())
+                self.state.average = self.state.average or [p.clone() for p in parameters]
+                torch._foreach_lerp_(self.state.average, parameters, averaging_weight(config, done, epoch_steps))
         self.clock.mark(start)
         return value.detach()
 
+    @property
+    def _epoch_steps(self) -> int:
+        return -(-len(self.train) // self.config.batch_size)
+
     def _steps_done(self) -> int:
-        return len(self.state.history) * -(-len(self.train) // self.config.batch_size) + self.state.step
+        return len(self.state.history) * self._epoch_steps + self.state.step
 
     def _count(self, start: Any) -> None:
         """Add the time since ``start`` to the epoch's."""
@@ -262,22 +275,38 @@ class _Training:
         self.state.seconds += seconds
         self.state.step_seconds += step_seconds
 
-    def _validate(self) -> None:
-        """End the epoch."""
-        state = self.state
-        start = self.clock.now()
-        found = self.metrics(predict(self.model, self.val, self.fabric), self.val.targets)
-        numbers = (float(state.total) / len(self.train), {name: float(value) for name, value in found.items()})
-        train_loss, metrics = self.fabric.broadcast(numbers)  # lest processes decide differently
-        seconds, _ = self.clock.stop(start)
-        epoch = Epoch(len(state.history) + 1, train_loss, metrics, state.seconds, state.step_seconds, seconds)
-        state.history.append(epoch)
-        best = state.history[state.best - 1]
-        if not state.best or _or_lowest(metrics[self.select]) > _or_lowest(best.metrics[self.select]):
-            state.best = epoch.number
-            state.best_model = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
+    def _end_epoch(self) -> None:
+        state, config = self.state, self.config
+        number, train_loss = len(state.history) + 1, self.fabric.broadcast(float(state.total) / len(self.train))
+        due = number % config.validate_every == 0 or number == config.epochs or not math.isfinite(train_loss)
+        with self._averaged():
+            start = self.clock.now()
+            metrics = self._validate() if due else {}
+            seconds, _ = self.clock.stop(start)
+            state.history.append(Epoch(number, train_loss, metrics, state.seconds, state.step_seconds, seconds))
+            best = state.history[state.best - 1]
+            if due and (not state.best or _or_lowest(metrics[self.select]) > _or_lowest(best.metrics[self.select])):
+                state.best = number
+                state.best_model = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         state.total.zero_()
         state.step, state.seconds, state.step_seconds = 0, 0.0, 0.0
+
+    def _validate(self) -> dict[str, float]:
+        found = self.metrics(predict(self.model, self.val, self.fabric), self.val.targets)
+        numbers: dict[str, float] = self.fabric.broadcast({name: float(value) for name, value in found.items()})
+        return numbers  # of one process, lest processes decide differently
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """A block in which the model has the average of its parameters, if one is asked for."""
+        parameters = list(self.model.parameters()) if self.state.average else []
+        own = [p.detach().clone() for p in parameters]
+        with torch.no_grad():
+            for p, average in zip(parameters, self.state.average, strict=True):
+                p.copy_(average)
+            yield
+            for p, before in zip(parameters, own, strict=True):
+                p.copy_(before)
 
     def _measure(self) -> int:
         """Peak memory of a step, which goes beyond the result."""

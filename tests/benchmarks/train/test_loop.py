@@ -181,6 +181,49 @@ def test_warm_up_and_clipping_and_decay() -> None:
     assert moved(replace(one, weight_decay=0.5)) != moved(one)
 
 
+def test_validates_every_so_many_epochs_and_at_the_end() -> None:
+    result = run(linear(), replace(CONFIG, epochs=5, validate_every=2))
+    assert [bool(epoch.metrics) for epoch in result.history] == [False, True, False, True, True]
+    assert result.best.number in (2, 4, 5)
+    every = run(linear(), replace(CONFIG, epochs=5))
+    assert [epoch.train_loss for epoch in result.history] == [epoch.train_loss for epoch in every.history]
+    assert result.history[3].metrics == every.history[3].metrics
+    patient = run(linear(), replace(CONFIG, epochs=50, validate_every=2, patience=3), metrics=lambda *_: {"score": 0.0})
+    assert (patient.best.number, len(patient.history)) == (2, 5)
+
+
+def test_divergence_between_validations() -> None:
+    result = run(linear(), replace(CONFIG, validate_every=4), loss=lambda o, t: (o - t).sum() * math.nan)
+    assert result.diverged
+    assert result.best.number == len(result.history) == 1
+
+
+@pytest.mark.parametrize("epochs", [0.1, 0.5, 3.0])
+def test_what_is_validated_has_the_average_of_the_parameters(epochs: float) -> None:
+    config = replace(CONFIG, average_epochs=epochs)  # 8 steps an epoch
+    averages: list[Tensor] = []
+    seen: list[Tensor] = []
+    model, other = linear(), linear()
+
+    def metrics(outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        seen.append(model.layers[1].weight.detach().clone())  # type: ignore[union-attr, operator]
+        return {"score": float(len(seen))}
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        averages.append(other.layers[1].weight.detach().clone())  # type: ignore[union-attr, operator]
+        return nn.functional.mse_loss(outputs, targets)
+
+    run(model, config, metrics=metrics)
+    run(other, CONFIG, loss=loss)
+    steps = averages[1 : 4 * 8]  # before a step: what the one before left
+    average = torch.zeros_like(steps[0])
+    for i, weight in enumerate(steps):
+        average = average + (weight - average) * max(1 / (i + 1), 1 / max(1.0, 8 * epochs))
+        if i % 8 == 7:
+            torch.testing.assert_close(seen[i // 8], average)
+    assert torch.equal(model.layers[1].weight, seen[-1])  # type: ignore[arg-type]
+
+
 def test_features_are_batchable() -> None:
     space = WeightSpace.mlp([2, 4, 1], "relu")
     features = space.pack(random_networks(space, 7, generator=torch.Generator().manual_seed(0)))

@@ -1,0 +1,45 @@
+"""Learning rates over a training."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nfn_monomial.benchmarks.settings.training import Schedule, TrainConfig
+from nfn_monomial.benchmarks.train.schedule import learning_rate
+
+CONFIG = TrainConfig(learning_rate=2.0, warmup_steps=3)
+
+
+def rates(schedule: Schedule, steps: int, warmup: int = 3) -> list[float]:
+    config = replace(CONFIG, schedule=schedule, warmup_steps=warmup)
+    return [learning_rate(config, step, steps) for step in range(steps)]
+
+
+def test_rates_of_short_trainings() -> None:
+    assert rates("constant", 6) == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    assert rates("cosine", 7) == pytest.approx([0.5, 1.0, 1.5, 2.0, 2 - 2 * 0.1464466, 1.0, 2 * 0.1464466])
+    assert rates("one-cycle", 10, warmup=0) == pytest.approx(rates("cosine", 10))
+
+
+@given(st.sampled_from(["constant", "cosine", "one-cycle"]), st.integers(1, 60), st.integers(0, 70))
+def test_rates_rise_to_the_largest_then_fall(schedule: Schedule, steps: int, warmup: int) -> None:
+    found = rates(schedule, steps, warmup)
+    top = found.index(max(found))
+    assert found[: top + 1] == sorted(found[: top + 1])
+    assert found[top:] == sorted(found[top:], reverse=True)
+    assert 0 < min(found) <= max(found) <= 2
+    if warmup < steps and schedule != "one-cycle":
+        assert max(found) == 2
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "one-cycle"])
+def test_rates_end_near_zero(schedule: Schedule) -> None:
+    assert rates(schedule, 1000)[-1] < 1e-4
+    assert rates(schedule, 1000)[300] == pytest.approx(2, rel=0.3)
+
+
+def test_a_step_behind_the_last_one_has_a_rate() -> None:
+    for schedule in ("constant", "cosine", "one-cycle"):
+        assert 0 <= learning_rate(replace(CONFIG, schedule=schedule), 10, 10) <= 2
