@@ -31,7 +31,8 @@ from nfn_monomial.benchmarks.train.sweep import Job, Test, Trial, sweep
 from nfn_monomial.testing import random_networks
 
 SPACE = WeightSpace.mlp([2, 4, 1], "relu")
-# Clipped, with warm-up, decay and a cosine, averaged; 13 networks in batches of 4 leave a last batch of one, smaller than two processes.
+# Clipped, with warm-up, decay and a cosine, averaged; 13 networks in batches of 4 leave a last batch of one, smaller
+# than two processes.
 TRAINING = TrainConfig(
     epochs=4, batch_size=4, learning_rate=1e-2, weight_decay=0.1, warmup_steps=5, clip_norm=8.0, schedule="cosine",
     average_epochs=0.5, precision="64-true", checkpoint_seconds=0,

@@ -68,6 +68,13 @@ _KINDS: dict[str, tuple[Any, Any]] = {
         ],
         None,
     ),
+    "zoos": (
+        Annotated[
+            list[Path],
+            typer.Option("--data", help="Folder of networks, made here or published; repeat it for several."),
+        ],
+        [],
+    ),
     "data_options": (
         Annotated[
             list[str],

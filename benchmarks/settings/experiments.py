@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .generalization import ABLATION, AUGMENT, PREDICT
+from .generalization import ABLATION, AUGMENT, PREDICT, TUNE
 from .inrs import CLASSIFY, EDIT
 from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS, PLANTED, VERDICTS
 from .merging import MERGE
@@ -16,6 +16,7 @@ EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
     "predict-generalization": PREDICT,
     "ablation": ABLATION,
     "augment": AUGMENT,
+    "tune": TUNE,
     "classify-inr": CLASSIFY,
     "edit-inr": EDIT,
     "cost": COST,

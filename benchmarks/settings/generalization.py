@@ -9,10 +9,20 @@ from pydantic import AfterValidator, Field
 
 from nfn_monomial.errors import InvalidValueError
 
-from .base import Count, Seed, Settings, Some
-from .training import TrainConfig
+from .base import AtLeastZero, Count, Positive, Seed, Settings, Some
+from .training import LossName, Schedule, TrainConfig
 
-__all__ = ["ABLATION", "AUGMENT", "PREDICT", "STACKS", "AugmentConfig", "PredictConfig", "TrainSet"]
+__all__ = [
+    "ABLATION",
+    "AUGMENT",
+    "PREDICT",
+    "STACKS",
+    "TUNE",
+    "AugmentConfig",
+    "PredictConfig",
+    "TrainSet",
+    "TuneConfig",
+]
 
 TrainSet = Literal["original", "augmented", "moved"]
 Scale = Annotated[float, Field(gt=1, allow_inf_nan=False)]  # upper bound of scales [1, s]
@@ -41,6 +51,7 @@ class PredictConfig(Settings):
         loss: of the logits.
         activations: of the networks; empty for all that the data have.
         left_out: pairs ``activation:model`` that are not run.
+        recipe: a file that `tune` wrote: the models that it names are trained by it.
         training: how to train.
     """
 
@@ -54,9 +65,10 @@ class PredictConfig(Settings):
     scales: Some[Scale] = (1e1, 1e2, 1e4, 1e6)
     augment_scale: Scale | None = 10.0
     widen: Annotated[float, AfterValidator(_widening)] = 1.5
-    loss: Literal["bce", "mse", "rank"] = "bce"
+    loss: LossName = "bce"
     activations: tuple[str, ...] = ()
     left_out: tuple[Annotated[str, Field(pattern="^[^:]+:[^:]+$")], ...] = ()
+    recipe: str | None = None
     training: TrainConfig = field(default_factory=TrainConfig)
 
     def runs(self, activation: str, train_set: TrainSet, model: str) -> bool:
@@ -65,6 +77,65 @@ class PredictConfig(Settings):
             self.augmented_activations is None or activation in self.augmented_activations
         )
         return f"{activation}:{model}" not in self.left_out and (train_set == "original" or augments)
+
+
+def _range(ends: tuple[float, float]) -> tuple[float, float]:
+    if ends[0] > ends[1]:
+        raise InvalidValueError("should be the lowest, then the highest")
+    return ends
+
+
+Range = Annotated[tuple[Positive, Positive], AfterValidator(_range)]
+
+
+@dataclass(frozen=True)
+class TuneConfig(Settings):
+    """A search for how to train models, see `nfn_monomial.benchmarks.studies.tune`.
+
+    Attributes:
+        models: registered names. Each gets one recipe for all networks.
+        activations: of the networks; empty for all that the data have.
+        trials: recipes that are tried for each model.
+        seconds: of the CPU, after which no more recipes are tried for a model; none for no limit.
+        folds: parts that the training networks are cut into.
+        cuts: so many of the parts are, one after the other, what a recipe is judged on; the other parts train.
+        startup: recipes that are drawn at random, and as many finished ones before one is given up for being behind.
+        learning_rate: searched between these, on a logarithmic scale.
+        weight_decay: likewise.
+        epochs: likewise.
+        batch_size: one of these.
+        schedule: likewise.
+        average_epochs: likewise.
+        loss: likewise.
+        seeds: of the trainings that confirm a recipe; the first is that of the search, too.
+        training: what is not searched, and how models are trained without a recipe.
+    """
+
+    models: Some[str] = ("stats", "message-passing-stats", "probes", "combined")
+    activations: tuple[str, ...] = ()
+    trials: Count = 40
+    seconds: Positive | None = None
+    folds: Annotated[int, Field(ge=2, le=100)] = 4
+    cuts: Count = 2
+    startup: Count = 8
+    learning_rate: Range = (5e-4, 2e-2)
+    weight_decay: Range = (1e-3, 1.0)
+    epochs: Annotated[tuple[Count, Count], AfterValidator(_range)] = (20, 120)
+    batch_size: Some[Count] = (16, 32, 64)
+    schedule: Some[Schedule] = ("constant", "cosine", "one-cycle")
+    average_epochs: Some[AtLeastZero] = (0.0, 2.0)
+    loss: Some[LossName] = ("bce", "mse", "rank")
+    seeds: Some[Seed] = (0, 1, 2)
+    training: TrainConfig = field(
+        default_factory=lambda: TrainConfig(epochs=40, batch_size=16, clip_norm=1.0, validate_every=2)
+    )
+
+    def check(self) -> None:
+        if self.cuts > self.folds:
+            raise InvalidValueError(f"cuts is {self.cuts}, but there are {self.folds} folds: set no more than these")
+
+
+TUNE = {"small": TuneConfig()}
 
 
 # App. D.3: 50 epochs, batches of 8, Adam with 1e-3, augmentation factor 2; Sec. 6: 5 runs.

@@ -1,9 +1,9 @@
 """Predicting a CNN's test accuracy from its weights (paper Sec. 6.1): every model, train set and seed, all test sets.
 
 Every model gets the same networks, the same epochs, batches and optimiser (unless it asks for others, see
-`Model.train_with`), and is selected by Kendall's tau on the validation networks alone. Each is then tested on the test
-networks as they are, on the same networks moved by random elements of their symmetry group, and on the same networks
-widened; neither changes any network's function, and so its accuracy.
+`Model.train_with`, or a recipe does, see `recipes`), and is selected by Kendall's tau on the validation networks alone.
+Each is then tested on the test networks as they are, on the same networks moved by random elements of their symmetry
+group, and on the same networks widened; neither changes any network's function, and so its accuracy.
 
 **Train sets.** ``original``, and ``augmented``: factor 2 as in the paper (App. D.3), each network once more, moved by a
 random group element; the validation networks likewise. The paper trains and tests once per range of scales; here one
@@ -52,8 +52,11 @@ from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 from nfn_monomial.errors import InvalidValueError
 
+from .recipes import Recipe, read_recipes
+
 __all__ = [
     "LOSSES",
+    "Sets",
     "check",
     "default_models",
     "plan",
@@ -118,12 +121,14 @@ def predict_generalization(
 
 
 def require_models(config: PredictConfig) -> None:
-    """Check that there are such models for this experiment.
+    """Check that there are such models for this experiment, and a recipe if one is asked for.
 
     Raises:
         ValueError: naming those that there are.
     """
     left_out = [pair.partition(":")[2] for pair in config.left_out]
+    if config.recipe:
+        read_recipes(config.recipe)
     require_task((*config.models, *(config.augmented_models or ()), *left_out), "generalization", "ablation")
 
 
@@ -155,10 +160,14 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
 
 def plan(config: PredictConfig, corpora: Mapping[str, Corpus]) -> list[Job]:
     """All runs, seed by seed, so that an interrupted experiment has whole rows for its first seeds."""
-    sets = {name: _Sets(corpus, config.widen) for name, corpus in corpora.items()}
+    sets = {name: Sets(corpus, config.widen) for name, corpus in corpora.items()}
     data = {name: fingerprint(corpus) for name, corpus in corpora.items()}
+    recipes = read_recipes(config.recipe) if config.recipe else {}
     return [
-        Job(_settings(config, corpus, model, train_set, seed, data[name]), partial(prepare, sets[name]))
+        Job(
+            _settings(config, corpus, model, train_set, seed, data[name], recipes.get(model)),
+            partial(prepare, sets[name]),
+        )
         for seed in config.seeds
         for name, corpus in corpora.items()
         for train_set in config.train_sets
@@ -168,7 +177,7 @@ def plan(config: PredictConfig, corpora: Mapping[str, Corpus]) -> list[Job]:
 
 
 def _settings(
-    config: PredictConfig, corpus: Corpus, model: str, train_set: TrainSet, seed: int, data: str
+    config: PredictConfig, corpus: Corpus, model: str, train_set: TrainSet, seed: int, data: str, recipe: Recipe | None
 ) -> RunSettings:
     cls = model_class(model)
     options = {
@@ -185,11 +194,11 @@ def _settings(
         options=options,
         data=data,
         code=code_of(cls),
-        **training_of(model, config.training, config.loss),
+        **(recipe.apply(config.training) if recipe else training_of(model, config.training, config.loss)),
     )
 
 
-class _Sets:
+class Sets:
     """What the networks of a corpus are turned into, made once for all models of a seed that ask one after another."""
 
     def __init__(self, corpus: Corpus, widen: float) -> None:
@@ -215,7 +224,7 @@ class _Sets:
         return train, val
 
 
-def prepare(sets: _Sets, settings: RunSettings) -> Trial:
+def prepare(sets: Sets, settings: RunSettings) -> Trial:
     """Model and data of one run."""
     seed, options, corpus = settings.seed, settings.options, sets.corpus
     model = build_model(settings.model, corpus.info, seed=derive_seed(seed, "model"))

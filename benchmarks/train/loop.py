@@ -256,7 +256,7 @@ class _Training:
         self.wrapped_optimizer.step()
         if config.average_epochs:
             with torch.no_grad():
-                parameters = list(self.model.parameters())
+                parameters: list[Tensor] = list(self.model.parameters())
                 self.state.average = self.state.average or [p.clone() for p in parameters]
                 torch._foreach_lerp_(self.state.average, parameters, averaging_weight(config, done, epoch_steps))
         self.clock.mark(start)

@@ -147,6 +147,30 @@ class Progress:
     epoch: Epoch | None = None
     run: Run | None = None
 
+    @property
+    def title(self) -> str:
+        """Which run it is."""
+        s = self.settings
+        return f"{s.subject} {s.model}, {s.train_set}, seed {s.seed}"
+
+    @property
+    def done(self) -> float:
+        """Runs that are done, the last in part."""
+        if self.run is not None:
+            return self.number
+        return self.number - 1 + (self.epoch.number / self.settings.training.epochs if self.epoch else 0)
+
+    @property
+    def line(self) -> str:
+        """What is said of a finished run."""
+        if self.run is None:
+            return ""
+        how = "kept" if self.kept else f"{sum(e['seconds'] for e in self.run.history):.0f} s"
+        tests = self.run.tests
+        metric = next(iter(tests[0].metrics))
+        found = ", ".join(f"{t.name} {t.metrics[metric]:.3f}" for t in (tests[0], *tests[1:][-2:]))
+        return f"{self.number}/{self.total} {self.title} ({how}): {metric} {found}"
+
 
 OnProgress = Callable[[Progress], None]
 """Called before a run, after each of its epochs and when it is finished; in the main process."""
