@@ -39,6 +39,10 @@ WRITING: Mapping[str, tuple[str, ...]] = {
         *ZOO, "--models", "statnn,monomial", "--set", "activations=relu", "--set", "curve_models=monomial",
         "--set", "curve_epochs=1",
     ),
+    "tune": (
+        "--data", "{zoo}", *ONCE, "--models", "statnn", "--set", "trials=2", "--set", "epochs=1,2", "--set", "cuts=1",
+        "--set", "folds=2", "--set", "batch_size=32",
+    ),
     "classify-inr": (*INRS, "--models", "statnn,mlp"),
     "edit-inr": (*INRS, "--models", "mlp,monomial", "--set", "shown=2"),
     "demo": ("--networks", "120", "--models", "statnn", "--set", "training.epochs=1", "--set", "scales=10"),
