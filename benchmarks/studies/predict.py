@@ -1,9 +1,9 @@
 """Predicting a CNN's test accuracy from its weights (paper Sec. 6.1): every model, train set and seed, all test sets.
 
 Every model gets the same networks, the same epochs, batches and optimiser (unless it asks for others, see
-`Model.train_with`, or a recipe does, see `recipes`), and is selected by Kendall's tau on the validation networks alone.
-Each is then tested on the test networks as they are, on the same networks moved by random elements of their symmetry
-group, and on the same networks widened; neither changes any network's function, and so its accuracy.
+`Model.train_with`, or a recipe does, see `train.recipes`), and is selected by Kendall's tau on the validation networks
+alone. Each is then tested on the test networks as they are, on the same networks moved by random elements of their
+symmetry group, and on the same networks widened; neither changes any network's function, and so its accuracy.
 
 **Train sets.** ``original``, and ``augmented``: factor 2 as in the paper (App. D.3), each network once more, moved by a
 random group element; the validation networks likewise. The paper trains and tests once per range of scales; here one
@@ -47,12 +47,11 @@ from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, m
 from nfn_monomial.benchmarks.predictors.tasks import Generalization
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig, TrainSet
 from nfn_monomial.benchmarks.train.loop import Loss
+from nfn_monomial.benchmarks.train.recipes import Recipe, read_recipes
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 from nfn_monomial.errors import InvalidValueError
-
-from .recipes import Recipe, read_recipes
 
 __all__ = [
     "LOSSES",

@@ -11,7 +11,7 @@ from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, r
 from nfn_monomial.benchmarks.settings.generalization import TuneConfig
 from nfn_monomial.benchmarks.studies import News
 from nfn_monomial.benchmarks.studies.predict import Sets, prepare
-from nfn_monomial.benchmarks.studies.recipes import Recipe, write_recipes
+from nfn_monomial.benchmarks.train.recipes import Recipe, write_recipes
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, Test, Trial, sweep

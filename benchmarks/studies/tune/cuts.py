@@ -45,7 +45,7 @@ def _chosen(parts: Parts, mask: Tensor) -> Parts:
 
 def halved(logits: Tensor, accuracy: Tensor) -> dict[str, float]:
     """`scores`, and tau of every second network, from the first and from the second on."""
-    taus = {name: scores(logits[i::2], accuracy[i::2])["tau"] for i, name in enumerate(HALVES)}
+    taus = {name: scores(logits[i :: len(HALVES)], accuracy[i :: len(HALVES)])["tau"] for i, name in enumerate(HALVES)}
     return {**scores(logits, accuracy), **taus}
 
 
@@ -66,10 +66,11 @@ def require_differences(corpus: Corpus) -> None:
     """Check that tau can be told of both halves of the validation networks.
 
     Raises:
-        ValueError: if all accuracies in a half are equal.
+        ValueError: if a half has fewer than three networks, or all its accuracies are equal.
     """
     accuracy = accuracies(corpus.val)
-    if any(len(set(accuracy[i::2].tolist())) < 2 for i in range(2)):
+    halves = [accuracy[i :: len(HALVES)].tolist() for i in range(len(HALVES))]
+    if any(len(half) < 3 or len(set(half)) < 2 for half in halves):
         raise InvalidValueError(
             f"{len(accuracy)} {corpus.activation} networks to judge a recipe on, too few that differ in accuracy: use "
             "a larger zoo, or fewer folds"

@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.settings.generalization import TuneConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.studies.recipes import Recipe
+from nfn_monomial.benchmarks.train.recipes import Recipe
 
 __all__ = ["STEPS", "Attempt", "importances", "propose", "recipe_of", "space_of", "start_of"]
 

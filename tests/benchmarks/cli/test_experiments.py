@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from nfn_monomial.benchmarks.cli.options import console
 from nfn_monomial.benchmarks.make import recipes
 from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
 from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
+from nfn_monomial.benchmarks.make.zoo import make_zoo
 
 QUICK = ("--seeds", 1, "--set", "training.epochs=1")
 TWO = ("--models", "statnn,monomial")
@@ -237,3 +239,27 @@ def test_errors_of_experiments_on_inrs(command: str, zoo: Path, tmp_path: Path) 
     ):
         assert message in said(*asked, *options, code=2)
     assert not (tmp_path / "none").exists()
+
+
+def test_tune_and_predict_by_the_recipe(tmp_path: Path) -> None:
+    zoo, other, out = tmp_path / "zoo", tmp_path / "other", tmp_path / "tuned"
+    make_zoo(zoo, recipes.ZooConfig(networks=160, epochs=(1, 2), train_fractions=(0.1,)))
+    shutil.copytree(zoo, other)
+    asked = ("tune", "--data", zoo, "--data", other, "--out", out, "--models", "statnn", *QUICK, "--set", "trials=2")
+    asked = (*asked, "--set", "epochs=1,2", "--set", "folds=2", "--set", "cuts=1", "--set", "loss=rank")
+    text = said(*asked)
+    names = [f"{folder.name}-{activation}" for folder in (zoo, other) for activation in ("relu", "tanh")]
+    assert "2/2 statnn: tau " in text
+    assert all(f"8/8 {name}" in text or f"tau {name}" in text for name in names)
+    assert files(out) == {"table.md", "results.json", "search.png", "config.json", "recipe.json"}
+    assert set(read(out, "config")["data"]) == {"path", *names}
+    assert len(read(out)["models"]["statnn"]["tried"]) == 2
+    assert said(*asked).count("(kept)") == 1 + 8
+    recipe = read(out, "recipe")["recipes"]["statnn"]
+    given = ("--set", f"recipe={out / 'recipe.json'}", "--models", "statnn,mlp", "--set", "activations=relu")
+    said("predict-generalization", "--data", zoo, "--out", tmp_path / "p", *QUICK, *given, "--set", "widen=0")
+    losses = {values["model"]: values["loss"] for values in read(tmp_path / "p")["settings"]}
+    assert losses == {"statnn": "rank", "mlp": "bce"}
+    trained = next(v["training"] for v in read(tmp_path / "p")["settings"] if v["model"] == "statnn")
+    assert {name: trained[name] for name in recipe["training"]} == recipe["training"]
+    assert "several folders have one name" in said("tune", "--data", zoo, "--data", zoo, "--out", out, code=2)

@@ -18,12 +18,12 @@ from nfn_monomial.benchmarks.data.networks import Corpus, accuracies
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig, TuneConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
-from nfn_monomial.benchmarks.studies.recipes import Recipe, read_recipes, write_recipes
 from nfn_monomial.benchmarks.studies.tune import search
 from nfn_monomial.benchmarks.studies.tune.confirm import Tuned, check, tune
 from nfn_monomial.benchmarks.studies.tune.cuts import crossed, cut, halved
 from nfn_monomial.benchmarks.studies.tune.report import tune_report
 from nfn_monomial.benchmarks.studies.tune.space import LEAST, STEPS, Attempt, importances, propose, space_of, start_of
+from nfn_monomial.benchmarks.train.recipes import Recipe, read_recipes, write_recipes
 from nfn_monomial.benchmarks.train.runs import RunStore
 
 TRAINING = TrainConfig(epochs=3, batch_size=16)
