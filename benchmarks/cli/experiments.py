@@ -136,7 +136,7 @@ Everything that was tried is kept, and a training that was cut off continues: a 
 also with more `trials`. The same seed gives the same search.
 
 With 500 ReLU and 500 tanh training networks, 40 recipes for `stats` took four minutes of one core; an epoch of message
-passing takes fifty times as long as one of `stats`, so give it a limit: `seconds`, of the CPU, for each model.
+passing takes some sixty times as long as one of `stats`, so give it a limit: `seconds`, of the CPU, for each model.
 
 Examples:
 
