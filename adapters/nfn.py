@@ -79,7 +79,14 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> WeightSpaceFeatures:
     if other or not depth:
         found = ", ".join(other) or "nothing"
         raise InvalidValueError(f"weight.0 to weight.{max(depth - 1, 0)} and their biases are expected, found {found}")
-    return WeightSpaceFeatures(tuple(tensors[w] for w, _ in names), tuple(tensors.get(b) for _, b in names))
+    return _features(tensors, depth)
+
+
+def _features(tensors: Mapping[str, Tensor], depth: int) -> WeightSpaceFeatures:
+    layers = range(depth)
+    return WeightSpaceFeatures(
+        tuple(tensors[f"weight.{i}"] for i in layers), tuple(tensors.get(f"bias.{i}") for i in layers)
+    )
 
 
 class _Layer(nn.Module):
@@ -105,7 +112,7 @@ class _Layer(nn.Module):
 
     def unpack(self, features: Features) -> WeightSpaceFeatures:
         """The core's features -> nfn's."""
-        return from_tensors(self.out_space.unpack(features))
+        return _features(self.out_space.unpack(features), len(self.network_spec))
 
     def forward(self, wsfeat: WeightSpaceFeatures) -> WeightSpaceFeatures:
         """Map features ``(B, C_in, *shape)`` of every weight and bias to ``(B, C_out, *shape)``."""

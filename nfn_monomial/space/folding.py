@@ -8,7 +8,7 @@ of neurons, into the fields that it computes with. Both are one mechanism, and e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ class Segment(NamedTuple):
         offset: first of its entries among the field's multiplicity.
         multiplicity: number of its entries.
         others: sizes of the dimensions that become multiplicity.
-        order: permutation of ``(B, *axes and others, C)`` to ``(B, *field axes, *others, C)``.
+        order: permutation of ``(B, C, *axes and others)`` to ``(B, *field axes, *others, C)``.
         back: its inverse.
     """
 
@@ -40,11 +40,11 @@ class Segment(NamedTuple):
 
 
 class Folding:
-    """Named tensors ``(B, *axes, C)`` as `Features` and back.
+    """Named tensors ``(B, C, *axes)`` as `Features` and back, with one copy of what cannot be a view.
 
     Args:
         space: on whose nodes the axes are.
-        sources: name -> dimensions of a tensor between its batch and its channels, products taken apart.
+        sources: name -> dimensions of a tensor after batch and channels, products taken apart.
 
     Attributes:
         layout: of the features; its content says what lies where.
@@ -53,6 +53,8 @@ class Folding:
 
     def __init__(self, space: Specification, sources: Mapping[str, Sequence[Dim]]) -> None:
         totals: dict[FieldType, int] = {}
+        fields: dict[FieldType, list[int]] = {}
+        number: dict[FieldType, int] = {}
         segments, content = [], []
         for name, dims in sources.items():
             placed = [_placed(space, dim) for dim in flatten_dims(dims)]
@@ -62,34 +64,43 @@ class Folding:
             multiplicity = math.prod(others.values())
             offset = totals.get(field_type, 0)
             totals[field_type] = offset + multiplicity
-            order = (0, *(1 + moving[i] for i in taken), *(1 + i for i in others), 1 + len(placed))
+            order = (0, *(2 + moving[i] for i in taken), *(2 + i for i in others), 1)
             back = tuple(order.index(i) for i in range(len(order)))
-            field = list(totals).index(field_type)
+            fields.setdefault(field_type, []).append(len(segments))
+            field = number.setdefault(field_type, len(number))
             segments.append(Segment(field, offset, multiplicity, tuple(others.values()), order, back))
             if name in space.pieces:
                 content.append((name, field, offset, tuple(_reduced(space, dim) for dim in dims)))
         self.segments = tuple(segments)
+        self._members = tuple(map(tuple, fields.values()))
         acting = tuple(map(space.acting, totals))
         self.layout = Layout(tuple(totals), tuple(totals.values()), acting, tuple(sorted(content)))
 
-    def fold(self, tensors: Iterable[Tensor]) -> Features:
+    def fold(self, tensors: Sequence[Tensor]) -> Features:
         """One tensor for each source, in their order, -> `Features`."""
-        parts: list[list[Tensor]] = [[] for _ in self.layout.types]
-        for segment, x in zip(self.segments, tensors, strict=True):
-            x = x.permute(segment.order)
-            lead = x.shape[: x.ndim - 1 - len(segment.others)]
-            parts[segment.field].append(x.reshape(*lead, segment.multiplicity * x.shape[-1]))
-        return Features(self.layout, tuple(p[0] if len(p) == 1 else torch.cat(p, -1) for p in parts))
+        return Features(self.layout, tuple(self._folded(members, tensors) for members in self._members))
+
+    def _folded(self, members: tuple[int, ...], tensors: Sequence[Tensor]) -> Tensor:
+        parts = []
+        for i in members:
+            segment, x = self.segments[i], tensors[i].permute(self.segments[i].order)
+            if len(segment.others) != 1:
+                lead = x.shape[: x.ndim - 1 - len(segment.others)]
+                x = x.reshape(*lead, segment.multiplicity, x.shape[-1])
+            parts.append(x)
+        # Put together while they are views, so that everything is moved once.
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, -2)).flatten(-2)
 
     def unfold(self, features: Features) -> list[Tensor]:
         """The inverse of `fold`; the tensors may be views."""
-        tensors = []
-        for segment in self.segments:
-            x, total = features.tensors[segment.field], self.layout.multiplicities[segment.field]
+        tensors: list[Tensor] = [features.tensors[0]] * len(self.segments)
+        for members, x, total in zip(self._members, features.tensors, self.layout.multiplicities, strict=True):
             channels = x.shape[-1] // total
-            if segment.multiplicity != total:
-                x = x.narrow(-1, segment.offset * channels, segment.multiplicity * channels)
-            tensors.append(x.reshape(*x.shape[:-1], *segment.others, channels).permute(segment.back))
+            # Split, not cut out one by one: backward puts the parts together instead of adding up padded ones.
+            widths = [self.segments[i].multiplicity * channels for i in members]
+            for i, part in zip(members, (x,) if len(members) == 1 else torch.split(x, widths, -1), strict=True):
+                others, back = self.segments[i].others, self.segments[i].back
+                tensors[i] = part.unflatten(-1, (*others, channels)).permute(back) if others else part.permute(back)
         return tensors
 
 
@@ -118,13 +129,13 @@ class LayoutFolding:
         if self._folding is None:
             return features
         pairs = zip(features.tensors, self.outer.multiplicities, strict=True)
-        return self._folding.fold([x.reshape(*x.shape[:-1], m, x.shape[-1] // m) for x, m in pairs])
+        return self._folding.fold([x.unflatten(-1, (m, x.shape[-1] // m)).movedim(-1, 1) for x, m in pairs])
 
     def unfold(self, features: Features) -> Features:
         """Features inside -> outside."""
         if self._folding is None:
             return features
-        return Features(self.outer, tuple(x.flatten(-2) for x in self._folding.unfold(features)))
+        return Features(self.outer, tuple(x.movedim(1, -1).flatten(-2) for x in self._folding.unfold(features)))
 
 
 def _placed(space: Specification, dim: Axis | int) -> Axis | int:

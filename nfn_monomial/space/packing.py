@@ -24,14 +24,14 @@ def pack(space: Specification, folding: Folding, tensors: Mapping[str, Tensor], 
     sizes = check_tensors(space, tensors)
     if check_finite:
         require_finite(tensors)
-    return folding.fold([x.movedim(1, -1) for x in pieces(space, tensors, sizes).values()])
+    return folding.fold(list(pieces(space, tensors, sizes).values()))
 
 
 def unpack(space: Specification, folding: Folding, features: Features) -> dict[str, Tensor]:
     """See `WeightSpace.unpack`."""
     folding.layout.require(features, None, "unpack")
-    moved = (x.movedim(-1, 1) for x in folding.unfold(features))
-    return whole(space, dict(zip(space.pieces, moved, strict=True)), node_sizes(space, features))
+    found = dict(zip(space.pieces, folding.unfold(features), strict=True))
+    return whole(space, found, node_sizes(space, features))
 
 
 def node_sizes(space: Specification, features: Features) -> dict[str, int]:
@@ -56,6 +56,9 @@ def whole(space: Specification, found: Mapping[str, Tensor], sizes: Mapping[str,
 
 def cut(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
     """Names and tensors of one parameter's pieces, see `pieces`."""
+    if _plain(space, parameter):
+        yield parameter, tensor
+        return
     extents = space.extents(parameter, sizes)
     lead = tensor.ndim - len(extents)
     for name in space.pieces_of[parameter]:
@@ -69,6 +72,8 @@ def cut(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str
 
 def joined(space: Specification, parameter: str, found: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
     """The inverse of `cut`."""
+    if _plain(space, parameter):
+        return found[parameter]
     parts = []
     for name in space.pieces_of[parameter]:
         x = found[name]
@@ -79,6 +84,11 @@ def joined(space: Specification, parameter: str, found: Mapping[str, Tensor], si
             at = dim - len(space.parameters[parameter])
             parts = [torch.cat(parts[i : i + len(segments)], at) for i in range(0, len(parts), len(segments))]
     return parts[0]
+
+
+def _plain(space: Specification, parameter: str) -> bool:
+    """Whether a parameter is one piece whose dimensions are its axes."""
+    return space.axes.get(parameter) == space.parameters[parameter] and len(space.pieces_of[parameter]) == 1
 
 
 def without_dead(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
