@@ -28,7 +28,7 @@ from nfn_monomial.checks import Size, checked
 from nfn_monomial.space.axes import FieldType
 from nfn_monomial.space.specification import Node
 
-from .partitions import Contraction, alignments, contractions, require_nodes
+from .partitions import Contraction, alignments, contractions, ranks, require_nodes
 
 
 class Route(NamedTuple):
@@ -53,16 +53,17 @@ def routes(
     The route through the empty type comes last and exists whenever a target can be broadcast to, even without
     sources: its expansions are the affine terms, the balanced partitions of A' alone.
     """
+    rank = ranks(nodes)
     into: dict[FieldType, list[tuple[int, Contraction]]] = {}
     out_of: dict[FieldType, list[tuple[int, Contraction]]] = {}
     for i, source in enumerate(sources):
-        for contracted, found in contractions(source, nodes).items():
-            orders = alignments(contracted, nodes)
+        for contracted, found in contractions(source, nodes, rank).items():
+            orders = alignments(contracted, nodes, rank)
             into.setdefault(contracted, []).extend(
                 (i, Contraction(tuple(c.open[k] for k in order), c.closed)) for c in found for order in orders
             )
     for i, target in enumerate(targets):
-        for contracted, found in contractions(target, nodes).items():
+        for contracted, found in contractions(target, nodes, rank).items():
             out_of.setdefault(contracted, []).extend((i, c) for c in found)
     shared = sorted((r for r in out_of if r in into or not r), key=len, reverse=True)
     return tuple(Route(r, tuple(into.get(r, ())), tuple(out_of[r])) for r in shared)

@@ -94,6 +94,11 @@ class _Tree(NamedTuple):
             yield from tree.flat()
 
 
+def ranks(nodes: Mapping[str, Node]) -> dict[str, int]:
+    """Node -> its place in the order of contracted types, which is that of fields: the last node first."""
+    return {name: -i for i, name in enumerate(nodes)}
+
+
 class _Nest:
     """Axes of one or several fields, and which of them are nested in which.
 
@@ -103,9 +108,11 @@ class _Nest:
         below: for each position those of the axes nested in it.
     """
 
-    def __init__(self, fields: tuple[FieldType, ...], nodes: Mapping[str, Node]) -> None:
+    def __init__(
+        self, fields: tuple[FieldType, ...], nodes: Mapping[str, Node], rank: Mapping[str, int] | None = None
+    ) -> None:
         self.axes = tuple(itertools.chain.from_iterable(fields))
-        self.nodes = nodes
+        self.nodes, self._rank = nodes, rank
         above = {axis.node: nodes[axis.node].parent for axis in self.axes}
         nesting = {name: parent for name, parent in above.items() if parent is not None}
         roots: list[int] = []
@@ -118,9 +125,9 @@ class _Nest:
         self.roots = tuple(roots)
 
     @functools.cached_property
-    def rank(self) -> dict[str, int]:
-        """Node -> its place in the order of contracted types, which is that of fields: the last node first."""
-        return {name: -i for i, name in enumerate(self.nodes)}
+    def rank(self) -> Mapping[str, int]:
+        """See `ranks`."""
+        return ranks(self.nodes) if self._rank is None else self._rank
 
     def nested_in(self, block: Block) -> Block:
         """Positions of the axes that are nested in those of a block."""
@@ -190,7 +197,9 @@ def balanced_partitions(fields: tuple[FieldType, ...], nodes: Mapping[str, Node]
     return nest.closings(nest.roots)
 
 
-def contractions(field_type: FieldType, nodes: Mapping[str, Node]) -> dict[FieldType, list[Contraction]]:
+def contractions(
+    field_type: FieldType, nodes: Mapping[str, Node], rank: Mapping[str, int] | None = None
+) -> dict[FieldType, list[Contraction]]:
     """All ways to contract a field: contracted type -> its contractions.
 
     An axis of a nested node is left only where the axis that it is nested in is. Contracted types are canonically
@@ -200,8 +209,9 @@ def contractions(field_type: FieldType, nodes: Mapping[str, Node]) -> dict[Field
     Args:
         field_type: the field's axes, charges reduced.
         nodes: of the weight space, in its order.
+        rank: `ranks` of the nodes, if they are known.
     """
-    nest = _Nest((field_type,), nodes)
+    nest = _Nest((field_type,), nodes, rank)
     found: dict[FieldType, list[Contraction]] = {}
     for trees, closed in nest.openings(nest.roots):
         flat = [tree for root in trees for tree in root.flat()]
@@ -210,7 +220,7 @@ def contractions(field_type: FieldType, nodes: Mapping[str, Node]) -> dict[Field
     return found
 
 
-def alignments(contracted: FieldType, nodes: Mapping[str, Node]) -> list[Block]:
+def alignments(contracted: FieldType, nodes: Mapping[str, Node], rank: Mapping[str, int] | None = None) -> list[Block]:
     """The permutations of a type's axes that leave it as it is, what is nested in an axis moving along with it.
 
     >>> from nfn_monomial import Symmetry
@@ -218,7 +228,7 @@ def alignments(contracted: FieldType, nodes: Mapping[str, Node]) -> list[Block]:
     >>> alignments((Axis("h", 1), Axis("q", 1), Axis("h", 1), Axis("q", 1), Axis("h", 0)), nodes)
     [(0, 1, 2, 3, 4), (2, 3, 0, 1, 4)]
     """
-    nest = _Nest((contracted,), nodes)
+    nest = _Nest((contracted,), nodes, rank)
 
     def last(i: int) -> int:
         return last(nest.below[i][-1]) if nest.below[i] else i
