@@ -10,11 +10,12 @@ FUZZ ?= 600000
 KILLS ?= 6
 FETCH := --quiet --disable-pip-version-check --retries 1
 
-.PHONY: help install demo results test test-networks test-matrix kill fuzz lint docs tree clean
+.PHONY: help install demo bench results test test-networks test-matrix kill fuzz lint docs tree clean
 
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (5 min)"
 	@echo "make results  all tables of the documentation again, resumed where it was; ONLY=a,b for some of them (hours)"
+	@echo "make bench  all ratios of speed, and what there is to wait for before the first step (5 min)"
 	@echo "make test   set up, lint, pytest"
 	@echo "make test-networks  networks of other packages: transformers, and weights that ship in wheels"
 	@echo "make test-matrix  the tests as on other machines: instructions, threads, order, locale, time zone, no home"
@@ -39,6 +40,13 @@ demo: $(INSTALLED)
 results: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/nfn-monomial results --only "$(ONLY)" --into benchmarks/results
 	$(BIN)/python docs/tables.py
+
+# On the CPU with one thread, which is what ratios need; then on a GPU, where there is one.
+bench: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/nfn-monomial bench layers --preset quick --out build/bench
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+	  $(BIN)/nfn-monomial bench layers --preset quick --device cuda --out build/bench-gpu; \
+	else echo "No GPU was found: nothing was timed on one."; fi
 
 tree:
 	@rm -rf $(TREE) && mkdir -p $(TREE)

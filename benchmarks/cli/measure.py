@@ -23,7 +23,7 @@ def add_measurements(app: typer.Typer) -> None:
     for group, name, options, measure, text in (
         (app, "params", ("assignments",), _params, PARAMS),
         (app, "cost", ("preset", "models", *common), _cost, COST),
-        (bench_app, "layers", common, _layers, LAYERS),
+        (bench_app, "layers", ("preset", *common), _layers, LAYERS),
         (bench_app, "expressivity", ("seeds", "seed", *common), _expressivity, EXPRESSIVITY),
         (bench_app, "planted", ("assignments",), _planted, PLANTED),
         (bench_app, "merge", ("assignments",), _merge, MERGE),
@@ -100,7 +100,13 @@ ratios are of one run. Then message passing: dense layers against the same on gr
 and how the cost grows with the number of edges. Use an idle machine. Writes `table.md`, `results.json`, `graphs.png`
 and `config.json`.
 
+The preset `quick` (five minutes) leaves out growth and large batches, and adds training steps of whole models, as they
+are, in bfloat16 and compiled (which needs a C++ compiler), the time of the import, and of building layers on a network
+of 1,000 tensors.
+
 Examples:
+
+- `nfn-monomial bench layers --preset quick`
 
 - `nfn-monomial bench layers --set batches=64 --set repeats=50`
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -26,6 +26,7 @@ __all__ = [
     "ParamsConfig",
     "PlantedConfig",
     "VerdictsConfig",
+    "Way",
 ]
 
 REFERENCE = "hnp"  # what costs are compared with
@@ -127,6 +128,10 @@ class ExpressivityConfig(Settings):
 EXPRESSIVITY = {"small": ExpressivityConfig()}
 
 
+Way: TypeAlias = Literal["float32", "bfloat16", "compiled"]
+"""How a whole model is run: as it is, with products in bfloat16, under ``torch.compile``."""
+
+
 @dataclass(frozen=True)
 class LayersConfig(Settings):
     """Speed of layers, see `nfn_monomial.benchmarks.speed`.
@@ -139,6 +144,8 @@ class LayersConfig(Settings):
         width: channels of message passing.
         widths: of MLPs over which the cost of message passing is drawn; empty for no figure.
         compiled: whether message passing is timed under torch.compile, too, which needs a C++ compiler.
+        ways: how training steps of whole models are run, each compared with the first; empty for no such table.
+        depth: of the chain of layers that the time to build is told of, with that of the import; 0 for no such table.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
     """
 
@@ -149,10 +156,16 @@ class LayersConfig(Settings):
     width: Count = 32
     widths: tuple[Count, ...] = (16, 32, 64, 128, 256, 512)
     compiled: bool = False
+    ways: tuple[Way, ...] = ()
+    depth: Annotated[int, Field(ge=0)] = 0
     device: str = "cpu"
 
 
-LAYERS = {"small": LayersConfig()}
+LAYERS = {
+    "small": LayersConfig(),
+    # Everything that is called fast, in less than five minutes.
+    "quick": LayersConfig((8, 64), repeats=5, widths=(), ways=("float32", "bfloat16", "compiled"), depth=500),
+}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ from .contenders import (
     neuron_features,
 )
 from .layers import NETWORKS, Timing, bench_layers, layer_tables
+from .starting import bench_starting, starting_table
+from .whole import bench_models, model_table
 
 __all__ = [
     "GraphTiming",
@@ -341,17 +343,22 @@ def bench_scaling(
 
 
 def bench_speed(config: LayersConfig, progress: Callable[[str], None] = lambda _: None) -> Report:
-    """Time layers and message passing as configured; ``progress`` is called with a line of text before each setting."""
-    layers = bench_layers(config.batches, config.channels, config.repeats, config.device, progress)
-    if not config.graphs:
-        return speed_report(layers, [], None, config.device)
-    graphs = bench_graphs(
-        config.batches, config.width, config.repeats, config.device, progress, compiled=config.compiled
-    )
+    """Time all that is configured; ``progress`` is called with a line of text before each setting."""
+    where = config.repeats, config.device, progress
+    layers = bench_layers(config.batches, config.channels, *where)
+    graphs: list[GraphTiming] = []
     scaling = None
-    if config.widths:
+    if config.graphs:
+        graphs = bench_graphs(config.batches, config.width, *where, compiled=config.compiled)
+    if config.graphs and config.widths:
         scaling = bench_scaling(config.widths, repeats=config.repeats, device=config.device, progress=progress)
-    return speed_report(layers, graphs, scaling, config.device)
+    report = speed_report(layers, graphs, scaling, config.device)
+    steps = bench_models(config.batches, config.ways, *where) if config.ways else []
+    starts = bench_starting(config.depth, progress) if config.depth else []
+    tables = [*report.tables, *[model_table(steps)] * bool(steps), *[starting_table(starts)] * bool(starts)]
+    more = {"models": [asdict(s) for s in steps], "starting": [asdict(s) for s in starts]}
+    results = {**report.results} | {name: found for name, found in more.items() if found}
+    return replace(report, tables=tables, results=results)
 
 
 def speed_report(

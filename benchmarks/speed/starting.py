@@ -1,0 +1,74 @@
+"""What there is to wait for before the first step: importing the core, and building layers on a long network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nfn_monomial import EquivariantLinear, EquivariantNorm, MessagePassing, WeightSpace
+from nfn_monomial.benchmarks.report.tables import Table
+from nfn_monomial.models import MonomialNFN
+
+__all__ = ["Start", "bench_starting", "starting_table"]
+
+REPEATS = 3
+IMPORTS = """
+import time
+begun = time.perf_counter()
+import torch
+between = time.perf_counter()
+import nfn_monomial
+print(between - begun, time.perf_counter() - between)
+"""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is waited for, and the least seconds of a few repetitions."""
+
+    what: str
+    seconds: float
+
+
+def bench_starting(depth: int, progress: Callable[[str], None] = lambda _: None) -> list[Start]:
+    """Time the import in fresh interpreters, and building on a chain of ``depth`` layers of 4 neurons, with biases."""
+    progress("import")
+    imports = [
+        [float(text) for text in subprocess.check_output([sys.executable, "-c", IMPORTS], text=True).split()]
+        for _ in range(REPEATS)
+    ]
+    starts = [
+        Start("import torch", min(torch for torch, _ in imports)),
+        Start("import nfn_monomial after torch", min(core for _, core in imports)),
+    ]
+
+    def space() -> WeightSpace:
+        return WeightSpace.mlp([4] * (depth + 1), "relu")
+
+    chain = space()
+    builders: dict[str, Callable[[], object]] = {
+        "WeightSpace": space,
+        "EquivariantLinear": lambda: EquivariantLinear(chain, 4, 4),
+        "EquivariantNorm": lambda: EquivariantNorm(chain, 4),
+        "MessagePassing": lambda: MessagePassing(chain, 4),
+        "MonomialNFN": lambda: MonomialNFN(chain),
+    }
+    for name, build in builders.items():
+        progress(f"{name} on {2 * depth} tensors")
+        starts.append(Start(f"{name} on {2 * depth} tensors", min(_seconds(build) for _ in range(REPEATS))))
+    return starts
+
+
+def _seconds(build: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    build()
+    return time.perf_counter() - begun
+
+
+def starting_table(starts: Sequence[Start]) -> Table:
+    """A line for each."""
+    cells = tuple((s.what, f"{s.seconds:.2f}") for s in starts)
+    return Table("Before the first step", ("what", "seconds"), cells, notes=(f"The least of {REPEATS}.",))
