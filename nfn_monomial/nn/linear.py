@@ -128,10 +128,11 @@ class EquivariantLinear(nn.Module):
         self.in_layout.require(features, self.in_channels, "EquivariantLinear", next(self.parameters(), None))
         inputs, target_layout = self._source.fold(features).tensors, self._target.inner
         sums: list[Tensor | None] = [None] * len(target_layout)
+        means: dict[tuple[int, tuple[int, ...]], Tensor] = {}
         sizes = {node: inputs[i].shape[dim] if i >= 0 else dim for node, i, dim in self._plan.sizes}
         for route, split in zip(self._plan.routes, self._split, strict=True):
             if route.sources:
-                parts = [contract(inputs[source.field], source) for source in route.sources]
+                parts = [contract(inputs[source.field], source, means) for source in route.sources]
                 y: Tensor = self.mix[route.key](parts[0] if len(parts) == 1 else torch.cat(parts, -1))
                 if self.bias is not None and not route.rank:
                     y = y + self.bias.to(y.dtype)

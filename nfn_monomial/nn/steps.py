@@ -26,7 +26,7 @@ class Step(NamedTuple):
 
 def contraction_step(field: int, axes: FieldType, contraction: Contraction) -> Step:
     opened, closed = contraction
-    diagonal, mean, order = None, tuple(1 + b[0] for b in closed), None
+    diagonal, mean, order = None, tuple(sorted(1 + b[0] for b in closed)), None
     if any(len(block) > 1 for block in opened + closed):
         letters = {i: chr(ord("a") + n) for n, block in enumerate(opened + closed) for i in block}
         kept = "".join(letters[block[0]] for block in opened + closed)
@@ -51,14 +51,27 @@ def expansion_step(field: int, axes: FieldType, contraction: Contraction) -> Ste
     return Step(field, None, (), order, unsqueeze, eyes, not unsqueeze and order is None)
 
 
-def contract(x: Tensor, step: Step) -> Tensor:
+def contract(x: Tensor, step: Step, means: dict[tuple[int, tuple[int, ...]], Tensor]) -> Tensor:
+    """One contraction of a field; ``means`` is what those before it, of the same features, have averaged."""
     if step.identity:
         return x
     if step.diagonal is not None:
-        x = torch.einsum(step.diagonal, x)
-    if step.mean:
-        x = x.mean(step.mean)
+        x = torch.einsum(step.diagonal, x).mean(step.mean) if step.mean else torch.einsum(step.diagonal, x)
+    else:
+        x = _mean(x, step.field, step.mean, means)
     return x if step.order is None else x.permute(step.order)
+
+
+def _mean(x: Tensor, field: int, dims: tuple[int, ...], means: dict[tuple[int, tuple[int, ...]], Tensor]) -> Tensor:
+    """An average over several axes is one of averages: the field is read once for each axis, not for each set of them.
+
+    Nor does backward spread out and add up more than that.
+    """
+    if not dims:
+        return x
+    if (field, dims) not in means:
+        means[field, dims] = _mean(x, field, dims[1:], means).mean(dims[0])
+    return means[field, dims]
 
 
 def expand(y: Tensor, step: Step, sizes: Mapping[str, int]) -> Tensor:
