@@ -71,7 +71,7 @@ def _missing(way: Way, device: str) -> str:
     if device.startswith("cuda"):
         fast = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        fast = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        fast = torch.backends.mkldnn.enabled and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return "" if fast else f"no instructions for bfloat16 on {device}"
 
 

@@ -55,7 +55,8 @@ class Folding:
         totals: dict[FieldType, int] = {}
         fields: dict[FieldType, list[int]] = {}
         number: dict[FieldType, int] = {}
-        segments, content = [], []
+        segments: list[Segment] = []
+        content = []
         for name, dims in sources.items():
             placed = [_placed(space, dim) for dim in flatten_dims(dims)]
             moving = [i for i, dim in enumerate(placed) if isinstance(dim, Axis)]
@@ -100,7 +101,7 @@ class Folding:
             widths = [self.segments[i].multiplicity * channels for i in members]
             for i, part in zip(members, (x,) if len(members) == 1 else torch.split(x, widths, -1), strict=True):
                 others, back = self.segments[i].others, self.segments[i].back
-                tensors[i] = part.unflatten(-1, (*others, channels)).permute(back) if others else part.permute(back)
+                tensors[i] = (part.reshape(*part.shape[:-1], *others, channels) if others else part).permute(back)
         return tensors
 
 
@@ -129,7 +130,7 @@ class LayoutFolding:
         if self._folding is None:
             return features
         pairs = zip(features.tensors, self.outer.multiplicities, strict=True)
-        return self._folding.fold([x.unflatten(-1, (m, x.shape[-1] // m)).movedim(-1, 1) for x, m in pairs])
+        return self._folding.fold([x.reshape(*x.shape[:-1], m, x.shape[-1] // m).movedim(-1, 1) for x, m in pairs])
 
     def unfold(self, features: Features) -> Features:
         """Features inside -> outside."""
