@@ -21,7 +21,8 @@ from nfn_monomial import Symmetry
 from nfn_monomial.checks import FLOATING, WHOLE, Count, checked, same_numbers, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.nn.canonicalize import degree_zero
-from nfn_monomial.nn.messages import EdgeMessages, End, EndMix, NeuronGate, NeuronUpdate
+from nfn_monomial.nn.edges import Pairs, Places
+from nfn_monomial.nn.messages import EdgeMessages, NeuronGate, NeuronUpdate
 from nfn_monomial.nn.neurons import CHAIN, Plan
 from nfn_monomial.nn.norm import frame, over, over_size
 from nfn_monomial.space.packing import wide
@@ -93,61 +94,27 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             raise InvalidValueError(
                 f"MonomialConv(pairs={self.pairs}): edge_streams are given where pairs are, and only there"
             )
-        out: tuple[Tensor, Tensor] = self.propagate(
-            edge_index,
-            x=x,
-            streams=_streams(x, count),
-            edge_attr=edge_attr,
-            edge_streams=edge_streams,
-            size=(len(x), len(x)),
-        )
-        return out
-
-    def message(
-        self, edge_index: Tensor, streams: tuple[Tensor, ...], edge_attr: Tensor, edge_streams: Tensor | None
-    ) -> tuple[Tensor, ...]:
-        """Messages to targets and to sources, hidden and updated edges: `EdgeMessages`."""
-        ends = []
-        for end, mix in enumerate(self.edges.ends):
-            assert isinstance(mix, EndMix), "the list is made of these"
-            at = edge_index[1 - end]
-            if edge_streams is None:
-                brought = mix(streams[1 - end], streams[end], streams[-1])
-                ends.append(End(*torch.cat(brought, -1)[at].chunk(3, -1)))
-                continue
-            # Mixed before they are gathered: there are more edges than nodes.
-            against, along = (torch.stack([m(s) for s in streams], 1) for m in (mix.against, mix.along))
-            own = edge_streams[:, end]
-            other = opposite_streams(own, len(streams))
-            ends.append(End(against[at, other], along[at, own], mix.inv(streams[-1])[at]))
-        (forth, back), hidden, edges = self.edges(edge_attr, ends)
-        return forth, back, hidden, edges
-
-    def aggregate(
-        self,
-        inputs: tuple[Tensor, ...],
-        edge_index: Tensor,
-        streams: tuple[Tensor, ...],
-        edge_streams: Tensor | None,
-        dim_size: int,
-    ) -> tuple[Any, ...]:
-        """Sums of messages into each stream and means of hidden, over incoming and over outgoing edges."""
-        forth, back, hidden, edges = inputs
         source, target = edge_index
-        means = (scatter(hidden, target, 0, dim_size, "mean"), scatter(hidden, source, 0, dim_size, "mean"))
+        streams, nodes = _streams(x, count), len(x)
+        inv = along = against = Pairs((target, source))
         if edge_streams is None:
-            sums = [scatter(forth, target, 0, dim_size, "sum"), scatter(back, source, 0, dim_size, "sum")]
+            ends = [(streams[1 - i], streams[i], streams[-1]) for i in range(2)]
         else:
-            count = len(streams)
-            at = torch.cat([target * count + edge_streams[:, 0], source * count + edge_streams[:, 1]])
-            total = scatter(torch.cat([forth, back]), at, 0, dim_size * count, "sum")
-            sums = list(total.view(dim_size, count, -1).unbind(1))
-        return sums, *means, edges
-
-    def update(self, inputs: tuple[Any, ...], streams: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """`NeuronUpdate`, and the edges as they are."""
-        sums, into, out_of, edges = inputs
-        return torch.cat(self.nodes(streams, sums, into, out_of), -1), edges
+            # Every stream of a neuron has a place of its own, those of a neuron side by side.
+            own = edge_streams.unbind(1)
+            opposite = [opposite_streams(q, count) for q in own]
+            firsts = (target * count, source * count)
+            along, against = (Pairs(tuple(map(torch.add, firsts, of))) for of in (own, opposite))
+            every = x.reshape(nodes * count, -1)
+            ends = [(every, every, streams[-1])] * 2
+        (sums, hidden), edges = self.edges(Places(against, along, inv), edge_attr, ends)
+        if edge_streams is not None:
+            sums = torch.add(*sums).view(nodes, count, -1).unbind(1)
+        means = (
+            z / torch.bincount(at, minlength=nodes).clamp(min=1)[:, None].to(z)
+            for at, z in zip((target, source), hidden, strict=True)
+        )
+        return torch.cat(self.nodes(streams, sums, *means), -1), edges
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.channels}{'' if self.pairs is None else f', pairs={self.pairs}'})"

@@ -18,8 +18,7 @@ from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .factored import FactoredMix
-from .steps import Step, contract, contraction_step, expand, expansion_step
+from .steps import FactoredMix, Step, contract, contraction_step, expand, expansion_step
 
 
 class EquivariantLinear(nn.Module):

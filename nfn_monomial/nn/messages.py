@@ -14,9 +14,9 @@ of their own (`EdgeMessages`, `NeuronUpdate`, `NeuronGate`), which the torch-geo
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,16 +27,9 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .canonicalize import degree_zero
-from .neurons import CHAIN, EdgeSet, NeuronLayer, Plan, Streams
+from .edges import Ends, Grid, Places, Sums, exchange
+from .neurons import CHAIN, NeuronLayer, Plan, Streams
 from .norm import EquivariantNorm
-
-
-class End(NamedTuple):
-    """What the neuron at one end of an edge brings to it, see `EdgeMessages`."""
-
-    message: Tensor
-    product: Tensor
-    hidden: Tensor
 
 
 class EndMix(nn.Module):
@@ -47,9 +40,9 @@ class EndMix(nn.Module):
         super().__init__()
         self.against, self.along, self.inv = (_mix(channels) for _ in range(3))
 
-    def forward(self, against: Tensor, along: Tensor, inv: Tensor) -> End:
+    def forward(self, against: Tensor, along: Tensor, inv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Streams ``(..., C)`` -> what they bring."""
-        return End(self.against(against), self.along(along), self.inv(inv))
+        return (self.against(against), self.along(along), self.inv(inv))
 
 
 class EdgeMessages(nn.Module):
@@ -76,15 +69,20 @@ class EdgeMessages(nn.Module):
         self.hidden = nn.Linear(channels, channels)
         self.gate = _mix(channels)
 
-    def forward(self, edges: Tensor, ends: Sequence[End]) -> tuple[list[Tensor], Tensor, Tensor]:
-        """Messages to each of the ends, hidden and updated edges; ends are broadcast against the edges."""
-        brought = [end.message for end in ends]
-        messages = [edges * _product(brought[:i] + brought[i + 1 :]) for i in range(len(ends))]
-        hidden = self.hidden(messages[0] * brought[0])
-        for end in ends:
-            hidden = hidden + end.hidden
-        z = silu(hidden)
-        return messages, z, torch.addcmul(_product([end.product for end in ends]), edges, self.gate(z))
+    def forward(
+        self, places: Places, edges: Tensor, streams: Sequence[tuple[Tensor, Tensor, Tensor]]
+    ) -> tuple[Sums, Tensor]:
+        """Sums of what edges send to their ends, and the updated edges.
+
+        Args:
+            places: which neurons are at which end.
+            edges: of all edges.
+            streams: of the neurons at each end ``h, g, s`` as `EndMix` takes them.
+        """
+        first, *others = [mix(*x) for mix, x in zip(self.ends, streams, strict=True)]
+        *brought, hidden = first
+        ends = Ends(*zip((*brought, hidden + self.hidden.bias), *others, strict=True))
+        return exchange(places, edges, self.hidden.weight, self.gate.weight, ends)
 
 
 class NeuronUpdate(nn.Module):
@@ -144,10 +142,6 @@ def _mix(channels: int) -> nn.Linear:
     return nn.Linear(channels, channels, bias=False)
 
 
-def _product(tensors: Sequence[Tensor]) -> Tensor:
-    return functools.reduce(operator.mul, tensors)
-
-
 class MessagePassing(NeuronLayer):
     """One round of messages along all weights, forwards and backwards, and the weights' own update.
 
@@ -191,13 +185,15 @@ class MessagePassing(NeuronLayer):
         for edge, key, e in zip(self.neurons.edges, self._edge_keys, edges, strict=True):
             layer = self.edges[key]
             assert isinstance(layer, EdgeMessages), "the dictionary is made of these"
-            messages, z, new = layer(e, _ends(edge, layer, nodes))
+            ends = [(x[end.against], x[end.along], x[-1]) for end in edge.ends for x in [nodes[end.node]]]
+            grid = Grid([end.at for end in edge.ends], len(edge.axes))
+            found, new = layer(Places(grid, grid, grid), e, ends)
             updated.append(new)
-            for number, (end, message) in enumerate(zip(edge.ends, messages, strict=True)):
-                at, others = sums[end.node], [1 + i for i in range(len(edge.axes)) if i not in end.at]
-                hidden = -1 if number else -2
-                at[end.along] = at[end.along] + message.sum(others)
-                at[hidden] = at[hidden] + z.mean(others)
+            for number, (end, message, hidden) in enumerate(zip(edge.ends, *found, strict=True)):
+                at, count = sums[end.node], math.prod([n for i, n in enumerate(e.shape[1:-1]) if i not in end.at])
+                of = -1 if number else -2
+                at[end.along] = at[end.along] + message
+                at[of] = at[of] + hidden / count
         updates = {}
         for name, streams in nodes.items():
             *totals, into, out_of = sums[name]
@@ -215,19 +211,6 @@ class MessagePassing(NeuronLayer):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, tied={self.tied}"
-
-
-def _ends(edge: EdgeSet, layer: EdgeMessages, nodes: dict[str, Streams]) -> list[End]:
-    """What the neurons at each end bring, each along its own axes of the edges."""
-    found = []
-    for end, mix in zip(edge.ends, layer.ends, strict=True):
-        streams = nodes[end.node]
-        brought = mix(streams[end.against], streams[end.along], streams[-1])
-        for dim in range(len(edge.axes)):
-            if dim not in end.at:
-                brought = End(*(t.unsqueeze(1 + dim) for t in brought))
-        found.append(brought)
-    return found
 
 
 def _shared(named: Sequence[tuple[str, object]], tied: bool) -> list[str]:

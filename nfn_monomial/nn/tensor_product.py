@@ -20,8 +20,7 @@ from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .factored import FactoredMix
-from .steps import Step, expand, expansion_step
+from .steps import FactoredMix, Step, expand, expansion_step
 
 Terms: TypeAlias = Literal["standard", "all"] | Callable[[BilinearTerm], bool] | Iterable[BilinearTerm | str]
 
