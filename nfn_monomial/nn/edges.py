@@ -83,17 +83,16 @@ class Grid:
     def blocks(self, edges: Tensor, size: int) -> Iterator[tuple[slice, slice]]:
         """Of several networks, or of one and some of the neurons of its first axis."""
         batch, rows = edges.shape[:2]
-        row = max(1, edges[:1, :1].numel())
-        networks, rows_once = max(1, size // (row * max(1, rows))), max(1, min(rows, size // row))
-        starts = itertools.product(range(0, batch, networks), range(0, max(rows, 1), rows_once))
+        row = edges[:1, :1].numel()
+        networks, rows_once = max(1, size // (row * rows)), max(1, min(rows, size // row))
+        starts = itertools.product(range(0, batch, networks), range(0, rows, rows_once))
         return ((slice(b, b + networks), slice(r, r + rows_once)) for b, r in starts)
 
     def part(self, edges: Tensor, block: tuple[slice, slice]) -> Tensor:
         return edges[block]
 
     def take(self, neurons: Tensor, end: int, block: tuple[slice, slice] | None = None) -> Tensor:
-        if block is not None:
-            neurons = neurons[block[0]] if 1 in self._missing[end] else neurons[block]
+        neurons = neurons if block is None else self._of(neurons, end, block)
         for dim in self._missing[end]:
             neurons = neurons.unsqueeze(dim)
         return neurons
@@ -101,16 +100,19 @@ class Grid:
     def sum(self, values: Tensor, end: int, like: Tensor) -> Tensor:
         return values.sum(self._missing[end])
 
-    def add(self, total: Tensor, values: Tensor, end: int, block: tuple[slice, slice]) -> None:
-        if 1 not in self._missing[end]:
-            torch.sum(values, self._missing[end], out=total[block])
-        elif block[1].start == 0:
-            torch.sum(values, self._missing[end], out=total[block[0]])
-        else:
-            total[block[0]] += values.sum(self._missing[end])
-
     def total(self, like: Tensor) -> Tensor:
         return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+    def add(self, total: Tensor, values: Tensor, end: int, block: tuple[slice, slice]) -> None:
+        into, dims = self._of(total, end, block), self._missing[end]
+        if 1 not in dims or block[1].start == 0:
+            torch.sum(values, dims, out=into)
+        else:
+            into += values.sum(dims)
+
+    def _of(self, neurons: Tensor, end: int, block: tuple[slice, slice]) -> Tensor:
+        """Those at the ends of a block."""
+        return neurons[block[0]] if 1 in self._missing[end] else neurons[block]
 
 
 class Pairs:
@@ -147,8 +149,8 @@ def exchange(places: Places, edges: Tensor, mix: Tensor, gate: Tensor, ends: End
     """Sums of what edges send to their ends, and the updated edges: the formulas of `EdgeMessages`.
 
     Done block by block, and once more in the backward pass, for which only the edges and what the ends bring are kept.
-    Where a transform needs to see the operators (torch.compile, torch.func, autocast, forward-mode derivatives,
-    derivatives of derivatives), `plain_exchange` runs.
+    Where all edges are one block, or a transform needs to see the operators (torch.compile, torch.func, autocast,
+    forward-mode derivatives, derivatives of derivatives), `plain_exchange` runs.
 
     Args:
         places: which neurons are at which end.
@@ -157,7 +159,7 @@ def exchange(places: Places, edges: Tensor, mix: Tensor, gate: Tensor, ends: End
         gate: G, ``(C, C)``.
         ends: what their neurons bring; w is part of one of them.
     """
-    if _watched(edges):
+    if _small(edges) or _watched(edges):
         return plain_exchange(places, edges, mix, gate, ends)
     count = len(ends.messages)
     *sums, updated = _Exchange.apply(places, edges, mix, gate, *itertools.chain(*ends))  # type: ignore[no-untyped-call]
@@ -174,6 +176,10 @@ def plain_exchange(places: Places, edges: Tensor, mix: Tensor, gate: Tensor, end
     updated = torch.addcmul(_product(products), edges, linear(z, gate))
     sums = [places.along.sum(x, i, ends.messages[i]) for i, x in enumerate(sent)]
     return Sums(tuple(sums), tuple(places.inv.sum(z, i, x) for i, x in enumerate(ends.hidden))), updated
+
+
+def _small(edges: Tensor) -> bool:
+    return edges.nbytes <= BLOCK if edges.device.type == "cpu" else not edges.numel()
 
 
 def _watched(edges: Tensor) -> bool:
@@ -304,7 +310,7 @@ class _Scratch:
 
 
 def _blocks(places: Places, edges: Tensor) -> Iterator[tuple[Any, _Scratch]]:
-    size = BLOCK // edges.element_size() if edges.device.type == "cpu" else max(1, edges.numel())
+    size = BLOCK // edges.element_size() if edges.device.type == "cpu" else edges.numel()
     scratch = _Scratch()
     for block in places.inv.blocks(edges, size):
         scratch.reset()

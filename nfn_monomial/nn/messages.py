@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.nn.functional import linear, silu
 
 from nfn_monomial.checks import Count, checked
 from nfn_monomial.space.features import Features
@@ -40,9 +40,11 @@ class EndMix(nn.Module):
         super().__init__()
         self.against, self.along, self.inv = (_mix(channels) for _ in range(3))
 
-    def forward(self, against: Tensor, along: Tensor, inv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Streams ``(..., C)`` -> what they bring."""
-        return (self.against(against), self.along(along), self.inv(inv))
+    def forward(
+        self, against: Tensor, along: Tensor, inv: Tensor, bias: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Streams ``(..., C)`` -> what they bring; ``bias`` is added to the last."""
+        return self.against(against), self.along(along), linear(inv, self.inv.weight, bias)
 
 
 class EdgeMessages(nn.Module):
@@ -79,9 +81,9 @@ class EdgeMessages(nn.Module):
             edges: of all edges.
             streams: of the neurons at each end ``h, g, s`` as `EndMix` takes them.
         """
-        first, *others = [mix(*x) for mix, x in zip(self.ends, streams, strict=True)]
-        *brought, hidden = first
-        ends = Ends(*zip((*brought, hidden + self.hidden.bias), *others, strict=True))
+        first, *others = zip(self.ends, streams, strict=True)
+        brought = first[0](*first[1], self.hidden.bias), *(mix(*x) for mix, x in others)
+        ends = Ends(*zip(*brought, strict=True))
         return exchange(places, edges, self.hidden.weight, self.gate.weight, ends)
 
 
@@ -167,6 +169,8 @@ class MessagePassing(NeuronLayer):
         super().__init__(space, channels)
         self.tied = tied
         plans = self.neurons.nodes
+        grids = [Grid([end.at for end in e.ends], len(e.axes)) for e in self.neurons.edges]
+        self._places = [Places(grid, grid, grid) for grid in grids]
         self._edge_keys = _shared([(e.key, len(e.ends)) for e in self.neurons.edges], tied)
         self._node_keys = dict(zip(plans, _shared(list(plans.items()), tied), strict=True))
         made = dict(zip(self._edge_keys, self.neurons.edges, strict=True))
@@ -180,23 +184,23 @@ class MessagePassing(NeuronLayer):
     def forward(self, features: Features) -> Features:
         """Neuron features -> their update."""
         edges, nodes, const = self.split(features)
-        sums = {name: [torch.zeros_like(streams[-1])] * (len(streams) + 2) for name, streams in nodes.items()}
+        sums: dict[str, list[Tensor | None]] = {name: [None] * (len(streams) + 2) for name, streams in nodes.items()}
         updated = []
-        for edge, key, e in zip(self.neurons.edges, self._edge_keys, edges, strict=True):
+        for edge, key, places, e in zip(self.neurons.edges, self._edge_keys, self._places, edges, strict=True):
             layer = self.edges[key]
             assert isinstance(layer, EdgeMessages), "the dictionary is made of these"
             ends = [(x[end.against], x[end.along], x[-1]) for end in edge.ends for x in [nodes[end.node]]]
-            grid = Grid([end.at for end in edge.ends], len(edge.axes))
-            found, new = layer(Places(grid, grid, grid), e, ends)
+            found, new = layer(places, e, ends)
             updated.append(new)
             for number, (end, message, hidden) in enumerate(zip(edge.ends, *found, strict=True)):
                 at, count = sums[end.node], math.prod([n for i, n in enumerate(e.shape[1:-1]) if i not in end.at])
                 of = -1 if number else -2
-                at[end.along] = at[end.along] + message
-                at[of] = at[of] + hidden / count
+                at[end.along] = _joined(at[end.along], message)
+                at[of] = _joined(at[of], hidden / count)
         updates = {}
         for name, streams in nodes.items():
-            *totals, into, out_of = sums[name]
+            none = torch.zeros_like(streams[-1])
+            *totals, into, out_of = (none if total is None else total for total in sums[name])
             updates[name] = list(self.nodes[self._node_keys[name]](streams, totals, into, out_of))
         for child, key in self._nest_keys.items():
             parent = self.space.nesting[child]
@@ -217,6 +221,10 @@ def _shared(named: Sequence[tuple[str, object]], tied: bool) -> list[str]:
     """A key for each of some modules: the same for those of the same kind where they are tied, else their names."""
     kinds = list(dict.fromkeys(kind for _, kind in named))
     return [f"all_{i}" if (i := kinds.index(kind)) else "all" for _, kind in named] if tied else [n for n, _ in named]
+
+
+def _joined(total: Tensor | None, more: Tensor) -> Tensor:
+    return more if total is None else total + more
 
 
 def _broadcast(const: Tensor, like: Tensor) -> Tensor:
