@@ -69,10 +69,12 @@ class Contender:
         with torch.no_grad():
             return self.call(*self.inputs)
 
-    def step(self, inputs: Sequence[Tensor] | None = None) -> object:
+    def step(self, inputs: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
         """Forward, and the gradients by inputs and parameters."""
         inputs = self.inputs if inputs is None else inputs
-        return torch.autograd.grad(self.call(*inputs), [*inputs, *self.layer.parameters()], self.cotangents)
+        wanted = [*inputs, *self.layer.parameters()]
+        # Of a model's last layer some results are not used, nor are the parameters that they are made with.
+        return torch.autograd.grad(self.call(*inputs), wanted, self.cotangents, allow_unused=True)
 
     def memory(self) -> int:
         """Peak bytes of a step: input, parameters, what is kept for backward, gradients."""

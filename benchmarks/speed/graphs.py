@@ -36,6 +36,7 @@ from .contenders import (
     neuron_features,
 )
 from .layers import NETWORKS, Timing, bench_layers, layer_tables
+from .beside import BesideTiming, beside_table, bench_beside
 from .starting import bench_starting, starting_table
 from .whole import bench_models, model_table
 
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 SECONDS = 60.0
+MODELS = "SIREN 2-32-32-1"  # the network that whole models read
 LARGE = 3  # so many of the largest sizes count for the slopes; at small ones calls cost more than arithmetic
 
 
@@ -347,12 +349,15 @@ def bench_speed(config: LayersConfig, progress: Callable[[str], None] = lambda _
     where = config.repeats, config.device, progress
     layers = bench_layers(config.batches, config.channels, *where)
     graphs: list[GraphTiming] = []
+    beside: list[BesideTiming] = []
     scaling = None
     if config.graphs:
+        settings = [(config.width, batch) for batch in config.batches]
+        beside = bench_beside(NETWORKS[MODELS](), settings, *where)
         graphs = bench_graphs(config.batches, config.width, *where, compiled=config.compiled)
     if config.graphs and config.widths:
         scaling = bench_scaling(config.widths, repeats=config.repeats, device=config.device, progress=progress)
-    report = speed_report(layers, graphs, scaling, config.device)
+    report = speed_report(layers, graphs, scaling, config.device, beside)
     steps = bench_models(config.batches, config.ways, *where) if config.ways else []
     starts = bench_starting(config.depth, progress) if config.depth else []
     tables = [*report.tables, *[model_table(steps)] * bool(steps), *[starting_table(starts)] * bool(starts)]
@@ -362,13 +367,20 @@ def bench_speed(config: LayersConfig, progress: Callable[[str], None] = lambda _
 
 
 def speed_report(
-    layers: Sequence[Timing], graphs: Sequence[GraphTiming], scaling: Scaling | None, device: str
+    layers: Sequence[Timing],
+    graphs: Sequence[GraphTiming],
+    scaling: Scaling | None,
+    device: str,
+    beside: Sequence[BesideTiming] = (),
 ) -> Report:
     """All that was measured; ``graphs`` may be empty."""
     tables = [*layer_tables(layers), *graph_tables(graphs)]
     results: dict[str, Any] = {"environment": environment(device), "layers": [asdict(t) for t in layers]}
     if graphs:
         results["graphs"] = [asdict(t) for t in graphs]
+    if beside:
+        tables.append(beside_table(beside, MODELS))
+        results["beside"] = [asdict(t) for t in beside]
     if not scaling:
         return Report(tables, results)
     results["scaling"] = asdict(scaling) | {"slopes": scaling.slopes()}

@@ -45,13 +45,17 @@ SMALL = WeightSpace.mlp([2, 4, 3, 1], "relu")
 def _one_small_network(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (graphs, layers):
         monkeypatch.setattr(module, "NETWORKS", {"zoo CNN": lambda: SMALL})
+    monkeypatch.setattr(graphs, "MODELS", "zoo CNN")
 
 
 @pytest.mark.usefixtures("_one_small_network")
 def test_all_settings_are_timed_and_reported() -> None:
     seen: list[str] = []
     report = bench_speed(LayersConfig((2,), 2, 1, True, 4, (2, 4)), seen.append)
-    assert seen == ["zoo CNN, batch 2"] * 2 + ["MLP 2-2-2-1, batch 1", "MLP 2-4-4-1, batch 1"]
+    assert seen == [
+        "zoo CNN, batch 2", "whole models, 4 channels, batch 2", "zoo CNN, batch 2",
+        "MLP 2-2-2-1, batch 1", "MLP 2-4-4-1, batch 1",
+    ]  # fmt: skip
     timings = [GraphTiming(**t) for t in report.results["graphs"]]
     assert [t.contender for t in timings] == [DENSE, UNTIED, GRAPH, PNA, *FLOOR]
     assert all(t.forward_ms > 0 and t.step_ms > 0 and not t.skipped for t in timings)
@@ -63,6 +67,7 @@ def test_all_settings_are_timed_and_reported() -> None:
         "zoo CNN, stack of 3",
         "Message passing on zoo CNN",
         "The tied dense layer against what it cannot avoid",
+        "Whole models of 3 rounds on zoo CNN",
         "A training step over MLPs 2-n-n-1, batch 1, 16 channels: slopes over the edges",
     ]
     assert [line[0] for line in report.tables[2].cells] == [DENSE, UNTIED, GRAPH, PNA, *FLOOR]
@@ -77,7 +82,7 @@ def test_graphs_and_their_scaling_can_be_left_out() -> None:
     assert set(layers_alone.results) == {"environment", "layers"}
     assert not layers_alone.figures
     without = bench_speed(LayersConfig((1,), 2, 1, True, 2, ()))
-    assert set(without.results) == {"environment", "layers", "graphs"}
+    assert set(without.results) == {"environment", "layers", "graphs", "models"}
 
 
 def test_dense_and_graph_contenders_have_the_same_input_in_their_own_layout() -> None:
@@ -122,6 +127,7 @@ def test_a_step_gives_all_gradients_and_its_memory_is_at_least_its_input_and_gra
     for _, make in contenders(SMALL, 2, 4, "cpu"):
         contender = make()
         gradients = contender.step()
+        assert all(g is not None for g in gradients)
         assert len(gradients) == len(contender.inputs) + len(list(contender.layer.parameters()))
         assert contender.memory() >= 2 * sum(t.nbytes for t in contender.inputs)
 
