@@ -21,6 +21,7 @@ from nfn_monomial.benchmarks.settings.measurements import LayersConfig
 from nfn_monomial.benchmarks.train.measure import race
 from nfn_monomial.benchmarks.train.runs import environment
 
+from .beside import BesideTiming, bench_beside, beside_table
 from .contenders import (
     BACKWARD_PASSES,
     COMPILED,
@@ -36,7 +37,6 @@ from .contenders import (
     neuron_features,
 )
 from .layers import NETWORKS, Timing, bench_layers, layer_tables
-from .beside import BesideTiming, beside_table, bench_beside
 from .starting import bench_starting, starting_table
 from .whole import bench_models, model_table
 
@@ -55,6 +55,7 @@ __all__ = [
 
 SECONDS = 60.0
 MODELS = "SIREN 2-32-32-1"  # the network that whole models read
+MODEL_BATCH = 64  # the most of them: ScaleGMN of 32 channels takes 18 MiB for each
 LARGE = 3  # so many of the largest sizes count for the slopes; at small ones calls cost more than arithmetic
 
 
@@ -352,7 +353,7 @@ def bench_speed(config: LayersConfig, progress: Callable[[str], None] = lambda _
     beside: list[BesideTiming] = []
     scaling = None
     if config.graphs:
-        settings = [(config.width, batch) for batch in config.batches]
+        settings = [(config.width, batch) for batch in config.batches if batch <= MODEL_BATCH]
         beside = bench_beside(NETWORKS[MODELS](), settings, *where)
         graphs = bench_graphs(config.batches, config.width, *where, compiled=config.compiled)
     if config.graphs and config.widths:

@@ -33,7 +33,7 @@ class Equivariant(nn.Module):
 
     def forward(self, x: Tensor, *others: Tensor) -> Tensor:
         """Vectors ``(n, inputs[i])`` -> ``(n, width)``."""
-        return self.linear(x) * self.invariant(x, *others)
+        return torch.as_tensor(self.linear(x) * self.invariant(x, *others))
 
     def invariant(self, *vectors: Tensor) -> Tensor:
         """``ScaleInv``."""

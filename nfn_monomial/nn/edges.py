@@ -193,7 +193,8 @@ def _watched(edges: Tensor) -> bool:
 
 def _product(tensors: Sequence[Tensor], *but: int) -> Any:
     """The product of all but some; 1 of none."""
-    return functools.reduce(operator.mul, [t for i, t in enumerate(tensors) if i not in but] or [1])
+    left: list[Any] = [t for i, t in enumerate(tensors) if i not in but]
+    return functools.reduce(operator.mul, left or [1])
 
 
 def _sum(tensors: Sequence[Tensor]) -> Tensor:
