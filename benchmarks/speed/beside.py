@@ -100,6 +100,6 @@ def beside_table(timings: Sequence[BesideTiming], network: str) -> Table:
         tuple(lines),
         names=(0, 1, 2),
         notes=(
-            "ScaleGMN is written anew after its paper, in torch-geometric, without its code; its messages go forward alone.",
+            "ScaleGMN is written anew after its paper, in torch-geometric, without its code; forward alone.",
         ),
     )

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from nfn_monomial.benchmarks.models.catalogue import model_class, require_task
 from nfn_monomial.benchmarks.report.figures import PALETTE, panels
 from nfn_monomial.benchmarks.report.results import Report, record_of
-from nfn_monomial.benchmarks.report.tables import OVER_SEEDS, Mean, Table
+from nfn_monomial.benchmarks.report.tables import Mean, Table, over
 from nfn_monomial.benchmarks.settings.generalization import TuneConfig
 from nfn_monomial.benchmarks.studies import Study
 from nfn_monomial.benchmarks.train.runs import Run
@@ -93,6 +93,7 @@ def _confirmation(found: Sequence[Tuned]) -> Table:
             taus = [mean.show() for mean in _confirmed(runs).values()]
             lines.append((_label(tuned), how, f"{inner[how]:.3f}", *taus, str(len({r.settings.seed for r in runs}))))
     zoos = [name for name in _confirmed(found[0].runs["tuned"]) if name != "mean"]
+    seeds = len({run.settings.seed for run in found[0].runs["tuned"]})
     return Table(
         "Kendall's tau of what was chosen",
         ("model", "training", "tau in the search", *(f"tau {name}" for name in zoos), "tau mean", "seeds"),
@@ -103,7 +104,7 @@ def _confirmation(found: Sequence[Tuned]) -> Table:
             "tau in the search: on parts of the training networks, mean over zoos and cuts; it chose the recipe, which "
             "flatters the chosen one. Others: on the validation networks, which chose nothing but epochs. Tau of one "
             "half of the networks at the epoch that the other half selects, and the other way round. No test network "
-            f"was read. {OVER_SEEDS.capitalize()}.",
+            f"was read. {over(seeds).capitalize()}.",
         ),
     )
 
