@@ -99,7 +99,5 @@ def beside_table(timings: Sequence[BesideTiming], network: str) -> Table:
         ("model", "channels", "batch", "step ms", "step MiB", "step / ours", "memory / ours"),
         tuple(lines),
         names=(0, 1, 2),
-        notes=(
-            "ScaleGMN is written anew after its paper, in torch-geometric, without its code; forward alone.",
-        ),
+        notes=("ScaleGMN is written anew after its paper, in torch-geometric, without its code; forward alone.",),
     )
