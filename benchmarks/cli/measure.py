@@ -24,13 +24,20 @@ def add_measurements(app: typer.Typer) -> None:
         (app, "params", ("assignments",), _params, PARAMS),
         (app, "cost", ("preset", "models", *common), _cost, COST),
         (bench_app, "layers", ("preset", *common), _layers, LAYERS),
+        (bench_app, "scaling", common, _scaling, SCALING),
         (bench_app, "expressivity", ("seeds", "seed", *common), _expressivity, EXPRESSIVITY),
         (bench_app, "planted", ("assignments",), _planted, PLANTED),
         (bench_app, "merge", ("assignments",), _merge, MERGE),
         (bench_app, "verdicts", ("assignments",), _verdicts, VERDICTS),
     ):
         command(
-            group, name, options, f"results/{name}", text, _body(name, measure), keeps=measure in (_merge, _verdicts)
+            group,
+            name,
+            options,
+            f"results/{name}",
+            text,
+            _body(name, measure),
+            keeps=measure in (_merge, _scaling, _verdicts),
         )
 
 
@@ -96,11 +103,10 @@ def _cost(config: Any, folder: Path) -> Any:
 LAYERS = """Time one layer, and a stack of three, against nfn's layers and the matrix products that no layer can avoid.
 
 On the Small CNN Zoo's network and the SIREN 2-32-32-1, forward and forward + backward; contenders take turns, so the
-ratios are of one run. Then message passing: dense layers against the same on graphs and PNAConv, in time and memory,
-and how the cost grows with the number of edges. Use an idle machine. Writes `table.md`, `results.json`, `graphs.png`
-and `config.json`.
+ratios are of one run. Then message passing: dense layers against the same on graphs and PNAConv, in time and memory.
+Use an idle machine. Writes `table.md`, `results.json` and `config.json`.
 
-The preset `quick` (five minutes) leaves out growth and large batches, and adds training steps of whole models, as they
+The preset `quick` (five minutes) leaves out large batches, and adds training steps of whole models, as they
 are, in bfloat16 and compiled (which needs a C++ compiler), the time of the import, and of building layers on a network
 of 1,000 tensors.
 
@@ -119,6 +125,30 @@ def _layers(config: Any, folder: Path) -> Any:
 
     with console.status("timing") as status:
         return bench_speed(config, lambda text: status.update(f"timing {text}"))
+
+
+SCALING = """How time and memory of a training step grow with width, depth and the number of blocks.
+
+Layers on MLPs up to 2,048 wide and 100 deep: slopes over the edges, where 1 is linear. Then a whole message-passing
+model, with its blocks' activations kept and computed again in backward (`recompute_blocks`). What would take more than
+half of the free memory is left out. Some minutes on one core; an interrupted run goes on where it was. Writes
+`table.md`, `results.json`, `scaling.png`, `cells.json` and `config.json`.
+
+Examples:
+
+- `nfn-monomial bench scaling`
+
+- `nfn-monomial bench scaling --set widths=16,64,256 --set depths=2,8 --set blocks=8`
+"""
+
+
+def _scaling(config: Any, folder: Path) -> Any:
+    from nfn_monomial.benchmarks.make.jobs import progress_bar
+    from nfn_monomial.benchmarks.speed.scaling import measure_scaling, scaling_report
+
+    with progress_bar("timing") as progress:
+        scaling = measure_scaling(config, folder, progress)
+    return scaling_report(scaling)
 
 
 EXPRESSIVITY = """Predict the outputs of random networks from their weights: message passing against linear layers.

@@ -7,7 +7,7 @@ from typing import Any
 
 from .generalization import ABLATION, AUGMENT, PREDICT, TUNE
 from .inrs import CLASSIFY, EDIT
-from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS, PLANTED, VERDICTS
+from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS, PLANTED, SCALING, VERDICTS
 from .merging import MERGE
 
 __all__ = ["EXPERIMENTS"]
@@ -23,6 +23,7 @@ EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
     "params": PARAMS,
     "expressivity": EXPRESSIVITY,
     "layers": LAYERS,
+    "scaling": SCALING,
     "planted": PLANTED,
     "merge": MERGE,
     "verdicts": VERDICTS,

@@ -19,12 +19,14 @@ __all__ = [
     "PARAMS",
     "PLANTED",
     "REFERENCE",
+    "SCALING",
     "VERDICTS",
     "CostConfig",
     "ExpressivityConfig",
     "LayersConfig",
     "ParamsConfig",
     "PlantedConfig",
+    "ScalingConfig",
     "VerdictsConfig",
     "Way",
 ]
@@ -142,7 +144,6 @@ class LayersConfig(Settings):
         repeats: timed repetitions; tables show medians.
         graphs: whether message passing is timed, too: dense, on graphs, and PNAConv.
         width: channels of message passing.
-        widths: of MLPs over which the cost of message passing is drawn; empty for no figure.
         compiled: whether message passing is timed under torch.compile, too, which needs a C++ compiler.
         ways: how training steps of whole models are run, each compared with the first; empty for no such table.
         depth: of the chain of layers that the time to build is told of, with that of the import; 0 for no such table.
@@ -154,7 +155,6 @@ class LayersConfig(Settings):
     repeats: Count = 20
     graphs: bool = True
     width: Count = 32
-    widths: tuple[Count, ...] = (16, 32, 64, 128, 256, 512)
     compiled: bool = False
     ways: tuple[Way, ...] = ()
     depth: Annotated[int, Field(ge=0)] = 0
@@ -166,6 +166,42 @@ LAYERS = {
     # Everything that is called fast, in less than five minutes.
     "quick": LayersConfig((8, 64), repeats=5, widths=(), ways=("float32", "bfloat16", "compiled"), depth=500),
 }
+
+
+@dataclass(frozen=True)
+class ScalingConfig(Settings):
+    """Sizes over which costs are drawn, see `nfn_monomial.benchmarks.speed.scaling`.
+
+    Attributes:
+        widths: n of MLPs 2-n-n-1.
+        depths: layers of MLPs.
+        deep_width: of their hidden layers.
+        blocks: of a whole message-passing model, with and without recomputing them.
+        block_width: n of the MLPs 2-n-n-1 that it reads.
+        batch: networks in a step.
+        channels: of all features.
+        repeats: timed repetitions, after three that are not counted.
+        seconds: after so many a size has no further repetition.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+    """
+
+    widths: tuple[Count, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048)
+    depths: tuple[Annotated[int, Field(ge=2)], ...] = (2, 4, 8, 16, 32, 64, 100)
+    deep_width: Count = 64
+    blocks: tuple[Count, ...] = (1, 2, 4, 8, 16, 32)
+    block_width: Count = 64
+    batch: Count = 1
+    channels: Count = 16
+    repeats: Count = 5
+    seconds: Annotated[float, Field(gt=0)] = 20.0
+    device: str = "cpu"
+
+    def check(self) -> None:
+        if not (self.widths or self.depths or self.blocks):
+            raise InvalidValueError("widths, depths and blocks are all empty: give sizes for one of them at least")
+
+
+SCALING = {"small": ScalingConfig()}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ __all__ = ["RUNTIME", "LossName", "Precision", "Schedule", "TrainConfig"]
 LossName = Literal["bce", "mse", "rank"]
 Schedule = Literal["constant", "cosine", "one-cycle"]
 Precision = Literal["32-true", "bf16-mixed", "64-true"]
-RUNTIME = ("device", "devices", "threads", "checkpoint_seconds", "tensorboard")
+RUNTIME = ("device", "devices", "threads", "checkpoint_seconds", "tensorboard", "recompute")
 """Fields of `TrainConfig` that change nothing in a result but rounding, the draws of random layers, and time."""
 
 
@@ -45,6 +45,8 @@ class TrainConfig(Settings):
             longer than one, and much more of the CPU.
         checkpoint_seconds: an unfinished training is written at most once in so many; it changes no result.
         tensorboard: whether epochs are logged for it, beside the results; it changes no result.
+        recompute: whether the activations inside of a model's blocks are computed again in backward, see
+            `nfn_monomial.models.recompute_blocks`: less memory, more time. It changes no result.
     """
 
     epochs: Count = 50
@@ -63,6 +65,7 @@ class TrainConfig(Settings):
     threads: Count | None = None
     checkpoint_seconds: AtLeastZero = 10.0
     tensorboard: bool = False
+    recompute: bool = False
 
     def lasting(self, steps: int | None, networks: int) -> TrainConfig:
         """The same for so many steps over so many networks, rounded up to whole epochs; None leaves the epochs."""

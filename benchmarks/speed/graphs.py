@@ -1,20 +1,14 @@
-"""Speed and memory of message passing, as ratios taken in one run, and how both grow with the number of edges."""
+"""Speed and memory of message passing, as ratios taken in one run."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from nfn_monomial import Features, WeightSpace
-from nfn_monomial.benchmarks.report.figures import look, panels
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import MIB, Table
 from nfn_monomial.benchmarks.settings.measurements import LayersConfig
@@ -28,8 +22,6 @@ from .contenders import (
     COPY,
     DENSE,
     FLOOR,
-    GRAPH,
-    PNA,
     PRODUCTS,
     Contender,
     Products,
@@ -37,15 +29,13 @@ from .contenders import (
     neuron_features,
 )
 from .layers import NETWORKS, Timing, bench_layers, layer_tables
+from .memory import too_large
 from .starting import bench_starting, starting_table
 from .whole import bench_models, model_table
 
 __all__ = [
     "GraphTiming",
-    "Point",
-    "Scaling",
     "bench_graphs",
-    "bench_scaling",
     "bench_speed",
     "graph_tables",
     "over_dense",
@@ -56,7 +46,6 @@ __all__ = [
 SECONDS = 60.0
 MODELS = "SIREN 2-32-32-1"  # the network that whole models read
 MODEL_BATCH = 64  # the most of them: ScaleGMN of 32 channels takes 18 MiB for each
-LARGE = 3  # so many of the largest sizes count for the slopes; at small ones calls cost more than arithmetic
 
 
 @dataclass(frozen=True)
@@ -147,22 +136,6 @@ def _setting(
     return rows
 
 
-def too_large(needed: float, device: str) -> str:
-    """Why a step that needs so many bytes had better not run: it would take more than half of what is free."""
-    free = _free_bytes(device)
-    return f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free" if needed > free / 2 else ""
-
-
-def _free_bytes(device: str) -> float:
-    if device.startswith("cuda"):
-        return float(torch.cuda.mem_get_info(device)[0])
-    try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    except OSError:  # no Linux: try
-        found = None
-    return 1024.0 * int(found[1]) if found else math.inf
-
-
 def graph_tables(timings: Sequence[GraphTiming]) -> list[Table]:
     """A table for every network: medians, memory, and ratios to the tied dense layer; and its distance to the floor."""
     groups: dict[tuple[str, int], dict[str, GraphTiming]] = {}
@@ -229,136 +202,17 @@ def over_floor(group: Mapping[str, GraphTiming]) -> tuple[float, ...]:
     return tuple(t / f(of) for f in (max, sum) for t, of in ((dense.forward_ms, forward), (dense.step_ms, step)))
 
 
-@dataclass(frozen=True)
-class Point:
-    """A training step of one contender on a batch of MLPs ``2-width-width-1``; ``edges`` are those of one of them."""
-
-    contender: str
-    width: int
-    edges: int
-    step_ms: float
-    peak_bytes: int
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Points of all contenders, and what was left out: ``skipped`` are lines of text."""
-
-    points: list[Point]
-    batch: int
-    channels: int
-    skipped: list[str]
-
-    def slopes(self) -> dict[str, dict[str, float]]:
-        """Contender -> slopes of time and of memory over edges, log-log, at the largest sizes; linear growth is 1."""
-        found = {}
-        for name, points in self.lines().items():
-            large = sorted(points, key=lambda p: p.edges)[-LARGE:]
-            edges = np.log([p.edges for p in large])
-            values: dict[str, list[float]] = {
-                "time": [p.step_ms for p in large],
-                "memory": [p.peak_bytes for p in large],
-            }
-            if len(large) > 1:
-                found[name] = {what: float(np.polyfit(edges, np.log(y), 1)[0]) for what, y in values.items()}
-        return found
-
-    def lines(self) -> dict[str, list[Point]]:
-        """Contender -> its points."""
-        return {name: [p for p in self.points if p.contender == name] for name in {p.contender: 0 for p in self.points}}
-
-    def table(self) -> Table:
-        """The slopes."""
-        return Table(
-            f"A training step over MLPs 2-n-n-1, batch {self.batch}, {self.channels} channels: slopes over the edges",
-            ("layer", "time", "memory"),
-            tuple((name, f"{s['time']:.2f}", f"{s['memory']:.2f}") for name, s in self.slopes().items()),
-            notes=(f"Log-log, at the {LARGE} largest sizes; 1 is linear growth.", *self.skipped),
-        )
-
-    def draw(self) -> Figure:
-        """Time and memory over edges."""
-        figure, axes = panels(1, 2, (10.8, 4.2))
-        slopes = self.slopes()
-        measured: dict[str, tuple[str, Callable[[Point], float]]] = {
-            "time": ("milliseconds of a training step", lambda p: p.step_ms),
-            "memory": ("peak MiB of a training step", lambda p: p.peak_bytes / MIB),
-        }
-        for ax, (what, (label, value)) in zip(axes, measured.items(), strict=True):
-            for i, (name, points) in enumerate(self.lines().items()):
-                slope = f" (slope {slopes[name][what]:.2f})" if name in slopes else ""
-                ax.loglog([p.edges for p in points], [value(p) for p in points], label=name + slope, **look(i))
-            edges = [p.edges for p in self.points]
-            low = min(value(p) / p.edges for p in self.points)
-            ends = [min(edges), max(edges)]
-            ax.loglog(ends, [low * n for n in ends], "--", color="#7F7F7F", label="linear")
-            ax.set(xlabel="edges of one network", ylabel=label)
-            ax.legend(fontsize=8, frameon=False)
-        figure.suptitle(
-            f"MLPs 2-n-n-1, batch {self.batch}, {self.channels} channels; slopes at the {LARGE} largest sizes",
-            fontsize=10,
-        )
-        return figure
-
-
-def bench_scaling(
-    widths: Sequence[int],
-    batch: int = 1,
-    channels: int = 16,
-    repeats: int = 10,
-    device: str = "cpu",
-    progress: Callable[[str], None] = lambda _: None,
-    seconds: float = SECONDS,
-) -> Scaling:
-    """Time training steps on MLPs ``2-n-n-1`` of all widths n; contenders take turns.
-
-    A width at which a contender would take more than half of the free memory is left out, see `too_large`.
-
-    Args:
-        widths: the n.
-        batch: number of networks.
-        channels: of all features.
-        repeats: timed repetitions, after three that are not counted.
-        device: ``"cpu"`` or ``"cuda"``.
-        progress: called with a line of text before each width.
-        seconds: after so many a width has no further repetition.
-    """
-    points: list[Point] = []
-    skipped: list[str] = []
-    per_edge = dict.fromkeys((DENSE, GRAPH, PNA), 0.0)  # bytes, as the widths before had them
-    for width in sorted(widths):
-        progress(f"MLP 2-{width}-{width}-1, batch {batch}")
-        space = WeightSpace.mlp([2, width, width, 1], "relu")
-        edges = sum(math.prod(shape) for name, shape in space.shapes().items() if name.startswith("weight"))
-        ready = {}
-        for name, make in contenders(space, batch, channels, device):
-            if name not in per_edge:
-                continue
-            if reason := too_large(per_edge[name] * edges, device):
-                skipped.append(f"{name} left out at n = {width}: {reason}.")
-            else:
-                ready[name] = make()
-        ms = race({name: c.step for name, c in ready.items()}, repeats, device, seconds)
-        for name, contender in ready.items():
-            points.append(Point(name, width, edges, ms[name], contender.memory()))
-            per_edge[name] = points[-1].peak_bytes / edges
-    return Scaling(points, batch, channels, skipped)
-
-
 def bench_speed(config: LayersConfig, progress: Callable[[str], None] = lambda _: None) -> Report:
     """Time all that is configured; ``progress`` is called with a line of text before each setting."""
     where = config.repeats, config.device, progress
     layers = bench_layers(config.batches, config.channels, *where)
     graphs: list[GraphTiming] = []
     beside: list[BesideTiming] = []
-    scaling = None
     if config.graphs:
         settings = [(config.width, batch) for batch in config.batches if batch <= MODEL_BATCH]
         beside = bench_beside(NETWORKS[MODELS](), settings, *where)
         graphs = bench_graphs(config.batches, config.width, *where, compiled=config.compiled)
-    if config.graphs and config.widths:
-        scaling = bench_scaling(config.widths, repeats=config.repeats, device=config.device, progress=progress)
-    report = speed_report(layers, graphs, scaling, config.device, beside)
+    report = speed_report(layers, graphs, config.device, beside)
     steps = bench_models(config.batches, config.ways, *where) if config.ways else []
     starts = bench_starting(config.depth, progress) if config.depth else []
     tables = [*report.tables, *[model_table(steps)] * bool(steps), *[starting_table(starts)] * bool(starts)]
@@ -368,11 +222,7 @@ def bench_speed(config: LayersConfig, progress: Callable[[str], None] = lambda _
 
 
 def speed_report(
-    layers: Sequence[Timing],
-    graphs: Sequence[GraphTiming],
-    scaling: Scaling | None,
-    device: str,
-    beside: Sequence[BesideTiming] = (),
+    layers: Sequence[Timing], graphs: Sequence[GraphTiming], device: str, beside: Sequence[BesideTiming] = ()
 ) -> Report:
     """All that was measured; ``graphs`` may be empty."""
     tables = [*layer_tables(layers), *graph_tables(graphs)]
@@ -382,7 +232,4 @@ def speed_report(
     if beside:
         tables.append(beside_table(beside, MODELS))
         results["beside"] = [asdict(t) for t in beside]
-    if not scaling:
-        return Report(tables, results)
-    results["scaling"] = asdict(scaling) | {"slopes": scaling.slopes()}
-    return Report([*tables, scaling.table()], results, {"graphs.png": scaling.draw()})
+    return Report(tables, results)

@@ -32,6 +32,7 @@ from nfn_monomial.benchmarks.data.batches import DataSet, pick
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.models import recompute_blocks
 
 from .checkpoint import Checkpoint
 from .devices import gathered, make_fabric, share
@@ -176,6 +177,7 @@ class _Training:
         self.optimizer = torch.optim.AdamW(
             model.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
+        recompute_blocks(model, config.recompute)
         self.leaves = _Leaves(model)
         self.wrapped, self.wrapped_optimizer = fabric.setup(self.leaves, self.optimizer)
         self.clock = Clock(device)

@@ -18,6 +18,8 @@ from nfn_monomial.read.statistics import InvariantStatistics
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
+from .blocks import Blocks
+
 
 class _MessageBody(nn.Module):
     """Embedding, blocks and a last norm: networks on which no scale acts -> neuron features."""
@@ -35,7 +37,7 @@ class _MessageBody(nn.Module):
         super().__init__()
         extra, charges = (0, None) if probes is None else (probes.count, probes.charges)
         self.embed = NeuronEmbedding(space, in_channels, channels, extra=extra, charges=charges)
-        self.blocks = nn.Sequential(*(MessageBlock(space, channels, tied=tied, norm=norm) for _ in range(layers)))
+        self.blocks = Blocks(*(MessageBlock(space, channels, tied=tied, norm=norm) for _ in range(layers)))
         self.norm = EquivariantNorm(space, channels) if norm else nn.Identity()
 
     def forward(self, networks: Features | Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Features:

@@ -20,6 +20,8 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Activation
 
+from .blocks import Blocks
+
 
 @checked
 def equivariant_stack(
@@ -27,7 +29,7 @@ def equivariant_stack(
     channels: Sequence[Count],
     activation: Activation = "auto",
     io: Literal["full", "factored"] = "full",
-) -> nn.Sequential:
+) -> Blocks:
     """`EquivariantLinear` layers ``channels[0] -> channels[1] -> ...`` with an activation between any two."""
     if len(channels) < 2:
         raise InvalidValueError(f"equivariant_stack: channels of input and output are needed, found {list(channels)}")
@@ -36,7 +38,7 @@ def equivariant_stack(
         if layers:
             layers.append(PointwiseActivation(space, activation))
         layers.append(EquivariantLinear(space, c_in, c_out, io=io))
-    return nn.Sequential(*layers)
+    return Blocks(*layers, size=2)
 
 
 class MonomialNFN(nn.Module):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from nfn_monomial import EquivariantNorm, ProbeFeatures, WeightSpace
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.models.blocks import Blocks
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool
 from nfn_monomial.nn.canonicalize import degree_zero
 from nfn_monomial.nn.pool import pool_field
@@ -100,7 +101,7 @@ class Messages(nn.Module):
         super().__init__()
         extra, charges = (0, None) if probe is None else (probe.count, probe.charges)
         self.embed = NeuronEmbedding(space, 1, channels, extra=extra, charges=charges)
-        self.blocks = nn.Sequential(*(MessageBlock(space, channels) for _ in range(blocks)))
+        self.blocks = Blocks(*(MessageBlock(space, channels) for _ in range(blocks)))
         self.norm, self.pool = EquivariantNorm(space, channels), NeuronPool(space, channels)
         self.out_features = self.pool.out_features
 

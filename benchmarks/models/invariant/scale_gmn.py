@@ -16,6 +16,7 @@ from nfn_monomial import EquivariantNorm, Features, WeightSpace
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.models.base import Model, register
 from nfn_monomial.benchmarks.models.parts import logits, mlp
+from nfn_monomial.models.blocks import Blocks
 from nfn_monomial.nn import GatedActivation, NeuronEmbedding, NeuronPool
 from nfn_monomial.nn.canonicalize import degree_zero
 from nfn_monomial.nn.neurons import NeuronLayer
@@ -112,7 +113,7 @@ class ScaleGMN(Model):
         super().__init__()
         self.space = networks.space
         self.embed = NeuronEmbedding(self.space, 1, CHANNELS)
-        self.blocks = nn.Sequential(*(_Block(self.space, CHANNELS, self.backward) for _ in range(LAYERS)))
+        self.blocks = Blocks(*(_Block(self.space, CHANNELS, self.backward) for _ in range(LAYERS)))
         self.pool = NeuronPool(self.space, CHANNELS)
         self.head = mlp(self.pool.out_features, HEAD_WIDTH, out_features)
 

@@ -57,15 +57,23 @@ def test_bench_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (graphs, layers):
         monkeypatch.setattr(module, "NETWORKS", {"zoo CNN": lambda: WeightSpace.mlp([2, 4, 3, 1], "relu")})
     tiny = ("--set", "batches=1,2", "--set", "repeats=1", "--set", "channels=2", "--set", "width=2")
-    text = said("bench", "layers", *tiny, "--set", "widths=2,3", "--out", tmp_path / "with")
+    text = said("bench", "layers", *tiny, "--out", tmp_path / "with")
     assert "Message passing on zoo CNN" in text
-    assert files(tmp_path / "with") == {"table.md", "results.json", "graphs.png", "config.json"}
+    assert files(tmp_path / "with") == {"table.md", "results.json", "config.json"}
     timings = read(tmp_path / "with")["layers"]
     assert {(t["batch"], t["contender"]) for t in timings} >= {(1, "nfn HNPLinear"), (2, "EquivariantLinear")}
     assert all(t["forward_ms"] > 0 for t in timings)
     said("bench", "layers", *tiny, "--set", "graphs=false", "--out", tmp_path / "without")
     assert files(tmp_path / "without") == {"table.md", "results.json", "config.json"}
     assert set(read(tmp_path / "without")) == {"environment", "layers"}
+
+
+def test_bench_scaling(tmp_path: Path) -> None:
+    tiny = ("widths=2,3", "depths=2", "blocks=1", "deep_width=2", "block_width=2", "channels=2", "repeats=1")
+    options = [part for text in tiny for part in ("--set", text)]
+    assert "slopes over the edges" in said("bench", "scaling", *options, "--out", tmp_path)
+    assert files(tmp_path) == {"table.md", "results.json", "scaling.png", "cells.json", "config.json"}
+    assert set(read(tmp_path)["slopes"]) == {"width", "depth"}
 
 
 def test_bench_expressivity(tmp_path: Path) -> None:
@@ -123,7 +131,7 @@ def test_what_cannot_be_done_is_found_out_first(
     assert files(tmp_path) == {"file"}
 
 
-@pytest.mark.parametrize("assignment", ["batches=1.5", "batches=0", "repeats=0", "widths=8,none"])
+@pytest.mark.parametrize("assignment", ["batches=1.5", "batches=0", "repeats=0", "batches=8,none"])
 def test_sizes_are_whole_numbers(assignment: str, tmp_path: Path) -> None:
     key = assignment.partition("=")[0]
     assert f"error: {key}" in said("bench", "layers", "--out", tmp_path / "out", "--set", assignment, code=2)
