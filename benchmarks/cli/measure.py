@@ -25,6 +25,8 @@ def add_measurements(app: typer.Typer) -> None:
         (app, "cost", ("preset", "models", *common), _cost, COST),
         (bench_app, "layers", ("preset", *common), _layers, LAYERS),
         (bench_app, "scaling", common, _scaling, SCALING),
+        (bench_app, "streaming", ("models", "assignments"), _streaming, STREAMING),
+        (bench_app, "processes", ("models", "assignments"), _processes, PROCESSES),
         (bench_app, "expressivity", ("seeds", "seed", *common), _expressivity, EXPRESSIVITY),
         (bench_app, "planted", ("assignments",), _planted, PLANTED),
         (bench_app, "merge", ("assignments",), _merge, MERGE),
@@ -149,6 +151,53 @@ def _scaling(config: Any, folder: Path) -> Any:
     with progress_bar("timing") as progress:
         scaling = measure_scaling(config, folder, progress)
     return scaling_report(scaling)
+
+
+STREAMING = """Train on a zoo of 20 GiB that stays on disk: how fast beside one in memory, and in how much memory.
+
+The zoo is made up and written to the folder of the results; it is removed at the end. Training goes on in the background
+of reading; passes streamed and in memory take turns. Some ten minutes, most of them for writing and reading. Writes
+`table.md`, `results.json` and `config.json`.
+
+Examples:
+
+- `nfn-monomial bench streaming`
+
+- `nfn-monomial bench streaming --set gib=2 --models stats --out /mnt/disk/streaming`
+"""
+
+
+def _streaming(config: Any, folder: Path) -> Any:
+    from nfn_monomial.benchmarks.models.catalogue import require_task
+    from nfn_monomial.benchmarks.speed.streaming import measure_streaming, streaming_report
+
+    require_task(config.models, "generalization", "ablation")
+    with console.status("streaming") as status:
+        return streaming_report(measure_streaming(config, folder, lambda text: status.update(text)))
+
+
+PROCESSES = """Train in one process and in two: what is left of the seconds of an epoch.
+
+Every training is a `torchrun` of its own on random networks; numbers of processes take turns. Each process has one
+thread. Some minutes; use an idle machine. Writes `table.md`, `results.json` and `config.json`.
+
+Examples:
+
+- `nfn-monomial bench processes`
+
+- `nfn-monomial bench processes --models message-passing --set processes=1,2,4 --set batch_size=256`
+"""
+
+
+def _processes(config: Any, folder: Path) -> Any:
+    from nfn_monomial.benchmarks.make.jobs import progress_bar
+    from nfn_monomial.benchmarks.models.catalogue import require_task
+    from nfn_monomial.benchmarks.speed.processes import measure_processes, processes_report
+
+    require_task(config.models, "generalization", "ablation")
+    with progress_bar("training") as progress:
+        timings = measure_processes(config, progress)
+    return processes_report(timings, config)
 
 
 EXPRESSIVITY = """Predict the outputs of random networks from their weights: message passing against linear layers.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,9 +17,26 @@ from torch.utils import _pytree as pytree
 from nfn_monomial.errors import InvalidValueError
 
 from .networks import NetworkGroup, Parts, accuracies, group_of, groups_of
-from .rows import Rows
+from .rows import IN_MEMORY_BYTES, MixedRows, Mixture, Source
 
-__all__ = ["Data", "DataSet", "StreamedData", "pick", "prepared"]
+__all__ = [
+    "BLOCK_BYTES",
+    "BUFFER_BYTES",
+    "Data",
+    "DataSet",
+    "Made",
+    "StreamedData",
+    "pick",
+    "prepared",
+    "shuffled_blocks",
+]
+
+BLOCK_BYTES = 2**22
+"""Of networks that lie side by side and stay together when a set is shuffled that is too large for memory."""
+BUFFER_BYTES = 2**26
+"""Of networks that are read at once, from blocks all over the set, and shuffled among one another."""
+
+T, U = TypeVar("T"), TypeVar("U")
 
 
 def pick(tree: Any, index: Tensor) -> Any:
@@ -44,6 +63,10 @@ class DataSet(ABC):
     def read(self, indices: Iterable[Tensor]) -> Iterator[Any]:
         """Inputs only, of the examples with these numbers: one batch for each of ``indices``, in order."""
 
+    def order(self, generator: torch.Generator) -> Tensor:
+        """The numbers of all examples, shuffled for an epoch, int64 ``(N,)``."""
+        return torch.randperm(len(self), generator=generator)
+
     @abstractmethod
     def to(self, device: torch.device) -> DataSet:
         """The same, with everything that it gives on this device."""
@@ -63,60 +86,170 @@ class Data(DataSet):
         return Data(*(pytree.tree_map(lambda t: t.to(device), x) for x in (self.inputs, self.targets)))
 
 
+class Made:
+    """Targets that are made when it is their turn: a leaf that `pick` takes rows out of, as of a tensor.
+
+    Args:
+        count: how many.
+        make: their numbers, int64 ``(n,)`` on the CPU, to ``(n, ...)``; the same for the same numbers.
+        device: where they are put.
+    """
+
+    def __init__(self, count: int, make: Callable[[Tensor], Tensor], device: torch.device | None = None) -> None:
+        self.count, self.make, self.device = count, make, device or torch.device("cpu")
+
+    def __len__(self) -> int:
+        return self.count
+
+    def index_select(self, dim: int, index: Tensor) -> Tensor:
+        """Those with these numbers; ``dim`` is 0."""
+        if dim:
+            raise InvalidValueError(f"targets are taken out along dimension 0, not {dim}")
+        return self.make(index.cpu()).to(self.device, non_blocking=True)
+
+    def to(self, device: torch.device) -> Made:
+        """The same on another device."""
+        return Made(self.count, self.make, device)
+
+
 @dataclass(frozen=True)
 class StreamedData(DataSet):
-    """Read from rows when it is their turn: memory holds two batches, the one in use and the next.
+    """Read when it is its turn: memory holds the networks of two buffers, and two batches, in use and next.
 
-    The next batch is read and prepared in a background thread meanwhile. Training and predictions are those of `Data`
-    with all rows prepared at once, if ``prepare`` treats each network alone.
+    The next buffer is read in one background thread, in the order in which networks lie, and the next batch prepared in
+    another. Training and predictions are those of `Data` with all networks prepared at once, if ``prepare`` treats each
+    network alone; of sets that are too large for memory the order of training is another, see `order`.
 
     Attributes:
         rows: the networks, as many as there are targets.
-        prepare: parameter name -> ``(n, *shape)``, on the CPU, to inputs, a pytree of ``(n, ...)``. Not random, as it
-            runs beside the training.
-        targets: in memory.
+        prepare: what ``rows`` read, on the CPU, to inputs, a pytree of ``(n, ...)``. Not random, as it runs beside the
+            training.
+        targets: in memory, or `Made`.
         device: where batches are put.
+        buffer_bytes: of networks that are read at once; a batch of larger ones is read by itself.
     """
 
-    rows: Rows
-    prepare: Callable[[dict[str, Tensor]], Any]
+    rows: Source
+    prepare: Callable[[Any], Any]
     targets: Any
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    buffer_bytes: int = field(default_factory=lambda: BUFFER_BYTES)
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self):
             raise InvalidValueError(f"{len(self.rows)} networks and {len(self)} targets: each network needs one")
 
-    def read(self, indices: Iterable[Tensor]) -> Iterator[Any]:
-        with ThreadPoolExecutor(1, thread_name_prefix="read-rows") as reader:
-            coming: Future[Any] | None = None
-            for index in indices:
-                following = reader.submit(self._batch, index)
-                if coming is not None:
-                    yield coming.result()
-                coming = following
-            if coming is not None:
-                yield coming.result()
+    def order(self, generator: torch.Generator) -> Tensor:
+        """As of data in memory, if they fit there. Otherwise by blocks of neighbours, so that no disk has to jump for
+        every network: blocks are shuffled, and networks among those of all blocks that fit into a buffer.
+        """
+        if self.rows.nbytes <= IN_MEMORY_BYTES:
+            return super().order(generator)
+        block = max(1, int(len(self) * BLOCK_BYTES / self.rows.nbytes))
+        return shuffled_blocks(self.rows.places, block, self._buffered, generator)
 
-    def _batch(self, index: Tensor) -> Any:
-        inputs = self.prepare(self.rows.read(index.cpu()))
+    @property
+    def _buffered(self) -> int:
+        """How many networks fit into a buffer."""
+        return max(1, int(len(self) * self.buffer_bytes / max(1, self.rows.nbytes)))
+
+    def read(self, indices: Iterable[Tensor]) -> Iterator[Any]:
+        with (
+            ThreadPoolExecutor(1, thread_name_prefix="read-rows") as reader,
+            ThreadPoolExecutor(1, thread_name_prefix="prepare-rows") as preparer,
+        ):
+            held = itertools.chain.from_iterable(_ahead(reader, self._hold, self._groups(indices)))
+            yield from _ahead(preparer, self._batch, held)
+
+    def _groups(self, indices: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+        """Batches that are read at once: those that end within one buffer of all that is asked for."""
+        group: list[Tensor] = []
+        done = current = 0
+        for index in indices:
+            done += len(index)
+            buffer = (done - 1) // self._buffered
+            if group and buffer != current:
+                yield group
+                group = []
+            group.append(index.cpu())
+            current = buffer
+        if group:
+            yield group
+
+    def _hold(self, group: list[Tensor]) -> Iterator[tuple[Source, Tensor]]:
+        """What each batch of a group is to be read from, and its numbers there."""
+        if len(group) == 1:
+            return iter([(self.rows, group[0])])
+        numbers = torch.cat(group).unique()
+        by_place = self._places[numbers].argsort()
+        held = self.rows.held(numbers[by_place])
+        rank = torch.empty_like(by_place).scatter_(0, by_place, torch.arange(len(numbers)))
+        return iter([(held, rank[torch.searchsorted(numbers, index)]) for index in group])
+
+    @functools.cached_property
+    def _places(self) -> Tensor:
+        return self.rows.places
+
+    def _batch(self, place: tuple[Source, Tensor]) -> Any:
+        inputs = self.prepare(place[0].read(place[1]))
         return pytree.tree_map(lambda t: t.to(self.device, non_blocking=True), inputs)
 
     def to(self, device: torch.device) -> StreamedData:
         return replace(self, targets=pytree.tree_map(lambda t: t.to(device), self.targets), device=device)
 
 
+def _ahead(pool: ThreadPoolExecutor, work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
+    """What work makes of every item, in order; that of the next is made while one is in use."""
+    coming: Future[U] | None = None
+    for item in items:
+        following = pool.submit(work, item)
+        if coming is not None:
+            yield coming.result()
+        coming = following
+    if coming is not None:
+        yield coming.result()
+
+
+def shuffled_blocks(places: Tensor, block: int, buffered: int, generator: torch.Generator) -> Tensor:
+    """Numbers of all networks in an order that is random, and yet can be read block by block.
+
+    Args:
+        places: int64 ``(N,)``, see `Source.places`.
+        block: networks in a block.
+        buffered: networks that are shuffled with one another; at least those of a block.
+        generator: of the order.
+    """
+    blocks = torch.split(places.argsort(), block)
+    order = torch.randperm(len(blocks), generator=generator).tolist()
+    out = []
+    together = max(1, buffered // block)
+    for start in range(0, len(order), together):
+        numbers = torch.cat([blocks[k] for k in order[start : start + together]])
+        out.append(numbers[torch.randperm(len(numbers), generator=generator)])
+    return torch.cat(out)
+
+
 def prepared(parts: Parts, prepare: Callable[[Sequence[NetworkGroup]], Any]) -> DataSet:
-    """The networks as inputs of a model, with their accuracies; read and prepared batch by batch if they are streamed.
+    """The networks as inputs of a model, with their accuracies; read and prepared batch by batch if any are streamed.
 
     A ``prepare`` that treats each network alone gives the same inputs in both cases, bit by bit but for what is
-    iterated until a whole batch converges (`balance`), which is equal to rounding.
+    iterated until a whole batch converges (`balance`), which is equal to rounding, and for what pads networks of
+    several architectures to one size.
 
     Args:
         parts: the networks.
         prepare: groups of networks, N in all -> inputs, a pytree of ``(N, ...)``: `Model.prepare_groups`.
     """
-    if len(parts) != 1 or not parts[0].streamed:
+    if not any(part.streamed for part in parts):
         return Data(prepare(groups_of(parts)), accuracies(parts))
-    networks, space = parts[0].networks, parts[0].info.space
-    return StreamedData(networks.rows, lambda tensors: prepare([group_of(tensors, space)]), networks.accuracy)
+    spaces = [part.info.space for part in parts]
+
+    def of_mixture(found: Mixture) -> Any:
+        return pick(prepare([group_of(tensors, spaces[k]) for k, tensors in found.groups]), found.order)
+
+    def of_one(tensors: dict[str, Tensor]) -> Any:
+        return prepare([group_of(tensors, spaces[0])])
+
+    if len(parts) == 1:
+        return StreamedData(parts[0].networks.rows, of_one, parts[0].networks.accuracy)
+    return StreamedData(MixedRows([part.networks.rows for part in parts]), of_mixture, accuracies(parts))

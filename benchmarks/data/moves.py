@@ -72,6 +72,10 @@ class MovedRows(Rows):
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def places(self) -> Tensor:
+        return self.rows.places
+
     def read(self, index: Tensor) -> dict[str, Tensor]:
         return elements_of(self.element, index).act(self.rows.read(index))
 
@@ -93,6 +97,10 @@ class WidenedRows(Rows):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def places(self) -> Tensor:
+        return self.rows.places
 
     def read(self, index: Tensor) -> dict[str, Tensor]:
         narrow = {name: t.unsqueeze(1) for name, t in self.rows.read(index).items()}

@@ -1,7 +1,7 @@
 """Networks to predict the accuracies of: one shape for zoos of one and of many architectures.
 
-Networks of one architecture may stay where they are (`Part.streamed`): then they are read batch by batch, and no
-function here holds more than a block of them. Corpora of many architectures are in memory.
+Networks may stay where they are (`Part.streamed`): then they are read batch by batch, and no function here holds more
+than a block of them.
 """
 
 from __future__ import annotations

@@ -7,23 +7,46 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["IN_MEMORY_BYTES", "ChosenRows", "ConcatRows", "Rows", "TensorRows"]
+__all__ = ["IN_MEMORY_BYTES", "ChosenRows", "ConcatRows", "MixedRows", "Mixture", "Rows", "Source", "TensorRows"]
 
 IN_MEMORY_BYTES = 2 * 1024**3
 """Sets up to this size are held in memory; of larger ones only the networks of a batch are."""
 
 
-class Rows(ABC):
-    """N networks of one architecture; `read` gives any of them."""
+class Source(ABC):
+    """N networks; `read` gives any of them."""
 
     @abstractmethod
     def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read(self, index: Tensor) -> Any:
+        """The networks with these numbers, int64 ``(n,)``, in this order."""
+
+    @property
+    def places(self) -> Tensor:
+        """int64 ``(N,)``: the order in which networks lie where they are; neighbours are read the fastest together."""
+        return torch.arange(len(self))
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """What all networks take in memory."""
+
+    @abstractmethod
+    def held(self, index: Tensor) -> Source:
+        """The networks with these numbers, in memory; ``index`` is in the order of their places."""
+
+
+class Rows(Source):
+    """N networks of one architecture."""
 
     @abstractmethod
     def read(self, index: Tensor) -> dict[str, Tensor]:
@@ -45,9 +68,11 @@ class Rows(ABC):
         """The networks with these numbers, in this order; read when they are asked for, unless they are in memory."""
         return ChosenRows(self, index)
 
+    def held(self, index: Tensor) -> TensorRows:
+        return TensorRows(self.read(index))
+
     @property
     def nbytes(self) -> int:
-        """What `read_all` takes in memory."""
         return 4 * len(self) * sum(torch.Size(shape).numel() for shape in self.shapes.values())
 
 
@@ -90,6 +115,10 @@ class ChosenRows(Rows):
         return self.rows.read(self.index[index])
 
     @property
+    def places(self) -> Tensor:
+        return self.rows.places[self.index]
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return self.rows.shapes
 
@@ -108,20 +137,76 @@ class ConcatRows(Rows):
                     f"networks of different shapes cannot be joined: {parts[0].shapes} and {part.shapes}"
                 )
         self.parts = tuple(parts)
-        self.ends = torch.tensor([len(part) for part in parts]).cumsum(0)
 
     def __len__(self) -> int:
-        return int(self.ends[-1])
+        return sum(map(len, self.parts))
+
+    @property
+    def places(self) -> Tensor:
+        return _one_after_another(self.parts)
 
     def read(self, index: Tensor) -> dict[str, Tensor]:
-        owner = torch.searchsorted(self.ends, index, right=True)
-        places = [(owner == k).nonzero().flatten() for k in range(len(self.parts))]
-        starts = (self.ends - torch.tensor([len(part) for part in self.parts])).tolist()
-        asked = [ask for ask in zip(self.parts, places, starts, strict=True) if len(ask[1]) or not len(index)]
-        found = [part.read(index[place] - start) for part, place, start in asked]
-        back = torch.cat(places).argsort()
+        asked, back = _shared_out(self.parts, index)
+        found = [self.parts[k].read(own) for k, own in asked if len(own) or not len(index)]
         return {name: torch.cat([tensors[name] for tensors in found])[back] for name in self.shapes}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return self.parts[0].shapes
+
+
+class Mixture(NamedTuple):
+    """Networks of several architectures.
+
+    Attributes:
+        groups: the number of an architecture and its networks, parameter name -> ``(n, *shape)``.
+        order: where those that were asked for are among the networks of all groups, one after another.
+    """
+
+    groups: list[tuple[int, dict[str, Tensor]]]
+    order: Tensor
+
+
+class MixedRows(Source):
+    """Rows of several architectures, one after another."""
+
+    def __init__(self, parts: Sequence[Rows]) -> None:
+        self.parts = tuple(parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def read(self, index: Tensor) -> Mixture:
+        asked, back = _shared_out(self.parts, index)
+        return Mixture([(k, self.parts[k].read(own)) for k, own in asked if len(own)], back)
+
+    @property
+    def places(self) -> Tensor:
+        return _one_after_another(self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    def held(self, index: Tensor) -> MixedRows:
+        asked, _ = _shared_out(self.parts, index)
+        return MixedRows([self.parts[k].held(own) for k, own in asked])
+
+
+def _one_after_another(parts: Sequence[Rows]) -> Tensor:
+    """Places of all: first those of the first part."""
+    out, start = [], 0
+    for part in parts:
+        places = part.places
+        out.append(places + start)
+        start += 1 + int(places.max()) if len(places) else 0
+    return torch.cat(out)
+
+
+def _shared_out(parts: Sequence[Rows], index: Tensor) -> tuple[list[tuple[int, Tensor]], Tensor]:
+    """Numbers within each part, and where the networks asked for are among those of all parts, one after another."""
+    ends = torch.tensor([len(part) for part in parts]).cumsum(0)
+    owner = torch.searchsorted(ends, index, right=True)
+    places = [(owner == k).nonzero().flatten() for k in range(len(parts))]
+    starts = [0, *ends[:-1].tolist()]
+    return [(k, index[place] - starts[k]) for k, place in enumerate(places)], torch.cat(places).argsort()

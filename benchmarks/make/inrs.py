@@ -18,13 +18,14 @@ from nfn_monomial.benchmarks.data.formats.made_inrs import (
     KIND,
     SHARDS,
     SPLITS,
+    WAY_OUT,
     open_shard,
     read_description,
-    require_finite,
     shard_paths,
     statement,
 )
 from nfn_monomial.benchmarks.data.images import Pictures, PictureSet, load_pictures
+from nfn_monomial.benchmarks.data.shards import require_finite
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.files import write_atomically, write_json
 from nfn_monomial.benchmarks.train.devices import require_device
@@ -186,7 +187,7 @@ def _stored(path: Path, siren: Siren, part: dict[str, Tensor], described: dict[s
         shard = open_shard(path, siren, described, number)
         if not all(torch.equal(shard[name], column) for name, column in part.items()):
             raise InvalidValueError(f"{path} holds other networks than its place in the corpus demands")
-        require_finite(path, {name: t for name, t in shard.items() if t.is_floating_point()})
+        require_finite(path, {name: t for name, t in shard.items() if t.is_floating_point()}, WAY_OUT)
     except ValueError as error:
         log.warning("its networks are fitted again: %s", error)
         return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from .generalization import ABLATION, AUGMENT, PREDICT, TUNE
 from .inrs import CLASSIFY, EDIT
-from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS, PLANTED, SCALING, VERDICTS
+from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS, PLANTED, PROCESSES, SCALING, STREAMING, VERDICTS
 from .merging import MERGE
 
 __all__ = ["EXPERIMENTS"]
@@ -24,6 +24,8 @@ EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
     "expressivity": EXPRESSIVITY,
     "layers": LAYERS,
     "scaling": SCALING,
+    "streaming": STREAMING,
+    "processes": PROCESSES,
     "planted": PLANTED,
     "merge": MERGE,
     "verdicts": VERDICTS,

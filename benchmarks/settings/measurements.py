@@ -18,15 +18,19 @@ __all__ = [
     "LAYERS",
     "PARAMS",
     "PLANTED",
+    "PROCESSES",
     "REFERENCE",
     "SCALING",
+    "STREAMING",
     "VERDICTS",
     "CostConfig",
     "ExpressivityConfig",
     "LayersConfig",
     "ParamsConfig",
     "PlantedConfig",
+    "ProcessesConfig",
     "ScalingConfig",
+    "StreamingConfig",
     "VerdictsConfig",
     "Way",
 ]
@@ -202,6 +206,54 @@ class ScalingConfig(Settings):
 
 
 SCALING = {"small": ScalingConfig()}
+
+
+@dataclass(frozen=True)
+class StreamingConfig(Settings):
+    """How much is streamed, see `nfn_monomial.benchmarks.speed.streaming`.
+
+    Attributes:
+        gib: size of the zoo on disk.
+        memory_gib: of that in memory, which it is held against.
+        models: registered names.
+        batch_size: networks in a step.
+        passes: of each, by turns.
+        seconds: of a pass.
+    """
+
+    gib: Positive = 20.0
+    memory_gib: Positive = 1.0
+    models: Some[str] = ("stats", "monomial", "message-passing")
+    batch_size: Count = 64
+    passes: Count = 3
+    seconds: Positive = 20.0
+
+
+STREAMING = {"small": StreamingConfig()}
+
+
+@dataclass(frozen=True)
+class ProcessesConfig(Settings):
+    """What is trained in how many processes, see `nfn_monomial.benchmarks.speed.processes`.
+
+    Attributes:
+        models: registered names.
+        processes: numbers of them; the first is what the others are held against.
+        networks: in an epoch.
+        batch_size: networks in a step, of all processes together.
+        epochs: of a training; the median counts.
+        rounds: trainings of each, by turns.
+    """
+
+    models: Some[str] = ("monomial", "message-passing")
+    processes: Some[Count] = (1, 2)
+    networks: Count = 1024
+    batch_size: Count = 64
+    epochs: Count = 3
+    rounds: Count = 3
+
+
+PROCESSES = {"small": ProcessesConfig()}
 
 
 @dataclass(frozen=True)

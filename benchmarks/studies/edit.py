@@ -27,7 +27,7 @@ from scipy.ndimage import grey_dilation
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from nfn_monomial.benchmarks.data.batches import Data, DataSet, StreamedData
+from nfn_monomial.benchmarks.data.batches import Data, DataSet, Made, StreamedData
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart
@@ -166,6 +166,16 @@ class _Images:
             self._targets[name] = TARGETS[self.task](self.original(getattr(self.corpus, name)))
         return self._targets[name]
 
+    def made(self, name: str) -> Made:
+        """The same as `target`, of a split too large for memory: made anew for every batch."""
+        part: InrPart = getattr(self.corpus, name)
+
+        def make(index: Tensor) -> Tensor:
+            some = InrPart(part.rows.subset(index), part.labels[index], part.image[index])
+            return TARGETS[self.task](self.original(some))
+
+        return Made(len(part), make)
+
     def require_change(self) -> None:
         change = float((self.target("val") - self.original(self.corpus.val)).square().mean())
         if not change >= LEAST_CHANGE:
@@ -182,10 +192,11 @@ def prepare(images: _Images, settings: RunSettings) -> Trial:
     editor = build_editor(settings.model, corpus.siren, config, seed=derive_seed(seed, "model"))
 
     def data(name: str) -> DataSet:
-        rows, target = getattr(corpus, name).rows, images.target(name)
+        rows = getattr(corpus, name).rows
         if isinstance(rows, TensorRows):
-            return Data(editor.prepare(rows.read_all()), target)
-        return StreamedData(rows, editor.prepare, target)
+            return Data(editor.prepare(rows.read_all()), images.target(name))
+        # Validation takes all targets at once, as it does all outputs.
+        return StreamedData(rows, editor.prepare, images.made(name) if name == "train" else images.target(name))
 
     train = data("train")
     editor.fit_inputs(train.read(torch.split(torch.arange(len(train)), BATCH)))

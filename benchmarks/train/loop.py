@@ -215,7 +215,7 @@ class _Training:
     def _batches(self, epoch: int) -> tuple[Tensor, ...]:
         """Numbers of the examples of every batch of an epoch."""
         order = torch.Generator().manual_seed(derive_seed(self.seed, epoch, "order"))
-        return torch.split(torch.randperm(len(self.train), generator=order), self.config.batch_size)
+        return torch.split(self.train.order(order), self.config.batch_size)
 
     def _read(self, batches: tuple[Tensor, ...]) -> Iterator[Any]:
         """Inputs of this process's share of each."""

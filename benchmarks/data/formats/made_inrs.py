@@ -8,7 +8,7 @@ int64 ``(n,)``; ``psnr``, float32 ``(n,)``. Pixels are not stored: they come fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from nfn_monomial.adapters.files import damaged, read_json, shown, whole
 from nfn_monomial.adapters.tensor_files import read_sealed
 from nfn_monomial.benchmarks.data.images import Pictures, load_pictures
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows
+from nfn_monomial.benchmarks.data.shards import OpenedShards, ShardRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.errors import InvalidValueError
 
@@ -26,12 +27,11 @@ from .base import CorpusError, Format, register_format
 
 __all__ = [
     "CORPUS_FILE",
+    "WAY_OUT",
     "MadeInrs",
-    "ShardRows",
     "load_inrs",
     "open_shard",
     "read_description",
-    "require_finite",
     "shard_paths",
     "siren_of",
     "statement",
@@ -47,70 +47,6 @@ FIELDS: dict[str, dict[str, int | None]] = {  # of the description: least whole 
     "networks": dict.fromkeys(SPLITS, 1),
 }
 WAY_OUT = "`nfn-monomial inr make` with the options it was made with makes what is missing or damaged"
-
-
-class ShardRows(Rows):
-    """Networks in several parts, which may be memory-mapped: only rows that are asked for are read.
-
-    Args:
-        paths: where the shards come from, for messages.
-        shards: parameter name -> ``(n, *shape)`` each; other entries than ``shapes`` names do not matter.
-        shapes: parameter name -> shape of one network's.
-        chosen: int64 ``(N,)``, numbers of the networks among those of all shards, one after another.
-
-    Raises:
-        ValueError: in `read`, naming file and tensor, if a number that is read is NaN or infinite.
-    """
-
-    def __init__(
-        self,
-        paths: Sequence[Path],
-        shards: Sequence[Mapping[str, Tensor]],
-        shapes: Mapping[str, tuple[int, ...]],
-        chosen: Tensor,
-    ) -> None:
-        self.paths, self.shards, self.chosen, self._shapes = paths, shards, chosen, dict(shapes)
-        first = next(iter(shapes))
-        self.ends = torch.tensor([len(shard[first]) for shard in shards]).cumsum(0)
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    def read(self, index: Tensor) -> dict[str, Tensor]:
-        rows = self.chosen[index]
-        shard_of = torch.searchsorted(self.ends, rows, right=True)
-        result = {name: torch.empty(len(index), *shape) for name, shape in self._shapes.items()}
-        for k in torch.unique(shard_of).tolist():
-            here = shard_of == k
-            within = rows[here] - (self.ends[k - 1] if k else 0)
-            found = {name: self.shards[k][name][within] for name in result}
-            require_finite(self.paths[k], found, within)
-            for name, tensor in result.items():
-                tensor[here] = found[name]
-        return result
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return self._shapes
-
-
-def require_finite(path: Path, tensors: Mapping[str, Tensor], rows: Tensor | None = None) -> None:
-    """Check numbers of networks in a shard.
-
-    Args:
-        path: of the shard.
-        tensors: name -> ``(n, ...)``.
-        rows: int64 ``(n,)``, where in the shard the networks are; by default they are all of it.
-
-    Raises:
-        ValueError: naming file, tensor and row, if one is NaN or infinite.
-    """
-    for name, tensor in tensors.items():
-        finite = tensor.isfinite()
-        if not finite.all():
-            bad = int(finite.logical_not().nonzero()[0, 0])
-            row = bad if rows is None else int(rows[bad])
-            raise InvalidValueError(f"{path}: {name} holds NaN or infinite values in row {row}: {WAY_OUT}")
 
 
 def load_inrs(folder: str | Path, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> InrCorpus:
@@ -135,22 +71,28 @@ def load_inrs(folder: str | Path, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> 
             f"{CORPUS_FILE} names, or make the corpus anew with --overwrite"
         )
     paths = list(_present(shard_paths(folder, found)))
-    shards = [open_shard(path, siren, found, k) for k, path in enumerate(paths)]
-    label, image, fit, split = (torch.cat([s[name] for s in shards]) for name in ("label", "image", "fit", "split"))
+    columns = [_columns(open_shard(path, siren, found, k)) for k, path in enumerate(paths)]
+    label, image, fit, split = map(torch.cat, zip(*columns, strict=True))
     counts = dict(zip(SPLITS, split.bincount(minlength=len(SPLITS)).tolist(), strict=True))
     if counts != networks:
         raise CorpusError(f"{folder}: {CORPUS_FILE} speaks of networks {networks}, the shards hold {counts}: {WAY_OUT}")
     _check_columns(folder, pictures, label, image, fit, split)
-    shapes = siren.space.shapes()
+    lengths = [len(column[0]) for column in columns]
+    every = ShardRows(paths, OpenedShards(paths), lengths, siren.space.shapes(), torch.arange(len(label)), WAY_OUT)
 
     def part(number: int) -> InrPart:
         chosen = torch.nonzero(split == number).flatten()
-        rows: Rows = ShardRows(paths, shards, shapes, chosen)
+        rows: Rows = every.subset(chosen)
         return InrPart(rows if mapped else TensorRows(rows.read_all()), label[chosen], image[chosen])
 
-    mapped = ShardRows(paths, shards, shapes, torch.arange(len(label))).nbytes > in_memory_bytes
+    mapped = every.nbytes > in_memory_bytes
     train, val, test = map(part, range(len(SPLITS)))
     return InrCorpus(pictures.name, siren, found["pictures"]["classes"], train, val, test, pictures.pixels, found)
+
+
+def _columns(shard: Mapping[str, Tensor]) -> list[Tensor]:
+    """What is known of the networks of a shard, in memory: the shard itself need not stay open."""
+    return [shard[name].clone() for name in ("label", "image", "fit", "split")]
 
 
 def _present(paths: Iterator[Path]) -> Iterator[Path]:

@@ -13,7 +13,7 @@ import itertools
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from nfn_monomial.benchmarks.data.architectures.reading import architecture_of
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
 from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part
+from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows
+from nfn_monomial.benchmarks.data.shards import OpenedShards, ShardRows
 from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.errors import InvalidValueError
 
@@ -48,32 +50,31 @@ __all__ = [
 
 KIND = "mixed"
 GROUPS = "group_*.safetensors"
+WAY_OUT = "delete it and call zoo make again, which trains what is missing"
 LEAST_BOUND = 256  # an architecture's numbers, as pixels or strides, are at most that or a dimension of a tensor
 # 40, 10 and 50 percent, as for zoos of one architecture, in an order that spreads the parts over any run of networks.
 SLOTS = ("train", "test", "train", "test", "val", "test", "train", "test", "train", "test")
 
 
-@dataclass(frozen=True)
-class Group:
-    """Trained networks of one architecture, stacked.
+class Group(Networks):
+    """Trained networks of one architecture.
 
-    ``tensors``: the parameters of ``space``, ``(N, *shape)``; float32. ``accuracy``: float32 ``(N,)``, on the
-    test images, in [0, 1].
+    Args:
+        tensors: the parameters of ``space``, ``(N, *shape)``, float32; or rows of them.
+        accuracy: float32 ``(N,)``, on the test images, in [0, 1].
+        space: their weight space.
+        architecture: what they are.
     """
 
-    tensors: dict[str, Tensor]
-    accuracy: Tensor
-    space: WeightSpace
-    architecture: Architecture
-
-    def __len__(self) -> int:
-        return len(self.accuracy)
+    def __init__(
+        self, tensors: Mapping[str, Tensor] | Rows, accuracy: Tensor, space: WeightSpace, architecture: Architecture
+    ) -> None:
+        super().__init__(tensors, accuracy)
+        self.space, self.architecture = space, architecture
 
     def subset(self, index: Tensor | Sequence[int] | slice) -> Group:
-        """The networks with these numbers, in this order."""
-        chosen = index if isinstance(index, slice) else torch.as_tensor(index)
-        tensors = {name: t[chosen] for name, t in self.tensors.items()}
-        return replace(self, tensors=tensors, accuracy=self.accuracy[chosen])
+        chosen = super().subset(index)
+        return Group(chosen.rows, chosen.accuracy, self.space, self.architecture)
 
 
 def group_path(folder: Path, number: int) -> Path:
@@ -93,7 +94,7 @@ def read_group(folder: Path, number: int, config: Mapping[str, object]) -> tuple
         ZooError: naming the file, if it is missing, damaged, or of another zoo or place.
     """
     path = group_path(folder, number)
-    with damaged(path, "delete it and call zoo make again, which trains what is missing", ZooError):
+    with damaged(path, WAY_OUT, ZooError):
         tensors, described = read_sealed(path)
         if described["number"] != number or described["config"] != config:
             raise InvalidValueError(f"it is group {shown(described['number'])} of a zoo, maybe another one")
@@ -144,14 +145,20 @@ class MixedZoo:
         def part(group: Group) -> Part:
             a = group.architecture
             info = NetworkInfo(group.space, a.activation, a.module, (a.channels_in, size, size))
-            return Part(Networks(group.tensors, group.accuracy), info)
+            return Part(group, info)
 
         train, val, test = (tuple(map(part, groups)) for groups in (self.train, self.val, self.test))
         known = {(p.info.space, p.info.activation): p.info for p in (*train, *val, *test)}
         return Corpus("mixed", train, val, test, MixedInfo(tuple(known.values())), source=self.info)
 
 
-def load_mixed_zoo(path: str | Path, *, unseen_architectures: bool = False, seed: int = 0) -> MixedZoo:
+def load_mixed_zoo(
+    path: str | Path,
+    *,
+    unseen_architectures: bool = False,
+    seed: int = 0,
+    in_memory_bytes: int = IN_MEMORY_BYTES,
+) -> MixedZoo:
     """Load a mixed zoo: 40 percent of the networks for training, 10 for validation, 50 for testing.
 
     Args:
@@ -159,13 +166,15 @@ def load_mixed_zoo(path: str | Path, *, unseen_architectures: bool = False, seed
         unseen_architectures: split the architectures rather than the networks, so that no two parts share one;
             otherwise the networks of every architecture are spread over the parts.
         seed: of the split.
+        in_memory_bytes: networks whose files are larger stay there, and are read when they are asked for.
 
     Raises:
         ZooError: naming the file, if the zoo is missing, unfinished, damaged, of another kind, or too small to split.
     """
     folder = Path(path)
     config, count = _stated(folder)
-    groups = [read_group(folder, number, config)[0] for number in range(count)]
+    stay = sum(group_path(folder, number).stat().st_size for number in range(count)) > in_memory_bytes
+    groups = [_loaded(folder, number, config, stay) for number in range(count)]
     if (found := sum(map(len, groups))) != config["networks"]:
         raise ZooError(
             f"{folder} holds {found} networks, but {CONFIG_FILE} states {shown(config['networks'])}: make the zoo again"
@@ -197,6 +206,16 @@ def load_mixed_zoo(path: str | Path, *, unseen_architectures: bool = False, seed
         "split_seed": seed,
     }
     return MixedZoo(**parts, info=info)
+
+
+def _loaded(folder: Path, number: int, config: Mapping[str, object], stay: bool) -> Group:
+    """A group, whose networks stay in their file if they are to."""
+    group = read_group(folder, number, config)[0]
+    if not stay:
+        return group
+    paths, count = [group_path(folder, number)], len(group)
+    rows = ShardRows(paths, OpenedShards(paths), [count], group.space.shapes(), torch.arange(count), WAY_OUT)
+    return Group(rows, group.accuracy.clone(), group.space, group.architecture)
 
 
 def _stated(folder: Path) -> tuple[dict[str, Any], int]:
@@ -235,6 +254,13 @@ class MadeMixedZoo(Format):
         return stated(path).get("kind") == KIND
 
     @staticmethod
-    def load(path: str | Path, *, unseen_architectures: bool = False, seed: int = 0) -> dict[str, Corpus]:
+    def load(
+        path: str | Path,
+        *,
+        unseen_architectures: bool = False,
+        seed: int = 0,
+        in_memory_bytes: int = IN_MEMORY_BYTES,
+    ) -> dict[str, Corpus]:
         """One corpus, ``mixed``; the options are those of `load_mixed_zoo`."""
-        return {"mixed": load_mixed_zoo(path, unseen_architectures=unseen_architectures, seed=seed).corpus()}
+        options: dict[str, Any] = {"unseen_architectures": unseen_architectures, "seed": seed}
+        return {"mixed": load_mixed_zoo(path, **options, in_memory_bytes=in_memory_bytes).corpus()}

@@ -13,6 +13,7 @@ if these are too many for memory, only those of a batch at a time.
 
 from __future__ import annotations
 
+import mmap
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -244,11 +245,19 @@ class MappedRows(Rows):
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def places(self) -> Tensor:
+        return torch.from_numpy(self.rows)
+
     def read(self, index: Tensor) -> dict[str, Tensor]:
         rows = self.rows[index.numpy()]
-        by_place = np.argsort(rows, kind="stable")
+        by_place = np.argsort(rows, kind="stable")  # read in the order of the file: one pass over it
         values = np.empty((len(rows), self.weights.shape[1]), dtype=np.float32)
-        values[by_place] = self.weights[rows[by_place]]  # read in the order of the file: one pass over it
+        start = 0
+        for run in np.split(rows[by_place], np.flatnonzero(np.diff(rows[by_place]) != 1) + 1):
+            values[by_place[start : start + len(run)]] = self.weights[run[0] : run[-1] + 1] if len(run) else 0
+            start += len(run)
+        forget(self.weights)
         finite = np.isfinite(values).all(axis=1)
         if not finite.all():
             raise ZooError(
@@ -262,6 +271,12 @@ class MappedRows(Rows):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         one = unflatten(torch.empty(1, self.weights.shape[1]), self.layout)
         return {name: tuple(t.shape[1:]) for name, t in one.items()}
+
+
+def forget(array: Floats) -> None:
+    """Let go of what was read of a memory-mapped array: it counts as this process's memory no longer."""
+    if isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        array.base.madvise(mmap.MADV_DONTNEED)
 
 
 @register_format("small-cnn-zoo")

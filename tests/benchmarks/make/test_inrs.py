@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 from nfn_monomial.adapters.tensor_files import read_sealed, seal
 from nfn_monomial.benchmarks.cli.application import app
-from nfn_monomial.benchmarks.data.formats.made_inrs import CORPUS_FILE, ShardRows, load_inrs
+from nfn_monomial.benchmarks.data.formats.made_inrs import CORPUS_FILE, load_inrs
 from nfn_monomial.benchmarks.data.images import load_pictures
 from nfn_monomial.benchmarks.data.rows import TensorRows
+from nfn_monomial.benchmarks.data.shards import ShardRows
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.siren_fit import psnr
@@ -299,7 +300,7 @@ def test_rows_of_shards_are_the_rows_of_all(data: st.DataObject, counts: list[in
         dict(zip(tensors, part, strict=True)) for part in zip(*(t.split(counts) for t in tensors.values()), strict=True)
     ]
     paths = [Path(f"shard-{k}") for k in range(len(parts))]
-    found = ShardRows(paths, parts, {"weight.0": (3, 2), "bias.0": (3,)}, chosen)
+    found = ShardRows(paths, parts, counts, {"weight.0": (3, 2), "bias.0": (3,)}, chosen, "")
     wanted = TensorRows({name: t[chosen] for name, t in tensors.items()})
     assert len(found) == len(wanted)
     assert found.shapes == wanted.shapes

@@ -335,7 +335,7 @@ def streamed(count: int = 64, seed: int = 0) -> tuple[StreamedData, Data]:
     """The same twice."""
     data = toy(count, seed)
     rows = WatchedRows({"x": data.inputs["all"][0]})
-    return StreamedData(rows, prepare, data.targets), Data(prepare(rows.tensors), data.targets)
+    return StreamedData(rows, prepare, data.targets, buffer_bytes=0), Data(prepare(rows.tensors), data.targets)
 
 
 def test_streamed_data_train_bit_identically() -> None:
