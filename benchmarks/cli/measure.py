@@ -155,9 +155,9 @@ def _scaling(config: Any, folder: Path) -> Any:
 
 STREAMING = """Train on a zoo of 20 GiB that stays on disk: how fast beside one in memory, and in how much memory.
 
-The zoo is made up and written to the folder of the results; it is removed at the end. Training goes on in the background
-of reading; passes streamed and in memory take turns. Some ten minutes, most of them for writing and reading. Writes
-`table.md`, `results.json` and `config.json`.
+The zoo is made up and written to the folder of the results; it is removed at the end. Passes streamed and in
+memory take turns. Some ten minutes, most of them for writing and reading. Writes `table.md`, `results.json` and
+`config.json`.
 
 Examples:
 

@@ -68,7 +68,7 @@ class Rows(Source):
         """The networks with these numbers, in this order; read when they are asked for, unless they are in memory."""
         return ChosenRows(self, index)
 
-    def held(self, index: Tensor) -> TensorRows:
+    def held(self, index: Tensor) -> Rows:
         return TensorRows(self.read(index))
 
     @property

@@ -134,7 +134,8 @@ def processes_report(timings: list[ProcessTiming], config: ProcessesConfig) -> R
     )
     load = os.getloadavg()[2] if hasattr(os, "getloadavg") else None
     results: dict[str, Any] = {
-        "environment": environment("cpu"), "config": asdict(config), "load": load, "timings": [asdict(t) for t in timings]
+        "environment": environment("cpu"), "config": asdict(config), "load": load,
+        "timings": [asdict(t) for t in timings],
     }  # fmt: skip
     return Report([table], results)
 

@@ -37,6 +37,7 @@ from .memory import too_large
 __all__ = ["AXES", "KEPT", "RECOMPUTED", "Point", "Scaling", "measure_scaling", "scaling_report"]
 
 AXES = ("width", "depth", "blocks")
+SIZES = ("widths", "depths", "blocks")  # fields of the configuration that say how far to go on each
 KEPT, RECOMPUTED = "activations kept", "activations recomputed"
 LARGE = 3  # so many of the largest sizes count for the slopes; at small ones calls cost more than arithmetic
 
@@ -192,18 +193,20 @@ def measure_scaling(
             points += _cell(config, axis, n, points)
             write_json(path, {"config": asdict(config), "points": [asdict(p) for p in points]})
         progress(place + 1, len(wanted))
-    return Scaling(points, config)
+    return Scaling([p for p in points if (p.axis, p.size) in wanted], config)
 
 
 def _sizes(config: ScalingConfig) -> dict[str, tuple[int, ...]]:
-    return dict(zip(AXES, (config.widths, config.depths, config.blocks), strict=True))
+    return {axis: getattr(config, name) for axis, name in zip(AXES, SIZES, strict=True)}
 
 
 def _kept(path: Path, config: ScalingConfig) -> list[Point]:
-    """What an earlier run with this configuration has measured."""
+    """What an earlier run with this configuration has measured, at whatever sizes."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        same = values["config"] == json.loads(json.dumps(asdict(config)))
+        before = values["config"]
+        now = json.loads(json.dumps(asdict(config)))
+        same = all(before[name] == value for name, value in now.items() if name not in SIZES)
         return [Point(**p) for p in values["points"]] if same else []
     except (OSError, ValueError, TypeError, LookupError):
         return []

@@ -1,8 +1,9 @@
 """A zoo larger than memory, streamed from its file: how fast beside one in memory, and in how much memory.
 
-The zoo is made up, of random networks of the Small CNN Zoo's architecture: what they learned matters to no time. Its file
-is dropped from the system's cache before anything is read, and removed at the end. A streamed pass goes on in the epoch
-where the last one stopped, so that no network is read twice. Passes take turns with those in memory.
+The zoo is made up, of random networks of the Small CNN Zoo's architecture, some thousands again and again: what they
+learned matters to no time. Its file is dropped from the system's cache first, and removed at the end. A streamed pass
+goes on in the epoch where the last one stopped, so that no network is read twice. Passes take turns with those in
+memory.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def made_up_zoo(path: Path, nbytes: float) -> Iterator[MappedRows]:
     free = shutil.disk_usage(path.parent).free
     if free < 1.05 * nbytes:
         raise InvalidValueError(
-            f"{path.parent} has {free / GIB:.1f} GiB free, {1.05 * nbytes / GIB:.1f} are needed: give a smaller gib, or "
-            "another --out"
+            f"{path.parent} has {free / GIB:.1f} GiB free, {1.05 * nbytes / GIB:.1f} are needed: give a smaller gib, "
+            "or another --out"
         )
     layout = cnn_layout()
     columns = layout[-1].end
@@ -101,7 +102,7 @@ def made_up_zoo(path: Path, nbytes: float) -> Iterator[MappedRows]:
                 file, {"descr": "<f4", "fortran_order": False, "shape": (count, columns)}
             )
             for start in range(0, count, len(some)):
-                file.write(np.roll(some, start // len(some), 1)[: count - start].data)
+                file.write(some[: count - start].data)
             file.flush()
             os.fsync(file.fileno())
             if hasattr(os, "posix_fadvise"):
@@ -240,10 +241,11 @@ def streaming_report(found: Streaming) -> Report:
         ("model", "in memory: networks/s", "streamed: networks/s", "streamed / in memory", "grown MiB"),
         rows,
         notes=(
-            f"Medians of {config.passes} passes of {config.seconds:g} s each, by turns; in memory: {config.memory_gib:g} "
-            "GiB of the same networks, prepared before. grown: the most that the process's memory grew in a streamed "
-            f"pass. Reading all {reading.networks:,} networks in an epoch's order without a model: {alone:,.0f} a "
-            f"second, {reading.nbytes / reading.seconds / GIB:.2f} GiB/s, grown {reading.grown_bytes / MIB:.0f} MiB. "
+            f"Medians of {config.passes} passes of {config.seconds:g} s each, by turns; in memory: "
+            f"{config.memory_gib:g} GiB of the same networks, prepared before. grown: the most that the process's "
+            f"memory grew in a streamed pass. Reading all {reading.networks:,} networks in an epoch's order without a "
+            f"model: {alone:,.0f} a second, {reading.nbytes / reading.seconds / GIB:.2f} GiB/s, "
+            f"grown {reading.grown_bytes / MIB:.0f} MiB. "
             "The file was not in the system's cache before.",
         ),
     )

@@ -83,13 +83,16 @@ def race(
         calls: what to time.
         repeats: rounds that are counted.
         device: ``"cpu"`` or ``"cuda"``.
-        seconds: after so many no further round begins, but for the first that is counted.
+        seconds: after so many no further round begins, but for the first of all and the first that is counted.
     """
     times: dict[Key, list[float]] = {key: [] for key in calls}
     start = time.perf_counter()
     for repeat in range(-3, repeats):
-        if repeat > 0 and time.perf_counter() - start > seconds:
+        late = time.perf_counter() - start > seconds
+        if late and repeat > 0:
             break
+        if late and -3 < repeat < 0:
+            continue
         for key, call in calls.items():
             milliseconds = _clock(call, device)
             if repeat >= 0:

@@ -56,6 +56,16 @@ WRITING: Mapping[str, tuple[str, ...]] = {
         "--set", "activations=relu", "--set", "networks=8", "--set", "test_networks=4", "--set", "epochs=3",
         "--set", "sizes=2,3,1", "--set", "channels=2",
     ),
+    "bench scaling": (
+        "--set", "widths=2", "--set", "depths=2", "--set", "blocks=1", "--set", "repeats=1", "--set", "channels=2",
+    ),
+    "bench streaming": (
+        "--set", "gib=0.001", "--set", "memory_gib=0.001", "--models", "stats", "--set", "passes=1",
+        "--set", "seconds=0.1",
+    ),
+    "bench processes": (
+        "--models", "stats", "--set", "processes=1", "--set", "networks=4", "--set", "epochs=1", "--set", "rounds=1",
+    ),
     "bench planted": ("--set", "runs=1", "--set", "changed_runs=1"),
     "bench merge": (
         "--set", "subjects=digits-mlp-4", "--set", "several=digits-mlp-4", "--set", "together=2", "--set", "pairs=1",

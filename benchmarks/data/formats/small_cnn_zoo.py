@@ -250,6 +250,13 @@ class MappedRows(Rows):
         return torch.from_numpy(self.rows)
 
     def read(self, index: Tensor) -> dict[str, Tensor]:
+        return unflatten(torch.from_numpy(self._values(index)), self.layout)
+
+    def held(self, index: Tensor) -> MappedRows:
+        """As they lie in the file: each batch puts its own in torch's order."""
+        return MappedRows(self._values(index), np.arange(len(index)), self.layout, self.path)
+
+    def _values(self, index: Tensor) -> Floats:
         rows = self.rows[index.numpy()]
         by_place = np.argsort(rows, kind="stable")  # read in the order of the file: one pass over it
         values = np.empty((len(rows), self.weights.shape[1]), dtype=np.float32)
@@ -265,7 +272,7 @@ class MappedRows(Rows):
                 f"({int((~finite).sum())} of the {len(rows)} networks asked for): drop these rows, or make the zoo "
                 "again"
             )
-        return unflatten(torch.from_numpy(values), self.layout)
+        return values
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
