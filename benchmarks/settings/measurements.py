@@ -222,7 +222,7 @@ class StreamingConfig(Settings):
     """
 
     gib: Positive = 20.0
-    memory_gib: Positive = 1.0
+    memory_gib: Positive = 0.25
     models: Some[str] = ("stats", "monomial", "message-passing")
     batch_size: Count = 64
     passes: Count = 3
