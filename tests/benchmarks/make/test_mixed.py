@@ -21,6 +21,7 @@ from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
 from nfn_monomial.benchmarks.data.formats.mixed_zoo import Group, MixedZoo, load_mixed_zoo, read_group
 from nfn_monomial.benchmarks.data.images import Images, load_images
 from nfn_monomial.benchmarks.data.layout import ZooError
+from nfn_monomial.benchmarks.data.networks import fingerprint
 from nfn_monomial.benchmarks.make import mixed as zoo_mixed_make
 from nfn_monomial.benchmarks.make import mixed_recipes
 from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
@@ -403,3 +404,15 @@ def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "add --vary-architecture" in said("zoo", "make", "--kinds", "residual", "--out", tmp_path / "no", code=2)
     text = said(*command, "--seed", 7, code=2)
     assert "another configuration: seed is 0 there, 7 asked for" in text
+
+
+def test_large_zoos_stay_in_their_files(tiny: Path) -> None:
+    held, lazy = load_mixed_zoo(tiny).corpus(), load_mixed_zoo(tiny, in_memory_bytes=0).corpus()
+    for name in ("train", "val", "test"):
+        for memory, disk in zip(getattr(held, name), getattr(lazy, name), strict=True):
+            assert (memory.streamed, disk.streamed) == (False, True)
+            assert torch.equal(memory.networks.accuracy, disk.networks.accuracy)
+            assert memory.networks.rows.shapes == disk.networks.rows.shapes
+            for key, tensor in memory.networks.tensors.items():
+                assert torch.equal(tensor, disk.networks.tensors[key])
+    assert fingerprint(held) == fingerprint(lazy)
