@@ -58,7 +58,8 @@ def recompute_blocks(model: nn.Module, recompute: bool = True) -> int:
     Returns:
         How many stacks of blocks were found.
 
-    >>> from nfn_monomial import MessagePassingNFN, WeightSpace
+    >>> from nfn_monomial.models import MessagePassingNFN
+    >>> from nfn_monomial.space import WeightSpace
     >>> recompute_blocks(MessagePassingNFN(WeightSpace.mlp([2, 8, 1], "relu"), layers=12))
     1
     """

@@ -262,7 +262,9 @@ class MappedRows(Rows):
         values = np.empty((len(rows), self.weights.shape[1]), dtype=np.float32)
         start = 0
         for run in np.split(rows[by_place], np.flatnonzero(np.diff(rows[by_place]) != 1) + 1):
-            values[by_place[start : start + len(run)]] = self.weights[run[0] : run[-1] + 1] if len(run) else 0
+            if len(run):
+                announce(self.weights, int(run[0]), int(run[-1]) + 1)
+                values[by_place[start : start + len(run)]] = self.weights[run[0] : run[-1] + 1]
             start += len(run)
         forget(self.weights)
         finite = np.isfinite(values).all(axis=1)
@@ -278,6 +280,16 @@ class MappedRows(Rows):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         one = unflatten(torch.empty(1, self.weights.shape[1]), self.layout)
         return {name: tuple(t.shape[1:]) for name, t in one.items()}
+
+
+def announce(array: Floats, start: int, stop: int) -> None:
+    """Have these rows of a memory-mapped array read at once, and nothing behind them, as the system would by itself."""
+    if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_WILLNEED"):
+        width = array.strides[0]
+        first = array.offset % mmap.ALLOCATIONGRANULARITY + start * width  # where the map begins, in the file
+        begin = first - first % mmap.PAGESIZE
+        array.base.madvise(mmap.MADV_RANDOM)
+        array.base.madvise(mmap.MADV_WILLNEED, begin, first + (stop - start) * width - begin)
 
 
 def forget(array: Floats) -> None:
