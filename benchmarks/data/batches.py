@@ -36,7 +36,8 @@ BLOCK_BYTES = 2**22
 BUFFER_BYTES = 2**26
 """Of networks that are read at once, from blocks all over the set, and shuffled among one another."""
 
-T, U = TypeVar("T"), TypeVar("U")
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 def pick(tree: Any, index: Tensor) -> Any:
@@ -180,7 +181,7 @@ class StreamedData(DataSet):
         """What each batch of a group is to be read from, and its numbers there."""
         if len(group) == 1:
             return iter([(self.rows, group[0])])
-        numbers = torch.cat(group).unique()
+        numbers: Tensor = torch.cat(group).unique()  # type: ignore[no-untyped-call]
         by_place = self._places[numbers].argsort()
         held = self.rows.held(numbers[by_place])
         rank = torch.empty_like(by_place).scatter_(0, by_place, torch.arange(len(numbers)))

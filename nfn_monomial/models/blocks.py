@@ -32,7 +32,7 @@ class Blocks(nn.Sequential):
     def forward(self, x: Any) -> Any:
         """Whatever the first module takes -> what the last one gives."""
         if not (self.recompute and torch.is_grad_enabled()):
-            return super().forward(x)
+            return _run(list(self), x)
         modules = list(self)
         for start in range(0, len(modules), self.size):
             x = checkpoint(_run, modules[start : start + self.size], x, use_reentrant=False)
@@ -58,7 +58,7 @@ def recompute_blocks(model: nn.Module, recompute: bool = True) -> int:
     Returns:
         How many stacks of blocks were found.
 
-    >>> from nfn_monomial.models import MessagePassingNFN
+    >>> from nfn_monomial.models import MessagePassingNFN, recompute_blocks
     >>> from nfn_monomial.space import WeightSpace
     >>> recompute_blocks(MessagePassingNFN(WeightSpace.mlp([2, 8, 1], "relu"), layers=12))
     1
