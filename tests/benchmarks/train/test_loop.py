@@ -17,6 +17,7 @@ from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.devices import make_fabric
 from nfn_monomial.benchmarks.train.loop import FitResult, fit, predict
+from nfn_monomial.models.blocks import Blocks
 from nfn_monomial.testing import random_networks
 
 CONFIG = TrainConfig(epochs=4, batch_size=8, learning_rate=1e-2)
@@ -424,3 +425,17 @@ def test_empty_data() -> None:
             linear(), toy(0), toy(8), CONFIG,
             loss=nn.functional.mse_loss, metrics=negative_error, select="score", seed=0,
         )  # fmt: skip
+
+
+def test_recomputed_blocks_train_bit_identically() -> None:
+    """With dropout inside of them, which is drawn again."""
+    models, results = [], []
+    for recompute in (False, True):
+        model = linear(dropout=0.3)
+        model.layers = Blocks(*model.layers, size=2)
+        results.append(run(model, replace(CONFIG, recompute=recompute)))
+        assert model.layers.recompute is recompute
+        models.append(model)
+    assert [e.train_loss for e in results[0].history] == [e.train_loss for e in results[1].history]
+    for kept, again in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(kept, again)
