@@ -168,7 +168,7 @@ class LayersConfig(Settings):
 LAYERS = {
     "small": LayersConfig(),
     # Everything that is called fast, in less than five minutes.
-    "quick": LayersConfig((8, 64), repeats=5, widths=(), ways=("float32", "bfloat16", "compiled"), depth=500),
+    "quick": LayersConfig((8, 64), repeats=5, ways=("float32", "bfloat16", "compiled"), depth=500),
 }
 
 

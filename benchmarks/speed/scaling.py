@@ -243,15 +243,6 @@ def _layers(config: ScalingConfig, space: WeightSpace) -> Iterator[tuple[str, Ma
     yield from ((name, make) for name, make in made if name in (DENSE, GRAPH, PNA))
 
 
-class _Model(Contender):
-    """A whole model, in which what the last block says of edges does not matter to the answer."""
-
-    def step(self, inputs: Sequence[Tensor] | None = None) -> object:
-        inputs = self.inputs if inputs is None else inputs
-        wanted = [*inputs, *self.layer.parameters()]
-        return torch.autograd.grad(self.call(*inputs), wanted, self.cotangents, allow_unused=True)
-
-
 def _models(config: ScalingConfig, space: WeightSpace, blocks: int) -> Iterator[tuple[str, Make]]:
     def model(recomputed: bool) -> Contender:
         networks = random_networks(space, config.batch)
@@ -261,7 +252,7 @@ def _models(config: ScalingConfig, space: WeightSpace, blocks: int) -> Iterator[
         def call(*tensors: Tensor) -> tuple[Tensor, ...]:
             return (net(dict(zip(networks, tensors, strict=True))),)
 
-        return _Model(net, [t.float() for t in networks.values()], call, config.device)
+        return Contender(net, [t.float() for t in networks.values()], call, config.device)
 
     yield KEPT, lambda: model(recomputed=False)
     yield RECOMPUTED, lambda: model(recomputed=True)
