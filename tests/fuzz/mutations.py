@@ -193,7 +193,7 @@ def edit_table(file: Path, rng: random.Random, _: Path) -> bool:
         fields[rng.randrange(len(fields))] = rng.choice(odd)
         lines[place] = ",".join(fields)
     text = "\n".join(lines).encode()
-    file.write_bytes(gzip.compress(text, 1) if packed else text)
+    file.write_bytes(gzip.compress(text, 1, mtime=0) if packed else text)
     return True
 
 
@@ -206,7 +206,7 @@ def bomb(file: Path, rng: random.Random, _: Path) -> bool:
 
 
 def _bomb(text: bytes) -> bytes:
-    return gzip.compress(text * (2**26 // len(text)), 1)
+    return gzip.compress(text * (2**26 // len(text)), 1, mtime=0)
 
 
 def edit_array(file: Path, rng: random.Random, _: Path) -> bool:
