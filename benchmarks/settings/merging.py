@@ -64,11 +64,11 @@ class MergeConfig(Settings):
 
     subjects: Some[str] = (
         "digits-mlp-32", "digits-mlp-512", "digits-vgg-8", "digits-vgg-16", "digits-vgg-32", "digits-resnet-8",
-        "mnist5k-mlp-256",
+        "digits-resnet-16", "mnist5k-mlp-256", "mnist5k-vgg-8", "mnist5k-resnet-8",
     )  # fmt: skip
     several: str = "digits-mlp-32"
     together: Annotated[int, Field(ge=2)] = 4
-    pairs: Count = 4
+    pairs: Count = 5
     validation_pairs: Count = 3
     steps: Count = 400
     batch_size: Count = 64
