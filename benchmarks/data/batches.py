@@ -17,11 +17,12 @@ from torch.utils import _pytree as pytree
 from nfn_monomial.errors import InvalidValueError
 
 from .networks import NetworkGroup, Parts, accuracies, group_of, groups_of
-from .rows import IN_MEMORY_BYTES, MixedRows, Mixture, Source
+from .rows import IN_MEMORY_BYTES, MixedRows, Mixture, Rows, Source
 
 __all__ = [
     "BLOCK_BYTES",
     "BUFFER_BYTES",
+    "KEPT_BYTES",
     "Data",
     "DataSet",
     "Made",
@@ -35,6 +36,8 @@ BLOCK_BYTES = 2**22
 """Of networks that lie side by side and stay together when a set is shuffled that is too large for memory."""
 BUFFER_BYTES = 2**26
 """Of networks that are read at once, from blocks all over the set, and shuffled among one another."""
+KEPT_BYTES, KEPT_SHARE = 2**29, 1 / 8
+"""Prepared inputs of a streamed set stay in memory if they take at most so much, and such a share of the networks."""
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -45,6 +48,10 @@ def pick(tree: Any, index: Tensor) -> Any:
     leaves, structure = pytree.tree_flatten(tree)
     index = index.to(leaves[0].device, non_blocking=True)
     return pytree.tree_unflatten([t.index_select(0, index) for t in leaves], structure)
+
+
+def _bytes(tree: Any) -> int:
+    return sum(t.nbytes for t in pytree.tree_leaves(tree))
 
 
 class DataSet(ABC):
@@ -64,6 +71,11 @@ class DataSet(ABC):
     def read(self, indices: Iterable[Tensor]) -> Iterator[Any]:
         """Inputs only, of the examples with these numbers: one batch for each of ``indices``, in order."""
 
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """What all inputs take, or the networks that they are made of."""
+
     def order(self, generator: torch.Generator) -> Tensor:
         """The numbers of all examples, shuffled for an epoch, int64 ``(N,)``."""
         return torch.randperm(len(self), generator=generator)
@@ -79,6 +91,10 @@ class Data(DataSet):
 
     inputs: Any
     targets: Any
+
+    @property
+    def nbytes(self) -> int:
+        return _bytes(self.inputs)
 
     def read(self, indices: Iterable[Tensor]) -> Iterator[Any]:
         return (pick(self.inputs, index) for index in indices)
@@ -121,6 +137,9 @@ class StreamedData(DataSet):
     another. Training and predictions are those of `Data` with all networks prepared at once, if ``prepare`` treats each
     network alone; of sets that are too large for memory the order of training is another, see `order`.
 
+    Where prepared inputs are far smaller than the networks (`KEPT_BYTES`, `KEPT_SHARE`; of one architecture, as others
+    are padded by the batch), all are made before the first batch is read, once, and stay in memory (`kept`).
+
     Attributes:
         rows: the networks, as many as there are targets.
         prepare: what ``rows`` read, on the CPU, to inputs, a pytree of ``(n, ...)``. Not random, as it runs beside the
@@ -144,17 +163,44 @@ class StreamedData(DataSet):
         """As of data in memory, if they fit there. Otherwise by blocks of neighbours, so that no disk has to jump for
         every network: blocks are shuffled, and networks among those of all blocks that fit into a buffer.
         """
-        if self.rows.nbytes <= IN_MEMORY_BYTES:
+        if self.nbytes <= IN_MEMORY_BYTES:
             return super().order(generator)
-        block = max(1, int(len(self) * BLOCK_BYTES / self.rows.nbytes))
-        return shuffled_blocks(self.rows.places, block, self._buffered, generator)
+        return shuffled_blocks(self._places, self._block, self._buffered, generator)
+
+    @property
+    def _block(self) -> int:
+        """How many networks are in a block."""
+        return max(1, int(len(self) * BLOCK_BYTES / max(1, self.nbytes)))
 
     @property
     def _buffered(self) -> int:
         """How many networks fit into a buffer."""
-        return max(1, int(len(self) * self.buffer_bytes / max(1, self.rows.nbytes)))
+        return max(1, int(len(self) * self.buffer_bytes / max(1, self.nbytes)))
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes
+
+    @functools.cached_property
+    def kept(self) -> Data | None:
+        """All inputs, prepared block by block in the order in which networks lie; None if these are read every time."""
+        if not len(self) or not isinstance(self.rows, Rows):
+            return None
+        places = self._places.argsort()
+        one = self.prepare(self.rows.read(places[:1]))
+        if _bytes(one) * len(self) > min(KEPT_BYTES, KEPT_SHARE * self.nbytes):
+            return None
+        inputs = pytree.tree_map(lambda t: t.new_empty((len(self), *t.shape[1:]), device=self.device), one)
+        blocks = torch.split(places, self._block)
+        for index, block in zip(blocks, self._streamed(blocks), strict=True):
+            for all_of, own in zip(pytree.tree_leaves(inputs), pytree.tree_leaves(block), strict=True):
+                all_of[index.to(all_of.device)] = own
+        return Data(inputs, self.targets)
 
     def read(self, indices: Iterable[Tensor]) -> Iterator[Any]:
+        yield from self._streamed(indices) if self.kept is None else self.kept.read(indices)
+
+    def _streamed(self, indices: Iterable[Tensor]) -> Iterator[Any]:
         with (
             ThreadPoolExecutor(1, thread_name_prefix="read-rows") as reader,
             ThreadPoolExecutor(1, thread_name_prefix="prepare-rows") as preparer,

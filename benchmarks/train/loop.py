@@ -47,7 +47,8 @@ Loss = Callable[[Any, Any], Tensor]
 Metrics = Callable[[Any, Any], Mapping[str, float]]
 """(outputs, targets) of a whole data set -> named numbers."""
 
-EVALUATION_BATCH = 256
+EVALUATION_BATCH, EVALUATION_BYTES = 256, 2**26
+"""Examples that are predicted at once, at most, and what their inputs take, unless one takes more."""
 
 
 @dataclass(frozen=True)
@@ -340,16 +341,18 @@ class _Training:
             self.state = _State.from_dict(saved["state"], self.fabric.device)
 
 
-def predict(model: nn.Module, data: DataSet, fabric: Fabric, batch_size: int = EVALUATION_BATCH) -> Any:
+def predict(model: nn.Module, data: DataSet, fabric: Fabric, batch_size: int | None = None) -> Any:
     """Outputs ``(N, ...)`` of the model in evaluation mode for a whole data set, in every process.
 
     Args:
         model: on the device of the data.
         data: ``N`` examples.
         fabric: shares them out over its processes, and has the precision.
-        batch_size: examples at once.
+        batch_size: examples at once; by default `EVALUATION_BATCH` and `EVALUATION_BYTES` decide.
     """
     precision = fabric.strategy.precision
+    if batch_size is None:
+        batch_size = max(1, min(EVALUATION_BATCH, EVALUATION_BYTES * len(data) // max(1, data.nbytes)))
     batches = torch.split(torch.arange(len(data)), batch_size)
     model.eval()
     parts = []

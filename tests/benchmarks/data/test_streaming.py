@@ -368,7 +368,7 @@ def test_buffers_change_nothing_but_how_often_is_read(
     assert len(found) == len(wanted)
     for inputs, numbers in zip(found, wanted, strict=True):
         assert torch.equal(inputs[:, 0], numbers.float())
-    for asked in rows.asked:
+    for asked in rows.asked[1:]:
         assert len(asked) < max(buffer, 1) + size, "a buffer, and the batch that began in the one before"
     if buffer > size:
         in_order = [asked for asked in rows.asked if len(asked) > size]
@@ -382,7 +382,9 @@ def test_the_next_buffer_is_read_ahead_and_none_beyond() -> None:
     for _ in range(6):
         next(reading)
     reading.close()
-    assert [len(asked) for asked in rows.asked] in ([20, 20], [20, 20, 20]), "in use, next, and it may have begun"
+    assert [len(asked) for asked in rows.asked] in ([1, 20, 20], [1, 20, 20, 20]), (
+        "one to see its size, in use, next, and it may have begun"
+    )
     again = data.read(torch.arange(100).split(5))
     assert len(list(again)) == 20
 

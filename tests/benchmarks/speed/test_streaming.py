@@ -43,9 +43,10 @@ def test_a_small_zoo_is_measured(tmp_path: Path) -> None:
     told: list[str] = []
     found = measure_streaming(TINY, tmp_path, told.append)
     assert not list(tmp_path.iterdir())
-    assert told[1:5] == [f"stats, {kind}, pass {n} of 2" for n in (1, 2) for kind in ("memory", "streamed")]
+    assert told[1] == "stats, preparing what stays in memory"
+    assert told[2:6] == [f"stats, {kind}, pass {n} of 2" for n in (1, 2) for kind in ("memory", "streamed")]
     (timing,) = found.timings
-    assert min(timing.memory, timing.streamed, found.reading.seconds) > 0
+    assert min(timing.memory, timing.prepared, timing.streamed, found.reading.seconds) > 0
     assert found.reading.networks == 2 * 2**20 // (4 * 4970)
     assert len(streaming_report(found).tables) == 1
 
@@ -64,10 +65,15 @@ def test_a_pass_goes_on_where_the_last_one_stopped(tmp_path: Path, monkeypatch: 
     assert sorted(itertools.chain.from_iterable(first)) == list(range(105))
 
 
+TIMINGS = [StreamTiming("stats", 1000.0, 70.0, 850.0, 5 << 20), StreamTiming("np", 10.0, 0.0, 20.0, 1 << 20)]
+
+
 def test_report_of_streaming() -> None:
-    found = Streaming(Reading(4000, 2 * GIB, 4.0, 3 << 20), [StreamTiming("stats", 1000.0, 850.0, 5 << 20)], TINY)
+    found = Streaming(Reading(4000, 2 * GIB, 4.0, 3 << 20), TIMINGS, TINY)
     (table,) = streaming_report(found).tables
-    assert table.cells == (("stats", "1,000", "850", "0.85", "5"),)
+    assert table.cells == (
+        ("stats", "1,000", "70", "850", "0.85", "5"), ("np", "10", "every pass", "20", "2.00", "1"),
+    )  # fmt: skip
     assert (
         "4,000 networks in an epoch's order without a model: 1,000 a second, 0.50 GiB/s, grown 3 MiB" in table.notes[0]
     )

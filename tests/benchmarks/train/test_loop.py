@@ -12,9 +12,11 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.benchmarks.data import batches
 from nfn_monomial.benchmarks.data.batches import Data, StreamedData
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.settings.training import TrainConfig
+from nfn_monomial.benchmarks.train import loop
 from nfn_monomial.benchmarks.train.devices import make_fabric
 from nfn_monomial.benchmarks.train.loop import FitResult, fit, predict
 from nfn_monomial.models.blocks import Blocks
@@ -245,6 +247,24 @@ def test_predict_in_parts(batch_size: int) -> None:
     torch.testing.assert_close(predict(model.train(), data, make_fabric(CONFIG), batch_size), expected)
 
 
+@pytest.mark.parametrize(("most", "batches"), [(2**26, [11]), (40, [5, 5, 1]), (1, [1] * 11)])
+def test_large_examples_are_predicted_few_at_once(
+    monkeypatch: pytest.MonkeyPatch, most: int, batches: list[int]
+) -> None:
+    class Counting(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            asked.append(len(x))
+            return super().forward(x)
+
+    asked: list[int] = []
+    model, x = Counting(2, 3), torch.randn(11, 2)
+    with torch.no_grad():
+        expected = nn.functional.linear(x, model.weight, model.bias)
+    monkeypatch.setattr(loop, "EVALUATION_BYTES", most)
+    torch.testing.assert_close(predict(model, Data(x, x), make_fabric(CONFIG)), expected)
+    assert asked == batches
+
+
 def test_predict_of_several_outputs() -> None:
     class Pair(nn.Module):
         def forward(self, x: Tensor) -> dict[str, Tensor]:
@@ -355,9 +375,11 @@ def test_streamed_data_ask_for_a_batch_at_once_and_everything_once_an_epoch() ->
     (train, _), (val, _) = streamed(20), streamed(300)
     given = {"loss": nn.functional.mse_loss, "metrics": negative_error, "select": "score", "seed": 3}
     fit(linear(), train, val, replace(CONFIG, epochs=1), **given)  # type: ignore[arg-type]
-    assert [len(index) for index in train.rows.asked] == [8, 8, 4, 8], "the last is to measure memory"
-    assert sorted(itertools.chain(*train.rows.asked[:3])) == list(range(20))
-    assert val.rows.asked == [list(range(256)), list(range(256, 300))]
+    assert [len(index) for index in train.rows.asked] == [1, 8, 8, 4, 8], (
+        "the first is to see how large inputs are, the last to measure memory"
+    )
+    assert sorted(itertools.chain(*train.rows.asked[1:4])) == list(range(20))
+    assert val.rows.asked == [[0], list(range(256)), list(range(256, 300))]
 
 
 def test_streamed_data_read_one_batch_ahead_in_order() -> None:
@@ -366,7 +388,7 @@ def test_streamed_data_read_one_batch_ahead_in_order() -> None:
     reading = data.read(index)
     first = next(reading)
     reading.send(None)
-    assert len(data.rows.asked) <= 4, "the two taken, the next, and none beyond"
+    assert len(data.rows.asked) <= 5, "one to see its size, the two taken, the next, and none beyond"
     torch.testing.assert_close(first, next(memory.read(index)), rtol=0, atol=0)
     part = data.take(torch.tensor([5, 2, 5]))
     assert torch.equal(part.inputs["all"][0], memory.inputs["all"][0][[5, 2, 5]])
@@ -375,6 +397,38 @@ def test_streamed_data_read_one_batch_ahead_in_order() -> None:
     moved = data.to(torch.device("meta"))
     assert moved.take(torch.arange(3)).inputs["all"][0].device.type == "meta"
     assert moved.targets.device.type == "meta"
+
+
+def test_small_inputs_of_a_streamed_set_are_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And train to the same bits as those that are prepared in every epoch, in the order of a set too large."""
+
+    def means(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        seen.append(len(tensors["x"]))
+        return {"mean": tensors["x"].mean(-1, keepdim=True)}
+
+    class Line(nn.Linear):
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return super().forward(batch["mean"]).squeeze(-1)
+
+    monkeypatch.setattr(batches, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(batches, "BLOCK_BYTES", 4 * 32 * 3)
+    numbers = torch.randn(40, 32, generator=torch.Generator().manual_seed(0))
+    given = {"loss": nn.functional.mse_loss, "metrics": negative_error, "select": "score", "seed": 3}
+    histories, counts = [], []
+    for share in (1 / 32, 0.0):
+        monkeypatch.setattr(batches, "KEPT_SHARE", share)
+        torch.manual_seed(0)
+        seen: list[int] = []
+        rows = WatchedRows({"x": numbers})
+        data = StreamedData(rows, means, numbers.sum(-1), buffer_bytes=4 * 32 * 12)
+        assert (data.kept is not None) == bool(share)
+        seen.clear()
+        result = fit(Line(1, 1), data, data, replace(CONFIG, epochs=3, learning_rate=0.1), **given)  # type: ignore[arg-type]
+        histories.append([(epoch.train_loss, epoch.metrics) for epoch in result.history])
+        counts.append(sum(seen))
+    assert histories[0] == histories[1]
+    assert counts[0] == 2 * 41, "training and validation networks once, and one of each to see its size"
+    assert counts[1] == 3 * 2 * 40 + 8 + 2
 
 
 def test_an_error_in_reading_ends_the_training() -> None:
