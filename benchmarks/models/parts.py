@@ -15,6 +15,7 @@ from nfn_monomial.space.links import Link
 
 __all__ = [
     "CHANNELS",
+    "Heads",
     "NfnChain",
     "Residual",
     "Standardise",
@@ -33,6 +34,21 @@ def mlp(in_features: int, hidden: int, out_features: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(in_features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, out_features)
     )  # fmt: skip
+
+
+class Heads(nn.Linear):
+    """A linear layer for each of K heads, in one product: ``(B, K in_features)`` -> ``(B, K out_features)``."""
+
+    def __init__(self, in_features: int, out_features: int, heads: int) -> None:
+        super().__init__(in_features, heads * out_features)
+        self.heads = heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.heads == 1:
+            return super().forward(x)
+        weight, bias = self.weight.unflatten(0, (self.heads, -1)), self.bias.unflatten(0, (self.heads, 1, -1))
+        own = x.unflatten(-1, (self.heads, -1)).transpose(0, 1)
+        return torch.baddbmm(bias, own, weight.mT).transpose(0, 1).flatten(1)
 
 
 def logits(out: Tensor) -> Tensor:

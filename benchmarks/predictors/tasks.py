@@ -27,9 +27,11 @@ from nfn_monomial.benchmarks.models.editors import Editor, build_editor
 from nfn_monomial.benchmarks.models.inr import inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, prepared_siren
 from nfn_monomial.benchmarks.settings.inrs import EditorConfig, InputConfig, Sizes
+from nfn_monomial.benchmarks.settings.training import Head
 from nfn_monomial.canonical import absorb_omega
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
+from .quantiles import Quantiles
 from .words import in_words
 
 __all__ = ["TASKS", "Classification", "Editing", "Generalization", "Task", "read_task"]
@@ -102,19 +104,23 @@ class Generalization(Task):
     answers = "the test accuracy of the network, from 0 to 1"
 
     networks: NetworkInfo | MixedInfo
+    quantiles: Quantiles | None = None  # that the model answers in
 
     @property
     def infos(self) -> tuple[NetworkInfo, ...]:
         return self.networks.architectures
 
     def build(self, model: str, options: Mapping[str, Any]) -> nn.Module:
-        return build_model(model, self.networks, seed=0)
+        given = options.get("model", {})
+        checked = Head(**given)
+        return build_model(model, self.networks, seed=0, **{name: getattr(checked, name) for name in given})
 
     def answer(self, model: Any, tensors: Mapping[str, Tensor], info: NetworkInfo) -> Tensor:
-        return torch.sigmoid(model(model.prepare_groups([(tensors, info.space)])))
+        found = torch.sigmoid(model(model.prepare_groups([(tensors, info.space)])))
+        return found if self.quantiles is None else self.quantiles.accuracy(found)
 
     @classmethod
-    def of(cls, networks: NetworkInfo | MixedInfo, model: str) -> dict[str, Any]:
+    def of(cls, networks: NetworkInfo | MixedInfo, model: str, quantiles: Quantiles | None = None) -> dict[str, Any]:
         """What is written of a task for a model; of one that could not be built again, why."""
         unknown = [info for info in networks.architectures if info.template and not _architecture(info)]
         if model_class(model).sees == "functions" and unknown:
@@ -122,7 +128,7 @@ class Generalization(Task):
                 "unusable": f"{model} runs the networks, and how they run is known from code alone, which no file has; "
                 "train a model that sees weights only"
             }
-        return cls(networks).written()
+        return cls(networks, quantiles).written()
 
     def _fields(self) -> dict[str, Any]:
         networks = [
@@ -134,14 +140,16 @@ class Generalization(Task):
             }
             for info in self.infos
         ]
-        return {"networks": networks, "mixed": isinstance(self.networks, MixedInfo)}
+        known = {} if self.quantiles is None else {"quantiles": list(self.quantiles.knots)}
+        return {"networks": networks, "mixed": isinstance(self.networks, MixedInfo), **known}
 
     @classmethod
     def _read(cls, fields: Mapping[str, Any]) -> Self:
         infos = tuple(map(_info, fields["networks"]))
         if not infos:
             raise InvalidValueError("it names no networks")
-        return cls(MixedInfo(infos) if fields["mixed"] else infos[0])
+        quantiles = Quantiles(tuple(fields["quantiles"])) if "quantiles" in fields else None
+        return cls(MixedInfo(infos) if fields["mixed"] else infos[0], quantiles)
 
 
 def _architecture(info: NetworkInfo) -> Architecture | None:

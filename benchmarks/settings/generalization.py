@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from nfn_monomial.errors import InvalidValueError
 
 from .base import AtLeastZero, Count, Positive, Seed, Settings, Some
-from .training import LossName, Schedule, TrainConfig
+from .training import Dropout, LossName, Schedule, TrainConfig
 
 __all__ = [
     "ABLATION",
@@ -107,6 +107,9 @@ class TuneConfig(Settings):
         schedule: likewise.
         average_epochs: likewise.
         loss: likewise.
+        heads: likewise, see `Head`; of models that have them, as what follows.
+        head_width: likewise.
+        head_dropout: likewise.
         seeds: of the trainings that confirm a recipe; the first is that of the search, too.
         training: what is not searched, and how models are trained without a recipe.
     """
@@ -124,7 +127,10 @@ class TuneConfig(Settings):
     batch_size: Some[Count] = (16, 32, 64)
     schedule: Some[Schedule] = ("constant", "cosine", "one-cycle")
     average_epochs: Some[AtLeastZero] = (0.0, 2.0)
-    loss: Some[LossName] = ("bce", "mse", "rank")
+    loss: Some[LossName] = ("bce", "mse", "rank", "quantile")
+    heads: Some[Count] = (1, 4)
+    head_width: Some[Count] = (128, 256)
+    head_dropout: Some[Dropout] = (0.1, 0.3, 0.5)
     seeds: Some[Seed] = (0, 1, 2)
     training: TrainConfig = field(
         default_factory=lambda: TrainConfig(epochs=40, batch_size=16, clip_norm=1.0, validate_every=2)

@@ -10,13 +10,31 @@ from pydantic import Field
 
 from .base import AtLeastZero, Count, Positive, Settings
 
-__all__ = ["RUNTIME", "LossName", "Precision", "Schedule", "TrainConfig"]
+__all__ = ["RUNTIME", "Head", "LossName", "Precision", "Schedule", "TrainConfig"]
 
-LossName = Literal["bce", "mse", "rank"]
+LossName = Literal["bce", "mse", "rank", "quantile"]
 Schedule = Literal["constant", "cosine", "one-cycle"]
 Precision = Literal["32-true", "bf16-mixed", "64-true"]
 RUNTIME = ("device", "devices", "threads", "checkpoint_seconds", "tensorboard", "recompute")
 """Fields of `TrainConfig` that change nothing in a result but rounding, the draws of random layers, and time."""
+
+
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class Head(Settings):
+    """What a recipe may set of a model whose answer is an MLP's, of a vector of invariants.
+
+    Attributes:
+        heads: number of MLPs, whose answers are averaged.
+        head_width: of their two hidden layers.
+        head_dropout: of the vector and of the first hidden layer.
+    """
+
+    heads: Count = 1
+    head_width: Count = 256
+    head_dropout: Dropout = 0.3
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ best on all test sets together: wider ranges, and the test sets' ranges mixed, m
 **Group elements** are drawn once per (test set, seed): all models of a seed meet the same moved networks.
 
 **Losses**, of the logits: ``bce``, binary cross-entropy against the accuracy, as published; ``mse``, squared error of
-the predicted accuracy; ``rank``, ``bce`` and the logistic loss of all pairs in a minibatch, which is a smooth tau.
+the predicted accuracy; ``rank``, ``bce`` and the logistic loss of all pairs in a minibatch, which is a smooth tau;
+``quantile``, ``bce`` against the share of the training networks that are less accurate; answers are mapped back to
+accuracies (`Quantiles`), so that R2 means the same. Each of several heads (`Head`) has its own loss; their mean counts.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from nfn_monomial.benchmarks.data.networks import (
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.models.base import BALANCED
 from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names, require_task, training_of
+from nfn_monomial.benchmarks.predictors.quantiles import Quantiles
 from nfn_monomial.benchmarks.predictors.tasks import Generalization
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig, TrainSet
 from nfn_monomial.benchmarks.train.loop import Loss
@@ -54,10 +57,11 @@ from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sw
 from nfn_monomial.errors import InvalidValueError
 
 __all__ = [
-    "LOSSES",
     "Sets",
     "check",
     "default_models",
+    "learned",
+    "objective",
     "plan",
     "predict_generalization",
     "prepare",
@@ -79,7 +83,27 @@ def _rank(logits: Tensor, accuracy: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(logits, accuracy) + wrong
 
 
-LOSSES: dict[str, Loss] = {"bce": binary_cross_entropy_with_logits, "mse": _mse, "rank": _rank}
+LOSSES: dict[str, Loss] = {
+    "bce": binary_cross_entropy_with_logits, "mse": _mse, "rank": _rank, "quantile": binary_cross_entropy_with_logits
+}  # fmt: skip
+
+
+def learned(loss: str, accuracy: Tensor) -> Quantiles | None:
+    """What a model learns in place of the training networks' accuracies ``(N,)``, by the loss of this name."""
+    return Quantiles.of(accuracy) if loss == "quantile" else None
+
+
+def objective(loss: str, quantiles: Quantiles | None) -> Loss:
+    """The loss of a batch: logits ``(B,)``, or those of several heads ``(B, heads)``, and accuracies ``(B,)``."""
+
+    def of(logits: Tensor, accuracy: Tensor) -> Tensor:
+        target = accuracy if quantiles is None else quantiles.level(accuracy)
+        if logits.ndim == 1:
+            return LOSSES[loss](logits, target)
+        each: Tensor = torch.vmap(LOSSES[loss], (1, None))(logits, target)
+        return each.mean()
+
+    return of
 
 
 def default_models(corpora: Mapping[str, Corpus]) -> tuple[str, ...]:
@@ -142,9 +166,10 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
     names = config.activations or tuple(corpora)
     if missing := [name for name in names if name not in corpora]:
         raise InvalidValueError(f"the data have networks with {', '.join(corpora)}, none with {', '.join(missing)}")
+    recipes = read_recipes(config.recipe) if config.recipe else {}
     for corpus in (corpora[name] for name in names):
         for model in config.models:
-            build_model(model, corpus.info, seed=0)
+            build_model(model, corpus.info, seed=0, **(recipes[model].options if model in recipes else {}))
         for parts in (corpus.val, corpus.test):
             accuracy = accuracies(parts)
             same = bool((accuracy == accuracy[:1]).all())
@@ -183,6 +208,7 @@ def _settings(
         "scales": config.scales if corpus.scales else (),
         "augment_scale": config.augment_scale if train_set != "original" and corpus.scales else None,
         "widen": config.widen if cls.any_width else 0.0,
+        **(recipe.built() if recipe else {}),
     }
     return RunSettings(
         experiment="predict-generalization",
@@ -226,7 +252,7 @@ class Sets:
 def prepare(sets: Sets, settings: RunSettings) -> Trial:
     """Model and data of one run."""
     seed, options, corpus = settings.seed, settings.options, sets.corpus
-    model = build_model(settings.model, corpus.info, seed=derive_seed(seed, "model"))
+    model = build_model(settings.model, corpus.info, seed=derive_seed(seed, "model"), **options.get("model", {}))
     scales = tuple(options["scales"])
     own = options["augment_scale"]
 
@@ -237,10 +263,12 @@ def prepare(sets: Sets, settings: RunSettings) -> Trial:
     # Inputs are standardised by the networks as they are: scales of 1e6 among the copies would squash all others to 0.
     model.fit_inputs(model.prepare_groups(groups_of(looked_at(corpus.train))))
     train, val = sets.train(settings.train_set, (scales or (1.0,)) if own is None else (own,), seed)
+    data, judging = (prepared(parts, model.prepare_groups) for parts in (train, val))
+    quantiles = learned(settings.loss, data.targets)
     return Trial(
-        settings, model, prepared(train, model.prepare_groups), prepared(val, model.prepare_groups), tests,
-        loss=LOSSES[settings.loss], metrics=scores, select="tau",
-        predictor=Generalization.of(corpus.info, settings.model),
+        settings, model, data, judging, tests,
+        loss=objective(settings.loss, quantiles), metrics=partial(scores, quantiles=quantiles), select="tau",
+        predictor=Generalization.of(corpus.info, settings.model, quantiles),
     )  # fmt: skip
 
 
@@ -249,7 +277,7 @@ def _copies(augmented: Parts) -> Parts:
     return tuple(replace(part, networks=part.networks.subset(slice(len(part) // 2, None))) for part in augmented)
 
 
-def scores(logits: Tensor, accuracy: Tensor) -> dict[str, float]:
+def scores(logits: Tensor, accuracy: Tensor, quantiles: Quantiles | None = None) -> dict[str, float]:
     """Kendall's tau-b and R2 of predicted accuracies ``sigmoid(logits)`` against the true ones.
 
     Both are finite whatever a model answers: a NaN counts as the lowest logit (below all others, equal to other NaNs
@@ -258,12 +286,14 @@ def scores(logits: Tensor, accuracy: Tensor) -> dict[str, float]:
     Args:
         logits: ``(N,)``.
         accuracy: ``(N,)`` in [0, 1], not all equal.
+        quantiles: in which ``sigmoid(logits)`` are, see `objective`.
     """
     predicted = np.nan_to_num(logits.detach().cpu().double().numpy(), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
     true = accuracy.detach().cpu().double().numpy()
     # Ranks, because the logits may be infinite; and of logits, because the sigmoid of large ones is 1.
     ranks = rankdata(predicted, method="dense")
     tau = kendalltau(ranks, true, method="asymptotic").statistic if ranks.max() > 1 else 0.0
-    estimate = torch.sigmoid(torch.from_numpy(predicted)).numpy()
+    answers = torch.sigmoid(torch.from_numpy(predicted))
+    estimate = (answers if quantiles is None else quantiles.accuracy(answers)).numpy()
     r2 = 1 - np.square(true - estimate).sum() / np.square(true - true.mean()).sum()
     return {"tau": float(tau), "r2": float(r2)}

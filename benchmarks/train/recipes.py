@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from nfn_monomial.adapters.files import listed, read_json, shown
 from nfn_monomial.benchmarks.files import write_json
-from nfn_monomial.benchmarks.settings.training import RUNTIME, LossName, TrainConfig
+from nfn_monomial.benchmarks.settings.training import RUNTIME, Head, LossName, TrainConfig
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
-__all__ = ["Recipe", "read_recipes", "write_recipes"]
+__all__ = ["OPTIONS", "Recipe", "read_recipes", "write_recipes"]
 
-SETTABLE = tuple(field.name for field in fields(TrainConfig) if field.name not in RUNTIME)
+SETTABLE = tuple(f.name for f in fields(TrainConfig) if f.name not in RUNTIME)
+OPTIONS = tuple(f.name for f in fields(Head))
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Recipe:
     Attributes:
         loss: its name.
         training: fields of `TrainConfig`, but those that decide no result; the others stay as the experiment has them.
+        options: of the model, fields of `Head`; the others stay as the model has them.
 
     Raises:
         ValueError: for another loss or field, or a value that a field does not take.
@@ -31,17 +33,25 @@ class Recipe:
 
     loss: str
     training: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.loss not in get_args(LossName):
             raise InvalidValueError(f"loss is {shown(self.loss)}, but should be one of {listed(get_args(LossName))}")
-        if not isinstance(self.training, Mapping) or not set(self.training) <= set(SETTABLE):
-            raise InvalidValueError(f"training has {shown(self.training)}, but should have only {', '.join(SETTABLE)}")
+        for name, known in (("training", SETTABLE), ("options", OPTIONS)):
+            given = getattr(self, name)
+            if not isinstance(given, Mapping) or not set(given) <= set(known):
+                raise InvalidValueError(f"{name} has {shown(given)}, but should have only {', '.join(known)}")
         self.apply(TrainConfig())
+        Head(**self.options)
 
     def apply(self, training: TrainConfig) -> dict[str, Any]:
         """``loss`` and ``training`` of a model in an experiment."""
         return {"loss": self.loss, "training": replace(training, **self.training)}
+
+    def built(self) -> dict[str, Any]:
+        """What the options of a run say of its model: nothing, where that is the model's own."""
+        return {"model": dict(self.options)} if self.options else {}
 
 
 def write_recipes(path: Path, recipes: Mapping[str, Recipe]) -> None:
@@ -61,8 +71,10 @@ def read_recipes(path: str | Path) -> dict[str, Recipe]:
         raise InvalidValueError(f"{path} has no recipes: give a recipe.json that `nfn-monomial tune` wrote")
     read = {}
     for model, values in recipes.items():
-        if not isinstance(values, dict) or set(values) != {"loss", "training"}:
-            raise InvalidValueError(f"{path}: the recipe of {shown(model)} should have loss and training alone")
+        if not isinstance(values, dict) or not {"loss", "training"} <= set(values) <= {"loss", "training", "options"}:
+            raise InvalidValueError(
+                f"{path}: the recipe of {shown(model)} should have loss and training, options perhaps, and no more"
+            )
         try:
             read[model] = Recipe(**values)
         except MonomialError as error:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from nfn_monomial import InvariantStatistics, balance
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.models.base import Model, register
-from nfn_monomial.benchmarks.models.parts import Standardise, logits
+from nfn_monomial.benchmarks.models.parts import Heads, Standardise, logits
+from nfn_monomial.benchmarks.settings.training import Head
 
 from .readers import Answers, HiddenReader, Messages, probes_of
 
@@ -33,13 +34,17 @@ __all__ = [
 
 CHANNELS, LAYERS = 16, 3  # of message passing
 PROBES = 64
-HIDDEN = 256  # of the heads
-DROPOUT = 0.3  # of the vectors that enter the heads and of their first layer
 FURTHEST = 5.0  # standard deviations: statistics beyond are cut off
 
 
 class _Invariants(Model):
-    """Invariants of up to four kinds in one vector, then an MLP.
+    """Invariants of up to four kinds in one vector, then an MLP; or several, of which each learns by its own loss.
+
+    With several heads the answers in training are ``(B, heads)``, in evaluation their mean. A loss of the mean would
+    train one wide MLP. They cost a few products more; trainings with other seeds, whose readers differ, too, would cost
+    as many times as much.
+
+    Options are those of `Head`.
 
     Attributes:
         answers: whether the networks' answers to probes are read.
@@ -59,9 +64,17 @@ class _Invariants(Model):
     probed: ClassVar[bool] = False
     generated: ClassVar[bool] = False
 
-    def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
+    def __init__(
+        self,
+        networks: NetworkInfo,
+        out_features: int = 1,
+        *,
+        heads: int = Head.heads,
+        head_width: int = Head.head_width,
+        head_dropout: float = Head.head_dropout,
+    ) -> None:
         super().__init__()
-        self.space = networks.space
+        self.space, self.heads = networks.space, heads
         inner = self.space.restricted("sign")  # behind `balance` of the scales
         readers: dict[str, Answers | HiddenReader | Messages] = {}
         self.probe = probes_of(networks, PROBES, self.generated) if self.sees == "functions" else None
@@ -78,9 +91,9 @@ class _Invariants(Model):
             self.inputs = Standardise([self.statistics.out_features])
             width += self.statistics.out_features
         self.head = nn.Sequential(
-            nn.Dropout(DROPOUT), nn.Linear(width, HIDDEN), nn.SiLU(),
-            nn.Dropout(DROPOUT), nn.Linear(HIDDEN, HIDDEN), nn.SiLU(),
-            nn.Linear(HIDDEN, out_features),
+            nn.Dropout(head_dropout), nn.Linear(width, heads * head_width), nn.SiLU(),
+            nn.Dropout(head_dropout), Heads(head_width, head_width, heads), nn.SiLU(),
+            Heads(head_width, out_features, heads),
         )  # fmt: skip
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -101,7 +114,11 @@ class _Invariants(Model):
         parts = [reader(networks, probed) for reader in self.readers.values()]
         if self.stats:
             parts.append(self.inputs(batch["stats"]).clamp(-FURTHEST, FURTHEST))
-        return logits(self.head(torch.cat(parts, -1)))
+        out = self.head(torch.cat(parts, -1))
+        if self.heads > 1:
+            out = out.unflatten(-1, (self.heads, -1))
+            out = out if self.training else out.mean(1)
+        return logits(out)
 
 
 @register("stats")

@@ -10,7 +10,7 @@ from nfn_monomial.benchmarks.data.networks import Corpus, fingerprint
 from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, require_task, training_of
 from nfn_monomial.benchmarks.settings.generalization import TuneConfig
 from nfn_monomial.benchmarks.studies import News
-from nfn_monomial.benchmarks.studies.predict import Sets, prepare
+from nfn_monomial.benchmarks.studies.predict import Sets, learned, prepare
 from nfn_monomial.benchmarks.train.recipes import Recipe, write_recipes
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.source import code_of
@@ -103,7 +103,7 @@ def _jobs(model: str, corpora: Mapping[str, Corpus], config: TuneConfig, recipe:
                 model=model,
                 train_set="original",
                 seed=seed,
-                options={"scales": (), "augment_scale": None, "widen": 0.0},
+                options={"scales": (), "augment_scale": None, "widen": 0.0, **(recipe.built() if recipe else {})},
                 data=fingerprint(corpus),
                 code=code_of(model_class(model)),
                 **how,
@@ -117,7 +117,8 @@ def _jobs(model: str, corpora: Mapping[str, Corpus], config: TuneConfig, recipe:
 
 def _prepare(sets: Sets, settings: RunSettings) -> Trial:
     trial = prepare(sets, settings)
+    quantiles = learned(settings.loss, trial.train.targets)
     return replace(
-        trial, metrics=halved, tests=lambda: [Test("validation", trial.val)],
+        trial, metrics=partial(halved, quantiles=quantiles), tests=lambda: [Test("validation", trial.val)],
         predictor={"unusable": "it was trained to confirm a recipe; train one by predict-generalization"},
     )  # fmt: skip

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies
 from nfn_monomial.benchmarks.data.seeds import derive_seed
+from nfn_monomial.benchmarks.predictors.quantiles import Quantiles
 from nfn_monomial.benchmarks.studies.predict import scores
 from nfn_monomial.errors import InvalidValueError
 
@@ -43,10 +44,10 @@ def _chosen(parts: Parts, mask: Tensor) -> Parts:
     return tuple(replace(part, networks=part.networks.subset(index)) for part, index in found if len(index))
 
 
-def halved(logits: Tensor, accuracy: Tensor) -> dict[str, float]:
+def halved(logits: Tensor, accuracy: Tensor, quantiles: Quantiles | None = None) -> dict[str, float]:
     """`scores`, and tau of every second network, from the first and from the second on."""
     taus = {name: scores(logits[i :: len(HALVES)], accuracy[i :: len(HALVES)])["tau"] for i, name in enumerate(HALVES)}
-    return {**scores(logits, accuracy), **taus}
+    return {**scores(logits, accuracy, quantiles), **taus}
 
 
 def crossed(validations: Iterable[Mapping[str, float]]) -> float:

@@ -21,14 +21,14 @@ from nfn_monomial.benchmarks.train.runs import Run
 
 from .confirm import Tuned, tune
 from .cuts import crossed
-from .space import importances
+from .space import importances, space_of
 
 __all__ = ["STUDY", "draw_search", "tune_report"]
 
 
 def tune_report(found: Sequence[Tuned], config: TuneConfig) -> Report:
     """Tables of recipes and budget, ``search.png``, and all attempts as numbers."""
-    weights = {tuned.model: importances(config, tuned.tried, config.seeds[0]) for tuned in found}
+    weights = {tuned.model: importances(space_of(config, tuned.model), tuned.tried, config.seeds[0]) for tuned in found}
     results = {
         "models": {
             tuned.model: {
@@ -71,13 +71,15 @@ def _confirmed(runs: Sequence[Run]) -> dict[str, Mean]:
 
 def _recipes(found: Sequence[Tuned]) -> Table:
     lines = []
+    names = dict.fromkeys(name for tuned in found for name in tuned.chosen.params)
     for tuned in found:
         for how, params in (("tried first", tuned.tried[0].params), ("chosen", tuned.chosen.params)):
-            values = (f"{v:.3g}" if isinstance(v, float) else str(v) for v in params.values())
+            given = (params.get(name, "-") for name in names)
+            values = (f"{v:.3g}" if isinstance(v, float) else str(v) for v in given)
             lines.append((_label(tuned), how, *values))
     return Table(
         "Recipes",
-        ("model", "recipe", *(name.replace("_", " ") for name in found[0].chosen.params)),
+        ("model", "recipe", *(name.replace("_", " ") for name in names)),
         tuple(lines),
         text_columns=2,
         names=(0, 1),

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, t
 from nfn_monomial.benchmarks.settings.generalization import TuneConfig
 from nfn_monomial.benchmarks.settings.training import RUNTIME
 from nfn_monomial.benchmarks.studies import News
-from nfn_monomial.benchmarks.studies.predict import LOSSES
+from nfn_monomial.benchmarks.studies.predict import learned, objective
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
 from nfn_monomial.benchmarks.train.devices import make_fabric, threads
 from nfn_monomial.benchmarks.train.loop import Epoch, fit
@@ -65,8 +65,9 @@ class Search:
 
     def __init__(self, model: str, corpora: Mapping[str, Corpus], config: TuneConfig, folder: Path) -> None:
         self.model, self.corpora, self.config = model, corpora, config
+        self.space = space_of(config, model)
         own = training_of(model, config.training, "bce")
-        self.start = start_of(config, own["training"], own["loss"])
+        self.start = start_of(self.space, own["training"], own["loss"])
         self.name = f"{model}-{self._digest()}"
         self.file = folder / "trials" / f"{self.name}.json"
         self.partial = folder / "partial"
@@ -78,7 +79,7 @@ class Search:
         training = {name: value for name, value in asdict(config.training).items() if name not in RUNTIME}
         cuts = [cut(corpus, config.folds, i, config.seeds[0]) for corpus in self.corpora.values() for i in self._cuts]
         values = [
-            training, self.start, {name: repr(values) for name, values in space_of(config).items()}, config.startup,
+            training, self.start, {name: repr(values) for name, values in self.space.items()}, config.startup,
             config.folds, config.cuts, config.seeds[0], list(self.corpora), [fingerprint(part) for part in cuts],
             code_of(model_class(self.model)), __version__,
         ]  # fmt: skip
@@ -123,7 +124,7 @@ class Search:
             return []
         try:
             found = [Attempt(**values) for values in read_json(self.file)]
-            names = set(space_of(self.config))
+            names = set(self.space)
             if any(set(attempt.params) != names for attempt in found) or (found and found[0].score is None):
                 raise InvalidValueError("its attempts are of another search")
             return [replace(a, curve=tuple((int(step), float(value)) for step, value in a.curve)) for a in found]
@@ -151,8 +152,9 @@ class Search:
     def _try(self, tried: list[Attempt], on_news: Callable[[News], None]) -> Attempt:
         """One recipe, on every cut of every zoo, unless it falls behind."""
         start, config, seed = time.process_time(), self.config, self.config.seeds[0]
-        trial = propose(config, self.start, tried, seed)
-        how = recipe_of(trial.params, config.training).apply(config.training)
+        trial = propose(self.space, config.startup, self.start, tried, seed)
+        recipe = recipe_of(trial.params, config.training)
+        how = recipe.apply(config.training)
         fabric = make_fabric(config.training)
         trainings = [(number, name) for number in self._cuts for name in self.corpora]
         curve: dict[int, float] = {}
@@ -176,14 +178,16 @@ class Search:
             which = hashlib.sha256(json.dumps(trial.params, sort_keys=True).encode()).hexdigest()[:10]
             checkpoint = self._place(len(tried)) / f"{name}-{number}-{which}.ckpt"
             looked, train, val = self._data(name, number)
-            model = build_model(self.model, self.corpora[name].info, seed=derive_seed(seed, "model"))
+            model = build_model(self.model, self.corpora[name].info, seed=derive_seed(seed, "model"), **recipe.options)
             model.fit_inputs(looked)
+            quantiles = learned(recipe.loss, train.targets)
             try:
                 for values in (Checkpoint(checkpoint).load() or {"state": {"history": ()}})["state"]["history"]:
                     follow(Epoch(**values))  # which `fit` does not tell again
                 fitted = fit(
-                    model, train, val, how["training"], loss=LOSSES[how["loss"]], metrics=halved, select="tau",
-                    seed=seed, fabric=fabric, on_epoch=follow, checkpoint=checkpoint,
+                    model, train, val, how["training"], loss=objective(recipe.loss, quantiles),
+                    metrics=partial(halved, quantiles=quantiles), select="tau", seed=seed, fabric=fabric,
+                    on_epoch=follow, checkpoint=checkpoint,
                 )  # fmt: skip
             except optuna.TrialPruned:
                 return Attempt(trial.params, None, tuple(curve.items()), time.process_time() - start)

@@ -17,11 +17,12 @@ from optuna.distributions import (
 from optuna.trial import TrialState
 
 from nfn_monomial.benchmarks.data.seeds import derive_seed
+from nfn_monomial.benchmarks.models.catalogue import model_options
 from nfn_monomial.benchmarks.settings.generalization import TuneConfig
-from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.train.recipes import Recipe
+from nfn_monomial.benchmarks.settings.training import Head, TrainConfig
+from nfn_monomial.benchmarks.train.recipes import OPTIONS, Recipe
 
-__all__ = ["STEPS", "Attempt", "importances", "propose", "recipe_of", "space_of", "start_of"]
+__all__ = ["STEPS", "Attempt", "Space", "importances", "propose", "recipe_of", "space_of", "start_of"]
 
 STEPS = 10  # places in a training at which recipes are compared
 BLIND = 3  # of these, at the start of a recipe's first training, none is given up
@@ -47,8 +48,13 @@ class Attempt:
     cpu_seconds: float
 
 
-def space_of(config: TuneConfig) -> dict[str, BaseDistribution]:
-    """Name of a setting -> the values that it may have."""
+Space = dict[str, BaseDistribution]
+"""Name of a setting -> the values that it may have."""
+
+
+def space_of(config: TuneConfig, model: str) -> Space:
+    """What is searched for a model."""
+    own = [name for name in OPTIONS if name in model_options(model)]
     return {
         "learning_rate": FloatDistribution(*config.learning_rate, log=True),
         "weight_decay": FloatDistribution(*config.weight_decay, log=True),
@@ -57,13 +63,14 @@ def space_of(config: TuneConfig) -> dict[str, BaseDistribution]:
         "schedule": CategoricalDistribution(config.schedule),
         "average_epochs": CategoricalDistribution(config.average_epochs),
         "loss": CategoricalDistribution(config.loss),
+        **{name: CategoricalDistribution(getattr(config, name)) for name in own},
     }
 
 
-def start_of(config: TuneConfig, training: TrainConfig, loss: str) -> list[dict[str, Any]]:
+def start_of(space: Space, training: TrainConfig, loss: str) -> list[dict[str, Any]]:
     """What is tried first: how the model is trained without a recipe, and `PLAIN`, both brought into the space."""
-    space = space_of(config)
-    first = {name: getattr(training, name, loss) for name in space}
+    known = {**vars(training), **vars(Head()), "loss": loss}
+    first = {name: known[name] for name in space}
     return [{n: _nearest(space[n], value) for n, value in given.items()} for given in (first, first | PLAIN)]
 
 
@@ -75,30 +82,31 @@ def _nearest(allowed: BaseDistribution, value: Any) -> Any:
 
 
 def propose(
-    config: TuneConfig, start: Sequence[Mapping[str, Any]], tried: Sequence[Attempt], seed: int
+    space: Space, startup: int, start: Sequence[Mapping[str, Any]], tried: Sequence[Attempt], seed: int
 ) -> optuna.Trial:
     """The next recipe; ``report`` and ``should_prune`` of the trial compare it with those that were tried.
 
     Args:
-        config: of the search.
+        space: see `space_of`.
+        startup: see `TuneConfig`.
         start: what is tried first, see `start_of`.
         tried: all attempts so far, in order.
         seed: of the search.
     """
-    study = _study(config, tried, derive_seed(seed, "proposal", len(tried)) % 2**32)
+    study = _study(space, startup, tried, derive_seed(seed, "proposal", len(tried)) % 2**32)
     if len(tried) < len(start):
         study.enqueue_trial(dict(start[len(tried)]))
-    return study.ask(space_of(config))
+    return study.ask(space)
 
 
-def _study(config: TuneConfig, tried: Sequence[Attempt], seed: int) -> optuna.Study:
+def _study(space: Space, startup: int, tried: Sequence[Attempt], seed: int) -> optuna.Study:
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = optuna.samplers.TPESampler(n_startup_trials=config.startup, multivariate=True, seed=seed)
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=config.startup, n_warmup_steps=BLIND)
+            sampler = optuna.samplers.TPESampler(n_startup_trials=startup, multivariate=True, seed=seed)
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=startup, n_warmup_steps=BLIND)
         study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
         for attempt in tried:
             study.add_trial(
@@ -106,7 +114,7 @@ def _study(config: TuneConfig, tried: Sequence[Attempt], seed: int) -> optuna.St
                     state=TrialState.PRUNED if attempt.score is None else TrialState.COMPLETE,
                     value=attempt.score,
                     params=dict(attempt.params),
-                    distributions=space_of(config),
+                    distributions=space,
                     intermediate_values=dict(attempt.curve),
                 )
             )
@@ -118,10 +126,12 @@ def _study(config: TuneConfig, tried: Sequence[Attempt], seed: int) -> optuna.St
 def recipe_of(params: Mapping[str, Any], training: TrainConfig) -> Recipe:
     """The recipe with these values; ``training`` has what is not searched, of which clipping and validation go on."""
     fixed = {name: getattr(training, name) for name in ("clip_norm", "validate_every", "warmup_steps")}
-    return Recipe(params["loss"], {**{n: v for n, v in params.items() if n != "loss"}, **fixed})
+    options = {name: params[name] for name in OPTIONS if name in params}
+    searched = {name: value for name, value in params.items() if name != "loss" and name not in options}
+    return Recipe(params["loss"], {**searched, **fixed}, options)
 
 
-def importances(config: TuneConfig, tried: Sequence[Attempt], seed: int) -> dict[str, float]:
+def importances(space: Space, tried: Sequence[Attempt], seed: int) -> dict[str, float]:
     """The share of the scores' variance that each setting explains alone or with others (fANOVA), largest first.
 
     Empty for few attempts, of which nothing can be said, and where all scores are equal.
@@ -130,4 +140,4 @@ def importances(config: TuneConfig, tried: Sequence[Attempt], seed: int) -> dict
     if len(scores) < LEAST or len(set(scores)) == 1:
         return {}
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=seed)
-    return optuna.importance.get_param_importances(_study(config, tried, seed), evaluator=evaluator)
+    return optuna.importance.get_param_importances(_study(space, len(tried), tried, seed), evaluator=evaluator)

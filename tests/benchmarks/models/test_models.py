@@ -13,6 +13,7 @@ from nfn_monomial.benchmarks.models.base import Model, register
 from nfn_monomial.benchmarks.models.baselines import NP, FlatMLP, StatNN
 from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
 from nfn_monomial.benchmarks.models.parts import network_spec
+from nfn_monomial.benchmarks.studies.predict import objective
 
 NETWORKS = 12
 SIZES = {
@@ -160,6 +161,39 @@ def test_several_outputs_and_seeds(name: str) -> None:
     assert answers[0].shape == (NETWORKS, 4)
     assert torch.equal(answers[0], answers[1])
     assert not torch.equal(answers[0], answers[2])
+
+
+@pytest.mark.parametrize("name", ["stats", "combined"])
+def test_several_heads(name: str) -> None:
+    """Each is the single one with its weights, and their answer is the mean; its loss is its own in training."""
+    heads, info = 3, small_info("relu")
+    tensors = random_tensors(info.space)
+    model = build_model(name, info, seed=0, heads=heads, head_width=8, head_dropout=0.0).double().train()
+    inputs, accuracy = model.prepare(tensors), torch.rand(NETWORKS, dtype=torch.float64)
+    model.fit_inputs(inputs)
+    found = model(inputs)
+    assert found.shape == (NETWORKS, heads)
+    for loss in ("bce", "mse", "rank"):
+        model.zero_grad()
+        objective(loss, None)(model(inputs), accuracy).backward()
+        for k in range(heads):
+            one = build_model(name, info, seed=1, head_width=8, head_dropout=0.0).double()
+            shapes = {n: t.shape for n, t in one.state_dict().items()}
+            own = {
+                n: t if t.shape == shapes[n] else t.unflatten(0, (heads, -1))[k] for n, t in model.state_dict().items()
+            }
+            one.load_state_dict(own)
+            torch.testing.assert_close(one(inputs), found[:, k])
+            objective(loss, None)(one(inputs), accuracy).backward()
+            for given, mine in zip(model.head.parameters(), one.head.parameters(), strict=True):
+                assert given.grad is not None
+                assert mine.grad is not None
+                torch.testing.assert_close(given.grad.unflatten(0, (heads, -1))[k] * heads, mine.grad)
+    torch.testing.assert_close(model.eval()(inputs), found.mean(1))
+    assert float(found.detach().std(1).min()) > 1e-4, "heads that are all one would be no ensemble"
+    element = info.space.sample(NETWORKS, scale_range=(1, 100), generator=torch.Generator().manual_seed(1))
+    assert relative_change(model, tensors, element) < 1e-10
+    assert build_model(name, info, seed=0, heads=2, out_features=4).double().eval()(inputs).shape == (NETWORKS, 4)
 
 
 def test_statistics_are_those_of_numpy() -> None:

@@ -31,6 +31,7 @@ CONFIG = TuneConfig(
     models=("statnn",), trials=6, startup=2, folds=3, cuts=2, epochs=(2, 4), batch_size=(16,), seeds=(0, 1),
     training=TRAINING,
 )  # fmt: skip
+SPACE = space_of(CONFIG, "statnn")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,7 @@ def test_first_is_the_training_without_a_recipe(found: tuple[Path, Tuned]) -> No
 
 
 def test_what_is_tried_lies_in_the_space(found: tuple[Path, Tuned]) -> None:
-    space = space_of(CONFIG)
+    space = space_of(CONFIG, "statnn")
     for attempt in found[1].tried:
         assert all(space[name]._contains(space[name].to_internal_repr(v)) for name, v in attempt.params.items())
         steps = [step for step, _ in attempt.curve]
@@ -158,10 +159,10 @@ def test_a_search_that_was_cut_off_goes_on_as_if_nothing_had_been(
     def cutting(function: Callable[..., Any]) -> Callable[..., Any]:
         calls = itertools.count()
 
-        def wrapped(*arguments: Any) -> Any:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
             if next(calls) == 7:
                 raise KeyboardInterrupt
-            return function(*arguments)
+            return function(*arguments, **named)
 
         return wrapped
 
@@ -191,14 +192,14 @@ def test_more_trials_go_on_and_time_ends(found: tuple[Path, Tuned], zoos: dict[s
 
 
 def test_a_recipe_that_is_behind_is_given_up() -> None:
-    good = [Attempt({**start_of(CONFIG, TRAINING, "bce")[0]}, 0.8, tuple((i, 0.8) for i in range(40)), 1.0)] * 4
-    trial = propose(CONFIG, [], good, 0)
+    good = [Attempt({**start_of(SPACE, TRAINING, "bce")[0]}, 0.8, tuple((i, 0.8) for i in range(40)), 1.0)] * 4
+    trial = propose(SPACE, CONFIG.startup, [], good, 0)
     for step in range(3):
         trial.report(0.1, step)
         assert not trial.should_prune(), "too early to tell"
     trial.report(0.1, 3)
     assert trial.should_prune()
-    other = propose(CONFIG, [], good, 0)
+    other = propose(SPACE, CONFIG.startup, [], good, 0)
     assert other.params == trial.params, "by its number alone"
     other.report(0.9, 3)
     assert not other.should_prune()
@@ -207,12 +208,12 @@ def test_a_recipe_that_is_behind_is_given_up() -> None:
 def test_importances_name_what_matters() -> None:
     tried: list[Attempt] = []
     while len(tried) < 3 * LEAST:
-        params = propose(replace(CONFIG, startup=1000), [], tried, 0).params
+        params = propose(SPACE, 1000, [], tried, 0).params
         tried.append(Attempt(params, 0.5 + 0.4 * (params["loss"] == "rank") + 0.001 * params["epochs"], (), 1.0))
-    weights = importances(CONFIG, tried, 0)
+    weights = importances(SPACE, tried, 0)
     assert next(iter(weights)) == "loss"
-    assert weights == importances(CONFIG, tried, 0)
-    assert importances(CONFIG, tried[: LEAST - 1], 0) == {}
+    assert weights == importances(SPACE, tried, 0)
+    assert importances(SPACE, tried[: LEAST - 1], 0) == {}
 
 
 def test_damage_is_named(found: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path) -> None:
@@ -262,6 +263,30 @@ def test_report(found: tuple[Path, Tuned]) -> None:
     report.contents()
 
 
+def test_heads_and_targets_are_searched_where_a_model_has_them(zoos: dict[str, Corpus], tmp_path: Path) -> None:
+    assert {"heads", "head_width", "head_dropout"} == set(space_of(CONFIG, "stats")) - set(space_of(CONFIG, "statnn"))
+    config = replace(
+        CONFIG,
+        models=("stats", "statnn"),
+        trials=1,
+        cuts=1,
+        seeds=(0,),
+        loss=("quantile",),
+        heads=(3,),
+        head_width=(8,),
+    )
+    found = tune({"relu": zoos["relu"]}, config, RunStore(tmp_path))
+    recipe = read_recipes(tmp_path / "recipe.json")["stats"]
+    assert (recipe.loss, recipe.options) == ("quantile", {"heads": 3, "head_width": 8, "head_dropout": 0.3})
+    (plain,), (run,) = found[0].runs["as registered"], found[0].runs["tuned"]
+    assert run.settings.options["model"] == recipe.options
+    assert "model" not in plain.settings.options
+    assert run.parameters < plain.parameters / 8
+    recipes = tune_report(found, config).tables[0]
+    assert recipes.cells[1][recipes.header.index("heads")] == "3"
+    assert recipes.cells[3][recipes.header.index("heads")] == "-", "statnn has none"
+
+
 # -- recipes
 
 
@@ -280,10 +305,16 @@ def test_recipes_are_what_models_are_trained_by(tmp_path: Path, zoos: dict[str, 
     ("text", "message"),
     [
         ("[]", "has no recipes: give a recipe.json that `nfn-monomial tune` wrote"),
-        ('{"recipes": {"np": {"loss": "bce"}}}', "the recipe of 'np' should have loss and training alone"),
-        ('{"recipes": {"np": {"loss": "l1", "training": {}}}}', "loss is 'l1', but should be one of bce, mse, rank"),
+        ('{"recipes": {"np": {"loss": "bce"}}}', "the recipe of 'np' should have loss and training, options perhaps"),
+        (
+            '{"recipes": {"np": {"loss": "l1", "training": {}}}}',
+            "loss is 'l1', but should be one of bce, mse",
+        ),
         ('{"recipes": {"np": {"loss": "bce", "training": {"device": "cuda"}}}}', "training has .*device.* only epochs"),
         ('{"recipes": {"np": {"loss": "bce", "training": {"epochs": 0}}}}', "'np': epochs is 0, but should be"),
+        ('{"recipes": {"np": {"loss": "bce", "training": {}, "options": {"heads": 0}}}}', "heads is 0, but should be"),
+        ('{"recipes": {"np": {"loss": "bce", "training": {}, "options": {"a": 0}}}}', "options has .*a.* only heads"),
+        ('{"recipes": {"np": {"loss": "bce", "training": {}, "data": {}}}}', "options perhaps, and no more"),
     ],
 )
 def test_recipes_that_are_none(tmp_path: Path, text: str, message: str) -> None:
