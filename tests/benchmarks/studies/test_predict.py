@@ -336,7 +336,7 @@ def test_a_model_may_say_how_it_is_trained(zoo: Corpus, monkeypatch: pytest.Monk
         ({"scales": (10.0, 0.5)}, "scales is 0.5, but should be greater than 1"),
         ({"augment_scale": -10.0}, "augment_scale is -10.0, but should be greater than 1"),
         ({"widen": 0.5}, "widen is 0.5, but should be larger than 1, or 0"),
-        ({"loss": "tau"}, "loss is 'tau', but should be 'bce', 'mse' or 'rank'"),
+        ({"loss": "tau"}, "loss is 'tau', but should be 'bce', 'mse', 'rank' or 'quantile'"),
     ],
 )
 def test_configurations_that_make_no_sense(change: dict[str, Any], message: str) -> None:
