@@ -46,8 +46,8 @@ class Heads(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self.heads == 1:
             return super().forward(x)
-        weight, bias = self.weight.unflatten(0, (self.heads, -1)), self.bias.unflatten(0, (self.heads, 1, -1))
-        own = x.unflatten(-1, (self.heads, -1)).transpose(0, 1)
+        weight, bias = self.weight.view(self.heads, -1, self.in_features), self.bias.view(self.heads, 1, -1)
+        own = x.view(len(x), self.heads, -1).transpose(0, 1)
         return torch.baddbmm(bias, own, weight.mT).transpose(0, 1).flatten(1)
 
 
