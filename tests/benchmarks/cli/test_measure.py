@@ -56,6 +56,7 @@ def test_bench_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it is real, but for the size of the networks."""
     for module in (graphs, layers):
         monkeypatch.setattr(module, "NETWORKS", {"zoo CNN": lambda: WeightSpace.mlp([2, 4, 3, 1], "relu")})
+    monkeypatch.setattr(graphs, "MODELS", "zoo CNN")
     tiny = ("--set", "batches=1,2", "--set", "repeats=1", "--set", "channels=2", "--set", "width=2")
     text = said("bench", "layers", *tiny, "--out", tmp_path / "with")
     assert "Message passing on zoo CNN" in text
