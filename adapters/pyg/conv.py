@@ -21,10 +21,10 @@ from nfn_monomial import Symmetry
 from nfn_monomial.checks import FLOATING, WHOLE, Count, checked, same_numbers, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.nn.canonicalize import degree_zero
-from nfn_monomial.nn.edges import Pairs, Places
+from nfn_monomial.nn.incidence import Pairs, Places
 from nfn_monomial.nn.messages import EdgeMessages, NeuronGate, NeuronUpdate
 from nfn_monomial.nn.neurons import CHAIN, Plan
-from nfn_monomial.nn.norm import frame, over, over_size
+from nfn_monomial.nn.norm import by_size, by_size_of, frame
 from nfn_monomial.space.packing import wide
 
 from .checks import require_tensor
@@ -192,11 +192,11 @@ class MonomialNorm(nn.Module):
                 found: Tensor = scatter(sizes.abs().amax(-1, keepdim=True), groups, 0, count, "max")[groups]
                 return found
 
-            def mean(squares: Tensor) -> Tensor:
-                total = scatter(squares.mean(-1, keepdim=True), groups, 0, count, "sum")
+            def mean_square(x: Tensor) -> Tensor:
+                total = scatter(x.square().mean(-1, keepdim=True), groups, 0, count, "sum")
                 return torch.as_tensor(total / members)[groups]
 
-            return over_size(x, measured, largest, mean)
+            return by_size_of(measured, largest, mean_square)(x)
 
         if edge_streams is None:
             by = frames[0][target] * frames[1][source]
@@ -205,7 +205,7 @@ class MonomialNorm(nn.Module):
             by = (table[target, edge_streams[:, 0]] * table[source, edge_streams[:, 1]])[:, None]
         edges = by_group(edge_attr, wide(edge_attr) * by, group[target]) * self.edge_gain
         normed = [by_group(t, wide(t) * f, group) for t, f in zip(charged, frames, strict=True)]
-        normed.append(over_size(inv, wide(inv), *over(-1)))
+        normed.append(by_size(wide(inv))(inv))
         return torch.cat([t * gain for t, gain in zip(normed, self.gain, strict=True)], -1), edges
 
     def extra_repr(self) -> str:

@@ -12,7 +12,7 @@ from torch_geometric.utils import scatter
 
 from nfn_monomial.checks import FLOATING, Count, Size, checked
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.nn.norm import over, over_size
+from nfn_monomial.nn.norm import by_size
 from nfn_monomial.space.packing import wide
 
 from .checks import check_graph, graph_ids, require_tensor
@@ -248,5 +248,5 @@ class MonomialGNN(nn.Module):
         for block in self.blocks:
             x, edge_attr = block(x, graph.edge_index, edge_attr, symmetry, group, streams)
         inv = x[:, -self.pool.channels :]
-        out_features: Tensor = self.head(self.pool(over_size(inv, wide(inv), *over(-1)), graph))
+        out_features: Tensor = self.head(self.pool(by_size(wide(inv))(inv), graph))
         return out_features

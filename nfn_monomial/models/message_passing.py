@@ -22,7 +22,10 @@ from .blocks import Blocks
 
 
 class _MessageBody(nn.Module):
-    """Embedding, blocks and a last norm: networks on which no scale acts -> neuron features."""
+    """Embedding, blocks and a last norm: networks on which no scale acts -> neuron features.
+
+    Without ``edges``, only neurons are read behind it: the last block and the norm leave edges as they are.
+    """
 
     def __init__(
         self,
@@ -33,12 +36,14 @@ class _MessageBody(nn.Module):
         tied: bool,
         norm: bool = True,
         probes: ProbeFeatures | None = None,
+        edges: bool = True,
     ) -> None:
         super().__init__()
         extra, charges = (0, None) if probes is None else (probes.count, probes.charges)
         self.embed = NeuronEmbedding(space, in_channels, channels, extra=extra, charges=charges)
-        self.blocks = Blocks(*(MessageBlock(space, channels, tied=tied, norm=norm) for _ in range(layers)))
-        self.norm = EquivariantNorm(space, channels) if norm else nn.Identity()
+        changed = [True] * (layers - 1) + [edges]
+        self.blocks = Blocks(*(MessageBlock(space, channels, tied=tied, norm=norm, edges=e) for e in changed))
+        self.norm = EquivariantNorm(space, channels, edges=edges) if norm else nn.Identity()
 
     def forward(self, networks: Features | Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Features:
         out: Features = self.norm(self.blocks(self.embed(networks, extra)))
@@ -95,7 +100,7 @@ class MessagePassingNFN(nn.Module):
         self.inner = space.restricted("sign")
         self.balance = Balance(space, signs=False) if balance else None
         self.probes = probes
-        self.body = _MessageBody(self.inner, in_channels, channels, layers, tied, norm, probes)
+        self.body = _MessageBody(self.inner, in_channels, channels, layers, tied, norm, probes, edges=False)
         self.pool = NeuronPool(self.inner, channels)
         self.stats = InvariantStatistics(self.inner, in_channels) if append_stats else None
         width = self.pool.out_features

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,8 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .canonicalize import degree_zero
-from .edges import Ends, Grid, Places, Sums, exchange
+from .edges import Ends, Out, Scale, Sums, exchange
+from .incidence import Grid, Places
 from .neurons import CHAIN, NeuronLayer, Plan, Streams
 from .norm import EquivariantNorm
 
@@ -72,7 +73,12 @@ class EdgeMessages(nn.Module):
         self.gate = _mix(channels)
 
     def forward(
-        self, places: Places, edges: Tensor, streams: Sequence[tuple[Tensor, Tensor, Tensor]]
+        self,
+        places: Places,
+        edges: Tensor,
+        streams: Sequence[tuple[Tensor, Tensor, Tensor]],
+        scale: Scale | None = None,
+        out: Out = "update",
     ) -> tuple[Sums, Tensor]:
         """Sums of what edges send to their ends, and the updated edges.
 
@@ -80,11 +86,13 @@ class EdgeMessages(nn.Module):
             places: which neurons are at which end.
             edges: of all edges.
             streams: of the neurons at each end ``h, g, s`` as `EndMix` takes them.
+            scale: what edges are multiplied by first, see `exchange`.
+            out: which edges are returned.
         """
         first, *others = zip(self.ends, streams, strict=True)
         brought = first[0](*first[1], self.hidden.bias), *(mix(*x) for mix, x in others)
         ends = Ends(*zip(*brought, strict=True))
-        return exchange(places, edges, self.hidden.weight, self.gate.weight, ends)
+        return exchange(places, edges, self.hidden.weight, self.gate.weight, ends, scale, out)
 
 
 class NeuronUpdate(nn.Module):
@@ -184,13 +192,26 @@ class MessagePassing(NeuronLayer):
     def forward(self, features: Features) -> Features:
         """Neuron features -> their update."""
         edges, nodes, const = self.split(features)
+        updated, updates, const = self.passed(edges, nodes, const, [None] * len(edges))
+        return self.join(updated, updates.values(), const)
+
+    def passed(
+        self,
+        edges: Sequence[Tensor],
+        nodes: Mapping[str, Streams],
+        const: Sequence[Tensor],
+        scales: Sequence[Scale | None],
+        out: Out = "update",
+    ) -> tuple[list[Tensor], dict[str, Streams], list[Tensor]]:
+        """Updates of fields as `split` returns them; ``scales`` and ``out``: of the edges, see `exchange`."""
         sums: dict[str, list[Tensor | None]] = {name: [None] * (len(streams) + 2) for name, streams in nodes.items()}
         updated = []
-        for edge, key, places, e in zip(self.neurons.edges, self._edge_keys, self._places, edges, strict=True):
+        each = zip(self.neurons.edges, self._edge_keys, self._places, edges, scales, strict=True)
+        for edge, key, places, e, scale in each:
             layer = self.edges[key]
             assert isinstance(layer, EdgeMessages), "the dictionary is made of these"
             ends = [(x[end.against], x[end.along], x[-1]) for end in edge.ends for x in [nodes[end.node]]]
-            found, new = layer(places, e, ends)
+            found, new = layer(places, e, ends, scale, out)
             updated.append(new)
             for number, (end, message, hidden) in enumerate(zip(edge.ends, *found, strict=True)):
                 at, count = sums[end.node], math.prod([n for i, n in enumerate(e.shape[1:-1]) if i not in end.at])
@@ -211,7 +232,7 @@ class MessagePassing(NeuronLayer):
                 update[-1] = update[-1] + _broadcast(self.const[0](const[0]), update[-1])
             means = [streams[-1].flatten(1, -2).mean(1) for streams in nodes.values()]
             const = [self.const[1](_mean(means) if means else const[0])]
-        return self.join(updated, map(tuple, updates.values()), const)
+        return updated, {name: tuple(update) for name, update in updates.items()}, list(const)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, tied={self.tied}"
@@ -260,15 +281,22 @@ class GatedActivation(NeuronLayer):
     def forward(self, features: Features) -> Features:
         """Neuron features -> gated ones."""
         edges, nodes, const = self.split(features)
-        gated = []
+        gated, const = self.gated(nodes, const)
+        return self.join(edges, gated.values(), const)
+
+    def gated(self, nodes: Mapping[str, Streams], const: Sequence[Tensor]) -> tuple[dict[str, Streams], list[Tensor]]:
+        """Gated streams and ``const``, as `split` returns them."""
+        gated = {}
         for name, streams in nodes.items():
             neutral = [degree_zero(t, felt) for t, felt in zip(streams[:-1], self._felt[name], strict=False)]
-            gated.append(self.gates[self._keys[name]](streams, neutral))
-        return self.join(edges, gated, [c for t in const if self.const is not None for c in self.const((t,), ())])
+            gated[name] = self.gates[self._keys[name]](streams, neutral)
+        return gated, [c for t in const if self.const is not None for c in self.const((t,), ())]
 
 
-class MessageBlock(nn.Module):
+class MessageBlock(NeuronLayer):
     """Norm, messages, gate, and residual connections around them: ``x + gate(y + messages(y))`` with ``y = norm(x)``.
+
+    Edges are read and written once: they are scaled and added to while messages pass.
 
     Args:
         space: the networks' weight space.
@@ -276,18 +304,30 @@ class MessageBlock(nn.Module):
         tied: see `MessagePassing`.
         norm: whether the norm is there. It keeps deep stacks in range, but a network's own sizes are divided out of
             what messages are made of; to compute with exact values (a network's outputs) leave it out.
+        edges: whether edges change; a block behind which only neurons are read leaves them as they are.
     """
 
     @checked
-    def __init__(self, space: WeightSpace, channels: Count, *, tied: bool = False, norm: bool = True) -> None:
-        super().__init__()
-        self.norm = EquivariantNorm(space, channels) if norm else nn.Identity()
+    def __init__(
+        self, space: WeightSpace, channels: Count, *, tied: bool = False, norm: bool = True, edges: bool = True
+    ) -> None:
+        super().__init__(space, channels)
+        self.norm = EquivariantNorm(space, channels) if norm else None
         self.messages = MessagePassing(space, channels, tied=tied)
         self.gate = GatedActivation(space, channels, tied=tied)
-        self.in_layout, self.channels = self.messages.in_layout, channels
+        self._out: Out = "sum" if edges else "none"
 
     def forward(self, features: Features) -> Features:
         """Neuron features of the space, in and out."""
-        y = self.norm(features)
-        gated: Features = self.gate(y + self.messages(y))
-        return features + gated
+        edges, nodes, const = self.split(features)
+        scales: Sequence[Scale | None] = [None] * len(edges)
+        y, c = nodes, const
+        if self.norm is not None:
+            scales, y, c = self.norm.normed(edges, nodes, const)
+        edges, updates, more = self.messages.passed(edges, y, c, scales, self._out)
+        gated, more = self.gate.gated({n: _sums(y[n], updates[n]) for n in nodes}, _sums(c, more))
+        return self.join(edges, (_sums(nodes[n], gated[n]) for n in nodes), _sums(const, more))
+
+
+def _sums(first: Iterable[Tensor], second: Iterable[Tensor]) -> Streams:
+    return tuple(map(torch.add, first, second))

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nfn_monomial.nn import edges as of_edges
-from nfn_monomial.nn.edges import Ends, Grid, Pairs, Places, exchange, plain_exchange
+from nfn_monomial.nn.edges import Ends, Scale, exchange, plain_exchange
+from nfn_monomial.nn.incidence import Grid, Pairs, Places
 
 KINDS = ["two ends", "three ends", "nested", "pairs", "streams"]
 CHANNELS = 3
@@ -44,29 +45,52 @@ def case(kind, seed=0):
         shapes = [(batch, *(axes[i] for i in own), CHANNELS) for own in at]
         brought = [[random(*shape, seed=next(numbers)) for shape in shapes] for _ in range(3)]
     matrices = [random(CHANNELS, CHANNELS, seed=next(numbers)) for _ in range(2)]
-    return places, (edges, *matrices, *(x for xs in brought for x in xs))
+    shared = [1 if kind in ("pairs", "streams") else len(edges), *[1] * (edges.ndim - 2), CHANNELS]
+    scale = [random(*shared, seed=next(numbers)) for _ in range(2)]
+    # For each network one of the two is 0.
+    scale = [(x * (torch.arange(len(x)) % 2 == i).view(-1, *[1] * (x.ndim - 1))).detach() for i, x in enumerate(scale)]
+    return places, (edges, *(x.requires_grad_() for x in scale), *matrices, *(x for xs in brought for x in xs))
 
 
-def outputs(function, places, inputs):
-    edges, mix, gate, *brought = inputs
+def outputs(function, places, inputs, out="update", scaled=True):
+    edges, constant, factor, mix, gate, *brought = inputs
     count = len(brought) // 3
     ends = Ends(*(tuple(brought[i * count : (i + 1) * count]) for i in range(3)))
-    sums, updated = function(places, edges, mix, gate, ends)
+    sums, updated = function(places, edges, mix, gate, ends, Scale(constant, factor) if scaled else None, out)
     return *sums.messages, *sums.hidden, updated
 
 
-@given(st.sampled_from(KINDS), st.sampled_from([0, 50, 100, 300, 500]), st.integers(0, 10**4), st.data())
-def test_blocks_of_any_size_give_values_and_gradients_of_the_formulas(kind, size, seed, data):
+def unfused(places, edges, mix, gate, ends, scale, out):
+    """The scaled edges a tensor, as a norm makes it, and what comes of them another one."""
+    e = edges if scale is None else edges.detach() * scale.constant + edges * scale.factor
+    sums, update = plain_exchange(places, e, mix, gate, ends)
+    return sums, {"update": update, "sum": edges + (e + update), "none": edges}[out]
+
+
+OUTS = ["update", "sum", "none"]
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.sampled_from([0, 50, 100, 300, 500]),
+    st.sampled_from(OUTS),
+    st.booleans(),
+    st.integers(0, 10**4),
+    st.data(),
+)
+def test_blocks_of_any_size_give_values_and_gradients_of_the_formulas(kind, size, out, scaled, seed, data):
     places, inputs = case(kind, seed)
-    expected = outputs(plain_exchange, places, inputs)
+    expected = outputs(unfused, places, inputs, out, scaled)
     used = data.draw(st.sets(st.integers(0, len(expected) - 1), min_size=1), label="outputs that are used")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_edges, "BLOCK", size)
-        found = outputs(exchange, places, inputs)
+        found = outputs(exchange, places, inputs, out, scaled)
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
         by = [random(*y.shape, seed=seed + i).detach() for i, y in enumerate(expected)]
         grads = [
-            torch.autograd.grad([y[i] for i in used], inputs, [by[i] for i in used], materialize_grads=True)
+            torch.autograd.grad(
+                [y[i] for i in used], inputs, [by[i] for i in used], allow_unused=True, materialize_grads=True
+            )
             for y in (found, expected)
         ]
     torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
@@ -74,14 +98,18 @@ def test_blocks_of_any_size_give_values_and_gradients_of_the_formulas(kind, size
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("kind", KINDS)
-def test_derivatives_and_derivatives_of_derivatives(kind):
+@pytest.mark.parametrize("out", OUTS)
+def test_derivatives_and_derivatives_of_derivatives(kind, out):
     places, inputs = case(kind)
+    none, factor = torch.zeros_like(inputs[1]), torch.full_like(inputs[1], 1.3)
 
-    def function(*inputs):
-        return outputs(exchange, places, inputs)
+    def function(edges, factor, *others):
+        found = outputs(exchange, places, (edges, none, factor, *others), out)
+        return found[:-1] if out == "none" else found
 
-    assert torch.autograd.gradcheck(function, inputs)
-    assert torch.autograd.gradgradcheck(function, inputs)
+    at = (inputs[0], factor.requires_grad_(), *inputs[3:])
+    assert torch.autograd.gradcheck(function, at)
+    assert torch.autograd.gradgradcheck(function, at)
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -18,6 +18,7 @@ from nfn_monomial import (
     WeightSpace,
 )
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
+from nfn_monomial.nn import edges as of_edges
 from nfn_monomial.space import Node, Sum
 from nfn_monomial.space.certificate import relative_error
 from nfn_monomial.testing import assert_equivariant, assert_invariant, random_element, random_networks
@@ -44,6 +45,28 @@ def random_neurons(space, width, batch=3, seed=0):
 def test_layers(space, width, layer, tied, seed):
     torch.manual_seed(seed)
     assert_equivariant(layer(space, width, tied=tied).double(), space, trials=1, seed=seed)
+
+
+@given(any_networks, channels, st.booleans(), st.sampled_from([0, 2**18]), seeds)
+def test_a_block_is_its_layers_one_after_the_other(space, width, norm, size, seed):
+    """Values and gradients, whether or not the edges are scaled and added to in blocks of messages."""
+    torch.manual_seed(seed)
+    block, read = (MessageBlock(space, width, norm=norm, edges=edges).double() for edges in (True, False))
+    read.load_state_dict(block.state_dict())
+    x = random_neurons(space, width, 3, seed).map(lambda t: t.requires_grad_())
+    y = x if block.norm is None else block.norm(x)
+    expected = x + block.gate(y + block.messages(y))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_edges, "BLOCK", size)
+        found, unchanged = block(x), read(x)
+        both = [
+            torch.autograd.grad([t.sum() for t in f.tensors], x.tensors, materialize_grads=True)
+            for f in (found, expected)
+        ]
+    torch.testing.assert_close((found.tensors, both[0]), (expected.tensors, both[1]), rtol=1e-10, atol=1e-10)
+    count = len(block.neurons.edges)
+    assert all(a is b for a, b in zip(unchanged.tensors[:count], x.tensors[:count], strict=True))
+    torch.testing.assert_close(unchanged.tensors[count:], expected.tensors[count:], rtol=1e-10, atol=1e-12)
 
 
 @given(any_networks, channels, channels, seeds)

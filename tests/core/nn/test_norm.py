@@ -110,6 +110,19 @@ def test_gradients_are_finite_at_any_scale(factor):
     assert all(bool(t.grad.isfinite().all()) for t in given.tensors)
 
 
+@SYMMETRIES
+def test_derivatives_and_derivatives_of_derivatives(symmetry):
+    space, x = random_neurons(symmetry, width=2, batch=1)
+    layer, tensors = EquivariantNorm(space, 2).double(), [t[:, :2] if t.ndim < 4 else t[:, :2, :2] for t in x.tensors]
+
+    def function(*tensors):
+        return layer(Features(x.layout, tensors)).tensors
+
+    given = tuple(t.clone().requires_grad_() for t in tensors)
+    assert torch.autograd.gradcheck(function, given)
+    assert torch.autograd.gradgradcheck(function, given, atol=1e-4)
+
+
 def test_a_field_of_zeros_among_others_stays_zero():
     """Where messages have not come yet: the frame is that of the other stream alone."""
     space, x = random_neurons("relu")
