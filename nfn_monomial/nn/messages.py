@@ -276,7 +276,8 @@ class GatedActivation(NeuronLayer):
         self._keys = dict(zip(plans, _shared([(n, plan.charges) for n, plan in plans.items()], tied), strict=True))
         self.gates = nn.ModuleDict({key: NeuronGate(channels, len(plans[n].charges)) for n, key in self._keys.items()})
         self.const = NeuronGate(channels, 1) if self.neurons.const else None
-        self._felt = {node: self.in_layout.felt[self.neurons.first(node) :] for node in plans}
+        firsts = {node: self.neurons.first(node) for node in plans}
+        self._felt = {node: self.in_layout.felt[i : i + len(plans[node].charges) - 1] for node, i in firsts.items()}
 
     def forward(self, features: Features) -> Features:
         """Neuron features -> gated ones."""
@@ -288,7 +289,7 @@ class GatedActivation(NeuronLayer):
         """Gated streams and ``const``, as `split` returns them."""
         gated = {}
         for name, streams in nodes.items():
-            neutral = [degree_zero(t, felt) for t, felt in zip(streams[:-1], self._felt[name], strict=False)]
+            neutral = [degree_zero(t, felt) for t, felt in zip(streams[:-1], self._felt[name], strict=True)]
             gated[name] = self.gates[self._keys[name]](streams, neutral)
         return gated, [c for t in const if self.const is not None for c in self.const((t,), ())]
 

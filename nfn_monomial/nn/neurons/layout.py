@@ -20,6 +20,8 @@ those with none in ``const``.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -131,6 +133,7 @@ class NeuronLayout(NamedTuple):
         nodes: node -> its streams, in the layout's order; only nodes on which parameters have axes.
         places: where the parameters lie.
         const: whether there are parameters without an axis, and so a field for them.
+        starts: index of the first field of each node.
     """
 
     layout: Layout
@@ -138,11 +141,11 @@ class NeuronLayout(NamedTuple):
     nodes: dict[str, Plan]
     places: tuple[Place, ...]
     const: bool
+    starts: dict[str, int]
 
     def first(self, node: str) -> int:
         """Index of a node's first field."""
-        names = list(self.nodes)
-        return len(self.edges) + sum(len(self.nodes[name].charges) for name in names[: names.index(node)])
+        return self.starts[node]
 
     def stream(self, node: str, *charges: Charge) -> int:
         """Index of a node's field of these charges, one for each axis of its neurons; without any, of ``inv``."""
@@ -156,36 +159,50 @@ def neuron_layout(space: WeightSpace) -> NeuronLayout:
 
     Charges are not reduced: forward and backward streams differ also where the group cannot tell them apart.
     """
+    return _layout(space)
+
+
+@functools.lru_cache(maxsize=16)  # every layer of a model asks for the one of its space
+def _layout(space: WeightSpace) -> NeuronLayout:
     trees = {link.parameter: _tree(space, link) for link in space.links}
     plans = _plans(space, list(trees.values()))
     numbers = {name: plan.charges.index for name, plan in plans.items()}
     edges: dict[FieldType, EdgeSet] = {}
+    taken_keys = set(plans)
     for tree in trees.values():
         if len(tree.ends) > 1 and tree.axes not in edges:
             names = [node for node, _, _ in tree.ends]
-            key = _unused(f"{names[0]}_from_{'_'.join(names[1:])}", {*plans, *(e.key for e in edges.values())})
+            taken_keys.add(key := _unused(f"{names[0]}_from_{'_'.join(names[1:])}", taken_keys))
             ends = (EdgeEnd(n, at, numbers[n](q), numbers[n](_opposite(q))) for n, at, q in tree.ends)
             edges[tree.axes] = EdgeSet(key, tree.axes, tuple(ends))
     loose = [name for name in space.pieces if name not in trees]
     types: list[FieldType] = list(edges)
+    starts = {}
     for node, plan in plans.items():
-        ancestry = space.ancestry(node)
+        ancestry, starts[node] = space.ancestry(node), len(types)
         types += [tuple(map(Axis, ancestry, charges)) for charges in plan.charges]
     types += [()] if loose else []
+    number = {axes: i for i, axes in enumerate(types)}
     fields: dict[int, list[str]] = {}
     for name in (*trees, *loose):
-        fields.setdefault(types.index(trees[name].axes if name in trees else ()), []).append(name)
+        fields.setdefault(number[trees[name].axes if name in trees else ()], []).append(name)
     places: list[Place] = []
+    used = set[str]()  # a node's name stands for one of its fields, for the others it is taken
     for field, pieces in fields.items():
         own = types[field][-1].node if types[field] else "const"
-        taken_keys = {p.key for p in places} | {e.key for e in edges.values()} | ({*plans} - {own})
-        key = edges[types[field]].key if types[field] in edges else _unused(own, taken_keys)
+        if types[field] in edges:
+            key = edges[types[field]].key
+        else:
+            key = own if own in plans and own not in used else _unused(own, taken_keys)
         taken = [trees[name].order if name in trees else () for name in pieces]
         rest = [[i for i in range(len(space.axes[n])) if i not in t] for n, t in zip(pieces, taken, strict=True)]
         orders = tuple((0, *(2 + i for i in (*t, *r)), 1) for t, r in zip(taken, rest, strict=True))
         kernels = tuple(tuple(space.axes[n][i] for i in r) for n, r in zip(pieces, rest, strict=True))
         places.append(Place(key, field, tuple(pieces), orders, kernels))  # type: ignore[arg-type]  # axes are all taken
-    return NeuronLayout(space.layout_of(types, fold=False), tuple(edges.values()), plans, tuple(places), bool(loose))
+        used.add(key)
+        taken_keys.add(key)
+    layout = space.layout_of(types, fold=False)
+    return NeuronLayout(layout, tuple(edges.values()), plans, tuple(places), bool(loose), starts)
 
 
 class _Tree(NamedTuple):
@@ -222,10 +239,14 @@ def _tree(space: WeightSpace, link: Link) -> _Tree:
 
 def _plans(space: WeightSpace, trees: Sequence[_Tree]) -> dict[str, Plan]:
     plans = {}
-    met = {above for tree in trees for name, _, _ in tree.ends for above in space.ancestry(name)}
+    at_node: dict[str, list[tuple[Charges, int]]] = {}
+    for tree in trees:
+        for name, _, charges in tree.ends:
+            at_node.setdefault(name, []).append((charges, len(tree.ends)))
+    met = {above for name in at_node for above in space.ancestry(name)}
     for node in (node for node in space.nodes if node in met):
         zero: Charges = tuple(space.nodes[name].charge(0) for name in space.ancestry(node))
-        ends = [(charges, len(tree.ends)) for tree in trees for name, _, charges in tree.ends if name == node]
+        ends = at_node.get(node, [])
         found = {zero, *(charges for charges, _ in ends), *(_opposite(charges) for charges, n in ends if n > 1)}
         charges = tuple(sorted(found, key=lambda q: (q == zero, sum(map(abs, _flat(q))), [-p for p in _flat(q)])))
         number = charges.index
@@ -249,7 +270,8 @@ def _opposite(charges: Charges) -> Charges:
 
 
 def _unused(name: str, taken: set[str]) -> str:
-    return next(found for found in (name, *(f"{name}_{i}" for i in range(1, len(taken) + 2))) if found not in taken)
+    numbered = (f"{name}_{i}" for i in itertools.count(1))
+    return next(found for found in itertools.chain([name], numbered) if found not in taken)
 
 
 class NeuronLayer(nn.Module):
