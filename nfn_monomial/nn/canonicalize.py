@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,8 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
+
+from .edges import BLOCK, plain_gradients, watched
 
 
 class Canonicalize(nn.Module):
@@ -74,13 +77,11 @@ class Canonicalize(nn.Module):
         self.in_layout.require(features, self.channels, "Canonicalize")
         killed = []
         for i, (felt, x) in enumerate(zip(self.in_layout.felt, features.tensors, strict=True)):
-            if felt.scales:
-                x = _degree_zero(x, squared=self.kind == "square")
-            if felt.flips:
-                x = x.abs()
-            if self.weight is not None and self.bias is not None:
-                x = x * self.weight[i] + self.bias[i]
-            killed.append(x)
+            if self.weight is None or self.bias is None:
+                killed.append(_killed(x, felt, self.kind == "square"))
+            else:
+                run = _killed if watched(x) else _Killed.apply
+                killed.append(run(x, felt, self.kind == "square", self.weight[i], self.bias[i]))
         merged = []
         for pieces in self._sources:
             parts = [
@@ -92,6 +93,80 @@ class Canonicalize(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, kind={self.kind!r}, learnable={self.weight is not None}"
+
+
+def _killed(
+    x: Tensor, felt: Symmetry, squared: bool, weight: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    if felt.scales:
+        x = _degree_zero(x, squared)
+    if felt.flips:
+        x = x.abs()
+    return x if weight is None or bias is None else x * weight + bias
+
+
+class _Killed(torch.autograd.Function):
+    """`_killed` with an affine map, some networks at a time, which stay in the cache.
+
+    Only the input is kept for backward, which the activation before it keeps, too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, felt: Symmetry, squared: bool, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.felt, ctx.squared = felt, squared and felt.scales
+        ctx.save_for_backward(x, weight, bias)
+        out = torch.empty_like(x)
+        for part in _parts(x):
+            unit, _ = _unit(x[part], felt)
+            torch.addcmul(bias, _value(unit, felt, ctx.squared), weight, out=out[part])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, by_y: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight, bias), felt, squared = ctx.saved_tensors, ctx.felt, ctx.squared
+        if torch.is_grad_enabled():
+            needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[3:])
+            again = lambda: (_killed(x, felt, squared, weight, bias),)  # noqa: E731
+            by_x, *by_affine = plain_gradients(again, (x, weight, bias), needed, (by_y,))
+            return by_x, None, None, *by_affine
+        found, by_weight, by_bias = torch.empty_like(x), torch.zeros_like(weight), torch.zeros_like(bias)
+        for part in _parts(x):
+            unit, by_norm = _unit(x[part], felt)
+            by_bias += by_y[part].sum_to_size(bias.shape)
+            by_weight += (by_y[part] * _value(unit, felt, squared)).sum_to_size(weight.shape)
+            by_unit = torch.mul(by_y[part], weight, out=found[part])
+            if squared:
+                by_unit.mul_(unit).mul_(2)
+            elif felt.flips:
+                by_unit.mul_(unit.sign())
+            if by_norm is not None:
+                along = (by_unit * unit).sum(-1, keepdim=True)
+                by_unit.addcmul_(unit, along, value=-1).mul_(by_norm)
+        return found, None, None, by_weight, by_bias
+
+
+def _parts(x: Tensor) -> Iterable[slice]:
+    """Some networks at a time."""
+    size = max(1, BLOCK // max(1, x[0].nbytes)) if x.device.type == "cpu" else len(x)
+    return (slice(i, i + size) for i in range(0, len(x), size))
+
+
+def _value(unit: Tensor, felt: Symmetry, squared: bool) -> Tensor:
+    return unit.square() if squared else unit.abs() if felt.flips else unit
+
+
+def _unit(x: Tensor, felt: Symmetry) -> tuple[Tensor, Tensor | None]:
+    """``x / ||x||`` over the last dimension and what its gradient is multiplied by: ``1 / ||x||``, 0 where that could
+    overflow; where no scale acts, ``x`` itself."""
+    if not felt.scales:
+        return x, None
+    largest = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
+    zero = largest == 0
+    small = largest < torch.finfo(x.dtype).max ** (-13 / 16)
+    largest.masked_fill_(zero, 1)
+    unit = x / largest
+    by_norm = torch.linalg.vector_norm(unit, dim=-1, keepdim=True).masked_fill_(zero, 1).reciprocal_()
+    return unit.mul_(by_norm), by_norm.div_(largest).masked_fill_(small, 0)
 
 
 def _degree_zero(x: Tensor, squared: bool) -> Tensor:

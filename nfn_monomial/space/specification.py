@@ -42,7 +42,7 @@ class Node(NamedTuple):
     @property
     def symmetry(self) -> Symmetry:
         """The smallest symmetry that contains what acts: that of the one gauge, of most nodes."""
-        return _union(self.gauges)
+        return Symmetry(functools.reduce(operator.or_, (gauge.value for gauge in self.gauges)))
 
     @property
     def permutes(self) -> bool:
@@ -349,11 +349,6 @@ class Specification:
             return f"WeightSpace.{self.label}"
         nodes = ", ".join(map(_described, self.nodes.items()))
         return f"WeightSpace({nodes}; {', '.join(self.parameters)})"
-
-
-@functools.cache
-def _union(gauges: tuple[Symmetry, ...]) -> Symmetry:
-    return Symmetry(functools.reduce(operator.or_, (gauge.value for gauge in gauges)))
 
 
 def _node(node: Symmetry | tuple[Symmetry, int | None] | Node) -> Node:

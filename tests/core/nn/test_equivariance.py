@@ -23,6 +23,7 @@ from nfn_monomial import (
     WeightSpace,
 )
 from nfn_monomial.basis import count_terms
+from nfn_monomial.nn import canonicalize
 from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
 
@@ -141,6 +142,33 @@ def test_canonicalize_computes_the_papers_formula():
     expected = first**2 / (first**2).sum((1, 3), keepdim=True)
     torch.testing.assert_close(out["weight.0"], expected[..., :2])
     torch.testing.assert_close(out["bias.0"], expected[..., 2])
+
+
+@pytest.mark.parametrize("size", [0, 2**18])
+@pytest.mark.parametrize("kind", ["norm", "square"])
+@pytest.mark.parametrize("symmetry", [*Symmetry], ids=str)
+def test_canonicalize_in_parts_has_all_derivatives(symmetry, kind, size, monkeypatch):
+    monkeypatch.setattr(canonicalize, "BLOCK", size)
+    space = WeightSpace.mlp([1, 2, 1], symmetry)
+    layer = Canonicalize(space, 1, kind).double()
+    for p in layer.parameters():
+        nn.init.normal_(p)
+    networks = random_networks(space, 2, generator=torch.Generator().manual_seed(0))
+    tensors, parameters = (
+        space.pack({n: t.double() for n, t in networks.items()}).tensors,
+        dict(layer.named_parameters()),
+    )
+
+    def function(*given):
+        changed = dict(zip(parameters, given, strict=False))
+        features = Features(space.layout, given[len(changed) :])
+        return torch.func.functional_call(layer, changed, (features,)).tensors
+
+    given = [t.detach().clone().requires_grad_() for t in (*parameters.values(), *tensors)]
+    plain = torch.func.vjp(function, *given)[0]
+    torch.testing.assert_close(function(*given), plain, rtol=1e-12, atol=1e-14)
+    assert torch.autograd.gradcheck(function, given)
+    assert torch.autograd.gradgradcheck(function, given, atol=1e-4)
 
 
 def test_canonicalize_gradients_are_those_of_the_formula():
