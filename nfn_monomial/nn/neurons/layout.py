@@ -241,8 +241,8 @@ def _plans(space: WeightSpace, trees: Sequence[_Tree]) -> dict[str, Plan]:
     plans = {}
     at_node: dict[str, list[tuple[Charges, int]]] = {}
     for tree in trees:
-        for name, _, charges in tree.ends:
-            at_node.setdefault(name, []).append((charges, len(tree.ends)))
+        for name, _, of_end in tree.ends:
+            at_node.setdefault(name, []).append((of_end, len(tree.ends)))
     met = {above for name in at_node for above in space.ancestry(name)}
     for node in (node for node in space.nodes if node in met):
         zero: Charges = tuple(space.nodes[name].charge(0) for name in space.ancestry(node))
