@@ -120,6 +120,7 @@ def _small(edges: Tensor) -> bool:
 def watched(edges: Tensor) -> bool:
     return (
         torch.compiler.is_compiling()
+        or edges.is_meta
         or torch.is_autocast_enabled(edges.device.type)
         or torch._C._functorch.maybe_current_level() is not None
         or torch.autograd.forward_ad._current_level >= 0
