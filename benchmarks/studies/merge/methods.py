@@ -8,11 +8,13 @@ A method takes a `Pair` and returns its networks as they are to be averaged; the
 - *activation matching*: neurons of b permuted so that activations correlate (Li et al. 2015; Ainsworth et al. 2022,
   Sec. 3.1).
 - *permutation and scale* in six variants. Both networks are balanced first (`balance`): what leads to a neuron and what
-  leaves it have the same norm. Neurons are permuted by balanced weights; by activations, as above; or by balanced
-  activations, whose sum of products is made large, so that neurons count by their size. Then they are scaled: in
-  ``balanced`` they stay so, which is the line from a to b with the geometric mean of the quotients of norms as scales;
-  in ``preactivations`` each of b gets the root mean square of a's *before* the ReLU. A neuron that is nearly dead still
-  varies there, while a quotient of what passes the ReLU has no bound.
+  leaves it have the same norm. What leads to a batch norm has a sign as well, which the norm's gain undoes: the one at
+  which the gain is positive, so that rows agree where what leaves the norm does. Signs that each network settles by
+  sums of its own entries would set every other row of b against that of a. Neurons are permuted by balanced weights;
+  by activations, as above; or by balanced activations, whose sum of products is made large, so that neurons count by
+  their size. Then they are scaled: in ``balanced`` they stay so, which is the line from a to b with the geometric mean
+  of the quotients of norms as scales; in ``preactivations`` each of b gets the root mean square of a's *before* the
+  ReLU. A neuron that is nearly dead still varies there, while a quotient of what passes the ReLU has no bound.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -30,6 +32,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace, balance
 from nfn_monomial.alignment import align
+from nfn_monomial.space.axes import powers
 
 from .networks import Network
 
@@ -71,8 +74,8 @@ class Pair:
 
     @cached_property
     def balanced(self) -> tuple[Network, Network]:
-        """Both networks in their canonical form."""
-        first, second = (_balanced(self.space, network) for network in (self.a, self.b))
+        """Both networks with the scales of their canonical form, and positive gains."""
+        first, second = (_balanced(self.space, self.module, network) for network in (self.a, self.b))
         return first, second
 
     @cached_property
@@ -174,9 +177,26 @@ def _products(x: Tensor, y: Tensor) -> Tensor:
     return x @ y.mT
 
 
-def _balanced(space: WeightSpace, network: Network) -> Network:
+def _balanced(space: WeightSpace, module: nn.Module, network: Network) -> Network:
     batch = {name: t[None, None] for name, t in network.items()}
-    return {name: t[0, 0] for name, t in balance(batch, space)[0].items()}
+    found = {name: t[0, 0] for name, t in balance(batch, space, signs=False)[0].items()}
+    return _gain_signs(space, module, found).act(found)
+
+
+def _gain_signs(space: WeightSpace, module: nn.Module, network: Network) -> GroupElement:
+    """What makes the gains of all batch norms positive."""
+    signs: dict[str, list[Tensor]] = {}
+    for name, dims in space.parameters.items():
+        path, _, kind = name.rpartition(".")
+        if kind != "weight" or not isinstance(module.get_submodule(path), nn.BatchNorm2d):
+            continue
+        axis, gain = cast("Axis", dims[0]), network[name].double()
+        gauges = space.nodes[axis.node].gauges
+        found = signs.setdefault(axis.node, [torch.ones_like(gain)] * len(gauges))
+        for i, (gauge, q) in enumerate(zip(gauges, powers(axis.charge), strict=True)):
+            if gauge.flips and q % 2:
+                found[i] = torch.where(gain < 0, -1.0, 1.0).to(gain)
+    return GroupElement(space, {node: MonomialMatrix.diagonal(found) for node, found in signs.items()})
 
 
 PERMUTATIONS: Mapping[str, Callable[[Pair], GroupElement]] = {

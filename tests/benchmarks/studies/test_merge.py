@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.alignment import interpolate, repair
 from nfn_monomial.benchmarks.settings.merging import MergeConfig, read_subject
 from nfn_monomial.benchmarks.studies.merge import measure, networks
 from nfn_monomial.benchmarks.studies.merge.measure import OURS, Line, measure_merging, shares_left
@@ -84,6 +85,39 @@ def test_permutation_and_scale_bring_a_moved_copy_back(text: str) -> None:
             torch.testing.assert_close(b[key], t, rtol=1e-6, atol=1e-6 * float(t.abs().max()), msg=f"{name}: {key}")
     a, b = BASELINES["activation matching"](pair)
     assert not all(torch.allclose(b[key], t, rtol=1e-2) for key, t in a.items())
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["as trained", "moved"])
+def test_rows_in_front_of_a_norm_have_the_sign_that_they_have_in_the_other_network(moved: bool) -> None:
+    """Gains start at 1 and stay positive; a canonical sign from sums of entries would set rows against each other."""
+    pair = some_pair("digits-resnet-1")
+    generator = torch.Generator().manual_seed(3)
+    if moved:
+        a, b = (pair.space.sample(generator=generator).proper().act(n) for n in (pair.a, pair.b))
+        pair = replace(pair, a=a, b=b)
+    gains = [name for name in pair.a if "norm" in name and name.endswith(".weight")]
+    assert moved == any(bool((network[name] < 0).any()) for network in (pair.a, pair.b) for name in gains)
+    for variant, method in VARIANTS.items():
+        a, b = method(pair)
+        assert all(bool((a[name] * b[name] > 0).all()) for name in gains), variant
+
+
+@pytest.mark.parametrize("text", SUBJECTS)
+def test_the_mean_does_not_depend_on_the_frame_of_either_network(text: str) -> None:
+    pair = some_pair(text)
+    generator = torch.Generator().manual_seed(4)
+    a, b = (pair.space.sample(generator=generator).proper().act(n) for n in (pair.a, pair.b))
+    other = replace(pair, a=a, b=b)
+    for name, method in VARIANTS.items():
+        if name.startswith("balanced weights"):
+            continue  # of many minima, another order of neurons may lead to another one
+        for repaired in (False, True):
+            means = []
+            for one in (pair, other):
+                ends = method(one)
+                mean = interpolate(*ends, 0.5)
+                means.append(answers(one, repair(one.module, mean, ends, one.inputs) if repaired else mean))
+            torch.testing.assert_close(*means, rtol=1e-6, atol=1e-6, msg=f"{name}, {repaired}")
 
 
 def test_preactivations_get_the_size_that_they_have_in_the_other_network() -> None:
