@@ -31,6 +31,8 @@ class Regenerated:
 DATA: Mapping[str, str] = {
     "zoos/digits": "zoo make",
     "zoos/digits2500": "zoo make --networks 2500 --out zoos/digits2500",
+    "zoos/tuning": "zoo make --networks 2500 --seed 20261122 --out zoos/tuning",
+    "zoos/fresh": "zoo make --networks 2500 --seed 20261123 --out zoos/fresh",
     "zoos/digits25000": "zoo make --networks 25000 --out zoos/digits25000",
     "zoos/mixed": "zoo make --vary-architecture --networks 1000 --out zoos/mixed",
     "zoos/kinds": "zoo make --vary-architecture --kinds cnn,residual,transformer --networks 600 --out zoos/kinds",
@@ -78,6 +80,10 @@ REGENERATED = (
         20, "zoos/kinds",
     ),
     Regenerated("scaling", "bench scaling --set repeats=3 --set seconds=10", 20),
+    Regenerated(
+        "tune", "tune --data zoos/tuning --models stats,statnn,balanced-statnn --set trials=30 --set seconds=200", 20,
+        "zoos/tuning",
+    ),
     Regenerated("edit-contrast", "edit-inr --set task=contrast --seeds 3", 25, "inrs/crops"),
     Regenerated("augment", "augment --data zoos/digits", 25, "zoos/digits"),
     Regenerated("streaming", "bench streaming --models stats,monomial --set passes=2 --set seconds=10", 30),

@@ -185,6 +185,6 @@ class ProbedMessages(_Running):
 
 @register("combined")
 class Combined(_Running):
-    """All of them: answers, hidden activations, message passing that they join, and statistics."""
+    """All of them: answers to inputs that a generator makes, message passing that hidden activations join, statistics."""
 
-    label, answers, messages, probed, stats = "combined", True, (8, 2), True, True
+    label, answers, generated, messages, probed, stats = "combined", True, True, (8, 2), True, True
