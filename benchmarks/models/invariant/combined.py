@@ -185,6 +185,6 @@ class ProbedMessages(_Running):
 
 @register("combined")
 class Combined(_Running):
-    """All of them: answers to inputs that a generator makes, message passing that hidden activations join, statistics."""
+    """All of them: answers to inputs from a generator, messages that hidden activations join, statistics."""
 
     label, answers, generated, messages, probed, stats = "combined", True, True, (8, 2), True, True
