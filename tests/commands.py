@@ -52,7 +52,7 @@ def check(line: str) -> None:
             configured(EXPERIMENTS[given["name"]], given.get("preset", "small"), given["assignments"])
 
 
-def _note(into: dict[str, Any], name: str, **values: Any) -> None:
+def _note(into: dict[str, Any], name: str, /, **values: Any) -> None:
     into.update(values, name=name)
 
 

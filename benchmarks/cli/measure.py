@@ -178,7 +178,7 @@ def _streaming(config: Any, folder: Path) -> Any:
 
 PROCESSES = """Train in one process and in two: what is left of the seconds of an epoch.
 
-Every training is a `torchrun` of its own on random networks; numbers of processes take turns. Each process has one
+Every training is a torchrun of its own on random networks; numbers of processes take turns. Each process has one
 thread. Some minutes; use an idle machine. Writes `table.md`, `results.json` and `config.json`.
 
 Examples:

@@ -124,7 +124,7 @@ class Pairs:
         return neurons.index_select(0, self._at[end][slice(None) if block is None else block])
 
     def sum(self, values: Tensor, end: int, like: Tensor) -> Tensor:
-        return torch.zeros_like(like).index_add(0, self._at[end], values)
+        return torch.zeros_like(like, dtype=values.dtype).index_add(0, self._at[end], values)
 
     def total(self, like: Tensor) -> Tensor:
         return torch.zeros_like(like)

@@ -346,7 +346,7 @@ class WeightSpace(Specification):
         return packing.pack(self, self._folding, tensors, check_finite)
 
     def unpack(self, features: Features) -> dict[str, Tensor]:
-        """`Features` -> parameter name -> tensor ``(B, C, *shape)``.
+        """`Features` -> parameter name -> tensor ``(B, C, *shape)``, views of the fields: not to be written into.
 
         Raises:
             ValueError: if the features are of another space.

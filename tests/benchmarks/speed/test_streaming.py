@@ -1,6 +1,7 @@
 """The benchmarks of streaming and of processes, small and real."""
 
 import itertools
+import mmap
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,9 @@ def test_report_of_streaming() -> None:
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux says how much memory there was")
 def test_growth_is_what_was_taken() -> None:
     with streaming._growth() as grown:
-        taken = torch.ones(32 << 18)  # 32 MiB
-        del taken
+        with mmap.mmap(-1, 32 << 20) as taken:  # pages that nothing had before
+            for _ in range(32):
+                taken.write(b"1" * (1 << 20))
         assert 30 << 20 < grown() < 100 << 20
     with streaming._growth() as grown:
         assert grown() < 8 << 20

@@ -11,6 +11,7 @@ from made_up_runs import made_up_run
 from on_disk import OnDisk
 from torch import Tensor
 
+from nfn_monomial.benchmarks.data import batches
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.models.catalogue import build_model
@@ -153,7 +154,8 @@ def test_classifier_augments_in_training_and_keeps_its_statistics() -> None:
     assert not isinstance(classifier("inr-probes", InputConfig()).norm, InputNorm), "its image would be another"
 
 
-def test_networks_on_disk_are_read_in_batches_with_the_same_result() -> None:
+def test_networks_on_disk_are_read_in_batches_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "BUFFER_BYTES", 0)  # larger ones hold several of such small batches
     corpus = toy(128)
     on_disk = OnDisk(corpus.train.rows)
     streamed = replace(corpus, train=replace(corpus.train, rows=on_disk))
