@@ -29,6 +29,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nfn_monomial.benchmarks.settings.regenerated import REGENERATED
+
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 MADE = re.compile(r"(<!-- made -->\n).*?(<!-- end of made -->)", re.DOTALL)
@@ -144,13 +146,18 @@ def filled(text: str, page: Path) -> str:
 
 
 def made(page: Path) -> str:
-    """A line for every results folder: what ``made.json`` says of it, and its seeds."""
-    lines = ["", "| results | command | version | commit | date | seeds |", "| --- | --- | --- | --- | --- | ---: |"]
+    """A line for every results folder: the command for it, what ``made.json`` says of it, and its seeds."""
+    commands = {made.name: made.command for made in REGENERATED}
+    lines = [
+        "",
+        "| results | made again by | version | commit | date | seeds |",
+        "| --- | --- | --- | --- | --- | ---: |",
+    ]
     for path in sorted((ROOT / "benchmarks" / "results").glob("*/made.json")):
         said = json.loads(path.read_text(encoding="utf-8"))
         link = Path(os.path.relpath(path.with_name("table.md"), page.parent)).as_posix()
         commit = said["commit"][:7] if said["commit"] else "not recorded"
-        command = f"`{said['command']}`" if said["command"] else "not recorded"
+        command = f"`nfn-monomial {commands[path.parent.name]}`"
         cells = (f"[{path.parent.name}]({link})", command, said["version"], commit, said["date"])
         lines.append("| " + " | ".join((*cells, _seeds(path.parent))) + " |")
     return "\n".join([*lines, "", ""]) + "\n"

@@ -115,12 +115,14 @@ class ProbeFeatures(nn.Module):
 
     def inputs(self) -> Tensor:
         """The learned inputs, ``(P, *input shape)``."""
-        if hasattr(self, "generator"):
-            made: Tensor = self.generator()
-            return made
         if hasattr(self, "probes"):
             return self.probes
-        return (self.codes @ self.basis.flatten(1)).reshape(-1, *self.input_shape)
+        made: Tensor
+        if hasattr(self, "generator"):
+            made = self.generator()
+        else:
+            made = (self.codes @ self.basis.flatten(1)).reshape(-1, *self.input_shape)
+        return made.to(next(self.parameters(), made).dtype)  # autocast has products in a narrower one
 
     def forward(self, tensors: Mapping[str, Tensor], inputs: Tensor | None = None) -> Probed:
         """Run every network on every input.
