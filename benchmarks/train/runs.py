@@ -178,7 +178,7 @@ class RunStore:
         return self.folder / "artifacts" / f"{settings.name}.safetensors"
 
     def partial_file(self, settings: RunSettings) -> Path:
-        """Where the run is kept while it trains; `save` removes it."""
+        """Where the run is kept while it trains; `save` and `clear` remove it."""
         return self.folder / "partial" / f"{settings.name}.ckpt"
 
     def artifacts(self, settings: RunSettings) -> dict[str, Tensor]:
@@ -225,6 +225,10 @@ class RunStore:
             made_by = {"run": json.dumps({"settings": made["settings"], "best_epoch": run.best_epoch}, sort_keys=True)}
             write_atomically(self.artifacts_file(settings), save(stored, made_by))
         write_atomically(self.run_file(settings), run.to_json().encode())
+        self.clear(settings)
+
+    def clear(self, settings: RunSettings) -> None:
+        """Forget the training of a run that is finished."""
         Checkpoint(self.partial_file(settings)).remove()
 
 

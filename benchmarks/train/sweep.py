@@ -202,6 +202,8 @@ def sweep(jobs: Sequence[Job], store: RunStore, on_progress: OnProgress = _ignor
         tell = _teller(on_progress if fabric.is_global_zero else _ignore, job.settings, number, len(jobs))
         run = fabric.broadcast(store.load(job.settings) if fabric.is_global_zero else None)
         kept = run is not None
+        if run is not None and fabric.is_global_zero:
+            store.clear(job.settings)  # which a call that was killed after it had saved the run has left
         if run is None:
             tell()
             with threads(job.settings.training.threads):

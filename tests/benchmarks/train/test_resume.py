@@ -234,6 +234,9 @@ def test_killed_while_training(tmp_path: Path) -> None:
     assert_same_run(found, expected)
     assert_same_tensors(job, store, alone)
     assert not any((folder / "partial").iterdir())
+    store.partial_file(job.settings).touch()  # as if killed between the run's file and the end of its training's
+    sweep([job], store)
+    assert not any((folder / "partial").iterdir())
 
 
 def assert_same_tensors(job: Job, *stores: RunStore) -> None:
