@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, register_random, settings
 settings.register_profile("default", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 # The same examples every time where a failure could not be looked into, and fewer: there the clock counts.
 settings.register_profile(
-    "ci", parent=settings.get_profile("default"), max_examples=20, derandomize=True, database=None
+    "ci", parent=settings.get_profile("default"), max_examples=12, derandomize=True, database=None
 )
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
