@@ -48,6 +48,7 @@ def test_gains_are_over_the_first_way_of_the_same_setting() -> None:
     assert [line[3:] for line in model_table(steps).cells] == [("6.0", "1.00x"), ("2.0", "3.00x"), ("5.0", "1.00x")]
 
 
+@pytest.mark.slow
 def test_imports_and_layers_are_waited_for() -> None:
     starts = bench_starting(2)
     assert all(s.seconds > 0 for s in starts)
@@ -59,6 +60,7 @@ def test_imports_and_layers_are_waited_for() -> None:
     assert starting_table([Start("import", 1.234)]).cells == (("import", "1.23"),)
 
 
+@pytest.mark.slow
 def test_both_tables_come_last_and_only_where_they_are_asked_for() -> None:
     report = bench_speed(LayersConfig((1,), 2, 1, False, ways=("float32",), depth=1))
     assert set(report.results) == {"environment", "layers", "models", "starting"}

@@ -91,6 +91,7 @@ def test_growth_is_what_was_taken() -> None:
         assert grown() < 8 << 20
 
 
+@pytest.mark.slow
 def test_processes_train_by_turns() -> None:
     told: list[tuple[int, int]] = []
     config = ProcessesConfig(("stats",), (1, 2), networks=8, batch_size=4, epochs=1, rounds=1)
@@ -100,6 +101,7 @@ def test_processes_train_by_turns() -> None:
     assert all(t.median > 0 for t in found)
 
 
+@pytest.mark.slow
 def test_an_error_in_a_process_is_told() -> None:
     with pytest.raises(ValueError, match="nothing in 1 processes ended with 1 and said: "):
         measure_processes(ProcessesConfig(("nothing",), (1,), networks=8, rounds=1))

@@ -153,6 +153,7 @@ def test_test_networks_are_not_read_and_validation_networks_choose_nothing(
     assert timeless(tuned.tried) == timeless(found[1].tried)
 
 
+@pytest.mark.slow
 def test_a_search_that_was_cut_off_goes_on_as_if_nothing_had_been(
     found: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

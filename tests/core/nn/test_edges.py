@@ -96,6 +96,7 @@ def test_blocks_of_any_size_give_values_and_gradients_of_the_formulas(kind, size
     torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("out", OUTS)
