@@ -25,8 +25,8 @@ from nfn.layers import (
 )
 from torch import Tensor, nn
 
-from nfn_monomial import Canonicalize, ProbeFeatures, WeightSpace
-from nfn_monomial.adapters.nfn import from_tensors
+from nfn_monomial import Canonicalize, ProbeFeatures, Symmetry, WeightSpace
+from nfn_monomial.adapters.nfn import MonomialLinear, from_tensors
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.errors import InvalidValueError
@@ -111,13 +111,17 @@ class MonomialFront(nn.Module):
 class _FourierNFN(Model):
     """Fourier features of every entry, layers of nfn, average over hidden neurons, MLP (Zhou et al. 2023).
 
+    With ``drop_in`` the layers are ours, which users of nfn swap in: `MonomialLinear` has the same maps, and is faster.
+
     Attributes:
         positions: whether layers, inputs and outputs get a positional encoding, for layers that cannot tell them apart.
+        io_symmetry: of input and output neurons, for these layers.
     """
 
     task = "inr"
     invariant_under: ClassVar[InvariantUnder] = "permutations"
     positions: ClassVar[bool] = True
+    io_symmetry: ClassVar[Symmetry] = Symmetry.PERMUTATION
 
     def __init__(
         self,
@@ -129,8 +133,10 @@ class _FourierNFN(Model):
         dropout: float = 0.0,
         fourier: int = 128,
         fourier_scale: float = 10.0,
+        drop_in: bool = False,
     ) -> None:
         super().__init__()
+        self.drop_in = drop_in
         spec = network_spec(networks.space)
         layers: list[nn.Module] = [GaussianFourierFeatureTransform(spec, 1, fourier, fourier_scale)]
         channels = 2 * fourier
@@ -146,10 +152,14 @@ class _FourierNFN(Model):
     def _layers(self, spec: NetworkSpec, in_channels: int, width: int, dropout: float) -> list[nn.Module]:
         layers: list[nn.Module] = []
         for c_in in (in_channels, *[width] * (LAYERS - 1)):
-            layers += [self._layer(spec, c_in, width), TupleOp(nn.ReLU())]
+            layer = self._drop_in(spec, c_in, width) if self.drop_in else self._layer(spec, c_in, width)
+            layers += [layer, TupleOp(nn.ReLU())]
             if dropout:
                 layers.append(ChannelDropout(dropout))
         return layers
+
+    def _drop_in(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
+        return MonomialLinear(spec, c_in, c_out, symmetry=Symmetry.PERMUTATION, io_symmetry=self.io_symmetry)
 
     def _layer(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
         raise NotImplementedError
@@ -176,7 +186,7 @@ class InrNP(_FourierNFN):
 class InrHNP(_FourierNFN):
     """HNP as published for INRs."""
 
-    label, positions = "HNP (Fourier)", False
+    label, positions, io_symmetry = "HNP (Fourier)", False, Symmetry.FIXED
 
     def _layer(self, spec: NetworkSpec, c_in: int, c_out: int) -> nn.Module:
         layer: nn.Module = HNPLinear(spec, c_in, c_out)
