@@ -3,14 +3,17 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nfn.layers import HNPLinear, NPLinear
 from torch import Tensor, nn
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
+from nfn_monomial.adapters.nfn import MonomialLinear
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
@@ -48,8 +51,8 @@ def networks(space: WeightSpace, seed: int = 0) -> dict[str, Tensor]:
     return {n: torch.randn(NETWORKS, 1, *shape, generator=generator, dtype=torch.float64) for n, shape in shapes}
 
 
-def built(name: str, siren: Siren = SIREN) -> Model:
-    sizes = {option: value for option, value in SIZES.items() if option in model_options(name)}
+def built(name: str, siren: Siren = SIREN, **options: Any) -> Model:
+    sizes = {option: value for option, value in (SIZES | options).items() if option in model_options(name)}
     model = build_model(name, inr_info(siren), seed=0, out_features=CLASSES, **sizes).double()
     model.fit_inputs(model.prepare_groups([(networks(siren.space), siren.space)]))
     return model.eval()
@@ -97,6 +100,15 @@ def test_invariant_for_any_depth_and_colour(name: str) -> None:
     check()
 
 
+@pytest.mark.parametrize("name", ["inr-np", "inr-hnp", "inr-monomial-np", "inr-monomial-hnp"])
+def test_drop_in_layers_claim_the_same(name: str) -> None:
+    model, element = built(name, drop_in=True), moved(3)
+    assert any(isinstance(m, MonomialLinear) for m in model.modules())
+    assert not any(isinstance(m, HNPLinear | NPLinear) for m in model.modules())
+    assert relative_change(model, permutations_only(element)) < 1e-10
+    assert (relative_change(model, element) < 1e-10) == (model.invariant_under == "group")
+
+
 def test_front_is_equivariant_and_illegal_under_scalings() -> None:
     front = MonomialFront(SIREN.space, 4).double()
     element, tensors = moved(5), networks(SIREN.space)
@@ -129,7 +141,9 @@ def test_the_module_computes_what_the_corpus_renders() -> None:
 
 
 def test_options() -> None:
-    assert set(model_options("inr-monomial-np")) == {"hidden", "width", "head", "dropout", "fourier", "fourier_scale"}
+    assert set(model_options("inr-monomial-np")) == {
+        "hidden", "width", "head", "dropout", "fourier", "fourier_scale", "drop_in",
+    }  # fmt: skip
     assert "hidden" not in model_options("inr-np")
     assert model_options("balanced-inr-np") == model_options("inr-np")
     wide, narrow = (build_model("inr-hnp", inr_info(SIREN), seed=0, width=w, fourier=4) for w in (16, 8))
