@@ -51,7 +51,8 @@ class PredictConfig(Settings):
         loss: of the logits.
         activations: of the networks; empty for all that the data have.
         left_out: pairs ``activation:model`` that are not run.
-        recipe: a file that `tune` wrote: the models that it names are trained by it.
+        recipe: a file that `tune` wrote, or ``shipped`` for the recipes that were searched for the library: the models
+            that it names are trained by it, whatever ``training`` says. None trains all alike.
         training: how to train.
     """
 
@@ -153,6 +154,15 @@ PREDICT = {
         augmented_models=("statnn", "mlp", "np", "hnp", "monomial"),
         seeds=(0, 1),
         training=TrainConfig(epochs=12, batch_size=16),
+    ),
+    # Each model by its recipe; `training` is for those that none was searched for.
+    "tuned": PredictConfig(
+        models=("statnn", "balanced-statnn", "stats", "probes-stats", "combined"),
+        train_sets=("original",),
+        recipe="shipped",
+        training=TrainConfig(
+            epochs=50, batch_size=16, learning_rate=3e-3, schedule="one-cycle", clip_norm=1.0, validate_every=5
+        ),
     ),
     # One augmented set serves all ranges of scales; one for each, as the paper has it, is `augment --preset paper`.
     "paper": PredictConfig(

@@ -86,10 +86,7 @@ REGENERATED = (
     ),
     Regenerated(
         "predict-fresh",
-        f"{_PREDICT} --data zoos/fresh --models statnn,balanced-statnn,stats,probes-stats,combined --seeds 3 "
-        "--set recipe=benchmarks/results/tune/recipe.json --set training.epochs=50 --set training.batch_size=16 "
-        "--set training.learning_rate=3e-3 --set training.schedule=one-cycle --set training.clip_norm=1 "
-        "--set training.validate_every=5",
+        "predict-generalization --preset tuned --data zoos/fresh",
         25, "zoos/fresh",
     ),
     Regenerated("edit-contrast", "edit-inr --set task=contrast --seeds 3", 25, "inrs/crops"),

@@ -1,4 +1,7 @@
-"""Recipes: how models are trained, in a file that `tune` writes and other experiments read."""
+"""Recipes: how models are trained, in a file that `tune` writes and other experiments read.
+
+``recipes.json`` beside this module has those that were searched for the library, `SHIPPED`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from nfn_monomial.benchmarks.files import write_json
 from nfn_monomial.benchmarks.settings.training import RUNTIME, Head, LossName, TrainConfig
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
-__all__ = ["OPTIONS", "Recipe", "read_recipes", "write_recipes"]
+__all__ = ["OPTIONS", "SHIPPED", "Recipe", "read_recipes", "write_recipes"]
+
+SHIPPED = "shipped"  # in place of a file
 
 SETTABLE = tuple(f.name for f in fields(TrainConfig) if f.name not in RUNTIME)
 OPTIONS = tuple(f.name for f in fields(Head))
@@ -60,12 +65,12 @@ def write_recipes(path: Path, recipes: Mapping[str, Recipe]) -> None:
 
 
 def read_recipes(path: str | Path) -> dict[str, Recipe]:
-    """Recipes by model.
+    """Recipes by model, of a file or `SHIPPED`.
 
     Raises:
         ValueError: if there is no such file, or it is not what `write_recipes` writes.
     """
-    found = read_json(Path(path))
+    found = read_json(Path(__file__).with_name("recipes.json") if path == SHIPPED else Path(path))
     recipes = found.get("recipes") if isinstance(found, dict) else None
     if not isinstance(recipes, dict):
         raise InvalidValueError(f"{path} has no recipes: give a recipe.json that `nfn-monomial tune` wrote")

@@ -12,10 +12,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pages import RESULTS
 from small_zoo import corpus
 
 from nfn_monomial.benchmarks.data.networks import Corpus, accuracies
-from nfn_monomial.benchmarks.settings.generalization import PredictConfig, TuneConfig
+from nfn_monomial.benchmarks.settings.generalization import PREDICT, PredictConfig, TuneConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
 from nfn_monomial.benchmarks.studies.tune import search
@@ -23,7 +24,7 @@ from nfn_monomial.benchmarks.studies.tune.confirm import Tuned, check, tune
 from nfn_monomial.benchmarks.studies.tune.cuts import crossed, cut, halved
 from nfn_monomial.benchmarks.studies.tune.report import tune_report
 from nfn_monomial.benchmarks.studies.tune.space import LEAST, STEPS, Attempt, importances, propose, space_of, start_of
-from nfn_monomial.benchmarks.train.recipes import Recipe, read_recipes, write_recipes
+from nfn_monomial.benchmarks.train.recipes import SHIPPED, Recipe, read_recipes, write_recipes
 from nfn_monomial.benchmarks.train.runs import RunStore
 
 TRAINING = TrainConfig(epochs=3, batch_size=16)
@@ -300,6 +301,16 @@ def test_recipes_are_what_models_are_trained_by(tmp_path: Path, zoos: dict[str, 
     assert settings["statnn"].training == replace(TRAINING, epochs=2, learning_rate=0.02, schedule="cosine")
     assert settings["probes"].loss == "bce"
     assert settings["probes"].training == replace(TRAINING, weight_decay=0.1), "as the model asks for"
+
+
+def test_shipped_recipes_are_those_of_the_committed_search(zoos: dict[str, Corpus]) -> None:
+    shipped = read_recipes(SHIPPED)
+    assert shipped == read_recipes(RESULTS / "tune" / "recipe.json")
+    settings = {job.settings.model: job.settings for job in predict.plan(replace(PREDICT["tuned"], widen=0), zoos)}
+    assert {"stats", "statnn"} < set(shipped) < set(settings)
+    for model, recipe in shipped.items():
+        assert settings[model].training.learning_rate == recipe.training["learning_rate"]
+        assert settings[model].loss == recipe.loss
 
 
 @pytest.mark.parametrize(
