@@ -32,6 +32,7 @@ DATA: Mapping[str, str] = {
     "zoos/digits": "zoo make",
     "zoos/digits2500": "zoo make --networks 2500 --out zoos/digits2500",
     "zoos/tuning": "zoo make --networks 2500 --seed 20261122 --out zoos/tuning",
+    "zoos/fresh1000": "zoo make --networks 1000 --seed 20261124 --out zoos/fresh1000",
     "zoos/fresh": "zoo make --networks 2500 --seed 20261123 --out zoos/fresh",
     "zoos/digits25000": "zoo make --networks 25000 --out zoos/digits25000",
     "zoos/mixed": "zoo make --vary-architecture --networks 1000 --out zoos/mixed",
@@ -83,6 +84,9 @@ REGENERATED = (
     Regenerated(
         "tune", "tune --data zoos/tuning --models stats,statnn,balanced-statnn --set trials=30 --set seconds=200", 20,
         "zoos/tuning",
+    ),
+    Regenerated(
+        "predict-fresh200", "predict-generalization --preset tuned --data zoos/fresh1000", 12, "zoos/fresh1000"
     ),
     Regenerated(
         "predict-fresh",
