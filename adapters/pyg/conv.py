@@ -21,14 +21,19 @@ from nfn_monomial import Symmetry
 from nfn_monomial.checks import FLOATING, WHOLE, Count, checked, same_numbers, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.nn.canonicalize import degree_zero
-from nfn_monomial.nn.incidence import Pairs, Places
+from nfn_monomial.nn.edges import watched
+from nfn_monomial.nn.incidence import Places
 from nfn_monomial.nn.messages import EdgeMessages, NeuronGate, NeuronUpdate
 from nfn_monomial.nn.neurons import CHAIN, Plan
 from nfn_monomial.nn.norm import by_size, by_size_of, frame
 from nfn_monomial.space.packing import wide
 
 from .checks import require_tensor
+from .grids import Grids, outline, whole
 from .layout import FLIPS, SCALES
+
+LEAST = 2**16
+"""Numbers of the edges of a grid that is worth blocks of its own; of fewer all edges are done one by one."""
 
 
 class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is not typed
@@ -94,25 +99,26 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             raise InvalidValueError(
                 f"MonomialConv(pairs={self.pairs}): edge_streams are given where pairs are, and only there"
             )
-        source, target = edge_index
-        streams, nodes = _streams(x, count), len(x)
-        inv = along = against = Pairs((target, source))
+        streams, nodes, at = _streams(x, count), len(x), edge_index.flip(0)
+        read = edge_attr.device.type == "cpu" and not watched(edge_attr)
+        graph = outline(at, nodes, LEAST // self.channels, edge_streams) if read else whole(at, nodes)
+        inv = along = against = Grids(at.unbind(), graph)
         if edge_streams is None:
             ends = [(streams[1 - i], streams[i], streams[-1]) for i in range(2)]
         else:
             # Every stream of a neuron has a place of its own, those of a neuron side by side.
             own = edge_streams.unbind(1)
             opposite = [opposite_streams(q, count) for q in own]
-            firsts = (target * count, source * count)
-            along, against = (Pairs(tuple(map(torch.add, firsts, of))) for of in (own, opposite))
+            firsts = (at * count).unbind()
+            along, against = (Grids(tuple(map(torch.add, firsts, of)), graph, count) for of in (own, opposite))
             every = x.reshape(nodes * count, -1)
             ends = [(every, every, streams[-1])] * 2
         (sums, hidden), edges = self.edges(Places(against, along, inv), edge_attr, ends)
         if edge_streams is not None:
             sums = torch.add(*sums).view(nodes, count, -1).unbind(1)
         means = (
-            z / torch.bincount(at, minlength=nodes).clamp(min=1)[:, None].to(z)
-            for at, z in zip((target, source), hidden, strict=True)
+            (z.unflatten(0, (graph.networks, -1)) / degree[:, None].to(z)).flatten(0, 1)
+            for degree, z in zip(graph.degrees, hidden, strict=True)
         )
         return torch.cat(self.nodes(streams, sums, *means), -1), edges
 

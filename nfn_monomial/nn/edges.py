@@ -204,7 +204,7 @@ class _Exchange(torch.autograd.Function):
             else:
                 z = by_z
                 torch.ops.aten.silu.out(pre, out=z)
-                _gates(z, gate, out, into).mul_(changed)
+                torch.mul(_gates(z, gate, out, y), changed, out=into)
                 torch.mul(changed, e, out=y)
                 by_gate.addmm_(_rows(y).mT, _rows(z))
                 _rows(_total(means, by_z)).addmm_(_rows(y), gate)

@@ -1,0 +1,214 @@
+"""Which edges of a graph join all pairs of two ranges of nodes, as those of a layer do: read off the indices.
+
+Messages along such edges need no index, as in dense layers: what nodes bring broadcasts, and sums run over an axis. All
+other edges, in whatever order, are done one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nfn_monomial.nn.incidence import Pairs
+
+REMEMBERED = 2**14
+"""Edges of a network up to which it is remembered, by the values of its indices."""
+
+
+class Segment(NamedTuple):
+    """Edges of a network that follow one another: of a grid, row by row, or a column of any others.
+
+    A row of a grid leads to one node, the next row to the next; its edges come from nodes that follow one another.
+    """
+
+    start: int
+    rows: int
+    columns: int
+    grid: bool
+
+
+class Outline(NamedTuple):
+    """A graph as equal networks, one after the other; where they differ, as one network.
+
+    Attributes:
+        networks: how many.
+        segments: all edges of a network, in order.
+        degrees: how many edges lead to each node of a network, and from it, at least 1: ``(2, n)``.
+    """
+
+    networks: int
+    segments: tuple[Segment, ...]
+    degrees: Tensor
+
+
+def whole(ends: Tensor, nodes: int) -> Outline:
+    """A graph, edges ``(2, E)`` from target to source, of which nothing is known."""
+    degrees = [torch.bincount(at, minlength=nodes).clamp(min=1) for at in ends]
+    return Outline(1, (Segment(0, ends.shape[1], 1, False),), torch.stack(degrees))
+
+
+def outline(ends: Tensor, nodes: int, least: int, kinds: Tensor | None = None) -> Outline:
+    """What a graph is made of, in time linear in its edges. Reads values, and so waits for another device.
+
+    Args:
+        ends: of every edge target and source ``(2, E)``.
+        nodes: ``N``.
+        least: how many edges a grid must have in all networks together; others are not worth it.
+        kinds: ``(E, K)``; all edges of a grid are of one kind.
+    """
+    edges = ends.shape[1]
+    if edges < least:
+        return whole(ends, nodes)
+    networks = next(n for n in _divisors(math.gcd(edges, nodes)) if n == 1 or _equal(ends, nodes, n, kinds))
+    own, each = nodes // networks, edges // networks
+    first = ends[:, :each] if kinds is None else torch.cat([ends[:, :each], kinds[:each].T])
+    low, high = torch.aminmax(first[:2])
+    if low < 0 or high >= own:
+        return whole(ends, nodes)  # whoever looks for a node that is not there says so
+    least = -(-least // networks)
+    if each > REMEMBERED:
+        return Outline(networks, *_cut(first, own, least))
+    return Outline(networks, *_remembered(first.long().numpy().tobytes(), each, own, least))
+
+
+@functools.lru_cache(maxsize=64)
+def _divisors(number: int) -> list[int]:
+    """From the largest to 1."""
+    small = [i for i in range(1, math.isqrt(number) + 1) if number % i == 0]
+    return sorted({1, *small, *(number // i for i in small)}, reverse=True)
+
+
+def _equal(ends: Tensor, nodes: int, networks: int, kinds: Tensor | None) -> bool:
+    """Whether that many networks have the same edges, each between nodes of its own."""
+    own, each = nodes // networks, ends.shape[1] // networks
+    if (ends[:, each] - ends[:, 0]).tolist() != [own, own] or int(ends[:, :each].max()) >= own:
+        return False
+    of_each = ends.unflatten(1, (networks, each))
+    if not torch.equal(of_each[:, 1:], of_each[:, :-1] + own):
+        return False
+    return kinds is None or torch.equal(kinds[each:], kinds[:-each])
+
+
+@functools.lru_cache(maxsize=32)
+def _remembered(values: bytes, edges: int, nodes: int, least: int) -> tuple[tuple[Segment, ...], Tensor]:
+    return _cut(torch.frombuffer(bytearray(values), dtype=torch.long).view(-1, edges), nodes, least)
+
+
+def _cut(ends: Tensor, nodes: int, least: int) -> tuple[tuple[Segment, ...], Tensor]:
+    """Segments and degrees of one network; ``ends`` with kinds below them."""
+    steps = ends.diff()
+    starts = _starts((steps[0] == 0) & (steps[1] == 1) & (steps[2:] == 0).all(0))
+    lengths = starts.diff(append=starts.new_tensor([ends.shape[1]]))
+    steps = ends[:, starts].diff()
+    firsts = _starts((steps[0] == 1) & (steps[1:] == 0).all(0) & (lengths.diff() == 0))
+    rows = firsts.diff(append=firsts.new_tensor([len(starts)]))
+    found = torch.stack([starts[firsts], rows, lengths[firsts]])
+    segments, at = list[Segment](), 0
+    for start, n, m in [*found[:, rows * lengths[firsts] >= least].T.tolist(), (ends.shape[1], 0, 0)]:
+        if start > at:
+            segments.append(Segment(at, start - at, 1, False))
+        if n:
+            segments.append(Segment(start, n, m, True))
+        at = start + n * m
+    return tuple(segments), whole(ends[:2], nodes).degrees
+
+
+def _starts(joined: Tensor) -> Tensor:
+    """Where runs begin; ``joined`` says of each but the first whether it goes on with the run of the one before."""
+    return torch.cat([joined.new_zeros(1, dtype=torch.long), (~joined).nonzero().flatten() + 1])
+
+
+class Block(NamedTuple):
+    """Some rows of a segment of some networks.
+
+    Attributes:
+        segment: its number.
+        network: the first.
+        row: the first.
+        shape: ``(networks, rows, columns)``.
+    """
+
+    segment: int
+    network: int
+    row: int
+    shape: tuple[int, int, int]
+
+
+class Grids(Pairs):
+    """`Pairs` that need no index where they are those of a grid; blocks of edges are ``(networks, rows, columns, C)``.
+
+    Args:
+        at: for each end, which row of features is at that end of each edge ``(E,)``.
+        graph: what the edges are made of.
+        step: how many rows of features, one after the other, nodes have.
+    """
+
+    def __init__(self, at: tuple[Tensor, ...], graph: Outline, step: int = 1) -> None:
+        super().__init__(at)
+        self._graph, self._step = graph, step
+        self._own, self._each = graph.degrees.shape[1] * step, len(at[0]) // graph.networks
+
+    @functools.cached_property
+    def _firsts(self) -> list[list[int]]:
+        """For each end, the row of features at the first edge of each segment."""
+        starts = torch.tensor([segment.start for segment in self._graph.segments])
+        return [at[starts].tolist() for at in self._at]
+
+    def blocks(self, edges: Tensor, size: int) -> Iterator[Block]:  # type: ignore[override]
+        found = []
+        for number, (_, rows, columns, _) in enumerate(self._graph.segments):
+            row = columns * edges.shape[1]
+            networks, once = max(1, size // (row * rows)), max(1, min(rows, size // row))
+            starts = itertools.product(range(0, self._graph.networks, networks), range(0, rows, once))
+            found += [
+                Block(number, b, i, (min(networks, self._graph.networks - b), min(once, rows - i), columns))
+                for b, i in starts
+            ]
+        return iter(sorted(found, key=lambda block: -math.prod(block.shape)))
+
+    def part(self, edges: Tensor, block: Block) -> Tensor:  # type: ignore[override]
+        row, channel = edges.stride()
+        columns = block.shape[-1]
+        strides = (self._each * row, columns * row, row, channel)
+        return edges.as_strided(
+            (*block.shape, edges.shape[1]), strides, edges.storage_offset() + self._edge(block) * row
+        )
+
+    def take(self, neurons: Tensor, end: int, block: Block | None = None) -> Tensor:  # type: ignore[override]
+        if block is None:
+            return super().take(neurons, end)
+        if self._graph.segments[block.segment].grid:
+            return self._of(neurons, end, block).unsqueeze(2 - end)
+        return neurons.index_select(0, self._index(end, block)).view(*block.shape, -1)
+
+    def add(self, total: Tensor, values: Tensor, end: int, block: Block) -> None:  # type: ignore[override]
+        if self._graph.segments[block.segment].grid:
+            into = self._of(total, end, block)
+            into += values.sum(2 - end)
+        else:
+            total.index_add_(0, self._index(end, block), values.reshape(-1, values.shape[-1]))
+
+    def _edge(self, block: Block) -> int:
+        """The number of its first edge."""
+        return block.network * self._each + self._graph.segments[block.segment].start + block.row * block.shape[-1]
+
+    def _of(self, neurons: Tensor, end: int, block: Block) -> Tensor:
+        """Features of the nodes at an end of a grid, ``(networks, n, C)``."""
+        row, channel = neurons.stride()
+        first = self._firsts[end][block.segment] + block.network * self._own + (0 if end else block.row * self._step)
+        shape = (block.shape[0], block.shape[1 + end], neurons.shape[1])
+        strides = (self._own * row, self._step * row, channel)
+        return neurons.as_strided(shape, strides, neurons.storage_offset() + first * row)
+
+    def _index(self, end: int, block: Block) -> Tensor:
+        """Which rows of features are at an end of edges of no grid."""
+        at = self._at[end]
+        step = at.stride(0)
+        offset = at.storage_offset() + self._edge(block) * step
+        return at.as_strided(block.shape[:2], (self._each * step, step), offset).reshape(-1)
