@@ -99,17 +99,17 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             raise InvalidValueError(
                 f"MonomialConv(pairs={self.pairs}): edge_streams are given where pairs are, and only there"
             )
-        streams, nodes, at = _streams(x, count), len(x), edge_index.flip(0)
+        streams, nodes, at = _streams(x, count), len(x), (edge_index[1], edge_index[0])
         read = edge_attr.device.type == "cpu" and not watched(edge_attr)
-        graph = outline(at, nodes, LEAST // self.channels, edge_streams) if read else whole(at, nodes)
-        inv = along = against = Grids(at.unbind(), graph)
+        graph = outline(edge_index, nodes, LEAST // self.channels, edge_streams) if read else whole(edge_index, nodes)
+        inv = along = against = Grids(at, graph)
         if edge_streams is None:
             ends = [(streams[1 - i], streams[i], streams[-1]) for i in range(2)]
         else:
             # Every stream of a neuron has a place of its own, those of a neuron side by side.
             own = edge_streams.unbind(1)
             opposite = [opposite_streams(q, count) for q in own]
-            firsts = (at * count).unbind()
+            firsts = [end * count for end in at]
             along, against = (Grids(tuple(map(torch.add, firsts, of)), graph, count) for of in (own, opposite))
             every = x.reshape(nodes * count, -1)
             ends = [(every, every, streams[-1])] * 2

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,12 +25,20 @@ class Segment(NamedTuple):
     """Edges of a network that follow one another: of a grid, row by row, or a column of any others.
 
     A row of a grid leads to one node, the next row to the next; its edges come from nodes that follow one another.
+
+    Attributes:
+        start: the first edge.
+        rows: see above.
+        columns: see above.
+        grid: whether it is one.
+        alone: whether no other edges lead to the nodes that it leads to; and from those that it comes from.
     """
 
     start: int
     rows: int
     columns: int
-    grid: bool
+    grid: bool = False
+    alone: tuple[bool, bool] = (False, False)
 
 
 class Outline(NamedTuple):
@@ -39,38 +47,38 @@ class Outline(NamedTuple):
     Attributes:
         networks: how many.
         segments: all edges of a network, in order.
-        degrees: how many edges lead to each node of a network, and from it, at least 1: ``(2, n)``.
+        degrees: how many edges lead to each node of a network, and from it, at least 1: ``(n,)``.
     """
 
     networks: int
     segments: tuple[Segment, ...]
-    degrees: Tensor
+    degrees: tuple[Tensor, Tensor]
 
 
-def whole(ends: Tensor, nodes: int) -> Outline:
-    """A graph, edges ``(2, E)`` from target to source, of which nothing is known."""
-    degrees = [torch.bincount(at, minlength=nodes).clamp(min=1) for at in ends]
-    return Outline(1, (Segment(0, ends.shape[1], 1, False),), torch.stack(degrees))
+def whole(edge_index: Tensor, nodes: int) -> Outline:
+    """A graph of which nothing is known."""
+    target, source = (torch.bincount(edge_index[1 - end], minlength=nodes).clamp(min=1) for end in range(2))
+    return Outline(1, (Segment(0, edge_index.shape[1], 1),), (target, source))
 
 
-def outline(ends: Tensor, nodes: int, least: int, kinds: Tensor | None = None) -> Outline:
+def outline(edge_index: Tensor, nodes: int, least: int, kinds: Tensor | None = None) -> Outline:
     """What a graph is made of, in time linear in its edges. Reads values, and so waits for another device.
 
     Args:
-        ends: of every edge target and source ``(2, E)``.
+        edge_index: of every edge source and target ``(2, E)``.
         nodes: ``N``.
         least: how many edges a grid must have in all networks together; others are not worth it.
         kinds: ``(E, K)``; all edges of a grid are of one kind.
     """
-    edges = ends.shape[1]
+    edges = edge_index.shape[1]
     if edges < least:
-        return whole(ends, nodes)
-    networks = next(n for n in _divisors(math.gcd(edges, nodes)) if n == 1 or _equal(ends, nodes, n, kinds))
+        return whole(edge_index, nodes)
+    networks = next(n for n in _divisors(math.gcd(edges, nodes)) if n == 1 or _equal(edge_index, nodes, n, kinds))
     own, each = nodes // networks, edges // networks
-    first = ends[:, :each] if kinds is None else torch.cat([ends[:, :each], kinds[:each].T])
+    first = edge_index[:, :each] if kinds is None else torch.cat([edge_index[:, :each], kinds[:each].T])
     low, high = torch.aminmax(first[:2])
     if low < 0 or high >= own:
-        return whole(ends, nodes)  # whoever looks for a node that is not there says so
+        return whole(edge_index, nodes)  # whoever looks for a node that is not there says so
     least = -(-least // networks)
     if each > REMEMBERED:
         return Outline(networks, *_cut(first, own, least))
@@ -84,39 +92,45 @@ def _divisors(number: int) -> list[int]:
     return sorted({1, *small, *(number // i for i in small)}, reverse=True)
 
 
-def _equal(ends: Tensor, nodes: int, networks: int, kinds: Tensor | None) -> bool:
+def _equal(edge_index: Tensor, nodes: int, networks: int, kinds: Tensor | None) -> bool:
     """Whether that many networks have the same edges, each between nodes of its own."""
-    own, each = nodes // networks, ends.shape[1] // networks
-    if (ends[:, each] - ends[:, 0]).tolist() != [own, own] or int(ends[:, :each].max()) >= own:
+    own, each = nodes // networks, edge_index.shape[1] // networks
+    if (edge_index[:, each] - edge_index[:, 0]).tolist() != [own, own] or int(edge_index[:, :each].max()) >= own:
         return False
-    of_each = ends.unflatten(1, (networks, each))
-    if not torch.equal(of_each[:, 1:], of_each[:, :-1] + own):
+    if not torch.equal(edge_index[:, each:], edge_index[:, :-each] + own):
         return False
     return kinds is None or torch.equal(kinds[each:], kinds[:-each])
 
 
+Cut: TypeAlias = tuple[tuple[Segment, ...], tuple[Tensor, Tensor]]
+"""Segments and degrees of one network."""
+
+
 @functools.lru_cache(maxsize=32)
-def _remembered(values: bytes, edges: int, nodes: int, least: int) -> tuple[tuple[Segment, ...], Tensor]:
+def _remembered(values: bytes, edges: int, nodes: int, least: int) -> Cut:
     return _cut(torch.frombuffer(bytearray(values), dtype=torch.long).view(-1, edges), nodes, least)
 
 
-def _cut(ends: Tensor, nodes: int, least: int) -> tuple[tuple[Segment, ...], Tensor]:
-    """Segments and degrees of one network; ``ends`` with kinds below them."""
-    steps = ends.diff()
-    starts = _starts((steps[0] == 0) & (steps[1] == 1) & (steps[2:] == 0).all(0))
-    lengths = starts.diff(append=starts.new_tensor([ends.shape[1]]))
-    steps = ends[:, starts].diff()
-    firsts = _starts((steps[0] == 1) & (steps[1:] == 0).all(0) & (lengths.diff() == 0))
-    rows = firsts.diff(append=firsts.new_tensor([len(starts)]))
-    found = torch.stack([starts[firsts], rows, lengths[firsts]])
+def _cut(edges: Tensor, nodes: int, least: int) -> Cut:
+    """Of source, target and kinds of the edges of a network."""
+    steps = edges.diff()
+    starts = _starts((steps[0] == 1) & (steps[1:] == 0).all(0))
+    lengths = starts.diff(append=starts.new_tensor([edges.shape[1]]))
+    steps = edges[:, starts].diff()
+    firsts = _starts((steps[0] == 0) & (steps[1] == 1) & (steps[2:] == 0).all(0) & (lengths.diff() == 0))
+    rows, columns, starts = firsts.diff(append=firsts.new_tensor([len(starts)])), lengths[firsts], starts[firsts]
+    found = torch.stack([starts, rows, columns, *edges[:2, starts]])[:, rows * columns >= least]
+    degrees = whole(edges[:2], nodes).degrees
     segments, at = list[Segment](), 0
-    for start, n, m in [*found[:, rows * lengths[firsts] >= least].T.tolist(), (ends.shape[1], 0, 0)]:
+    for start, n, m, source, target in found.T.tolist():
         if start > at:
-            segments.append(Segment(at, start - at, 1, False))
-        if n:
-            segments.append(Segment(start, n, m, True))
+            segments.append(Segment(at, start - at, 1))
+        alone = (degrees[0][target : target + n] == m).all(), (degrees[1][source : source + m] == n).all()
+        segments.append(Segment(start, n, m, True, (bool(alone[0]), bool(alone[1]))))
         at = start + n * m
-    return tuple(segments), whole(ends[:2], nodes).degrees
+    if at < edges.shape[1]:
+        segments.append(Segment(at, edges.shape[1] - at, 1))
+    return tuple(segments), degrees
 
 
 def _starts(joined: Tensor) -> Tensor:
@@ -152,7 +166,7 @@ class Grids(Pairs):
     def __init__(self, at: tuple[Tensor, ...], graph: Outline, step: int = 1) -> None:
         super().__init__(at)
         self._graph, self._step = graph, step
-        self._own, self._each = graph.degrees.shape[1] * step, len(at[0]) // graph.networks
+        self._own, self._each = len(graph.degrees[0]) * step, len(at[0]) // graph.networks
 
     @functools.cached_property
     def _firsts(self) -> list[list[int]]:
@@ -162,7 +176,7 @@ class Grids(Pairs):
 
     def blocks(self, edges: Tensor, size: int) -> Iterator[Block]:  # type: ignore[override]
         found = []
-        for number, (_, rows, columns, _) in enumerate(self._graph.segments):
+        for number, (_, rows, columns, *_) in enumerate(self._graph.segments):
             row = columns * edges.shape[1]
             networks, once = max(1, size // (row * rows)), max(1, min(rows, size // row))
             starts = itertools.product(range(0, self._graph.networks, networks), range(0, rows, once))
@@ -188,11 +202,15 @@ class Grids(Pairs):
         return neurons.index_select(0, self._index(end, block)).view(*block.shape, -1)
 
     def add(self, total: Tensor, values: Tensor, end: int, block: Block) -> None:  # type: ignore[override]
-        if self._graph.segments[block.segment].grid:
-            into = self._of(total, end, block)
-            into += values.sum(2 - end)
-        else:
+        segment = self._graph.segments[block.segment]
+        if not segment.grid:
             total.index_add_(0, self._index(end, block), values.reshape(-1, values.shape[-1]))
+            return
+        into = self._of(total, end, block)
+        if segment.alone[end] and (end == 0 or block.shape[1] == segment.rows):
+            torch.sum(values, 2 - end, out=into)
+        else:
+            into += values.sum(2 - end)
 
     def _edge(self, block: Block) -> int:
         """The number of its first edge."""
