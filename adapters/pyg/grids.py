@@ -24,20 +24,22 @@ REMEMBERED = 2**14
 class Segment(NamedTuple):
     """Edges of a network that follow one another: of a grid, row by row, or a column of any others.
 
-    A row of a grid leads to one node, the next row to the next; its edges come from nodes that follow one another.
+    All edges of a row have one node, the next row the next; at their other end they have nodes that follow one another,
+    the same for all rows.
 
     Attributes:
         start: the first edge.
         rows: see above.
         columns: see above.
-        grid: whether it is one.
-        alone: whether no other edges lead to the nodes that it leads to; and from those that it comes from.
+        along: of a grid, for each end (target, source) which of the two says at which of its nodes an edge is: 0 rows,
+            1 columns.
+        alone: whether the nodes at the targets are those of no other edges; and those at the sources.
     """
 
     start: int
     rows: int
-    columns: int
-    grid: bool = False
+    columns: int = 1
+    along: tuple[int, int] | None = None
     alone: tuple[bool, bool] = (False, False)
 
 
@@ -58,7 +60,7 @@ class Outline(NamedTuple):
 def whole(edge_index: Tensor, nodes: int) -> Outline:
     """A graph of which nothing is known."""
     target, source = (torch.bincount(edge_index[1 - end], minlength=nodes).clamp(min=1) for end in range(2))
-    return Outline(1, (Segment(0, edge_index.shape[1], 1),), (target, source))
+    return Outline(1, (Segment(0, edge_index.shape[1]),), (target, source))
 
 
 def outline(edge_index: Tensor, nodes: int, least: int, kinds: Tensor | None = None) -> Outline:
@@ -73,7 +75,7 @@ def outline(edge_index: Tensor, nodes: int, least: int, kinds: Tensor | None = N
     edges = edge_index.shape[1]
     if edges < least:
         return whole(edge_index, nodes)
-    networks = next(n for n in _divisors(math.gcd(edges, nodes)) if n == 1 or _equal(edge_index, nodes, n, kinds))
+    networks = _networks(edge_index, nodes, kinds)
     own, each = nodes // networks, edges // networks
     first = edge_index[:, :each] if kinds is None else torch.cat([edge_index[:, :each], kinds[:each].T])
     low, high = torch.aminmax(first[:2])
@@ -85,21 +87,27 @@ def outline(edge_index: Tensor, nodes: int, least: int, kinds: Tensor | None = N
     return Outline(networks, *_remembered(first.long().numpy().tobytes(), each, own, least))
 
 
+def _networks(edge_index: Tensor, nodes: int, kinds: Tensor | None) -> int:
+    """Into how many networks of the same edges, each between nodes of its own, a graph can be cut; the most."""
+    edges = edge_index.shape[1]
+    numbers = _divisors(math.gcd(edges, nodes))
+    fit = (edge_index[:, edges // numbers] - edge_index[:, :1] == nodes // numbers).all(0)
+    for number in numbers[fit].tolist():
+        own, each = nodes // number, edges // number
+        if (
+            int(edge_index[:, :each].max()) < own
+            and torch.equal(edge_index[:, each:], edge_index[:, :-each] + own)
+            and (kinds is None or torch.equal(kinds[each:], kinds[:-each]))
+        ):
+            return int(number)
+    return 1
+
+
 @functools.lru_cache(maxsize=64)
-def _divisors(number: int) -> list[int]:
-    """From the largest to 1."""
+def _divisors(number: int) -> Tensor:
+    """All but 1, from the largest."""
     small = [i for i in range(1, math.isqrt(number) + 1) if number % i == 0]
-    return sorted({1, *small, *(number // i for i in small)}, reverse=True)
-
-
-def _equal(edge_index: Tensor, nodes: int, networks: int, kinds: Tensor | None) -> bool:
-    """Whether that many networks have the same edges, each between nodes of its own."""
-    own, each = nodes // networks, edge_index.shape[1] // networks
-    if (edge_index[:, each] - edge_index[:, 0]).tolist() != [own, own] or int(edge_index[:, :each].max()) >= own:
-        return False
-    if not torch.equal(edge_index[:, each:], edge_index[:, :-each] + own):
-        return False
-    return kinds is None or torch.equal(kinds[each:], kinds[:-each])
+    return torch.tensor(sorted({*small, *(number // i for i in small)} - {1}, reverse=True), dtype=torch.long)
 
 
 Cut: TypeAlias = tuple[tuple[Segment, ...], tuple[Tensor, Tensor]]
@@ -113,24 +121,37 @@ def _remembered(values: bytes, edges: int, nodes: int, least: int) -> Cut:
 
 def _cut(edges: Tensor, nodes: int, least: int) -> Cut:
     """Of source, target and kinds of the edges of a network."""
+    degrees = whole(edges[:2], nodes).degrees
     steps = edges.diff()
-    starts = _starts((steps[0] == 1) & (steps[1:] == 0).all(0))
+    # In a row one end stays and the other goes on by one: the sources, as to_graph sorts edges, or the targets.
+    inside = [(steps[i] == 1) & (steps[1 - i] == 0) & (steps[2:] == 0).all(0) for i in range(2)]
+    moving = int(inside[1].sum() > inside[0].sum())
+    found = _found(edges, inside[moving], moving, least) if 2 * inside[moving].sum() >= least else []
+    segments, at = list[Segment](), 0
+    for start, rows, columns, source, target in found:
+        if start > at:
+            segments.append(Segment(at, start - at))
+        shape = (columns, rows) if moving else (rows, columns)
+        sides = zip(degrees, (target, source), shape, reversed(shape), strict=True)
+        full, of = (bool((degree[first : first + n] == others).all()) for degree, first, n, others in sides)
+        segments.append(Segment(start, rows, columns, (moving, 1 - moving), (full, of)))
+        at = start + rows * columns
+    if at < edges.shape[1]:
+        segments.append(Segment(at, edges.shape[1] - at))
+    return tuple(segments), degrees
+
+
+def _found(edges: Tensor, inside: Tensor, moving: int, least: int) -> list[list[int]]:
+    """Grids: first edge, rows, columns, and source and target of the first edge."""
+    starts = _starts(inside)
     lengths = starts.diff(append=starts.new_tensor([edges.shape[1]]))
     steps = edges[:, starts].diff()
-    firsts = _starts((steps[0] == 0) & (steps[1] == 1) & (steps[2:] == 0).all(0) & (lengths.diff() == 0))
-    rows, columns, starts = firsts.diff(append=firsts.new_tensor([len(starts)])), lengths[firsts], starts[firsts]
-    found = torch.stack([starts, rows, columns, *edges[:2, starts]])[:, rows * columns >= least]
-    degrees = whole(edges[:2], nodes).degrees
-    segments, at = list[Segment](), 0
-    for start, n, m, source, target in found.T.tolist():
-        if start > at:
-            segments.append(Segment(at, start - at, 1))
-        alone = (degrees[0][target : target + n] == m).all(), (degrees[1][source : source + m] == n).all()
-        segments.append(Segment(start, n, m, True, (bool(alone[0]), bool(alone[1]))))
-        at = start + n * m
-    if at < edges.shape[1]:
-        segments.append(Segment(at, edges.shape[1] - at, 1))
-    return tuple(segments), degrees
+    next_row = (steps[moving] == 0) & (steps[1 - moving] == 1) & (steps[2:] == 0).all(0) & (lengths.diff() == 0)
+    firsts = _starts(next_row)
+    rows, columns = firsts.diff(append=firsts.new_tensor([len(starts)])), lengths[firsts]
+    found = torch.stack([starts[firsts], rows, columns, *edges[:2, starts[firsts]]])
+    grids: list[list[int]] = found[:, rows * columns >= least].T.tolist()
+    return grids
 
 
 def _starts(joined: Tensor) -> Tensor:
@@ -197,30 +218,32 @@ class Grids(Pairs):
     def take(self, neurons: Tensor, end: int, block: Block | None = None) -> Tensor:  # type: ignore[override]
         if block is None:
             return super().take(neurons, end)
-        if self._graph.segments[block.segment].grid:
-            return self._of(neurons, end, block).unsqueeze(2 - end)
-        return neurons.index_select(0, self._index(end, block)).view(*block.shape, -1)
+        along = self._graph.segments[block.segment].along
+        if along is None:
+            return neurons.index_select(0, self._index(end, block)).view(*block.shape, -1)
+        return self._of(neurons, end, along[end], block).unsqueeze(2 - along[end])
 
     def add(self, total: Tensor, values: Tensor, end: int, block: Block) -> None:  # type: ignore[override]
         segment = self._graph.segments[block.segment]
-        if not segment.grid:
+        if segment.along is None:
             total.index_add_(0, self._index(end, block), values.reshape(-1, values.shape[-1]))
             return
-        into = self._of(total, end, block)
-        if segment.alone[end] and (end == 0 or block.shape[1] == segment.rows):
-            torch.sum(values, 2 - end, out=into)
+        along = segment.along[end]
+        into = self._of(total, end, along, block)
+        if segment.alone[end] and (along == 0 or block.shape[1] == segment.rows):
+            torch.sum(values, 2 - along, out=into)
         else:
-            into += values.sum(2 - end)
+            into += values.sum(2 - along)
 
     def _edge(self, block: Block) -> int:
         """The number of its first edge."""
         return block.network * self._each + self._graph.segments[block.segment].start + block.row * block.shape[-1]
 
-    def _of(self, neurons: Tensor, end: int, block: Block) -> Tensor:
+    def _of(self, neurons: Tensor, end: int, along: int, block: Block) -> Tensor:
         """Features of the nodes at an end of a grid, ``(networks, n, C)``."""
         row, channel = neurons.stride()
-        first = self._firsts[end][block.segment] + block.network * self._own + (0 if end else block.row * self._step)
-        shape = (block.shape[0], block.shape[1 + end], neurons.shape[1])
+        first = self._firsts[end][block.segment] + block.network * self._own + (0 if along else block.row * self._step)
+        shape = (block.shape[0], block.shape[1 + along], neurons.shape[1])
         strides = (self._own * row, self._step * row, channel)
         return neurons.as_strided(shape, strides, neurons.storage_offset() + first * row)
 
