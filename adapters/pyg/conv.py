@@ -101,7 +101,8 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             )
         streams, nodes, at = _streams(x, count), len(x), (edge_index[1], edge_index[0])
         read = edge_attr.device.type == "cpu" and not watched(edge_attr)
-        graph = outline(edge_index, nodes, LEAST // self.channels, edge_streams) if read else whole(edge_index, nodes)
+        least = max(1, LEAST // self.channels)
+        graph = outline(edge_index, nodes, least, edge_streams) if read else whole(edge_index, nodes)
         inv = along = against = Grids(at, graph)
         if edge_streams is None:
             ends = [(streams[1 - i], streams[i], streams[-1]) for i in range(2)]

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.incidence import Pairs
 
 REMEMBERED = 2**14
@@ -71,16 +72,23 @@ def outline(edge_index: Tensor, nodes: int, least: int, kinds: Tensor | None = N
         nodes: ``N``.
         least: how many edges a grid must have in all networks together; others are not worth it.
         kinds: ``(E, K)``; all edges of a grid are of one kind.
+
+    Raises:
+        ValueError: naming the first edge with an end that is no node.
     """
     edges = edge_index.shape[1]
-    if edges < least:
-        return whole(edge_index, nodes)
-    networks = _networks(edge_index, nodes, kinds)
+    networks = _networks(edge_index, nodes, kinds) if edges >= least else 1
     own, each = nodes // networks, edges // networks
     first = edge_index[:, :each] if kinds is None else torch.cat([edge_index[:, :each], kinds[:each].T])
-    low, high = torch.aminmax(first[:2])
-    if low < 0 or high >= own:
-        return whole(edge_index, nodes)  # whoever looks for a node that is not there says so
+    if edges and bool((wrong := (first[:2] < 0) | (first[:2] >= own)).any()):
+        edge = int(wrong.any(0).nonzero()[0])
+        source, target = edge_index[:, edge].tolist()
+        raise InvalidValueError(
+            f"edge {edge} of edge_index leads from node {source} to node {target}, and x has {nodes} nodes: was it "
+            "made for another graph?"
+        )
+    if edges < least:
+        return whole(edge_index, nodes)
     least = -(-least // networks)
     if each > REMEMBERED:
         return Outline(networks, *_cut(first, own, least))
