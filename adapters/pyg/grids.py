@@ -49,11 +49,13 @@ class Outline(NamedTuple):
 
     Attributes:
         networks: how many.
+        nodes: ``n``, of one of them.
         segments: all edges of a network, in order.
         degrees: how many edges lead to each node of a network, and from it, at least 1: ``(n,)``.
     """
 
     networks: int
+    nodes: int
     segments: tuple[Segment, ...]
     degrees: tuple[Tensor, Tensor]
 
@@ -61,7 +63,7 @@ class Outline(NamedTuple):
 def whole(edge_index: Tensor, nodes: int) -> Outline:
     """A graph of which nothing is known."""
     target, source = (torch.bincount(edge_index[1 - end], minlength=nodes).clamp(min=1) for end in range(2))
-    return Outline(1, (Segment(0, edge_index.shape[1]),), (target, source))
+    return Outline(1, nodes, (Segment(0, edge_index.shape[1]),), (target, source))
 
 
 def outline(edge_index: Tensor, nodes: int, least: int, kinds: Tensor | None = None) -> Outline:
@@ -91,8 +93,8 @@ def outline(edge_index: Tensor, nodes: int, least: int, kinds: Tensor | None = N
         return whole(edge_index, nodes)
     least = -(-least // networks)
     if each > REMEMBERED:
-        return Outline(networks, *_cut(first, own, least))
-    return Outline(networks, *_remembered(first.long().numpy().tobytes(), each, own, least))
+        return Outline(networks, own, *_cut(first, own, least))
+    return Outline(networks, own, *_remembered(first.long().numpy().tobytes(), each, own, least))
 
 
 def _networks(edge_index: Tensor, nodes: int, kinds: Tensor | None) -> int:
@@ -195,7 +197,7 @@ class Grids(Pairs):
     def __init__(self, at: tuple[Tensor, ...], graph: Outline, step: int = 1) -> None:
         super().__init__(at)
         self._graph, self._step = graph, step
-        self._own, self._each = len(graph.degrees[0]) * step, len(at[0]) // graph.networks
+        self._own, self._each = graph.nodes * step, len(at[0]) // graph.networks
 
     @functools.cached_property
     def _firsts(self) -> list[list[int]]:
