@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from nfn_monomial.adapters.files import damaged
 from nfn_monomial.adapters.tensor_files import read_sealed, seal
 from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.checkpoints.files import TORCH, Checkpoint, read_checkpoint
+from nfn_monomial.benchmarks.data.batches import at_once
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.errors import InvalidValueError, MonomialError
@@ -27,8 +28,8 @@ __all__ = ["SHIPPED", "Prediction", "Predictor"]
 
 SHIPPED = Path(__file__).with_name("digits-relu.safetensors")
 """A predictor of the accuracy of the demo's ReLU networks, which is part of the package."""
-BATCH = 256  # networks at once
 
+S = TypeVar("S", list[int], range)
 Answer = Any
 """Of one network: a tensor, or the state dict of the edited network."""
 
@@ -136,7 +137,9 @@ class Predictor:
         """
         if (info := self._stacked(networks)) is not None:
             assert isinstance(networks, Mapping), "found to be so"
-            stacked = [a for part in _parts(networks) for a in self._answers(part, info)]
+            places = range(len(next(iter(networks.values()))))
+            parts = ({name: t[p.start : p.stop] for name, t in networks.items()} for p in _parts(places, networks))
+            stacked = [answer for part in parts for answer in self._answers(part, info)]
             return _joined(stacked, [{name: name for name in networks}] * len(stacked), [networks] * len(stacked))
         given = given_networks(networks)
         if not given:
@@ -167,12 +170,8 @@ class Predictor:
         """
         files = checkpoint_paths(paths)
         found: list[Prediction] = []
-        for start in range(0, len(files), BATCH):
-            read = []
-            for path in files[start : start + BATCH]:
-                read.append(read_checkpoint(path, key if path.suffix in TORCH else None))
-                on_progress(start + len(read), len(files))
-            keys, tensors = call.piece(f"answers-{start}", functools.partial(self._of_checkpoints, read))
+        for read in _read(files, key, on_progress):
+            keys, tensors = call.piece(f"answers-{len(found)}", functools.partial(self._of_checkpoints, read))
             answers: list[Answer] = [{} for _ in read]
             for name, tensor in tensors.items():
                 number, _, entry = name.partition(" ")
@@ -206,13 +205,14 @@ class Predictor:
             alike.setdefault((number, shapes), []).append(i)
         answers: list[Answer] = [None] * len(given)
         for (number, _), rows in alike.items():
-            tensors = {
-                name: torch.stack([self._like_model(given[i].state[matched[i][1][name]]) for i in rows]).unsqueeze(1)
-                for name in infos[number].space.parameters
-            }
-            found = (a for part in _parts(tensors) for a in self._answers(part, infos[number]))
-            for i, answer in zip(rows, found, strict=True):
-                answers[i] = answer
+            first = {key: given[rows[0]].state[key][None] for key in matched[rows[0]][1].values()}
+            for part in _parts(rows, first):
+                tensors = {
+                    name: torch.stack([self._like_model(given[i].state[matched[i][1][name]]) for i in part])[:, None]
+                    for name in infos[number].space.parameters
+                }
+                for i, answer in zip(part, self._answers(tensors, infos[number]), strict=True):
+                    answers[i] = answer
         return answers, [names for _, names in matched]
 
     @torch.no_grad()
@@ -255,9 +255,28 @@ def _state(edited: Mapping[str, Tensor], names: Mapping[str, str], like: Mapping
     return {key: edited[name].to(like[key].device, like[key].dtype) for name, key in names.items()}
 
 
-def _parts(tensors: Mapping[str, Tensor]) -> Iterable[dict[str, Tensor]]:
-    count = len(next(iter(tensors.values())))
-    return ({name: t[i : i + BATCH] for name, t in tensors.items()} for i in range(0, count, BATCH))
+def _parts(rows: S, networks: Mapping[str, Tensor]) -> Iterator[S]:
+    """Numbers of networks that are answered at once; ``networks``: at least one of them, ``(N, ...)``."""
+    most = at_once(sum(t[0].nbytes for t in networks.values()))
+    return (rows[start : start + most] for start in range(0, len(rows), most))
+
+
+def _read(
+    files: Sequence[Path], key: str | None, on_progress: Callable[[int, int], None]
+) -> Iterator[list[Checkpoint]]:
+    """Checkpoints that are answered at once."""
+    part: list[Checkpoint] = []
+    largest = 0
+    for number, path in enumerate(files, start=1):
+        checkpoint = read_checkpoint(path, key if path.suffix in TORCH else None)
+        size = sum(file.stat().st_size for file in set(checkpoint.files))
+        if part and len(part) >= at_once(max(size, largest)):
+            yield part
+            part, largest = [], 0
+        largest = max(size, largest)
+        part.append(checkpoint)
+        on_progress(number, len(files))
+    yield part
 
 
 def _built(task: Task, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> nn.Module:

@@ -15,7 +15,7 @@ __all__ = ["RUNTIME", "Head", "LossName", "Precision", "Schedule", "TrainConfig"
 LossName = Literal["bce", "mse", "rank", "quantile"]
 Schedule = Literal["constant", "cosine", "one-cycle"]
 Precision = Literal["32-true", "bf16-mixed", "64-true"]
-RUNTIME = ("device", "devices", "threads", "checkpoint_seconds", "tensorboard", "recompute")
+RUNTIME = ("device", "devices", "threads", "checkpoint_seconds", "tensorboard", "recompute", "compiled")
 """Fields of `TrainConfig` that change nothing in a result but rounding, the draws of random layers, and time."""
 
 
@@ -65,6 +65,9 @@ class TrainConfig(Settings):
         tensorboard: whether epochs are logged for it, beside the results; it changes no result.
         recompute: whether the activations inside of a model's blocks are computed again in backward, see
             `nfn_monomial.models.recompute_blocks`: less memory, more time. It changes no result.
+        compiled: whether models are trained under ``torch.compile``, on cuda as CUDA graphs. The first step takes
+            minutes, whether the others take less depends on the model: see `bench layers --preset quick`. It needs a
+            C++ compiler on a CPU, and changes no result but by rounding and by what random layers draw.
     """
 
     epochs: Count = 50
@@ -84,6 +87,7 @@ class TrainConfig(Settings):
     checkpoint_seconds: AtLeastZero = 10.0
     tensorboard: bool = False
     recompute: bool = False
+    compiled: bool = False
 
     def lasting(self, steps: int | None, networks: int) -> TrainConfig:
         """The same for so many steps over so many networks, rounded up to whole epochs; None leaves the epochs."""

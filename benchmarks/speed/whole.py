@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from nfn_monomial import Features, WeightSpace
+from nfn_monomial.benchmarks.data.networks import NetworkInfo
+from nfn_monomial.benchmarks.models.catalogue import build_model
 from nfn_monomial.benchmarks.report.tables import Table
 from nfn_monomial.benchmarks.settings.measurements import Way
+from nfn_monomial.benchmarks.train.devices import compiled
 from nfn_monomial.benchmarks.train.measure import race
-from nfn_monomial.models import MessagePassingNFN, MonomialNFN
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.testing import random_networks
 
 from .layers import NETWORKS
 
 __all__ = ["MODELS", "Step", "bench_models", "model_table"]
 
-MODELS: dict[str, Callable[[WeightSpace], nn.Module]] = {
-    "MonomialNFN": MonomialNFN,
-    "MessagePassingNFN": MessagePassingNFN,
-}
+MODELS = ("monomial", "message-passing", "hnp")
 NETWORK = "zoo CNN"
+CACHE = "TORCHINDUCTOR_CACHE_DIR"  # where torch's compiler keeps what it has compiled
 
 
 @dataclass(frozen=True)
 class Step:
-    """One model in one setting: median milliseconds of forward and backward; ``skipped`` says why it did not run."""
+    """One model in one setting.
+
+    Attributes:
+        model: its label.
+        batch: networks in a step.
+        way: how it is run.
+        ms: median of forward and backward.
+        first_s: seconds of the very first, which compiles.
+        skipped: why it did not run.
+    """
 
     model: str
     batch: int
     way: Way
     ms: float = 0.0
+    first_s: float = 0.0
     skipped: str = ""
 
 
@@ -43,24 +59,36 @@ def bench_models(
     repeats: int,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
+    seconds: float = math.inf,
 ) -> list[Step]:
     """Time a training step of each model on the Small CNN Zoo's network; ways take turns.
 
     Args:
         batches: numbers of networks.
-        ways: as in `LayersConfig`. On a GPU compiled models run as CUDA graphs.
-        repeats: timed repetitions, after three that are not counted; the first of them compiles.
+        ways: as in `LayersConfig`; compiled as training is with ``training.compiled``, and nothing of it kept from an
+            earlier run. A way that the machine does not have is left out.
+        repeats: timed repetitions, after three that are not counted.
         device: ``"cpu"`` or ``"cuda"``.
         progress: called with a line of text before each setting.
+        seconds: after so many a setting begins no further repetition.
     """
     steps = []
     for name in MODELS:
         for batch in batches:
             progress(f"{name}, batch {batch}")
-            left_out = {way: reason for way in ways if (reason := _missing(way, device))}
-            calls = {way: _step(name, batch, way, device) for way in ways if way not in left_out}
-            ms = race(calls, repeats, device)
-            steps += [Step(name, batch, way, ms.get(way, 0.0), left_out.get(way, "")) for way in ways]
+            ready: dict[Way, Callable[[], None]] = {}
+            first: dict[Way, float] = {}
+            skipped: dict[Way, str] = {}
+            for way in ways:
+                label, step = _step(name, batch, way, device)
+                try:
+                    skipped[way] = _missing(way, device)
+                    if not skipped[way]:
+                        first[way], ready[way] = _first(step), step
+                except InvalidValueError as error:
+                    skipped[way] = str(error)
+            ms = race(ready, repeats, device, seconds)
+            steps += [Step(label, batch, w, ms.get(w, 0.0), first.get(w, 0.0), skipped[w]) for w in ways]
     return steps
 
 
@@ -75,42 +103,68 @@ def _missing(way: Way, device: str) -> str:
     return "" if fast else f"no instructions for bfloat16 on {device}"
 
 
-def _step(name: str, batch: int, way: Way, device: str) -> Callable[[], None]:
-    space = NETWORKS[NETWORK]()
+def _first(step: Callable[[], None]) -> float:
+    """Seconds of a first step."""
+    begun = time.perf_counter()
+    with _nothing_kept():
+        step()
+    return time.perf_counter() - begun
+
+
+@contextmanager
+def _nothing_kept() -> Iterator[None]:
+    """A block in which a compiler finds nothing of an earlier run."""
+    before = os.environ.get(CACHE)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ[CACHE] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop(CACHE)
+            if before is not None:
+                os.environ[CACHE] = before
+
+
+def _step(name: str, batch: int, way: Way, device: str) -> tuple[str, Callable[[], None]]:
+    """The model's label, and a step of it."""
+    space, place = NETWORKS[NETWORK](), torch.device(device)
     generator = torch.Generator().manual_seed(0)
-    packed = space.pack(random_networks(space, batch, dtype=torch.float32, generator=generator)).to(device)
-    torch.manual_seed(0)
-    model = MODELS[name](space).to(device)
-
-    def forward(*tensors: Tensor) -> Tensor:
-        out: Tensor = model(Features(packed.layout, tensors))
-        return out
-
-    call: Callable[..., Tensor] = forward
-    if way == "compiled":
-        call = torch.compile(forward, mode="reduce-overhead" if device.startswith("cuda") else None)
+    networks = random_networks(space, batch, dtype=torch.float32, generator=generator)
+    model = build_model(name, NetworkInfo(space, "relu"), seed=0)
+    inputs = pytree.tree_map(lambda t: t.to(place), model.prepare_groups([(networks, space)]))
+    model.fit_inputs(inputs)
+    model.to(place).train()
+    call = compiled(model, place) if way == "compiled" else model.__call__
 
     def step() -> None:
-        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=way == "bfloat16"):
-            loss = call(*packed.tensors).float().square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.autocast(place.type, torch.bfloat16, enabled=way == "bfloat16"):
+            out: Tensor = call(inputs)
+        out.float().square().mean().backward()  # type: ignore[no-untyped-call]
         for parameter in model.parameters():
             parameter.grad = None
 
-    return step
+    return model.label, step
 
 
 def model_table(steps: Sequence[Step]) -> Table:
-    """A line for every model, batch and way, with the gain over the first way of the same setting."""
+    """A line for every model, batch and way: the gain over the first way, and when waiting for it has paid."""
     cells: list[tuple[str, ...]] = []
     for s in steps:
-        first = next(p for p in steps if (p.model, p.batch) == (s.model, s.batch))
-        found = (f"{s.ms:.1f}", f"{first.ms / s.ms:.2f}x") if s.ms and first.ms else (s.skipped or "-", "-")
+        plain = next(p for p in steps if (p.model, p.batch) == (s.model, s.batch))
+        found = (s.skipped or "-", "-", "-", "-")
+        if s.ms and plain.ms:
+            gained = (plain.ms - s.ms) / 1e3
+            pays = f"{(s.first_s - plain.first_s) / gained:,.0f}" if gained > 0 else "never"
+            waited = (f"{s.first_s:.1f}", pays) if s.way == "compiled" else ("-", "-")
+            found = f"{s.ms:.1f}", f"{plain.ms / s.ms:.2f}x", *waited
         cells.append((s.model, str(s.batch), s.way, *found))
     return Table(
         f"A training step of whole models on {NETWORK}",
-        ("model", "batch", "way", "ms", "times as fast"),
+        ("model", "batch", "way", "ms", "times as fast", "compiling s", "pays after steps"),
         tuple(cells),
         names=(0, 2),
-        notes=("Medians of forward and backward. bfloat16: products in it (autocast), parameters in float32.",),
+        notes=(
+            "Medians of forward and backward. bfloat16: products in it (autocast), parameters in float32. compiling: "
+            "the first step, with nothing kept of an earlier run; it has paid after so many steps.",
+        ),
     )

@@ -18,7 +18,7 @@ This asks of a model that its output for one example does not depend on the othe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -29,13 +29,24 @@ from lightning_fabric.plugins import MixedPrecision
 from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.utilities import rank_zero_only
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["gathered", "is_main_process", "make_fabric", "on_main_process_first", "require_device", "share", "threads"]
+__all__ = [
+    "compiled",
+    "gathered",
+    "is_main_process",
+    "make_fabric",
+    "on_main_process_first",
+    "require_device",
+    "share",
+    "threads",
+]
+
+SAID = 300  # characters of what a compiler says
 
 
 def is_main_process() -> bool:
@@ -114,6 +125,33 @@ def threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def compiled(model: nn.Module, device: torch.device) -> Callable[[Any], Any]:
+    """The model's call under ``torch.compile``: compiled when it is first called; the model stays as it is.
+
+    On cuda it runs as CUDA graphs, whose outputs are overwritten by the next call. What cannot be part of a graph (what
+    looks at values, as torch_geometric does) runs as it is, between graphs.
+
+    Raises:
+        ValueError: by the first call, if the machine or this version of torch cannot compile the model.
+    """
+    graphs = device.type == "cuda"
+    call = torch.compile(lambda inputs: model(inputs), mode="reduce-overhead" if graphs else None)
+
+    def run(inputs: Any) -> Any:
+        if graphs:
+            torch.compiler.cudagraph_mark_step_begin()
+        try:
+            return call(inputs)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            said = " ".join(str(error).split())[:SAID]
+            raise InvalidValueError(
+                f"{type(model).__name__} could not be compiled on {device.type} by torch {torch.__version__} "
+                f"({type(error).__name__}: {said}): leave out training.compiled; on a CPU it needs a C++ compiler"
+            ) from error
+
+    return run
 
 
 def on_main_process_first(fabric: Fabric) -> AbstractContextManager[None]:

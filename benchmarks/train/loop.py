@@ -28,27 +28,24 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.benchmarks.data.batches import DataSet, pick
+from nfn_monomial.benchmarks.data.batches import DataSet, at_once, pick
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models import recompute_blocks
 
 from .checkpoint import Checkpoint
-from .devices import gathered, make_fabric, share
+from .devices import compiled, gathered, make_fabric, share
 from .measure import Clock, step_memory
 from .schedule import averaging_weight, learning_rate
 from .seeds import reproducible, seed_generators
 
-__all__ = ["EVALUATION_BATCH", "Epoch", "FitResult", "Loss", "Metrics", "fit", "predict"]
+__all__ = ["Epoch", "FitResult", "Loss", "Metrics", "fit", "predict"]
 
 Loss = Callable[[Any, Any], Tensor]
 """(outputs, targets) of one batch -> scalar."""
 Metrics = Callable[[Any, Any], Mapping[str, float]]
 """(outputs, targets) of a whole data set -> named numbers."""
-
-EVALUATION_BATCH, EVALUATION_BYTES = 256, 2**26
-"""Examples that are predicted at once, at most, and what their inputs take, unless one takes more."""
 
 
 @dataclass(frozen=True)
@@ -151,16 +148,19 @@ class _State:
 
 
 class _Leaves(nn.Module):
-    """The model with its outputs as a list of tensors: DDP looks for them in lists, not in all pytrees."""
+    """The model with its outputs as a list of tensors: DDP looks for them in lists, not in all pytrees.
 
-    def __init__(self, model: nn.Module) -> None:
+    ``full``, the call for whole batches, may be compiled; smaller ones would be another graph to wait for.
+    """
+
+    def __init__(self, model: nn.Module, full: Callable[[Any], Any]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.full = model, full
         self.unused = nn.Parameter(torch.zeros(()))  # or DDP, told to look for such, says where it found none
         self.structure: pytree.TreeSpec
 
-    def forward(self, inputs: Any) -> list[Tensor]:
-        leaves, self.structure = pytree.tree_flatten(self.model(inputs))
+    def forward(self, inputs: Any, full: bool) -> list[Tensor]:
+        leaves, self.structure = pytree.tree_flatten((self.full if full else self.model)(inputs))
         return leaves
 
 
@@ -179,7 +179,7 @@ class _Training:
             model.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True
         )
         recompute_blocks(model, config.recompute)
-        self.leaves = _Leaves(model)
+        self.leaves = _Leaves(model, compiled(model, device) if config.compiled else model.__call__)
         self.wrapped, self.wrapped_optimizer = fabric.setup(self.leaves, self.optimizer)
         self.clock = Clock(device)
         self.state = _State(torch.zeros((), device=device))
@@ -248,7 +248,8 @@ class _Training:
         done, epoch_steps = self._steps_done(), self._epoch_steps
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config, done, config.epochs * epoch_steps)
-        outputs = gathered(self.wrapped(_converted(inputs, fabric)), len(index), fabric)
+        full = len(index) == min(config.batch_size, len(self.train))
+        outputs = gathered(self.wrapped(_converted(inputs, fabric), full), len(index), fabric)
         value = self.loss(pytree.tree_unflatten(outputs, self.leaves.structure), targets)
         fabric.backward(value * fabric.world_size)  # see `devices` for why
         if config.clip_norm is not None:
@@ -348,11 +349,11 @@ def predict(model: nn.Module, data: DataSet, fabric: Fabric, batch_size: int | N
         model: on the device of the data.
         data: ``N`` examples.
         fabric: shares them out over its processes, and has the precision.
-        batch_size: examples at once; by default `EVALUATION_BATCH` and `EVALUATION_BYTES` decide.
+        batch_size: examples at once; by default see `at_once`.
     """
     precision = fabric.strategy.precision
     if batch_size is None:
-        batch_size = max(1, min(EVALUATION_BATCH, EVALUATION_BYTES * len(data) // max(1, data.nbytes)))
+        batch_size = at_once(data.nbytes / max(1, len(data)))
     batches = torch.split(torch.arange(len(data)), batch_size)
     model.eval()
     parts = []

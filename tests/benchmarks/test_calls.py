@@ -154,7 +154,7 @@ def test_finished_work_is_not_done_again(
 
 
 def test_predictions_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nfn_monomial.benchmarks.predictors.predictor.BATCH", 2)
+    monkeypatch.setattr("nfn_monomial.benchmarks.data.batches.EVALUATION_BATCH", 2)
     torch.manual_seed(0)
     pairs = ((1, 16), (16, 16), (16, 16))
     for i in range(5):

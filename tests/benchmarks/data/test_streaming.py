@@ -18,7 +18,15 @@ from torch.utils import _pytree as pytree
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data import batches
 from nfn_monomial.benchmarks.data import networks as predict_data
-from nfn_monomial.benchmarks.data.batches import Data, Made, StreamedData, pick, prepared, shuffled_blocks
+from nfn_monomial.benchmarks.data.batches import (
+    EVALUATION_BATCH,
+    Data,
+    Made,
+    StreamedData,
+    pick,
+    prepared,
+    shuffled_blocks,
+)
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
 from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import MappedRows, load_zoo
 from nfn_monomial.benchmarks.data.formats.zoo_files import METRIC_COLUMNS, map_weights, write_zoo
@@ -50,7 +58,6 @@ from nfn_monomial.benchmarks.models.catalogue import build_model
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
-from nfn_monomial.benchmarks.train.loop import EVALUATION_BATCH
 from nfn_monomial.benchmarks.train.sweep import Finished, run_job
 from nfn_monomial.testing import random_networks
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from small_predictors import SIREN, Left, accuracy_predictors, inrs, stacked
 from small_zoo import corpus
 from torch import nn
@@ -14,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.modules import unstack_networks
+from nfn_monomial.benchmarks.data import batches
 from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkInfo
 from nfn_monomial.benchmarks.models.inr import SineNetwork
 from nfn_monomial.benchmarks.predictors import Predictor
@@ -122,6 +124,39 @@ def test_edited_networks_have_the_keys_and_dtypes_they_came_with(editors: Left) 
         assert (a.dtype, b.dtype) == (torch.float64, torch.float32)
         torch.testing.assert_close(a.float(), b)
     module.load_state_dict(edited)
+
+
+def test_large_networks_are_answered_few_at_once(
+    accuracy_predictors: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors, modules and files: as many as fit into the bytes, of files if all were as the largest."""
+    predictor = Predictor.load(accuracy_predictors["message-passing-stats"][1])
+    modules = [cnn() for _ in range(7)]
+    paths = [tmp_path / f"{number}.safetensors" for number in range(7)]
+    for module, path in zip(modules, paths, strict=True):
+        save_file(module.state_dict(), path)
+    tensors = {name: t[:7] for name, t in CNNS.items()}
+    expected = predictor(modules), predictor(tensors)
+    at_once: list[int] = []
+    real = Predictor._answers
+
+    def answers(self: Predictor, tensors: dict[str, torch.Tensor], info: NetworkInfo) -> list[torch.Tensor]:
+        at_once.append(len(tensors["bias.0"]))
+        return real(self, tensors, info)
+
+    monkeypatch.setattr(Predictor, "_answers", answers)
+    for nbytes in (sum(t[0].nbytes for t in CNNS.values()), paths[0].stat().st_size):
+        monkeypatch.setattr(batches, "EVALUATION_BYTES", 3 * nbytes)
+        found = predictor(modules), predictor(tensors)
+        torch.testing.assert_close(found, expected)
+    assert at_once[:6] == [3, 3, 1] * 2
+    at_once.clear()
+    told: list[tuple[int, int]] = []
+    predictions = predictor.predict(paths, on_progress=lambda *done: told.append(done))
+    torch.testing.assert_close(torch.stack([p.answer for p in predictions]), expected[0])
+    assert at_once == [3, 3, 1]
+    assert told == [(n, 7) for n in range(1, 8)]
+    assert [p.path for p in predictions] == paths
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from nfn_monomial.benchmarks.data import batches
 from nfn_monomial.benchmarks.data.batches import Data, StreamedData
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.train import loop
-from nfn_monomial.benchmarks.train.devices import make_fabric
+from nfn_monomial.benchmarks.train.devices import compiled, make_fabric
 from nfn_monomial.benchmarks.train.loop import FitResult, fit, predict
 from nfn_monomial.models.blocks import Blocks
 from nfn_monomial.testing import random_networks
@@ -247,9 +246,9 @@ def test_predict_in_parts(batch_size: int) -> None:
     torch.testing.assert_close(predict(model.train(), data, make_fabric(CONFIG), batch_size), expected)
 
 
-@pytest.mark.parametrize(("most", "batches"), [(2**26, [11]), (40, [5, 5, 1]), (1, [1] * 11)])
+@pytest.mark.parametrize(("most", "asked_for"), [(2**26, [11]), (40, [5, 5, 1]), (1, [1] * 11)])
 def test_large_examples_are_predicted_few_at_once(
-    monkeypatch: pytest.MonkeyPatch, most: int, batches: list[int]
+    monkeypatch: pytest.MonkeyPatch, most: int, asked_for: list[int]
 ) -> None:
     class Counting(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -260,9 +259,9 @@ def test_large_examples_are_predicted_few_at_once(
     model, x = Counting(2, 3), torch.randn(11, 2)
     with torch.no_grad():
         expected = nn.functional.linear(x, model.weight, model.bias)
-    monkeypatch.setattr(loop, "EVALUATION_BYTES", most)
+    monkeypatch.setattr(batches, "EVALUATION_BYTES", most)
     torch.testing.assert_close(predict(model, Data(x, x), make_fabric(CONFIG)), expected)
-    assert asked == batches
+    assert asked == asked_for
 
 
 def test_predict_of_several_outputs() -> None:
@@ -493,3 +492,62 @@ def test_recomputed_blocks_train_bit_identically() -> None:
     assert [e.train_loss for e in results[0].history] == [e.train_loss for e in results[1].history]
     for kept, again in zip(*(model.parameters() for model in models), strict=True):
         assert torch.equal(kept, again)
+
+
+def compiled_by(monkeypatch: pytest.MonkeyPatch, backend: object) -> list[object]:
+    """torch.compile has this backend; what it is asked for."""
+    real, asked = torch.compile, []
+
+    def compile_(call: Callable[..., object], mode: str | None) -> Callable[..., object]:
+        asked.append(mode)
+        found: Callable[..., object] = real(call, backend=backend)
+        return found
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    return asked
+
+
+def test_compiled_models_train_as_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole batches through the compiler, the rest of an epoch and predictions as they are."""
+    graphs: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        graphs.append(1)
+        found: Callable[..., object] = graph.forward
+        return found
+
+    config = replace(CONFIG, batch_size=24)
+    plain, model = linear(), linear()
+    expected = run(plain, config)
+    asked = compiled_by(monkeypatch, backend)
+    found = run(model, replace(config, compiled=True))
+    assert asked == [None], "no CUDA graphs on a CPU"
+    assert len(graphs) == 1, "one shape, in training alone"
+    assert [e.train_loss for e in found.history] == pytest.approx([e.train_loss for e in expected.history])
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    torch.testing.assert_close(model.state_dict(), plain.state_dict())
+    run(linear(), replace(config, compiled=True, batch_size=1000))
+    assert len(graphs) == 2, "a batch that all examples are in is a whole one"
+
+
+def test_what_does_not_compile_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        raise RuntimeError("No working C++ compiler found")
+
+    compiled_by(monkeypatch, backend)
+    said = r"Linear could not be compiled on cpu by torch .*No working C\+\+ compiler.*: leave out training.compiled"
+    with pytest.raises(ValueError, match=said):
+        run(linear(), replace(CONFIG, compiled=True))
+
+
+def test_a_compiled_step_is_marked_for_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no GPU here; what is asked of torch is what its documentation wants."""
+    asked = compiled_by(monkeypatch, "eager")
+    marked: list[int] = []
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marked.append(1))
+    model = linear()
+    call = compiled(model, torch.device("cuda"))
+    inputs = toy().inputs
+    assert torch.equal(call(inputs), model(inputs))
+    assert torch.equal(call(inputs), model(inputs))
+    assert (asked, len(marked)) == (["reduce-overhead"], 2)
