@@ -28,7 +28,16 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from .files import damaged, open_regular, parse_json, require_regular, shown
 from .pickles import Inert, Storage, read_pickle
 
-__all__ = ["Inert", "read_safetensors", "read_sealed", "read_torch_file", "require_dense", "require_numbers", "seal"]
+__all__ = [
+    "Inert",
+    "checksum_of",
+    "read_safetensors",
+    "read_sealed",
+    "read_torch_file",
+    "require_dense",
+    "require_numbers",
+    "seal",
+]
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
@@ -210,13 +219,28 @@ def read_sealed(path: PathLike) -> tuple[dict[str, Tensor], Any]:
         Exception: what a damaged file leads to, see `files.damaged`.
     """
     tensors, metadata = _open_safetensors(Path(path))
-    if SEAL not in metadata:
-        raise InvalidValueError("it has no checksum: another program wrote it, or an earlier version of this one")
-    entry = parse_json(metadata[SEAL])
-    text = entry.get("stated") if isinstance(entry, dict) else None
+    entry = _sealed(metadata)
+    text = entry.get("stated")
     if not isinstance(text, str) or entry.get("sha256") != _digest(tensors, text):
         raise InvalidValueError("its contents do not have the checksum that it states")
     return tensors, parse_json(text)
+
+
+def checksum_of(path: PathLike) -> str:
+    """What a file that `seal` wrote states as its checksum; `read_sealed` holds it against the contents.
+
+    Raises:
+        As `read_sealed`.
+    """
+    return str(_sealed(_open_safetensors(Path(path))[1]).get("sha256"))
+
+
+def _sealed(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """What `seal` has put into a file's metadata."""
+    if SEAL not in metadata:
+        raise InvalidValueError("it has no checksum: another program wrote it, or an earlier version of this one")
+    entry = parse_json(metadata[SEAL])
+    return entry if isinstance(entry, dict) else {}
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:

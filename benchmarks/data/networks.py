@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.errors import InvalidValueError
 
-from .rows import IN_MEMORY_BYTES, Rows, TensorRows
+from .rows import IN_MEMORY_BYTES, Rows, TensorRows, checksum
 
 __all__ = [
     "Corpus",
@@ -188,12 +188,20 @@ def looked_at(parts: Parts) -> Parts:
 
 
 def fingerprint(corpus: Corpus) -> str:
-    """A hash over all networks and accuracies, so that results are never taken for those of other data."""
+    """A hash over all networks and accuracies, so that results are never taken for those of other data.
+
+    Sets that are too large for memory are not read for it, where their files state checksums (`Rows.stated`).
+    """
     digest = hashlib.sha256(corpus.activation.encode())
+    every = (*corpus.train, *corpus.val, *corpus.test)
+    large = sum(part.networks.rows.nbytes for part in every) > IN_MEMORY_BYTES
     for parts in (corpus.train, corpus.val, corpus.test):
         for part in parts:
             digest.update(part.info.activation.encode())
             rows = part.networks.rows
+            if large and (stated := rows.stated) is not None:
+                digest.update(checksum(stated, part.networks.accuracy).encode())
+                continue
             block = max(1, BLOCK_BYTES * len(rows) // max(1, rows.nbytes))
             for index in torch.split(torch.arange(len(rows)), block):
                 tensors = {**rows.read(index), "accuracy": part.networks.accuracy[index]}

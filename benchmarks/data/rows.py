@@ -5,6 +5,7 @@ An experiment asks for the networks of one minibatch at a time, so that a set ma
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,10 +15,28 @@ from torch import Tensor
 
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["IN_MEMORY_BYTES", "ChosenRows", "ConcatRows", "MixedRows", "Mixture", "Rows", "Source", "TensorRows"]
+__all__ = [
+    "IN_MEMORY_BYTES",
+    "ChosenRows",
+    "ConcatRows",
+    "MixedRows",
+    "Mixture",
+    "Rows",
+    "Source",
+    "TensorRows",
+    "checksum",
+]
 
 IN_MEMORY_BYTES = 2 * 1024**3
 """Sets up to this size are held in memory; of larger ones only the networks of a batch are."""
+
+
+def checksum(*parts: object) -> str:
+    """Of tensors, and of what prints as what it is."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.numpy().tobytes() if isinstance(part, Tensor) else repr(part).encode())
+    return digest.hexdigest()
 
 
 class Source(ABC):
@@ -59,6 +78,13 @@ class Rows(Source):
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Parameter name -> shape of one network's, in order of execution."""
+
+    @property
+    def stated(self) -> str | None:
+        """A checksum of all networks, made of those that their files state and that were found true when these were
+        opened; None where no file states one.
+        """
+        return None
 
     def read_all(self) -> dict[str, Tensor]:
         """All networks at once."""
@@ -115,6 +141,10 @@ class ChosenRows(Rows):
         return self.rows.read(self.index[index])
 
     @property
+    def stated(self) -> str | None:
+        return None if (whole := self.rows.stated) is None else checksum(whole, self.index)
+
+    @property
     def places(self) -> Tensor:
         return self.rows.places[self.index]
 
@@ -140,6 +170,11 @@ class ConcatRows(Rows):
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
+
+    @property
+    def stated(self) -> str | None:
+        found = [part.stated for part in self.parts]
+        return None if None in found else checksum(found)
 
     @property
     def places(self) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from nfn_monomial.adapters.tensor_files import read_safetensors
 from nfn_monomial.errors import InvalidValueError
 
-from .rows import Rows
+from .rows import Rows, checksum
 
 __all__ = ["OpenedShards", "ShardRows", "require_finite"]
 
@@ -39,6 +39,7 @@ class ShardRows(Rows):
         shapes: parameter name -> shape of one network's.
         chosen: int64 ``(N,)``, numbers of the networks among those of all shards, one after another.
         way_out: what can be done about numbers that are not finite.
+        checksums: of the shards, where files state them and they were held against the contents; empty where not.
 
     Raises:
         ValueError: in `read`, naming file and tensor, if a number that is read is NaN or infinite.
@@ -52,12 +53,17 @@ class ShardRows(Rows):
         shapes: Mapping[str, tuple[int, ...]],
         chosen: Tensor,
         way_out: str,
+        checksums: Sequence[str] = (),
     ) -> None:
         self.paths, self.shards, self.chosen, self._shapes = paths, shards, chosen, dict(shapes)
-        self.ends, self.way_out = torch.tensor(lengths).cumsum(0), way_out
+        self.ends, self.way_out, self.checksums = torch.tensor(lengths).cumsum(0), way_out, tuple(checksums)
 
     def __len__(self) -> int:
         return len(self.chosen)
+
+    @property
+    def stated(self) -> str | None:
+        return checksum(self.checksums, self._shapes, self.chosen) if self.checksums else None
 
     @property
     def places(self) -> Tensor:
@@ -65,7 +71,8 @@ class ShardRows(Rows):
 
     def subset(self, index: Tensor | slice) -> ShardRows:
         lengths = self.ends.diff(prepend=torch.zeros(1, dtype=torch.int64)).tolist()
-        return ShardRows(self.paths, self.shards, lengths, self._shapes, self.chosen[index], self.way_out)
+        chosen = self.chosen[index]
+        return ShardRows(self.paths, self.shards, lengths, self._shapes, chosen, self.way_out, self.checksums)
 
     def read(self, index: Tensor) -> dict[str, Tensor]:
         rows = self.chosen[index]

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from nfn_monomial.benchmarks.data.batches import Data, DataSet, StreamedData
-from nfn_monomial.benchmarks.data.rows import TensorRows
+from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, TensorRows
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.models.catalogue import (
@@ -243,10 +243,18 @@ def subset(part: InrPart, fits: int | None, limit: int | None) -> InrPart:
 
 
 def fingerprint(corpus: InrCorpus) -> str:
-    """A hash of all networks and labels, and of what they have in common."""
+    """A hash of all networks and labels, and of what they have in common.
+
+    Sets that are too large for memory are not read for it, where their files state checksums (`Rows.stated`).
+    """
     digest = hashlib.sha256(repr((corpus.siren, corpus.classes)).encode())
-    for part in (corpus.train, corpus.val, corpus.test):
+    parts = (corpus.train, corpus.val, corpus.test)
+    large = sum(part.rows.nbytes for part in parts) > IN_MEMORY_BYTES
+    for part in parts:
         digest.update(part.labels.numpy().tobytes())
+        if large and (stated := part.rows.stated) is not None:
+            digest.update(stated.encode())
+            continue
         for index in torch.split(torch.arange(len(part)), BLOCK):
             for tensor in part.rows.read(index).values():
                 digest.update(tensor.contiguous().numpy().tobytes())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.adapters.files import damaged, read_json, shown, whole
-from nfn_monomial.adapters.tensor_files import read_sealed
+from nfn_monomial.adapters.tensor_files import checksum_of, read_sealed
 from nfn_monomial.benchmarks.data.images import Pictures, load_pictures
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows
 from nfn_monomial.benchmarks.data.shards import OpenedShards, ShardRows
@@ -78,7 +78,8 @@ def load_inrs(folder: str | Path, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> 
         raise CorpusError(f"{folder}: {CORPUS_FILE} speaks of networks {networks}, the shards hold {counts}: {WAY_OUT}")
     _check_columns(folder, pictures, label, image, fit, split)
     lengths = [len(column[0]) for column in columns]
-    every = ShardRows(paths, OpenedShards(paths), lengths, siren.space.shapes(), torch.arange(len(label)), WAY_OUT)
+    numbers, checksums = torch.arange(len(label)), list(map(checksum_of, paths))
+    every = ShardRows(paths, OpenedShards(paths), lengths, siren.space.shapes(), numbers, WAY_OUT, checksums)
 
     def part(number: int) -> InrPart:
         chosen = torch.nonzero(split == number).flatten()

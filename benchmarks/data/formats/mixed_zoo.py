@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.files import damaged, shown, whole
-from nfn_monomial.adapters.tensor_files import read_sealed, require_numbers, seal
+from nfn_monomial.adapters.tensor_files import checksum_of, read_sealed, require_numbers, seal
 from nfn_monomial.benchmarks.data.architectures.base import Architecture
 from nfn_monomial.benchmarks.data.architectures.reading import architecture_of
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
@@ -214,7 +214,8 @@ def _loaded(folder: Path, number: int, config: Mapping[str, object], stay: bool)
     if not stay:
         return group
     paths, count = [group_path(folder, number)], len(group)
-    rows = ShardRows(paths, OpenedShards(paths), [count], group.space.shapes(), torch.arange(count), WAY_OUT)
+    shapes, checksums = group.space.shapes(), [checksum_of(paths[0])]
+    rows = ShardRows(paths, OpenedShards(paths), [count], shapes, torch.arange(count), WAY_OUT, checksums)
     return Group(rows, group.accuracy.clone(), group.space, group.architecture)
 
 

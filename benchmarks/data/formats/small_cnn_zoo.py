@@ -32,7 +32,7 @@ from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
 from nfn_monomial.benchmarks.data.layout import Layout, ZooError, cnn_geometry, parse_layout, unflatten
 from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Networks, Part
-from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows
+from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows, checksum
 from nfn_monomial.errors import InvalidValueError
 
 from .base import Format, register_format
@@ -146,7 +146,7 @@ def load_zoo(
     folder = Path(path)
     check_folder(folder)
     weights = map_weights(folder / "weights.npy")
-    check_sums(folder)
+    stated_sum = check_sums(folder)
     layout = parse_layout(folder / "layout.csv", columns=weights.shape[1])
     metrics = read_metrics(folder / "metrics.csv.gz", len(weights))
     order, split_info = _order(folder, split_file, len(weights), keep_duplicate)
@@ -167,7 +167,8 @@ def load_zoo(
             f"checkpoints ({'largest step of each network' if final_step is None else f'step {final_step}'}) of which "
             f"{int(of_activation[final].sum())} have the activation {activation!r}; use a larger zoo, or other filters"
         )
-    found: dict[str, Rows] = {n: MappedRows(weights, rows, layout, folder / "weights.npy") for n, rows in parts.items()}
+    file = folder / "weights.npy"
+    found: dict[str, Rows] = {n: MappedRows(weights, rows, layout, file, stated_sum) for n, rows in parts.items()}
     if sum(rows.nbytes for rows in found.values()) <= in_memory_bytes:
         found = {name: TensorRows(rows.read_all()) for name, rows in found.items()}
     networks = {name: Networks(found[name], torch.from_numpy(metrics.accuracy[parts[name]])) for name in parts}
@@ -234,16 +235,21 @@ class MappedRows(Rows):
         rows: numbers of the N networks' rows.
         layout: of the columns.
         path: of the file, for messages.
+        checksum: of the file, where one is stated that was held against it.
 
     Raises:
         ZooError: in `read`, if weights are NaN or infinite.
     """
 
-    def __init__(self, weights: Floats, rows: Ints, layout: Layout, path: Path) -> None:
-        self.weights, self.rows, self.layout, self.path = weights, rows, layout, path
+    def __init__(self, weights: Floats, rows: Ints, layout: Layout, path: Path, checksum: str | None = None) -> None:
+        self.weights, self.rows, self.layout, self.path, self.checksum = weights, rows, layout, path, checksum
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def stated(self) -> str | None:
+        return None if self.checksum is None else checksum(self.checksum, self.layout, self.places)
 
     @property
     def places(self) -> Tensor:

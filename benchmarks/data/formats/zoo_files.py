@@ -180,8 +180,11 @@ def check_folder(folder: Path) -> None:
         raise ZooError(f"{folder}: {', '.join(missing)} missing (a zoo has {', '.join(FILES)}); {INCOMPLETE}")
 
 
-def check_sums(folder: Path) -> None:
+def check_sums(folder: Path) -> str | None:
     """Compare the files of a zoo with ``SHA256SUMS``, which those have that were made here.
+
+    Returns:
+        The checksum of the weights, where it is stated.
 
     Raises:
         ZooError: naming the file, if one is not as it was written, or the sums of a zoo that was made here are missing.
@@ -190,7 +193,7 @@ def check_sums(folder: Path) -> None:
     if not path.exists():
         if (folder / CONFIG_FILE).exists():
             raise ZooError(f"{path} is missing, which zoos that were made here have: {INCOMPLETE}")
-        return
+        return None
     with damaged(path, INCOMPLETE, ZooError):
         lines = [line.split("  ", 1) for line in read_bytes(path).decode().splitlines()]
         sums = {name: digest for digest, name in lines}
@@ -206,6 +209,7 @@ def check_sums(folder: Path) -> None:
                     digest.update(block)
             if digest.hexdigest() != expected:
                 raise ZooError(f"{folder / name} is damaged: it has another checksum than {SUMS} states; {INCOMPLETE}")
+    return sums[FILES[0]]
 
 
 def map_weights(path: Path) -> Floats:

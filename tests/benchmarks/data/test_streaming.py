@@ -1,5 +1,6 @@
 """Zoos larger than memory: the same runs as in memory, and never more than a batch of networks at once."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -161,6 +162,45 @@ def test_memory_holds_a_batch_and_not_the_set(monkeypatch: pytest.MonkeyPatch) -
     # The negative twin: what reads all of it is seen.
     groups_of(corpus.test)
     assert test.most == len(test)
+
+
+def test_a_set_larger_than_memory_is_known_by_the_checksums_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = written(tmp_path / "zoo")
+    held, streamed = both(folder)
+    known = predict_data.fingerprint(held)
+    assert predict_data.fingerprint(streamed) == known, "one that fits is read, wherever it is"
+    monkeypatch.setattr(predict_data, "IN_MEMORY_BYTES", 0)
+    read = MappedRows.read
+
+    def prints(corpus: Corpus) -> str:
+        monkeypatch.setattr(MappedRows, "read", lambda *_: pytest.fail("the networks were read"))
+        found = predict_data.fingerprint(corpus)
+        monkeypatch.setattr(MappedRows, "read", read)
+        return found
+
+    (train,) = streamed.train
+    fewer = replace(train, networks=train.networks.subset(slice(1, None)))
+    swapped = train.networks.subset([1, 0, *range(2, len(train))])
+    reordered = replace(train, networks=Networks(swapped.rows, train.networks.accuracy))
+    better = replace(train, networks=Networks(train.networks.rows, train.networks.accuracy + 0.001))
+    others = [prints(replace(streamed, train=(part,))) for part in (fewer, reordered, better)]
+    weights = np.load(folder / "weights.npy")
+    weights[0, 0] += 1
+    np.save(folder / "weights.npy", weights)
+    with pytest.raises(ZooError, match="another checksum than SHA256SUMS states"):
+        both(folder)
+    sums = (folder / "SHA256SUMS").read_text().splitlines()
+    changed = hashlib.sha256((folder / "weights.npy").read_bytes()).hexdigest()
+    (folder / "SHA256SUMS").write_text("\n".join([f"{changed}  weights.npy", *sums[1:]]) + "\n")
+    others.append(prints(both(folder)[1]))
+    assert len({prints(streamed), *others}) == 5
+    (folder / "SHA256SUMS").unlink()
+    assert both(folder)[1].test[0].networks.rows.stated is None
+    assert len({predict_data.fingerprint(corpus) for corpus in both(folder)} - {known}) == 1, (
+        "read, as nobody states it"
+    )
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------

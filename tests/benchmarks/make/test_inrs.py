@@ -25,6 +25,7 @@ from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.siren_fit import psnr
 from nfn_monomial.benchmarks.report.reconstructions import draw_reconstructions
+from nfn_monomial.benchmarks.studies.classify import fingerprint, subset
 
 TINY = InrConfig("digits", fits=2, limit=40, steps=100, shard=16)  # 32 * 2 + 4 + 4 networks: five shards
 
@@ -321,6 +322,21 @@ def test_numbers_of_mapped_networks_are_checked_when_they_are_read(copied: Path)
     assert all(t.isfinite().all() for t in rows.read(rest).values())
     with pytest.raises(ValueError, match=r"shard-00001.safetensors: bias.2 holds NaN or infinite values in row 7: "):
         rows.read(torch.tensor([0, bad, 1]))
+
+
+def test_a_corpus_larger_than_memory_is_known_by_the_checksums_of_its_files(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = fingerprint(load_inrs(copied))
+    assert fingerprint(load_inrs(copied, in_memory_bytes=0)) == known, "one that fits is read, wherever it is"
+    monkeypatch.setattr("nfn_monomial.benchmarks.studies.classify.IN_MEMORY_BYTES", 0)
+    corpus = load_inrs(copied, in_memory_bytes=0)
+    path = copied / "shard-00001.safetensors"
+    reseal(path, **{"bias.2": load_file(path)["bias.2"] + 1})
+    other = load_inrs(copied, in_memory_bytes=0)
+    monkeypatch.setattr(ShardRows, "read", lambda *_: pytest.fail("the networks were read"))
+    fewer = replace(corpus, train=subset(corpus.train, None, 3))
+    assert len({known, fingerprint(corpus), fingerprint(other), fingerprint(fewer)}) == 4
 
 
 def test_large_corpora_stay_in_their_files(corpus_folder: Path) -> None:

@@ -22,6 +22,7 @@ from nfn_monomial.benchmarks.data.formats.mixed_zoo import Group, MixedZoo, load
 from nfn_monomial.benchmarks.data.images import Images, load_images
 from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.data.networks import fingerprint
+from nfn_monomial.benchmarks.data.shards import ShardRows
 from nfn_monomial.benchmarks.make import mixed as zoo_mixed_make
 from nfn_monomial.benchmarks.make import mixed_recipes
 from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
@@ -406,7 +407,7 @@ def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "another configuration: seed is 0 there, 7 asked for" in text
 
 
-def test_large_zoos_stay_in_their_files(tiny: Path) -> None:
+def test_large_zoos_stay_in_their_files(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held, lazy = load_mixed_zoo(tiny).corpus(), load_mixed_zoo(tiny, in_memory_bytes=0).corpus()
     for name in ("train", "val", "test"):
         for memory, disk in zip(getattr(held, name), getattr(lazy, name), strict=True):
@@ -416,3 +417,8 @@ def test_large_zoos_stay_in_their_files(tiny: Path) -> None:
             for key, tensor in memory.networks.tensors.items():
                 assert torch.equal(tensor, disk.networks.tensors[key])
     assert fingerprint(held) == fingerprint(lazy)
+    monkeypatch.setattr("nfn_monomial.benchmarks.data.networks.IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(ShardRows, "read", lambda *_: pytest.fail("they were read"))
+    assert fingerprint(held) != fingerprint(lazy), "of the checksums of the files"
+    fewer = replace(lazy, train=lazy.train[1:])
+    assert fingerprint(fewer) != fingerprint(lazy)
