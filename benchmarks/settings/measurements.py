@@ -150,6 +150,7 @@ class LayersConfig(Settings):
         width: channels of message passing.
         compiled: whether message passing is timed under torch.compile, too, which needs a C++ compiler.
         ways: how training steps of whole models are run, each compared with the first; empty for no such table.
+        ways_batches: numbers of networks there.
         depth: of the chain of layers that the time to build is told of, with that of the import; 0 for no such table.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
     """
@@ -161,13 +162,14 @@ class LayersConfig(Settings):
     width: Count = 32
     compiled: bool = False
     ways: tuple[Way, ...] = ()
+    ways_batches: Some[Count] = (64,)
     depth: Annotated[int, Field(ge=0)] = 0
     device: str = "cpu"
 
 
 LAYERS = {
     "small": LayersConfig(),
-    # Everything that is called fast, in less than five minutes.
+    # Every kind of ratio, in less than five minutes of an idle machine: a third of them for the compiler.
     "quick": LayersConfig((8, 64), repeats=5, ways=("float32", "bfloat16", "compiled"), depth=500),
 }
 
@@ -196,8 +198,8 @@ class ScalingConfig(Settings):
     block_width: Count = 64
     batch: Count = 1
     channels: Count = 16
-    repeats: Count = 5
-    seconds: Annotated[float, Field(gt=0)] = 20.0
+    repeats: Count = 3
+    seconds: Annotated[float, Field(gt=0)] = 10.0
     device: str = "cpu"
 
     def check(self) -> None:

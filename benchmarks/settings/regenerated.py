@@ -80,7 +80,7 @@ REGENERATED = (
         " --seeds 1 --set training.epochs=40",
         20, "zoos/kinds",
     ),
-    Regenerated("scaling", "bench scaling --set repeats=3 --set seconds=10", 20),
+    Regenerated("scaling", "bench scaling", 20),
     Regenerated(
         "tune", "tune --data zoos/tuning --models stats,statnn,balanced-statnn --set trials=30 --set seconds=200", 20,
         "zoos/tuning",

@@ -56,7 +56,7 @@ __all__ = [
 
 LARGEST = 1e4  # logits are cut off there, so that losses are finite
 SHIFTS = 2  # phases of the shifted test networks: up to so many times pi, either way
-BLOCK = 4096  # networks that are read at once for the fingerprint
+BLOCK, BLOCK_BYTES = 4096, 2**26  # networks that are read at once for the fingerprint, and what they take at most
 LOOKED_AT = 10_000  # training networks that input statistics are taken of, at most
 
 
@@ -255,7 +255,8 @@ def fingerprint(corpus: InrCorpus) -> str:
         if large and (stated := part.rows.stated) is not None:
             digest.update(stated.encode())
             continue
-        for index in torch.split(torch.arange(len(part)), BLOCK):
+        block = max(1, min(BLOCK, BLOCK_BYTES * len(part) // max(1, part.rows.nbytes)))
+        for index in torch.split(torch.arange(len(part)), block):
             for tensor in part.rows.read(index).values():
                 digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -128,6 +128,23 @@ def test_half_precision(model, size, symmetry):
         assert float((a.float() - b).abs().max()) < 0.05 * float(b.abs().max())
 
 
+def run(f, t):
+    """The output of a model, one tensor."""
+    out = f(t)
+    return out if isinstance(out, torch.Tensor) else torch.cat([t.flatten(1) for t in out.tensors], 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "backend"), [(MessagePassingNFN, "aot_eager_default_partitioner"), (MessagePassingEditor, "eager")]
+)
+def test_the_models_compile_as_one_graph(model, backend):
+    torch.manual_seed(0)
+    space = WeightSpace.mlp([2, 3, 1], "sin")  # short: a compiler takes time for every layer
+    net, x = model(space, 2, 1), networks_of(space, 3, torch.float32)
+    compiled = torch.compile(net, fullgraph=True, backend=backend)
+    torch.testing.assert_close(run(compiled, x), run(net, x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("model", [MessagePassingNFN, MessagePassingEditor])
 @pytest.mark.parametrize(
     "space", [WeightSpace.mlp([2, 4, 1], "relu"), WeightSpace.mlp([2, 3, 3, 1], ["sin", "gelu"])], ids=str
@@ -135,15 +152,6 @@ def test_half_precision(model, size, symmetry):
 def test_the_models_are_ordinary_modules(model, space):
     torch.manual_seed(0)
     net, x = model(space, 2, 1), networks_of(space, 3, torch.float32)
-
-    def run(f, t):
-        out = f(t)
-        return out if isinstance(out, torch.Tensor) else torch.cat([t.flatten(1) for t in out.tensors], 1)
-
-    if len(space.nodes) > 3:
-        backend = "aot_eager_default_partitioner" if model is MessagePassingNFN else "eager"
-        compiled = torch.compile(net, fullgraph=True, backend=backend)
-        torch.testing.assert_close(run(compiled, x), run(net, x), rtol=1e-4, atol=1e-5)
     mapped = torch.func.vmap(lambda t: run(net, {k: v[None] for k, v in t.items()})[0])(x)
     torch.testing.assert_close(mapped, run(net, x), rtol=1e-3, atol=1e-5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
