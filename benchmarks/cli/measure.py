@@ -109,8 +109,8 @@ ratios are of one run. Then message passing: dense layers against the same on gr
 Use an idle machine. Writes `table.md`, `results.json` and `config.json`.
 
 The preset `quick` (five minutes) leaves out large batches, and adds training steps of whole models, as they
-are, in bfloat16 and compiled (which needs a C++ compiler), the time of the import, and of building layers on a network
-of 1,000 tensors.
+are, in bfloat16 and compiled (which needs a C++ compiler; with the seconds that it takes), the time of the import, and
+of building layers on a network of 1,000 tensors.
 
 Examples:
 

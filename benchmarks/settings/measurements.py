@@ -151,6 +151,7 @@ class LayersConfig(Settings):
         compiled: whether message passing is timed under torch.compile, too, which needs a C++ compiler.
         ways: how training steps of whole models are run, each compared with the first; empty for no such table.
         ways_batches: numbers of networks there.
+        blocks: of message passing there; a compiler takes half a minute for each.
         depth: of the chain of layers that the time to build is told of, with that of the import; 0 for no such table.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
     """
@@ -163,6 +164,7 @@ class LayersConfig(Settings):
     compiled: bool = False
     ways: tuple[Way, ...] = ()
     ways_batches: Some[Count] = (64,)
+    blocks: Count = 3
     depth: Annotated[int, Field(ge=0)] = 0
     device: str = "cpu"
 
@@ -170,7 +172,7 @@ class LayersConfig(Settings):
 LAYERS = {
     "small": LayersConfig(),
     # Every kind of ratio, in less than five minutes of an idle machine: a third of them for the compiler.
-    "quick": LayersConfig((8, 64), repeats=5, ways=("float32", "bfloat16", "compiled"), depth=500),
+    "quick": LayersConfig((8, 64), repeats=5, ways=("float32", "bfloat16", "compiled"), blocks=1, depth=500),
 }
 
 

@@ -213,7 +213,7 @@ def bench_speed(config: LayersConfig, progress: Callable[[str], None] = lambda _
         beside = bench_beside(NETWORKS[MODELS](), settings, *where)
         graphs = bench_graphs(config.batches, config.width, *where, compiled=config.compiled)
     report = speed_report(layers, graphs, config.device, beside)
-    steps = bench_models(config.ways_batches, config.ways, *where) if config.ways else []
+    steps = bench_models(config.ways_batches, config.ways, *where, SECONDS, config.blocks) if config.ways else []
     starts = bench_starting(config.depth, progress) if config.depth else []
     tables = [*report.tables, *[model_table(steps)] * bool(steps), *[starting_table(starts)] * bool(starts)]
     more = {"models": [asdict(s) for s in steps], "starting": [asdict(s) for s in starts]}

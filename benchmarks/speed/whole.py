@@ -6,14 +6,16 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.models.catalogue import build_model
 from nfn_monomial.benchmarks.report.tables import Table
@@ -21,14 +23,17 @@ from nfn_monomial.benchmarks.settings.measurements import Way
 from nfn_monomial.benchmarks.train.devices import compiled
 from nfn_monomial.benchmarks.train.measure import race
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.testing import random_networks
 
 from .layers import NETWORKS
 
 __all__ = ["MODELS", "Step", "bench_models", "model_table"]
 
-MODELS = ("monomial", "message-passing", "hnp")
 NETWORK = "zoo CNN"
+BLOCKS = 3
+Made: TypeAlias = "Callable[[WeightSpace, Mapping[str, Tensor], int], tuple[nn.Module, Any]]"
+"""Space, networks ``(N, 1, *shape)`` and blocks of message passing -> a model, and what it gets of the networks."""
 CACHE = "TORCHINDUCTOR_CACHE_DIR"  # where torch's compiler keeps what it has compiled
 
 
@@ -37,7 +42,7 @@ class Step:
     """One model in one setting.
 
     Attributes:
-        model: its label.
+        model: its name in tables.
         batch: networks in a step.
         way: how it is run.
         ms: median of forward and backward.
@@ -53,6 +58,27 @@ class Step:
     skipped: str = ""
 
 
+def _registered(name: str) -> Made:
+    def make(space: WeightSpace, networks: Mapping[str, Tensor], blocks: int) -> tuple[nn.Module, Any]:
+        model = build_model(name, NetworkInfo(space, "relu"), seed=0)
+        return model, model.prepare_groups([(networks, space)])
+
+    return make
+
+
+def _messages(space: WeightSpace, networks: Mapping[str, Tensor], blocks: int) -> tuple[nn.Module, Any]:
+    """On networks that were balanced before, as in experiments."""
+    torch.manual_seed(0)
+    return MessagePassingNFN(space, layers=blocks, balance=False), dict(networks)
+
+
+MODELS: dict[str, Made] = {
+    "Monomial-NFN": _registered("monomial"),
+    "message passing": _messages,
+    "HNP": _registered("hnp"),
+}
+
+
 def bench_models(
     batches: Sequence[int],
     ways: Sequence[Way],
@@ -60,6 +86,7 @@ def bench_models(
     device: str = "cpu",
     progress: Callable[[str], None] = lambda _: None,
     seconds: float = math.inf,
+    blocks: int = BLOCKS,
 ) -> list[Step]:
     """Time a training step of each model on the Small CNN Zoo's network; ways take turns.
 
@@ -71,6 +98,7 @@ def bench_models(
         device: ``"cpu"`` or ``"cuda"``.
         progress: called with a line of text before each setting.
         seconds: after so many a setting begins no further repetition.
+        blocks: of message passing.
     """
     steps = []
     for name in MODELS:
@@ -80,7 +108,7 @@ def bench_models(
             first: dict[Way, float] = {}
             skipped: dict[Way, str] = {}
             for way in ways:
-                label, step = _step(name, batch, way, device)
+                step = _step(name, batch, way, device, blocks)
                 try:
                     skipped[way] = _missing(way, device)
                     if not skipped[way]:
@@ -88,7 +116,7 @@ def bench_models(
                 except InvalidValueError as error:
                     skipped[way] = str(error)
             ms = race(ready, repeats, device, seconds)
-            steps += [Step(label, batch, w, ms.get(w, 0.0), first.get(w, 0.0), skipped[w]) for w in ways]
+            steps += [Step(name, batch, w, ms.get(w, 0.0), first.get(w, 0.0), skipped[w]) for w in ways]
     return steps
 
 
@@ -125,14 +153,12 @@ def _nothing_kept() -> Iterator[None]:
                 os.environ[CACHE] = before
 
 
-def _step(name: str, batch: int, way: Way, device: str) -> tuple[str, Callable[[], None]]:
-    """The model's label, and a step of it."""
+def _step(name: str, batch: int, way: Way, device: str, blocks: int) -> Callable[[], None]:
     space, place = NETWORKS[NETWORK](), torch.device(device)
     generator = torch.Generator().manual_seed(0)
     networks = random_networks(space, batch, dtype=torch.float32, generator=generator)
-    model = build_model(name, NetworkInfo(space, "relu"), seed=0)
-    inputs = pytree.tree_map(lambda t: t.to(place), model.prepare_groups([(networks, space)]))
-    model.fit_inputs(inputs)
+    model, prepared = MODELS[name](space, networks, blocks)
+    inputs = pytree.tree_map(lambda t: t.to(place), prepared)
     model.to(place).train()
     call = compiled(model, place) if way == "compiled" else model.__call__
 
@@ -143,7 +169,7 @@ def _step(name: str, batch: int, way: Way, device: str) -> tuple[str, Callable[[
         for parameter in model.parameters():
             parameter.grad = None
 
-    return model.label, step
+    return step
 
 
 def model_table(steps: Sequence[Step]) -> Table:

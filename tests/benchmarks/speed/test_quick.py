@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.models.catalogue import model_class
 from nfn_monomial.benchmarks.settings.measurements import LAYERS, LayersConfig
 from nfn_monomial.benchmarks.speed import graphs, layers, whole
 from nfn_monomial.benchmarks.speed.graphs import bench_speed
@@ -14,7 +13,6 @@ from nfn_monomial.benchmarks.speed.starting import Start, bench_starting, starti
 from nfn_monomial.benchmarks.speed.whole import MODELS, Step, bench_models, model_table
 
 SMALL = WeightSpace.mlp([2, 4, 1], "relu")
-LABELS = [model_class(name).label for name in MODELS]
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +33,7 @@ def test_every_way_of_every_model_is_timed_or_said_to_be_missing(monkeypatch: py
     ways = LAYERS["quick"].ways
     steps = bench_models((2,), ways, 1, progress=seen.append)
     assert seen == [f"{name}, batch 2" for name in MODELS]
-    assert [(s.model, s.way) for s in steps] == [(label, way) for label in LABELS for way in ways]
+    assert [(s.model, s.way) for s in steps] == [(label, way) for label in MODELS for way in ways]
     assert all(bool(s.ms) == bool(s.first_s) != bool(s.skipped) for s in steps)
     assert asked == [None] * len(MODELS), "no CUDA graphs on a CPU"
 
@@ -45,7 +43,7 @@ def test_what_does_not_compile_is_said_beside_the_others(monkeypatch: pytest.Mon
         raise RuntimeError("no C++ compiler")
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    monkeypatch.setattr(whole, "MODELS", ("monomial",))
+    monkeypatch.setattr(whole, "MODELS", {"Monomial-NFN": MODELS["Monomial-NFN"]})
     plain, failed = bench_models((2,), ("float32", "compiled"), 1)
     assert (bool(plain.ms), plain.skipped, bool(failed.ms)) == (True, "", False)
     assert "Monomial could not be compiled on cpu" in failed.skipped
