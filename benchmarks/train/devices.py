@@ -141,7 +141,7 @@ def compiled(model: nn.Module, device: torch.device) -> Callable[[Any], Any]:
 
     def run(inputs: Any) -> Any:
         if graphs:
-            torch.compiler.cudagraph_mark_step_begin()
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         try:
             return call(inputs)
         except torch._dynamo.exc.TorchDynamoException as error:
