@@ -215,7 +215,11 @@ def bench_speed(config: LayersConfig, progress: Callable[[str], None] = lambda _
     report = speed_report(layers, graphs, config.device, beside)
     steps = bench_models(config.ways_batches, config.ways, *where, SECONDS, config.blocks) if config.ways else []
     starts = bench_starting(config.depth, progress) if config.depth else []
-    tables = [*report.tables, *[model_table(steps)] * bool(steps), *[starting_table(starts)] * bool(starts)]
+    tables = [
+        *report.tables,
+        *[model_table(steps, config.blocks)] * bool(steps),
+        *[starting_table(starts)] * bool(starts),
+    ]
     more = {"models": [asdict(s) for s in steps], "starting": [asdict(s) for s in starts]}
     results = {**report.results} | {name: found for name, found in more.items() if found}
     return replace(report, tables=tables, results=results)

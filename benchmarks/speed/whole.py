@@ -172,8 +172,11 @@ def _step(name: str, batch: int, way: Way, device: str, blocks: int) -> Callable
     return step
 
 
-def model_table(steps: Sequence[Step]) -> Table:
-    """A line for every model, batch and way: the gain over the first way, and when waiting for it has paid."""
+def model_table(steps: Sequence[Step], blocks: int = BLOCKS) -> Table:
+    """A line for every model, batch and way: the gain over the first way, and when waiting for it has paid.
+
+    ``blocks``: of message passing.
+    """
     cells: list[tuple[str, ...]] = []
     for s in steps:
         plain = next(p for p in steps if (p.model, p.batch) == (s.model, s.batch))
@@ -191,6 +194,7 @@ def model_table(steps: Sequence[Step]) -> Table:
         names=(0, 2),
         notes=(
             "Medians of forward and backward. bfloat16: products in it (autocast), parameters in float32. compiling: "
-            "the first step, with nothing kept of an earlier run; it has paid after so many steps.",
+            "the first step, with nothing kept of an earlier run; it has paid after so many steps. Blocks of message "
+            f"passing: {blocks}.",
         ),
     )
