@@ -141,7 +141,7 @@ def test_configured() -> None:
     assert (config.training.epochs, config.training.devices, config.training.precision) == (3, 2, "32-true")
     assert options.configured(presets, seed=3).seeds == (3, 4), "as many as the preset has"
     assert options.configured(EXPERIMENTS["cost"], device="cuda").device == "cuda"
-    with pytest.raises(ValueError, match="unknown preset 'large': choose from small, paper"):
+    with pytest.raises(ValueError, match="unknown preset 'large': choose from small, tuned, paper"):
         options.configured(presets, "large")
 
 

@@ -189,7 +189,7 @@ def test_what_makes_missing_data_is_named(
     [
         ("--data {missing}", "{missing} does not exist"),
         ("--data {zoo} --models hpn", "unknown model 'hpn': choose from statnn"),
-        ("--data {zoo} --preset large", "unknown preset 'large': choose from small, paper"),
+        ("--data {zoo} --preset large", "unknown preset 'large': choose from small, tuned, paper"),
         ("--data {zoo} --set training.epochs=0", "training.epochs is '0', but"),
         ("--data {zoo} --set models=np", "--set models=np: use --models"),
         ("--data {zoo} --set activations=gelu", "no network has the activation 'gelu'"),
