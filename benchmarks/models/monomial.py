@@ -15,6 +15,7 @@ from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.settings.generalization import STACKS
 from nfn_monomial.canonical.solver import along
 from nfn_monomial.models import equivariant_stack
+from nfn_monomial.nn.rows import stacked
 from nfn_monomial.space.axes import Axis, paths_of, powers
 
 from .base import Model, register
@@ -114,7 +115,7 @@ class MonomialStack(Model):
         return self.space.pack(tensors)
 
     def forward(self, batch: Features) -> Tensor:
-        return logits(self.head(self.pool(self.body(batch))))
+        return logits(self.head(self.pool(stacked(self.body, batch))))
 
 
 @register("monomial")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,11 @@ from torch import Tensor, nn
 from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import field_name
-from nfn_monomial.space.features import Features, Layout
+from nfn_monomial.space.features import Layout
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Activation, Symmetry, symmetry_of
+
+from .rows import Field, Map, RowWise, then, whole
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -36,7 +38,7 @@ _LEGAL_DEFAULT = {
 }
 
 
-class PointwiseActivation(nn.Module):
+class PointwiseActivation(RowWise):
     """Apply a function to every entry of every field: equivariant exactly where the function allows it (Prop. 3.4).
 
     A field whose axes scale needs a positively homogeneous function (ReLU), one whose axes flip signs an odd one
@@ -58,7 +60,7 @@ class PointwiseActivation(nn.Module):
     def __init__(self, space: WeightSpace, fn: Activation, *, layout: Layout | None = None) -> None:
         super().__init__()
         self.space, self.fn = space, fn
-        self.layout = layout or space.layout
+        self.layout = self.in_layout = self.out_layout = layout or space.layout
         if isinstance(fn, str) and fn == "auto":
             self._functions = [_FUNCTIONS[_LEGAL_DEFAULT[felt]] for felt in self.layout.felt]
             return
@@ -73,11 +75,13 @@ class PointwiseActivation(nn.Module):
         function = _resolve(fn)
         self._functions = [function] * len(self.layout)
 
-    def forward(self, features: Features) -> Features:
+    def on_rows(self, fields: Sequence[Field]) -> list[Field]:
         """Same layout and shapes as the input."""
-        self.layout.require(features, None, "PointwiseActivation")
-        moved = [fn(x) for fn, x in zip(self._functions, features.tensors, strict=True)]
-        return Features(self.layout, tuple(moved))
+        # Others may have parameters, or draw at random: they are not run again.
+        known = _FUNCTIONS.values()
+        return [
+            then(x, Map(fn)) if fn in known else fn(whole(x)) for fn, x in zip(self._functions, fields, strict=True)
+        ]
 
     def extra_repr(self) -> str:
         return f"{self.space}, {_name(self.fn)}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -10,14 +11,15 @@ from torch import Tensor, nn
 
 from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.features import Features, Layout
+from nfn_monomial.space.features import Layout
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 
 from .edges import BLOCK, plain_gradients, watched
+from .rows import Field, Map, RowWise, then, whole
 
 
-class Canonicalize(nn.Module):
+class Canonicalize(RowWise):
     """Kill the charges: features that scalings and sign flips no longer change, only permutations (paper Sec. 5.2).
 
     Every field sends the vector ``x`` of a neuron (or of a pair of neurons), all its channels and fixed entries
@@ -57,7 +59,7 @@ class Canonicalize(nn.Module):
         learnable: bool = True,
     ) -> None:
         super().__init__()
-        self.space, self.channels, self.kind = space, channels, kind
+        self.space, self.channels, self.in_channels, self.kind = space, channels, channels, kind
         self.in_layout, self.out_space = space.layout, space.uncharged()
         self.out_layout = self.out_space.layout
         if kind == "abs" and any(felt.scales for felt in self.in_layout.felt):
@@ -72,27 +74,31 @@ class Canonicalize(nn.Module):
                 if felt.scales:
                     nn.init.constant_(weight, len(weight) ** (0.5 if kind == "norm" else 1.0))
 
-    def forward(self, features: Features) -> Features:
+    def on_rows(self, fields: Sequence[Field]) -> list[Field]:
         """Charged features of ``space`` -> uncharged ones of ``space.uncharged()``, same channels."""
-        self.in_layout.require(features, self.channels, "Canonicalize")
         killed = []
-        for i, (felt, x) in enumerate(zip(self.in_layout.felt, features.tensors, strict=True)):
-            if self.weight is None or self.bias is None:
-                killed.append(_killed(x, felt, self.kind == "square"))
-            else:
-                run = _killed if watched(x) else _Killed.apply
-                killed.append(run(x, felt, self.kind == "square", self.weight[i], self.bias[i]))
-        merged = []
-        for pieces in self._sources:
-            parts = [
-                killed[field] if whole else killed[field].narrow(-1, start * self.channels, count * self.channels)
-                for field, start, count, whole in pieces
-            ]
-            merged.append(parts[0] if len(parts) == 1 else torch.cat(parts, -1))
-        return Features(self.out_layout, tuple(merged))
+        for i, (felt, x) in enumerate(zip(self.in_layout.felt, fields, strict=True)):
+            affine = () if self.weight is None or self.bias is None else (self.weight[i], self.bias[i])
+            killed.append(then(x, Map(functools.partial(_kill, felt, self.kind == "square"), affine)))
+        return [self._merged(killed, pieces) for pieces in self._sources]
+
+    def _merged(self, killed: Sequence[Field], pieces: Sequence[tuple[int, int, int, bool]]) -> Field:
+        if len(pieces) == 1 and pieces[0][3]:
+            return killed[pieces[0][0]]
+        parts = [
+            whole(killed[field]) if all_of_it else whole(killed[field]).narrow(-1, start * self.channels, count * self.channels)
+            for field, start, count, all_of_it in pieces
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, kind={self.kind!r}, learnable={self.weight is not None}"
+
+
+def _kill(felt: Symmetry, squared: bool, x: Tensor, *affine: Tensor) -> Tensor:
+    out: Tensor
+    out = _Killed.apply(x, felt, squared, *affine) if affine and not watched(x) else _killed(x, felt, squared, *affine)  # type: ignore[no-untyped-call]
+    return out
 
 
 def _killed(

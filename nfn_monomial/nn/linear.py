@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -18,10 +20,11 @@ from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
 
+from .rows import Field, Map, Rows, RowWise, whole
 from .steps import FactoredMix, Step, contract, contraction_step, expand, expansion_step
 
 
-class EquivariantLinear(nn.Module):
+class EquivariantLinear(RowWise):
     r"""Every equivariant affine map between weight-space features: ``E(g x) = g E(x)`` for all g of the space's group.
 
     The layer of paper Eq. (equi_layer) for SCALE, of Table 8 (equi-layer-sin) for SIGN, of NP and HNP for
@@ -122,34 +125,71 @@ class EquivariantLinear(nn.Module):
                     if self.bias is not None and not route.rank:
                         nn.init.uniform_(self.bias[rows], -1 / math.sqrt(fan), 1 / math.sqrt(fan))
 
-    def forward(self, features: Features) -> Features:
+    def on_rows(self, fields: Sequence[Field]) -> list[Field]:
         """Map features of ``in_layout`` with ``in_channels`` to ``out_layout`` with ``out_channels``."""
-        self.in_layout.require(features, self.in_channels, "EquivariantLinear", next(self.parameters(), None))
-        inputs, target_layout = self._source.fold(features).tensors, self._target.inner
-        sums: list[Tensor | None] = [None] * len(target_layout)
+        source, target = self._source, self._target
+        if source.folds:
+            fields = source.fold(Features(source.outer, tuple(map(whole, fields)))).tensors
+        out = self._mapped(fields)
+        return list(target.unfold(Features(target.inner, tuple(map(whole, out)))).tensors) if target.folds else out
+
+    def _mapped(self, fields: Sequence[Field]) -> list[Field]:
+        out: list[Field | None] = [None] * len(self._target.inner)
         means: dict[tuple[int, tuple[int, ...]], Tensor] = {}
+        products: dict[str, Tensor] = {}
+        inputs = [self._read(i, x, means, products) if isinstance(x, Rows) else x for i, x in enumerate(fields)]
+        networks = inputs[0].shape[0]
         sizes = {node: inputs[i].shape[dim] if i >= 0 else dim for node, i, dim in self._plan.sizes}
         for route, split in zip(self._plan.routes, self._split, strict=True):
+            if route.alone:
+                out[route.targets[0].field] = self._alone(fields[route.sources[0].field], route.key)
+                continue
             if route.sources:
-                parts = [contract(inputs[source.field], source, means) for source in route.sources]
-                y: Tensor = self.mix[route.key](parts[0] if len(parts) == 1 else torch.cat(parts, -1))
+                y = products.get(route.key)
+                if y is None:
+                    parts = [contract(inputs[source.field], source, means) for source in route.sources]
+                    y = self.mix[route.key](parts[0] if len(parts) == 1 else torch.cat(parts, -1))
                 if self.bias is not None and not route.rank:
                     y = y + self.bias.to(y.dtype)
             elif self.bias is not None:
-                y = self.bias.expand(inputs[0].shape[0], -1)
+                y = self.bias.expand(networks, -1)
             for target, piece in zip(
                 route.targets, (y,) if len(split) == 1 else torch.split(y, split, -1), strict=True
             ):
                 piece = expand(piece, target, sizes)
-                before = sums[target.field]
-                sums[target.field] = piece if before is None else before + piece
-        out = []
-        for total, axes, broadcast in zip(sums, target_layout.types, self._plan.broadcast, strict=True):
+                before = out[target.field]
+                out[target.field] = piece if before is None else whole(before) + piece
+        found = []
+        for total, axes, broadcast in zip(out, self._target.inner.types, self._plan.broadcast, strict=True):
             assert total is not None, "every output field is reached: checked when the layer was built"
-            if broadcast:
-                total = total.expand(inputs[0].shape[0], *(sizes[a.node] for a in axes), -1)
-            out.append(total)
-        return self._target.unfold(Features(target_layout, tuple(out)))
+            found.append(
+                whole(total).expand(networks, *(sizes[a.node] for a in axes), -1) if broadcast else total
+            )
+        return found
+
+    def _alone(self, field: Field, key: str) -> Field:
+        mix = self.mix[key]
+        if isinstance(field, Tensor) or not isinstance(mix, nn.Linear):
+            found: Tensor = mix(whole(field))
+            return found
+        if 2 * mix.out_features < field.width:  # little to keep, much to run again
+            product = field.read(mix.weight).product
+            assert product is not None, "it was asked for"
+            return Rows(product)
+        return field.then(Map(nn.functional.linear, (mix.weight,), mix.out_features))
+
+    def _read(
+        self, i: int, field: Rows, means: dict[tuple[int, tuple[int, ...]], Tensor], products: dict[str, Tensor]
+    ) -> Tensor:
+        """Enter what routes need of a field; returns it, or where they need no more a tensor of its other sizes."""
+        key, dims, more = self._plan.reads[i]
+        mix = None if key is None else self.mix[key]
+        weight = mix.weight if isinstance(mix, nn.Linear) else None
+        found = field.read(weight, dims, more or (mix is not None and weight is None))
+        means.update({(i, (dim,)): mean for dim, mean in found.means.items()})
+        if key is not None and found.product is not None:
+            products[key] = found.product
+        return field.source if found.whole is None else found.whole
 
     def extra_repr(self) -> str:
         io = "" if self.io == "full" else f", io={self.io!r}"
@@ -161,12 +201,22 @@ class _Route(NamedTuple):
     rank: int
     sources: tuple[Step, ...]
     targets: tuple[Step, ...]
+    alone: bool  # it maps rows of one field to those of another, and no other route meets these two
+
+
+class _Reads(NamedTuple):
+    """What routes need of a field, but for one that is alone."""
+
+    key: str | None = None  # of the route through which the field goes as it is, and no other does
+    means: tuple[int, ...] = ()  # the dimensions over which it is averaged first
+    more: bool = False  # whether anything else is needed
 
 
 class _Plan(NamedTuple):
     routes: tuple[_Route, ...]
     sizes: tuple[tuple[str, int, int], ...]  # node -> (input field, dimension), or (-1, known size)
     broadcast: tuple[bool, ...]  # per output field: whether no term spans it fully
+    reads: tuple[_Reads, ...]  # per input field
 
 
 def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Plan:
@@ -181,7 +231,7 @@ def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Pl
         for end in ends:
             full = not end.unsqueeze
             reached[end.field] = max(reached[end.field], len(target.types[end.field]) if full else 0)
-        found.append(_Route(field_key(route.contracted), len(route.contracted), tuple(steps), tuple(ends)))
+        found.append(_Route(field_key(route.contracted), len(route.contracted), tuple(steps), tuple(ends), False))
     for field_type, rank in zip(target.types, reached, strict=True):
         if rank < 0:
             raise InvalidValueError(
@@ -203,7 +253,32 @@ def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Pl
                 f"the size of node {node!r} is neither known to {space} nor seen in the input fields"
             )
         sizes.append((node, *seen.get(node, (-1, size or 0))))
-    return _Plan(tuple(found), tuple(sizes), broadcast)
+    leaving, coming = (Counter(step.field for route in found for step in route[end]) for end in (2, 3))
+    marked = [route._replace(alone=_is_alone(route, leaving, coming)) for route in found]
+    reads = tuple(_reads(i, marked) for i in range(len(source)))
+    return _Plan(tuple(marked), tuple(sizes), broadcast, reads)
+
+
+def _is_alone(route: _Route, leaving: Counter[int], coming: Counter[int]) -> bool:
+    if not route.rank or len(route.sources) != 1 or len(route.targets) != 1:
+        return False
+    (source,), (target,) = route.sources, route.targets
+    return source.identity and target.identity and leaving[source.field] == coming[target.field] == 1
+
+
+def _reads(field: int, routes: list[_Route]) -> _Reads:
+    key, more, means = None, False, set[int]()
+    for route in routes:
+        for step in route.sources:
+            if step.field != field or route.alone:
+                continue
+            if step.identity and len(route.sources) == 1:
+                key = route.key
+            elif step.mean and step.diagonal is None:
+                means.add(step.mean[-1])
+            else:
+                more = True
+    return _Reads(key, tuple(sorted(means)), more)
 
 
 def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_channels: int, io: str) -> nn.Module:

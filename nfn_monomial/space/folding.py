@@ -125,6 +125,11 @@ class LayoutFolding:
             self._folding = Folding(space, {f"field {i}": (*t, multiplicity) for i, (t, multiplicity) in fields})
             self.inner = self._folding.layout
 
+    @property
+    def folds(self) -> bool:
+        """Whether the layout inside is another one than outside."""
+        return self._folding is not None
+
     def fold(self, features: Features) -> Features:
         """Features outside -> inside."""
         if self._folding is None:
