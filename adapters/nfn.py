@@ -21,6 +21,7 @@ from nfn_monomial import Canonicalize, EquivariantLinear, Features, PointwiseAct
 from nfn_monomial.canonical import Balance
 from nfn_monomial.checks import Count, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+from nfn_monomial.nn.rows import stacked
 from nfn_monomial.space import SymmetryLike
 from nfn_monomial.symmetry import Activation
 
@@ -373,9 +374,7 @@ class MonomialStack(nn.Module):
         layers: list[Any] = list(self.layers)
         pool = layers.pop() if isinstance(layers[-1], MonomialPool) else None
         features = layers[0].pack(wsfeat)
-        for layer in layers:
-            features = layer.core(features)
-        out = layers[-1].unpack(features)
+        out = layers[-1].unpack(stacked((layer.core for layer in layers), features))
         return out if pool is None else pool(out)
 
 

@@ -15,7 +15,7 @@ from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.settings.generalization import STACKS
 from nfn_monomial.canonical.solver import along
 from nfn_monomial.models import equivariant_stack
-from nfn_monomial.nn.rows import stacked
+from nfn_monomial.nn.rows import Stack
 from nfn_monomial.space.axes import Axis, paths_of, powers
 
 from .base import Model, register
@@ -97,7 +97,7 @@ class MonomialStack(Model):
         self.space = networks.space
         wide, narrow = CHANNELS[0], CHANNELS[-1]
         last = wide if self.hnp else narrow
-        self.body = nn.Sequential()
+        self.body = Stack()
         for layer in equivariant_stack(self.space, [1, *[wide] * (self.depth - 1), last]):
             if self.quasi and self.space.layout.charged and isinstance(layer, EquivariantLinear):
                 self.body.append(LearnedScales(self.space, layer.in_channels))
@@ -115,7 +115,7 @@ class MonomialStack(Model):
         return self.space.pack(tensors)
 
     def forward(self, batch: Features) -> Tensor:
-        return logits(self.head(self.pool(stacked(self.body, batch))))
+        return logits(self.head(self.pool(self.body(batch))))
 
 
 @register("monomial")

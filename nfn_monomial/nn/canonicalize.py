@@ -59,7 +59,7 @@ class Canonicalize(RowWise):
         learnable: bool = True,
     ) -> None:
         super().__init__()
-        self.space, self.channels, self.in_channels, self.kind = space, channels, channels, kind
+        self.space, self.channels, self.kind = space, channels, kind
         self.in_layout, self.out_space = space.layout, space.uncharged()
         self.out_layout = self.out_space.layout
         if kind == "abs" and any(felt.scales for felt in self.in_layout.felt):
@@ -86,7 +86,9 @@ class Canonicalize(RowWise):
         if len(pieces) == 1 and pieces[0][3]:
             return killed[pieces[0][0]]
         parts = [
-            whole(killed[field]) if all_of_it else whole(killed[field]).narrow(-1, start * self.channels, count * self.channels)
+            whole(killed[field])
+            if all_of_it
+            else whole(killed[field]).narrow(-1, start * self.channels, count * self.channels)
             for field, start, count, all_of_it in pieces
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
@@ -138,16 +140,17 @@ class _Killed(torch.autograd.Function):
         found, by_weight, by_bias = torch.empty_like(x), torch.zeros_like(weight), torch.zeros_like(bias)
         for part in _parts(x):
             unit, by_norm = _unit(x[part], felt)
+            by_value = (by_y[part] * _value(unit, felt, squared)).flatten(0, -2)
             by_bias += by_y[part].sum_to_size(bias.shape)
-            by_weight += (by_y[part] * _value(unit, felt, squared)).sum_to_size(weight.shape)
+            by_weight += by_value.sum(0)
             by_unit = torch.mul(by_y[part], weight, out=found[part])
             if squared:
                 by_unit.mul_(unit).mul_(2)
             elif felt.flips:
                 by_unit.mul_(unit.sign())
             if by_norm is not None:
-                along = (by_unit * unit).sum(-1, keepdim=True)
-                by_unit.addcmul_(unit, along, value=-1).mul_(by_norm)
+                along = (by_value @ weight).view(by_norm.shape)
+                by_unit.addcmul_(unit, along, value=-2 if squared else -1).mul_(by_norm)
         return found, None, None, by_weight, by_bias
 
 
@@ -166,6 +169,12 @@ def _unit(x: Tensor, felt: Symmetry) -> tuple[Tensor, Tensor | None]:
     overflow; where no scale acts, ``x`` itself."""
     if not felt.scales:
         return x, None
+    if x.device.type == "cpu":  # where a look at values costs nothing
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        low, high = norm.aminmax()
+        if low > torch.finfo(x.dtype).tiny ** 0.25 and high < torch.finfo(x.dtype).max ** 0.25:
+            by_norm = norm.reciprocal_()
+            return x * by_norm, by_norm
     largest = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
     zero = largest == 0
     small = largest < torch.finfo(x.dtype).max ** (-13 / 16)

@@ -125,6 +125,10 @@ class EquivariantLinear(RowWise):
                     if self.bias is not None and not route.rank:
                         nn.init.uniform_(self.bias[rows], -1 / math.sqrt(fan), 1 / math.sqrt(fan))
 
+    def require(self, features: Features) -> None:
+        """Raise unless these are features that the layer takes, of its parameters' dtype and on their device."""
+        self.in_layout.require(features, self.in_channels, "EquivariantLinear", next(self.parameters(), None))
+
     def on_rows(self, fields: Sequence[Field]) -> list[Field]:
         """Map features of ``in_layout`` with ``in_channels`` to ``out_layout`` with ``out_channels``."""
         source, target = self._source, self._target
@@ -162,9 +166,7 @@ class EquivariantLinear(RowWise):
         found = []
         for total, axes, broadcast in zip(out, self._target.inner.types, self._plan.broadcast, strict=True):
             assert total is not None, "every output field is reached: checked when the layer was built"
-            found.append(
-                whole(total).expand(networks, *(sizes[a.node] for a in axes), -1) if broadcast else total
-            )
+            found.append(whole(total).expand(networks, *(sizes[a.node] for a in axes), -1) if broadcast else total)
         return found
 
     def _alone(self, field: Field, key: str) -> Field:
@@ -183,6 +185,8 @@ class EquivariantLinear(RowWise):
     ) -> Tensor:
         """Enter what routes need of a field; returns it, or where they need no more a tensor of its other sizes."""
         key, dims, more = self._plan.reads[i]
+        if key is None and not dims and not more:
+            return field.source
         mix = None if key is None else self.mix[key]
         weight = mix.weight if isinstance(mix, nn.Linear) else None
         found = field.read(weight, dims, more or (mix is not None and weight is None))

@@ -21,12 +21,11 @@ class RowWise(nn.Module, ABC):
     Attributes:
         in_layout: of its input.
         out_layout: of its output.
-        in_channels: of its input; None for any number.
+        in_channels: of its input, or ``channels``; without them it takes any number.
     """
 
     in_layout: Layout
     out_layout: Layout
-    in_channels: int | None = None
 
     @abstractmethod
     def on_rows(self, fields: Sequence[Field]) -> Sequence[Field]:
@@ -34,7 +33,13 @@ class RowWise(nn.Module, ABC):
 
     def require(self, features: Features) -> None:
         """Raise unless these are features that the layer takes."""
-        self.in_layout.require(features, self.in_channels, type(self).__name__, next(self.parameters(), None))
+        self.in_layout.require(features, self.taken, type(self).__name__)
+
+    @property
+    def taken(self) -> int | None:
+        """Channels of the input; None for any number."""
+        found: int | None = getattr(self, "in_channels", getattr(self, "channels", None))
+        return found
 
     def forward(self, features: Features) -> Features:
         """Features of ``in_layout`` -> features of ``out_layout``."""
@@ -65,6 +70,14 @@ def stacked(modules: Iterable[nn.Module], given: Any) -> Any:
     return given if layout is None else _there(layout, fields)
 
 
+class Stack(nn.Sequential):
+    """Modules one after another, as `torch.nn.Sequential` with the same names in the state dict, see `stacked`."""
+
+    def forward(self, x: Any) -> Any:
+        """Whatever the first module takes -> what the last one gives."""
+        return stacked(self, x)
+
+
 def _there(layout: Layout, fields: Sequence[Field]) -> Features:
     return Features(layout, tuple(map(whole, fields)))
 
@@ -84,7 +97,7 @@ def _plain(module: RowWise, given: Any) -> bool:
 def _fits(module: RowWise, layout: Layout, fields: Sequence[Field]) -> bool:
     if module.in_layout is not layout:
         return False
-    like, channels = next(module.parameters(), None), module.in_channels
+    like, channels = next(module.parameters(), None), module.taken
     for m, field in zip(layout.multiplicities, fields, strict=True):
         x, width = (field.source, field.width) if isinstance(field, Rows) else (field, field.shape[-1])
         if channels is not None and width != m * channels:
