@@ -34,7 +34,10 @@ class Start:
 
 
 def bench_starting(depth: int, progress: Callable[[str], None] = lambda _: None) -> list[Start]:
-    """Time the import in fresh interpreters, and building on a chain of ``depth`` layers of 4 neurons, with biases."""
+    """Time the import in fresh interpreters, and building on a chain of ``depth`` layers of 4 neurons, with biases.
+
+    Every time on a new space: layers on one space share what they work out of it.
+    """
     progress("import")
     imports = [
         [float(text) for text in subprocess.check_output([sys.executable, "-c", IMPORTS], text=True).split()]
@@ -48,23 +51,22 @@ def bench_starting(depth: int, progress: Callable[[str], None] = lambda _: None)
     def space() -> WeightSpace:
         return WeightSpace.mlp([4] * (depth + 1), "relu")
 
-    chain = space()
-    builders: dict[str, Callable[[], object]] = {
-        "WeightSpace": space,
-        "EquivariantLinear": lambda: EquivariantLinear(chain, 4, 4),
-        "EquivariantNorm": lambda: EquivariantNorm(chain, 4),
-        "MessagePassing": lambda: MessagePassing(chain, 4),
-        "MonomialNFN": lambda: MonomialNFN(chain),
+    builders: dict[str, Callable[[WeightSpace], object]] = {
+        "WeightSpace": lambda _: space(),
+        "EquivariantLinear": lambda chain: EquivariantLinear(chain, 4, 4),
+        "EquivariantNorm": lambda chain: EquivariantNorm(chain, 4),
+        "MessagePassing": lambda chain: MessagePassing(chain, 4),
+        "MonomialNFN": MonomialNFN,
     }
     for name, build in builders.items():
         progress(f"{name} on {2 * depth} tensors")
-        starts.append(Start(f"{name} on {2 * depth} tensors", min(_seconds(build) for _ in range(REPEATS))))
+        starts.append(Start(f"{name} on {2 * depth} tensors", min(_seconds(build, space()) for _ in range(REPEATS))))
     return starts
 
 
-def _seconds(build: Callable[[], object]) -> float:
+def _seconds(build: Callable[[WeightSpace], object], chain: WeightSpace) -> float:
     begun = time.perf_counter()
-    build()
+    build(chain)
     return time.perf_counter() - begun
 
 

@@ -81,8 +81,8 @@ class EquivariantLinear(RowWise):
         self.space, self.io = space, io
         self.in_channels, self.out_channels = in_channels, out_channels
         self.in_layout, self.out_layout = space.layout_of(in_types), space.layout_of(out_types)
-        self._source, self._target = LayoutFolding(space, self.in_layout), LayoutFolding(space, self.out_layout)
-        self._plan = _plan(space, self._source.inner, self._target.inner, bias)
+        self._source, self._target = (space.once(LayoutFolding, t) for t in (self.in_layout, self.out_layout))
+        self._plan = space.once(_plan, self._source.inner, self._target.inner, bias)
 
         self.mix = nn.ModuleDict()
         constants = 0
@@ -258,9 +258,8 @@ def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Pl
             )
         sizes.append((node, *seen.get(node, (-1, size or 0))))
     leaving, coming = (Counter(step.field for route in found for step in route[end]) for end in (2, 3))
-    marked = [route._replace(alone=_is_alone(route, leaving, coming)) for route in found]
-    reads = tuple(_reads(i, marked) for i in range(len(source)))
-    return _Plan(tuple(marked), tuple(sizes), broadcast, reads)
+    marked = tuple(route._replace(alone=_is_alone(route, leaving, coming)) for route in found)
+    return _Plan(marked, tuple(sizes), broadcast, _reads(len(source), marked))
 
 
 def _is_alone(route: _Route, leaving: Counter[int], coming: Counter[int]) -> bool:
@@ -270,19 +269,19 @@ def _is_alone(route: _Route, leaving: Counter[int], coming: Counter[int]) -> boo
     return source.identity and target.identity and leaving[source.field] == coming[target.field] == 1
 
 
-def _reads(field: int, routes: list[_Route]) -> _Reads:
-    key, more, means = None, False, set[int]()
+def _reads(fields: int, routes: Sequence[_Route]) -> tuple[_Reads, ...]:
+    reads = [_Reads()] * fields
     for route in routes:
-        for step in route.sources:
-            if step.field != field or route.alone:
-                continue
+        for step in () if route.alone else route.sources:
+            key, means, more = reads[step.field]
             if step.identity and len(route.sources) == 1:
                 key = route.key
             elif step.mean and step.diagonal is None:
-                means.add(step.mean[-1])
+                means = tuple(sorted({*means, step.mean[-1]}))
             else:
                 more = True
-    return _Reads(key, tuple(sorted(means)), more)
+            reads[step.field] = _Reads(key, means, more)
+    return tuple(reads)
 
 
 def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_channels: int, io: str) -> nn.Module:

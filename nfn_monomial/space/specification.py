@@ -6,8 +6,8 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
 
 from torch import nn
 
@@ -18,6 +18,8 @@ from nfn_monomial.symmetry import Symmetry
 from .axes import Axis, Charge, Dim, FieldType, Sum, each_axis, flatten_dims, parents_of, powers, segments_of
 from .links import links_of
 from .written import read, written
+
+Made = TypeVar("Made")
 
 TAKEN = frozenset((*dir(nn.ModuleDict()), *dir(nn.ParameterDict())))
 """Names that no node can have."""
@@ -129,6 +131,18 @@ class Specification:
         self.parts = {name: [flatten_dims((dim,)) for dim in piece.dims] for name, piece in self.pieces.items()}
         dims_of = {name: piece.dims for name, piece in self.pieces.items()}
         self.links = links_of(list(self.nodes), dims_of, self.nesting)
+        self._made: dict[tuple[Hashable, ...], Any] = {}
+
+    def once(self, make: Callable[..., Made], *given: Hashable) -> Made:
+        """``make(self, *given)``, which all layers on the space share: made the first time, never to be changed."""
+        key = (make, *given)
+        if key not in self._made:
+            self._made[key] = make(self, *given)
+        made: Made = self._made[key]
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": {}}
 
     def _check(self, parameters: Mapping[str, Sequence[Dim]]) -> None:
         for name, node in self.nodes.items():

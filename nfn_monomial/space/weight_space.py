@@ -245,11 +245,7 @@ class WeightSpace(Specification):
 
     def uncharged(self) -> WeightSpace:
         """The same tensors after `Canonicalize`: every axis has charge 0, so neurons are only permuted."""
-        neutral = {
-            n: tuple(each_axis(d, lambda a: Axis(a.node, 0)) for d in dims) for n, dims in self.parameters.items()
-        }
-        label = self.label and self.label.removesuffix(".uncharged()") + ".uncharged()"
-        return WeightSpace(self.nodes, neutral, label=label)
+        return self.once(_uncharged)
 
     @checked
     def restricted(self, symmetry: SymmetryLike) -> WeightSpace:
@@ -385,9 +381,7 @@ class WeightSpace(Specification):
         """
         known = self.declared(sizes)
         matrices: dict[str, MonomialMatrix] = {}
-        for name, node in self.nodes.items():
-            if not node.permutes:
-                continue
+        for name, node in ((n, node) for n, node in self.nodes.items() if node.permutes):
             above = self.ancestry(name)
             for needed in above:
                 if known[needed] is None:
@@ -398,3 +392,8 @@ class WeightSpace(Specification):
                 blocks * own, node.gauges, scale_range, blocks=blocks, batch=batch, generator=generator, device=device
             )
         return GroupElement(self, matrices)
+
+
+def _uncharged(s: WeightSpace) -> WeightSpace:
+    neutral = {n: tuple(each_axis(d, lambda a: Axis(a.node, 0)) for d in dims) for n, dims in s.parameters.items()}
+    return WeightSpace(s.nodes, neutral, label=s.label and s.label.removesuffix(".uncharged()") + ".uncharged()")

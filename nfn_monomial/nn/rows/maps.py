@@ -1,8 +1,8 @@
 """Maps of the rows of a field one after another: what is between them is never there as a whole.
 
-A row is the last dimension of a field, all that one neuron, or one pair of neurons, has. Where nothing but rows is mixed,
-a chain of maps can be run for some networks at a time, which stay in the cache. Backward runs it again: only what it
-starts from is kept, and what is read off at its end.
+A row is the last dimension of a field: all that one neuron, or one pair of neurons, has. Where nothing but the entries
+of rows is mixed, a chain of maps can be run for some networks at a time, which stay in the cache. Backward runs it
+again: only what it starts from is kept, and what is read off at its end.
 """
 
 from __future__ import annotations

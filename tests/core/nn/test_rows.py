@@ -1,4 +1,4 @@
-"""Rows: layers of a stack that run some networks at a time compute what they compute one by one, derivatives included."""
+"""Rows: layers of a stack that run some networks at a time compute what they do one by one, derivatives included."""
 
 import pytest
 import torch
@@ -129,7 +129,7 @@ def test_a_function_of_ones_own_is_called_once(blocks):
 def test_what_does_not_fit_is_refused_as_by_the_layer(blocks):
     wrong = Stack(EquivariantLinear(ZOO, 1, 3), EquivariantLinear(ZOO, 4, 2)).double()
     x = ZOO.pack(random_networks(ZOO, 3))
-    with pytest.raises(InvalidValueError, match="3 channels x multiplicity .* the layer was built for 4 channels"):
+    with pytest.raises(InvalidValueError, match=r"3 channels x multiplicity .* the layer was built for 4 channels"):
         wrong(x)
     other = Stack(EquivariantLinear(ZOO, 1, 3), Canonicalize(ZOO.restricted("permutation"), 3)).double()
     with pytest.raises(InvalidValueError, match="the features are of another weight space"):
