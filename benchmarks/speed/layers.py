@@ -85,6 +85,8 @@ def _contenders(
     symmetry = SYMMETRY[name]
     core = EquivariantLinear(space, channels, channels).to(device)
     adapter = MonomialLinear(spec, channels, channels, symmetry=symmetry).to(device)
+    hnp_maps = MonomialLinear(spec, channels, channels, symmetry="permutation").to(device)
+    np_maps = MonomialLinear(spec, channels, channels, symmetry="permutation", io_symmetry="permutation").to(device)
     np_layer, hnp_layer = (kind(spec, channels, channels).to(device) for kind in (NPLinear, HNPLinear))
     # On both networks each field has one matrix of its own, so these are all the products there are.
     weights = [nn.Parameter(p.detach().clone()) for p in matrices(core)]
@@ -109,7 +111,9 @@ def _contenders(
             GEMM: lambda: tuple(nn.functional.linear(x, w) for x, w in zip(packed.tensors, weights, strict=True)),
             CORE: lambda: core(packed).tensors,
             "MonomialLinear (nfn in, nfn out)": lambda: outputs(adapter, wsfeat),
+            "MonomialLinear with NPLinear's maps": lambda: outputs(np_maps, wsfeat),
             "nfn NPLinear": lambda: outputs(np_layer, wsfeat),
+            "MonomialLinear with HNPLinear's maps": lambda: outputs(hnp_maps, wsfeat),
             HNP: lambda: outputs(hnp_layer, wsfeat),
         },
         "stack of 3": {

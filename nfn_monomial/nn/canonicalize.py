@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.features import Layout
+from nfn_monomial.space.packing import concrete
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 
@@ -169,7 +170,7 @@ def _unit(x: Tensor, felt: Symmetry) -> tuple[Tensor, Tensor | None]:
     overflow; where no scale acts, ``x`` itself."""
     if not felt.scales:
         return x, None
-    if x.device.type == "cpu":  # where a look at values costs nothing
+    if x.device.type == "cpu" and concrete((x,)):  # a look at values costs nothing
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         low, high = norm.aminmax()
         if low > torch.finfo(x.dtype).tiny ** 0.25 and high < torch.finfo(x.dtype).max ** 0.25:

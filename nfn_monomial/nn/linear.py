@@ -20,7 +20,7 @@ from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .rows import Field, Map, Rows, RowWise, whole
+from .rows import Field, Map, Product, Rows, RowWise, product, whole
 from .steps import FactoredMix, Step, contract, contraction_step, expand, expansion_step
 
 
@@ -171,14 +171,14 @@ class EquivariantLinear(RowWise):
 
     def _alone(self, field: Field, key: str) -> Field:
         mix = self.mix[key]
-        if isinstance(field, Tensor) or not isinstance(mix, nn.Linear):
+        if isinstance(field, Tensor) or not isinstance(mix, Product):
             found: Tensor = mix(whole(field))
             return found
         if 2 * mix.out_features < field.width:  # little to keep, much to run again
-            product = field.read(mix.weight).product
-            assert product is not None, "it was asked for"
-            return Rows(product)
-        return field.then(Map(nn.functional.linear, (mix.weight,), mix.out_features))
+            narrow = field.read(mix.weight).product
+            assert narrow is not None, "it was asked for"
+            return Rows(narrow)
+        return field.then(Map(product, (mix.weight,), mix.out_features))
 
     def _read(
         self, i: int, field: Rows, means: dict[tuple[int, tuple[int, ...]], Tensor], products: dict[str, Tensor]
@@ -188,7 +188,7 @@ class EquivariantLinear(RowWise):
         if key is None and not dims and not more:
             return field.source
         mix = None if key is None else self.mix[key]
-        weight = mix.weight if isinstance(mix, nn.Linear) else None
+        weight = mix.weight if isinstance(mix, Product) else None
         found = field.read(weight, dims, more or (mix is not None and weight is None))
         means.update({(i, (dim,)): mean for dim, mean in found.means.items()})
         if key is not None and found.product is not None:
@@ -300,7 +300,7 @@ def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_ch
         factored = _PositionMix(sum(m_in), sum(m_out), in_channels, out_channels, kept)
         if factored.count() < sum(m_in) * sum(m_out) * in_channels * out_channels:
             return factored
-    return nn.Linear(sum(m_in) * in_channels, sum(m_out) * out_channels, bias=False)
+    return Product(sum(m_in) * in_channels, sum(m_out) * out_channels)
 
 
 class _PositionMix(FactoredMix):

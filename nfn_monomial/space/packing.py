@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfn_monomial.checks import FLOATING, is_dense, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
@@ -31,7 +31,7 @@ def unpack(space: Specification, folding: Folding, features: Features) -> dict[s
     """See `WeightSpace.unpack`."""
     folding.layout.require(features, None, "unpack")
     found = dict(zip(space.pieces, folding.unfold(features), strict=True))
-    return whole(space, found, node_sizes(space, features))
+    return found if space.plain else whole(space, found, node_sizes(space, features))
 
 
 def node_sizes(space: Specification, features: Features) -> dict[str, int]:
@@ -46,17 +46,19 @@ def node_sizes(space: Specification, features: Features) -> dict[str, int]:
 
 def pieces(space: Specification, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
     """Parameters ``(..., *shape)`` as pieces ``(..., *axes)``: sums cut, products taken apart, in ``space.axes``."""
+    if space.plain:
+        return {name: tensors[name] for name in space.parameters}
     return {name: x for parameter in space.parameters for name, x in cut(space, parameter, tensors[parameter], sizes)}
 
 
 def whole(space: Specification, found: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
     """The inverse of `pieces`."""
-    return {name: joined(space, name, found, sizes) for name in space.parameters}
+    return dict(found) if space.plain else {name: joined(space, name, found, sizes) for name in space.parameters}
 
 
 def cut(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
     """Names and tensors of one parameter's pieces, see `pieces`."""
-    if _plain(space, parameter):
+    if parameter in space.uncut:
         yield parameter, tensor
         return
     extents = space.extents(parameter, sizes)
@@ -72,7 +74,7 @@ def cut(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str
 
 def joined(space: Specification, parameter: str, found: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
     """The inverse of `cut`."""
-    if _plain(space, parameter):
+    if parameter in space.uncut:
         return found[parameter]
     parts = []
     for name in space.pieces_of[parameter]:
@@ -86,11 +88,6 @@ def joined(space: Specification, parameter: str, found: Mapping[str, Tensor], si
     return parts[0]
 
 
-def _plain(space: Specification, parameter: str) -> bool:
-    """Whether a parameter is one piece whose dimensions are its axes."""
-    return space.axes.get(parameter) == space.parameters[parameter] and len(space.pieces_of[parameter]) == 1
-
-
 def without_dead(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
     """One parameter with zeros in the pieces that do not matter to the function."""
     if not any(name in space.dead for name in space.pieces_of[parameter]):
@@ -100,7 +97,29 @@ def without_dead(space: Specification, parameter: str, tensor: Tensor, sizes: Ma
 
 
 def check_tensors(space: Specification, tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Check names, dtypes, ranks and sizes; returns the size of every node seen. Values are not looked at."""
+    """Check names, dtypes, ranks and sizes; returns the size of every node seen. Values are not looked at.
+
+    Tensors that look like those that passed last pass at once: a training run's batches are alike.
+    """
+    looks = _looks(tensors)
+    if looks is None or looks != space.passed[0]:
+        sizes = _checked(space, tensors)
+        if looks is None:
+            return sizes
+        space.passed = looks, sizes
+    return dict(space.passed[1])
+
+
+def _looks(tensors: Mapping[str, Tensor]) -> list[tuple[object, ...]] | None:
+    """All that is checked; None where it cannot be compared with another time: while compiling, for odd tensors."""
+    if torch.compiler.is_compiling() or not isinstance(tensors, dict):
+        return None
+    if not all(type(x) in (Tensor, nn.Parameter) and is_dense(x) for x in tensors.values()):
+        return None
+    return [(name, x.shape, x.dtype, x.device) for name, x in tensors.items()]
+
+
+def _checked(space: Specification, tensors: Mapping[str, Tensor]) -> dict[str, int]:
     if not isinstance(tensors, Mapping):
         raise InvalidTypeError(
             f"named tensors are expected, parameter name -> tensor, found {type(tensors).__name__}; of Features, "

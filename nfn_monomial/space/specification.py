@@ -131,6 +131,9 @@ class Specification:
         self.parts = {name: [flatten_dims((dim,)) for dim in piece.dims] for name, piece in self.pieces.items()}
         dims_of = {name: piece.dims for name, piece in self.pieces.items()}
         self.links = links_of(list(self.nodes), dims_of, self.nesting)
+        self.uncut = {n for n, dims in self.parameters.items() if self.axes.get(n) == dims}
+        self.plain = len(self.uncut) == len(self.pieces)
+        self.passed: tuple[object, dict[str, int]] = (None, {})
         self._made: dict[tuple[Hashable, ...], Any] = {}
 
     def once(self, make: Callable[..., Made], *given: Hashable) -> Made:
@@ -142,7 +145,7 @@ class Specification:
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": {}}
+        return {**self.__dict__, "_made": {}, "passed": (None, {})}
 
     def _check(self, parameters: Mapping[str, Sequence[Dim]]) -> None:
         for name, node in self.nodes.items():

@@ -24,11 +24,11 @@ def test_all_settings_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     timings = bench_layers((2,), channels=2, repeats=1, progress=seen.append)
     assert seen == [f"{name}, batch 2" for name in NETWORKS]
-    assert len(timings) == len(NETWORKS) * (5 + 4)
+    assert len(timings) == len(NETWORKS) * (7 + 4)
     assert all(t.forward_ms > 0 and t.both_ms > 0 for t in timings)
     tables = layer_tables(timings)
     assert [t.title for t in tables] == [f"{name}, {what}" for name in NETWORKS for what in ("one layer", "stack of 3")]
-    assert [len(t.cells) for t in tables] == [5, 4, 5, 4]
+    assert [len(t.cells) for t in tables] == [7, 4, 7, 4]
 
 
 def test_ratios_say_how_many_times_slower_than_the_gemms_and_faster_than_hnp() -> None:

@@ -20,6 +20,7 @@ from nfn_monomial import (
     Symmetry,
     WeightSpace,
 )
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import random_networks
 
@@ -352,3 +353,46 @@ def test_a_factor_on_whole_tensors_goes_where_its_node_is_fixed():
     for name in ("z", "q"):
         with pytest.raises(ValueError, match=f"fixed\\('{name}'\\): no node of"):
             WeightSpace({"p": Symmetry.SCALE, "q": Node((Symmetry.SCALE,), 2, "p")}, {"b": (Axis("q"),)}).fixed(name)
+
+
+def test_what_is_made_of_a_space_is_made_once_and_stays_out_of_files():
+    space, calls = WeightSpace.mlp([2, 3, 1], "relu"), []
+
+    def made(of, number):
+        calls.append((of, number))
+        return number + 1
+
+    assert [space.once(made, n) for n in (1, 1, 2)] == [2, 2, 3]
+    assert calls == [(space, 1), (space, 2)]
+    assert space.uncharged() is space.uncharged()
+    space.pack(random_networks(space))
+    for again in (copy.deepcopy(space), pickle.loads(pickle.dumps(space))):  # noqa: S301
+        assert again == space
+        assert again.once(made, 1) == 2
+        assert again.passed[0] is None
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("bias.0", lambda x: x[:, :, :2]),
+        ("weight.1", lambda x: x.float()),
+        ("weight.0", lambda x: x[:1]),
+        ("weight.0", lambda x: x.to_sparse()),
+        ("bias.1", lambda x: x.tolist()),
+    ],
+)
+def test_tensors_that_look_otherwise_than_the_last_are_checked(name, change):
+    space = WeightSpace.mlp([2, 3, 1], "relu")
+    good = random_networks(space, 2)
+    for _ in range(2):
+        space.pack(good)
+        bad = {**good, name: change(good[name])}
+        with pytest.raises((InvalidValueError, InvalidTypeError), match=name.replace(".", r"\.")):
+            space.pack(bad)
+    with pytest.raises(InvalidValueError, match=r"missing: bias\.1"):
+        space.pack({n: x for n, x in good.items() if n != "bias.1"})
+    wide = random_networks(space, 3, sizes={"h1": 7})
+    assert space.node_sizes(space.pack(wide))["h1"] == 7
+    assert space.node_sizes(space.pack(good))["h1"] == 3
