@@ -149,8 +149,9 @@ class EquivariantLinear(RowWise):
                 out[route.targets[0].field] = self._alone(fields[route.sources[0].field], route.key)
                 continue
             if route.sources:
-                y = products.get(route.key)
-                if y is None:
+                if route.key in products:
+                    y = products[route.key]
+                else:
                     parts = [contract(inputs[source.field], source, means) for source in route.sources]
                     y = self.mix[route.key](parts[0] if len(parts) == 1 else torch.cat(parts, -1))
                 if self.bias is not None and not route.rank:
@@ -257,7 +258,8 @@ def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Pl
                 f"the size of node {node!r} is neither known to {space} nor seen in the input fields"
             )
         sizes.append((node, *seen.get(node, (-1, size or 0))))
-    leaving, coming = (Counter(step.field for route in found for step in route[end]) for end in (2, 3))
+    leaving = Counter(step.field for route in found for step in route.sources)
+    coming = Counter(step.field for route in found for step in route.targets)
     marked = tuple(route._replace(alone=_is_alone(route, leaving, coming)) for route in found)
     return _Plan(marked, tuple(sizes), broadcast, _reads(len(source), marked))
 

@@ -30,7 +30,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     """
     if x.ndim > 2 and not x.is_contiguous() and x.movedim(-1, 1).is_contiguous():
         found = torch.bmm(weight.expand(len(x), -1, -1), x.movedim(-1, 1).flatten(2))
-        return found.unflatten(2, x.shape[1:-1]).movedim(1, -1)
+        return found.view(len(x), -1, *x.shape[1:-1]).movedim(1, -1)
     return nn.functional.linear(x, weight)
 
 
@@ -183,7 +183,7 @@ class _InBlocks(torch.autograd.Function):
         for start in range(0, len(x), ctx.size):
             part = slice(start, start + ctx.size)
             found = _gradients(reading, x[part], parameters, needed, [by[part] for by in by_out])
-            if by_x is not None:
+            if by_x is not None and found[0] is not None:
                 by_x[part] = found[0]
             for total, piece in zip(sums, found[1:], strict=True):
                 if total is not None and piece is not None:

@@ -91,7 +91,7 @@ def _plain(module: RowWise, given: Any) -> bool:
         return False
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     hooked = any(getattr(m, name) for m in module.modules() for name in hooks)
-    return not hooked and not torch.nn.modules.module._has_any_global_hook()
+    return not hooked and not torch.nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
 
 
 def _fits(module: RowWise, layout: Layout, fields: Sequence[Field]) -> bool:
