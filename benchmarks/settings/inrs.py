@@ -139,7 +139,8 @@ CLASSIFY = {
     # of 1 resolve the whole image in weights of the first layer. Chosen on training networks that were held out.
     "medium": ClassifyConfig(
         models=(
-            "inr-probes", "mlp", "inr-message-passing", "inr-hnp", "inr-monomial-hnp", "inr-np", "inr-monomial-np",
+            "inr-probes", "mlp", "inr-message-passing", "inr-hnp", "inr-monomial-hnp", "inr-np", "balanced-inr-hnp",
+            "inr-monomial-np",
         ),
         inputs=InputConfig(augment=True, warp=0.1),
         sizes=Sizes(
