@@ -31,7 +31,7 @@ def unpack(space: Specification, folding: Folding, features: Features) -> dict[s
     """See `WeightSpace.unpack`."""
     folding.layout.require(features, None, "unpack")
     found = dict(zip(space.pieces, folding.unfold(features), strict=True))
-    return found if space.plain else whole(space, found, node_sizes(space, features))
+    return whole(space, found, {} if space.plain else node_sizes(space, features))
 
 
 def node_sizes(space: Specification, features: Features) -> dict[str, int]:
@@ -53,7 +53,9 @@ def pieces(space: Specification, tensors: Mapping[str, Tensor], sizes: Mapping[s
 
 def whole(space: Specification, found: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
     """The inverse of `pieces`."""
-    return dict(found) if space.plain else {name: joined(space, name, found, sizes) for name in space.parameters}
+    if space.plain:
+        return {name: found[name] for name in space.parameters}
+    return {name: joined(space, name, found, sizes) for name in space.parameters}
 
 
 def cut(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Iterator[tuple[str, Tensor]]:
@@ -101,13 +103,12 @@ def check_tensors(space: Specification, tensors: Mapping[str, Tensor]) -> dict[s
 
     Tensors that look like those that passed last pass at once: a training run's batches are alike.
     """
-    looks = _looks(tensors)
-    if looks is None or looks != space.passed[0]:
+    looks, (passed, sizes) = _looks(tensors), space.passed  # read once: threads may share a space
+    if looks is None or looks != passed:
         sizes = _checked(space, tensors)
-        if looks is None:
-            return sizes
-        space.passed = looks, sizes
-    return dict(space.passed[1])
+        if looks is not None:
+            space.passed = looks, sizes
+    return dict(sizes)
 
 
 def _looks(tensors: Mapping[str, Tensor]) -> list[tuple[object, ...]] | None:
