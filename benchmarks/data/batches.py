@@ -249,7 +249,8 @@ class StreamedData(DataSet):
 
     def _batch(self, place: tuple[Source, Tensor]) -> Any:
         inputs = self.prepare(place[0].read(place[1]))
-        return pytree.tree_map(lambda t: t.to(self.device, non_blocking=True), inputs)
+        # As `pick` lays them out in memory: another layout takes other kernels, which round differently.
+        return pytree.tree_map(lambda t: t.contiguous().to(self.device, non_blocking=True), inputs)
 
     def to(self, device: torch.device) -> StreamedData:
         return replace(self, targets=pytree.tree_map(lambda t: t.to(device), self.targets), device=device)

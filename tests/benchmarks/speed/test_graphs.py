@@ -52,7 +52,7 @@ def test_all_settings_are_timed_and_reported() -> None:
     assert [t.contender for t in timings] == [DENSE, UNTIED, GRAPH, PNA, *FLOOR]
     assert all(t.forward_ms > 0 and t.step_ms > 0 and not t.skipped for t in timings)
     assert all((t.peak_bytes > 0) == (t.contender not in FLOOR) for t in timings)
-    assert len(report.results["layers"]) == 5 + 4
+    assert len(report.results["layers"]) == 7 + 4
     assert [table.title for table in report.tables] == [
         "zoo CNN, one layer",
         "zoo CNN, stack of 3",
