@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.nn.incidence import Pairs
+from nfn_monomial.nn.incidence import Adder, Pairs, summing
 
 REMEMBERED = 2**14
 """Edges of a network up to which it is remembered, by the values of its indices."""
@@ -205,7 +205,7 @@ class Grids(Pairs):
         starts = torch.tensor([segment.start for segment in self._graph.segments])
         return [at[starts].tolist() for at in self._at]
 
-    def blocks(self, edges: Tensor, size: int) -> Iterator[Block]:  # type: ignore[override]
+    def plan(self, edges: Tensor, size: int) -> list[Block]:  # type: ignore[override]
         found = []
         for number, (_, rows, columns, *_) in enumerate(self._graph.segments):
             row = columns * edges.shape[1]
@@ -215,46 +215,48 @@ class Grids(Pairs):
                 Block(number, b, i, (min(networks, self._graph.networks - b), min(once, rows - i), columns))
                 for b, i in starts
             ]
-        return iter(sorted(found, key=lambda block: -math.prod(block.shape)))
+        return sorted(found, key=lambda block: -math.prod(block.shape))
 
-    def part(self, edges: Tensor, block: Block) -> Tensor:  # type: ignore[override]
-        row, channel = edges.stride()
-        columns = block.shape[-1]
-        strides = (self._each * row, columns * row, row, channel)
-        return edges.as_strided(
-            (*block.shape, edges.shape[1]), strides, edges.storage_offset() + self._edge(block) * row
+    def parts(self, x: Tensor, plan: list[Block]) -> Iterable[Tensor]:  # type: ignore[override]
+        if len(x) != len(self._at[0]):
+            return [x] * len(plan)
+        row, channel = x.stride()
+        return (
+            x.as_strided(
+                (*block.shape, x.shape[1]),
+                (self._each * row, block.shape[-1] * row, row, channel),
+                x.storage_offset() + self._edge(block) * row,
+            )
+            for block in plan
         )
 
-    def take(self, neurons: Tensor, end: int, block: Block | None = None) -> Tensor:  # type: ignore[override]
-        if block is None:
-            return super().take(neurons, end)
-        along = self._graph.segments[block.segment].along
-        if along is None:
-            return neurons.index_select(0, self._index(end, block)).view(*block.shape, -1)
-        return self._of(neurons, end, along[end], block).unsqueeze(2 - along[end])
+    def taken(self, neurons: Tensor, end: int, plan: list[Block]) -> Iterable[Tensor]:  # type: ignore[override]
+        for block in plan:
+            along = self._graph.segments[block.segment].along
+            if along is None:
+                yield neurons.index_select(0, self._index(end, block)).view(*block.shape, -1)
+            else:
+                yield self._of(neurons, end, along[end], block)
 
-    def add(self, total: Tensor, values: Tensor, end: int, block: Block) -> None:  # type: ignore[override]
-        segment = self._graph.segments[block.segment]
-        if segment.along is None:
-            total.index_add_(0, self._index(end, block), values.reshape(-1, values.shape[-1]))
-            return
-        along = segment.along[end]
-        into = self._of(total, end, along, block)
-        if segment.alone[end] and (along == 0 or block.shape[1] == segment.rows):
-            torch.sum(values, 2 - along, out=into)
-        else:
-            into += values.sum(2 - along)
+    def adders(self, total: Tensor, end: int, plan: list[Block]) -> Iterable[Adder]:  # type: ignore[override]
+        for block in plan:
+            _, rows, _, along, alone = self._graph.segments[block.segment]
+            if along is None:
+                yield functools.partial(_add_rows, total, self._index(end, block))
+            else:
+                once = along[end] == 0 or block.shape[1] == rows
+                yield summing(self._of(total, end, along[end], block), (2 - along[end],), alone[end] and once)
 
     def _edge(self, block: Block) -> int:
         """The number of its first edge."""
         return block.network * self._each + self._graph.segments[block.segment].start + block.row * block.shape[-1]
 
     def _of(self, neurons: Tensor, end: int, along: int, block: Block) -> Tensor:
-        """Features of the nodes at an end of a grid, ``(networks, n, C)``."""
+        """Features of the nodes at an end of a grid, ``(networks, n, 1, C)`` or ``(networks, 1, n, C)``."""
         row, channel = neurons.stride()
+        shape, strides = [block.shape[0], 1, 1, neurons.shape[1]], [self._own * row, 0, 0, channel]
+        shape[1 + along], strides[1 + along] = block.shape[1 + along], self._step * row
         first = self._firsts[end][block.segment] + block.network * self._own + (0 if along else block.row * self._step)
-        shape = (block.shape[0], block.shape[1 + along], neurons.shape[1])
-        strides = (self._own * row, self._step * row, channel)
         return neurons.as_strided(shape, strides, neurons.storage_offset() + first * row)
 
     def _index(self, end: int, block: Block) -> Tensor:
@@ -263,3 +265,7 @@ class Grids(Pairs):
         step = at.stride(0)
         offset = at.storage_offset() + self._edge(block) * step
         return at.as_strided(block.shape[:2], (self._each * step, step), offset).reshape(-1)
+
+
+def _add_rows(total: Tensor, at: Tensor, values: Tensor) -> None:
+    total.index_add_(0, at, values.view(len(at), -1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -14,7 +14,7 @@ from torch.nn.functional import linear, silu
 
 from nfn_monomial.space.packing import wide
 
-from .incidence import Incidence, Places
+from .incidence import Adder, Incidence, Places
 
 BLOCK = 2**18
 """Bytes of the edges of one block on a CPU: some six temporary results of that size fit into its cache."""
@@ -24,23 +24,28 @@ Out: TypeAlias = Literal["update", "sum", "none"]
 
 
 class Scale(NamedTuple):
-    """What tensors are multiplied by, broadcast against them: one of the two is 0.
+    """What tensors are multiplied by, broadcast against them.
 
     Attributes:
-        constant: with this one they are constants, no gradient reaches them.
-        factor: with this one it does.
+        constant: where it is not 0, tensors are constants, no gradient reaches them; None where it is 0 everywhere.
+        factor: with this one, 0 where the other is not, it does.
     """
 
-    constant: Tensor
+    constant: Tensor | None
     factor: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
         """The scaled tensor, in its own dtype."""
-        return torch.addcmul(x.detach() * self.constant, wide(x), self.factor).to(x.dtype)
+        scaled = wide(x) * self.factor
+        return (scaled if self.constant is None else scaled + x.detach() * self.constant).to(x.dtype)
 
     def times(self, gain: Tensor) -> Scale:
         """Multiplied by one more number for each channel."""
-        return Scale(self.constant * gain, self.factor * gain)
+        return Scale(None if self.constant is None else self.constant * gain, self.factor * gain)
+
+    def total(self) -> Tensor:
+        """What values are multiplied by."""
+        return self.factor if self.constant is None else self.constant + self.factor
 
 
 class Ends(NamedTuple):
@@ -138,7 +143,10 @@ def _sum(tensors: Sequence[Tensor]) -> Tensor:
 
 
 class _Exchange(torch.autograd.Function):
-    """`exchange` in blocks; temporary results lie in memory that is used again for every block."""
+    """`exchange` in blocks; temporary results lie in memory that is used again for every block.
+
+    What is as large as all edges is read and written once: temporary results are summed up in the cache before.
+    """
 
     @staticmethod
     def forward(ctx: Any, places: Places, out: Out, edges: Tensor, *others: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -147,25 +155,30 @@ class _Exchange(torch.autograd.Function):
         ctx.save_for_backward(edges, *others)
         ctx.set_materialize_grads(False)
         mix, gate, scale, ends = _unpacked(others)
-        total = None if scale is None else torch.add(*scale)
-        sums = Sums(*(tuple(map(places.inv.total, x)) for x in (ends.messages, ends.hidden)))
+        cut, mixed, gated = _Cut(places, edges), mix.mT, gate.mT
+        total = None if scale is None else scale.total()
+        sums = Sums(*(tuple(map(_zeros, x)) for x in (ends.messages, ends.hidden)))
         updated = None if out == "none" else torch.empty_like(edges)
-        for block, scratch in _blocks(places, edges):
-            e = _scaled(places, edges, total, block, scratch)
-            x, z = scratch(e), scratch(e)
-            messages = _taken(places.against, ends.messages, block)
+        blocks = zip(
+            cut.parts(edges), cut.parts(total), cut.parts(updated),
+            cut.taken(places.against, ends.messages), cut.taken(places.along, ends.products),
+            cut.taken(places.inv, ends.hidden),
+            cut.adders(places.along, sums.messages), cut.adders(places.inv, sums.hidden), strict=True,
+        )  # fmt: skip
+        for x, by, new, messages, products, hidden, to_messages, to_hidden in blocks:
+            t, z, e = cut.scratch(x, 3)
+            e = x if by is None else torch.mul(x, by, out=e)
             for i in reversed(range(len(messages))):
-                torch.mul(e, _product(messages, i), out=x)
-                places.along.add(sums.messages[i], x, i, block)
-            silu(_before(x.mul_(messages[0]), mix, _taken(places.inv, ends.hidden, block), z), inplace=True)
-            for i, into in enumerate(sums.hidden):
-                places.inv.add(into, z, i, block)
-            if updated is not None:
-                new, products = places.inv.part(updated, block), _taken(places.along, ends.products, block)
-                torch.mul(products[0], _product(products, 0), out=new)
+                to_messages[i](torch.mul(e, _product(messages, i), out=t))
+            t *= messages[0]
+            torch.ops.aten.silu_(_before(t, mixed, hidden, z))
+            for add in to_hidden:
+                add(z)
+            if new is not None:
+                change = _mixed(z, gated, t).mul_(e)
                 if out == "sum":
-                    new += places.inv.part(edges, block)
-                new.addcmul_(e, _gates(z, gate, out, x))
+                    change.add_(x, alpha=2) if by is None else change.addcmul_(x, by + 1)
+                torch.addcmul(change, products[0], _product(products, 0), out=new)
         return *sums.messages, *sums.hidden, updated
 
     @staticmethod
@@ -177,58 +190,63 @@ class _Exchange(torch.autograd.Function):
                 lambda: _flat(plain_exchange(places, edges, mix, gate, ends, scale, out)),
                 (edges, *others), ctx.needs_input_grad[2:], gradients,
             )  # fmt: skip
-        count = len(ends.messages)
+        cut, mixed, gated = _Cut(places, edges), mix.mT, gate.mT
+        count, changed = len(ends.messages), gradients[-1]
+        added = out == "sum" and changed is not None
         of_messages, of_hidden = (
-            [torch.zeros_like(x) if g is None else g for g, x in zip(given, own, strict=True)]
+            [_zeros(x) if g is None else g for g, x in zip(given, own, strict=True)]
             for given, own in ((gradients[:count], ends.messages), (gradients[count:-1], ends.hidden))
         )
         by_edges, by_mix, by_gate = torch.empty_like(edges), torch.zeros_like(mix), torch.zeros_like(gate)
-        by_ends = Ends(*(tuple(map(places.inv.total, x)) for x in ends))
-        if gradients[-1] is None:
-            by_ends = by_ends._replace(products=tuple(map(torch.zeros_like, ends.products)))
-        total = None if scale is None else torch.add(*scale)
+        by_ends = Ends(*(tuple(map(_zeros, x)) for x in ends))
+        factor, total = (None, None) if scale is None else (scale.factor, scale.total())
         by_total = None if total is None else torch.zeros_like(total)
-        for block, scratch in _blocks(places, edges):
-            e, into = _scaled(places, edges, total, block, scratch), places.inv.part(by_edges, block)
-            messages, sent = (
-                _taken(at, x, block) for at, x in ((places.against, ends.messages), (places.along, of_messages))
-            )
-            t, pre, by_z, y = (scratch(e) for _ in range(4))
+        blocks = zip(
+            cut.parts(edges), cut.parts(total), cut.parts(factor), cut.parts(by_edges), cut.parts(by_total),
+            cut.parts(changed), cut.taken(places.against, ends.messages), cut.taken(places.along, ends.products),
+            cut.taken(places.inv, ends.hidden), cut.taken(places.along, of_messages),
+            cut.taken(places.inv, of_hidden), cut.adders(places.against, by_ends.messages),
+            cut.adders(places.along, by_ends.products), cut.adders(places.inv, by_ends.hidden), strict=True,
+        )  # fmt: skip
+        for (
+            x, by, by_factor, into, by_by, by_new, messages, products, hidden, sent, means,
+            to_messages, to_products, to_hidden,
+        ) in blocks:  # fmt: skip
+            t, pre, z, y, by_e, e = cut.scratch(x, 6)
+            e = x if by is None else torch.mul(x, by, out=e)
             torch.mul(e, all_messages := _product(messages, 0), out=t).mul_(messages[0])
-            _before(t, mix, _taken(places.inv, ends.hidden, block), pre)
-            means = _taken(places.inv, of_hidden, block)
-            changed = None if gradients[-1] is None else places.inv.part(gradients[-1], block)
-            if changed is None:
-                _total(means, by_z)
-                into.zero_()
+            _before(t, mixed, hidden, pre)
+            if by_new is None:
+                by_z = _total(means, z)
             else:
-                z = by_z
                 torch.ops.aten.silu.out(pre, out=z)
-                torch.mul(_gates(z, gate, out, y), changed, out=into)
-                torch.mul(changed, e, out=y)
-                by_gate.addmm_(_rows(y).mT, _rows(z))
-                _rows(_total(means, by_z)).addmm_(_rows(y), gate)
-                products = _taken(places.along, ends.products, block)
-                for i, by_end in enumerate(by_ends.products):
-                    places.along.add(by_end, torch.mul(changed, _product(products, i), out=y), i, block)
-            by_pre = torch.ops.aten.silu_backward.grad_input(by_z, pre, grad_input=by_z)
+                _mixed(z, gated, by_e)
+                torch.addcmul(by_new, by_new, by_e, out=by_e) if added else by_e.mul_(by_new)
+                by_gate.addmm_(_rows(torch.mul(by_new, e, out=y)).mT, _rows(z))
+                by_z = _before(y, gate, means, z)
+                for i, add in enumerate(to_products):
+                    add(torch.mul(by_new, _product(products, i), out=y))
+            by_pre = torch.ops.aten.silu_backward.grad_input(by_z, pre, grad_input=z)
             by_mix.addmm_(_rows(by_pre).mT, _rows(t))
-            for i, by_end in enumerate(by_ends.hidden):
-                places.inv.add(by_end, by_pre, i, block)
+            for add in to_hidden:
+                add(by_pre)
             by_t = _mixed(by_pre, mix, pre)
             for i in reversed(range(count)):
                 # The gradient by the message of end i is the edge times this.
-                rest = _sum([sent[j] * _product(messages, i, j) for j in range(count) if j != i])
+                rest = _sum([_product([*messages, sent[j]], i, j) for j in range(count) if j != i])
                 torch.addcmul(rest, by_t, _product(messages, i), out=t)
-                places.against.add(by_ends.messages[i], torch.mul(e, t, out=y), i, block)
-            into.addcmul_(t, messages[0]).addcmul_(sent[0], all_messages)
-            if scale is not None and by_total is not None:
-                share = places.inv.shared(by_total, block)
-                share += torch.mul(places.inv.part(edges, block), into, out=y).sum_to_size(share.shape)
-                into *= places.inv.shared(scale.factor, block)
-            if changed is not None and out == "sum":
-                into += changed
-        return None, None, by_edges, by_total, by_total, by_mix, by_gate, *itertools.chain(*by_ends)
+                to_messages[i](torch.mul(e, t, out=y))
+            t *= messages[0]
+            if by_new is not None:
+                t += by_e
+            if added and by is None:
+                t += by_new
+            torch.addcmul(t, sent[0], all_messages, out=into if by is None else t)
+            if by is not None:
+                by_by += torch.mul(x, t, out=y).sum_to_size(by_by.shape)
+                torch.addcmul(by_new, t, by_factor, out=into) if added else torch.mul(t, by_factor, out=into)
+        by_constant = None if scale is None or scale.constant is None else by_total
+        return None, None, by_edges, by_constant, by_total, by_mix, by_gate, *itertools.chain(*by_ends)
 
 
 def plain_gradients(
@@ -245,28 +263,39 @@ def plain_gradients(
     return [next(found) if need else None for need in needed]
 
 
-class _Scratch:
-    """Memory for temporary results, used again for every block."""
+class _Cut:
+    """All edges in blocks, what goes with each of these, and memory for temporary results."""
 
-    def __init__(self) -> None:
-        self._held, self._next = list[Tensor](), 0
+    def __init__(self, places: Places, edges: Tensor) -> None:
+        size = BLOCK // edges.element_size() if edges.device.type == "cpu" else edges.numel()
+        self._at, self._plan = places.inv, places.inv.plan(edges, size)
+        self._count = len(list(self.parts(edges)))
+        self._held: Tensor | None = None
+        self._scratch: list[Tensor] = []
 
-    def reset(self) -> None:
-        self._next = 0
+    def parts(self, x: Tensor | None) -> Iterable[Any]:
+        """For each block its part of the edges, or of what all edges of a network share, or None."""
+        return itertools.repeat(None, self._count) if x is None else self._at.parts(x, self._plan)
 
-    def __call__(self, like: Tensor) -> Tensor:
-        if self._next == len(self._held):
-            self._held.append(like.new_empty(like.numel()))  # the first block is the largest
-        self._next += 1
-        return self._held[self._next - 1][: like.numel()].view(like.shape)
+    def taken(self, at: Incidence[Any], brought: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
+        """For each block what all ends bring."""
+        return zip(*(at.taken(x, i, self._plan) for i, x in enumerate(brought)), strict=True)
+
+    def adders(self, at: Incidence[Any], totals: Sequence[Tensor]) -> Iterable[Sequence[Adder]]:
+        """For each block what adds to the totals of each end."""
+        return zip(*(at.adders(x, i, self._plan) for i, x in enumerate(totals)), strict=True)
+
+    def scratch(self, like: Tensor, count: int) -> list[Tensor]:
+        """Memory for so many temporary results, used again for every block."""
+        if self._held is None:
+            self._held = like.new_empty(count, like.numel())  # the first block is the largest
+        if not self._scratch or self._scratch[0].shape != like.shape:
+            self._scratch = [held[: like.numel()].view(like.shape) for held in self._held]
+        return self._scratch
 
 
-def _blocks(places: Places, edges: Tensor) -> Iterator[tuple[Any, _Scratch]]:
-    size = BLOCK // edges.element_size() if edges.device.type == "cpu" else edges.numel()
-    scratch = _Scratch()
-    for block in places.inv.blocks(edges, size):
-        scratch.reset()
-        yield block, scratch
+def _zeros(like: Tensor) -> Tensor:
+    return torch.zeros_like(like, memory_format=torch.contiguous_format)
 
 
 def _unpacked(others: Sequence[Any]) -> tuple[Tensor, Tensor, Scale | None, Ends]:
@@ -274,31 +303,15 @@ def _unpacked(others: Sequence[Any]) -> tuple[Tensor, Tensor, Scale | None, Ends
     constant, factor, mix, gate, *brought = others
     count = len(brought) // 3
     ends = Ends(*(tuple(brought[i * count : (i + 1) * count]) for i in range(3)))
-    return mix, gate, None if constant is None else Scale(constant, factor), ends
+    return mix, gate, None if factor is None else Scale(constant, factor), ends
 
 
 def _flat(found: tuple[Sums, Tensor]) -> tuple[Tensor, ...]:
     return *found[0].messages, *found[0].hidden, found[1]
 
 
-def _scaled(places: Places, edges: Tensor, scale: Tensor | None, block: Any, scratch: _Scratch) -> Tensor:
-    """The edges of a block, scaled."""
-    e = places.inv.part(edges, block)
-    return e if scale is None else torch.mul(e, places.inv.shared(scale, block), out=scratch(e))
-
-
-def _gates(z: Tensor, gate: Tensor, out: Out, into: Tensor) -> Tensor:
-    """What edges are multiplied by in their update, or in the sum of it and themselves."""
-    gates = _mixed(z, gate.mT, into)
-    return gates.add_(1) if out == "sum" else gates
-
-
-def _taken(at: Incidence[Any], brought: Sequence[Tensor], block: Any = None) -> list[Tensor]:
-    return [at.take(x, i, block) for i, x in enumerate(brought)]
-
-
 def _rows(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
+    return x.view(-1, x.shape[-1])
 
 
 def _mixed(x: Tensor, matrix: Tensor, out: Tensor) -> Tensor:
@@ -311,7 +324,7 @@ def _total(parts: Sequence[Tensor], out: Tensor) -> Tensor:
     return torch.add(parts[0], _sum(parts[1:]), out=out)
 
 
-def _before(t: Tensor, mix: Tensor, hidden: Sequence[Tensor], out: Tensor) -> Tensor:
-    """What `silu` is taken of."""
-    _rows(_total(hidden, out)).addmm_(_rows(t), mix.mT)
+def _before(x: Tensor, matrix: Tensor, parts: Sequence[Tensor], out: Tensor) -> Tensor:
+    """``x`` mixed, and parts that broadcast."""
+    _rows(_total(parts, out)).addmm_(_rows(x), matrix)
     return out

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-Block = TypeVar("Block")
+Plan = TypeVar("Plan")
+
+Adder: TypeAlias = Callable[[Tensor], object]
+"""Adds the sums over the edges of a block to the totals of the neurons at one end of them."""
 
 
-class Incidence(Protocol[Block]):
-    """Which neurons are at the ends of edges; a block is some of the edges."""
+class Incidence(Protocol[Plan]):
+    """Which neurons are at the ends of edges; a block is some of the edges, a plan says which they all are."""
 
-    def blocks(self, edges: Tensor, size: int) -> Iterator[Block]:
-        """All edges in blocks of about so many numbers."""
+    def plan(self, edges: Tensor, size: int) -> Plan:
+        """All edges in blocks of about so many numbers, of which the first is the largest."""
 
-    def part(self, edges: Tensor, block: Block) -> Tensor:
-        """The edges of a block, a view."""
+    def parts(self, x: Tensor, plan: Plan) -> Iterable[Tensor]:
+        """For each block views of the edges, or of what all edges of a network share, ``(networks, 1, ..., C)``."""
 
-    def shared(self, values: Tensor, block: Block) -> Tensor:
-        """What all edges of a network share, ``(networks, 1, ..., C)``: that of a block's networks, a view."""
+    def take(self, neurons: Tensor, end: int) -> Tensor:
+        """Features of the neurons at an end, as they broadcast against the edges."""
 
-    def take(self, neurons: Tensor, end: int, block: Block | None = None) -> Tensor:
-        """Features of the neurons at an end, as they broadcast against the edges of a block, or against all."""
+    def taken(self, neurons: Tensor, end: int, plan: Plan) -> Iterable[Tensor]:
+        """The same for each block."""
 
     def sum(self, values: Tensor, end: int, like: Tensor) -> Tensor:
         """Sums over the edges of each neuron at an end, whose features are ``like`` others."""
 
-    def total(self, like: Tensor) -> Tensor:
-        """Where to add sums for neurons whose features are ``like`` others."""
-
-    def add(self, total: Tensor, values: Tensor, end: int, block: Block) -> None:
-        """Add the sums over the edges of a block to the total of all neurons at an end."""
+    def adders(self, total: Tensor, end: int, plan: Plan) -> Iterable[Adder]:
+        """For each block what adds to the totals, which start at 0, of all neurons at an end."""
 
 
 class Places(NamedTuple):
@@ -62,42 +62,41 @@ class Grid:
     def __init__(self, at: Sequence[Sequence[int]], axes: int) -> None:
         self._missing = [[1 + i for i in range(axes) if i not in own] for own in at]
 
-    def blocks(self, edges: Tensor, size: int) -> Iterator[tuple[slice, slice]]:
-        """Of several networks, or of one and some of the neurons of its first axis."""
-        batch, rows = edges.shape[:2]
-        row = edges[:1, :1].numel()
-        networks, rows_once = max(1, size // (row * rows)), max(1, min(rows, size // row))
-        starts = itertools.product(range(0, batch, networks), range(0, rows, rows_once))
-        return ((slice(b, b + networks), slice(r, r + rows_once)) for b, r in starts)
+    def plan(self, edges: Tensor, size: int) -> tuple[int, list[int]]:
+        """Several networks, or one and some of the neurons of its first axis; the numbers of these."""
+        rows, row = edges.shape[1], edges[:1, :1].numel()
+        once = max(1, min(rows, size // row))
+        return max(1, size // (row * rows)), [min(once, rows - i) for i in range(0, rows, once)]
 
-    def part(self, edges: Tensor, block: tuple[slice, slice]) -> Tensor:
-        return edges[block]
+    def parts(self, x: Tensor, plan: tuple[int, list[int]]) -> Iterable[Tensor]:
+        networks, rows = plan
+        parts = torch.split(x, networks)
+        if len(rows) == 1:
+            return parts
+        return [p for part in parts for p in ([part] * len(rows) if part.shape[1] == 1 else torch.split(part, rows, 1))]
 
-    def shared(self, values: Tensor, block: tuple[slice, slice]) -> Tensor:
-        return values[block[0]]
-
-    def take(self, neurons: Tensor, end: int, block: tuple[slice, slice] | None = None) -> Tensor:
-        neurons = neurons if block is None else self._of(neurons, end, block)
+    def take(self, neurons: Tensor, end: int) -> Tensor:
         for dim in self._missing[end]:
             neurons = neurons.unsqueeze(dim)
         return neurons
 
+    def taken(self, neurons: Tensor, end: int, plan: tuple[int, list[int]]) -> Iterable[Tensor]:
+        return self.parts(self.take(neurons, end), plan)
+
     def sum(self, values: Tensor, end: int, like: Tensor) -> Tensor:
         return values.sum(self._missing[end])
 
-    def total(self, like: Tensor) -> Tensor:
-        return torch.empty_like(like, memory_format=torch.contiguous_format)
+    def adders(self, total: Tensor, end: int, plan: tuple[int, list[int]]) -> Iterable[Adder]:
+        dims = self._missing[end]
+        alone = 1 not in dims or len(plan[1]) == 1
+        return [summing(total, dims, alone) for total in self.taken(total, end, plan)]
 
-    def add(self, total: Tensor, values: Tensor, end: int, block: tuple[slice, slice]) -> None:
-        into, dims = self._of(total, end, block), self._missing[end]
-        if 1 not in dims or block[1].start == 0:
-            torch.sum(values, dims, out=into)
-        else:
-            into += values.sum(dims)
 
-    def _of(self, neurons: Tensor, end: int, block: tuple[slice, slice]) -> Tensor:
-        """Those at the ends of a block."""
-        return neurons[block[0]] if 1 in self._missing[end] else neurons[block]
+def summing(total: Tensor, dims: Sequence[int], alone: bool) -> Adder:
+    """Sums over dimensions, which totals keep; they are written where nothing else is added to the same: ``alone``."""
+    if alone:
+        return partial(torch.sum, dim=dims, keepdim=True, out=total)
+    return lambda values: total.add_(values.sum(dims, keepdim=True))
 
 
 class Pairs:
@@ -110,24 +109,22 @@ class Pairs:
     def __init__(self, at: tuple[Tensor, ...]) -> None:
         self._at = at
 
-    def blocks(self, edges: Tensor, size: int) -> Iterator[slice]:
+    def plan(self, edges: Tensor, size: int) -> list[int]:
+        """Numbers of edges."""
         rows = max(1, size // edges.shape[1])
-        return (slice(i, i + rows) for i in range(0, len(edges), rows))
+        return [min(rows, len(edges) - i) for i in range(0, len(edges), rows)]
 
-    def part(self, edges: Tensor, block: slice) -> Tensor:
-        return edges[block]
+    def parts(self, x: Tensor, plan: list[int]) -> Iterable[Tensor]:
+        return torch.split(x, plan) if len(x) == len(self._at[0]) else [x] * len(plan)
 
-    def shared(self, values: Tensor, block: slice) -> Tensor:
-        return values
+    def take(self, neurons: Tensor, end: int) -> Tensor:
+        return neurons.index_select(0, self._at[end])
 
-    def take(self, neurons: Tensor, end: int, block: slice | None = None) -> Tensor:
-        return neurons.index_select(0, self._at[end][slice(None) if block is None else block])
+    def taken(self, neurons: Tensor, end: int, plan: list[int]) -> Iterable[Tensor]:
+        return (neurons.index_select(0, at) for at in torch.split(self._at[end], plan))
 
     def sum(self, values: Tensor, end: int, like: Tensor) -> Tensor:
         return torch.zeros_like(like, dtype=values.dtype).index_add(0, self._at[end], values)
 
-    def total(self, like: Tensor) -> Tensor:
-        return torch.zeros_like(like)
-
-    def add(self, total: Tensor, values: Tensor, end: int, block: slice) -> None:
-        total.index_add_(0, self._at[end][block], values)
+    def adders(self, total: Tensor, end: int, plan: list[int]) -> Iterable[Adder]:
+        return (partial(total.index_add_, 0, at) for at in torch.split(self._at[end], plan))

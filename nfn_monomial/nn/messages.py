@@ -297,7 +297,8 @@ class GatedActivation(NeuronLayer):
 class MessageBlock(NeuronLayer):
     """Norm, messages, gate, and residual connections around them: ``x + gate(y + messages(y))`` with ``y = norm(x)``.
 
-    Edges are read and written once: they are scaled and added to while messages pass.
+    Edges are read and written once: they are scaled and added to while messages pass. For that ``norm``, ``messages``
+    and ``gate`` are not called as modules: forward hooks on these three are not run, those on the block are.
 
     Args:
         space: the networks' weight space.

@@ -14,7 +14,7 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import wide
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .edges import Scale, plain_gradients, watched
+from .edges import Scale, watched
 from .neurons import NeuronLayer, Streams
 
 Reduction = Callable[[Tensor], Tensor]
@@ -109,43 +109,34 @@ def by_size(measured: Tensor, dims: Sequence[int] = (-1,), summed: Sequence[int]
     """
     dims = (*dims, *summed)
     count = math.prod([measured.shape[d] for d in dims]) / math.prod([measured.shape[d] for d in summed])
-    found: tuple[Tensor, Tensor]
-    found = _plain_by_size(measured, dims, count) if watched(measured) else _BySize.apply(measured, dims, count)  # type: ignore[no-untyped-call]
-    return Scale(*found)
+    if not watched(measured):
+        with torch.no_grad():
+            size = torch.linalg.vector_norm(measured, 2, dims, True)
+            smallest, largest = map(float, size.aminmax())
+        limits = torch.finfo(measured.dtype)
+        if limits.tiny**0.25 < smallest and largest < limits.max**0.25:
+            return Scale(None, _OverSize.apply(measured, size, count))  # type: ignore[no-untyped-call]
 
-
-def _plain_by_size(measured: Tensor, dims: tuple[int, ...], count: float, kernel: bool = False) -> Scale:
-    """`by_size`, with or without a ``kernel`` that is the fastest and has no derivatives of all orders at 0."""
-
-    def largest(x: Tensor) -> Tensor:
+    def most(x: Tensor) -> Tensor:
         return torch.maximum(x.amax(dims, keepdim=True), -x.amin(dims, keepdim=True))  # a tenth of vector_norm's time
 
-    def mean_square(x: Tensor) -> Tensor:
-        total: Tensor = torch.linalg.vector_norm(x, 2, dims, True) ** 2 if kernel else x.square().sum(dims, True)
-        return total / count
-
-    return by_size_of(measured, largest, mean_square)
+    return by_size_of(measured, most, lambda x: x.square().sum(dims, True) / count)
 
 
-class _BySize(torch.autograd.Function):
-    """`by_size` in few passes, nothing of the size of ``measured`` but itself kept for backward."""
+class _OverSize(torch.autograd.Function):
+    """`by_size` of what squares neither overflow nor vanish of, in one pass; nothing new is kept for backward."""
 
     @staticmethod
-    def forward(ctx: Any, measured: Tensor, dims: tuple[int, ...], count: float) -> tuple[Tensor, Tensor]:
-        constant, factor = _plain_by_size(measured, dims, count, kernel=True)
-        ctx.dims, ctx.count = dims, count
+    def forward(ctx: Any, measured: Tensor, size: Tensor, count: float) -> Tensor:
+        factor = size.reciprocal() * math.sqrt(count)
+        ctx.count = count
         ctx.save_for_backward(measured, factor)
-        ctx.mark_non_differentiable(constant)
-        return constant, factor
+        return factor
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor, by_factor: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, by_factor: Tensor) -> tuple[Tensor | None, ...]:
         measured, factor = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            again = lambda: _plain_by_size(measured, ctx.dims, ctx.count)[1:]  # noqa: E731
-            return *plain_gradients(again, (measured,), (True,), (by_factor,)), None, None
-        # Entries times the factor are of size 1, so that nothing overflows.
-        return (measured * factor).mul_(by_factor.mul(factor).mul_(factor).div_(-ctx.count)), None, None
+        return measured * (by_factor * factor**3 / -ctx.count), None, None
 
 
 def by_size_of(measured: Tensor, largest: Reduction, mean_square: Reduction) -> Scale:

@@ -9,6 +9,7 @@ from torch import nn
 
 from nfn_monomial import EquivariantNorm, Features, WeightSpace
 from nfn_monomial.nn import neuron_layout
+from nfn_monomial.nn.norm import by_size
 from nfn_monomial.testing import assert_equivariant
 
 SYMMETRIES = pytest.mark.parametrize("symmetry", ["relu", "tanh", "linear", "gelu", ["relu", "tanh"]], ids=str)
@@ -121,6 +122,25 @@ def test_derivatives_and_derivatives_of_derivatives(symmetry):
     given = tuple(t.clone().requires_grad_() for t in tensors)
     assert torch.autograd.gradcheck(function, given)
     assert torch.autograd.gradgradcheck(function, given, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("limit", ["tiny", "max"])
+@pytest.mark.parametrize("share", [0.9, 1.1])
+def test_sizes_are_the_same_on_both_sides_of_what_is_squared_as_it_is(dtype, limit, share):
+    """At the limits where squares are about to overflow or vanish: factors, and gradients by what is measured."""
+    limits = torch.finfo(dtype)
+    factor = getattr(limits, limit) ** (share / 4)
+    plain = torch.randn(3, 5, 4, dtype=dtype, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    moved = (plain.detach() * factor).requires_grad_()
+    expected, found = (by_size(x, (2,), (1,)).factor for x in (plain, moved))
+    close = {"rtol": 100 * limits.eps, "atol": 0.0}
+    torch.testing.assert_close(found * factor, expected, **close)
+    torch.testing.assert_close(
+        expected.square() * plain.square().sum((1, 2), True) / 4, torch.ones_like(expected), **close
+    )
+    by = [torch.autograd.grad(f.log().sum(), x)[0] for f, x in ((expected, plain), (found, moved))]
+    torch.testing.assert_close(by[1] * factor, by[0], rtol=1000 * limits.eps, atol=limits.eps)
 
 
 def test_a_field_of_zeros_among_others_stays_zero():
