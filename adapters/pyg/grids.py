@@ -245,7 +245,7 @@ class Grids(Pairs):
                 yield functools.partial(_add_rows, total, self._index(end, block))
             else:
                 once = along[end] == 0 or block.shape[1] == rows
-                yield summing(self._of(total, end, along[end], block), (2 - along[end],), alone[end] and once)
+                yield summing(self._of(total, end, along[end], block), [2 - along[end]], alone[end] and once)
 
     def _edge(self, block: Block) -> int:
         """The number of its first edge."""

@@ -92,7 +92,7 @@ class Grid:
         return [summing(total, dims, alone) for total in self.taken(total, end, plan)]
 
 
-def summing(total: Tensor, dims: Sequence[int], alone: bool) -> Adder:
+def summing(total: Tensor, dims: list[int], alone: bool) -> Adder:
     """Sums over dimensions, which totals keep; they are written where nothing else is added to the same: ``alone``."""
     if alone:
         return partial(torch.sum, dim=dims, keepdim=True, out=total)
