@@ -109,4 +109,5 @@ REGENERATED = (
     Regenerated(
         "predict500", f"{_PREDICT} {_RECIPE} --data zoos/digits2500 --models {_WIDE} --seeds 2", 60, "zoos/digits2500"
     ),
+    Regenerated("classify-inr-medium", "classify-inr --preset medium --data inrs/mnist5k8", 130, "inrs/mnist5k8"),
 )  # fmt: skip
