@@ -51,6 +51,7 @@ _WIDE = (
 )
 REGENERATED = (
     Regenerated("params", "params", 1),
+    Regenerated("ratios", "bench layers --preset quick", 5),
     Regenerated("demo", "demo", 5),
     Regenerated("cost", "cost", 5),
     Regenerated("ablation", "ablation --data zoos/digits", 5, "zoos/digits"),
