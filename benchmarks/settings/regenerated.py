@@ -55,7 +55,6 @@ REGENERATED = (
     Regenerated("demo", "demo", 5),
     Regenerated("cost", "cost", 5),
     Regenerated("ablation", "ablation --data zoos/digits", 5, "zoos/digits"),
-    Regenerated("layers", "bench layers", 10),
     Regenerated("expressivity", "bench expressivity", 11),
     Regenerated("merge", "bench merge", 30),
     Regenerated(
