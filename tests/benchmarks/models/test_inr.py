@@ -103,7 +103,11 @@ def test_invariant_for_any_depth_and_colour(name: str) -> None:
 @pytest.mark.parametrize("name", ["inr-np", "inr-hnp", "inr-monomial-np", "inr-monomial-hnp"])
 def test_drop_in_layers_claim_the_same(name: str) -> None:
     model, element = built(name, drop_in=True), moved(3)
-    assert any(isinstance(m, MonomialLinear) for m in model.modules())
+    layers = [m for m in model.modules() if isinstance(m, MonomialLinear)]
+    assert len(layers) == 3
+    for layer in layers:  # NP takes inputs and outputs for permuted, HNP does not
+        permuted = [node.permutes for node in layer.space.nodes.values()]
+        assert permuted == ([True] * 4 if name.endswith("-np") else [False, True, True, False])
     assert not any(isinstance(m, HNPLinear | NPLinear) for m in model.modules())
     assert relative_change(model, permutations_only(element)) < 1e-10
     assert (relative_change(model, element) < 1e-10) == (model.invariant_under == "group")
