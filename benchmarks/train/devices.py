@@ -17,6 +17,7 @@ This asks of a model that its output for one example does not depend on the othe
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -113,7 +114,20 @@ def make_fabric(config: TrainConfig) -> Fabric:
     fabric = Fabric(accelerator=device.type, devices=devices, num_nodes=nodes, strategy=strategy, **precision)
     if "LT_CLI_USED" not in os.environ:  # `fabric run` has launched it
         fabric.launch()  # makes a GPU the current one
+    atexit.unregister(_end_processes)
+    atexit.register(_end_processes)
     return fabric
+
+
+def _end_processes() -> None:
+    """Let go of the other processes while Python still runs.
+
+    A thread of the gloo backend lets go of the last tensor that was sent some time after the sender goes on. If Python
+    has begun to end by then, the thread ends the process with SIGABRT, all of its work done. Destroying the group
+    waits for the thread. With NCCL Fabric does the same.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 @contextmanager

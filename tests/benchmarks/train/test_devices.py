@@ -106,6 +106,15 @@ def test_all_return_the_same_runs_and_one_reports(both: tuple[RunStore, RunStore
     assert not any((both[0].folder / "partial").iterdir()), "nothing of unfinished runs is left"
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the threads of a process are listed elsewhere")
+def test_no_thread_of_the_others_is_left_when_python_ends(both: tuple[RunStore, RunStore]) -> None:
+    """One that lets go of a tensor then ends the process with SIGABRT, now and then."""
+    for rank in (0, 1):
+        names = json.loads((both[0].folder / f"threads{rank}.json").read_text(encoding="utf-8"))
+        assert names
+        assert not [name for name in names if "gloo" in name]
+
+
 def test_a_process_that_fails_ends_all(started: dict[str, Any]) -> None:
     folder, code, output = started["failing"]
     assert code != 0
