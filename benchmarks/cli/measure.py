@@ -185,7 +185,7 @@ Examples:
 
 - `nfn-monomial bench processes`
 
-- `nfn-monomial bench processes --models message-passing --set processes=1,2,4 --set batch_size=256`
+- `nfn-monomial bench processes --models message-passing --set processes=1,2,4 --set batch_sizes=512`
 """
 
 

@@ -243,16 +243,16 @@ class ProcessesConfig(Settings):
     Attributes:
         models: registered names.
         processes: numbers of them; the first is what the others are held against.
-        networks: in an epoch.
-        batch_size: networks in a step, of all processes together.
+        batch_sizes: networks in a step, of all processes together.
+        steps: of an epoch.
         epochs: of a training; the median counts.
         rounds: trainings of each, by turns.
     """
 
     models: Some[str] = ("monomial", "message-passing")
     processes: Some[Count] = (1, 2)
-    networks: Count = 1024
-    batch_size: Count = 64
+    batch_sizes: Some[Count] = (64, 256)
+    steps: Count = 8
     epochs: Count = 3
     rounds: Count = 3
 

@@ -5,13 +5,14 @@ Each measurement is a command of its own, ``torchrun`` with so many processes of
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ class ProcessTiming:
     """Median seconds of an epoch of one model in so many processes, one a round."""
 
     model: str
+    batch_size: int
     processes: int
     seconds: tuple[float, ...]
 
@@ -60,22 +62,18 @@ def measure_processes(
     Raises:
         ValueError: with what it said last, if a training ends in an error.
     """
-    total = config.rounds * len(config.models) * len(config.processes)
-    found: dict[tuple[str, int], list[float]] = {}
-    done = 0
-    for _ in range(config.rounds):
-        for model in config.models:
-            for count in config.processes:
-                found.setdefault((model, count), []).append(_launched(config, model, count))
-                done += 1
-                progress(done, total)
-    return [ProcessTiming(model, count, tuple(seconds)) for (model, count), seconds in found.items()]
+    trainings = [*itertools.product(config.models, config.batch_sizes, config.processes)]
+    found: dict[tuple[str, int, int], list[float]] = {training: [] for training in trainings}
+    for done, training in enumerate(trainings * config.rounds, 1):
+        found[training].append(_launched(config, *training))
+        progress(done, len(trainings) * config.rounds)
+    return [ProcessTiming(*training, tuple(seconds)) for training, seconds in found.items()]
 
 
-def _launched(config: ProcessesConfig, model: str, count: int) -> float:
+def _launched(config: ProcessesConfig, model: str, batch_size: int, count: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        asked = json.dumps({**asdict(config), "model": model})
+        asked = json.dumps([model, config.steps * batch_size, batch_size, config.epochs])
         run = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "-m", __spec__.name)
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(  # ourselves
@@ -111,25 +109,27 @@ def seconds_per_epoch(model_name: str, networks: int, batch_size: int, epochs: i
 
 def processes_report(timings: list[ProcessTiming], config: ProcessesConfig) -> Report:
     """A line for every model and number of processes; ``share`` is what is left of the time of the first number."""
-    first = {t.model: t for t in reversed(timings)}
+    first = {(t.model, t.batch_size): t for t in reversed(timings)}
     rows = tuple(
         (
             t.model,
+            str(t.batch_size),
             str(t.processes),
             f"{t.median:.2f}",
             f"{min(t.seconds):.2f}",
-            f"{t.median / first[t.model].median:.2f}",
-            f"{first[t.model].processes / t.processes:.2f}",
+            f"{t.median / first[t.model, t.batch_size].median:.2f}",
+            f"{first[t.model, t.batch_size].processes / t.processes:.2f}",
         )
         for t in timings
     )
     table = Table(
-        f"Seconds of an epoch of {config.networks:,} networks in batches of {config.batch_size}, in several processes",
-        ("model", "processes", "median s", "least s", "share", "at best"),
+        f"Seconds of {config.steps} training steps in several processes",
+        ("model", "batch size", "processes", "median s", "least s", "share", "at best"),
         rows,
-        names=(0, 1),
+        names=(0, 1, 2),
         notes=(
-            f"{config.rounds} trainings each, by turns, one thread a process. share: of the time in the first line.",
+            f"{config.rounds} trainings each, by turns, one thread a process. batch size: networks in a step, of all "
+            "processes together. share: of the time of the first number of processes.",
         ),
     )
     load = os.getloadavg()[2] if hasattr(os, "getloadavg") else None
@@ -140,8 +140,8 @@ def processes_report(timings: list[ProcessTiming], config: ProcessesConfig) -> R
     return Report([table], results)
 
 
-def _main(asked: Mapping[str, Any], answer: Path) -> None:
-    seconds = seconds_per_epoch(asked["model"], asked["networks"], asked["batch_size"], asked["epochs"])
+def _main(asked: Sequence[Any], answer: Path) -> None:
+    seconds = seconds_per_epoch(*asked)
     if is_main_process():
         write_json(answer, seconds)
 

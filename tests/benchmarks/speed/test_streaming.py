@@ -94,22 +94,28 @@ def test_growth_is_what_was_taken() -> None:
 @pytest.mark.slow
 def test_processes_train_by_turns() -> None:
     told: list[tuple[int, int]] = []
-    config = ProcessesConfig(("stats",), (1, 2), networks=8, batch_size=4, epochs=1, rounds=1)
+    config = ProcessesConfig(("stats",), (1, 2), batch_sizes=(4,), steps=2, epochs=1, rounds=1)
     found = measure_processes(config, lambda *done: told.append(done))
     assert told == [(1, 2), (2, 2)]
-    assert [(t.processes, len(t.seconds)) for t in found] == [(1, 1), (2, 1)]
+    assert [(t.batch_size, t.processes, len(t.seconds)) for t in found] == [(4, 1, 1), (4, 2, 1)]
     assert all(t.median > 0 for t in found)
 
 
 @pytest.mark.slow
 def test_an_error_in_a_process_is_told() -> None:
     with pytest.raises(ValueError, match="nothing in 1 processes ended with 1 and said: "):
-        measure_processes(ProcessesConfig(("nothing",), (1,), networks=8, rounds=1))
+        measure_processes(ProcessesConfig(("nothing",), (1,), batch_sizes=(4,), steps=2, rounds=1))
 
 
 def test_report_of_processes() -> None:
-    timings = [ProcessTiming("stats", 1, (4.0, 5.0, 3.0)), ProcessTiming("stats", 2, (2.0, 2.5, 2.4))]
+    """Shares are of the same batch size in the first number of processes."""
+    timings = [
+        ProcessTiming("stats", size, count, tuple(scale * x for x in seconds))
+        for size, scale in ((8, 1.0), (16, 2.0))
+        for count, seconds in ((1, (4.0, 5.0, 3.0)), (2, (2.0, 2.5, 2.4)))
+    ]
     (table,) = processes_report(timings, ProcessesConfig()).tables
     assert table.cells == (
-        ("stats", "1", "4.00", "3.00", "1.00", "1.00"), ("stats", "2", "2.40", "2.00", "0.60", "0.50")
+        ("stats", "8", "1", "4.00", "3.00", "1.00", "1.00"), ("stats", "8", "2", "2.40", "2.00", "0.60", "0.50"),
+        ("stats", "16", "1", "8.00", "6.00", "1.00", "1.00"), ("stats", "16", "2", "4.80", "4.00", "0.60", "0.50"),
     )  # fmt: skip
