@@ -51,6 +51,8 @@ _WIDE = (
 )
 REGENERATED = (
     Regenerated("params", "params", 1),
+    Regenerated("scaling", "bench scaling", 3),
+    Regenerated("processes", "bench processes", 4),
     Regenerated("ratios", "bench layers --preset quick", 5),
     Regenerated("demo", "demo", 5),
     Regenerated("cost", "cost", 5),
@@ -80,7 +82,6 @@ REGENERATED = (
         " --seeds 1 --set training.epochs=40",
         20, "zoos/kinds",
     ),
-    Regenerated("scaling", "bench scaling", 20),
     Regenerated(
         "tune", "tune --data zoos/tuning --models stats,statnn,balanced-statnn --set trials=30 --set seconds=200", 20,
         "zoos/tuning",

@@ -78,5 +78,5 @@ def test_a_command_that_fails_ends_it(calls: Calls) -> None:
 
 
 def test_unknown_names(calls: Calls) -> None:
-    assert "unknown results nothing: choose from params, ratios," in said("results", "--only", "nothing", code=2)
+    assert "unknown results nothing: choose from params, scaling," in said("results", "--only", "nothing", code=2)
     assert calls.commands == []
