@@ -233,7 +233,7 @@ class GNN(_GraphModel):
 class PaperGNN(GNN):
     """`GNN` at the paper's size; run where it is named, not among all models, as its steps are many times as dear."""
 
-    task = "ablation"
+    label, task = "GNN (5.5M)", "ablation"
 
     def __init__(
         self, networks: NetworkInfo | MixedInfo, out_features: int = 1, *, features: int = PAPER_WIDTH

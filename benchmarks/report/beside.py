@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from .published import PAPER, Cell, Claim, Published, Row
+from .published import AS_IN_PAPER, PAPER, Cell, Claim, Published, Row
 from .results import Report
 from .tables import Mean, Table, over
 
@@ -66,9 +66,9 @@ def _subject(table: Table) -> str:
 def _values(table: Table) -> dict[Row, dict[str, str]]:
     """Lines by what `Published` calls them."""
     found = {}
-    for line in table.cells:
+    for line in sorted(table.cells, key=lambda line: line[0] in AS_IN_PAPER):
         cells = dict(zip(table.header, line, strict=True))
-        found[line[0], *(cells[key] for key in KEYS if key in cells)] = cells
+        found[AS_IN_PAPER.get(line[0], line[0]), *(cells[key] for key in KEYS if key in cells)] = cells
     return found
 
 

@@ -50,6 +50,20 @@ def test_claims_are_those_of_the_numbers(experiment: str) -> None:
     assert checked
 
 
+def test_the_gnn_of_the_paper_s_size_is_compared_if_it_is_there() -> None:
+    """Whichever line comes first, beside the paper's number stands its own; with the narrow one alone, that."""
+
+    def compared(**cells: str) -> list[tuple[str, ...]]:
+        title = "Test accuracy of relu networks predicted from their weights: Kendall's tau"
+        lines = tuple((name, "original", tau, "1M", "1") for name, tau in cells.items())
+        own = Table(title, ("model", "trained on", "tau original", "params", "seeds"), lines)
+        return [line[:4] for line in beside_paper(Report([own], {}), "predict-generalization").tables[1].cells]
+
+    paper, narrow = {"GNN (5.5M)": "0.5"}, {"GNN": "0.6"}
+    for cells, tau in (({**paper, **narrow}, "0.5"), ({**narrow, **paper}, "0.5"), (narrow, "0.6")):
+        assert compared(**cells) == [("GNN", "original", tau, "0.897")]
+
+
 def test_numbers_stand_beside_the_paper_s() -> None:
     report = beside_paper(edits(NP="0.0324 ±0.0001", HNP="0.0315 ±0.0001", other="0.0283 ±0.0001"), "edit-inr")
     _, beside, claims = report.tables
