@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from neuron_features import generator, random_neurons
 from strategies import all_spaces
 from torch import nn
 
@@ -14,31 +15,16 @@ from nfn_monomial import (
     GatedActivation,
     MessagePassing,
     PointwiseActivation,
-    Symmetry,
     WeightSpace,
 )
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
 from nfn_monomial.nn import edges as of_edges
-from nfn_monomial.space import Node, Sum
-from nfn_monomial.space.certificate import relative_error
 from nfn_monomial.testing import assert_equivariant, assert_invariant, random_element, random_networks
 
 any_networks = all_spaces()
 channels = st.integers(1, 3)
 seeds = st.integers(0, 10**6)
 LAYERS = [MessagePassing, GatedActivation, MessageBlock]
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def random_neurons(space, width, batch=3, seed=0):
-    """Neuron features in which nothing is 0."""
-    layout = neuron_layout(space).layout
-    sizes = {name: node.size for name, node in space.nodes.items()}
-    tensors = [torch.randn(batch, *(sizes[a.node] for a in t), width, generator=generator(seed)) for t in layout.types]
-    return Features(layout, tuple(t.double() for t in tensors))
 
 
 @given(any_networks, channels, st.sampled_from(LAYERS), st.booleans(), seeds)
@@ -283,142 +269,3 @@ def test_maps_and_autocasts(symmetry):
     assert bool(torch.isfinite(low).all())
     full = model(x).detach()
     assert float((low - full).abs().max()) < 0.2 * float(full.abs().max())
-
-
-def transformer(symmetry=Symmetry.SCALE):
-    """Heads in which queries move on their own, a gain in front of them, a vocabulary, three axes, none."""
-    nodes = {
-        "words": Node((Symmetry.FIXED,), 7),
-        "stream": Node((Symmetry.PERMUTATION, symmetry), 3),
-        "heads": Node((Symmetry.PERMUTATION,), 2),
-        "q": Node((symmetry,), 2, "heads"),
-        "experts": Node((Symmetry.PERMUTATION,), 2),
-    }
-    query, key = (Axis("heads", 0), Axis("q", 1)), (Axis("heads", 0), Axis("q", -1))
-    parameters = {
-        "embedding": (Axis("words", -1), Axis("stream", (1, 0))),
-        "gain": (Axis("stream", (0, 1)),),
-        "query_key": (Sum((query, key)), Axis("stream", (-1, -1))),
-        "grouped": (query, Axis("q", -1), 2),
-        "expert": (Axis("experts", 0), Axis("stream", (1, 0)), Axis("stream", (-1, -1))),
-        "temperature": (2,),
-    }
-    return WeightSpace(nodes, parameters)
-
-
-@pytest.mark.parametrize("symmetry", [Symmetry.SCALE, Symmetry.MONOMIAL, Symmetry.PERMUTATION])
-def test_all_kinds_of_parameters_get_in_talk_to_one_another_and_get_out(symmetry):
-    """Every parameter changes what every other one is edited to, and no scale of a million changes a digit."""
-    torch.manual_seed(0)
-    space = transformer(symmetry)
-    embed, readout = NeuronEmbedding(space, 1, 4).double(), NeuronReadout(space, 4, 1).double()
-    model = nn.Sequential(embed, *(MessageBlock(space, 4).double() for _ in range(8)), readout)
-    networks = random_networks(space, 2, generator=generator())
-    assert_equivariant(model, space, inputs=space.pack(networks), rtol=1e-8)
-    plain = space.unpack(model(networks))
-    other = random_networks(space, 2, generator=generator(1))
-    for name in networks:
-        changed = space.unpack(model(networks | {name: other[name]}))
-        assert not [n for n in plain if torch.equal(changed[n], plain[n])], name
-    g = space.sample(2, scale_range=(1, 1e6), generator=generator())
-    moved = g.inverse().act(space.unpack(model(g.act(networks))))
-    for name in networks:
-        assert relative_error(moved[name], plain[name], plain[name].detach().abs().max()) < 1e-8
-
-
-def test_streams_and_edges():
-    neurons = neuron_layout(transformer())
-    assert neurons.nodes["stream"].charges == (((1, 0),), ((0, 1),), ((-1, 0),), ((1, 1),), ((-1, -1),), ((0, 0),))
-    assert neurons.nodes["q"].charges == ((0, 1), (0, -1), (0, 0))
-    assert neurons.nodes["experts"].charges == neurons.nodes["heads"].charges == ((0,),)
-    assert [edge.key for edge in neurons.edges] == [
-        "stream_from_words", "stream_from_experts_stream", "q_from_stream", "q_from_stream_1", "q_from_q",
-    ]  # fmt: skip
-    grouped = next(edge for edge in neurons.edges if edge.key == "q_from_q")
-    assert grouped.axes == (Axis("heads", 0), Axis("q", 1), Axis("q", -1))
-    assert [end.at for end in grouped.ends] == [(0, 1), (0, 2)]
-    assert neurons.const
-    assert neurons.layout.types[-1] == ()
-    assert neurons.stream("q", 0, -1) == neurons.first("q") + 1
-    assert neurons.stream("q") == neurons.first("q") + 2
-
-
-def test_a_gain_carries_the_stream_to_what_reads_it():
-    """Charge (1, 0), times the gain of charge (0, 1), is of the charge that the next weights contract."""
-    space = transformer()
-    layer = MessagePassing(space, 2).double()
-    plan, x = layer.neurons.nodes["stream"], random_neurons(space, 2)
-    own, of, to = (plan.charges.index((q,)) for q in ((0, 1), (1, 0), (1, 1)))
-    at = plan.transports.index((own, of, to))
-    with torch.no_grad():
-        for p in layer.nodes["stream"].parameters():
-            p.zero_()
-        layer.nodes["stream"].transports[at].weight.copy_(torch.eye(2))
-    first = layer.neurons.first("stream")
-    torch.testing.assert_close(layer(x).tensors[first + to], x.tensors[first + own] * x.tensors[first + of])
-
-
-def test_three_ends_contract_all_but_one():
-    space = transformer()
-    layer = MessagePassing(space, 1).double()
-    with torch.no_grad():
-        for name, p in layer.named_parameters():
-            p.fill_(float("stream_from_experts_stream.ends" in name or "nodes.stream.mixes" in name))
-    x = random_neurons(space, 1)
-    fields = {edge.key: t for edge, t in zip(layer.neurons.edges, x.tensors, strict=False)}
-    edge = next(edge for edge in layer.neurons.edges if len(edge.ends) == 3)
-    expert = x.tensors[layer.neurons.stream("experts")][..., 0]
-    read = x.tensors[layer.neurons.stream("stream", (1, 1))][..., 0]
-    letters = "".join({0: "x", (1, 0): "o", (-1, -1): "i"}[axis.charge] for axis in edge.axes)
-    weight = fields[edge.key][..., 0]
-    found = layer(x).tensors[layer.neurons.stream("stream", (1, 0))][..., 0]
-    expected = torch.einsum(f"b{letters},bx,bi->bo", weight, expert, read)
-    torch.testing.assert_close(found, expected)
-
-
-def test_a_large_vocabulary_keeps_its_positions_and_a_small_head():
-    space = WeightSpace(
-        {"words": Node((Symmetry.FIXED,), 5000), "h": Node((Symmetry.SCALE,), 3)},
-        {"embedding": (Axis("words", -1), Axis("h", 1))},
-    )
-    embed, pool = NeuronEmbedding(space, 1, 2), NeuronPool(space, 2)
-    assert embed.fixed["words"].shape == (5000, 6)
-    assert pool.out_features == 8
-    networks = random_networks(space, 2, dtype=torch.float32, generator=generator())
-    swapped = {"embedding": networks["embedding"].flip(2)}
-    block = MessageBlock(space, 2)
-    assert not torch.allclose(pool(block(embed(networks))), pool(block(embed(swapped))))
-
-
-def test_any_network_compiles_and_maps():
-    torch.manual_seed(0)
-    space = transformer(Symmetry.SIGN)
-    model = nn.Sequential(
-        NeuronEmbedding(space, 1, 3), MessageBlock(space, 3, tied=True), EquivariantNorm(space, 3), NeuronPool(space, 3)
-    )
-    x = random_networks(space, 3, dtype=torch.float32, generator=generator())
-    expected = model(x)
-    one_by_one = torch.func.vmap(lambda t: model({k: v[None] for k, v in t.items()})[0])(x)
-    torch.testing.assert_close(one_by_one, expected, rtol=1e-4, atol=1e-5)
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-5)
-    model(x).sum().backward()
-    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model[0].parameters())
-
-
-def test_extra_fields_of_any_charge_on_nested_neurons_and_several_gauges():
-    torch.manual_seed(0)
-    space = transformer()
-    charges = {"stream": (1, 1), "q": -1}
-    embed = NeuronEmbedding(space, 1, 3, extra=2, charges=charges).double()
-    networks, g = random_networks(space, 2, generator=generator()), random_element(space, 2, generator=generator())
-    layout = space.layout_of([(Axis("stream", (1, 1)),), (Axis("heads", 0), Axis("q", -1))], fold=False)
-    fields = [torch.randn(2, *s, 2, dtype=torch.float64, generator=generator()) for s in ((3,), (2, 2))]
-    extra = Features(layout, tuple(fields))
-
-    def named(features):
-        return dict(zip(charges, features.tensors, strict=True))
-
-    found, expected = embed(g.act(networks), named(g.act(extra))), g.act(embed(networks, named(extra)))
-    for a, b in zip(found.tensors, expected.tensors, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
