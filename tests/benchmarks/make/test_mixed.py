@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,29 +9,19 @@ import pytest
 import torch
 from invoking import said
 from safetensors import safe_open
-from torch import Tensor
-from torch.nn import functional as F
+from tiny_mixed_zoo import TINY, run
 
-from nfn_monomial import Symmetry, WeightSpace
-from nfn_monomial.adapters.modules import network_outputs
-from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
-from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
-from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
 from nfn_monomial.benchmarks.data.formats.mixed_zoo import Group, MixedZoo, load_mixed_zoo, read_group
-from nfn_monomial.benchmarks.data.images import Images, load_images
+from nfn_monomial.benchmarks.data.images import Images
 from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.data.networks import fingerprint
 from nfn_monomial.benchmarks.data.shards import ShardRows
 from nfn_monomial.benchmarks.make import mixed as zoo_mixed_make
 from nfn_monomial.benchmarks.make import mixed_recipes
 from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
-from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, ResidualRanges, TransformerRanges, draw_architecture
+from nfn_monomial.benchmarks.make.mixed_recipes import ResidualRanges, TransformerRanges, draw_architecture
 from nfn_monomial.benchmarks.make.recipes import ZooConfig, draw_recipes
 from nfn_monomial.benchmarks.make.zoo import make_zoo
-
-# 22 networks of 6 architectures, the last of which has 2 networks, trained for a few steps.
-TINY = MixedConfig(networks=22, per_architecture=4, widths=(8, 16), epochs=(1, 2), train_fractions=(0.1, 0.2), seed=1)
-SMALL = PlainCNN((1, 8, 9), (3, 5), (2, 1), (1, 2), (11, 10), ("tanh", "gelu", "leaky_relu"))
 
 
 def group_in(folder: Path, number: int = 0) -> tuple[Group, int]:
@@ -47,97 +36,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.fixture(scope="module")
-def digits() -> Images:
-    return load_images("digits")
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def everything(zoo: MixedZoo) -> list[tuple[str, Group]]:
     return [(name, group) for name in ("train", "val", "test") for group in getattr(zoo, name)]
-
-
-def run(group: Group, x: Tensor) -> Tensor:
-    """What the group's networks answer, by the template: ``(N, b, 10)``."""
-    names = group.architecture.names
-    module = group.architecture.module().to(x.dtype)
-    return network_outputs(module, {names[key]: t.unsqueeze(1).to(x.dtype) for key, t in group.tensors.items()}, x)
-
-
-# --- architectures -------------------------------------------------------------------------------------------------
-
-
-def test_the_template_computes_the_architecture() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(5, 1, 8, 8, generator=generator, dtype=torch.float64)
-    w = {
-        name: torch.randn(shape, generator=generator, dtype=torch.float64)
-        for name, shape in SMALL.space.shapes().items()
-    }
-    found = run(Group({name: t[None] for name, t in w.items()}, torch.zeros(1), SMALL.space, SMALL), x)[0]
-    h = torch.tanh(F.conv2d(x, w["weight.0"], w["bias.0"], stride=2, padding=1))
-    h = F.gelu(F.conv2d(h, w["weight.1"], w["bias.1"], stride=1, padding=2)).mean((2, 3))
-    h = F.leaky_relu(h @ w["weight.2"].T + w["bias.2"], 0.01)
-    torch.testing.assert_close(found, h @ w["weight.3"].T + w["bias.3"], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("image_size", [8, 28])
-def test_drawn_architectures_are_of_the_ranges_and_of_the_modules_symmetry(image_size: int) -> None:
-    config = MixedConfig(seed=5)
-    drawn = [draw_architecture(config, number, image_size, 10) for number in range(30)]
-    assert drawn[:9] == [draw_architecture(replace(config, networks=90), i, image_size, 10) for i in range(9)]
-    for number, architecture in enumerate(drawn):
-        assert isinstance(architecture, PlainCNN)
-        space = architecture.space
-        module = architecture.module()
-        assert module(torch.zeros(2, 1, image_size, image_size)).shape == (2, 10)
-        if number < 3:
-            own = WeightSpace.from_module(module, torch.zeros(2, 1, image_size, image_size))
-            hidden = [[node for node in s.nodes.values() if node.permutes] for s in (own, space)]
-            assert hidden[0] == hidden[1]
-            assert list(own.parameters) == list(architecture.names.values())
-        assert architecture.layout[-1].end == sum(p.numel() for p in module.parameters())
-        assert {node.size for node in space.nodes.values()} <= {1, *range(8, 33)}
-        assert set(architecture.kernel_sizes) <= {3, 5}
-    assert {len(a.kernel_sizes) + len(a.head) for a in drawn} == {2, 3, 4, 5}
-    assert {len(a.head) for a in drawn} == {1, 2}
-    uniform = Counter(len(set(a.activations)) == 1 for a in drawn if len(a.activations) > 1)
-    assert 5 < uniform[True] < 25, "some with one activation throughout, some mixed"
-    symmetries = {node.symmetry for a in drawn for node in a.space.nodes.values()}
-    assert symmetries == {Symmetry.FIXED, Symmetry.SCALE, Symmetry.SIGN, Symmetry.PERMUTATION}
-
-
-def test_leaky_relu_and_gelu_keep_their_symmetries_and_no_more() -> None:
-    assert [n.symmetry for n in SMALL.space.nodes.values()][1:-1] == [
-        Symmetry.SIGN,
-        Symmetry.PERMUTATION,
-        Symmetry.SCALE,
-    ]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"strides": (2,)}, r"strides is \(2,\), but 2 are needed"),
-        ({"activations": ("relu", "relu")}, "activations is .*but 3 are needed"),
-        (
-            {"activations": ("relu", "relu", "sin")},
-            "unknown activation 'sin': choose from relu, leaky_relu, tanh, gelu",
-        ),
-        ({"head": (), "activations": ("relu",)}, "a convolution and a linear layer are needed"),
-        ({"paddings": (1, -1)}, "sizes must be positive"),
-        ({"channels": (1, 8.0, 9)}, "sizes must be positive integers"),
-    ],
-)
-def test_architectures_that_make_no_sense(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(SMALL, **changes)  # type: ignore[arg-type]
-
-
-# --- the zoo -------------------------------------------------------------------------------------------------------
 
 
 def test_stored_accuracies_are_those_of_the_stored_networks(tiny: Path, digits: Images) -> None:
@@ -174,22 +78,6 @@ def test_a_zoo_of_all_kinds(tmp_path: Path, digits: Images) -> None:
         assert part.info.input_shape == (1, 8, 8)
     architectures = [group_in(tmp_path, i)[0].architecture for i in range(4)]
     assert [a.kind for a in architectures] == ["transformer", "residual"] * 2
-
-
-def test_kinds_are_drawn_in_turn_and_of_their_ranges() -> None:
-    config = MixedConfig(kinds=("cnn", "residual", "transformer"), seed=2)
-    drawn = [draw_architecture(config, number, 8, 10) for number in range(60)]
-    assert [a.kind for a in drawn[:6]] == ["cnn", "residual", "transformer"] * 2
-    residual = [a for a in drawn if isinstance(a, ResidualCNN)]
-    assert {a.normalised for a in residual} == {True, False}
-    assert {len(a.widths) for a in residual} == {1, 2}
-    transformers = [a for a in drawn if isinstance(a, Transformer)]
-    assert {a.patch for a in transformers} == {2, 4}
-    assert {len(a.heads) for a in transformers} == {1, 2, 3}
-    large = [draw_architecture(replace(config, kinds=("transformer",)), number, 28, 10) for number in range(9)]
-    assert {a.patch for a in large if isinstance(a, Transformer)} == {4, 7}
-    with pytest.raises(ValueError, match=r"patches is \(3,\), but none of these sizes divides images of 8 pixels"):
-        draw_architecture(replace(config, transformer=TransformerRanges(patches=(3,))), 2, 8, 10)
 
 
 def test_every_architecture_is_spread_over_the_parts(tiny: Path) -> None:
@@ -356,41 +244,6 @@ def test_missing_images_leave_no_folder(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ImportError, match="bench"):
         make_mixed_zoo(tmp_path / "zoo", TINY)
     assert not (tmp_path / "zoo").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"images": "cifar"}, "unknown images 'cifar': choose one of digits, mnist5k"),
-        ({"networks": 0}, "networks is 0, but must be at least 1"),
-        ({"per_architecture": 0}, "per_architecture is 0"),
-        ({"depths": (1, 3)}, r"depths is \(1, 3\), expected a range .* with 2 <= low <= high"),
-        ({"widths": (9, 8)}, r"widths is \(9, 8\), expected a range"),
-        ({"kernels": (3, 4)}, r"kernels is \(3, 4\), expected at least one odd size"),
-        ({"activations": ()}, "activations is empty"),
-        ({"activations": ("relu", "sin")}, "unknown activation 'sin'"),
-        ({"kinds": ()}, r"kinds is \(\): choose at least one of cnn, residual, transformer"),
-        ({"kinds": ("rnn",)}, r"kinds is \('rnn',\): choose at least one"),
-        ({"kinds": ("cnn", "cnn")}, "each once"),
-        ({"epochs": (5, 2)}, r"epochs is \(5, 2\), expected a range"),
-        ({"train_fractions": (1.5,)}, "train_fractions is"),
-    ],
-)
-def test_configurations_that_make_no_sense(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(TINY, **changes)  # type: ignore[arg-type]
-
-
-def test_ranges_that_make_no_sense() -> None:
-    with pytest.raises(ValueError, match=r"stages is \(0, 2\), expected a range .* with 1 <= low <= high"):
-        ResidualRanges(stages=(0, 2))
-    with pytest.raises(ValueError, match=r"heads is \(3, 2\), expected a range"):
-        TransformerRanges(heads=(3, 2))
-    with pytest.raises(ValueError, match=r"patches is \(\), expected at least one size"):
-        TransformerRanges(patches=())
-
-
-# --- the command ---------------------------------------------------------------------------------------------------
 
 
 def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,23 +5,16 @@ from functools import partial
 
 import pytest
 import torch
+from tiny_mixed_zoo import SMALL
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import vector_to_parameters
 
-from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
-from nfn_monomial.benchmarks.data.images import Images, load_images
+from nfn_monomial.benchmarks.data.images import Images
 from nfn_monomial.benchmarks.make.mixed_training import train_group
 from nfn_monomial.benchmarks.make.plans import Plan, initial_parameters
 from nfn_monomial.benchmarks.make.recipes import Recipe
-
-SMALL = PlainCNN((1, 8, 9), (3, 5), (2, 1), (1, 2), (11, 10), ("tanh", "gelu", "leaky_relu"))
-
-
-@pytest.fixture(scope="module")
-def digits() -> Images:
-    return load_images("digits")
 
 
 def recipe(seed: int, **changes: object) -> Recipe:
