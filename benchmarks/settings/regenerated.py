@@ -87,6 +87,12 @@ REGENERATED = (
         "zoos/tuning",
     ),
     Regenerated(
+        "tune-probes",
+        "tune --data zoos/tuning --models probes-stats --set trials=20 --set seconds=800 --set cuts=4 "
+        "--set epochs=20,80 --set batch_size=16,32",
+        20, "zoos/tuning",
+    ),
+    Regenerated(
         "predict-fresh200", "predict-generalization --preset tuned --data zoos/fresh1000", 12, "zoos/fresh1000"
     ),
     Regenerated(
