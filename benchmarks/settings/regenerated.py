@@ -71,6 +71,12 @@ REGENERATED = (
         15, "zoos/digits2500",
     ),
     Regenerated(
+        "gnn-paper",
+        f"{_PREDICT} --data zoos/fresh1000 --models gnn-paper,gnn,monomial,monomial-hnp,message-passing-stats --seeds 1 "
+        "--set activations=relu --set training.epochs=30 --set training.batch_size=8",
+        15, "zoos/fresh1000",
+    ),
+    Regenerated(
         "predict5000",
         f"{_PREDICT} --data zoos/digits25000 --models statnn,balanced-statnn,monomial,message-passing-stats,probes,"
         "combined --seeds 1 --set activations=relu --set training.epochs=12 --set training.batch_size=32",

@@ -138,7 +138,9 @@ def short(name: str, scale: float | None) -> str:
     return name if scale is None else f"1e{round(math.log10(scale))}"
 
 
-@pytest.mark.parametrize("folder", ["demo", "predict500", "predict500-graphs", "predict5000", "mixed", "augment"])
+@pytest.mark.parametrize(
+    "folder", ["demo", "predict500", "predict500-graphs", "gnn-paper", "predict5000", "mixed", "augment"]
+)
 def test_tables_of_tau_are_what_their_numbers_say(folder: str, tables: ModuleType) -> None:
     found = {}
     for table in tables.read_tables((RESULTS / folder / "table.md").read_text(encoding="utf-8")):
