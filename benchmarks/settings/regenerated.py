@@ -34,7 +34,7 @@ DATA: Mapping[str, str] = {
     "zoos/tuning": "zoo make --networks 2500 --seed 20261122 --out zoos/tuning",
     "zoos/fresh1000": "zoo make --networks 1000 --seed 20261124 --out zoos/fresh1000",
     "zoos/fresh": "zoo make --networks 2500 --seed 20261123 --out zoos/fresh",
-    "zoos/digits25000": "zoo make --networks 25000 --out zoos/digits25000",
+    "zoos/fresh25000": "zoo make --networks 25000 --seed 20261125 --out zoos/fresh25000",
     "zoos/mixed": "zoo make --vary-architecture --networks 1000 --out zoos/mixed",
     "zoos/kinds": "zoo make --vary-architecture --kinds cnn,residual,transformer --networks 600 --out zoos/kinds",
     "inrs/mnist5k": "inr make --images mnist5k",
@@ -77,12 +77,6 @@ REGENERATED = (
         15, "zoos/fresh1000",
     ),
     Regenerated(
-        "predict5000",
-        f"{_PREDICT} --data zoos/digits25000 --models statnn,balanced-statnn,monomial,message-passing-stats,probes,"
-        "combined --seeds 1 --set activations=relu --set training.epochs=12 --set training.batch_size=32",
-        15, "zoos/digits25000",
-    ),
-    Regenerated(
         "kinds",
         f"{_PREDICT} --data zoos/kinds --models statnn-set,balanced-statnn-set,stats-set,gnn,balanced-gnn,monomial-conv"
         " --seeds 1 --set training.epochs=40",
@@ -121,6 +115,12 @@ REGENERATED = (
     Regenerated("classify-inr", "classify-inr --data inrs/mnist5k", 40, "inrs/mnist5k"),
     Regenerated(
         "predict500", f"{_PREDICT} {_RECIPE} --data zoos/digits2500 --models {_WIDE} --seeds 2", 60, "zoos/digits2500"
+    ),
+    Regenerated(
+        "predict-fresh5000",
+        "predict-generalization --preset tuned --data zoos/fresh25000 --seeds 1 --models stats,statnn,balanced-statnn,"
+        "message-passing-stats,probes-stats,combined",
+        100, "zoos/fresh25000",
     ),
     Regenerated("classify-inr-medium", "classify-inr --preset medium --data inrs/mnist5k8", 130, "inrs/mnist5k8"),
 )  # fmt: skip

@@ -139,7 +139,7 @@ def short(name: str, scale: float | None) -> str:
 
 
 @pytest.mark.parametrize(
-    "folder", ["demo", "predict500", "predict500-graphs", "gnn-paper", "predict5000", "mixed", "augment"]
+    "folder", ["demo", "predict500", "predict500-graphs", "gnn-paper", "predict-fresh5000", "mixed", "augment"]
 )
 def test_tables_of_tau_are_what_their_numbers_say(folder: str, tables: ModuleType) -> None:
     found = {}
