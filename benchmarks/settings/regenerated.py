@@ -72,8 +72,8 @@ REGENERATED = (
     ),
     Regenerated(
         "gnn-paper",
-        f"{_PREDICT} --data zoos/fresh1000 --models gnn-paper,gnn,monomial,monomial-hnp,message-passing-stats --seeds 1 "
-        "--set activations=relu --set training.epochs=30 --set training.batch_size=8",
+        f"{_PREDICT} --data zoos/fresh1000 --models gnn-paper,gnn,monomial,monomial-hnp,message-passing-stats "
+        "--seeds 1 --set activations=relu --set training.epochs=30 --set training.batch_size=8",
         15, "zoos/fresh1000",
     ),
     Regenerated(
