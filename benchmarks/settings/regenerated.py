@@ -107,7 +107,7 @@ REGENERATED = (
         25, "zoos/fresh",
     ),
     Regenerated("edit-contrast", "edit-inr --set task=contrast --seeds 3", 25, "inrs/crops"),
-    Regenerated("augment", "augment --data zoos/digits", 25, "zoos/digits"),
+    Regenerated("augment", "augment --data zoos/digits --seeds 3", 40, "zoos/digits"),
     Regenerated("streaming", "bench streaming --models stats,monomial --set passes=2 --set seconds=10", 30),
     Regenerated("planted", "bench planted", 30),
     Regenerated("verdicts", "bench verdicts", 60),

@@ -194,11 +194,9 @@ def test_the_table_of_the_ablation_is_what_its_runs_say(tables: ModuleType) -> N
     """From the single runs, so that ± is seen to be what the note says."""
     lines = lines_of("ablation", tables)
     stacks: dict[str, list[list[float]]] = {}
-    for run in results("ablation")["runs"]:
-        depth, hnp = re.match(r"relu-mnf-(\d)(-hnp)?-original", run["name"]).groups()
-        stacks.setdefault(f"MNF x {depth}" + ", HNP" * bool(hnp), []).append(
-            [t["metrics"]["tau"] for t in run["tests"]]
-        )
+    for name, tests in results("ablation")["tests"].items():
+        depth, hnp = re.match(r"relu-mnf-(\d)(-hnp)?-original", name).groups()
+        stacks.setdefault(f"MNF x {depth}" + ", HNP" * bool(hnp), []).append([t["metrics"]["tau"] for t in tests])
     assert set(stacks) == set(lines)
     for stack, seeds in stacks.items():
         for column, values in zip(("original", "1e1", "1e2", "1e3", "1e4"), zip(*seeds, strict=True), strict=True):
