@@ -53,7 +53,7 @@ REGENERATED = (
     Regenerated("params", "params", 1),
     Regenerated("scaling", "bench scaling", 3),
     Regenerated("processes", "bench processes", 4),
-    Regenerated("ratios", "bench layers --preset quick", 5),
+    Regenerated("ratios", "bench layers --preset quick", 3),
     Regenerated("demo", "demo", 5),
     Regenerated("cost", "cost", 5),
     Regenerated("ablation", "ablation --data zoos/digits", 5, "zoos/digits"),
