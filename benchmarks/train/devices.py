@@ -38,6 +38,7 @@ from nfn_monomial.errors import InvalidValueError
 
 __all__ = [
     "compiled",
+    "compiling",
     "gathered",
     "is_main_process",
     "make_fabric",
@@ -156,16 +157,27 @@ def compiled(model: nn.Module, device: torch.device) -> Callable[[Any], Any]:
     def run(inputs: Any) -> Any:
         if graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        try:
+        with compiling(model, device):
             return call(inputs)
-        except torch._dynamo.exc.TorchDynamoException as error:
-            said = " ".join(str(error).split())[:SAID]
-            raise InvalidValueError(
-                f"{type(model).__name__} could not be compiled on {device.type} by torch {torch.__version__} "
-                f"({type(error).__name__}: {said}): leave out training.compiled; on a CPU it needs a C++ compiler"
-            ) from error
 
     return run
+
+
+@contextmanager
+def compiling(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """A block in which a model may be compiled: a first call, or the backward after it, which may come later.
+
+    Raises:
+        ValueError: if the compiler fails; what it said, and the way out.
+    """
+    try:
+        yield
+    except torch._dynamo.exc.TorchDynamoException as error:
+        said = " ".join(str(error).split())[:SAID]
+        raise InvalidValueError(
+            f"{type(model).__name__} could not be compiled on {device.type} by torch {torch.__version__} "
+            f"({type(error).__name__}: {said}): leave out training.compiled; on a CPU it needs a C++ compiler"
+        ) from error
 
 
 def on_main_process_first(fabric: Fabric) -> AbstractContextManager[None]:

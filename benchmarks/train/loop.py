@@ -35,7 +35,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models import recompute_blocks
 
 from .checkpoint import Checkpoint
-from .devices import compiled, gathered, make_fabric, share
+from .devices import compiled, compiling, gathered, make_fabric, share
 from .measure import Clock, step_memory
 from .schedule import averaging_weight, learning_rate
 from .seeds import reproducible, seed_generators
@@ -251,7 +251,8 @@ class _Training:
         full = len(index) == min(config.batch_size, len(self.train))
         outputs = gathered(self.wrapped(_converted(inputs, fabric), full), len(index), fabric)
         value = self.loss(pytree.tree_unflatten(outputs, self.leaves.structure), targets)
-        fabric.backward(value * fabric.world_size)  # see `devices` for why
+        with compiling(self.model, fabric.device):
+            fabric.backward(value * fabric.world_size)  # see `devices` for why
         if config.clip_norm is not None:
             # An infinite norm makes its infinite entries NaN, so the next loss is NaN and ends the training.
             fabric.clip_gradients(

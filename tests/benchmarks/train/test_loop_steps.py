@@ -179,6 +179,26 @@ def test_what_does_not_compile_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         run(linear(), replace(CONFIG, compiled=True))
 
 
+def test_a_backward_that_does_not_compile_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilers may leave the backward until it is called."""
+
+    class Late(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+            raise torch._dynamo.exc.TorchDynamoException("No working C++ compiler found")
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        return lambda *given: tuple(Late.apply(out) for out in graph(*given))  # type: ignore[no-untyped-call]
+
+    compiled_by(monkeypatch, backend)
+    with pytest.raises(ValueError, match=r"could not be compiled on cpu .*No working C\+\+ compiler"):
+        run(linear(), replace(CONFIG, compiled=True))
+
+
 def test_a_compiled_step_is_marked_for_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no GPU here; what is asked of torch is what its documentation wants."""
     asked = compiled_by(monkeypatch, "eager")
