@@ -47,7 +47,7 @@ def results(
 
     Runs every command of the list in a process of its own, and before it what makes its data. Each goes on where it
     was, so that the same command after an interruption does only what is missing; a folder that is finished takes
-    seconds. All of it takes some twelve hours of one core.
+    seconds. All of it takes some fifteen hours of one core.
 
     Examples:
 

@@ -93,6 +93,12 @@ REGENERATED = (
         20, "zoos/tuning",
     ),
     Regenerated(
+        "tune-combined",
+        "tune --data zoos/tuning --models combined --set trials=20 --set seconds=1300 --set cuts=1 --set startup=5 "
+        "--set epochs=20,80 --set batch_size=16,32",
+        35, "zoos/tuning",
+    ),
+    Regenerated(
         "predict-fresh200", "predict-generalization --preset tuned --data zoos/fresh1000", 12, "zoos/fresh1000"
     ),
     Regenerated(
@@ -111,16 +117,16 @@ REGENERATED = (
     Regenerated("streaming", "bench streaming --models stats,monomial --set passes=2 --set seconds=10", 30),
     Regenerated("planted", "bench planted", 30),
     Regenerated("verdicts", "bench verdicts", 60),
-    Regenerated("edit-dilate", "edit-inr --set task=dilate", 40, "inrs/mnist5k"),
+    Regenerated("edit-dilate", "edit-inr --set task=dilate --seeds 3", 40, "inrs/mnist5k"),
     Regenerated("classify-inr", "classify-inr --data inrs/mnist5k", 40, "inrs/mnist5k"),
     Regenerated(
         "predict500", f"{_PREDICT} {_RECIPE} --data zoos/digits2500 --models {_WIDE} --seeds 3", 60, "zoos/digits2500"
     ),
+    Regenerated("classify-inr-medium", "classify-inr --preset medium --data inrs/mnist5k8", 130, "inrs/mnist5k8"),
     Regenerated(
         "predict-fresh5000",
         "predict-generalization --preset tuned --data zoos/fresh25000 --seeds 1 --models stats,statnn,balanced-statnn,"
         "message-passing-stats,probes-stats,combined",
-        100, "zoos/fresh25000",
+        200, "zoos/fresh25000",
     ),
-    Regenerated("classify-inr-medium", "classify-inr --preset medium --data inrs/mnist5k8", 130, "inrs/mnist5k8"),
 )  # fmt: skip
