@@ -125,7 +125,7 @@ REGENERATED = (
     Regenerated("classify-inr-medium", "classify-inr --preset medium --data inrs/mnist5k8", 130, "inrs/mnist5k8"),
     Regenerated(
         "predict-fresh5000",
-        "predict-generalization --preset tuned --data zoos/fresh25000 --seeds 1 --models stats,statnn,balanced-statnn,"
+        "predict-generalization --preset tuned --data zoos/fresh25000 --models stats,statnn,balanced-statnn,"
         "message-passing-stats,probes-stats,combined",
         200, "zoos/fresh25000",
     ),
