@@ -57,6 +57,7 @@ REGENERATED = (
     Regenerated("demo", "demo", 5),
     Regenerated("cost", "cost", 5),
     Regenerated("ablation", "ablation --data zoos/digits", 5, "zoos/digits"),
+    Regenerated("ratios512", "bench layers --set batches=512 --set repeats=5", 6),
     Regenerated("expressivity", "bench expressivity", 11),
     Regenerated("merge", "bench merge", 30),
     Regenerated(
