@@ -23,7 +23,7 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .files import shown
 from .matching import is_ignored, match_names
-from .tensor_files import PathLike, read_safetensors, read_torch_file, require_dense
+from .tensor_files import PathLike, kind_of, read_safetensors, read_torch_file, require_dense
 
 SHOWN = 16  # entries in a message
 Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
@@ -217,7 +217,7 @@ def _place(file: Path) -> object:
 
 
 def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Collection[str] = ()) -> dict[str, Tensor]:
-    """The state dict in a ``.pt`` or ``.pth`` file, on the CPU, read without unpickling any code.
+    """The state dict in a ``.pt`` or ``.pth`` file, on the CPU, read without importing or calling what it names.
 
     Args:
         path: the file.
@@ -226,7 +226,7 @@ def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Col
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        ValueError: naming the file, if it is damaged, needs code to be unpickled, or holds no state dict.
+        ValueError: naming the file, if it is damaged or holds no state dict.
     """
     file = Path(path)
     found = read_torch_file(file)
@@ -235,7 +235,9 @@ def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Col
             raise InvalidValueError(f"{file} has no entry {key!r}; it holds {_entries(found)}")
         found = found[key]
     if not isinstance(found, Mapping):
-        raise InvalidValueError(f"{file} holds a {type(found).__name__}, no state dict")
+        raise InvalidValueError(
+            f"{file} holds a {kind_of(found)}, no state dict: save one by torch.save(module.state_dict(), path)"
+        )
     state = {k: v for k, v in found.items() if not is_ignored(str(k), ignore)}
     other = {k: v for k, v in state.items() if not (isinstance(v, Tensor) and isinstance(k, str))}
     if other:
@@ -249,8 +251,8 @@ def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Col
 def _entries(found: object) -> str:
     """The first of what a file holds."""
     if not isinstance(found, Mapping):
-        return type(found).__name__
-    listed = [f"{shown(key)} ({type(value).__name__})" for key, value in itertools.islice(found.items(), SHOWN)]
+        return kind_of(found)
+    listed = [f"{shown(key)} ({kind_of(value)})" for key, value in itertools.islice(found.items(), SHOWN)]
     return ", ".join(listed) + ", ..." * (len(found) > SHOWN)
 
 

@@ -1,19 +1,35 @@
-"""What the pickle in a torch file says, interpreted: a table of instructions and one of names, and no others.
+"""Pickles of strangers, read without importing or calling anything that they name.
 
-`pickletools` takes the bytes apart without running them. The instructions are those that ``torch.save`` writes
-(protocol 2), and a name stands for one of the functions of this page: the ways in which torch writes a dense tensor.
-Anything else is an error, or, where it is expected, an `Inert` object.
+A pickle is a program for a small stack machine. Most instructions build numbers, texts, lists and dicts; two abilities
+make it dangerous: it *imports* names, and it *calls* what it imported. `Unpickler` is the machine of the standard
+library without these two.
+
+- **Nothing is imported.** For a name, `Unpickler.find_class` gives the dtype that it stands for, or an `Inert` object
+  that knows the name and does nothing. No class and no function ever comes onto the stack.
+- **A call is an entry of a table.** All instructions that call look the name up in `_MADE`: functions of this page,
+  which make dense tensors and plain containers of checked arguments. The call of any other name makes another `Inert`
+  object. So configurations that stand beside weights (``argparse.Namespace``, OmegaConf, classes of one's own) are
+  read as attributes, and no pickle within a pickle is read (``torch.storage._load_from_bytes``).
+- **Only plain containers and `Inert` objects are filled**, so that a file changes no object of this process.
+- **No instruction is inherited unseen.** Those of `_PLAIN` and those written here exist, and no others.
+- **A file gets no more memory than its own size explains.** A storage has as many bytes as the file has of it, a tensor
+  lies in its storage, and what a pickle copies of itself is counted. Keys of dicts have few parts: hashing a tuple
+  of the same tuple twice, forty times over, would take forever.
+
+It is the machine written in Python, as the one in C sets up its memo by the largest number that a pickle names: nine
+bytes make it take 64 GiB. What can still happen is that a file holds other things than expected: what comes out is any
+nesting of plain values, tensors and `Inert` objects, maybe within itself, and whoever asked for it has to look.
 """
 
 from __future__ import annotations
 
-import io
 import math
-import pickletools
+import pickle
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
-from collections.abc import Callable, Collection
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -21,292 +37,243 @@ from torch import Tensor, nn
 from nfn_monomial.errors import InvalidValueError
 
 from .files import shown
-from .matching import is_ignored
 
-__all__ = ["Inert", "Storage", "read_pickle"]
+__all__ = ["Inert", "Unpickler", "kind_of"]
 
+LARGEST = 2**48  # numbers in a storage
+KEY_PARTS = 100
 
-class Inert:
-    """Stands for a pickled object of a class that is not imported: its attributes as they were, and no code."""
-
-    def __init__(self, *args: object) -> None: ...
-
-
-class Storage(NamedTuple):
-    """A run of numbers in a file, by its key there."""
-
-    key: str
-    dtype: torch.dtype
-    numbers: int
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of a number."""
-        return self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all of them."""
-        return self.numbers * self.itemsize
-
-
-class _Held(NamedTuple):
-    """A storage and its bytes."""
-
-    storage: Storage
-    data: bytearray
-
-
-_DTYPES: dict[str, torch.dtype] = {
-    f"torch.{name}": dtype
-    for name, dtype in vars(torch).items()
-    if isinstance(dtype, torch.dtype) and not any(kind in name for kind in ("quint", "qint", "bits"))
-}
 _KINDS = {
     "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
     "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
     "Bool": torch.bool, "ComplexFloat": torch.complex64, "ComplexDouble": torch.complex128, "Untyped": torch.uint8,
 }  # fmt: skip
-# Names of storages stand for the type of their numbers; those on a GPU are read to the CPU all the same.
-_STORAGES = {
-    f"{place}.{kind}Storage": dtype
-    for kind, dtype in _KINDS.items()
-    for place in ("torch", "torch.cuda", "torch.storage")
+# The name of a storage stands for the type of its numbers; one on a GPU is read to the CPU all the same.
+_DTYPES = {
+    **{f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, torch.dtype)},
+    **{f"{p}.{k}Storage": value for p in ("torch", "torch.cuda", "torch.storage") for k, value in _KINDS.items()},
 }
+_PLAIN = [
+    pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.POP, pickle.POP_MARK, pickle.NONE, pickle.NEWTRUE,
+    pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1, pickle.LONG4, pickle.BINFLOAT,
+    pickle.BINSTRING, pickle.SHORT_BINSTRING, pickle.BINUNICODE, pickle.SHORT_BINUNICODE, pickle.BINUNICODE8,
+    pickle.BINBYTES, pickle.SHORT_BINBYTES, pickle.BINBYTES8, pickle.EMPTY_LIST, pickle.EMPTY_TUPLE, pickle.TUPLE,
+    pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.EMPTY_DICT, pickle.EMPTY_SET, pickle.BINGET, pickle.LONG_BINGET,
+    pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE, pickle.GLOBAL, pickle.STACK_GLOBAL, pickle.BINPERSID,
+]  # fmt: skip
 
 
-def _tensor(held: Any, offset: Any, size: Any, stride: Any, dtype: torch.dtype | None = None) -> Tensor:
-    """A view of a storage, which has to have room for as many numbers as the tensor: no stride of 0 makes more."""
-    if not isinstance(held, _Held):
-        raise InvalidValueError("a tensor without a storage")
-    dtype = dtype or held.storage.dtype
-    numbers = (offset, *size, *stride)
-    if len(size) != len(stride) or not all(type(n) is int and 0 <= n < 2**48 for n in numbers):
-        raise InvalidValueError(f"a tensor with the sizes {shown(size)} and strides {shown(stride)}")
-    room = held.storage.nbytes // dtype.itemsize
-    count = math.prod(size)
-    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if count else offset
-    if count > room or last + bool(count) > room:
-        raise InvalidValueError(f"a tensor of shape {shown(tuple(size))} in a storage of {room} numbers")
-    flat = torch.frombuffer(held.data, dtype=dtype, count=room) if room else torch.empty(0, dtype=dtype)
-    return flat.as_strided(tuple(size), tuple(stride), offset)
+class Inert:
+    """What a pickle names, or what it makes by calling that: its attributes as they were, and no code.
+
+    Items and entries of lists and dicts of other classes are left out.
+
+    Attributes:
+        pickled_name: of the class or function.
+    """
+
+    __slots__ = ("__dict__", "pickled_name")
+
+    def __init__(self, pickled_name: str) -> None:
+        self.pickled_name = pickled_name
+
+    def __repr__(self) -> str:
+        return f"<{self.pickled_name[:80]}, not imported>"
 
 
-def _marked(tensor: Tensor, requires_grad: object) -> Tensor:
-    return tensor.requires_grad_() if requires_grad is True and tensor.is_floating_point() else tensor
+def kind_of(value: object) -> str:
+    """The name of an object's class, for messages."""
+    return value.pickled_name if isinstance(value, Inert) else type(value).__name__
 
 
-def _tensor_v2(held: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, metadata: Any = None) -> Tensor:
-    if metadata:
-        raise InvalidValueError("a tensor that is a conjugate or negative view: save its .resolve_conj()")
-    return _marked(_tensor(held, offset, size, stride), grad)
+@dataclass(frozen=True, repr=False)
+class _Storage:
+    """A run of numbers in a file."""
+
+    dtype: torch.dtype
+    data: bytearray
 
 
-def _tensor_v3(
-    held: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, dtype: Any, metadata: Any = None
-) -> Tensor:
-    if metadata or not isinstance(dtype, torch.dtype):
-        raise InvalidValueError("a tensor of an unknown kind")
-    return _marked(_tensor(held, offset, size, stride, dtype), grad)
+class _Instructions(dict[int, Callable[[Any], None]]):
+    """Instruction -> what it does; no others exist."""
+
+    def __missing__(self, code: int) -> None:
+        raise InvalidValueError(f"the instruction {chr(code)!r}, which torch.save does not write")
 
 
-def _parameter(tensor: Any, grad: Any, hooks: Any = None, state: Any = None) -> nn.Parameter:
-    if not isinstance(tensor, Tensor):
-        raise InvalidValueError("a parameter without a tensor")
-    return nn.Parameter(tensor.detach(), grad is True and tensor.is_floating_point())
+class Unpickler(pickle._Unpickler):
+    """Reads one pickle, see above.
 
+    Args:
+        stream: that stands at its start, and is behind it afterwards.
+        size: in bytes, of what it is a part of.
+        storage: gives the bytes of a storage by its key, type and number of bytes, which it may fill later.
 
-def _encoded(text: Any, encoding: Any) -> bytes:
-    if not isinstance(text, str) or encoding != "latin1":
-        raise InvalidValueError("bytes of an unknown encoding")
-    return text.encode("latin1")
+    Attributes:
+        objects: names for which `Inert` objects stand.
 
+    Raises:
+        ValueError: by `load`, without the name of the file.
+        Exception: what damaged bytes lead to, see `files.damaged`.
+    """
 
-_CALLS: dict[str, Callable[..., Any]] = {
-    "torch._utils._rebuild_tensor": _tensor,
-    "torch._utils._rebuild_tensor_v2": _tensor_v2,
-    "torch._utils._rebuild_tensor_v3": _tensor_v3,
-    "torch._utils._rebuild_parameter": _parameter,
-    "torch._utils._rebuild_parameter_with_state": _parameter,
-    "collections.OrderedDict": OrderedDict[Any, Any],  # its items follow
-    "torch.Size": lambda sizes=(): torch.Size(sizes),
-    "torch.device": lambda kind, index=None: torch.device(str(kind)) if index is None else torch.device(kind, index),
-    "builtins.set": lambda items=(): {_key(item) for item in items},
-    "_codecs.encode": _encoded,
-}
-_OTHER_TENSORS = {
-    "torch._utils._rebuild_sparse_tensor": "sparse", "torch._utils._rebuild_nested_tensor": "nested",
-    "torch._utils._rebuild_qtensor": "quantised", "torch._utils._rebuild_meta_tensor_no_storage": "meta",
-    "torch._utils._rebuild_wrapper_subclass": "subclass", "torch._utils._rebuild_device_tensor_from_numpy": "device",
-}  # fmt: skip
+    stack: list[Any]
+    metastack: list[list[Any]]  # of marks, the stacks below
+    pop_mark: Callable[[], list[Any]]
 
+    def __init__(self, stream: BinaryIO, size: int, storage: Callable[[str, torch.dtype, int], bytearray]) -> None:
+        super().__init__(stream, encoding="latin1")
+        self._budget, self._storage = size, storage
+        self.objects: set[str] = set()
 
-def _named(module: str, name: str, inert: Collection[str]) -> Any:
-    """What a name in a file stands for here."""
-    module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
-    full = f"{module}.{name}"
-    for table in (_CALLS, _STORAGES, _DTYPES):
-        if full in table:
-            return table[full]
-    if is_ignored(full, inert):
-        return Inert
-    if full in _OTHER_TENSORS:
-        raise InvalidValueError(
-            f"it holds {_OTHER_TENSORS[full]} tensors, expected dense ones: save their .to_dense() or .dequantize()"
-        )
-    raise InvalidValueError(
-        f"it is no plain state dict: reading it would run pickled code ({full[:80]}), which is refused"
-    )
+    def load(self) -> Any:
+        """What the pickle says."""
+        value = super().load()
+        if self.stack or self.metastack:
+            raise InvalidValueError("it ends within a part")
+        return value
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What stands for a name."""
+        module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
+        full = f"{module}.{name}"
+        if module == "torch._utils" and full not in _MADE:
+            raise InvalidValueError(
+                f"it holds tensors that {name[:80]} makes, expected dense ones: save their .to_dense() or .dequantize()"
+            )
+        if full in _DTYPES:
+            return _DTYPES[full]
+        if full not in _MADE:
+            self.objects.add(full)
+        return Inert(full)
+
+    def persistent_load(self, reference: Any) -> Any:
+        """A storage of the file; a class of modules, which old files name beside its source."""
+        if isinstance(reference, tuple) and reference[0] == "module":
+            return reference[1]
+        kind, dtype, key, _device, count, *view = reference
+        if kind != "storage" or type(key) is not str or any(view):
+            raise InvalidValueError(f"a reference to {shown(kind)}, expected a storage")
+        if not isinstance(dtype, torch.dtype) or type(count) is not int or not 0 <= count < LARGEST:
+            raise InvalidValueError(f"a storage of {shown(count)} numbers of type {shown(dtype)}")
+        return _Storage(dtype, self._storage(key, dtype, count * dtype.itemsize))
+
+    def _spend(self, copied: int) -> None:
+        self._budget -= copied
+        if self._budget < 0:
+            raise InvalidValueError("it copies its own parts again and again")
+
+    def _call(self) -> None:
+        """Where other machines call: an entry of the table, or an inert object."""
+        arguments, called = self.stack.pop(), self.stack.pop()
+        if not isinstance(called, Inert) or not isinstance(arguments, tuple):
+            raise InvalidValueError(f"a call of {shown(called)}")
+        make = _MADE.get(called.pickled_name)
+        if make is not None:
+            self._spend(sum(len(part) for part in arguments if isinstance(part, str | bytes | list | tuple)))
+        self.stack.append(Inert(called.pickled_name) if make is None else make(*arguments))
+
+    def _call_by_name(self) -> None:
+        self.stack.pop()  # arguments by name, which nothing of the table has
+        self._call()
+
+    def _build(self) -> None:
+        """Attributes of an inert object, and the versions of modules that a state dict carries."""
+        state, target = self.stack.pop(), self.stack[-1]
+        for part in state if isinstance(state, tuple) else (state,):
+            if isinstance(part, dict) and isinstance(target, Inert | OrderedDict):
+                self._spend(len(part))
+                known = (k for k in part if isinstance(k, str) and (isinstance(target, Inert) or k == "_metadata"))
+                vars(target).update({name: part[name] for name in known})
+
+    def _add(self, items: list[Any]) -> None:
+        """Items for the container on top; what is no container here takes none."""
+        target = self.stack[-1]
+        if isinstance(target, list):
+            target.extend(items)
+        elif isinstance(target, set):
+            target.update(map(_key, items))
+        elif isinstance(target, dict):
+            target.update(zip(map(_key, items[::2]), items[1::2], strict=True))
+
+    def _add_one(self) -> None:
+        self._add([self.stack.pop()])
+
+    def _add_entry(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._add([key, value])
+
+    def _add_marked(self) -> None:
+        self._add(self.pop_mark())
+
+    def _frozen_set(self) -> None:
+        items = self.pop_mark()  # and another stack
+        self.stack.append(frozenset(map(_key, items)))
+
+    dispatch = _Instructions((code, pickle._Unpickler.dispatch[code]) for (code,) in _PLAIN)
+    dispatch |= {
+        pickle.REDUCE[0]: _call, pickle.NEWOBJ[0]: _call, pickle.NEWOBJ_EX[0]: _call_by_name, pickle.BUILD[0]: _build,
+        pickle.APPEND[0]: _add_one, pickle.APPENDS[0]: _add_marked, pickle.ADDITEMS[0]: _add_marked,
+        pickle.SETITEM[0]: _add_entry, pickle.SETITEMS[0]: _add_marked, pickle.FROZENSET[0]: _frozen_set,
+    }  # fmt: skip
 
 
 def _key(key: Any) -> Any:
-    """A key of a dict: what is hashed in no time."""
-    parts = key if isinstance(key, tuple) else (key,)
-    if not all(part is None or isinstance(part, str | int | float | bytes) for part in parts):
-        raise InvalidValueError(f"a key that is a {type(key).__name__}")
+    """A key of a dict: one that is hashed in no time."""
+    parts = [key]
+    for part in parts:  # which grow meanwhile
+        if type(part) in (tuple, frozenset):
+            parts += part
+        elif part is not None and not isinstance(part, str | bytes | int | float | torch.dtype | torch.device | Inert):
+            raise InvalidValueError(f"a key with a {type(part).__name__}")
+        if len(parts) > KEY_PARTS:
+            raise InvalidValueError(f"a key of more than {KEY_PARTS} parts")
     return key
 
 
-_CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
-    "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_DICT": dict, "EMPTY_SET": set,
-}  # fmt: skip
-_ARGUMENTS = frozenset(
-    {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINSTRING"}
-)
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+def _dense(
+    storage: Any, offset: Any, size: Any, stride: Any, grad: Any = False, hooks: Any = None, dtype: Any = None,
+    metadata: Any = None,
+) -> Tensor:  # fmt: skip
+    """A view of a storage, which has to have room for as many numbers as the tensor: no stride of 0 makes more."""
+    if not isinstance(storage, _Storage) or metadata:
+        raise InvalidValueError("a tensor without a storage, or one that is a conjugate or negative view")
+    if len(size) != len(stride) or not all(type(n) is int and 0 <= n < LARGEST for n in (offset, *size, *stride)):
+        raise InvalidValueError(f"a tensor with the sizes {shown(size)} and strides {shown(stride)}")
+    kind: torch.dtype = storage.dtype if dtype is None else dtype
+    room, count = len(storage.data) // kind.itemsize, math.prod(size)
+    end = offset + (1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if count else 0)
+    if max(count, end) > room:
+        raise InvalidValueError(f"a tensor of shape {shown(tuple(size))} in a storage of {room} numbers")
+    flat = torch.frombuffer(storage.data, dtype=kind, count=room) if room else torch.empty(0, dtype=kind)
+    tensor = flat.as_strided(tuple(size), tuple(stride), offset)
+    return tensor.requires_grad_() if grad is True and tensor.is_floating_point() else tensor
 
 
-class _Machine:
-    """The stack that the instructions of a pickle work on, and what they put aside."""
-
-    def __init__(self, storage: Callable[[Storage], bytearray], inert: Collection[str], budget: int) -> None:
-        self.storage, self.inert, self.budget = storage, inert, budget
-        self.stack: list[Any] = []
-        self.marks: list[int] = []
-        self.memo: dict[int, Any] = {}
-
-    def run(self, name: str, argument: Any) -> None:
-        """One instruction."""
-        if name in _ARGUMENTS:
-            self.stack.append(argument)
-        elif name in _CONSTANTS:
-            self.stack.append(_CONSTANTS[name]())
-        elif name in _TUPLES:
-            self.stack.append(tuple(self._last(_TUPLES[name])))
-        elif name in ("BINPUT", "LONG_BINPUT"):
-            self.memo[argument] = self.stack[-1]
-        elif name in ("BINGET", "LONG_BINGET"):
-            self.stack.append(self.memo[argument])
-        elif (own := getattr(self, f"_{name.lower()}", None)) is not None:
-            own(argument)
-        else:
-            raise InvalidValueError(f"the instruction {name}, which torch.save does not write")
-
-    def _last(self, count: int) -> list[Any]:
-        if len(self.stack) < count + (self.marks[-1] if self.marks else 0):
-            raise InvalidValueError("an instruction without what it works on")
-        items = self.stack[len(self.stack) - count :]
-        del self.stack[len(self.stack) - count :]
-        return items
-
-    def _marked(self) -> list[Any]:
-        items = self.stack[self.marks[-1] :]
-        del self.stack[self.marks.pop() :]
-        return items
-
-    def _proto(self, _: Any) -> None:
-        """The protocol: instructions tell for themselves."""
-
-    def _mark(self, _: Any) -> None:
-        self.marks.append(len(self.stack))
-
-    def _tuple(self, _: Any) -> None:
-        self.stack.append(tuple(self._marked()))
-
-    def _append(self, _: Any) -> None:
-        self._extend(self._last(1))
-
-    def _appends(self, _: Any) -> None:
-        self._extend(self._marked())
-
-    def _extend(self, items: list[Any]) -> None:
-        if not isinstance(self.stack[-1], list):
-            raise InvalidValueError(f"items for a {type(self.stack[-1]).__name__}")
-        self.stack[-1].extend(items)
-
-    def _setitem(self, _: Any) -> None:
-        self._update(self._last(2))
-
-    def _setitems(self, _: Any) -> None:
-        self._update(self._marked())
-
-    def _update(self, items: list[Any]) -> None:
-        target = self.stack[-1]
-        if not isinstance(target, dict | Inert):
-            raise InvalidValueError(f"entries for a {type(target).__name__}")
-        if isinstance(target, dict):  # entries of inert objects are left out
-            target.update({_key(key): value for key, value in zip(items[::2], items[1::2], strict=True)})
-
-    def _global(self, argument: str) -> None:
-        module, _, name = argument.partition(" ")
-        self.stack.append(_named(module, name, self.inert))
-
-    def _reduce(self, _: Any) -> None:
-        called, arguments = self._last(2)
-        if not isinstance(arguments, tuple) or not any(called is known for known in (Inert, *_CALLS.values())):
-            raise InvalidValueError(f"a call of {shown(called)}")
-        self.budget -= sum(len(part) for part in arguments if isinstance(part, str | bytes | list | tuple))
-        if self.budget < 0:
-            raise InvalidValueError("it copies its own parts again and again")
-        self.stack.append(called(*arguments))
-
-    _newobj = _reduce
-
-    def _build(self, _: Any) -> None:
-        (state,) = self._last(1)
-        target = self.stack[-1]
-        if isinstance(target, Inert):
-            for part in state if isinstance(state, tuple) else (state,):
-                if isinstance(part, dict):
-                    vars(target).update({str(name): value for name, value in part.items()})
-        elif isinstance(target, OrderedDict) and isinstance(state, dict):
-            vars(target).update({k: v for k, v in state.items() if k == "_metadata"})  # versions of modules
-        else:
-            raise InvalidValueError(f"a state for a {type(target).__name__}")
-
-    def _binpersid(self, _: Any) -> None:
-        (found,) = self._last(1)
-        kind, dtype, key, _place, count, *view = found
-        if kind != "storage" or not isinstance(dtype, torch.dtype) or any(view):
-            raise InvalidValueError(f"a reference to {shown(kind)}, expected a storage")
-        if type(count) is not int or not 0 <= count < 2**48:
-            raise InvalidValueError(f"a storage of {shown(count)} numbers")
-        storage = Storage(str(key), dtype, count)
-        self.stack.append(_Held(storage, self.storage(storage)))
+def _dense_v2(storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, metadata: Any = None) -> Tensor:
+    return _dense(storage, offset, size, stride, grad, hooks, None, metadata)
 
 
-def read_pickle(
-    stream: BinaryIO | io.BytesIO, size: int, storage: Callable[[Storage], bytearray], inert: Collection[str] = ()
-) -> Any:
-    """What a pickle says; the stream is behind it afterwards.
+def _parameter(tensor: Any, grad: Any, hooks: Any = None, state: Any = None) -> Tensor:
+    return nn.Parameter(tensor.detach(), grad is True and tensor.is_floating_point())
 
-    Args:
-        stream: which holds it.
-        size: in bytes, of what it is a part of.
-        storage: gives the bytes of a storage, which it may fill later.
-        inert: patterns of names that may occur although they are not known here, see `Inert`.
 
-    Raises:
-        ValueError: without the name of the file, if it needs more than this page knows.
-        Exception: what damaged bytes lead to, see `files.damaged`.
-    """
-    machine = _Machine(storage, inert, size)
-    for instruction, argument, _ in pickletools.genops(stream):
-        if instruction.name == "STOP":
-            break
-        machine.run(instruction.name, argument)
-    (content,) = machine.stack
-    if machine.marks:
-        raise InvalidValueError("it ends within a part")
-    return content
+_TENSORS: dict[str, Callable[..., Tensor]] = {
+    "torch._utils._rebuild_tensor": _dense,
+    "torch._utils._rebuild_tensor_v2": _dense_v2,
+    "torch._utils._rebuild_tensor_v3": _dense,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch._utils._rebuild_parameter_with_state": _parameter,
+}
+_MADE: dict[str, Callable[..., Any]] = {
+    **_TENSORS,
+    # a tensor with attributes, or of a class of its own: the numbers alone
+    "torch._tensor._rebuild_from_type_v2": lambda make, kind, arguments, _: _TENSORS[make.pickled_name](*arguments),
+    "torch.Size": lambda sizes=(): torch.Size(sizes),
+    "torch.device": lambda kind, index=None: torch.device(str(kind)) if index is None else torch.device(kind, index),
+    "collections.OrderedDict": lambda items=(): OrderedDict((_key(key), value) for key, value in items),
+    "builtins.set": lambda items=(): set(map(_key, items)),
+    "builtins.frozenset": lambda items=(): frozenset(map(_key, items)),
+    "_codecs.encode": lambda text, _: str.encode(text, "latin1"),
+    "copyreg._reconstructor": lambda kind, base, state: Inert(kind.pickled_name),
+}

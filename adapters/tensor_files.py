@@ -1,9 +1,9 @@
 """Tensors from files of strangers: what ``torch.save`` and safetensors wrote, and what we seal with a checksum.
 
-A torch file is an archive of raw storages and a pickle that says how tensors lie in them. The pickle is interpreted
-here, by the few instructions and names that a state dict needs, and never executed: no name in a file leads to an
-import or a call. Storages are held against the size of the file before memory is taken, tensors against their
-storages, and the archive's checksums, which torch itself does not look at, against the bytes.
+A torch file is an archive of raw storages and a pickle that says how tensors lie in them. The pickle is read by
+`pickles.Unpickler`: no name in a file leads to an import or a call. Storages are held against the size of the file
+before memory is taken, tensors against their storages, and the archive's checksums, which torch itself does not look
+at, against the bytes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import struct
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -26,11 +27,13 @@ from torch import Tensor
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .files import damaged, open_regular, parse_json, require_regular, shown
-from .pickles import Inert, Storage, read_pickle
+from .pickles import Inert, Unpickler, kind_of
 
 __all__ = [
     "Inert",
+    "SavedFile",
     "checksum_of",
+    "kind_of",
     "read_safetensors",
     "read_sealed",
     "read_torch_file",
@@ -45,99 +48,121 @@ NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SEAL = "sealed"  # the entry of a safetensors file's metadata
 ZIP = b"PK\x03\x04"
 LEGACY = (0x1950A86A20F9469CFC6C, 1001)  # what a file of torch before 1.6 begins with
+ALIGNMENT = 64  # of tensors in an archive, as torch maps them into memory
 HEADER_BYTES = 2**25  # of a safetensors file; a header has some 100 bytes a tensor
 
 
-def read_torch_file(path: PathLike, *, inert: Collection[str] = ()) -> Any:
-    """All that a file of ``torch.save`` holds, on the CPU, read without running any code.
+def read_torch_file(path: PathLike) -> Any:
+    """All that a file of ``torch.save`` holds, on the CPU, read without importing or calling what it names.
+
+    Objects of classes, such as configurations beside weights, are `Inert` ones.
 
     Args:
         path: the file.
-        inert: classes and functions, or patterns as ``omegaconf.*``, that the file may name although they are not
-            known here; what it makes of them are `Inert` objects.
 
     Raises:
         FileNotFoundError: if the file does not exist or is no regular file.
-        ValueError: naming the file, if it is damaged, would need code to be run, or holds other tensors than dense
-            ones.
+        ValueError: naming the file, if it is damaged or holds other tensors than dense ones.
     """
-    file = Path(path)
-    with (
-        damaged(file, "ask its author for torch.save(module.state_dict(), path), or for a safetensors file"),
-        open_regular(file) as stream,
-    ):
-        return (_read_zip if stream.read(len(ZIP)) == ZIP else _read_legacy)(stream, inert)
+    return SavedFile(path).content
 
 
-def _read_zip(stream: BinaryIO, inert: Collection[str]) -> Any:
-    size = os.fstat(stream.fileno()).st_size
-    with zipfile.ZipFile(stream) as archive:
-        members = {member.filename: member for member in archive.infolist()}
-        total = sum(member.file_size for member in members.values())
-        if total > size or len(members) != len(archive.infolist()):
-            raise InvalidValueError(f"its {size} bytes claim to hold {total}, or two parts of one name")
-        root = next(iter(members)).split("/")[0]
-        if members.keys() & {f"{root}/constants.pkl"}:
+class SavedFile:
+    """A file of ``torch.save`` in memory, so that it can be written again with other numbers in its tensors.
+
+    Args:
+        path: as in `read_torch_file`.
+
+    Attributes:
+        content: what it holds; its tensors are views of ``parts``.
+        objects: names of classes and functions in it, for which `Inert` objects stand.
+        parts: what the file is made of, in order.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self.parts: dict[str, bytearray] = {}
+        with (
+            damaged(path, "ask its author for torch.save(module.state_dict(), path), or for a safetensors file"),
+            open_regular(Path(path)) as stream,
+        ):
+            start, size = stream.read(len(ZIP)), os.fstat(stream.fileno()).st_size
+            self._is_archive = start == ZIP
+            if not self._is_archive and start[:1] != pickle.PROTO:
+                raise InvalidValueError("no file of torch.save, or one of before torch 0.4")
+            stream.seek(0)
+            self.content = self._read_archive(stream, size) if self._is_archive else self._read_legacy(stream, size)
+
+    def _read_archive(self, stream: BinaryIO, size: int) -> Any:
+        with zipfile.ZipFile(stream) as archive:
+            members = archive.infolist()
+            if any(m.compress_type != zipfile.ZIP_STORED or m.compress_size != m.file_size for m in members):
+                raise InvalidValueError("it is compressed, as torch.save does not do it: pack it again without that")
+            total, names = sum(member.file_size for member in members), [member.filename for member in members]
+            if total > size or len(set(names)) < len(names):
+                raise InvalidValueError(f"its {size} bytes claim to hold {total}, or two parts of one name")
+            # everything is read, and its checksum compared, whether a tensor needs it or not
+            self.parts.update((name, bytearray(archive.read(name))) for name in names)
+        root = names[0].split("/")[0]
+        if f"{root}/constants.pkl" in self.parts:
             raise InvalidValueError("it is a TorchScript program, not a state dict")
-        if f"{root}/byteorder" in members and archive.read(f"{root}/byteorder") != b"little":
+        if self.parts.get(f"{root}/byteorder", b"little") != b"little":
             raise InvalidValueError("its numbers are not little-endian")
-        buffers: dict[str, bytearray] = {}
 
-        def storage(found: Storage) -> bytearray:
-            member = members[f"{root}/data/{found.key}"]
-            if found.nbytes != member.file_size:
-                raise InvalidValueError(f"a tensor's storage has {member.file_size} bytes, not {shown(found.nbytes)}")
-            if found.key not in buffers:
-                buffers[found.key] = bytearray(member.file_size)
-                with archive.open(member) as source:
-                    _fill(source, buffers[found.key])
-                    source.read(1)  # the end, where the checksum is compared
-            return buffers[found.key]
+        def storage(key: str, dtype: torch.dtype, nbytes: int) -> bytearray:
+            data = self.parts[f"{root}/data/{key}"]
+            if nbytes != len(data):
+                raise InvalidValueError(f"a tensor's storage has {len(data)} bytes, not {shown(nbytes)}")
+            return data
 
-        pickled = archive.read(f"{root}/data.pkl")
-        content = read_pickle(io.BytesIO(pickled), len(pickled), storage, inert)
-        for name, member in members.items():  # what no tensor needs may be damaged, too
-            if name.removeprefix(f"{root}/data/") not in buffers:
-                with archive.open(member) as source:
-                    while source.read(2**20):
-                        pass
+        pickled = self.parts[f"{root}/data.pkl"]
+        unpickler = Unpickler(io.BytesIO(pickled), len(pickled), storage)
+        self.objects = unpickler.objects
+        return unpickler.load()
+
+    def _read_legacy(self, stream: Any, size: int) -> Any:
+        """The format of torch before 1.6: five pickles, then the storages."""
+        storages: dict[str, tuple[bytearray, int]] = {}
+        left = size
+
+        def storage(key: str, dtype: torch.dtype, nbytes: int) -> bytearray:
+            nonlocal left
+            if key not in storages:
+                left -= nbytes
+                if left < 0:
+                    raise InvalidValueError(f"its {size} bytes claim to hold more in tensors")
+                storages[key] = bytearray(nbytes), dtype.itemsize
+            return storages[key][0]
+
+        unpicklers = [Unpickler(stream, size, storage) for _ in range(5)]
+        magic, protocol, system, content, keys = (unpickler.load() for unpickler in unpicklers)
+        self.objects = unpicklers[3].objects
+        if (magic, protocol) != LEGACY or not isinstance(system, dict) or system.get("little_endian") is not True:
+            raise InvalidValueError("no file of torch.save")
+        if not isinstance(keys, list) or sorted(map(str, keys)) != sorted(storages):
+            raise InvalidValueError("the list of its storages is not that of its tensors")
+        head = stream.tell()
+        for key in keys:
+            data, itemsize = storages[key]
+            count = bytearray(stream.read(8))
+            if int.from_bytes(count, "little") * itemsize != len(data) or stream.readinto(data) < len(data):
+                raise InvalidValueError("a storage is not as large as its tensors say, or the file ends early")
+            self.parts |= {f"count/{key}": count, f"data/{key}": data}
+        stream.seek(0)
+        self.parts = {"head": bytearray(stream.read(head)), **self.parts}
         return content
 
-
-def _read_legacy(stream: BinaryIO, inert: Collection[str]) -> Any:
-    """The format of torch before 1.6: five pickles, then the storages."""
-    size = os.fstat(stream.fileno()).st_size
-    stream.seek(0)
-    buffers: dict[str, tuple[Storage, bytearray]] = {}
-
-    def storage(found: Storage) -> bytearray:
-        if found.key not in buffers:
-            total = found.nbytes + sum(len(buffer) for _, buffer in buffers.values())
-            if total > size:
-                raise InvalidValueError(f"its {size} bytes claim to hold tensors of {shown(total)}")
-            buffers[found.key] = found, bytearray(found.nbytes)
-        return buffers[found.key][1]
-
-    magic, protocol, system = (read_pickle(stream, size, storage) for _ in range(3))
-    if (magic, protocol) != LEGACY or not isinstance(system, dict) or system.get("little_endian") is not True:
-        raise InvalidValueError("no file of torch.save")
-    content, keys = read_pickle(stream, size, storage, inert), read_pickle(stream, size, storage)
-    if not isinstance(keys, list) or sorted(map(str, keys)) != sorted(buffers):
-        raise InvalidValueError("the list of its storages is not that of its tensors")
-    for key in map(str, keys):
-        found, buffer = buffers[key]
-        if stream.read(8) != struct.pack("<q", found.numbers):
-            raise InvalidValueError("a storage is not as large as its tensors say")
-        _fill(stream, buffer)
-    return content
-
-
-def _fill(source: Any, buffer: bytearray) -> None:
-    view, done = memoryview(buffer), 0
-    while done < len(buffer):
-        if not (count := source.readinto(view[done : done + 2**20])):
-            raise InvalidValueError("it ends early")
-        done += count
+    def write(self, path: Path) -> None:
+        """The same file with the numbers that its tensors have now; what it says of other objects stays as it is."""
+        if not self._is_archive:
+            path.write_bytes(b"".join(self.parts.values()))
+            return
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in self.parts.items():
+                if not name.endswith("/.format_version"):  # by which torch works out where its own writer puts parts
+                    member = zipfile.ZipInfo(name)
+                    unfilled = -(archive.start_dir + 30 + len(name.encode()) + 4) % ALIGNMENT
+                    member.extra = struct.pack("<2sH", b"FB", unfilled) + bytes(unfilled)
+                    archive.writestr(member, data)
 
 
 def read_safetensors(path: PathLike, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:

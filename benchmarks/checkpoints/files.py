@@ -8,7 +8,6 @@ loads the one loads the other.
 from __future__ import annotations
 
 import functools
-import io
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.adapters.files import FileError, damaged, listed, parse_json, read_bytes, require_regular
-from nfn_monomial.adapters.modules import read_torch_file
+from nfn_monomial.adapters.tensor_files import Inert, SavedFile, kind_of
 from nfn_monomial.benchmarks.files import partial_path
 from nfn_monomial.errors import MissingFileError
 
@@ -175,22 +174,12 @@ class TorchFile(Checkpoint):
     """
 
     def __init__(self, path: Path, key: str | None = None) -> None:
-        self.path, self._found = path, read_torch_file(path)
-        if not isinstance(self._found, Mapping):
-            raise CheckpointError(f"{path} holds a {type(self._found).__name__}, expected a state dict")
-        self._key = _state_key(path, self._found, key)
-        state = self._found if self._key is None else self._found[self._key]
-        self._state = {str(k): t for k, t in state.items() if isinstance(t, Tensor)}
-        for k, t in self._state.items():
-            if t.layout != torch.strided or t.is_meta or t.is_quantized or t.is_nested:
-                kind = "meta" if t.is_meta else "quantised" if t.is_quantized else str(t.layout)
-                raise CheckpointError(f"{path}: {k} is a {kind} tensor, expected a dense one with values")
+        self.path, self._given_key, self._identity = path, key, _identity(path)
+        self._saved = SavedFile(path)
+        self._state = {
+            str(k): t for k, t in _state_dict(path, self._saved.content, key).items() if isinstance(t, Tensor)
+        }
         self.shapes = {k: tuple(t.shape) for k, t in self._state.items()}
-
-    @property
-    def others(self) -> list[str]:
-        """What the file holds beside the state dict."""
-        return [str(key) for key in self._found if key != self._key] if self._key is not None else []
 
     def __getitem__(self, key: str) -> Tensor:
         return self._state[key]
@@ -199,13 +188,12 @@ class TorchFile(Checkpoint):
         return [Path(name)]
 
     def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
-        state = self._found if self._key is None else self._found[self._key]
-        written: Any = type(state)((k, self._with(k, changed) if k in self._state else v) for k, v in state.items())
-        if self._key is not None:
-            written = type(self._found)((k, written if k == self._key else v) for k, v in self._found.items())
-        buffer = io.BytesIO()  # torch tells of a full disk as it does of faults
-        torch.save(written, buffer)
-        _write(folder / name, lambda partial: partial.write_bytes(buffer.getbuffer()))
+        copy = TorchFile(self.path, self._given_key)  # in memory of its own
+        if copy._identity != self._identity:
+            raise CheckpointError(f"{self.path} was changed after it was read: start again")
+        for key in changed:
+            copy[key].detach().copy_(self._with(key, changed))
+        _write(folder / name, copy._saved.write)
 
 
 def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
@@ -310,22 +298,27 @@ def _opened(file: Path) -> Any:
         return safetensors.safe_open(str(file), framework="pt")
 
 
-def _state_key(path: Path, found: Mapping[Any, Any], key: str | None) -> Any:
-    """Under which key the state dict is; None if it is the whole."""
+def _state_dict(path: Path, content: Any, key: str | None) -> Mapping[Any, Any]:
+    """The state dict in what a file holds: all of it, or one of its entries."""
 
     def is_state(value: Any) -> bool:
-        return isinstance(value, Mapping) and bool(value) and any(isinstance(v, Tensor) for v in value.values())
+        return isinstance(value, Mapping) and any(isinstance(v, Tensor) for v in value.values())
 
-    inner = [k for k, value in found.items() if is_state(value)]
-    if key is not None and (inner or not is_state(found)):  # a file that is a state dict needs none
-        if key not in inner:
-            raise CheckpointError(f"{path} has no state dict {key!r}; it holds {listed(found) or 'nothing'}")
-        return key
-    if len(inner) > 1:
+    if not isinstance(content, Mapping):
+        way_out = "save one by torch.save(module.state_dict(), path)"
+        raise CheckpointError(f"{path} holds a {kind_of(content)}, expected a state dict: {way_out}")
+    inner = [k for k, value in content.items() if is_state(value)]
+    if not inner and is_state(content):  # which needs no key
+        return content
+    if key is None and len(inner) > 1:
         raise CheckpointError(f"{path} holds several state dicts, {listed(inner)}: say which by --key")
-    if not inner and not is_state(found):
-        raise CheckpointError(f"{path} holds no tensors but {listed(found) or 'nothing'}, expected a state dict")
-    return inner[0] if inner else None
+    entries = listed(f"{k} ({kind_of(v)})" if isinstance(v, Inert) else k for k, v in content.items()) or "nothing"
+    if key is not None and key not in inner:
+        raise CheckpointError(f"{path} has no state dict {key!r}; it holds {entries}")
+    if not inner:
+        raise CheckpointError(f"{path} holds no tensors but {entries}, expected a state dict")
+    found: Mapping[Any, Any] = content[inner[0] if key is None else key]
+    return found
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:

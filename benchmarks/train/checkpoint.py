@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from nfn_monomial.adapters.tensor_files import read_torch_file
+from nfn_monomial.adapters.files import listed
+from nfn_monomial.adapters.tensor_files import SavedFile
 from nfn_monomial.benchmarks.files import partial_path, write_atomically
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
@@ -52,7 +53,10 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            state: dict[str, Any] = read_torch_file(self.path)
+            saved = SavedFile(self.path)
+            if saved.objects:
+                raise InvalidValueError(f"it holds {listed(sorted(saved.objects))}, which no training writes")
+            state: dict[str, Any] = saved.content
             made = [state.get(name) for name in ("format", "name")] if isinstance(state, dict) else []
             if [value for value in made if isinstance(value, int | str)] != [FORMAT, self.path.stem]:
                 raise InvalidValueError("it is of another training or version")

@@ -166,15 +166,22 @@ def test_checkpoints(tmp_path):
         load_checkpoint(path, key="model")
 
 
-def test_checkpoints_that_need_code_are_refused(tmp_path):
-    for save in (lambda o, p: torch.save(o, p), lambda o, p: p.write_bytes(pickle.dumps(o, protocol=2))):
-        path = tmp_path / "whole_model.pth"
-        save({"state": Harmless()}, path)
-        with pytest.raises(
-            ValueError, match=r"whole_model\.pth is .* no plain state dict: .*Harmless.*refused"
-        ) as caught:
+def test_objects_that_are_no_state_dicts_are_refused(tmp_path):
+    path = tmp_path / "whole_model.pth"
+    for content, what in (
+        ({"state": Harmless()}, r"holds entries that are no tensors: 'state' \(.*test_module_files\.Harmless\)"),
+        (
+            siren(),
+            r"holds a torch\.nn\.modules\.container\.Sequential, no state dict: .*torch\.save\(module\.state_dict",
+        ),
+    ):
+        torch.save(content, path)
+        with pytest.raises(ValueError, match=rf"whole_model\.pth {what}") as caught:
             load_checkpoint(path)
         assert "weights_only" not in str(caught.value)  # no advice to run it all the same
+    path.write_bytes(pickle.dumps(Harmless(), protocol=2))
+    with pytest.raises(ValueError, match=r"whole_model\.pth is damaged or of another kind"):
+        load_checkpoint(path)
 
 
 def test_checkpoints_that_cannot_be_read(tmp_path):

@@ -48,19 +48,18 @@ __all__ = [
 GLIMPSE = 100  # folders in a folder that are looked at to tell its format
 
 
-def read_mapping(path: Path, *, inert: Sequence[str] = ()) -> Mapping[str, Any]:
-    """The dict in a ``.pt`` or ``.pth`` file (whatever its suffix), by ``torch.load(weights_only=True)``.
+def read_mapping(path: Path) -> Mapping[str, Any]:
+    """The dict in a ``.pt`` or ``.pth`` file, whatever its suffix, see `read_torch_file`.
 
     Args:
         path: the file.
-        inert: as of `read_torch_file`.
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        CorpusError: naming the file, if it is damaged, holds no dict, or would run code if it were unpickled.
+        CorpusError: naming the file, if it is damaged or holds no dict.
     """
     try:
-        found = read_torch_file(path, inert=inert)
+        found = read_torch_file(path)
     except FileError as error:
         raise CorpusError(str(error)) from error
     if not isinstance(found, Mapping):

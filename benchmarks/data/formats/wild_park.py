@@ -35,10 +35,6 @@ __all__ = ["CnnWildPark", "WildNetwork"]
 
 FILE = "checkpoint.pt"
 CHECKPOINT = "checkpoint_"  # how folders of the several checkpoints of one network start
-INERT = (
-    *("omegaconf.*", "experiments.*", "ray.*", "typing.*", "collections.defaultdict"),
-    *(f"builtins.{name}" for name in ("bool", "dict", "float", "int", "list", "str", "tuple")),
-)  # what published files name besides tensors: configurations of OmegaConf, and what ray tells of a trial
 SIDE = 8  # of the images on which spaces are derived
 IMAGE = (3, 32, 32)  # CIFAR-10, of which all networks of the park are classifiers
 
@@ -201,7 +197,7 @@ def _read_wild(path: Path) -> tuple[_Wild, dict[str, Tensor], float]:
 
 
 def _parse_wild(path: Path) -> tuple[_Wild, dict[str, Tensor], float]:
-    content = read_mapping(path, inert=INERT)
+    content = read_mapping(path)
     state, config, result = content.get("model"), _plain(content.get("config")), content.get("last_result")
     if not all(isinstance(value, Mapping) for value in (state, config, result)):
         raise CorpusError(f"{path} has entries {listed(content)}, expected dicts model, config, last_result")

@@ -157,7 +157,7 @@ WRONG: dict[Callable[[Path], list[object]], str] = {
     wrong_keys: "a.safetensors: the weights are of another architecture than Residual: missing are",
     wrong_shapes: "w.pt has 7 neurons of node layer0, but ",
     not_finite: "nan.pt: 2.bias holds NaN or infinite values",
-    pickled: "bad.pt is damaged or of another kind (it is no",
+    pickled: "bad.pt holds a builtins.getattr, expected a state dict",
     empty_folder: "empty has no checkpoints, expected a .safetensors file",
     pipe: "pipe.safetensors: no such file",
     code_beside: "say what network it is by --net",

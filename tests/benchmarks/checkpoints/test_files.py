@@ -2,6 +2,7 @@
 
 import json
 import os
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +81,44 @@ def test_metadata_and_what_stands_beside_the_state_dict_are_kept(tmp_path: Path)
     assert (tmp_path / "out" / given.name).read_bytes() == given.read_bytes()
 
 
+@pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}])
+def test_objects_beside_the_weights_stay_what_they_are(options: dict[str, bool], tmp_path: Path) -> None:
+    weight = torch.arange(6.0).view(2, 3)
+    model = {"whole": weight, "transposed": weight.T, "row": weight[1], "scale": torch.nn.Parameter(torch.ones(3))}
+    torch.save(
+        {"model": model, "args": Namespace(rate=0.1), "mark": Marker(tmp_path / "ran")}, tmp_path / "a.pt", **options
+    )
+    checkpoint = read_checkpoint(tmp_path / "a.pt")
+    checkpoint.write(tmp_path / "out", "b.pt", {"row": -torch.ones(3, dtype=torch.float64), "scale": torch.zeros(3)})
+    assert not (tmp_path / "ran").exists()
+    torch.testing.assert_close(checkpoint["row"], weight[1])
+    found = torch.load(tmp_path / "out" / "b.pt", weights_only=False, mmap=not options)  # torch runs it
+    assert (tmp_path / "ran").exists()
+    assert found["args"] == Namespace(rate=0.1)
+    for key, tensor in read_checkpoint(tmp_path / "out" / "b.pt").items():
+        torch.testing.assert_close(found["model"][key], tensor, rtol=0, atol=0)
+    expected = torch.tensor([[0.0, 1, 2], [-1, -1, -1]])
+    torch.testing.assert_close(found["model"]["transposed"], expected.T, rtol=0, atol=0)
+    torch.testing.assert_close(found["model"]["whole"], expected, rtol=0, atol=0)
+    assert not found["model"]["scale"].any()
+
+
+def test_tensors_lie_where_torch_maps_them(tmp_path: Path) -> None:
+    torch.save({f"layer.{'x' * i}": torch.ones(3, dtype=torch.float64) for i in range(20)}, tmp_path / "a.pt")
+    read_checkpoint(tmp_path / "a.pt").write(tmp_path / "out", "a.pt", {})
+    file = torch._C.PyTorchFileReader(str(tmp_path / "out" / "a.pt"))
+    assert {file.get_record_offset(f"data/{i}") % 64 for i in range(20)} == {0}
+    assert not file.has_record(".format_version")
+
+
+def test_a_torch_file_that_changes_before_it_is_written_is_no_network(tmp_path: Path) -> None:
+    checkpoint = read_checkpoint(plain(tmp_path / "t"))
+    torch.save(STATE | {"steps": torch.tensor(8)}, tmp_path / "b.pt")
+    (tmp_path / "b.pt").replace(checkpoint.path)
+    with pytest.raises(CheckpointError, match="was changed after it was read"):
+        checkpoint.write(tmp_path, "out.pt", {})
+
+
 def test_values_that_the_dtype_cannot_hold_are_refused(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(single(tmp_path / "s"))
     with pytest.raises(CheckpointError, match=r"a\.bias gets entries of up to 1\.0e\+05, more than torch\.f"):
@@ -132,7 +171,11 @@ BROKEN: list[tuple[Callable[[Path], object], str, str]] = [
     (lambda f: torch.save([1], f / "net.pt"), "net.pt", "holds a list, expected a state dict"),
     (lambda f: torch.save({"epoch": 1}, f / "net.pt"), "net.pt", "holds no tensors but epoch"),
     (lambda f: torch.save({"a": torch.eye(2).to_sparse()}, f / "net.pt"), "net.pt", "sparse|state dict"),
-    (lambda f: torch.save(Marker(f / "ran"), f / "net.pt"), "net.pt", "pickled code"),
+    (
+        lambda f: torch.save(Marker(f / "ran"), f / "net.pt"),
+        "net.pt",
+        "holds a builtins.getattr, expected a state dict: save",
+    ),
     (
         write("m.safetensors.index.json", b"[" * 100_000),
         "m.safetensors.index.json",

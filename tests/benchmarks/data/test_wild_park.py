@@ -207,7 +207,7 @@ def test_one_setting_may_stand_for_all_layers(tmp_path: Path) -> None:
 
 def test_code_in_a_wild_config_is_refused(park: Path, tmp_path: Path) -> None:
     save({"model": {}, "config": Marker(tmp_path / "marker"), "last_result": {}}, park / "00003" / "checkpoint.pt")
-    with pytest.raises(CorpusError, match=r"00003/checkpoint\.pt is .*no plain state dict"):
+    with pytest.raises(CorpusError, match=r"00003/checkpoint\.pt has entries .*, expected dicts model, config"):
         load_generalization(park)
     assert not (tmp_path / "marker").exists()
 
