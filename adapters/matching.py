@@ -20,10 +20,11 @@ _SHOWN = 16  # keys in a message
 
 
 class _Layer(NamedTuple):
-    """A weight and its bias, by the names they have in a space or by their keys in a state dict."""
+    """A weight and its bias, by the names they have in a space or by their keys in a state dict; the layer's name."""
 
     weight: str
     bias: str | None
+    name: str = ""
 
 
 @checked
@@ -58,21 +59,19 @@ def match_names(
         return _by_names(keys, space, names)
     if set(keys) == set(space.parameters):
         return {name: name for name in space.parameters}
-    wanted, found = _layers_of_space(space), _layers_of_keys(keys)
-    if wanted is None or found is None or len(wanted) != len(found):
+    wanted, layers = _layers_of_space(space), _layers_of_keys(keys)
+    fitting = wanted and len(wanted) == len(layers)
+    orders = list(_orders(state, space, wanted, layers, ordered)) if fitting else []
+    if not orders:
         raise _unmatched(state, keys, space)
-    solutions = list(_assignments(state, space, wanted, found, _precedence(found, keys, ordered)))
-    if not solutions:
-        raise _unmatched(state, keys, space)
-    if len(solutions) > 1:
-        differing = next(i for i, (a, b) in enumerate(zip(*solutions, strict=True)) if a != b)
-        first, second = (solution[differing].weight for solution in solutions)
+    if len(orders) > 1:
+        layer, first, second = next(both for both in zip(wanted, *orders, strict=True) if both[1] != both[2])
         raise InvalidValueError(
-            f"both {first!r} and {second!r} fit {wanted[differing].weight}, and their keys carry no number that orders "
-            f"them; {_hint(wanted[differing].weight, first)}"
+            f"both {first.weight!r} and {second.weight!r} fit {layer.weight}, and their keys carry no number that "
+            f"orders them; {_hint(layer.weight, first.weight)}"
         )
-    matched = {layer.weight: key.weight for layer, key in zip(wanted, solutions[0], strict=True)}
-    matched |= {w.bias: k.bias for w, k in zip(wanted, solutions[0], strict=True) if w.bias and k.bias}
+    matched = {layer.weight: key.weight for layer, key in zip(wanted, orders[0], strict=True)}
+    matched |= {w.bias: k.bias for w, k in zip(wanted, orders[0], strict=True) if w.bias and k.bias}
     return {name: matched[name] for name in space.parameters}
 
 
@@ -82,6 +81,29 @@ def is_ignored(key: str, ignore: str | Collection[str]) -> bool:
     return any(fnmatchcase(key, pattern) for pattern in ([ignore] if isinstance(ignore, str) else ignore))
 
 
+def require_equal_ties(state: Mapping[str, Tensor], tied: Mapping[str, str]) -> None:
+    """Raise unless the keys that stand for one parameter hold one value, whatever their dtypes.
+
+    Args:
+        state: key -> tensor.
+        tied: key -> the other key of the same parameter.
+
+    Raises:
+        ValueError: naming both keys, how far they differ, and the way out.
+    """
+    for key, other in tied.items():
+        a, b = state[key].detach(), state[other].detach()
+        both = f"{key} and {other} are one parameter of the network"
+        if a.shape != b.shape:
+            raise InvalidValueError(f"{both}, but {key} has shape {tuple(a.shape)}, {other} {tuple(b.shape)}")
+        if not bool((a == b).all()):
+            apart, size = float((a.double() - b.double()).abs().max()), float(b.double().abs().max())
+            raise InvalidValueError(
+                f"{both}, but differ by up to {apart:.1e}, {apart / size if size else apart:.1e} of its largest entry: "
+                f"delete the one that does not count, or give an architecture in which they are two"
+            )
+
+
 def _by_names(keys: Sequence[str], space: WeightSpace, names: Mapping[str, str]) -> dict[str, str]:
     unknown = [name for name in names if name not in space.parameters]
     if unknown:
@@ -89,16 +111,16 @@ def _by_names(keys: Sequence[str], space: WeightSpace, names: Mapping[str, str])
             f"names= has {', '.join(unknown)}, which {space} has not; its parameters: {', '.join(space.parameters)}"
         )
     matched = {name: names.get(name, name) for name in space.parameters}
-    twice = sorted({key for key in matched.values() if list(matched.values()).count(key) > 1})
-    missing = [f"{key!r} (for {name})" for name, key in matched.items() if key not in keys]
-    unexpected = [repr(key) for key in keys if key not in matched.values()]
-    if twice or missing or unexpected:
-        raise InvalidValueError(
-            "names= does not fit the keys of the state dict; "
-            + (f"used twice: {', '.join(twice)}. " if twice else "")
-            + (f"Missing: {', '.join(missing)}. " if missing else "")
-            + (f"Unexpected: {', '.join(unexpected)}; leave out keys by ignore=(...). " if unexpected else "")
-        )
+    used = list(matched.values())
+    faults = {
+        "used twice: ": sorted({key for key in used if used.count(key) > 1}),
+        "Missing: ": [f"{key!r} (for {name})" for name, key in matched.items() if key not in keys],
+        "Unexpected: ": [repr(key) for key in keys if key not in used],
+    }
+    if any(faults.values()):
+        said = ". ".join(what + ", ".join(listed) for what, listed in faults.items() if listed)
+        way_out = "; leave out keys by ignore=(...)" if faults["Unexpected: "] else ""
+        raise InvalidValueError(f"names= does not fit the keys of the state dict; {said}{way_out}")
     return matched
 
 
@@ -107,106 +129,96 @@ def _hint(name: str, key: str) -> str:
 
 
 def _unmatched(state: Mapping[str, Tensor], keys: Sequence[str], space: WeightSpace) -> InvalidValueError:
-    unexpected = [f"{key!r} {tuple(state[key].shape)}" for key in keys if key not in space.parameters]
-    missing = [space.describe(name).replace("(B, C, ", "(") for name in space.parameters if name not in keys]
-    example = next((name for name in space.parameters if name not in keys), next(iter(space.parameters)))
+    absent = [name for name in space.parameters if name not in keys]
+    faults = {
+        "unexpected": [f"{key!r} {tuple(state[key].shape)}" for key in keys if key not in space.parameters],
+        "Missing": [space.describe(name).replace("(B, C, ", "(") for name in absent],
+    }
+    said = "".join(
+        f"{what}: {', '.join(names[:_SHOWN])}" + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN) + ". "
+        for what, names in faults.items()
+        if names
+    )
+    example = absent[0] if absent else next(iter(space.parameters))
     return InvalidValueError(
-        f"the keys of the state dict do not fit {space} in any order; "
-        + (f"unexpected: {_some(unexpected)}. " if unexpected else "")
-        + (f"Missing: {_some(missing)}. " if missing else "")
-        + f"If only names differ, {_hint(example, 'its key')}; keys that are no parameters: ignore=(key, ...)"
+        f"the keys of the state dict do not fit {space} in any order; {said}If only names differ, "
+        f"{_hint(example, 'its key')}; keys that are no parameters: ignore=(key, ...)"
     )
 
 
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
-
-
-def _layers_of_space(space: WeightSpace) -> list[_Layer] | None:
-    """Weights with their biases, or None if a node has several of either, so that the pairing is not clear."""
+def _layers_of_space(space: WeightSpace) -> list[_Layer]:
+    """Weights with their biases; none if a node has several of either, so that the pairing is not clear."""
     weights = {link.target: link.parameter for link in space.links if len(link.ends) == 2}
     biases = {link.target: link.parameter for link in space.links if len(link.ends) == 1 and not link.kernel}
-    named = {*weights.values(), *biases.values()}
-    if named != set(space.parameters) or not set(biases) <= set(weights):
-        return None
+    if {*weights.values(), *biases.values()} != set(space.parameters) or not set(biases) <= set(weights):
+        return []
     return [_Layer(name, biases.get(node)) for node, name in weights.items()]
 
 
-def _layers_of_keys(keys: Sequence[str]) -> list[_Layer] | None:
-    """The same from the keys of a state dict, in their order; None if a key is neither or a bias has no weight."""
-    pairs: dict[str, dict[str, str]] = {}
+def _layers_of_keys(keys: Sequence[str]) -> list[_Layer]:
+    """The same from the keys of a state dict, in their order; none if a key is neither or a bias has no weight."""
+    layers: dict[str, dict[bool, str]] = {}
     for key in keys:
-        found = list(_ROLE.finditer(key))
-        if not found:
-            return None
-        role, place = found[-1].group()[0].lower(), _layer_name(key)
-        if ("b" if role == "b" else "w") in pairs.setdefault(place, {}):
-            return None
-        pairs[place]["b" if role == "b" else "w"] = key
-    if any("w" not in pair for pair in pairs.values()):
-        return None
-    return [_Layer(pair["w"], pair.get("b")) for pair in pairs.values()]
+        roles = list(_ROLE.finditer(key))
+        if not roles:
+            return []
+        role = roles[-1]
+        layer = layers.setdefault(key[: role.start()] + key[role.end() :], {})
+        if layer.setdefault(role.group()[0] in "bB", key) != key:
+            return []
+    if not all(False in layer for layer in layers.values()):
+        return []
+    return [_Layer(layer[False], layer.get(True), name) for name, layer in layers.items()]
 
 
-def _layer_name(key: str) -> str:
-    role = list(_ROLE.finditer(key))[-1]
-    return key[: role.start()] + key[role.end() :]
-
-
-def _precedence(layers: Sequence[_Layer], keys: Sequence[str], ordered: bool) -> dict[int, set[int]]:
-    """For each layer those that surely come before it."""
-    if ordered:
-        position = [keys.index(layer.weight) for layer in layers]
-        return {i: {j for j in range(len(layers)) if position[j] < position[i]} for i in range(len(layers))}
-    split = [re.findall(r"\d+|\D+", _layer_name(layer.weight)) for layer in layers]
-    return {i: {j for j in range(len(layers)) if _numbered_before(split[j], split[i])} for i in range(len(layers))}
-
-
-def _numbered_before(first: Sequence[str], second: Sequence[str]) -> bool:
-    a, b = next(((a, b) for a, b in zip(first, second, strict=False) if a != b), ("", ""))
+def _numbered_before(first: str, second: str) -> bool:
+    """Whether the first number in which two names differ is smaller in the first one."""
+    parts = zip(re.findall(r"\d+|\D+", first), re.findall(r"\d+|\D+", second), strict=False)
+    a, b = next(((a, b) for a, b in parts if a != b), ("", ""))
     return a.isdigit() and b.isdigit() and int(a) < int(b)
 
 
-def _assignments(
-    state: Mapping[str, Tensor],
-    space: WeightSpace,
-    wanted: Sequence[_Layer],
-    found: Sequence[_Layer],
-    before: Mapping[int, set[int]],
+def _orders(
+    state: Mapping[str, Tensor], space: WeightSpace, wanted: list[_Layer], layers: list[_Layer], ordered: bool
 ) -> Iterator[tuple[_Layer, ...]]:
-    """The first two ways to lay the found layers onto the wanted ones."""
+    """The first two orders of a state dict's layers in which they fit the space's."""
+    before = [
+        {j for j, other in enumerate(layers) if (j < i if ordered else _numbered_before(other.name, layer.name))}
+        for i, layer in enumerate(layers)
+    ]
     fixed = {n: node.size for n, node in space.nodes.items() if not node.permutes and node.size is not None}
     pending: list[tuple[tuple[int, ...], dict[str, int]]] = [((), fixed)]
-    solutions = steps = 0
-    while pending and solutions < 2:
+    complete = steps = 0
+    while pending and complete < 2:
         chosen, sizes = pending.pop()
         if len(chosen) == len(wanted):
-            solutions += 1
-            yield tuple(found[i] for i in chosen)
+            complete += 1
+            yield tuple(layers[i] for i in chosen)
             continue
         steps += 1
         if steps > _MAX_STEPS:
             raise InvalidValueError(
-                f"{len(found)} layers fit {space} in too many orders to try; {_hint(wanted[0].weight, found[0].weight)}"
+                f"{len(layers)} layers fit {space} in too many orders to try; "
+                f"{_hint(wanted[0].weight, layers[0].weight)}"
             )
-        for i in range(len(found)):
+        for i in range(len(layers)):
             if i not in chosen and before[i] <= set(chosen):
-                grown = _fit(state, space, wanted[len(chosen)], found[i], sizes)
-                if grown is not None:
-                    pending.append(((*chosen, i), grown))
+                known = _sizes_with(state, space, wanted[len(chosen)], layers[i], sizes)
+                if known is not None:
+                    pending.append(((*chosen, i), known))
 
 
-def _fit(
+def _sizes_with(
     state: Mapping[str, Tensor], space: WeightSpace, layer: _Layer, keys: _Layer, sizes: Mapping[str, int]
 ) -> dict[str, int] | None:
-    """Node sizes after laying one layer's keys onto a layer of the space; None if they do not fit."""
-    grown = dict(sizes)
+    """Node sizes once a layer of the space has the tensors of one of the state dict; None if they do not fit."""
+    known = dict(sizes)
     if (layer.bias is None) != (keys.bias is None):
         return None
-    for name, key in zip(layer, keys, strict=True):
-        if name is not None and key is not None:
-            try:
-                grown = sizes_in(space, name, tuple(state[key].shape), grown)
-            except ValueError:
-                return None
-    return grown
+    try:
+        for name, key in ((layer.weight, keys.weight), (layer.bias, keys.bias)):
+            if name is not None and key is not None:
+                known = sizes_in(space, name, tuple(state[key].shape), known)
+    except ValueError:
+        return None
+    return known
