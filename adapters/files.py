@@ -1,27 +1,18 @@
 """Files of strangers: what may be opened, and how much of it is believed.
 
-A file is opened if it is a regular one, so that nothing waits for a pipe or reads a device; what it says of its own
-size is held against the size that it has before memory is taken; and JSON, tables and arrays are read within limits
-that real files do not come near. What is wrong is told in one line, as an `InvalidValueError`.
+A file is opened if it is a regular one, so that nothing waits for a pipe or reads a device. What is wrong is told in
+one line, as an `InvalidValueError`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
-import json
-import math
 import os
-import re
 import reprlib
 import stat
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import numpy as np
+from typing import BinaryIO
 
 from nfn_monomial.errors import InvalidValueError, MissingFileError
 
@@ -29,25 +20,11 @@ __all__ = [
     "FileError",
     "damaged",
     "listed",
-    "map_array",
-    "number",
     "open_regular",
-    "parse_json",
-    "read_bytes",
-    "read_json",
-    "read_rows",
     "require_regular",
     "shown",
-    "whole",
 ]
 
-TEXT_BYTES = 2**25  # of a file that is read whole; the longest published one has 6 MB
-DEPTH = 64  # of brackets in JSON
-LARGEST = 2**53  # whole numbers up to this are exact in every program
-LINE_BYTES = 2**20
-EXPANSION = 200  # bytes that a compressed byte may become: tables of numbers give 3 to 20, all zeros 1,000
-HEADROOM = 2**20  # beyond that, for short files
-SURROGATE = re.compile("[\ud800-\udfff]")
 REASON = 300  # characters of what a library says
 
 _repr = reprlib.Repr()
@@ -123,166 +100,3 @@ def open_regular(path: Path) -> BinaryIO:
         file.close()
         raise MissingFileError(f"{path}: no such file, it is a device or a pipe; give the path of a regular file")
     return file
-
-
-def read_bytes(path: Path, most: int = TEXT_BYTES) -> bytes:
-    """All of a file.
-
-    Raises:
-        FileNotFoundError: as `require_regular`.
-        ValueError: if it has more than ``most`` bytes.
-    """
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise FileError(f"{path} has {size} bytes, expected at most {most}: it is no file of this kind")
-        return file.read(size)
-
-
-def read_json(path: Path) -> Any:
-    """What a JSON file holds; as `read_bytes` and `parse_json`."""
-    return parse_json(read_bytes(path))
-
-
-def parse_json(data: bytes | str, *, strict: bool = True) -> Any:
-    """JSON within limits: nested 64 deep at most, whole numbers up to 2**53, all numbers finite, proper Unicode.
-
-    ``strict``: False lets any numbers pass, also NaN, which other programs write where a training diverged, and halves
-    of surrogate pairs.
-
-    Raises:
-        ValueError: if it is anything else.
-    """
-    try:
-        value = json.loads(data.decode("utf-8-sig") if isinstance(data, bytes) else data)
-    except RecursionError:
-        raise InvalidValueError(f"not JSON: nested more than {DEPTH} deep") from None
-    except ValueError as error:
-        raise InvalidValueError(f"not JSON: {error}") from error
-    inside, depth = [value], 0
-    while inside:
-        depth += 1
-        if depth > DEPTH:
-            raise InvalidValueError(f"not JSON that is read here: nested more than {DEPTH} deep")
-        following: list[Any] = []
-        for item in inside:
-            if isinstance(item, dict):
-                following += [*item, *item.values()]
-            elif isinstance(item, list):
-                following += item
-            elif strict and isinstance(item, float) and not math.isfinite(item):
-                raise InvalidValueError(f"not JSON: it has the number {item}")
-            elif strict and isinstance(item, int) and abs(item) > LARGEST:
-                raise InvalidValueError(f"not JSON that is read here: the whole number {shown(item)} is over 2**53")
-            elif strict and isinstance(item, str) and not item.isascii() and SURROGATE.search(item):
-                raise InvalidValueError(f"not JSON: half a surrogate pair in {shown(item)}")
-        inside = following
-    return value
-
-
-def number(value: object, what: str) -> float:
-    """A finite number, from a number or its digits.
-
-    Raises:
-        ValueError: naming ``what``, if it is none.
-    """
-    try:
-        found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        found = math.nan
-    if not math.isfinite(found):
-        raise InvalidValueError(f"{what} is {shown(value)}, expected a finite number")
-    return found
-
-
-def whole(value: object, what: str, *, least: int = 0, most: int = 10**9) -> int:
-    """A whole number, from a number or its digits; 5.0 is one, 5.9 is none.
-
-    Raises:
-        ValueError: naming ``what``, if it is none, or is not from ``least`` to ``most``.
-    """
-    try:
-        found = number(value, what)
-    except InvalidValueError:
-        found = math.nan
-    if not (least <= found <= most and found == int(found)):
-        raise InvalidValueError(f"{what} is {shown(value)}, expected a whole number from {least} to {most}")
-    return int(found)
-
-
-class _Unzipped(io.RawIOBase):
-    """The text of a gzip file. `gzip` reads zeros at the end of a file one by one; here they are an error."""
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self.raw, self.member, self.rest = raw, zlib.decompressobj(wbits=31), b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self.member.eof:
-            block = self.rest or self.raw.read(2**16)
-            text = self.member.decompress(block, len(buffer))
-            self.rest = self.member.unconsumed_tail
-            if text:
-                buffer[: len(text)] = text
-                return len(text)
-            if not block:
-                raise InvalidValueError("its compressed text is cut off")
-        if self.member.unused_data or self.raw.read(1):
-            raise InvalidValueError("there is more behind its compressed text")
-        return 0
-
-
-def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The lines of a CSV file, whose name may end in ``.gz``, with their numbers. UTF-8.
-
-    Raises:
-        FileNotFoundError: as `require_regular`.
-        ValueError: while reading, if a line is longer than a MiB, or the text is far longer than its compressed form.
-        Exception: what the readers of gzip and CSV raise; see `damaged`.
-    """
-    with open_regular(path) as raw:
-        most = EXPANSION * os.fstat(raw.fileno()).st_size + HEADROOM
-        stream = io.BufferedReader(_Unzipped(raw)) if path.suffix == ".gz" else raw
-
-        def lines() -> Iterator[str]:
-            taken = 0
-            while line := stream.readline(LINE_BYTES + 1):
-                taken += len(line)
-                if len(line) > LINE_BYTES or taken > most:
-                    what = "a line of more than a MiB" if len(line) > LINE_BYTES else f"more than {most} bytes of text"
-                    raise InvalidValueError(f"it has {what}")
-                yield line.decode()
-
-        reader = csv.reader(lines())
-        for row in reader:
-            yield reader.line_num, row
-
-
-def map_array(path: Path, dtype: type[np.generic], dimensions: int) -> np.ndarray[tuple[int, ...], Any]:
-    """The array in a ``.npy`` file, memory-mapped, after its header was held against the size of the file.
-
-    Raises:
-        FileNotFoundError: as `require_regular`.
-        ValueError: if the header names another type, another number of dimensions, or another size than the file has.
-        Exception: what NumPy raises of a damaged header; see `damaged`.
-    """
-    with open_regular(path) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, found = read(file)
-        start, size = file.tell(), os.fstat(file.fileno()).st_size
-    if found != dtype or len(shape) != dimensions or any(type(n) is not int or n < 0 for n in shape):
-        wanted = f"{np.dtype(dtype)} with {dimensions} dimensions"
-        raise InvalidValueError(f"it holds {found} {shown(shape)}, expected {wanted}: convert it first")
-    expected = start + math.prod(shape) * found.itemsize
-    if size != expected:
-        state = "truncated" if size < expected else "too long"
-        sizes = " x ".join(map(shown, shape))
-        raise InvalidValueError(
-            f"it is {state}: its header says {sizes} {found}, {shown(expected)} bytes in all, but it has {size}"
-        )
-    if not math.prod(shape):
-        return np.empty(shape, found)  # an empty file cannot be mapped
-    return np.memmap(path, found, "r", start, shape, "F" if fortran else "C")

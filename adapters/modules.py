@@ -119,18 +119,18 @@ def network_outputs(
     Raises:
         ValueError: if a name is no parameter of the module, or a tensor is not ``(B, 1, *shape)``.
     """
-    own = {name: t.shape for name, t in itertools.chain(module.named_parameters(), module.named_buffers())}
-    unknown = [name for name in tensors if name not in own]
+    shapes = {name: t.shape for name, t in itertools.chain(module.named_parameters(), module.named_buffers())}
+    unknown = [name for name in tensors if name not in shapes]
     if unknown or not tensors:
         raise InvalidValueError(
-            f"the module has no parameter {', '.join(unknown) or '(none given)'}; it has {', '.join(own)}. "
+            f"the module has no parameter {', '.join(unknown) or '(none given)'}; it has {', '.join(shapes)}. "
             "WeightSpace.from_module(module, example_inputs) gives a space with its names"
         )
     batch = next(iter(tensors.values())).shape[0]
     for name, tensor in tensors.items():
-        if tensor.ndim != 2 + len(own[name]) or tuple(tensor.shape[:2]) != (batch, 1):
+        if tensor.ndim != 2 + len(shapes[name]) or tuple(tensor.shape[:2]) != (batch, 1):
             raise InvalidValueError(
-                f"{name} has shape {tuple(tensor.shape)}; ({batch}, 1, *shape) is expected, with {len(own[name])} "
+                f"{name} has shape {tuple(tensor.shape)}; ({batch}, 1, *shape) is expected, with {len(shapes[name])} "
                 "dimensions of the network's own"
             )
     single = {name: tensor.squeeze(1) for name, tensor in tensors.items()}
@@ -192,7 +192,7 @@ def save_safetensors(
     """
     files = [Path(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     states = unstack_networks(tensors, space, names=names)
-    places = {_place(file) for file in files}
+    places = {file.resolve() for file in files}
     if len(places) != len(states) or len(files) != len(states):
         raise InvalidValueError(
             f"{len(states)} networks need as many different paths; {len(places)} of {len(files)} given"
@@ -205,15 +205,6 @@ def save_safetensors(
             os.replace(partial, file)
         finally:
             partial.unlink(missing_ok=True)
-
-
-def _place(file: Path) -> object:
-    """What two paths of one file have in common, be it by links or by another spelling."""
-    try:
-        found = file.stat()
-        return found.st_dev, found.st_ino
-    except OSError:
-        return file.resolve()
 
 
 def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Collection[str] = ()) -> dict[str, Tensor]:
@@ -229,16 +220,16 @@ def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Col
         ValueError: naming the file, if it is damaged or holds no state dict.
     """
     file = Path(path)
-    found = read_torch_file(file)
+    content = read_torch_file(file)
     if key is not None:
-        if not isinstance(found, Mapping) or key not in found:
-            raise InvalidValueError(f"{file} has no entry {key!r}; it holds {_entries(found)}")
-        found = found[key]
-    if not isinstance(found, Mapping):
+        if not isinstance(content, Mapping) or key not in content:
+            raise InvalidValueError(f"{file} has no entry {key!r}; it holds {_entries(content)}")
+        content = content[key]
+    if not isinstance(content, Mapping):
         raise InvalidValueError(
-            f"{file} holds a {kind_of(found)}, no state dict: save one by torch.save(module.state_dict(), path)"
+            f"{file} holds a {kind_of(content)}, no state dict: save one by torch.save(module.state_dict(), path)"
         )
-    state = {k: v for k, v in found.items() if not is_ignored(str(k), ignore)}
+    state = {k: v for k, v in content.items() if not is_ignored(str(k), ignore)}
     other = {k: v for k, v in state.items() if not (isinstance(v, Tensor) and isinstance(k, str))}
     if other:
         raise InvalidValueError(
@@ -248,12 +239,12 @@ def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Col
     return state
 
 
-def _entries(found: object) -> str:
+def _entries(content: object) -> str:
     """The first of what a file holds."""
-    if not isinstance(found, Mapping):
-        return kind_of(found)
-    listed = [f"{shown(key)} ({kind_of(value)})" for key, value in itertools.islice(found.items(), SHOWN)]
-    return ", ".join(listed) + ", ..." * (len(found) > SHOWN)
+    if not isinstance(content, Mapping):
+        return kind_of(content)
+    listed = [f"{shown(key)} ({kind_of(value)})" for key, value in itertools.islice(content.items(), SHOWN)]
+    return ", ".join(listed) + ", ..." * (len(content) > SHOWN)
 
 
 def _stack(
@@ -265,26 +256,23 @@ def _stack(
     """Networks, each with what to call it in messages, matched, checked and stacked."""
     if not networks:
         raise InvalidValueError("no networks given; at least one is needed")
-    columns: dict[str, list[Tensor]] = {name: [] for name in space.parameters}
+    batch: dict[str, list[Tensor]] = {name: [] for name in space.parameters}
     matches: dict[object, dict[str, str]] = {}
-    first_label = networks[0][0]
     for label, network in networks:
         state, ordered = _state_of(network, label, space, names, ignore)
         signature = (ordered, *((key, tensor.shape) for key, tensor in state.items()))
         try:
             if signature not in matches:
                 matches[signature] = match_names(state, space, names=names, ordered=ordered)
-            matched = matches[signature]
-            for key in matched.values():
-                require_dense(state[key], key)
-            if label is first_label:
-                space.validate({name: state[key][None, None] for name, key in matched.items()})
+            tensors = {name: require_dense(state[key], key) for name, key in matches[signature].items()}
+            if network is networks[0][1]:
+                space.validate({name: tensor[None, None] for name, tensor in tensors.items()})
+            for name, tensor in tensors.items():
+                _require_like((batch[name] or [tensor])[0], tensor, matches[signature][name], networks[0][0])
+                batch[name].append(tensor)
         except (ValueError, TypeError) as error:
             raise type(error)(f"{label}: {error}") from None
-        for name, key in matched.items():
-            _require_like(label, key, state[key], first_label, columns[name])
-            columns[name].append(state[key])
-    stacked = {name: torch.stack(column).unsqueeze(1) for name, column in columns.items()}
+    stacked = {name: torch.stack(column).unsqueeze(1) for name, column in batch.items()}
     for name, tensor in stacked.items():
         finite = torch.isfinite(tensor).flatten(1).all(1)
         if not bool(finite.all()):
@@ -300,17 +288,17 @@ def _state_of(
 ) -> tuple[dict[str, Tensor], bool]:
     """Key -> tensor, and whether the order of the keys is known to be that of the layers."""
     if isinstance(network, nn.Module):
-        own = [key for key, _ in network.named_parameters()]
-        found = {key: t.detach() for key, t in itertools.chain(network.named_parameters(), network.named_buffers())}
-        if names is None and all(name in found for name in space.parameters):
-            return {name: found[name] for name in space.parameters}, False
-        ordered = None if names else _in_order(network)
-        keys = [*(own if ordered is None else ordered), *(names or {}).values()]
-        return {key: found[key] for key in keys if key in found and not is_ignored(key, ignore)}, ordered is not None
+        tensors = {key: t.detach() for key, t in itertools.chain(network.named_parameters(), network.named_buffers())}
+        if names is None and all(name in tensors for name in space.parameters):
+            return {name: tensors[name] for name in space.parameters}, False
+        layers = None if names else _in_order(network)
+        keys = [key for key, _ in network.named_parameters()] if layers is None else layers
+        chosen = [key for key in (*keys, *(names or {}).values()) if key in tensors and not is_ignored(key, ignore)]
+        return {key: tensors[key] for key in chosen}, layers is not None
     if not isinstance(network, Mapping):
-        raise InvalidTypeError(f"{label} is a {type(network).__name__}; a module or a state dict is expected")
+        raise InvalidTypeError(f"{label} is a {kind_of(network)}; a module or a state dict is expected")
     state = {key: value for key, value in network.items() if not is_ignored(key, ignore)}
-    other = [f"{key!r} ({type(value).__name__})" for key, value in state.items() if not isinstance(value, Tensor)]
+    other = [f"{key!r} ({kind_of(value)})" for key, value in state.items() if not isinstance(value, Tensor)]
     if other:
         raise InvalidTypeError(f"{label}: no tensors: {', '.join(other)}; leave such entries out by ignore=(key, ...)")
     return state, False
@@ -333,17 +321,15 @@ def _in_order(module: nn.Module) -> list[str] | None:
     return keys
 
 
-def _require_like(label: str, key: str, tensor: Tensor, first_label: str, column: Sequence[Tensor]) -> None:
-    if not column:
-        return
-    first = column[0]
+def _require_like(first: Tensor, tensor: Tensor, key: str, where: str) -> None:
+    """Raise unless a tensor goes into one batch with that of the first network."""
     if tensor.shape != first.shape:
         raise InvalidValueError(
-            f"{label}: {key} has shape {tuple(tensor.shape)} but in {first_label} it is {tuple(first.shape)}: a batch "
-            "holds networks of one width; stack each width by itself"
+            f"{key} has shape {tuple(tensor.shape)} but in {where} it is {tuple(first.shape)}: a batch holds networks "
+            "of one width; stack each width by itself"
         )
     if (tensor.dtype, tensor.device) != (first.dtype, first.device):
         raise InvalidTypeError(
-            f"{label}: {key} is {tensor.dtype} on {tensor.device} but in {first_label} it is {first.dtype} on "
-            f"{first.device}; convert them to one dtype and device"
+            f"{key} is {tensor.dtype} on {tensor.device} but in {where} it is {first.dtype} on {first.device}; convert "
+            "them to one dtype and device"
         )

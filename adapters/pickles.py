@@ -29,7 +29,7 @@ from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ from .files import shown
 
 __all__ = ["Inert", "Unpickler", "kind_of"]
 
-LARGEST = 2**48  # numbers in a storage
+DIMENSIONS = 64  # that torch works with
 KEY_PARTS = 100
 
 _KINDS = {
@@ -48,9 +48,10 @@ _KINDS = {
     "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
     "Bool": torch.bool, "ComplexFloat": torch.complex64, "ComplexDouble": torch.complex128, "Untyped": torch.uint8,
 }  # fmt: skip
+_ODD = ("qint", "quint", "bit")  # types of quantised numbers and of none
 # The name of a storage stands for the type of its numbers; one on a GPU is read to the CPU all the same.
 _DTYPES = {
-    **{f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, torch.dtype)},
+    **{f"torch.{n}": t for n, t in vars(torch).items() if isinstance(t, torch.dtype) and not n.startswith(_ODD)},
     **{f"{p}.{k}Storage": value for p in ("torch", "torch.cuda", "torch.storage") for k, value in _KINDS.items()},
 }
 _PLAIN = [
@@ -94,13 +95,6 @@ class _Storage:
     data: bytearray
 
 
-class _Instructions(dict[int, Callable[[Any], None]]):
-    """Instruction -> what it does; no others exist."""
-
-    def __missing__(self, code: int) -> None:
-        raise InvalidValueError(f"the instruction {chr(code)!r}, which torch.save does not write")
-
-
 class Unpickler(pickle._Unpickler):
     """Reads one pickle, see above.
 
@@ -108,9 +102,6 @@ class Unpickler(pickle._Unpickler):
         stream: that stands at its start, and is behind it afterwards.
         size: in bytes, of what it is a part of.
         storage: gives the bytes of a storage by its key, type and number of bytes, which it may fill later.
-
-    Attributes:
-        objects: names for which `Inert` objects stand.
 
     Raises:
         ValueError: by `load`, without the name of the file.
@@ -124,14 +115,6 @@ class Unpickler(pickle._Unpickler):
     def __init__(self, stream: BinaryIO, size: int, storage: Callable[[str, torch.dtype, int], bytearray]) -> None:
         super().__init__(stream, encoding="latin1")
         self._budget, self._storage = size, storage
-        self.objects: set[str] = set()
-
-    def load(self) -> Any:
-        """What the pickle says."""
-        value = super().load()
-        if self.stack or self.metastack:
-            raise InvalidValueError("it ends within a part")
-        return value
 
     def find_class(self, module: str, name: str) -> Any:
         """What stands for a name."""
@@ -141,11 +124,7 @@ class Unpickler(pickle._Unpickler):
             raise InvalidValueError(
                 f"it holds tensors that {name[:80]} makes, expected dense ones: save their .to_dense() or .dequantize()"
             )
-        if full in _DTYPES:
-            return _DTYPES[full]
-        if full not in _MADE:
-            self.objects.add(full)
-        return Inert(full)
+        return _DTYPES.get(full) or Inert(full)
 
     def persistent_load(self, reference: Any) -> Any:
         """A storage of the file; a class of modules, which old files name beside its source."""
@@ -154,7 +133,7 @@ class Unpickler(pickle._Unpickler):
         kind, dtype, key, _device, count, *view = reference
         if kind != "storage" or type(key) is not str or any(view):
             raise InvalidValueError(f"a reference to {shown(kind)}, expected a storage")
-        if not isinstance(dtype, torch.dtype) or type(count) is not int or not 0 <= count < LARGEST:
+        if not isinstance(dtype, torch.dtype) or not _is_size(count):
             raise InvalidValueError(f"a storage of {shown(count)} numbers of type {shown(dtype)}")
         return _Storage(dtype, self._storage(key, dtype, count * dtype.itemsize))
 
@@ -181,10 +160,11 @@ class Unpickler(pickle._Unpickler):
         """Attributes of an inert object, and the versions of modules that a state dict carries."""
         state, target = self.stack.pop(), self.stack[-1]
         for part in state if isinstance(state, tuple) else (state,):
-            if isinstance(part, dict) and isinstance(target, Inert | OrderedDict):
+            if isinstance(part, dict) and isinstance(target, Inert):
                 self._spend(len(part))
-                known = (k for k in part if isinstance(k, str) and (isinstance(target, Inert) or k == "_metadata"))
-                vars(target).update({name: part[name] for name in known})
+                vars(target).update({name: value for name, value in part.items() if isinstance(name, str)})
+            elif isinstance(part, dict) and isinstance(target, OrderedDict) and "_metadata" in part:
+                vars(target)["_metadata"] = part["_metadata"]
 
     def _add(self, items: list[Any]) -> None:
         """Items for the container on top; what is no container here takes none."""
@@ -210,8 +190,7 @@ class Unpickler(pickle._Unpickler):
         items = self.pop_mark()  # and another stack
         self.stack.append(frozenset(map(_key, items)))
 
-    dispatch = _Instructions((code, pickle._Unpickler.dispatch[code]) for (code,) in _PLAIN)
-    dispatch |= {
+    dispatch: ClassVar[dict[int, Any]] = {code: pickle._Unpickler.dispatch[code] for (code,) in _PLAIN} | {
         pickle.REDUCE[0]: _call, pickle.NEWOBJ[0]: _call, pickle.NEWOBJ_EX[0]: _call_by_name, pickle.BUILD[0]: _build,
         pickle.APPEND[0]: _add_one, pickle.APPENDS[0]: _add_marked, pickle.ADDITEMS[0]: _add_marked,
         pickle.SETITEM[0]: _add_entry, pickle.SETITEMS[0]: _add_marked, pickle.FROZENSET[0]: _frozen_set,
@@ -231,6 +210,10 @@ def _key(key: Any) -> Any:
     return key
 
 
+def _is_size(number: object) -> bool:
+    return type(number) is int and 0 <= number < 2**48  # so that no product leaves 64 bits
+
+
 def _dense(
     storage: Any, offset: Any, size: Any, stride: Any, grad: Any = False, hooks: Any = None, dtype: Any = None,
     metadata: Any = None,
@@ -238,7 +221,7 @@ def _dense(
     """A view of a storage, which has to have room for as many numbers as the tensor: no stride of 0 makes more."""
     if not isinstance(storage, _Storage) or metadata:
         raise InvalidValueError("a tensor without a storage, or one that is a conjugate or negative view")
-    if len(size) != len(stride) or not all(type(n) is int and 0 <= n < LARGEST for n in (offset, *size, *stride)):
+    if not len(size) == len(stride) <= DIMENSIONS or not all(map(_is_size, (offset, *size, *stride))):
         raise InvalidValueError(f"a tensor with the sizes {shown(size)} and strides {shown(stride)}")
     kind: torch.dtype = storage.dtype if dtype is None else dtype
     room, count = len(storage.data) // kind.itemsize, math.prod(size)

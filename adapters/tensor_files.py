@@ -1,4 +1,4 @@
-"""Tensors from files of strangers: what ``torch.save`` and safetensors wrote, and what we seal with a checksum.
+"""Tensors from files of strangers: what ``torch.save`` and safetensors wrote.
 
 A torch file is an archive of raw storages and a pickle that says how tensors lie in them. The pickle is read by
 `pickles.Unpickler`: no name in a file leads to an import or a call. Storages are held against the size of the file
@@ -8,44 +8,36 @@ at, against the bytes.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
 import pickle
 import struct
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
-from .files import damaged, open_regular, parse_json, require_regular, shown
+from .files import damaged, open_regular, require_regular, shown
 from .pickles import Inert, Unpickler, kind_of
 
 __all__ = [
     "Inert",
     "SavedFile",
-    "checksum_of",
     "kind_of",
     "read_safetensors",
-    "read_sealed",
     "read_torch_file",
     "require_dense",
     "require_numbers",
-    "seal",
 ]
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
 NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-SEAL = "sealed"  # the entry of a safetensors file's metadata
 ZIP = b"PK\x03\x04"
 LEGACY = (0x1950A86A20F9469CFC6C, 1001)  # what a file of torch before 1.6 begins with
 ALIGNMENT = 64  # of tensors in an archive, as torch maps them into memory
@@ -75,7 +67,6 @@ class SavedFile:
 
     Attributes:
         content: what it holds; its tensors are views of ``parts``.
-        objects: names of classes and functions in it, for which `Inert` objects stand.
         parts: what the file is made of, in order.
     """
 
@@ -115,9 +106,7 @@ class SavedFile:
             return data
 
         pickled = self.parts[f"{root}/data.pkl"]
-        unpickler = Unpickler(io.BytesIO(pickled), len(pickled), storage)
-        self.objects = unpickler.objects
-        return unpickler.load()
+        return Unpickler(io.BytesIO(pickled), len(pickled), storage).load()
 
     def _read_legacy(self, stream: Any, size: int) -> Any:
         """The format of torch before 1.6: five pickles, then the storages."""
@@ -133,9 +122,7 @@ class SavedFile:
                 storages[key] = bytearray(nbytes), dtype.itemsize
             return storages[key][0]
 
-        unpicklers = [Unpickler(stream, size, storage) for _ in range(5)]
-        magic, protocol, system, content, keys = (unpickler.load() for unpickler in unpicklers)
-        self.objects = unpicklers[3].objects
+        magic, protocol, system, content, keys = (Unpickler(stream, size, storage).load() for _ in range(5))
         if (magic, protocol) != LEGACY or not isinstance(system, dict) or system.get("little_endian") is not True:
             raise InvalidValueError("no file of torch.save")
         if not isinstance(keys, list) or sorted(map(str, keys)) != sorted(storages):
@@ -178,18 +165,14 @@ def read_safetensors(path: PathLike, device: torch.device | str = "cpu") -> tupl
     """
     file = Path(path)
     with damaged(file, "download it again, or save it by safetensors.torch.save_file(state, path)"):
-        return _open_safetensors(file, device)
-
-
-def _open_safetensors(file: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
-    size = require_regular(file)
-    with open_regular(file) as stream:
-        start = stream.read(8)
-    header = int.from_bytes(start, "little")
-    if len(start) < 8 or header > min(size - 8, HEADER_BYTES):
-        raise InvalidValueError(f"truncated, or no safetensors file: a header of {header} bytes, {size} in all")
-    with safetensors.safe_open(file, framework="pt", device=str(device)) as opened:
-        return {key: opened.get_tensor(key) for key in opened.keys()}, dict(opened.metadata() or {})  # noqa: SIM118
+        size = require_regular(file)
+        with open_regular(file) as stream:
+            start = stream.read(8)
+        header = int.from_bytes(start, "little")
+        if len(start) < 8 or header > min(size - 8, HEADER_BYTES):
+            raise InvalidValueError(f"truncated, or no safetensors file: a header of {header} bytes, {size} in all")
+        with safetensors.safe_open(file, framework="pt", device=str(device)) as opened:
+            return {key: opened.get_tensor(key) for key in opened.keys()}, dict(opened.metadata() or {})  # noqa: SIM118
 
 
 def require_dense(tensor: object, what: str) -> Tensor:
@@ -222,55 +205,3 @@ def require_numbers(tensor: object, what: str) -> Tensor:
     if not bool(torch.isfinite(found).all()):
         raise InvalidValueError(f"{what} holds NaN or infinite values: its training diverged, leave it out")
     return found
-
-
-def seal(tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> bytes:
-    """A safetensors file whose metadata hold JSON and a checksum of all of it; equal contents give equal bytes.
-
-    ``stated``: what is known of the tensors, as JSON has it.
-    """
-    held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    text = json.dumps(stated)
-    entry = json.dumps({"sha256": _digest(held, text), "stated": text})
-    return safetensors.torch.save(held, {SEAL: entry})  # one entry: their order is not fixed
-
-
-def read_sealed(path: PathLike) -> tuple[dict[str, Tensor], Any]:
-    """The tensors, memory-mapped, and the statement of a file that `seal` wrote.
-
-    Raises:
-        FileNotFoundError: if the file does not exist or is no regular file.
-        ValueError: without the file's name, if it has no checksum of ours, or another.
-        Exception: what a damaged file leads to, see `files.damaged`.
-    """
-    tensors, metadata = _open_safetensors(Path(path))
-    entry = _sealed(metadata)
-    text = entry.get("stated")
-    if not isinstance(text, str) or entry.get("sha256") != _digest(tensors, text):
-        raise InvalidValueError("its contents do not have the checksum that it states")
-    return tensors, parse_json(text)
-
-
-def checksum_of(path: PathLike) -> str:
-    """What a file that `seal` wrote states as its checksum; `read_sealed` holds it against the contents.
-
-    Raises:
-        As `read_sealed`.
-    """
-    return str(_sealed(_open_safetensors(Path(path))[1]).get("sha256"))
-
-
-def _sealed(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What `seal` has put into a file's metadata."""
-    if SEAL not in metadata:
-        raise InvalidValueError("it has no checksum: another program wrote it, or an earlier version of this one")
-    entry = parse_json(metadata[SEAL])
-    return entry if isinstance(entry, dict) else {}
-
-
-def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name!r} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

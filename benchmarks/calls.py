@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import __version__
-from nfn_monomial.adapters.files import damaged, parse_json, read_bytes
-from nfn_monomial.adapters.tensor_files import read_sealed, seal
+from nfn_monomial.adapters.files import damaged
+from nfn_monomial.benchmarks.reading import parse_json, read_bytes
+from nfn_monomial.benchmarks.sealed import read_sealed, seal
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
 from .files import results_folder, write_atomically, write_json

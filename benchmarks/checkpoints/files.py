@@ -19,9 +19,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.files import FileError, damaged, listed, parse_json, read_bytes, require_regular
+from nfn_monomial.adapters.files import FileError, damaged, listed, require_regular
 from nfn_monomial.adapters.tensor_files import Inert, SavedFile, kind_of
 from nfn_monomial.benchmarks.files import partial_path
+from nfn_monomial.benchmarks.reading import parse_json, read_bytes
 from nfn_monomial.errors import MissingFileError
 
 __all__ = ["Checkpoint", "CheckpointError", "checkpoints_in", "files_of", "read_checkpoint"]

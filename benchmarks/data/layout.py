@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from nfn_monomial.adapters.files import FileError, damaged, listed, read_rows, shown, whole
+from nfn_monomial.adapters.files import FileError, damaged, listed, shown
+from nfn_monomial.benchmarks.reading import read_rows, whole
 from nfn_monomial.errors import InvalidValueError
 
 __all__ = [

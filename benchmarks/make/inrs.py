@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.tensor_files import seal
 from nfn_monomial.benchmarks.data.formats.made_inrs import (
     CORPUS_FILE,
     KIND,
@@ -28,6 +27,7 @@ from nfn_monomial.benchmarks.data.images import Pictures, PictureSet, load_pictu
 from nfn_monomial.benchmarks.data.shards import require_finite
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.files import write_atomically, write_json
+from nfn_monomial.benchmarks.sealed import seal
 from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.errors import InvalidValueError

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.adapters.files import damaged
-from nfn_monomial.adapters.tensor_files import read_sealed, seal
 from nfn_monomial.benchmarks.data.formats.mixed_zoo import GROUPS
 from nfn_monomial.benchmarks.data.formats.zoo_files import (
     CONFIG_FILE,
@@ -35,6 +34,7 @@ from nfn_monomial.benchmarks.data.formats.zoo_files import (
 from nfn_monomial.benchmarks.data.images import ImageSet, load_images
 from nfn_monomial.benchmarks.data.layout import cnn_geometry, cnn_layout
 from nfn_monomial.benchmarks.files import write_atomically, write_json
+from nfn_monomial.benchmarks.sealed import read_sealed, seal
 from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.errors import InvalidValueError, MonomialError
 

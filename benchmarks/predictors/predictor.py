@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.adapters.files import damaged
-from nfn_monomial.adapters.tensor_files import read_sealed, seal
 from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.checkpoints.files import TORCH, Checkpoint, read_checkpoint
 from nfn_monomial.benchmarks.data.batches import at_once
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.files import write_atomically
+from nfn_monomial.benchmarks.sealed import read_sealed, seal
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
 from .budget import Budget

@@ -23,8 +23,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image, UnidentifiedImageError
 
-from nfn_monomial.adapters.files import read_bytes
 from nfn_monomial.benchmarks.files import write_atomically
+from nfn_monomial.benchmarks.reading import read_bytes
 from nfn_monomial.benchmarks.train.runs import CONFIG_NAME
 from nfn_monomial.errors import InvalidValueError
 

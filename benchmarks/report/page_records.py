@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nfn_monomial.adapters.files import parse_json
+from nfn_monomial.benchmarks.reading import parse_json
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.errors import InvalidValueError, MonomialError
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
-from nfn_monomial.adapters.files import listed
-from nfn_monomial.adapters.tensor_files import SavedFile
+from nfn_monomial.adapters.files import damaged
+from nfn_monomial.adapters.tensor_files import Inert, read_torch_file
 from nfn_monomial.benchmarks.files import partial_path, write_atomically
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
@@ -53,10 +54,10 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            saved = SavedFile(self.path)
-            if saved.objects:
-                raise InvalidValueError(f"it holds {listed(sorted(saved.objects))}, which no training writes")
-            state: dict[str, Any] = saved.content
+            state: dict[str, Any] = read_torch_file(self.path)
+            with damaged(self.path, "no training wrote it"):
+                if any(isinstance(part, Inert) for part in pytree.tree_leaves(state)):
+                    raise InvalidValueError("it holds objects of classes")
             made = [state.get(name) for name in ("format", "name")] if isinstance(state, dict) else []
             if [value for value in made if isinstance(value, int | str)] != [FORMAT, self.path.stem]:
                 raise InvalidValueError("it is of another training or version")

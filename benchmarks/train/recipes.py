@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from nfn_monomial.adapters.files import listed, read_json, shown
+from nfn_monomial.adapters.files import listed, shown
 from nfn_monomial.benchmarks.files import write_json
+from nfn_monomial.benchmarks.reading import read_json
 from nfn_monomial.benchmarks.settings.training import RUNTIME, Head, LossName, TrainConfig
 from nfn_monomial.errors import InvalidValueError, MonomialError
 

@@ -27,9 +27,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from nfn_monomial import __version__
-from nfn_monomial.adapters.files import parse_json, read_bytes
-from nfn_monomial.adapters.tensor_files import seal
 from nfn_monomial.benchmarks.files import results_folder, write_atomically
+from nfn_monomial.benchmarks.reading import parse_json, read_bytes
+from nfn_monomial.benchmarks.sealed import seal
 from nfn_monomial.benchmarks.settings.training import RUNTIME, TrainConfig
 from nfn_monomial.errors import InvalidValueError, MonomialError
 

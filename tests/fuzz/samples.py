@@ -9,6 +9,7 @@ import functools
 import json
 import random
 import shutil
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +24,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.files import read_bytes
 from nfn_monomial.adapters.modules import load_checkpoint, load_safetensors, save_safetensors
 from nfn_monomial.benchmarks.checkpoints.files import read_checkpoint
 from nfn_monomial.benchmarks.data.definitions import Definition, read_definition
@@ -37,6 +37,7 @@ from nfn_monomial.benchmarks.files import write_json
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, ResidualRanges, TransformerRanges, draw_architecture
 from nfn_monomial.benchmarks.predictors.predictor import SHIPPED, Predictor
+from nfn_monomial.benchmarks.reading import read_bytes
 from nfn_monomial.benchmarks.report.page_records import read_run, read_settings
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
 
@@ -230,7 +231,8 @@ def sharded_checkpoint(folder: Path) -> Sample:
 def torch_checkpoint(folder: Path) -> Sample:
     """As the commands for networks of one's own read it."""
     path = folder / "a.pth"
-    writers.save({"epoch": 3, "state": _network().state_dict(), "optimizer": {}}, path)
+    content = {"epoch": 3, "state": _network().state_dict(), "optimizer": {}, "args": Namespace(rate=0.1)}
+    writers.save(content, path)
     return Sample(path, (path,), read_checkpoint)
 
 

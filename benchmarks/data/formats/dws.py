@@ -16,9 +16,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from nfn_monomial.adapters.files import damaged, read_json, shown, whole
+from nfn_monomial.adapters.files import damaged, shown
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
+from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.errors import InvalidValueError
 
 from .base import CorpusError, Format, OnProgress, register_format

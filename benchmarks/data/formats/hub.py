@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from nfn_monomial import symmetry_of
-from nfn_monomial.adapters.files import damaged, listed, read_json, read_rows, shown
+from nfn_monomial.adapters.files import damaged, listed, shown
 from nfn_monomial.adapters.matching import match_names
 from nfn_monomial.benchmarks.data.definitions import Definition, DefinitionError, read_definition
 from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Part
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
+from nfn_monomial.benchmarks.reading import read_json, read_rows
 
 from .base import CorpusError, Format, OnProgress, register_format
 from .checkpoints import (

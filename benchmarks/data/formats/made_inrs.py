@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.files import damaged, read_json, shown, whole
-from nfn_monomial.adapters.tensor_files import checksum_of, read_sealed
+from nfn_monomial.adapters.files import damaged, shown
 from nfn_monomial.benchmarks.data.images import Pictures, load_pictures
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows
 from nfn_monomial.benchmarks.data.shards import OpenedShards, ShardRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
+from nfn_monomial.benchmarks.reading import read_json, whole
+from nfn_monomial.benchmarks.sealed import checksum_of, read_sealed
 from nfn_monomial.errors import InvalidValueError
 
 from .base import CorpusError, Format, register_format

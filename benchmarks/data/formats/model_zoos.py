@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import Symmetry, symmetry_of
-from nfn_monomial.adapters.files import damaged, listed, number, parse_json, read_bytes, shown, whole
+from nfn_monomial.adapters.files import damaged, listed, shown
 from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Networks, Part
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows
+from nfn_monomial.benchmarks.reading import number, parse_json, read_bytes, whole
 from nfn_monomial.errors import InvalidValueError
 
 from .base import CorpusError, Format, OnProgress, register_format

@@ -26,13 +26,14 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.files import damaged, read_bytes, shown, whole
+from nfn_monomial.adapters.files import damaged, shown
 from nfn_monomial.benchmarks.data.architectures.base import MODULES
 from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
 from nfn_monomial.benchmarks.data.layout import Layout, ZooError, cnn_geometry, parse_layout, unflatten
 from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Networks, Part
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows, checksum
+from nfn_monomial.benchmarks.reading import read_bytes, whole
 from nfn_monomial.errors import InvalidValueError
 
 from .base import Format, register_format

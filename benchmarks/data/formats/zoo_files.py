@@ -19,19 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.files import (
-    damaged,
-    map_array,
-    number,
-    open_regular,
-    read_bytes,
-    read_json,
-    read_rows,
-    shown,
-    whole,
-)
+from nfn_monomial.adapters.files import damaged, open_regular, shown
 from nfn_monomial.benchmarks.data.layout import Layout, ZooError, check_layout
 from nfn_monomial.benchmarks.files import write_atomically
+from nfn_monomial.benchmarks.reading import map_array, number, read_bytes, read_json, read_rows, whole
 from nfn_monomial.errors import InvalidValueError
 
 __all__ = [

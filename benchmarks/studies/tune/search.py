@@ -16,12 +16,12 @@ from typing import Any
 import optuna
 
 from nfn_monomial import __version__
-from nfn_monomial.adapters.files import read_json
 from nfn_monomial.benchmarks.data.batches import DataSet, prepared
 from nfn_monomial.benchmarks.data.networks import Corpus, fingerprint, groups_of, looked_at
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.files import write_json
 from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, training_of
+from nfn_monomial.benchmarks.reading import read_json
 from nfn_monomial.benchmarks.settings.generalization import TuneConfig
 from nfn_monomial.benchmarks.settings.training import RUNTIME
 from nfn_monomial.benchmarks.studies import News

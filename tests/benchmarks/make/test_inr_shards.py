@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from tiny_inrs import TINY, shards
 from torch import Tensor
 
-from nfn_monomial.adapters.tensor_files import read_sealed, seal
 from nfn_monomial.benchmarks.data.formats.made_inrs import CORPUS_FILE, load_inrs
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.shards import ShardRows
 from nfn_monomial.benchmarks.make.inrs import make_inrs
+from nfn_monomial.benchmarks.sealed import read_sealed, seal
 from nfn_monomial.benchmarks.studies.classify import fingerprint, subset
 
 # Damage

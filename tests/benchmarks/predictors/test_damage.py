@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from small_predictors import Left
 from torch import Tensor, nn
 
-from nfn_monomial.adapters.tensor_files import read_sealed, seal
 from nfn_monomial.benchmarks.predictors import Predictor
 from nfn_monomial.benchmarks.predictors.budget import Budget
+from nfn_monomial.benchmarks.sealed import read_sealed, seal
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
 Record = dict[str, Any]

@@ -10,11 +10,11 @@ import pytest
 import torch
 from small_zoo import corpus, small_zoo
 
-from nfn_monomial.adapters.tensor_files import read_sealed
 from nfn_monomial.benchmarks.data.moves import test_sets
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, groups_of
 from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
+from nfn_monomial.benchmarks.sealed import read_sealed
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict

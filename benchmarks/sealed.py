@@ -1,0 +1,72 @@
+"""Safetensors files that carry a checksum over their tensors and over what is stated of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from nfn_monomial.adapters.tensor_files import PathLike, read_safetensors
+from nfn_monomial.errors import InvalidValueError
+
+from .reading import parse_json
+
+__all__ = ["checksum_of", "read_sealed", "seal"]
+
+SEAL = "sealed"  # the entry of a file's metadata
+
+
+def seal(tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> bytes:
+    """A safetensors file whose metadata hold JSON and a checksum of all of it; equal contents give equal bytes.
+
+    ``stated``: what is known of the tensors, as JSON has it.
+    """
+    held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    text = json.dumps(stated)
+    entry = json.dumps({"sha256": _digest(held, text), "stated": text})
+    return safetensors.torch.save(held, {SEAL: entry})  # one entry: their order is not fixed
+
+
+def read_sealed(path: PathLike) -> tuple[dict[str, Tensor], Any]:
+    """The tensors, memory-mapped, and the statement of a file that `seal` wrote.
+
+    Raises:
+        FileNotFoundError: if the file does not exist or is no regular file.
+        ValueError: if it is damaged; without the file's name, if it has no checksum of ours, or another.
+    """
+    tensors, metadata = read_safetensors(path)
+    entry = _sealed(metadata)
+    text = entry.get("stated")
+    if not isinstance(text, str) or entry.get("sha256") != _digest(tensors, text):
+        raise InvalidValueError("its contents do not have the checksum that it states")
+    return tensors, parse_json(text)
+
+
+def checksum_of(path: PathLike) -> str:
+    """What a file that `seal` wrote states as its checksum; `read_sealed` holds it against the contents.
+
+    Raises:
+        As `read_sealed`.
+    """
+    return str(_sealed(read_safetensors(path)[1]).get("sha256"))
+
+
+def _sealed(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """What `seal` has put into a file's metadata."""
+    if SEAL not in metadata:
+        raise InvalidValueError("it has no checksum: another program wrote it, or an earlier version of this one")
+    entry = parse_json(metadata[SEAL])
+    return entry if isinstance(entry, dict) else {}
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name!r} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
