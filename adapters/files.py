@@ -27,7 +27,19 @@ __all__ = [
 
 REASON = 300  # characters of what a library says
 
-_repr = reprlib.Repr()
+
+class _Short(reprlib.Repr):
+    """Of containers of other classes a few parts too: their own text may be of any length."""
+
+    def repr_instance(self, value: object, level: int) -> str:
+        if isinstance(value, dict):
+            return self.repr_dict(value, level)
+        if isinstance(value, list | tuple):
+            return self.repr_list(list(value[: self.maxlist + 1]), level)
+        return super().repr_instance(value, level)
+
+
+_repr = _Short()
 _repr.maxstring = _repr.maxother = _repr.maxlong = 80
 _repr.maxlevel = 3
 

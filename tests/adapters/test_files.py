@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from published_writers import Marker
 from torch import Tensor, nn
 
 from nfn_monomial import MonomialError, WeightSpace
-from nfn_monomial.adapters.files import require_regular
+from nfn_monomial.adapters.files import require_regular, shown
 from nfn_monomial.adapters.modules import load_checkpoint, load_safetensors, save_safetensors
 from nfn_monomial.adapters.tensor_files import read_safetensors, read_torch_file, require_numbers
 from nfn_monomial.benchmarks.reading import read_bytes
@@ -164,3 +165,11 @@ def test_two_paths_of_one_file_are_noticed(tmp_path: Path) -> None:
 def test_one_text_is_one_key_to_ignore(tmp_path: Path) -> None:
     torch.save({"0.bias": torch.ones(2), "b": torch.ones(1)}, tmp_path / "a.pt")
     assert list(load_checkpoint(tmp_path / "a.pt", ignore="0.bias")) == ["b"]
+
+
+def test_values_of_any_size_are_shown_in_short() -> None:
+    twice: Any = OrderedDict(a=1)
+    for _ in range(60):  # in full it has 2**60 parts
+        twice = OrderedDict(a=twice, b=twice)
+    for value in (twice, torch.Size([2] * 10_000), {"a": twice}, (twice,), [bytearray(10**7)], "x" * 10**6):
+        assert len(shown(value)) < 1000
