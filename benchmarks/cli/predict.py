@@ -56,7 +56,7 @@ def predict(
 
     A checkpoint is checked first: it must have the layers that the predictor was trained on; more neurons are welcome
     where the model reads any width. Weights say nothing of activations: those of the training networks are taken.
-    Nothing in a checkpoint is unpickled.
+    Nothing that a checkpoint names is imported or called.
 
     Examples:
 
