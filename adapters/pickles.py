@@ -219,8 +219,10 @@ def _dense(
     metadata: Any = None,
 ) -> Tensor:  # fmt: skip
     """A view of a storage, which has to have room for as many numbers as the tensor: no stride of 0 makes more."""
-    if not isinstance(storage, _Storage) or metadata:
-        raise InvalidValueError("a tensor without a storage, or one that is a conjugate or negative view")
+    if metadata:
+        raise InvalidValueError("a tensor that is a conjugate or negative view: save its .resolve_conj().resolve_neg()")
+    if not isinstance(storage, _Storage) or not isinstance(dtype, torch.dtype | None):
+        raise InvalidValueError(f"a tensor without a storage, or of type {shown(dtype)}")
     if not len(size) == len(stride) <= DIMENSIONS or not all(map(_is_size, (offset, *size, *stride))):
         raise InvalidValueError(f"a tensor with the sizes {shown(size)} and strides {shown(stride)}")
     kind: torch.dtype = storage.dtype if dtype is None else dtype

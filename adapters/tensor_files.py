@@ -86,16 +86,17 @@ class SavedFile:
     def _read_archive(self, stream: BinaryIO, size: int) -> Any:
         with zipfile.ZipFile(stream) as archive:
             members = archive.infolist()
+            names = [member.filename for member in members]
+            root = names[0].split("/")[0]
+            if f"{root}/constants.pkl" in names:
+                raise InvalidValueError("it is a TorchScript program, not a state dict")
             if any(m.compress_type != zipfile.ZIP_STORED or m.compress_size != m.file_size for m in members):
                 raise InvalidValueError("it is compressed, as torch.save does not do it: pack it again without that")
-            total, names = sum(member.file_size for member in members), [member.filename for member in members]
+            total = sum(member.file_size for member in members)
             if total > size or len(set(names)) < len(names):
                 raise InvalidValueError(f"its {size} bytes claim to hold {total}, or two parts of one name")
             # everything is read, and its checksum compared, whether a tensor needs it or not
             self.parts.update((name, bytearray(archive.read(name))) for name in names)
-        root = names[0].split("/")[0]
-        if f"{root}/constants.pkl" in self.parts:
-            raise InvalidValueError("it is a TorchScript program, not a state dict")
         if self.parts.get(f"{root}/byteorder", b"little") != b"little":
             raise InvalidValueError("its numbers are not little-endian")
 

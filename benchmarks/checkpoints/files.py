@@ -305,8 +305,8 @@ def _state_dict(path: Path, content: Any, key: str | None) -> Mapping[Any, Any]:
     def is_state(value: Any) -> bool:
         return isinstance(value, Mapping) and any(isinstance(v, Tensor) for v in value.values())
 
+    way_out = "save one by torch.save(module.state_dict(), path)"
     if not isinstance(content, Mapping):
-        way_out = "save one by torch.save(module.state_dict(), path)"
         raise CheckpointError(f"{path} holds a {kind_of(content)}, expected a state dict: {way_out}")
     inner = [k for k, value in content.items() if is_state(value)]
     if not inner and is_state(content):  # which needs no key
@@ -317,7 +317,7 @@ def _state_dict(path: Path, content: Any, key: str | None) -> Mapping[Any, Any]:
     if key is not None and key not in inner:
         raise CheckpointError(f"{path} has no state dict {key!r}; it holds {entries}")
     if not inner:
-        raise CheckpointError(f"{path} holds no tensors but {entries}, expected a state dict")
+        raise CheckpointError(f"{path} holds no tensors but {entries}, expected a state dict: {way_out}")
     found: Mapping[Any, Any] = content[inner[0] if key is None else key]
     return found
 

@@ -61,6 +61,8 @@ def test_tied_tensors_stay_tied(tmp_path: Path) -> None:
     [
         (torch.eye(3).to_sparse(), "sparse"), (torch.ones(3, device="meta"), "meta"),
         (torch.zeros(1).expand(2**20, 2**11), "a tensor of shape"),
+        (torch.ones(2, dtype=torch.cfloat).conj(), "resolve_conj"),
+        (torch.zeros(4, dtype=torch.uint8).view(torch.bits8), "of type <torch.bits8"),
     ],
 )  # fmt: skip
 def test_other_tensors_are_refused(tensor: Tensor, what: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tarfile
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -170,6 +171,13 @@ BROKEN: list[tuple[Callable[[Path], object], str, str]] = [
     (write("net.pt", b"PK\x03\x04"), "net.pt", r"net\.pt is damaged or of another kind"),
     (lambda f: torch.save([1], f / "net.pt"), "net.pt", "holds a list, expected a state dict"),
     (lambda f: torch.save({"epoch": 1}, f / "net.pt"), "net.pt", "holds no tensors but epoch"),
+    (
+        lambda f: torch.save({"model": torch.nn.ReLU()}, f / "net.pt"),
+        "net.pt",
+        r"but model \(torch.nn.*ReLU\), .*: save one",
+    ),
+    (lambda f: torch.jit.script(torch.nn.ReLU()).save(f / "net.pt"), "net.pt", "TorchScript"),
+    (lambda f: tarfile.open(f / "net.pt", "w").close(), "net.pt", "no file of torch.save, or one of before"),
     (lambda f: torch.save({"a": torch.eye(2).to_sparse()}, f / "net.pt"), "net.pt", "sparse|state dict"),
     (
         lambda f: torch.save(Marker(f / "ran"), f / "net.pt"),
