@@ -146,7 +146,7 @@ class Unpickler(pickle._Unpickler):
         """Where other machines call: an entry of the table, or an inert object."""
         arguments, called = self.stack.pop(), self.stack.pop()
         if not isinstance(called, Inert) or not isinstance(arguments, tuple):
-            raise InvalidValueError(f"a call of {shown(called)}")
+            raise InvalidValueError(f"a call of a {kind_of(called)}, or with arguments in a {kind_of(arguments)}")
         make = _MADE.get(called.pickled_name)
         if make is not None:
             self._spend(sum(len(part) for part in arguments if isinstance(part, str | bytes | list | tuple)))

@@ -23,12 +23,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from published_writers import Marker
 from torch import Tensor, nn
 
 from nfn_monomial import MonomialError
 from nfn_monomial.adapters.modules import load_checkpoint
-from nfn_monomial.adapters.pickles import Inert
+from nfn_monomial.adapters.pickles import Inert, Unpickler
 from nfn_monomial.adapters.tensor_files import read_torch_file
 
 LEGACY = {"_use_new_zipfile_serialization": False}
@@ -309,3 +311,40 @@ def test_real_objects_take_no_state_and_no_items(tmp_path: Path) -> None:
         found = read_torch_file(tmp_path / "a.pt")
         assert found.tolist() == [0, 1]
         assert not vars(found)
+
+
+NAMES = ("os/system", "builtins/getattr", "torch/load", "torch/float32", "torch/FloatStorage", "this/s",
+         "torch._utils/_rebuild_tensor_v2", "torch._utils/_rebuild_parameter", "collections/OrderedDict", "torch/Size",
+         "torch/device", "_codecs/encode", "copyreg/_reconstructor", "torch._tensor/_rebuild_from_type_v2",
+         "__builtin__/set", "functools/partial", "torch.storage/_load_from_bytes")  # fmt: skip
+PIECES = (
+    *map(_global, NAMES),
+    *(bytes([code]) for code in b"N\x88])}\x8f(t\x85\x86\x87aesu\x90\x91RRR\x81\x92bb01\x94\x93Qo2"),
+    b"K\1", b"J\xff\xff\xff\xff", b"X\1\0\0\0a", b"X\6\0\0\0system", b"X\2\0\0\0os", b"X\6\0\0\0latin1", b"q\0", b"h\0",
+    STORAGE, _tensor(b"K\0", b"K\2", b"K\1"), b"C\3abc", b"ios\nsystem\n", b"\x82\1",
+    b"\x8e" + struct.pack("<Q", 2**40),
+)  # fmt: skip
+SEEN: list[str] = []
+LISTENING: list[bool] = []
+
+
+def _listen(event: str, arguments: tuple[object, ...]) -> None:
+    if LISTENING and (event in ("os.system", "pickle.find_class") or (event == "import" and arguments[0] == "this")):
+        SEEN.append(f"{event} {arguments}")
+
+
+sys.addaudithook(_listen)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=60))
+@settings(max_examples=300)
+def test_no_program_imports_or_runs_anything(pieces: list[bytes]) -> None:
+    pickled = b"".join(pieces) + b"."
+    LISTENING.append(True)
+    try:
+        Unpickler(io.BytesIO(pickled), len(pickled), lambda key, dtype, nbytes: bytearray(16)).load()
+    except Exception:  # each of which `damaged` turns into one of ours
+        pass
+    finally:
+        LISTENING.clear()
+    assert SEEN == []
