@@ -139,18 +139,19 @@ class SavedFile:
         self.parts = {"head": bytearray(stream.read(head)), **self.parts}
         return content
 
-    def write(self, path: Path) -> None:
+    def to_bytes(self) -> bytes:
         """The same file with the numbers that its tensors have now; what it says of other objects stays as it is."""
         if not self._is_archive:
-            path.write_bytes(b"".join(self.parts.values()))
-            return
-        with zipfile.ZipFile(path, "w") as archive:
+            return b"".join(self.parts.values())
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
             for name, data in self.parts.items():
                 if not name.endswith("/.format_version"):  # by which torch works out where its own writer puts parts
                     member = zipfile.ZipInfo(name)
                     unfilled = -(archive.start_dir + 30 + len(name.encode()) + 4) % ALIGNMENT
                     member.extra = struct.pack("<2sH", b"FB", unfilled) + bytes(unfilled)
                     archive.writestr(member, data)
+        return file.getvalue()
 
 
 def read_safetensors(path: PathLike, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:

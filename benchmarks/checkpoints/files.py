@@ -194,7 +194,7 @@ class TorchFile(Checkpoint):
             raise CheckpointError(f"{self.path} was changed after it was read: start again")
         for key in changed:
             copy[key].detach().copy_(self._with(key, changed))
-        _write(folder / name, copy._saved.write)
+        _write(folder / name, lambda partial: partial.write_bytes(copy._saved.to_bytes()))
 
 
 def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
