@@ -20,6 +20,12 @@ def chain(symmetry: str) -> WeightSpace:
     return WeightSpace.sequential([4, 4, 4], [(), ()], symmetry, names=[("0.weight", "0.bias"), ("2.weight", "2.bias")])
 
 
+def inner_chain(symmetry: str) -> WeightSpace:
+    """The same for a `between` that is a part, ``layers``."""
+    names = [("layers.0.weight", "layers.0.bias"), ("layers.2.weight", "layers.2.bias")]
+    return WeightSpace.sequential([4, 4, 4], [(), ()], symmetry, names=names)
+
+
 class Residual(nn.Module):
     """``x + b(relu(a(x)))``: what leads in and out of it must share their neurons."""
 
@@ -140,8 +146,42 @@ def test_what_the_certificate_cannot_say() -> None:
     assert WeightSpace.from_module(Listing("more"), x).shapes()["layers.0.weight"] == (4, 4)
     broken = between(nn.ReLU())
     nn.init.constant_(broken[0].bias, torch.nan)
-    with pytest.raises(ValueError, match="by nan"):
+    with pytest.raises(ValueError, match="outputs of Sequential hold NaN or infinite values") as told:
         certify(broken, x, chain("relu").sample)
+    assert "register_operator" not in str(told.value)
+
+
+class Odd(nn.Module):
+    """Its forward is random, keeps a state, or answers with complex numbers."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.layers, self.what, self.calls = between(nn.ReLU()), what, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, self.calls = self.layers(x), self.calls + 1
+        return {
+            "dropout": lambda: F.dropout(y),
+            "noise": lambda: y + torch.randn(4),
+            "choice": lambda: torch.randint(1000, (9,)),
+            "state": lambda: y * self.calls,
+            "complex": lambda: torch.fft.rfft(y),
+            "narrow complex": lambda: torch.complex(y, -y).to(torch.complex64),
+        }[self.what]()
+
+
+@pytest.mark.parametrize("what", ["dropout", "noise", "choice", "state"])
+def test_a_random_forward_is_told_from_a_wrong_rule(what: str) -> None:
+    with pytest.raises(ValueError, match=r"Odd answers otherwise when it is called again.*dropout") as told:
+        certify(Odd(what), torch.randn(5, 4), inner_chain("relu").sample)
+    assert "register_operator" not in str(told.value)
+
+
+@pytest.mark.parametrize("what", ["complex", "narrow complex"])
+def test_complex_outputs_are_compared(what: str) -> None:
+    certify(Odd(what), torch.randn(5, 4), inner_chain("relu").sample)
+    with pytest.raises(ValueError, match="changes what Odd computes"):
+        certify(Odd(what), torch.randn(5, 4), inner_chain("linear").sample)
 
 
 def test_outputs_are_compared_one_by_one() -> None:
