@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,17 +14,19 @@ from torch import Tensor, nn
 from nfn_monomial.checks import Seed, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
+from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .align import align
-from .answered import answered
+from .outputs import output_difference
 from .streamed import matched, wide_dtype
 
 _KINDS = ("permutation", "scale", "sign")
 _MOVES = frozenset({"permutation"})
-_ROUNDINGS = 16  # that an entry may have seen: its own, and those of the factors that moved it
+_RIGID = frozenset({"permutation", "sign"})
+_COUNTERS = "num_batches_tracked"  # of training steps, which no network reads in eval mode
 _EXACT = 1e-10  # to which scales are found in float64
 _SEARCHED = 100_000_000  # entries of the largest networks for which `align`, which holds them in float64, is asked
 
@@ -70,6 +72,8 @@ class Comparison:
     layers: dict[str, LayerDistance]
     explained: dict[str, float]
     cka: dict[str, float | None]
+    unmoved: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """All of it as what ``json.dumps`` takes; infinite numbers as None."""
@@ -87,6 +91,8 @@ class Comparison:
             "layers": {name: layer._asdict() for name, layer in self.layers.items()},
             "explained": dict(self.explained),
             "cka": dict(self.cka),
+            "unmoved": list(self.unmoved),
+            "unread": list(self.unread),
         }
 
     def cka_text(self) -> str:
@@ -108,6 +114,10 @@ class Comparison:
         lines += [f"{n:<{width}}  {x.raw_l2:>9.3g}  {x.aligned_l2:>10.3g}" for n, x in self.layers.items()]
         if self.cka:
             lines.append(f"CKA of what layers read: {self.cka_text()}")
+        if self.unmoved:
+            lines.append(f"what no symmetry moves differs, too: {', '.join(self.unmoved)}")
+        if self.unread:
+            lines.append(f"left out, as the module does not read it: {', '.join(self.unread)}")
         return "\n".join(lines)
 
 
@@ -123,12 +133,27 @@ def compare(
 ) -> Comparison:
     """Whether two networks are the same function up to the symmetries of their space, and how they differ.
 
-    Network b is moved next to a (`align`). They are the **same function** if then every entry of b is that of a, within
-    the rounding of their dtypes: 16 of them in float32 and narrower types, ``1e-10`` of the entry in float64. The group
-    is known to keep the function, so this is a proof up to rounding. Parameters that do not matter to the function
-    (``space.dead``) are left out. If a module is given, its outputs must agree on the inputs besides, to the root of
-    the dtype's precision. Networks that only answer alike, and that no symmetry was found to relate, are not called the
-    same; the verdict says so.
+    Network b is moved next to a (`align`). They are the **same function** if then
+
+    - every entry of b is that of a, within rounding (below). The group keeps the function, so this is a proof up to
+      rounding. Parameters that do not matter to the function (``space.dead``) are left out;
+    - what no symmetry moves, every key outside of the space, is equal: masks, orders of inputs, their mean and
+      deviation. Counters of batches are left out. A mask that was permuted along with its neurons is another one here;
+    - with a module: its outputs agree on the inputs, to the root of the dtype's precision, and the element leaves b's
+      outputs alone to 1e-8 in float64. All keys of a network that the module has go into it, and what a network lacks
+      is the module's. Keys that no operation of it reads, in eval mode on these inputs, may differ: `Comparison.unread`
+      names them. Without a module nobody knows what is read, so all count; and the buffers are taken to be such that
+      the group keeps the function.
+
+    **Rounding.** Parameters that are not scaled are moved exactly: of one dtype they have to be equal. So have all
+    where the element is the identity but for scales of 1 within rounding (in bfloat16 and float16 also where it only
+    permutes and flips besides). Of two dtypes, half a unit in the last place of each is tolerated. What is scaled has
+    been rounded, and so have been the two factors that were found for it: three half-units of a dtype narrower than
+    float32. In float32 it is 16 units, as many factors may have been multiplied in it one after the other; 1e-10 of
+    the entry in float64, to which scales are found. Scaled networks that differ by less cannot be told apart.
+
+    Networks that only answer alike, and that no symmetry was found to relate, are not called the same; the verdict says
+    so.
 
     **What explains the distance.** The element that was found is taken apart into its permutations P, scales D and
     signs S. What some of them explain together is the most that any part of them takes off the squared distance
@@ -146,7 +171,7 @@ def compare(
 
     Args:
         space: the weight space.
-        a: parameter name -> tensor ``(*shape)``.
+        a: parameter name -> tensor ``(*shape)``, and whatever else a state dict holds, under the module's names.
         b: the same, of the other network. Dtypes may differ.
         module: runs networks: any with the space's parameters. It is left as it is.
         inputs: of the module: a tensor, or a tuple of all positional arguments; the first dimension of what layers read
@@ -155,7 +180,8 @@ def compare(
 
     Raises:
         ValueError: as `align`, for networks that do not fit the space or one another; for a module without inputs,
-            or that does not run on them.
+            that does not run on them, or whose outputs are not finite or others in a second run; for two values of one
+            tensor of it.
         TypeError: as `align`.
 
     >>> space = WeightSpace.mlp([2, 8, 1], "relu")
@@ -170,30 +196,70 @@ def compare(
     alive = _alive(space, a), _alive(space, b)
     with torch.no_grad():
         element, weights = _aligned(space, *alive, seed)
-        found = None if module is None else answered(space, element, module, inputs, (a, b))
+        outputs = None if module is None else output_difference(space, element, module, inputs, (a, b))
+        different = differing(*((a, b) if outputs is None else outputs.unmoved), leave_out=space.parameters)
+    unmoved = tuple(key for key in different if outputs is None or key in outputs.read)
     eps = max(torch.finfo(network[name].dtype).eps for network in (a, b) for name in space.parameters)
-    alike = None if found is None else found.relative <= math.sqrt(eps)
+    alike = None if outputs is None else outputs.relative <= math.sqrt(eps) and (outputs.kept or not weights.same)
+    equal = "unmoved differs" if weights.same and unmoved else "equal" if weights.same else "different"
     return Comparison(
-        weights.same and alike is not False,
-        _VERDICTS[weights.same, alike],
-        None if found is None else found.difference,
-        None if found is None else found.relative,
+        equal == "equal" and alike is not False,
+        _VERDICTS[equal, alike].format(", ".join(unmoved)),
+        None if outputs is None else outputs.largest,
+        None if outputs is None else outputs.relative,
         weights.worst,
         element,
         weights.layers,
         weights.explained,
-        {} if found is None else found.cka,
+        {} if outputs is None else outputs.cka,
+        unmoved,
+        tuple(key for key in different if key not in unmoved),
     )
 
 
 _VERDICTS = {
-    (True, None): "the same function: a symmetry makes all weights equal",
-    (True, True): "the same function: a symmetry makes all weights equal, and the outputs agree",
-    (True, False): "not the same: a symmetry makes all weights equal, but the outputs differ",
-    (False, None): "not the same: no symmetry was found that makes all weights equal",
-    (False, True): "not known to be the same: the outputs agree on the inputs tried, but no symmetry was found",
-    (False, False): "not the same: the outputs differ",
+    ("equal", None): "the same function: a symmetry makes all weights equal",
+    ("equal", True): "the same function: a symmetry makes all weights equal, and the outputs agree",
+    ("equal", False): "not the same: a symmetry makes all weights equal, but the outputs differ",
+    ("unmoved differs", None): "not known to be the same: a symmetry makes all weights equal, but none moves {}",
+    (
+        "unmoved differs",
+        True,
+    ): "not known to be the same: the outputs agree on the inputs tried, but no symmetry moves {}",
+    ("unmoved differs", False): "not the same: the outputs differ",
+    ("different", None): "not the same: no symmetry was found that makes all weights equal",
+    ("different", True): "not known to be the same: the outputs agree on the inputs tried, but no symmetry was found",
+    ("different", False): "not the same: the outputs differ",
 }
+"""By what aligned weights are, and whether outputs agree; None without a module."""
+
+
+def differing(a: Mapping[str, Any], b: Mapping[str, Any], *, leave_out: Collection[str] = ()) -> tuple[str, ...]:
+    """Keys under which two networks have different tensors, or one of them none; sorted.
+
+    Tensors of one dtype are to be equal, of two floating types within half a unit in the last place of each. Counters
+    of batches are not looked at.
+
+    Args:
+        a: the one network.
+        b: the other.
+        leave_out: keys that are not looked at.
+    """
+    keys = sorted(key for key in {*a, *b} if key not in leave_out and not key.endswith(_COUNTERS))
+    return tuple(key for key in keys if not (key in a and key in b and _equal(a[key], b[key])))
+
+
+def _equal(x: Any, y: Any) -> bool:
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        return (x == y) is True
+    if x.shape != y.shape:
+        return False
+    x, y = x.detach().cpu(), y.detach().cpu()
+    same = (x == y) | ((x != x) & (y != y))
+    if x.dtype != y.dtype and x.is_floating_point() and y.is_floating_point():
+        units = [torch.finfo(t.dtype).eps * (t.double().abs() + torch.finfo(t.dtype).smallest_normal) for t in (x, y)]
+        same |= (x.double() - y.double()).abs() <= (units[0] + units[1]) / 2
+    return bool(same.all())
 
 
 def _alive(space: WeightSpace, network: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -234,10 +300,31 @@ def _aligned(
         element = align(space, a, b, seed=seed).element
     weights = _weights(space, element, a, b)
     raw, left = (sum(layer[i] ** 2 for layer in weights.layers.values()) for i in range(2))
-    if raw <= left:
-        element = GroupElement(space, {})
-        weights = _weights(space, element, a, b)
-    return element, weights
+    simpler = _unscaled(element, a, b) if weights.same else GroupElement(space, {}) if raw <= left else None
+    return (element, weights) if simpler is None else (simpler, _weights(space, simpler, a, b))
+
+
+def _unscaled(element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> GroupElement | None:
+    """An element whose scales are 1 within rounding without them; None where there are others.
+
+    The scales that are found between networks that were not scaled are off by what else differs between these: to
+    leave them out is to see that. In float32 and float64 this is done where nothing is permuted or flipped besides:
+    canonical forms, which have been computed, may be permuted.
+    """
+    dtypes = {network[name].dtype for network in (a, b) for name in element.space.parameters}
+    limits = [torch.finfo(dtype) for dtype in dtypes]
+    bound = max(map(_tolerance, limits))
+    if any(bool(((s.abs() - 1).abs() > bound).any()) for m in element.matrices.values() for s in m.scales):
+        return None
+    if not any(_acts(m, kind) for m in element.matrices.values() for kind in _RIGID):
+        return GroupElement(element.space, {})
+    return _part(element, _RIGID) if all(limit.bits < 32 for limit in limits) else None
+
+
+def _tolerance(limit: torch.finfo) -> float:
+    """To which an entry of this precision that was scaled is right, see `compare`."""
+    half_units = 3 if limit.bits < 32 else 32
+    return max(half_units * limit.eps / 2, _EXACT if limit.bits == 64 else 0.0)
 
 
 def _readable(space: WeightSpace, network: Any) -> bool:
@@ -273,10 +360,11 @@ class _Entries:
     """
 
     def __init__(self, name: str, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
-        given = [network[name].detach() for network in (a, b)]
-        self.name, self.limits = name, [torch.finfo(x.dtype) for x in given]
+        tensors = [network[name].detach() for network in (a, b)]
+        self.name, self.limits = name, [torch.finfo(x.dtype) for x in tensors]
+        self.alike = tensors[0].dtype == tensors[1].dtype
         # What is narrower than float32 is compared in it: it need not be held in float64.
-        self.a, self.b = (x.to("cpu", wide_dtype(*(x.dtype for x in given))) for x in given)
+        self.a, self.b = (x.to("cpu", wide_dtype(*(x.dtype for x in tensors))) for x in tensors)
 
     def moved(self, element: GroupElement, x: Tensor) -> Tensor:
         """This parameter's values as an element moves them."""
@@ -285,13 +373,22 @@ class _Entries:
     def error(self, element: GroupElement, moved: Tensor | None = None) -> tuple[float, bool]:
         """The largest relative difference of any entry from b's, moved, and whether all are within rounding."""
         moved = self.moved(element, self.b) if moved is None else moved
-        ratio, bound = _relative(self.a, moved), max(_ROUNDINGS * max(x.eps for x in self.limits), _EXACT)
-        if ratio.max() > bound:
-            least = [_ROUNDINGS * limit.eps * limit.smallest_normal for limit in self.limits]
-            rounding = self.moved(element, torch.full_like(self.b, least[1])).abs_().add_(least[0])
-            ratio.masked_fill_((self.a - moved).abs_() <= rounding, 0)
+        ratio = _relative(self.a, moved)
+        if not ratio.any() or (self.alike and not element.matrices):
+            return float(ratio.max()), not ratio.any()
+        least = [_tolerance(limit) * limit.smallest_normal for limit in self.limits]
+        rounding = self.moved(element, torch.full_like(self.b, least[1])).abs_().add_(least[0])
+        ratio.masked_fill_((self.a - moved).abs_() <= rounding, 0)
         error = float(ratio.max())
-        return error, error <= bound
+        if self._scaled(element):
+            return error, error <= max(map(_tolerance, self.limits))
+        return error, error <= (0 if self.alike else sum(limit.eps / 2 for limit in self.limits))
+
+    def _scaled(self, element: GroupElement) -> bool:
+        """Whether any of the nodes on whose neurons it runs is scaled."""
+        segments = itertools.chain(*element.space.concatenated[self.name])
+        nodes = {axis.node for segment in segments for axis in segment if isinstance(axis, Axis)}
+        return any(_acts(element.matrices[node], "scale") for node in nodes if node in element.matrices)
 
 
 def _weights(space: WeightSpace, element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> _Weights:

@@ -296,3 +296,180 @@ def test_a_single_input_without_a_batch_will_do():
     assert found.cka == {"2": None}
     assert found.to_json()["cka"] == {"2": None}
     assert "CKA of what layers read: 2 -" in str(found)
+
+
+class Masked(nn.Module):
+    """Reads a mask and an order that no symmetry moves; has a head and a copy that nothing reads."""
+
+    def __init__(self, width=12):
+        super().__init__()
+        self.hidden, self.out, self.auxiliary = nn.Linear(4, width), nn.Linear(width, 3), nn.Linear(width, 2)
+        self.register_buffer("mask", torch.ones(3))
+        self.register_buffer("order", torch.arange(4))
+        self.register_buffer("average", torch.zeros(width, 4))
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+
+    def forward(self, x):
+        return self.out(torch.relu(self.hidden(x[:, self.order]))) * self.mask
+
+
+@pytest.fixture(scope="module")
+def masked():
+    torch.manual_seed(0)
+    net, x = Masked().double(), torch.randn(20, 4, dtype=torch.float64)
+    return net, x, WeightSpace.from_module(net, x)
+
+
+def state_of(net):
+    return {name: t.clone() for name, t in net.state_dict().items()}
+
+
+MASK, ORDER = torch.tensor([1.0, 0.0, 1.0]).double(), torch.tensor([2, 0, 3, 1])
+
+
+@pytest.mark.parametrize("change", [{"mask": MASK}, {"order": ORDER}, {"mask": torch.ones(3).double() * (1 + 1e-12)}])
+def test_what_no_symmetry_moves_has_to_be_equal(masked, change):
+    net, x, space = masked
+    a = state_of(net)
+    b = sampled(space).act(a) | change
+    (name,) = change
+    alone, run = compare(space, a, b), compare(space, a, b, module=net, inputs=x)
+    for found in (alone, run):
+        assert not found.same_function, found
+        assert found.unmoved == (name,)
+        assert name in found.verdict or "the outputs differ" in found.verdict
+    state = {key: t for key, t in net.state_dict().items()}
+    outputs = [torch.func.functional_call(net, state | n, (x,)) for n in (a, b)]
+    assert run.max_output_difference == pytest.approx(float((outputs[0] - outputs[1]).abs().max().detach()), abs=1e-12)
+    assert json.loads(json.dumps(run.to_json()))["unmoved"] == [name]
+
+
+def test_what_nothing_reads_is_left_out_and_named(masked):
+    net, x, space = masked
+    a = state_of(net)
+    b = sampled(space).act(a) | {"num_batches_tracked": torch.tensor(7), "average": torch.ones(12, 4).double()}
+    b["auxiliary.weight"] = b["auxiliary.weight"] + 1
+    found = compare(space, a, b | {"nowhere": torch.ones(1)}, module=net, inputs=x)
+    assert found.same_function
+    assert found.unread == ("auxiliary.weight", "average", "nowhere")
+    assert "auxiliary.weight" in str(found)
+    found = compare(space, a, b)  # without the module nobody knows
+    assert not found.same_function
+    assert found.unmoved == ("auxiliary.weight", "average")
+
+
+def test_keys_of_one_network_alone(masked):
+    net, x, space = masked
+    a = state_of(net)
+    b = {name: t for name, t in sampled(space).act(a).items() if name != "mask"}
+    assert compare(space, a, b, module=net, inputs=x).same_function, "the module's own"
+    assert compare(space, a | {"mask": MASK}, b, module=net, inputs=x).unmoved == ("mask",)
+    assert compare(space, b, a).unmoved == ("mask",)
+
+
+def test_a_group_that_the_buffers_break(masked):
+    """The space was found where no mask was; these networks have one, which the group does not move."""
+    net, x = nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 3)).double(), masked[1]
+    space = WeightSpace.from_module(net, x)
+
+    class Pruned(nn.Sequential):
+        def __init__(self, *layers):
+            super().__init__(*layers)
+            self.register_buffer("mask", torch.arange(12).double().div(12).mul(1e-6).add(1))
+
+        def forward(self, x):
+            return self[2](self[1](self[0](x)) * self.mask)
+
+    a = {name: t.float() for name, t in state_of(net).items()}
+    found = compare(space, a, sampled(space).act(a), module=Pruned(*net).double(), inputs=x)
+    assert not found.same_function, found
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("space", [RELU, TANH], ids=["relu", "tanh"])
+def test_narrow_dtypes_tolerate_three_half_units(space, dtype):
+    a = drawn(space, 3, dtype)
+    eps = torch.finfo(dtype).eps
+    wide = {name: x.double() for name, x in a.items()}
+    moved = sampled(space, 3).act(wide)
+
+    def same(network):
+        return compare(space, a, {name: x.to(dtype) for name, x in network.items()}).same_function
+
+    assert same(moved)
+    for factor in (1.06, 1 + 4 * eps, 1 + 1.1 * eps):
+        assert not same({name: x * factor for name, x in wide.items()})
+    assert not same(changed(moved, "weight.1", (3, 4), 1 + 4 * eps))
+    generator = torch.Generator().manual_seed(0)
+    tuned = {n: x * (1 + 4 * eps * torch.randn(x.shape, generator=generator)) for n, x in wide.items()}
+    assert not same(sampled(space, 3).act(tuned))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("space", [RELU, TANH], ids=["relu", "tanh"])
+def test_what_was_not_moved_has_equal_bits(space, dtype):
+    a = drawn(space, 3, dtype)
+    assert compare(space, a, a).same_function
+    for name in a:
+        at = (0,) * a[name].ndim
+        b = a | {name: a[name].clone()}
+        b[name][at] = torch.nextafter(a[name][at].double(), torch.tensor(9.0).double()) if dtype == torch.float64 else 0
+        if dtype != torch.float64:
+            x = a[name][at]
+            b[name][at] = x + x.abs() * torch.finfo(dtype).eps
+        assert not torch.equal(a[name], b[name])
+        assert not compare(space, a, b).same_function, name
+
+
+def test_what_is_only_permuted_is_not_rounded():
+    """A network that was trained on by single units of the last place, in another order."""
+    a = drawn(RELU, 3, torch.bfloat16)
+    order = only(sampled(RELU), "permutation")
+    assert compare(RELU, a, order.act(a)).same_function
+    b = changed(a, "weight.1", (0, 3), 1 + torch.finfo(torch.bfloat16).eps)
+    assert not compare(RELU, a, order.act(b)).same_function
+
+
+@pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
+def test_dtypes_of_one_network(narrow):
+    wide = drawn(RELU, 3, torch.float32)
+    rounded = {name: x.to(narrow) for name, x in wide.items()}
+    assert compare(RELU, wide, rounded).same_function
+    assert compare(RELU, sampled(RELU).act(wide), rounded).same_function
+    other = torch.float16 if narrow == torch.bfloat16 else torch.bfloat16
+    assert compare(RELU, {name: x.to(other) for name, x in wide.items()}, rounded).same_function
+    assert not compare(RELU, wide, changed(rounded, "weight.1", (1, 2), 1 + torch.finfo(narrow).eps)).same_function
+
+
+def test_tied_keys_with_two_values():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head, self.mid = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False), nn.Linear(4, 4)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.embed(x) + self.mid(self.embed(x)))
+
+    net, x = Tied().double(), torch.tensor([[1, 2, 6], [0, 3, 3]])
+    space, a = WeightSpace.from_module(net, x), state_of(net)
+    assert compare(space, a, a, module=net, inputs=x).same_function
+    with pytest.raises(MonomialError, match=r"embed\.weight and head\.weight are one tensor of Tied"):
+        compare(space, a, a | {"head.weight": a["head.weight"] + 1}, module=net, inputs=x)
+
+
+def test_random_answers_are_not_compared(masked):
+    net = nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3)).double()
+    net.register_forward_hook(lambda m, x, y: y + torch.randn(3))
+    a = drawn(RELU)
+    with pytest.raises(MonomialError, match="answers otherwise when it is called again"):
+        compare(RELU, a, a, module=net, inputs=torch.randn(5, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_planted_elements_are_recognised(dtype):
+    for seed in range(10):
+        for space in (RELU, WeightSpace.mlp([1, 1, 1], "relu"), WeightSpace.mlp([2, 64, 2], "relu")):
+            a = drawn(space, seed, dtype)
+            b = sampled(space, seed).act({name: x.double() for name, x in a.items()})
+            assert compare(space, a, {name: x.to(dtype) for name, x in b.items()}).same_function
