@@ -40,6 +40,22 @@ class Words(nn.Module):
         x = self.embed(x)
         return self.head(x + self.down(self.up(x).tanh()))
 
+class Pruned(nn.Module):
+    """With a mask of weights, an order and a scale of inputs that nothing moves, and a head that nothing reads."""
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.auxiliary = nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(6, 2)
+        self.register_buffer("mask", torch.ones(3, 6))
+        self.register_buffer("order", torch.arange(4))
+        self.register_buffer("deviation", torch.ones(4))
+
+    def forward(self, x):
+        x = self.first(x[:, self.order] / self.deviation).relu()
+        return torch.nn.functional.linear(x, self.second.weight * self.mask, self.second.bias)
+
+def pruned():
+    return Pruned(), torch.randn(8, 4)
+
 def words():
     return Words(), torch.tensor([[1, 2, 6], [0, 3, 3]])
 

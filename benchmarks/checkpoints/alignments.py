@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import align as align_pair
 from nfn_monomial.alignment import align_all, mean_of, repair
+from nfn_monomial.alignment.comparison import differing
 from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table
@@ -20,7 +21,8 @@ from nfn_monomial.errors import InvalidValueError
 
 from .data import Data, Judge, Score, judge_of
 from .figures import draw_lines
-from .networks import Net, Network, PathLike, largest_difference, paths_of, read_networks
+from .files import CheckpointError
+from .networks import Net, Network, PathLike, difference_as_written, left_behind, paths_of, read_networks
 from .outputs import Finding, Written
 
 __all__ = ["Aligned", "Line", "align"]
@@ -116,6 +118,7 @@ class Aligned(Finding):
             lines.append(f"Barriers are of: {self.judged}.")
         else:
             lines.append(f"Outputs were not compared: {first.why_not}.")
+        lines += left_behind(others)
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -130,6 +133,7 @@ class Aligned(Finding):
                 }
                 for i, network in enumerate(others)
             },
+            "left": sorted({key for network in others for key in network.unread}),
             "share": self.share,
             "judged_by": self.judged or None,
             "own": [score._asdict() for score in self.own],
@@ -183,8 +187,9 @@ def align(
 
     Two are aligned by `nfn_monomial.align`, more by `nfn_monomial.alignment.align_all`, so that the ways between them
     compose. On the line from the first network to the mean of the others the loss is taken for the networks as they
-    are, moved by permutations only, and moved by all symmetries. With data, networks with running statistics are
-    repaired, too (`nfn_monomial.alignment.repair`): these become those of the data, gains and shifts follow them.
+    are, moved by permutations only, and moved by all symmetries. What no symmetry moves, as a scale of inputs, is
+    averaged as it is. With data, networks with running statistics are repaired, too (`nfn_monomial.alignment.repair`):
+    these become those of the data, gains and shifts follow them.
 
     Args:
         paths: two or more checkpoints, or one folder of them.
@@ -200,7 +205,7 @@ def align(
 
     Raises:
         FileNotFoundError: for a path that does not exist.
-        ValueError: naming what cannot be used, and the way out.
+        ValueError: naming what cannot be used, and the way out; if outputs would change.
     """
     if merge is not None and not 0 <= merge <= 1:
         raise InvalidValueError(f"--merge {merge}: expected the share of the others, 0 to 1")
@@ -210,6 +215,13 @@ def align(
     first, *others = networks
     if data is not None and not first.runs:
         raise InvalidValueError(f"--data {data}: {first.label} cannot be run: {first.why_not}")
+    unmoved = [{k: t.double() for k, t in network.unmoved.items() if t.is_floating_point()} for network in networks]
+    for network in others:
+        if odd := [key for key in differing(first.unmoved, network.unmoved) if key not in unmoved[0]]:
+            raise CheckpointError(
+                f"{first.label} and {network.label} differ in {', '.join(odd)}, which the network reads, no symmetry "
+                "moves, and are not in floating point: there is no line between these networks"
+            )
     space, wide = first.space, [{name: t.double() for name, t in network.items()} for network in networks]
     frames: dict[str, list[Tensors]] = {NAIVE: list(wide)}
     for method, symmetry in ((PERMUTATION, "permutation"), (ALL, None)):
@@ -226,16 +238,14 @@ def align(
     distances = {method: tuple(_distance(found[0], other) for other in found[1:]) for method, found in frames.items()}
     moved = tuple(frames[ALL][1:])
     weights = None if merge is None else _weights(merge, len(networks))
+    frames = {m: [{**x, **y} for x, y in zip(frame, unmoved, strict=True)] for m, frame in frames.items()}
     merged: Tensors | None = None if weights is None else mean_of(frames[ALL], weights)
     if not first.runs:
         return Aligned(tuple(networks), moved, merged, merge, distances, (), "", (), ())
-    differences = []
-    for network, before, after in zip(others, wide[1:], moved, strict=True):
-        written = {name: t.to(network[name].dtype) for name, t in after.items()}
-        differences.append(largest_difference(network, before, written))
+    differences = [difference_as_written(network, after) for network, after in zip(others, moved, strict=True)]
     definition = first.architecture.definition
     judge = judge_of(data, definition.inputs if definition else ())
-    course = _Course(first.module(), judge, wide, merge, on_progress, call)
+    course = _Course(first.module(), judge, frames[NAIVE], merge, on_progress, call)
     lines = [line for method, frame in frames.items() for line in course.lines(method, frame)]
     if merged is not None and weights is not None and course.repairs:
         merged = course.repaired(merged, frames[ALL], weights)

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import balance as balance_batch
-from nfn_monomial import fingerprint
 from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table
 
-from .networks import Net, Network, PathLike, largest_difference, read_networks
+from .networks import Net, Network, PathLike, difference_as_written, left_behind, read_networks
 from .outputs import Finding, Written
 
 __all__ = ["Balanced", "balance"]
@@ -28,7 +27,7 @@ class Balanced(Finding):
     Attributes:
         network: that was given.
         tensors: parameter -> its value there, float64.
-        fingerprint: the same for all networks that are equal up to the group, see `nfn_monomial.fingerprint`.
+        fingerprint: the same for all networks that are equal up to the group, see `Network.fingerprint`.
         difference: the largest that it makes to any output, as it is written, relative to the largest; None where no
             module runs the network.
     """
@@ -52,7 +51,8 @@ class Balanced(Finding):
             said = f"Its outputs were not compared: {self.network.why_not}."
         else:
             said = f"No output changes by more than {self.difference:.1e} of the largest."
-        return f"Fingerprint of {self.network.label}: {self.fingerprint}\n{said}"
+        lines = [f"Fingerprint of {self.network.label}: {self.fingerprint}", said, *left_behind([self.network])]
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         before, after = _norms(self.network), _norms(self.tensors)
@@ -61,6 +61,7 @@ class Balanced(Finding):
             "checkpoint": str(self.network.checkpoint.path),
             "fingerprint": self.fingerprint,
             "max_output_difference": self.difference,
+            "left": list(self.network.unread),
             "norm": {"before": _total(before), "after": _total(after)},
             "layers": {name: {"before": before[name], "after": after[name]} for name in before},
         }
@@ -97,7 +98,7 @@ def balance(
 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
-        ValueError: naming what cannot be used, and the way out.
+        ValueError: naming what cannot be used, and the way out; if outputs would change.
     """
     (network,) = read_networks([checkpoint], net, input_shape=input_shape, activation=activation, key=key)
 
@@ -105,8 +106,7 @@ def balance(
         before = {name: t.double() for name, t in network.items()}
         balanced, _ = balance_batch({name: t[None, None] for name, t in before.items()}, network.space)
         after = {name: t[0, 0] for name, t in balanced.items()}
-        written = {name: t.to(network[name].dtype) for name, t in after.items()}
-        return [fingerprint(network.space, network), largest_difference(network, before, written)], after
+        return [network.fingerprint(), difference_as_written(network, after)], after
 
     (printed, difference), tensors = call.piece("balanced", make)
     return Balanced(network, tensors, printed, difference)

@@ -10,6 +10,7 @@ import torch
 
 from nfn_monomial import compare as compare_pair
 from nfn_monomial.alignment import Comparison
+from nfn_monomial.alignment.comparison import differing
 from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table
@@ -22,8 +23,6 @@ from .outputs import Finding
 
 __all__ = ["Pair", "compare"]
 
-COUNTERS = "num_batches_tracked"
-
 
 @dataclass(frozen=True)
 class Pair(Finding):
@@ -33,13 +32,18 @@ class Pair(Finding):
         a: the first.
         b: the second.
         found: see `nfn_monomial.alignment.Comparison`.
-        others: keys of tensors that are not in the space and differ, other than counters of batches.
+        unread: keys of tensors that differ and that the function does not read, other than counters of batches.
     """
 
     a: Network
     b: Network
     found: Comparison
-    others: tuple[str, ...]
+    unread: tuple[str, ...]
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Keys of all tensors that are not in the space and differ, other than counters of batches."""
+        return tuple(sorted((*self.found.unmoved, *self.unread)))
 
     @property
     def networks(self) -> Sequence[Network]:
@@ -58,8 +62,10 @@ class Pair(Finding):
             lines.append(f"Outputs were not compared: {self.a.why_not}.")
         shares = ", ".join(f"{kind} {share:.1%}" for kind, share in found.explained.items())
         lines.append(f"Of the squared distance between the weights explain: {shares}.")
-        if self.others:
-            lines.append(f"What no symmetry moves differs, too: {', '.join(self.others[:6])}.")
+        if self.found.unmoved:
+            lines.append(f"What no symmetry moves differs, too: {', '.join(self.found.unmoved[:6])}.")
+        if self.unread:
+            lines.append(f"Left out, as the network does not read it: {', '.join(self.unread[:6])}.")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -120,19 +126,10 @@ def compare(
     a, b = networks
     definition = a.architecture.definition
     running = definition is not None and a.runs and b.runs
-    module, inputs = (a.module(), definition.inputs) if definition and running else (None, None)
-    return Pair(a, b, compare_pair(a.space, a, b, module=module, inputs=inputs, seed=seed), _others(a, b))
-
-
-def _others(a: Network, b: Network) -> tuple[str, ...]:
-    """Keys outside of the space under which two checkpoints have different tensors."""
-    mine, other = a.others, b.others
-    found = sorted(mine.keys() ^ other.keys())
-    for name in mine.keys() & other.keys():
-        x, y = a.checkpoint[mine[name]], b.checkpoint[other[name]]
-        if x.shape != y.shape or not torch.equal(x, y.to(x.dtype)):
-            found.append(name)
-    return tuple(sorted(name for name in found if not name.endswith(COUNTERS)))
+    # What a checkpoint lacks is the module's own, so it is one that has read none.
+    module, inputs = (definition.template(), definition.inputs) if definition and running else (None, None)
+    found = compare_pair(a.space, a.state, b.state, module=module, inputs=inputs, seed=seed)
+    return Pair(a, b, found, differing(a.unread, b.unread))
 
 
 def _norm(network: Network, name: str) -> float:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from nfn_monomial import align, balance, fingerprint
+from nfn_monomial import align, balance
+from nfn_monomial.alignment.comparison import differing
 from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table
@@ -106,7 +108,8 @@ def family_of(
     All networks are balanced, so that scales are those of the canonical form, then each two aligned by permutations and
     signs. The distance is ``||a - b|| / sqrt(||a||^2 + ||b||^2)`` over the tensors that join neurons (weights, without
     biases, gains and statistics), which is the same whichever is moved: 0 for equal functions, 1 for networks at right
-    angles. The tree joins the nearest clusters first, by the mean distance of their members (UPGMA).
+    angles. Where that is larger, it is the distance of a tensor that no symmetry moves, such as a mask. The tree joins
+    the nearest clusters first, by the mean distance of their members (UPGMA).
 
     Args:
         networks: three or more of one architecture and width.
@@ -124,7 +127,7 @@ def family_of(
     balanced: list[Mapping[str, Tensor]] = []
     fingerprints = []
     for network in networks:
-        fingerprints.append(fingerprint(space, network))
+        fingerprints.append(network.fingerprint())
         tensors = {name: packing.without_dead(space, name, t, network.sizes) for name, t in network.items()}
         found, _ = balance({name: t.double()[None, None] for name, t in tensors.items()}, space)
         balanced.append({name: t[0, 0] for name, t in found.items()})
@@ -137,7 +140,8 @@ def family_of(
             if j == len(row):
                 moved = align(rigid, balanced[j], balanced[i], seed=seed).aligned
                 apart = sum(float((balanced[j][name] - moved[name]).square().sum()) for name in weights)
-                row.append((apart / (norms[i] + norms[j] or 1.0)) ** 0.5)
+                distance = (apart / (norms[i] + norms[j] or 1.0)) ** 0.5
+                row.append(max(distance, _unmoved_distance(networks[i], networks[j])))
                 call.put(f"distances-{i}", row, {})
             on_progress(i * (i - 1) // 2 + j + 1, count * (count - 1) // 2)
         distances[i, :i] = distances[:i, i] = row
@@ -145,3 +149,12 @@ def family_of(
     return Family(
         tuple(networks), tuple(map(tuple, distances.tolist())), tuple(map(tuple, merges.tolist())), tuple(fingerprints)
     )
+
+
+def _unmoved_distance(a: Network, b: Network) -> float:
+    """The largest distance of two tensors that no symmetry moves, relative as those of networks; 1 of one alone."""
+    distances = [0.0]
+    for key in differing(a.unmoved, b.unmoved):
+        both = [network.unmoved[key].double() for network in (a, b) if key in network.unmoved]
+        distances.append(float((both[0] - both[1]).norm() / torch.stack(both).norm()) if len(both) == 2 else 1.0)
+    return max(distances)

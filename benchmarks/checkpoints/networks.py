@@ -9,31 +9,49 @@ compute. Where convolutions are in it, strides and pools are not known, and so i
 from __future__ import annotations
 
 import copy
+import functools
+import hashlib
+import math
+from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from nfn_monomial import WeightSpace
+from nfn_monomial import WeightSpace, fingerprint
 from nfn_monomial.adapters.matching import match_names
+from nfn_monomial.alignment.comparison import COUNTERS
+from nfn_monomial.alignment.outputs import Reading
 from nfn_monomial.benchmarks.data.definitions import Definition, DefinitionError, define, finite, read_definition
 from nfn_monomial.benchmarks.data.formats.checkpoints import layers_of, parameters_of, shape_of
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.certificate import answers, doubled, largest_change
+from nfn_monomial.space.certificate import answers, doubled, largest_change, steady_answers
 from nfn_monomial.space.packing import check_tensors
 from nfn_monomial.symmetry import symmetry_of
 
 from .files import Checkpoint, CheckpointError, checkpoints_in, read_checkpoint
 
-__all__ = ["Architecture", "Net", "Network", "largest_difference", "paths_of", "read_architecture", "read_networks"]
+__all__ = [
+    "Architecture",
+    "Net",
+    "Network",
+    "difference_as_written",
+    "largest_difference",
+    "left_behind",
+    "paths_of",
+    "read_architecture",
+    "read_networks",
+]
 
 Net: TypeAlias = "str | Definition | None"
 """How an architecture is given: by name, as `define` makes one of a module, or not at all, for a chain of layers."""
 PathLike: TypeAlias = "str | Path"
+KEPT = 1e-8  # change of outputs in float64 that is one of rounding
 PROBES = 64  # random inputs of a chain of layers
 NET = "--net module.py:Class, --net package.module:Class or --net PATH.pt2"
 
@@ -50,6 +68,19 @@ class Architecture:
 
     def __init__(self, name: str, space: WeightSpace, definition: Definition | None, chain: bool = False) -> None:
         self.name, self.space, self.definition, self.chain = name, space, definition, chain
+
+    @functools.cached_property
+    def read(self) -> frozenset[str]:
+        """Keys of the tensors that the module reads in eval mode on its example inputs; all, if it has none."""
+        if self.definition is None:
+            return frozenset()
+        if not self.definition.inputs:
+            return frozenset(self.definition.shapes)
+        module = self.definition.template()
+        tensors = dict((*module.named_parameters(), *module.named_buffers()))
+        with Reading(tensors) as reading:
+            answers(module, tensors, self.definition.inputs)
+        return frozenset(reading.keys)
 
     def network(self, checkpoint: Checkpoint, *, label: str = "") -> Network:
         """A checkpoint as a network of this architecture; its keys and shapes are checked, its values when read.
@@ -112,11 +143,18 @@ class Network(Mapping[str, Tensor]):
         return self.architecture.space
 
     def __getitem__(self, name: str) -> Tensor:
-        found = self.checkpoint[self.keys_of[name]]
+        key = self.keys_of[name]
+        found = self.checkpoint[key]
         if name in self._seen:
             return found.detach()
+        for other in (k for k, tied in self._tied.items() if tied == name and k != key):
+            if not torch.equal(found, self.checkpoint[other]):
+                raise CheckpointError(
+                    f"{self.checkpoint.path}: {key} and {other} are one tensor of {self.architecture.name}, but have "
+                    "two values: leave one of them out, or give a class that does not tie them"
+                )
         try:
-            found = finite(self.keys_of[name], found)
+            found = finite(key, found)
         except DefinitionError as error:
             raise CheckpointError(f"{self.checkpoint.path}: {error}") from error
         self._seen.add(name)
@@ -133,6 +171,31 @@ class Network(Mapping[str, Tensor]):
         """Key in the module -> key in the checkpoint of the tensors that are not in the space."""
         known = {*self.keys_of.values(), *self._tied}
         return {key.removeprefix(self._prefix): key for key in self.checkpoint if key not in known}
+
+    @property
+    def unmoved(self) -> dict[str, Tensor]:
+        """Key in the module -> what no symmetry moves and the function reads: masks, orders and scales of inputs."""
+        return {key: self.checkpoint[full] for key, full in self.others.items() if key in self.architecture.read}
+
+    @property
+    def unread(self) -> dict[str, Tensor]:
+        """Key in the module -> what the function does not read, as auxiliary heads; without counters of batches."""
+        keys = sorted(key for key in self.others if key not in self.architecture.read and not key.endswith(COUNTERS))
+        return {key: self.checkpoint[self.others[key]] for key in keys}
+
+    @property
+    def state(self) -> Mapping[str, Tensor]:
+        """All that the function reads: the parameters, each read when it is asked for, and what is unmoved."""
+        parameters: Any = self
+        return ChainMap(self.unmoved, parameters)
+
+    def fingerprint(self) -> str:
+        """`nfn_monomial.fingerprint`, hashed with the values of what is unmoved, if anything is."""
+        found = fingerprint(self.space, self)
+        if not self.unmoved:
+            return found
+        values = safetensors.torch.save({key: t.detach().clone().contiguous() for key, t in self.unmoved.items()})
+        return hashlib.sha256(found.encode() + values).hexdigest()[: len(found)]
 
     @property
     def runs(self) -> bool:
@@ -167,8 +230,15 @@ class Network(Mapping[str, Tensor]):
         return f"its widths are not those of {self.architecture.name}; give a class with its widths"
 
     def write(self, folder: Path, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Write a checkpoint like this one with other values of the space's parameters, see `Checkpoint.write`."""
+        """Write a checkpoint like this one with other values, see `Checkpoint.write`.
+
+        Args:
+            folder: where to.
+            name: of the file or, of several, of their folder.
+            tensors: parameter of the space -> value, of all; and other keys in the module, where they change, too.
+        """
         changed = {key: tensors[n] for n, key in self.keys_of.items()} | {k: tensors[n] for k, n in self._tied.items()}
+        changed |= {full: tensors[key] for key, full in self.others.items() if key in tensors}
         self.checkpoint.write(folder, name, changed)
 
 
@@ -277,8 +347,40 @@ def largest_difference(network: Network, a: Mapping[str, Tensor], b: Mapping[str
     module = network.module()
     own = {name: doubled(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
     inputs = pytree.tree_map_only(Tensor, doubled, definition.inputs)
-    outputs = [answers(module, own | {n: doubled(t) for n, t in tensors.items()}, inputs) for tensors in (a, b)]
-    return largest_change(outputs[1], outputs[0])
+    before, after = (own | {n: doubled(t) for n, t in tensors.items()} for tensors in (a, b))
+    return largest_change(answers(module, after, inputs), steady_answers(module, before, inputs))
+
+
+def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> float | None:
+    """`largest_difference` of a network from what was made of it by the group, in the dtypes that it is written in.
+
+    Args:
+        network: as it is.
+        tensors: parameter -> value, float64.
+
+    Raises:
+        CheckpointError: if the function is another one: the group does not keep it, or rounding changes it too much.
+    """
+    written = {name: t.to(network[name].dtype) for name, t in tensors.items()}
+    exact, rounded = (largest_difference(network, network, values) for values in (tensors, written))
+    if exact is None or rounded is None:
+        return None
+    reason, most = "", math.sqrt(max(torch.finfo(t.dtype).eps for t in written.values()))
+    if exact > KEPT:
+        reason = f"the group of --net does not keep it; build {', '.join(network.unmoved) or 'it'} into the module"
+    elif rounded > most:
+        reason = f"it is rounded to {', '.join({str(t.dtype) for t in written.values()})}; convert it to float32 first"
+    if reason:
+        change = f"outputs would change by {max(exact, rounded):.1e} of the largest"
+        raise CheckpointError(f"{network.checkpoint.path}: {change}, as {reason}")
+    return rounded
+
+
+def left_behind(networks: Sequence[Network]) -> list[str]:
+    """In words, if there is any, what is not moved along with the neurons, as the function does not read it."""
+    keys = sorted({key for network in networks for key in network.unread})
+    said = f"Left as they are, as the network does not read them: {', '.join(keys)}"
+    return [f"{said}. Whatever else reads them finds other neurons than before."] if keys else []
 
 
 def _chain(checkpoint: Checkpoint, activation: str, input_shape: Sequence[int] | None) -> Architecture:

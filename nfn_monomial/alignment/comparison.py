@@ -26,7 +26,7 @@ from .streamed import matched, wide_dtype
 _KINDS = ("permutation", "scale", "sign")
 _MOVES = frozenset({"permutation"})
 _RIGID = frozenset({"permutation", "sign"})
-_COUNTERS = "num_batches_tracked"  # of training steps, which no network reads in eval mode
+COUNTERS = "num_batches_tracked"  # of training steps, which no network reads in eval mode
 _EXACT = 1e-10  # to which scales are found in float64
 _SEARCHED = 100_000_000  # entries of the largest networks for which `align`, which holds them in float64, is asked
 
@@ -245,7 +245,7 @@ def differing(a: Mapping[str, Any], b: Mapping[str, Any], *, leave_out: Collecti
         b: the other.
         leave_out: keys that are not looked at.
     """
-    keys = sorted(key for key in {*a, *b} if key not in leave_out and not key.endswith(_COUNTERS))
+    keys = sorted(key for key in {*a, *b} if key not in leave_out and not key.endswith(COUNTERS))
     return tuple(key for key in keys if not (key in a and key in b and _equal(a[key], b[key])))
 
 

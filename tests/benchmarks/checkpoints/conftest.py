@@ -23,3 +23,8 @@ def residual(source: Path) -> Definition:
 @pytest.fixture(scope="session")
 def words(source: Path) -> Definition:
     return read_definition(f"{source}:words")
+
+
+@pytest.fixture(scope="session")
+def pruned(source: Path) -> Definition:
+    return read_definition(f"{source}:pruned")
