@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import align as align_pair
 from nfn_monomial.alignment import align_all, mean_of, repair
-from nfn_monomial.alignment.comparison import differing
+from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table

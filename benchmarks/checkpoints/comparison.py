@@ -10,7 +10,7 @@ import torch
 
 from nfn_monomial import compare as compare_pair
 from nfn_monomial.alignment import Comparison
-from nfn_monomial.alignment.comparison import differing
+from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import align, balance
-from nfn_monomial.alignment.comparison import differing
+from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.benchmarks.calls import ALONE, Call
 from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.report.tables import Table

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,20 +15,18 @@ from torch import Tensor, nn
 from nfn_monomial.checks import Seed, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .align import align
 from .outputs import output_difference
-from .streamed import matched, wide_dtype
+from .rounding import Entries, differing, scales, tolerance
+from .streamed import matched
 
 _KINDS = ("permutation", "scale", "sign")
 _MOVES = frozenset({"permutation"})
 _RIGID = frozenset({"permutation", "sign"})
-COUNTERS = "num_batches_tracked"  # of training steps, which no network reads in eval mode
-_EXACT = 1e-10  # to which scales are found in float64
 _SEARCHED = 100_000_000  # entries of the largest networks for which `align`, which holds them in float64, is asked
 
 
@@ -174,8 +173,8 @@ def compare(
         a: parameter name -> tensor ``(*shape)``, and whatever else a state dict holds, under the module's names.
         b: the same, of the other network. Dtypes may differ.
         module: runs networks: any with the space's parameters. It is left as it is.
-        inputs: of the module: a tensor, or a tuple of all positional arguments; the first dimension of what layers read
-            counts the samples of CKA.
+        inputs: of the module: a tensor, or a tuple of all its arguments, none of them by name; the first dimension of
+            what layers read counts the samples of CKA.
         seed: of `align`.
 
     Raises:
@@ -193,15 +192,15 @@ def compare(
     """
     if (module is None) != (inputs is None):
         raise InvalidValueError("compare: a module and its inputs are needed together, module=net, inputs=x")
-    alive = _alive(space, a), _alive(space, b)
+    alive = [_Alive(space, network) if isinstance(network, Mapping) else network for network in (a, b)]
     with torch.no_grad():
-        element, weights = _aligned(space, *alive, seed)
+        element, weights = _aligned(space, alive[0], alive[1], seed)
         outputs = None if module is None else output_difference(space, element, module, inputs, (a, b))
         different = differing(*((a, b) if outputs is None else outputs.unmoved), leave_out=space.parameters)
     unmoved = tuple(key for key in different if outputs is None or key in outputs.read)
     eps = max(torch.finfo(network[name].dtype).eps for network in (a, b) for name in space.parameters)
     alike = None if outputs is None else outputs.relative <= math.sqrt(eps) and (outputs.kept or not weights.same)
-    equal = "unmoved differs" if weights.same and unmoved else "equal" if weights.same else "different"
+    equal = "different" if not weights.same else "weights" if unmoved else "equal"
     return Comparison(
         equal == "equal" and alike is not False,
         _VERDICTS[equal, alike].format(", ".join(unmoved)),
@@ -221,71 +220,28 @@ _VERDICTS = {
     ("equal", None): "the same function: a symmetry makes all weights equal",
     ("equal", True): "the same function: a symmetry makes all weights equal, and the outputs agree",
     ("equal", False): "not the same: a symmetry makes all weights equal, but the outputs differ",
-    ("unmoved differs", None): "not known to be the same: a symmetry makes all weights equal, but none moves {}",
-    (
-        "unmoved differs",
-        True,
-    ): "not known to be the same: the outputs agree on the inputs tried, but no symmetry moves {}",
-    ("unmoved differs", False): "not the same: the outputs differ",
+    ("weights", None): "not known to be the same: a symmetry makes all weights equal, but none moves {}, which differ",
+    ("weights", True): "not known to be the same: the outputs agree on the inputs tried, but {} differ, unmoved",
+    ("weights", False): "not the same: the outputs differ",
     ("different", None): "not the same: no symmetry was found that makes all weights equal",
     ("different", True): "not known to be the same: the outputs agree on the inputs tried, but no symmetry was found",
     ("different", False): "not the same: the outputs differ",
 }
-"""By what aligned weights are, and whether outputs agree; None without a module."""
+"""By what is equal, all or the weights alone, and whether outputs agree, None without a module."""
 
 
-def differing(a: Mapping[str, Any], b: Mapping[str, Any], *, leave_out: Collection[str] = ()) -> tuple[str, ...]:
-    """Keys under which two networks have different tensors, or one of them none; sorted.
-
-    Tensors of one dtype are to be equal, of two floating types within half a unit in the last place of each. Counters
-    of batches are not looked at.
-
-    Args:
-        a: the one network.
-        b: the other.
-        leave_out: keys that are not looked at.
-    """
-    keys = sorted(key for key in {*a, *b} if key not in leave_out and not key.endswith(COUNTERS))
-    return tuple(key for key in keys if not (key in a and key in b and _equal(a[key], b[key])))
-
-
-def _equal(x: Any, y: Any) -> bool:
-    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-        return (x == y) is True
-    if x.shape != y.shape:
-        return False
-    x, y = x.detach().cpu(), y.detach().cpu()
-    same = (x == y) | ((x != x) & (y != y))
-    if x.dtype != y.dtype and x.is_floating_point() and y.is_floating_point():
-        units = [torch.finfo(t.dtype).eps * (t.double().abs() + torch.finfo(t.dtype).smallest_normal) for t in (x, y)]
-        same |= (x.double() - y.double()).abs() <= (units[0] + units[1]) / 2
-    return bool(same.all())
-
-
-def _alive(space: WeightSpace, network: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    return _Alive(space, network) if isinstance(network, Mapping) else network
-
-
-class _Alive(Mapping[str, Tensor]):
+class _Alive(ChainMap[str, Tensor]):
     """A network without what does not matter, each parameter made when it is asked for."""
 
-    def __init__(self, space: WeightSpace, network: Mapping[str, Tensor]) -> None:
-        self.space, self.network = space, network
+    def __init__(self, space: WeightSpace, network: Any) -> None:
+        super().__init__(network)
+        self.space = space
 
     def __getitem__(self, name: str) -> Tensor:
-        x = self.network[name]
+        x = super().__getitem__(name)
         if not self.space.dead or name not in self.space.parameters or not isinstance(x, Tensor):
             return x
         return packing.without_dead(self.space, name, x, packing.sizes_in(self.space, name, tuple(x.shape), {}))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.network
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.network)
-
-    def __len__(self) -> int:
-        return len(self.network)
 
 
 def _aligned(
@@ -296,7 +252,7 @@ def _aligned(
         align(space, a, b)  # says what is wrong
     element = matched(space, a, b)
     searched = sum(a[name].numel() for name in space.parameters) <= _SEARCHED
-    if searched and not all(_Entries(name, a, b).error(element)[1] for name in space.parameters):
+    if searched and not all(Entries(name, a, b).error(element)[1] for name in space.parameters):
         element = align(space, a, b, seed=seed).element
     weights = _weights(space, element, a, b)
     raw, left = (sum(layer[i] ** 2 for layer in weights.layers.values()) for i in range(2))
@@ -313,18 +269,12 @@ def _unscaled(element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Te
     """
     dtypes = {network[name].dtype for network in (a, b) for name in element.space.parameters}
     limits = [torch.finfo(dtype) for dtype in dtypes]
-    bound = max(map(_tolerance, limits))
+    bound = max(map(tolerance, limits))
     if any(bool(((s.abs() - 1).abs() > bound).any()) for m in element.matrices.values() for s in m.scales):
         return None
     if not any(_acts(m, kind) for m in element.matrices.values() for kind in _RIGID):
         return GroupElement(element.space, {})
     return _part(element, _RIGID) if all(limit.bits < 32 for limit in limits) else None
-
-
-def _tolerance(limit: torch.finfo) -> float:
-    """To which an entry of this precision that was scaled is right, see `compare`."""
-    half_units = 3 if limit.bits < 32 else 32
-    return max(half_units * limit.eps / 2, _EXACT if limit.bits == 64 else 0.0)
 
 
 def _readable(space: WeightSpace, network: Any) -> bool:
@@ -350,54 +300,13 @@ class _Weights(NamedTuple):
     explained: dict[str, float]
 
 
-class _Entries:
-    """One parameter of two networks, in a dtype that holds both.
-
-    Args:
-        name: of the parameter.
-        a: the one network.
-        b: the other.
-    """
-
-    def __init__(self, name: str, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
-        tensors = [network[name].detach() for network in (a, b)]
-        self.name, self.limits = name, [torch.finfo(x.dtype) for x in tensors]
-        self.alike = tensors[0].dtype == tensors[1].dtype
-        # What is narrower than float32 is compared in it: it need not be held in float64.
-        self.a, self.b = (x.to("cpu", wide_dtype(*(x.dtype for x in tensors))) for x in tensors)
-
-    def moved(self, element: GroupElement, x: Tensor) -> Tensor:
-        """This parameter's values as an element moves them."""
-        return element.act({self.name: x})[self.name]
-
-    def error(self, element: GroupElement, moved: Tensor | None = None) -> tuple[float, bool]:
-        """The largest relative difference of any entry from b's, moved, and whether all are within rounding."""
-        moved = self.moved(element, self.b) if moved is None else moved
-        ratio = _relative(self.a, moved)
-        if not ratio.any() or (self.alike and not element.matrices):
-            return float(ratio.max()), not ratio.any()
-        least = [_tolerance(limit) * limit.smallest_normal for limit in self.limits]
-        rounding = self.moved(element, torch.full_like(self.b, least[1])).abs_().add_(least[0])
-        ratio.masked_fill_((self.a - moved).abs_() <= rounding, 0)
-        error = float(ratio.max())
-        if self._scaled(element):
-            return error, error <= max(map(_tolerance, self.limits))
-        return error, error <= (0 if self.alike else sum(limit.eps / 2 for limit in self.limits))
-
-    def _scaled(self, element: GroupElement) -> bool:
-        """Whether any of the nodes on whose neurons it runs is scaled."""
-        segments = itertools.chain(*element.space.concatenated[self.name])
-        nodes = {axis.node for segment in segments for axis in segment if isinstance(axis, Axis)}
-        return any(_acts(element.matrices[node], "scale") for node in nodes if node in element.matrices)
-
-
 def _weights(space: WeightSpace, element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> _Weights:
     acting = [kind for kind in _KINDS if any(_acts(m, kind) for m in element.matrices.values())]
     subsets = [frozenset(s) for n in range(len(acting) + 1) for s in itertools.combinations(acting, n)]
     parts = {subset: _part(element, subset) for subset in subsets}
     totals, layers, worst, same = dict.fromkeys(subsets, 0.0), {}, 0.0, True
     for name in space.parameters:
-        entries, squares = _Entries(name, a, b), dict.fromkeys(subsets, 0.0)
+        entries, squares = Entries(name, a, b), dict.fromkeys(subsets, 0.0)
         moved = entries.b
         for moves in (False, True):
             # Scales and signs act on neurons that stand in their places.
@@ -412,12 +321,6 @@ def _weights(space: WeightSpace, element: GroupElement, a: Mapping[str, Tensor],
         error, rounding = entries.error(parts[subsets[-1]], moved)
         worst, same = max(worst, error), same and rounding
     return _Weights(same, worst, layers, _explained(totals))
-
-
-def _relative(a: Tensor, b: Tensor) -> Tensor:
-    """The difference of each entry, relative to the larger of the two; 0 where both are 0."""
-    size = torch.maximum(a.abs(), b.abs())
-    return (a - b).abs_().div_(size.masked_fill_(size == 0, 1))
 
 
 def _explained(squares: dict[frozenset[str], float]) -> dict[str, float]:
@@ -443,8 +346,7 @@ def _acts(matrix: MonomialMatrix, kind: str) -> bool:
     """Whether a matrix permutes, scales, or flips anything."""
     if kind == "permutation":
         return not torch.equal(matrix.permutation, torch.arange(matrix.size))
-    changed = [(s.abs() != 1) if kind == "scale" else (s < 0) for s in matrix.scales]
-    return any(bool(x.any()) for x in changed)
+    return scales(matrix) if kind == "scale" else any(bool((s < 0).any()) for s in matrix.scales)
 
 
 def _part(element: GroupElement, kinds: frozenset[str]) -> GroupElement:
