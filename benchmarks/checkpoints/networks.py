@@ -26,7 +26,7 @@ from nfn_monomial import WeightSpace, fingerprint
 from nfn_monomial.adapters.matching import match_names
 from nfn_monomial.alignment.outputs import Reading
 from nfn_monomial.alignment.rounding import COUNTERS
-from nfn_monomial.benchmarks.data.definitions import Definition, DefinitionError, finite, read_definition
+from nfn_monomial.benchmarks.data.definitions import Definition, DefinitionError, finite, one_value, read_definition
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.certificate import answers, doubled, largest_change, steady_answers
 from nfn_monomial.space.packing import check_tensors
@@ -99,7 +99,8 @@ class Architecture:
             found = self.definition.keys({key: shapes[full] for key, full in own.items()}, widths=True)
         except ValueError as error:
             raise CheckpointError(f"{checkpoint.path}: {error}") from error
-        tied = {own[key]: name for key, name in self.definition.tied.items() if key in own}
+        shared = {key: self.definition.tied.get(key, key) for key in own}
+        tied = {own[key]: name for key, name in shared.items() if found.get(name, key) != key}
         return Network(self, checkpoint, {name: own[key] for name, key in found.items()}, tied, label, prefix)
 
 
@@ -110,7 +111,7 @@ class Network(Mapping[str, Tensor]):
         architecture: what it is a network of.
         checkpoint: where the tensors are.
         keys: parameter of the space -> key in the checkpoint.
-        tied: further key -> parameter that it holds as well.
+        tied: further key in the checkpoint -> parameter that it holds as well.
         label: what to call it, by default the path.
         prefix: that all keys of the checkpoint have before those of the module.
 
@@ -140,17 +141,11 @@ class Network(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         key = self.keys_of[name]
-        found = self.checkpoint[key]
         if name in self._seen:
-            return found.detach()
-        for other in (k for k, tied in self._tied.items() if tied == name and k != key):
-            if not torch.equal(found, self.checkpoint[other]):
-                raise CheckpointError(
-                    f"{self.checkpoint.path}: {key} and {other} are one tensor of {self.architecture.name}, but have "
-                    "two values: leave one of them out, or give a class that does not tie them"
-                )
+            return self.checkpoint[key].detach()
+        tied = [other for other, shared in self._tied.items() if shared == name and other != key]
         try:
-            found = finite(key, found)
+            found = finite(key, one_value([key, *tied], self.checkpoint))
         except DefinitionError as error:
             raise CheckpointError(f"{self.checkpoint.path}: {error}") from error
         self._seen.add(name)

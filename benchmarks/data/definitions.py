@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["Definition", "DefinitionError", "called", "define", "finite", "named", "read_definition"]
+__all__ = ["Definition", "DefinitionError", "called", "define", "finite", "named", "one_value", "read_definition"]
 
 PROGRAM = ".pt2"
 BATCH = 2  # of example inputs
@@ -63,11 +63,12 @@ class Definition:
         """The tensors of the space from a state dict, float32; keys as in `keys`.
 
         Raises:
-            DefinitionError: naming the keys, if the state dict is that of another architecture; or the tensor, if
-                its numbers are not real or not finite.
+            DefinitionError: naming the keys, if the state dict is that of another architecture, or two that are one
+                tensor and have two values; or the tensor, if its numbers are not real or not finite.
         """
         keys = self.keys({key: tuple(t.shape) for key, t in state.items()})
-        return {name: finite(key, state[key]).float() for name, key in keys.items()}
+        tied = {name: [k for k in state if k != key and self.tied.get(k, k) == name] for name, key in keys.items()}
+        return {name: finite(key, one_value([key, *tied[name]], state)).float() for name, key in keys.items()}
 
     def keys(self, shapes: Mapping[str, tuple[int, ...]], *, widths: bool = False) -> dict[str, str]:
         """Parameter of the space -> key of a state dict with these shapes that has it.
@@ -107,6 +108,23 @@ class Definition:
                 + "; ".join(f"{what} {_some(names)}" for what, names in faults.items() if names)
             )
         return {name: given[name] for name in self.space.parameters}
+
+
+def one_value(keys: Sequence[str], state: Mapping[str, Tensor]) -> Tensor:
+    """What a state dict has under several keys that are one tensor in the network.
+
+    Raises:
+        DefinitionError: naming two keys, if their values differ.
+    """
+    first, *others = keys
+    found = state[first]
+    for key in others:
+        if not torch.equal(found, state[key]):
+            raise DefinitionError(
+                f"{first} and {key} are one tensor in the network, but have two values: leave one of them out, or name "
+                "a network that does not tie them"
+            )
+    return found
 
 
 def finite(key: str, tensor: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Reading(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._key_of = {id(t): key for key, t in tensors.items()}
         self.keys: set[str] = set()
 

@@ -117,13 +117,20 @@ def test_what_is_left_behind_is_named(pruned: Definition, tmp_path: Path) -> Non
     assert "Left out, as the network does not read it: auxiliary.bias." in pair.summary
 
 
-def test_tied_keys_with_two_values_are_refused(words: Definition, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reverse", [False, True])
+def test_tied_keys_with_two_values_are_refused(reverse: bool, words: Definition, tmp_path: Path) -> None:
+    def in_order(state: State) -> State:
+        return dict(sorted(state.items(), reverse=reverse))
+
     state = weights(words, 1)
-    state["head.weight"] = state["head.weight"] + 1
-    path = saved(tmp_path / "net.pt", state)
-    for command in (
-        lambda: compare(path, saved(tmp_path / "b.pt", weights(words, 1)), net=words),
-        lambda: balance(path, net=words),
-    ):
-        with pytest.raises(InvalidValueError, match=r"net\.pt: .*embed\.weight and head\.weight"):
-            command()
+    whole = saved(tmp_path / "whole.pt", in_order(state))
+    (written, *_) = balance(whole, net=words).write(tmp_path / "out")
+    both = torch.load(written, weights_only=True)
+    assert torch.equal(both["embed.weight"], both["head.weight"])
+    torn = in_order(state | {"head.weight": state["head.weight"] + 1})
+    path = saved(tmp_path / "torn.pt", torn)
+    for paths in ((whole, path), (path, whole)):
+        with pytest.raises(InvalidValueError, match=r"torn\.pt: (embed|head)\.weight and (head|embed)\.weight are one"):
+            compare(*paths, net=words)
+    with pytest.raises(InvalidValueError, match="are one tensor in the network, but have two values"):
+        words.parameters(torn)
