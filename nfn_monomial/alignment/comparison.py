@@ -21,11 +21,10 @@ from nfn_monomial.space.weight_space import WeightSpace
 
 from .align import align
 from .outputs import output_difference
-from .rounding import Entries, differing, scales, tolerance
+from .rounding import Entries, differing, is_scaling, tolerance
 from .streamed import matched
 
 _KINDS = ("permutation", "scale", "sign")
-_MOVES = frozenset({"permutation"})
 _RIGID = frozenset({"permutation", "sign"})
 _SEARCHED = 100_000_000  # entries of the largest networks for which `align`, which holds them in float64, is asked
 
@@ -289,9 +288,7 @@ class _Weights(NamedTuple):
 
     Attributes:
         same: whether all entries are equal within rounding, once aligned.
-        worst: the largest relative difference of any.
-        layers: parameter -> distances.
-        explained: see `Comparison`.
+        worst: the largest relative difference of any; and see `Comparison`.
     """
 
     same: bool
@@ -306,19 +303,13 @@ def _weights(space: WeightSpace, element: GroupElement, a: Mapping[str, Tensor],
     parts = {subset: _part(element, subset) for subset in subsets}
     totals, layers, worst, same = dict.fromkeys(subsets, 0.0), {}, 0.0, True
     for name in space.parameters:
-        entries, squares = Entries(name, a, b), dict.fromkeys(subsets, 0.0)
-        moved = entries.b
-        for moves in (False, True):
-            # Scales and signs act on neurons that stand in their places.
-            start = entries.moved(parts[_MOVES], entries.b) if moves and _MOVES in parts else entries.b
-            for subset in (subset for subset in subsets if (subset >= _MOVES) == moves):
-                moved = entries.moved(parts[subset - _MOVES], start) if subset - _MOVES else start
-                squares[subset] = float((entries.a - moved).square_().sum(dtype=torch.float64))
-        for subset, square in squares.items():
-            totals[subset] += square
-        # The last one is the whole element.
+        entries, squares = Entries(name, a, b), {}
+        for subset, part in parts.items():
+            squares[subset] = float((entries.a - entries.moved(part)).square_().sum(dtype=torch.float64))
+            totals[subset] += squares[subset]
+        # The first one is without symmetries, the last one the whole element.
         layers[name] = LayerDistance(squares[subsets[0]] ** 0.5, squares[subsets[-1]] ** 0.5)
-        error, rounding = entries.error(parts[subsets[-1]], moved)
+        error, rounding = entries.error(element)
         worst, same = max(worst, error), same and rounding
     return _Weights(same, worst, layers, _explained(totals))
 
@@ -346,7 +337,7 @@ def _acts(matrix: MonomialMatrix, kind: str) -> bool:
     """Whether a matrix permutes, scales, or flips anything."""
     if kind == "permutation":
         return not torch.equal(matrix.permutation, torch.arange(matrix.size))
-    return scales(matrix) if kind == "scale" else any(bool((s < 0).any()) for s in matrix.scales)
+    return is_scaling(matrix) if kind == "scale" else any(bool((s < 0).any()) for s in matrix.scales)
 
 
 def _part(element: GroupElement, kinds: frozenset[str]) -> GroupElement:

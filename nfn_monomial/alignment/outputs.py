@@ -96,7 +96,7 @@ def output_difference(
         wide_inputs = pytree.tree_map_only(Tensor, doubled, inputs_of(inputs))
     states, unmoved = zip(*(_state(module, names, network) for network in networks), strict=True)
     sizes = packing.check_tensors(space, {name: networks[0][name][None, None] for name in space.parameters})
-    sites = {_label(site, own): site for name, own in names.items() for site in sites_of(module, space, {name: own})}
+    sites = {_label(site, key): site for name, key in names.items() for site in sites_of(module, space, {name: key})}
     outputs, seen, read = [], [], set()
     try:
         for state in states:
@@ -110,7 +110,7 @@ def output_difference(
     finally:
         for site in sites.values():
             site.remove()
-    moved = element.act({name: states[1][own] for name, own in names.items()})
+    moved = element.act({name: states[1][key] for name, key in names.items()})
     kept = answers(module, states[1] | {names[name]: t for name, t in moved.items()}, wide_inputs)
     largest = 0.0
     for x, y in zip(*outputs, strict=True):
@@ -176,5 +176,5 @@ def _cka(x: Tensor, y: Tensor) -> float | None:
     wide = centred[0].shape[1] > len(centred[0])
     grams = [t @ t.T for t in centred] if wide else []
     products = [(grams[i] * grams[j]).sum() if wide else (centred[i].T @ centred[j]).square().sum() for i, j in _PAIRS]
-    both, own, other = map(float, products)
-    return both / math.sqrt(own * other) if own and other else None
+    between, one, other = map(float, products)
+    return between / math.sqrt(one * other) if one and other else None

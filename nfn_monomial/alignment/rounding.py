@@ -66,20 +66,20 @@ class Entries:
         # What is narrower than float32 is compared in it: it need not be held in float64.
         self.a, self.b = (x.to("cpu", wide_dtype(*(x.dtype for x in tensors))) for x in tensors)
 
-    def moved(self, element: GroupElement, x: Tensor) -> Tensor:
-        """This parameter's values as an element moves them."""
-        return element.act({self.name: x})[self.name]
+    def moved(self, element: GroupElement) -> Tensor:
+        """The other's values as an element moves them."""
+        return element.act({self.name: self.b})[self.name]
 
-    def error(self, element: GroupElement, moved: Tensor | None = None) -> tuple[float, bool]:
-        """The largest relative difference of any entry from b's, moved, and whether all are within rounding."""
-        moved = self.moved(element, self.b) if moved is None else moved
-        ratio = _relative(self.a, moved)
-        if not ratio.any() or (self.alike and not element.matrices):
-            return float(ratio.max()), not ratio.any()
+    def error(self, element: GroupElement) -> tuple[float, bool]:
+        """The largest relative difference of any entry from the other's, moved, and whether all are within rounding."""
+        moved = self.moved(element)
+        difference, size = (self.a - moved).abs_(), torch.maximum(self.a.abs(), moved.abs())
+        relative = difference / size.masked_fill_(size == 0, 1)
+        if self.alike and not element.matrices:
+            return float(relative.max()), not difference.any()
         least = [tolerance(limit) * limit.smallest_normal for limit in self.limits]
-        rounding = self.moved(element, torch.full_like(self.b, least[1])).abs_().add_(least[0])
-        ratio.masked_fill_((self.a - moved).abs_() <= rounding, 0)
-        error = float(ratio.max())
+        rounding = element.act({self.name: torch.full_like(self.b, least[1])})[self.name].abs_().add_(least[0])
+        error = float(relative.masked_fill_(difference <= rounding, 0).max())
         if self._scaled(element):
             return error, error <= max(map(tolerance, self.limits))
         return error, error <= (0 if self.alike else sum(limit.eps / 2 for limit in self.limits))
@@ -88,15 +88,9 @@ class Entries:
         """Whether any of the nodes on whose neurons it runs is scaled."""
         segments = itertools.chain(*element.space.concatenated[self.name])
         nodes = {axis.node for segment in segments for axis in segment if isinstance(axis, Axis)}
-        return any(scales(element.matrices[node]) for node in nodes if node in element.matrices)
+        return any(is_scaling(element.matrices[node]) for node in nodes if node in element.matrices)
 
 
-def scales(matrix: MonomialMatrix) -> bool:
+def is_scaling(matrix: MonomialMatrix) -> bool:
     """Whether a matrix scales anything."""
     return any(bool((s.abs() != 1).any()) for s in matrix.scales)
-
-
-def _relative(a: Tensor, b: Tensor) -> Tensor:
-    """The difference of each entry, relative to the larger of the two; 0 where both are 0."""
-    size = torch.maximum(a.abs(), b.abs())
-    return (a - b).abs_().div_(size.masked_fill_(size == 0, 1))
