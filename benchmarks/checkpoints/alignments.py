@@ -118,7 +118,7 @@ class Aligned(Finding):
             lines.append(f"Barriers are of: {self.judged}.")
         else:
             lines.append(f"Outputs were not compared: {first.why_not}.")
-        lines += left_behind(others)
+        lines += left_behind(others if self.merged is None else self.given)
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:

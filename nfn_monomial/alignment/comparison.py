@@ -46,7 +46,8 @@ class Comparison:
     """What `compare` found; ``print`` says it in words.
 
     Attributes:
-        same_function: whether a group element makes all weights equal, and outputs, where there are any, agree.
+        same_function: whether a group element makes all weights equal, what it does not move is equal, and outputs,
+            where there are any, agree.
         verdict: the same in words, which also say where only the answers are alike.
         max_output_difference: the largest difference of any output on the inputs, in float64; None without a module.
         relative_output_difference: the same, relative to the largest output of each tensor.

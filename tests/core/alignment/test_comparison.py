@@ -462,7 +462,7 @@ def test_random_answers_are_not_compared(masked):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_planted_elements_are_recognised(dtype):
-    for seed in range(10):
+    for seed in range(4):
         for space in (RELU, WeightSpace.mlp([1, 1, 1], "relu"), WeightSpace.mlp([2, 64, 2], "relu")):
             a = drawn(space, seed, dtype)
             b = sampled(space, seed).act({name: x.double() for name, x in a.items()})
