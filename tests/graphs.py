@@ -5,13 +5,31 @@ import copy
 import torch
 from hypothesis import strategies as st
 
-from nfn_monomial import WeightSpace
+from nfn_monomial import Axis, Symmetry, WeightSpace
+from nfn_monomial.space import Node
 from nfn_monomial.testing import random_networks
 
 seeds = st.integers(0, 10**6)
 RELU = WeightSpace.mlp([2, 4, 3, 1], "relu")
 CNN = WeightSpace.cnn([1, 3, 4], [3, 2], ["tanh", "relu"], head=[2], positions=4)
 WIDE = WeightSpace.cnn([1, 2, 3], [(5, 3), 1], "gelu", bias=[False, True])
+P, S = Symmetry.PERMUTATION, Symmetry.SCALE
+GAIN = WeightSpace(  # several gauges, nested neurons, gains, depthwise kernels and a parameter without an axis
+    {"x": Node((Symmetry.FIXED,), 2), "stream": Node((P, S), 3), "heads": Node((P,), 2), "q": Node((S,), 2, "heads"),
+     "h": Node((S,), 2)},
+    {
+        "embed": (Axis("stream", (1, 0)), Axis("x", -1)),
+        "gain": (Axis("stream", (0, 1)),),
+        "query": (Axis("q", 1), Axis("stream", (-1, -1))),
+        "key": (Axis("q", -1), Axis("stream", (-1, -1))),
+        "grouped": ((Axis("heads", 0), Axis("q", 1)), Axis("q", -1), 2),
+        "depthwise": (Axis("stream", (0, 0)), 1, 3),
+        "temperature": (2,),
+        "up": (Axis("h", 1), Axis("stream", (-1, -1))),
+        "bias": (Axis("h", 1),),
+        "other bias": (Axis("h", 1),),
+    },
+)  # fmt: skip
 
 
 def networks_of(space, batch=3, channels=1, seed=0, dtype=torch.float64):
@@ -42,9 +60,11 @@ def shuffled(graph, seed=0):
     n, e = graph.num_nodes, graph.num_edges
     nodes, edges = torch.randperm(n, generator=generator), torch.randperm(e, generator=generator)
     out = copy.copy(graph)
-    for name in ("x", "symmetry", "layer", "neuron", "depth", "has_bias", "batch"):
-        if name in graph:
-            out[name] = graph[name][nodes]
-    out.edge_index = nodes.argsort()[graph.edge_index][:, edges]
-    out.edge_attr, out.edge_layer = graph.edge_attr[edges], graph.edge_layer[edges]
+    for name, value in graph.to_dict().items():
+        if name.startswith("edge_"):
+            out[name] = nodes.argsort()[value][:, edges] if name == "edge_index" else value[edges]
+        elif name == "parent_index":
+            out[name] = nodes.argsort()[value][nodes]
+        elif name not in ("kernel", "ptr"):
+            out[name] = value[nodes]
     return out

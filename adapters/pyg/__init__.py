@@ -1,16 +1,16 @@
 """Networks as ``torch_geometric`` graphs, and back.
 
 A network is one graph: a node for every neuron or channel of every node set of its `WeightSpace`, inputs and outputs
-included, node sets in the space's order; an edge for every pair of neurons that a weight connects. Of a single chain of
-layers with ``N`` nodes, ``E`` edges, ``L`` layers and ``C`` channels (a ``torch_geometric.data.Data``; of a ``Batch``,
-the same with networks one after the other):
+included, node sets in the space's order; an edge for every pair of neurons that a weight connects. With ``N`` nodes,
+``E`` edges, ``L`` layers and ``C`` channels (a ``torch_geometric.data.Data``; of a ``Batch``, the same with networks
+one after the other):
 
 ===============  =============  ======================================================================================
 ``x``            ``(N, C)``     biases, charge +1; 0 where a node has none
 ``edge_index``   ``(2, E)``     directed k -> j: source = column neuron of the weight, target = row neuron
 ``edge_attr``    ``(E, K C)``   the kernel, flattened row-major, channels run fastest; charge +1 at j and -1 at k
 ``edge_layer``   ``(E,)``       number of the weight, ``0 .. L - 1``
-``symmetry``     ``(N,)``       value of the node's `Symmetry`: its group, 0 where it is FIXED
+``symmetry``     ``(N,)``       value of what acts on the node, a `Symmetry`: its group, 0 where it is FIXED
 ``layer``        ``(N,)``       number of the node set, 0 = inputs, ``L`` = outputs
 ``neuron``       ``(N,)``       number within the node set
 ``depth``        ``(N,)``       ``L``, so that layers can be told from the end in a batch
@@ -25,11 +25,12 @@ weight in a batch of one architecture are a dense ``(B, rows, columns, K, C)``. 
 have one entry a position, padded at the end. Networks of one batch need one kernel and one ``C``; `to_graphs` sees to
 it, and `common_kernel` gives the kernel for graphs made apart.
 
-Other networks, and chains in one batch with them, have all parameters as edges, each with charges of its own: biases,
-gains and depthwise kernels as edges from a neuron to itself, parameters without an axis as such edges of FIXED nodes of
-their own, in front of the last node set. A neuron of a nested node is a pair, of its parent's and its own. ``x`` is 0,
-``edge_layer`` the number of the parameter, and there are more attributes, for ``G`` gauges and ``K`` pairs of opposite
-charges, the largest numbers of the spaces that `to_graphs` is given together:
+That is all of a chain of layers. Where a batch has other networks, its graphs also say what differs from a chain: the
+charges of edges, and nodes that have several gauges or are nested in others. Parameters that are neither biases nor
+weights are edges from a neuron to itself: gains, depthwise kernels, a second bias; those without an axis are such edges
+of FIXED nodes of their own, in front of the last node set. A neuron of a nested node is a pair, of its parent's and its
+own. ``edge_layer`` numbers all that are edges. For ``G`` gauges and ``K`` pairs of opposite charges, the largest
+numbers of the spaces that `to_graphs` is given together:
 
 ===================  =============  ==================================================================================
 ``gauges``           ``(N, G)``     value of the `Symmetry` of each gauge, behind those of what the neuron is nested in
@@ -64,7 +65,7 @@ from .group import (
     graph_element,
     random_graph_element,
 )
-from .layout import common_kernel
+from .kernels import common_kernel
 from .models import MonomialBlock, MonomialEmbedding, MonomialGNN, MonomialPool
 
 __all__ = [

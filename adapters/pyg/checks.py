@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +15,6 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 NODE_ATTRIBUTES = ("symmetry", "layer", "neuron", "depth", "has_bias")
 """Attributes ``(N,)`` of a network's graph, beside ``x``."""
-
-_MADE_BY = "make graphs with to_graph, and keep its attributes in layers: out = copy.copy(graph); out.x = ..."
 
 
 def require_tensor(x: Tensor, name: str, shape: Sequence[int | str], dtypes: Sequence[torch.dtype], where: str) -> None:
@@ -36,12 +35,38 @@ def graph_ids(graph: Any) -> tuple[Tensor, int]:
     return ids, int(graph.num_graphs)
 
 
+def kernel_of(graph: Any) -> tuple[int, ...]:
+    """The kernel shape of all graphs, checked against ``edge_attr``."""
+    kernels, (_, count) = graph.kernel, graph_ids(graph)
+    if kernels.ndim != 2 or len(kernels) != count:
+        raise InvalidValueError(
+            f"kernel has shape {tuple(kernels.shape)}; one row for each of the {count} graphs is expected"
+        )
+    if bool((kernels != kernels[0]).any()):
+        raise InvalidValueError(
+            "graphs made with different kernels: give to_graph one kernel for all, common_kernel(*spaces)"
+        )
+    kernel = tuple(kernels[0].tolist())
+    entries, channels = math.prod(kernel), graph.x.shape[1]
+    if graph.edge_attr.shape[1] != channels * entries:
+        raise InvalidValueError(
+            f"edge_attr has width {graph.edge_attr.shape[1]}; {channels} channels (the width of x) times the {entries} "
+            f"entries of kernel {kernel} is {channels * entries}. Give nodes and edges the same number of channels"
+        )
+    return kernel
+
+
+def looks_at_values(graph: Any) -> bool:
+    """Whether a layer looks at values of a graph's indices: on a CPU, where nothing waits for them."""
+    return graph.edge_index.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def check_graph(graph: Any, where: str = "check_graph") -> None:
     """Raise unless a graph, or a batch of graphs, is one of networks, as `to_graph` makes them.
 
-    Layers that respect the networks' symmetries call it once on what they are given. A graph may lack edges (pruned
-    weights, isolated neurons): layers see them as zeros; `from_graph` wants all. Under ``torch.compile`` only names,
-    shapes and dtypes are checked.
+    `MonomialEmbedding` calls it on graphs on a CPU; of others layers check names, shapes and dtypes alone, as this does
+    under ``torch.compile``: check data once, when they are prepared. A graph may lack edges (pruned weights, isolated
+    neurons): layers see them as zeros; `from_graph` wants all.
 
     Args:
         graph: a ``torch_geometric`` ``Data`` or ``Batch``.
@@ -50,17 +75,18 @@ def check_graph(graph: Any, where: str = "check_graph") -> None:
     Raises:
         TypeError: if it is something else, or an attribute has a wrong dtype.
         ValueError: naming the edge or node, if there is no charge information, the graph or one of its batch is empty,
-            shapes do not fit, an edge does not lead from one layer of a network to the next (self-loops, reverse
-            edges, skips), or there are several edges between two neurons.
+            shapes do not fit, an edge does not join the node sets that its parameter does (self-loops, reverse edges,
+            skips), or there are several edges of one parameter between two neurons.
     """
     if not isinstance(where, str):
         raise InvalidTypeError(f"check_graph: where must be a text, found {shown(where)}")
-    _check_attributes(graph, where)
+    check_attributes(graph, where)
     if not torch.compiler.is_compiling():
         _check_values(graph, where)
 
 
-def _check_attributes(graph: Any, where: str) -> None:
+def check_attributes(graph: Any, where: str) -> None:
+    """The part of `check_graph` that looks at no values."""
     if not hasattr(graph, "edge_index") or not hasattr(graph, "x"):
         raise InvalidTypeError(
             f"{where}: a torch_geometric Data or Batch of homogeneous graphs is expected, found {type(graph).__name__}"
@@ -68,14 +94,15 @@ def _check_attributes(graph: Any, where: str) -> None:
     missing = [n for n in (*NODE_ATTRIBUTES, "edge_layer", "kernel") if getattr(graph, n, None) is None]
     if missing:
         raise InvalidValueError(
-            f"{where}: the graph has no charge information ({', '.join(missing)} missing): {_MADE_BY}"
+            f"{where}: the graph has no charge information ({', '.join(missing)} missing): make graphs with to_graph, "
+            "and keep its attributes in layers: out = copy.copy(graph); out.x = ..."
         )
     for name in ("x", "edge_attr"):
         value = getattr(graph, name, None)
         if not isinstance(value, Tensor) or value.ndim != 2:
-            found = tuple(value.shape) if isinstance(value, Tensor) else value
+            shape = tuple(value.shape) if isinstance(value, Tensor) else value
             raise InvalidValueError(
-                f"{where}: {name} has shape {found}; (number of nodes or edges, features) is expected"
+                f"{where}: {name} has shape {shape}; (number of nodes or edges, features) is expected"
             )
         if not value.is_floating_point():
             raise InvalidTypeError(f"{where}: {name} has dtype {value.dtype}; floating point is expected")
@@ -97,69 +124,46 @@ def _check_attributes(graph: Any, where: str) -> None:
 def _check_values(graph: Any, where: str) -> None:
     ids, count = graph_ids(graph)
     n = len(graph.x)
-    inside = graph.edge_index.clamp(0, n - 1)
-    source, target = inside
+    ends = graph.edge_index.clamp(0, n - 1)
     filled = torch.zeros(count, dtype=torch.bool, device=ids.device).index_fill_(0, ids, True)
     known = torch.tensor([s.value for s in Symmetry], device=ids.device)
+    outside = (graph.layer < 0) | (graph.layer > graph.depth) | (graph.neuron < 0)
+    joins, many = _parameters(graph, ids, ends)
     problems = {
         "graph {} of the batch is empty ({} in all)": ~filled,
         "node {}: symmetry is no value of Symmetry ({} nodes in all)": ~torch.isin(graph.symmetry, known),
-        "node {}: layer is not within 0 .. depth, or neuron is negative ({} nodes in all)": (graph.layer < 0)
-        | (graph.layer > graph.depth)
-        | (graph.neuron < 0),
-        "edge {} has an end that is no node ({} edges in all)": (graph.edge_index != inside).any(0),
+        "node {}: layer is not within 0 .. depth, or neuron is negative ({} nodes in all)": outside,
+        "edge {} has an end that is no node ({} edges in all)": (graph.edge_index != ends).any(0),
+        "edge {} connects two graphs of the batch ({} edges in all)": ids[ends[0]] != ids[ends[1]],
+        "edge {} does not lead from node set to node set as its parameter edge_layer does ({} edges in all): "
+        "self-loops, reverse and skipped edges carry the wrong charge. Use AddSelfLoops and ToUndirected behind "
+        "from_graph, or in front of layers that know no charges": joins,
+        "edge {} is one of more edges of its parameter than there are pairs of neurons ({} in all): multi-edges": many,
     }
-    apart = {"edge {} connects two graphs of the batch ({} edges in all)": ids[source] != ids[target]}
-    if hasattr(graph, "edge_charge"):
-        problems |= apart | _factor_problems(graph, ids, inside)
-    else:
-        problems |= _chain_problems(graph, ids, count, inside, apart)
-    # One synchronisation for all of them; what is found is looked up only then.
-    found = torch.stack([bad.any() for bad in problems.values()]).tolist()
-    for is_bad, (message, bad) in zip(found, problems.items(), strict=True):
+    # One synchronisation for all of them; what is wrong is looked up only then.
+    wrong = torch.stack([bad.any() for bad in problems.values()]).tolist()
+    for is_bad, (message, bad) in zip(wrong, problems.items(), strict=True):
         if is_bad:
             first, total = int(bad.nonzero()[0]), int(bad.sum())
-            if message.startswith("edge"):
-                shown = f"{first} ({' -> '.join(map(str, graph.edge_index[:, first].tolist()))})"
-            else:
-                shown = str(first)
-            raise InvalidValueError(f"{where}: {message.format(shown, total)}")
+            ends_text = f" ({' -> '.join(map(str, graph.edge_index[:, first].tolist()))})"
+            number = f"{first}{ends_text if message.startswith('edge') else ''}"
+            raise InvalidValueError(f"{where}: {message.format(number, total)}")
 
 
-def _chain_problems(graph: Any, ids: Tensor, count: int, ends: Tensor, apart: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What may be wrong with the graph of a chain of layers: message -> where."""
-    n, (source, target) = len(ids), ends
-    before, after = graph.layer[source], graph.layer[target]
-    undo = "behind from_graph, or in front of layers that know no charges"
-    problems = {
-        "edge {} is a self-loop ({} in all), which no weight of a feed-forward network is. Add self-loops "
-        + undo: source == target,
-        **apart,
-        "edge {} leads back to an earlier layer ({} edges in all): edges lead from a weight's column neuron to its row "
-        f"neuron, and reverse ones would carry the wrong charge. Use ToUndirected {undo}": after < before,
-        "edge {} does not lead from one layer to the next, as weights do ({} edges in all)": after != before + 1,
-        "edge {}: edge_layer is not the layer of its source ({} edges in all); was edge_index changed without it?":
-            graph.edge_layer != before,
-    }  # fmt: skip
-    width = int(graph.depth.max().clamp(0, n)) + 2  # one more than the last layer's number
-    sizes = ids.new_zeros(count * width).index_add_(0, ids * width + graph.layer.clamp(0, width - 2), ids.new_ones(n))
-    degree = ids.new_zeros(n).index_add_(0, target, ids.new_ones(len(target)))
-    problems["node {} has more incoming edges than its previous layer has neurons ({} nodes in all): multi-edges"] = (
-        degree > sizes[ids * width + (graph.layer - 1) % width]
-    )
-    return problems
-
-
-def _factor_problems(graph: Any, ids: Tensor, ends: Tensor) -> dict[str, Tensor]:
-    """What may be wrong with the graph of any other network: message -> where."""
-    factor = ids[ends[0]] * (int(graph.edge_layer.max()) + 1) + graph.edge_layer
-    wrong, size = torch.zeros_like(factor, dtype=torch.bool), int(factor.max()) + 1
-    for of in graph.layer[ends]:
-        low, high = (
-            of.new_zeros(size).scatter_reduce(0, factor, of, how, include_self=False) for how in ("amin", "amax")
-        )
-        wrong |= (low != high)[factor]
-    return {
-        "edge {} does not join the node sets that other edges of its parameter do ({} edges in all): reverse edges "
-        "would carry the wrong charge. Use ToUndirected behind from_graph": wrong
-    }
+def _parameters(graph: Any, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+    """Edges that join other node sets than their parameter does, and those of parameters with too many edges."""
+    width = int(graph.layer.max().clamp(0, len(ids))) + 1
+    sets = ids * width + graph.layer.clamp(0, width - 1)
+    sizes = ids.new_zeros(int(sets.max()) + 1).index_add_(0, sets, torch.ones_like(ids))
+    # A number for each parameter of each graph.
+    number = ids[ends[0]] * (int(graph.edge_layer.max()) + 1) + graph.edge_layer
+    number = number.clamp(min=0)
+    of_edges = sets[ends]
+    of_parameters = of_edges.new_zeros(2, int(number.max()) + 1).scatter_(1, number.expand(2, -1), of_edges)
+    counts = number.new_zeros(of_parameters.shape[1]).index_add_(0, number, torch.ones_like(number))
+    if hasattr(graph, "edge_charge"):
+        joins = (of_parameters[:, number] != of_edges).any(0)
+    else:  # a chain of layers
+        source, target = graph.layer[ends]
+        joins = (source != graph.edge_layer) | (target != graph.edge_layer + 1)
+    return joins, (counts > sizes[of_parameters].prod(0))[number]

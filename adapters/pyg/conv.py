@@ -29,8 +29,8 @@ from nfn_monomial.nn.norm import by_size, by_size_of, frame
 from nfn_monomial.space.packing import wide
 
 from .checks import require_tensor
+from .factors import FLIPS, SCALES
 from .grids import Grids, outline, whole
-from .layout import FLIPS, SCALES
 
 LEAST = 2**16
 """Numbers of the edges of a grid that is worth blocks of its own; of fewer all edges are done one by one."""
@@ -73,8 +73,9 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
                 f"flow={self.flow!r}: messages go both ways in every MonomialConv; leave the default"
             )
         self.channels, self.pairs = channels, pairs
+        charges = ((q,) for i in range(1, (pairs or 0) + 1) for q in (i, -i))
         self.edges = EdgeMessages(channels)
-        self.nodes = NeuronUpdate(channels, CHAIN if pairs is None else _plan(pairs))
+        self.nodes = NeuronUpdate(channels, CHAIN if pairs is None else Plan((*charges, (0,)), reached=True))
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
@@ -96,43 +97,53 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
             edge_streams: ``(E, 2)``, the stream that transforms as an edge does at its target and at its source, as in
                 graphs of any network; without it +1 and -1.
         """
-        count = _count(self.pairs)
-        like = self.edges.gate.weight
-        given = {"edge_index": edge_index, "edge_attr": edge_attr, "edge_streams": edge_streams}
-        _require(x, self.channels, count, "MonomialConv", like, **given)
-        if (edge_streams is None) != (self.pairs is None):
-            raise InvalidValueError(
-                f"MonomialConv(pairs={self.pairs}): edge_streams are given where pairs are, and only there"
-            )
-        streams, nodes, at = _streams(x, count), len(x), (edge_index[1], edge_index[0])
-        read = edge_attr.device.type == "cpu" and not watched(edge_attr)
-        least = max(1, LEAST // self.channels)
-        graph = outline(edge_index, nodes, least, edge_streams) if read else whole(edge_index, nodes)
-        inv = along = against = Grids(at, graph)
+        streams = _streams(
+            "MonomialConv", x, self.channels, self.pairs, self.edges.gate.weight,
+            edge_index=edge_index, edge_attr=edge_attr, edge_streams=edge_streams,
+        )  # fmt: skip
+        count, at = len(streams), (edge_index[1], edge_index[0])
+        if edge_attr.device.type == "cpu" and not watched(edge_attr):
+            graph = outline(edge_index, len(x), max(1, LEAST // self.channels), edge_streams)
+        else:
+            graph = whole(edge_index, len(x))
+        inv = Grids(at, graph)
         if edge_streams is None:
-            ends = [(streams[1 - i], streams[i], streams[-1]) for i in range(2)]
+            places = Places(inv, inv, inv)
+            ends = [(streams[1], streams[0], streams[-1]), (streams[0], streams[1], streams[-1])]
         else:
             # Every stream of a neuron has a place of its own, those of a neuron side by side.
-            own = edge_streams.unbind(1)
-            opposite = [opposite_streams(q, count) for q in own]
-            firsts = [end * count for end in at]
-            along, against = (Grids(tuple(map(torch.add, firsts, of)), graph, count) for of in (own, opposite))
-            every = x.reshape(nodes * count, -1)
+            opposite = torch.where(edge_streams == count - 1, edge_streams, edge_streams ^ 1)
+            against, along = (
+                Grids(tuple(end * count + q for end, q in zip(at, of.unbind(1), strict=True)), graph, count)
+                for of in (opposite, edge_streams)
+            )
+            places = Places(against, along, inv)
+            every = x.reshape(len(x) * count, -1)
             ends = [(every, every, streams[-1])] * 2
-        (sums, hidden), edges = self.edges(Places(against, along, inv), edge_attr, ends)
+        (sums, hidden), edges = self.edges(places, edge_attr, ends)
         if edge_streams is not None:
-            sums = torch.add(*sums).view(nodes, count, -1).unbind(1)
-        means = (
-            (z.unflatten(0, (graph.networks, -1)) / degree[:, None].to(z)).flatten(0, 1)
-            for degree, z in zip(graph.degrees, hidden, strict=True)
-        )
+            sums = torch.add(*sums).view(len(x), count, -1).unbind(1)
+        degrees = [degree.repeat(graph.networks)[:, None].to(x) for degree in graph.degrees]
+        means = [z / degree for z, degree in zip(hidden, degrees, strict=True)]
         return torch.cat(self.nodes(streams, sums, *means), -1), edges
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.channels}{'' if self.pairs is None else f', pairs={self.pairs}'})"
 
 
-class MonomialGate(nn.Module):
+class _StreamLayer(nn.Module):
+    """A layer on streams of so many channels, of so many pairs, see `MonomialConv`."""
+
+    @checked
+    def __init__(self, channels: Count, pairs: Count | None = None) -> None:
+        super().__init__()
+        self.channels, self.pairs = channels, pairs
+
+    def extra_repr(self) -> str:
+        return str(self.channels)
+
+
+class MonomialGate(_StreamLayer):
     """Streams times functions of invariants: the core's `GatedActivation`, every node under its own symmetry.
 
     Args:
@@ -140,26 +151,19 @@ class MonomialGate(nn.Module):
         pairs: see `MonomialConv`.
     """
 
-    @checked
     def __init__(self, channels: Count, pairs: Count | None = None) -> None:
-        super().__init__()
-        self.channels, self.pairs = channels, pairs
-        self.gate = NeuronGate(channels, _count(pairs))
+        super().__init__(channels, pairs)
+        self.gate = NeuronGate(channels, 2 * (pairs or 1) + 1)
 
     @checked
     def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
         """``x (N, (2 K + 1) C)`` -> the same; ``symmetry``: ``(N,)`` as in `to_graph`, or ``(N, K)``, of each pair."""
-        _require(x, self.channels, _count(self.pairs), "MonomialGate", self.gate.inv.weight, symmetry=symmetry)
-        streams = _streams(x, _count(self.pairs))
-        felt = _of_pairs(symmetry)
-        neutral = [_neutral(t, felt[:, i // 2]) for i, t in enumerate(streams[:-1])]
-        return torch.cat(self.gate(streams, neutral), -1)
-
-    def extra_repr(self) -> str:
-        return str(self.channels)
+        like = self.gate.inv.weight
+        streams = _streams("MonomialGate", x, self.channels, self.pairs, like, symmetry=symmetry)
+        return torch.cat(self.gate(streams, _neutral(streams, symmetry)), -1)
 
 
-class MonomialNorm(nn.Module):
+class MonomialNorm(_StreamLayer):
     """Every stream of every layer of every network, and the edges into it, at size 1: `EquivariantNorm` on graphs.
 
     Args:
@@ -167,12 +171,10 @@ class MonomialNorm(nn.Module):
         pairs: see `MonomialConv`.
     """
 
-    @checked
     def __init__(self, channels: Count, pairs: Count | None = None) -> None:
-        super().__init__()
-        self.channels, self.pairs = channels, pairs
+        super().__init__(channels, pairs)
         self.edge_gain = nn.Parameter(torch.ones(channels))
-        self.gain = nn.Parameter(torch.ones(_count(pairs), channels))
+        self.gain = nn.Parameter(torch.ones(2 * (pairs or 1) + 1, channels))
 
     @checked
     def forward(
@@ -188,21 +190,20 @@ class MonomialNorm(nn.Module):
 
         For ``symmetry`` see `MonomialGate`, for ``edge_streams`` `MonomialConv`.
         """
-        given = {"edge_index": edge_index, "edge_attr": edge_attr, "edge_streams": edge_streams}
-        of_nodes = {"symmetry": symmetry, "group": group}
-        _require(x, self.channels, _count(self.pairs), "MonomialNorm", self.gain, **given, **of_nodes)
-        *charged, inv = _streams(x, _count(self.pairs))
-        scales = _of_pairs(symmetry) & SCALES > 0
+        *charged, inv = _streams(
+            "MonomialNorm", x, self.channels, self.pairs, self.gain, edge_index=edge_index, edge_attr=edge_attr,
+            edge_streams=edge_streams, symmetry=symmetry, group=group,
+        )  # fmt: skip
+        scales = _of_pairs(symmetry).expand(-1, len(charged) // 2) & SCALES > 0
         # Reciprocals of the streams' frames.
         frames = [torch.where(scales[:, i // 2, None], frame(charged[i ^ 1], t), 1.0) for i, t in enumerate(charged)]
         source, target = edge_index
-        count = int(group.max()) + 1
-        members = torch.bincount(group, minlength=count).clamp(min=1)[:, None]
+        count = len(x)
+        members = group.new_zeros(count).index_add(0, group, torch.ones_like(group)).clamp(min=1)[:, None]
 
         def by_group(x: Tensor, measured: Tensor, groups: Tensor) -> Tensor:
             def largest(sizes: Tensor) -> Tensor:
-                found: Tensor = scatter(sizes.abs().amax(-1, keepdim=True), groups, 0, count, "max")[groups]
-                return found
+                return torch.as_tensor(scatter(sizes.abs().amax(-1, keepdim=True), groups, 0, count, "max"))[groups]
 
             def mean_square(x: Tensor) -> Tensor:
                 total = scatter(x.square().mean(-1, keepdim=True), groups, 0, count, "sum")
@@ -220,9 +221,6 @@ class MonomialNorm(nn.Module):
         normed.append(by_size(wide(inv))(inv))
         return torch.cat([t * gain for t, gain in zip(normed, self.gain, strict=True)], -1), edges
 
-    def extra_repr(self) -> str:
-        return str(self.channels)
-
 
 class MonomialCanonicalize(nn.Module):
     """Kill the charges of node features: behind it scales and signs act no more, and any graph layer may follow.
@@ -234,56 +232,35 @@ class MonomialCanonicalize(nn.Module):
     @checked
     def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
         """``x (N, (2 K + 1) C)`` -> invariants of that shape; for ``symmetry`` see `MonomialGate`."""
-        streams = 3 if symmetry.ndim < 2 else 2 * symmetry.shape[1] + 1
-        channels = max(1, x.shape[-1] // streams) if x.ndim else 1
-        _require(x, channels, streams, "MonomialCanonicalize", symmetry=symmetry)
-        felt = _of_pairs(symmetry)
-        *charged, inv = _streams(x, 2 * felt.shape[1] + 1)
-        return torch.cat([*(_neutral(t, felt[:, i // 2]) for i, t in enumerate(charged)), inv], -1)
+        pairs = 1 if symmetry.ndim < 2 else symmetry.shape[1]
+        channels = max(1, x.shape[-1] // (2 * pairs + 1)) if x.ndim else 1
+        streams = _streams("MonomialCanonicalize", x, channels, pairs, symmetry=symmetry)
+        return torch.cat([*_neutral(streams, symmetry), streams[-1]], -1)
 
 
 def layer_groups(graph: Any) -> Tensor:
-    """A number ``(N,)`` for every node: that of its layer among the layers of all networks of a batch."""
+    """A number ``(N,)`` for every node: that of its layer among the layers of all networks of a batch, from 0 on."""
     if not isinstance(getattr(graph, "layer", None), Tensor):
         raise InvalidTypeError(f"layer_groups: a graph made by to_graph is expected, found {shown(graph)}")
-    ids = getattr(graph, "batch", None)
-    if ids is None:
-        groups: Tensor = graph.layer
-        return groups
-    return torch.as_tensor(ids * (int(graph.depth.max()) + 1) + graph.layer)
+    ids = torch.zeros_like(graph.layer) if getattr(graph, "batch", None) is None else graph.batch
+    order = graph.layer.argsort(stable=True)
+    order = order[ids[order].argsort(stable=True)]
+    begins = (graph.layer[order].diff() != 0) | (ids[order].diff() != 0)
+    return torch.zeros_like(order).index_copy(0, order[1:], begins.cumsum(0))
 
 
-def opposite_streams(streams: Tensor, count: int) -> Tensor:
-    """The number of the stream of opposite charge, for each of some numbers; ``inv``, the last of all, is its own."""
-    return torch.where(streams == count - 1, streams, streams ^ 1)
-
-
-def _plan(pairs: int) -> Plan:
-    return Plan((*((q,) for i in range(1, pairs + 1) for q in (i, -i)), (0,)), reached=True)
-
-
-def _count(pairs: int | None) -> int:
-    return 3 if pairs is None else 2 * pairs + 1
-
-
-def _streams(x: Tensor, count: int) -> tuple[Tensor, ...]:
-    return x.chunk(count, -1)
-
-
-def _of_pairs(symmetry: Tensor) -> Tensor:
-    return symmetry[:, None] if symmetry.ndim == 1 else symmetry
-
-
-def _neutral(x: Tensor, symmetry: Tensor) -> Tensor:
-    """`degree_zero` with a symmetry for every node."""
-    x = torch.where((symmetry & SCALES > 0)[:, None], degree_zero(x, Symmetry.SCALE), x)
-    return torch.where((symmetry & FLIPS > 0)[:, None], x.abs(), x)
-
-
-def _require(
-    x: Tensor, channels: int, count: int, where: str, like: Tensor | None = None, **others: Tensor | None
-) -> None:
-    """Raise unless ``x`` has so many streams of so many channels, and the others are of its nodes and edges."""
+def _streams(
+    where: str,
+    x: Tensor,
+    channels: int,
+    pairs: int | None,
+    like: Tensor | None = None,
+    **others: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """The streams side by side in ``x``; raise unless they are as many, and the others are of its nodes and edges."""
+    if others.get("edge_streams") is not None and pairs is None:
+        raise InvalidValueError(f"{where}: graphs with edge_streams need pairs=graph.stream_symmetry.shape[1]")
+    count = 2 * (pairs or 1) + 1
     if x.ndim != 2 or x.shape[1] != count * channels:
         raise InvalidValueError(
             f"{where}: x has shape {tuple(x.shape)}; (N, {count * channels}) is expected: "
@@ -292,17 +269,32 @@ def _require(
     require_tensor(x, "x", ("N", "C"), FLOATING, where)
     if like is not None:
         same_numbers(x, like, where)
-    nodes, edges = len(x), others.get("edge_attr")
+    edges, symmetry = others.pop("edge_attr", None), others.get("symmetry")
     if edges is not None:
         require_tensor(edges, "edge_attr", ("E", channels), FLOATING, where)
     number = "E" if edges is None else len(edges)
-    symmetry = others.get("symmetry")
     shapes = {
         "edge_index": (2, number),
         "edge_streams": (number, 2),
-        "group": (nodes,),
-        "symmetry": (nodes,) if symmetry is None or symmetry.ndim < 2 else (nodes, "K"),
+        "group": (len(x),),
+        "symmetry": (len(x),) if symmetry is None or symmetry.ndim < 2 else (len(x), pairs or 1),
     }
-    for name, shape in shapes.items():
-        if (given := others.get(name)) is not None:
-            require_tensor(given, name, shape, WHOLE, where)
+    for name, value in others.items():
+        if value is not None:
+            require_tensor(value, name, shapes[name], WHOLE, where)
+    return x.chunk(count, -1)
+
+
+def _of_pairs(symmetry: Tensor) -> Tensor:
+    return symmetry[:, None] if symmetry.ndim == 1 else symmetry
+
+
+def _neutral(streams: tuple[Tensor, ...], symmetry: Tensor) -> list[Tensor]:
+    """The charged streams with their charge killed, every node's under its own symmetry: see `degree_zero`."""
+    felt = _of_pairs(symmetry).expand(-1, len(streams) // 2)
+    neutral = []
+    for i, x in enumerate(streams[:-1]):
+        bits = felt[:, i // 2, None]
+        x = torch.where(bits & SCALES > 0, degree_zero(x, Symmetry.SCALE), x)
+        neutral.append(torch.where(bits & FLIPS > 0, x.abs(), x))
+    return neutral

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +13,12 @@ from torch_geometric.data import Batch
 from nfn_monomial import Features, WeightSpace
 from nfn_monomial.checks import Size, checked, require
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
-from nfn_monomial.space.packing import check_tensors, pieces, require_finite
+from nfn_monomial.space.packing import check_tensors, require_finite
 
-from .checks import check_graph
-from .factors import Widths, edge_values, factors_of, read_factors, widths_of
-from .factors import skeleton as factor_skeleton
-from .layout import chain_of, common_kernel, is_chain, pad, skeleton
-from .places import GraphView, kernel_of, read
-from .spreading import spread
+from .arrange import Group, edge_order, grouped, node_order
+from .checks import check_graph, kernel_of
+from .factors import Padding, factors_of, padding_of, places_of, structure
+from .kernels import common_kernel
 
 INDICES = {"edge_index", "parent_index"}
 """Attributes that are numbers of nodes."""
@@ -70,44 +68,28 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
     networks = list(networks)
     for i, pair in enumerate(networks):
         require(pair, tuple[Networks, WeightSpace], f"to_graphs: networks[{i}]")
-    pairs = [
-        (space.unpack(given) if isinstance(given, Features) else given, spread(space)) for given, space in networks
-    ]
-    if not pairs:
+    if not networks:
         raise InvalidValueError("to_graphs: no networks given; at least one pair (tensors, space) is needed")
-    frame = common_kernel(*(space for _, space in pairs)) if kernel is None else tuple(kernel)
-    spaces = [space for _, space in pairs]
-    widths = None if all(map(is_chain, spaces)) else widths_of(*spaces)
-    parts = [_part(tensors, space, frame, widths) for tensors, space in pairs]
-    first = parts[0].values["x"]
+    spaces = [space for _, space in networks]
+    padding = padding_of(spaces)
+    frame = common_kernel(*spaces) if kernel is None else tuple(kernel)
+    parts = [
+        _part(space.unpack(given) if isinstance(given, Features) else given, space, frame, padding)
+        for given, space in networks
+    ]
+    first = parts[0]["x"]
     for i, part in enumerate(parts):
-        x = part.values["x"]
-        if x.shape[1] != first.shape[1]:
-            raise InvalidValueError(f"to_graphs: networks {i} have {x.shape[1]} channels, networks 0 {first.shape[1]}")
+        x = part["x"]
+        if x.shape[-1] != first.shape[-1]:
+            raise InvalidValueError(
+                f"to_graphs: networks {i} have {x.shape[-1]} channels, networks 0 {first.shape[-1]}"
+            )
         if (x.dtype, x.device) != (first.dtype, first.device):
             raise InvalidTypeError(
                 f"to_graphs: networks {i} are {x.dtype} on {x.device}, networks 0 {first.dtype} on {first.device}; "
                 "convert all to one dtype and device"
             )
-    counts = torch.tensor([[part.nodes, part.edges] for part in parts for _ in range(part.networks)])
-    pointers = torch.cat([counts.new_zeros(1, 2), counts.cumsum(0)])
-    nodes, edges = pointers.unbind(1)
-    starts = itertools.accumulate((part.networks * part.nodes for part in parts[:-1]), initial=0)
-    for part, start in zip(parts, starts, strict=True):
-        for name in INDICES & part.values.keys():
-            part.values[name] += start
-    names = list(parts[0].values)
-    values = {name: _cat([part.values[name] for part in parts], dim=1 if name == "edge_index" else 0) for name in names}
-    batch = Batch(**values)
-    batch.batch = torch.arange(len(counts)).repeat_interleave(counts[:, 0]).to(first.device)
-    batch.ptr = nodes.clone().to(first.device)
-    # What Batch.from_data_list notes down for to_data_list and indexing.
-    batch._num_graphs = len(counts)
-    batch._slice_dict = {name: edges if name.startswith("edge") else nodes for name in values}
-    batch._slice_dict["kernel"] = torch.arange(len(counts) + 1)
-    batch._inc_dict = {name: torch.zeros(len(counts), dtype=torch.long) for name in values}
-    batch._inc_dict |= dict.fromkeys(INDICES & values.keys(), nodes[:-1])
-    return batch
+    return _batch(parts)
 
 
 @checked
@@ -127,7 +109,8 @@ def from_graph(graph: Any, space: WeightSpace) -> dict[str, Tensor]:
         TypeError: see `check_graph`.
     """
     check_graph(graph, "from_graph")
-    return _read(graph, GraphView.of(graph), space)
+    (group,) = grouped(graph, space)
+    return _read(graph, group)
 
 
 @checked
@@ -142,20 +125,12 @@ def from_graphs(graph: Any, spaces: Sequence[WeightSpace]) -> list[dict[str, Ten
         ValueError: as in `from_graph`; or if there is not one space a graph.
     """
     check_graph(graph, "from_graphs")
-    view = GraphView.of(graph)
-    if len(spaces) != view.networks:
-        raise InvalidValueError(
-            f"from_graphs: {len(spaces)} spaces for {view.networks} graphs; one each is needed, in order"
-        )
-    groups: dict[tuple[WeightSpace, tuple[int, ...]], list[int]] = {}
-    for i, key in enumerate(zip(spaces, view.widths(), strict=True)):
-        groups.setdefault(key, []).append(i)
-    networks: list[dict[str, Tensor]] = [{} for _ in spaces]
-    for (space, _), members in groups.items():
-        tensors = _read(graph, view.select(members), space)
-        for i, member in enumerate(members):
+    networks: dict[int, dict[str, Tensor]] = {}
+    for group in grouped(graph, spaces):
+        tensors = _read(graph, group)
+        for i, member in enumerate(group.members.tolist()):
             networks[member] = {name: t[i : i + 1] for name, t in tensors.items()}
-    return networks
+    return [networks[i] for i in range(len(networks))]
 
 
 class ToGraph(nn.Module):
@@ -169,10 +144,9 @@ class ToGraph(nn.Module):
     @checked
     def __init__(self, space: WeightSpace, *, kernel: Sequence[Size] | None = None) -> None:
         super().__init__()
-        if not is_chain(space):
-            factors_of(spread(space))
+        factors_of(space)
         self.space = space
-        self.kernel = common_kernel(spread(space)) if kernel is None else tuple(kernel)
+        self.kernel = common_kernel(space) if kernel is None else tuple(kernel)
 
     def forward(self, networks: Networks) -> Batch:
         """`Features` or named tensors ``(B, C, *shape)`` -> ``Batch``."""
@@ -192,8 +166,7 @@ class FromGraph(nn.Module):
     @checked
     def __init__(self, space: WeightSpace) -> None:
         super().__init__()
-        if not is_chain(space):
-            factors_of(spread(space))
+        factors_of(space)
         self.space = space
 
     def forward(self, graph: Any) -> Features:
@@ -204,66 +177,63 @@ class FromGraph(nn.Module):
         return str(self.space)
 
 
-class _Part(NamedTuple):
-    """Networks of one architecture: attributes as in a batch, how many networks, and the nodes and edges of one."""
-
-    values: dict[str, Tensor]
-    networks: int
-    nodes: int
-    edges: int
-
-
-def _read(graph: Any, view: GraphView, space: WeightSpace) -> dict[str, Tensor]:
-    return read_factors(view, spread(space), kernel_of(view)) if hasattr(graph, "edge_charge") else read(view, space)
-
-
-def _part(tensors: Mapping[str, Tensor], space: WeightSpace, kernel: tuple[int, ...], widths: Widths | None) -> _Part:
-    if widths is None:
-        chain_of(space)
+def _part(
+    tensors: Mapping[str, Tensor], space: WeightSpace, kernel: tuple[int, ...], padding: Padding | None
+) -> dict[str, Tensor]:
+    """The attributes of networks of one architecture, ``(networks, ...)``; indices count from 0 in each of them."""
     sizes = check_tensors(space, tensors)
     if not any(t.requires_grad for t in tensors.values()):
         require_finite(tensors)
     some = tensors[next(iter(space.parameters))]
-    batch, channels, device = some.shape[0], some.shape[1], some.device
-    if widths is None:
-        x, edges, nodes, indices = _chain_part(tensors, space, kernel, sizes)
-    else:
-        nodes, indices = factor_skeleton(space, sizes, widths, device)
-        x = some.new_zeros(batch, len(nodes["layer"]), channels)
-        edges = edge_values(space, tensors, sizes, kernel)
-    n, e = x.shape[1], edges.shape[1]
-    repeated = {name: t.repeat(batch, *[1] * (t.ndim - 1)) for name, t in (nodes | indices).items()}
-    for name in INDICES & repeated.keys():
-        count = e if name == "edge_index" else n
-        shift = n * torch.arange(batch, device=device).repeat_interleave(count)
-        repeated[name] += shift.view(-1, *[1] * (repeated[name].ndim - 1))
-    values = {
-        "x": x.flatten(0, 1),
-        "edge_index": repeated.pop("edge_index").T.contiguous(),
-        "edge_attr": edges.flatten(0, 1),
-        "edge_layer": repeated.pop("edge_layer"),
-        **repeated,
-        "kernel": torch.tensor(kernel, dtype=torch.long, device=device).expand(batch, -1).contiguous(),
-    }
-    return _Part(values, batch, n, e)
+    batch, channels = some.shape[:2]
+    entries = [tensors[n].reshape(batch, channels, math.prod(tensors[n].shape[2:])) for n in space.parameters]
+    flat = torch.cat(entries, 2).transpose(1, 2)
+    attributes = structure(space, sizes, padding, flat.device)
+    nodes, edges = len(attributes["layer"]), len(attributes["edge_layer"])
+    values = flat.new_zeros(batch, nodes + edges * math.prod(kernel), channels)
+    values.index_copy_(1, places_of(space, sizes, kernel).to(flat.device), flat)
+    attributes["kernel"] = torch.tensor([kernel], dtype=torch.long, device=flat.device)
+    repeated = {name: t.expand(batch, *t.shape) for name, t in attributes.items()}
+    x, edge_attr = values[:, :nodes], values[:, nodes:].reshape(batch, edges, -1)
+    return {"x": x, "edge_index": repeated.pop("edge_index"), "edge_attr": edge_attr} | repeated
 
 
-def _chain_part(
-    tensors: Mapping[str, Tensor], space: WeightSpace, kernel: tuple[int, ...], sizes: Mapping[str, int]
-) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """``x (B, n, C)``, ``edge_attr (B, e, K C)``, and what `skeleton` gives, of a chain of layers."""
-    chain = chain_of(space)
-    some = tensors[chain.weights[0].parameter]
-    biases = [
-        some.new_zeros(some.shape[0], sizes[node], some.shape[1]) if name is None else tensors[name].transpose(1, 2)
-        for node, name in zip(chain.nodes, chain.biases, strict=True)
-    ]
-    taken = pieces(space, tensors, sizes)
-    edges = [pad(taken[weight.parameter].permute(weight.order), weight, kernel) for weight in chain.weights]
-    nodes, edge_index, edge_layer = skeleton(chain, [sizes[node] for node in chain.nodes], some.device)
-    indices = {"edge_index": edge_index.T, "edge_layer": edge_layer}
-    return torch.cat(biases, 1), torch.cat(edges, 1), nodes, indices
+def _batch(parts: Sequence[Mapping[str, Tensor]]) -> Batch:
+    """All networks one after the other, with what ``Batch.from_data_list`` notes down for ``to_data_list``."""
+    counts = torch.tensor([[part["x"].shape[1], part["edge_attr"].shape[1]] for part in parts for _ in part["x"]])
+    nodes, edges = torch.cat([counts.new_zeros(1, 2), counts.cumsum(0)]).unbind(1)
+    device = parts[0]["x"].device
+    firsts = torch.split(nodes[:-1].to(device), [len(part["x"]) for part in parts])
+    values = {}
+    for name in parts[0]:
+        of_parts = [part[name] for part in parts]
+        if name in INDICES:
+            of_parts = [x + first.view(-1, *[1] * (x.ndim - 1)) for x, first in zip(of_parts, firsts, strict=True)]
+        if name == "edge_index":
+            of_parts = [x.transpose(1, 2) for x in of_parts]
+        rows = [x.flatten(0, 1) for x in of_parts]
+        values[name] = rows[0].contiguous() if len(rows) == 1 else torch.cat(rows)
+    values["edge_index"] = values["edge_index"].T.contiguous()
+    batch = Batch(**values)
+    batch.batch = torch.arange(len(counts)).repeat_interleave(counts[:, 0]).to(device)
+    batch.ptr = nodes.to(device)
+    batch._num_graphs = len(counts)
+    batch._slice_dict = {name: edges if name.startswith("edge") else nodes for name in values}
+    batch._slice_dict["kernel"] = torch.arange(len(counts) + 1)
+    batch._inc_dict = {name: torch.zeros(len(counts), dtype=torch.long) for name in values}
+    batch._inc_dict |= dict.fromkeys(INDICES & values.keys(), nodes[:-1])
+    return batch
 
 
-def _cat(tensors: list[Tensor], dim: int = 0) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim)
+def _read(graph: Any, group: Group) -> dict[str, Tensor]:
+    """Graphs of one architecture -> parameter of the space -> ``(B, C, *shape)``, checked; see `from_graph`."""
+    space, sizes, members = group
+    kernel, channels = kernel_of(graph), graph.x.shape[1]
+    nodes = node_order(graph, group)
+    edges = edge_order(graph, group, nodes)
+    x, edge_attr = graph.x[nodes], graph.edge_attr[edges].reshape(len(members), -1, channels)
+    flat = torch.cat([x, edge_attr], 1).transpose(1, 2)
+    flat = flat.index_select(2, places_of(space, sizes, kernel).to(flat.device))
+    shapes = {name: space.shape_of(name, sizes) for name in space.parameters}
+    parts = torch.split(flat, list(map(math.prod, shapes.values())), 2)
+    return {n: x.reshape(len(members), channels, *shapes[n]) for n, x in zip(shapes, parts, strict=True)}

@@ -1,8 +1,12 @@
-"""Graphs of networks that are no chains of layers: every parameter is edges, every edge knows its charges.
+"""Weight spaces as graphs: their node sets, the biases that nodes hold, and all other parameters as edges.
 
-A graph of any weight space without parameters of three or more ends: weights are edges between neurons, biases, gains
-and depthwise kernels edges from a neuron to itself, parameters without an axis such edges of as many more nodes as they
-have entries. The group acts on an edge by what its charges make of the scales of its two ends.
+A weight is an edge for each pair of neurons that it connects, a gain or a depthwise kernel an edge from each neuron to
+itself, a parameter without an axis such edges of as many more nodes as it has entries. The group acts on an edge by the
+edge's charges and the scales of its two ends.
+
+A node of size 1 is a factor on whole tensors, such as the sign of all of a transformer's stream. Where it is the third
+end of a parameter, it becomes one more gauge of the neurons at another end. The group in which each of these has a
+factor of its own contains the group of the space: layers that respect the one respect the other.
 """
 
 from __future__ import annotations
@@ -16,141 +20,263 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial import Axis, Features, GroupElement, WeightSpace
+from nfn_monomial import Axis, WeightSpace
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.nn.neurons import NeuronLayout, neuron_layout
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import Charge, powers
-from nfn_monomial.space.links import Link
+from nfn_monomial.space.links import End, Link
 
-from .layout import crop, pad
-from .places import GraphView
+from .kernels import kernel_slots
 
 Flat = tuple[int, ...]
 """The charges of one end of an edge: for each gauge of what a neuron is nested in, the outermost first, and of it."""
 
-
-class Widths(NamedTuple):
-    """What graphs of one batch are padded to: numbers of gauges of a node, and of pairs of its streams."""
-
-    gauges: int
-    pairs: int
+FLIPS, SCALES = 2, 4
+"""Bits of a `Symmetry`'s value: whether signs may flip, and whether there are positive scales."""
 
 
 class Factor(NamedTuple):
-    """One parameter, or piece of one, as edges.
+    """A parameter, or a piece of one, as edges: in the order of their targets, those of one target by their sources.
 
     Attributes:
         piece: its name.
-        sets: numbers of the node sets of its target and its source; the same for edges from neurons to themselves.
-        at: for each of them, which of the piece's axes index its neurons.
-        charges: at each of them.
-        sizes: node of each axis, or the number of entries of a parameter without one.
-        order: see `Place`.
-        link: its kernel.
+        sets: numbers of the node sets of its targets and its sources; one and the same for edges to themselves.
+        charges: at its targets and at its sources.
+        rows: nodes along which only targets vary; along what both ends are nested in, edges do not cross over.
+        columns: nodes along which only sources vary.
+        order: permutation of the piece's axes to those of the targets, of the sources, and the kernel.
+        kernel: see `Link`.
+        folded: see `Link`.
     """
 
     piece: str
     sets: tuple[int, int]
-    at: tuple[tuple[int, ...], tuple[int, ...]]
     charges: tuple[Flat, Flat]
-    sizes: tuple[str | int, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
     order: tuple[int, ...]
-    link: Link
+    kernel: tuple[int, ...]
+    folded: bool
 
 
 class FactorGraph(NamedTuple):
-    """A weight space as node sets and factors.
+    """A weight space as node sets, biases and factors.
 
     Attributes:
-        nodes: the node sets: names of nodes, in the space's order, in front of the last those of parameters without an
-            axis.
-        factors: in the order of their edges.
+        sets: names of nodes in the space's order; in front of the last, those of parameters without an axis.
+        biases: for each node set the parameter in ``x``: one of charge +1 and with one number for each neuron.
+        factors: all other parameters, in the order of their edges.
+        gauges: for each node set, what is felt of each gauge of the node, behind those of what it is nested in.
+        inherited: for each node set, how many of these are of what it is nested in.
         pairs: for each node set, the charges of which it has a pair of streams.
+        hosted: node -> nodes of size 1 whose gauges it has, behind its own.
     """
 
-    nodes: tuple[str, ...]
+    sets: tuple[str, ...]
+    biases: tuple[str | None, ...]
     factors: tuple[Factor, ...]
+    gauges: tuple[tuple[int, ...], ...]
+    inherited: tuple[int, ...]
     pairs: tuple[tuple[Flat, ...], ...]
+    hosted: dict[str, tuple[str, ...]]
 
-    def stream(self, node_set: int, charges: Flat) -> int:
-        """The number of the stream that transforms as edges do at an end; -1 for ``inv``, the last."""
+    @property
+    def is_chain(self) -> bool:
+        """Whether each node set is joined to the next alone, with charge +1 at targets and -1 at sources."""
+        steps = [(i + 1, i) for i in range(len(self.sets) - 1)]
+        return [f.sets for f in self.factors] == steps and all(
+            len(self.gauges[number]) == 1 and _feels_as(self.gauges[number][0], charges[0], usual)
+            for factor in self.factors
+            for number, charges, usual in zip(factor.sets, factor.charges, (1, -1), strict=True)
+        )
+
+    def stream(self, number: int, charges: Flat) -> int:
+        """The stream of a node set that transforms as edges of these charges do; -1 for ``inv``, the last."""
         if not any(charges):
             return -1
         positive = _positive(charges)
-        return 2 * self.pairs[node_set].index(positive) + (charges != positive)
+        return 2 * self.pairs[number].index(positive) + (charges != positive)
+
+    def counts(self, space: WeightSpace, sizes: Mapping[str, int]) -> list[int]:
+        """The number of nodes in each node set."""
+        return [space.count(n, sizes) if n in space.nodes else math.prod(_ints(space, n)) for n in self.sets]
+
+    def edges(self, space: WeightSpace, sizes: Mapping[str, int]) -> list[int]:
+        """The number of edges of each factor."""
+        counts = self.counts(space, sizes)
+        return [counts[f.sets[0]] * math.prod([sizes[n] for n in f.columns]) for f in self.factors]
 
 
 @functools.lru_cache(maxsize=256)
 def factors_of(space: WeightSpace) -> FactorGraph:
-    """Node sets and factors of a space.
+    """Node sets, biases and factors of a space.
 
     Raises:
         ValueError: naming the parameter, if one has three ends or more.
     """
-    neurons = neuron_layout(space)
+    hosted, carried = _hosts(space)
+    ends = {link.parameter: _flat_ends(space, link, hosted, carried.get(link.parameter, {})) for link in space.links}
+    met = {above for of in ends.values() for end, _ in of for above in space.ancestry(end.node)}
+    names = [node for node in space.nodes if node in met]
     loose = [name for name in space.pieces if not any(isinstance(a, Axis) for a in space.axes[name])]
-    names = list(neurons.nodes)
     sets = (*names[:-1], *loose, *names[-1:])
-    links = {link.parameter: link for link in space.links}
-    factors: list[Factor] = []
-    met: dict[str, set[Flat]] = {name: set() for name in neurons.nodes}
-    for field in range(len(neurons.edges)):
-        for node, _, of in _ends_of(neurons, field):
-            met[node] |= {_flat(of), tuple(-q for q in _flat(of))}
-    for place in neurons.places:
-        axes, ends = neurons.layout.types[place.field], _ends_of(neurons, place.field)
-        for name, order, kernel in zip(place.pieces, place.orders, place.kernels, strict=True):
-            if len(ends) > 2:
-                raise InvalidValueError(
-                    f"{space}: {name} has {len(ends)} ends ({', '.join(node for node, _, _ in ends)}), and edges of "
-                    "graphs have two: use the core's MessagePassing, which takes edges of any number of ends"
-                )
-            if not ends:
-                number = sets.index(name)
-                whole = Link(name, (), (), False)
-                at = ((0,), (0,))
-                factors.append(Factor(name, (number, number), at, ((), ()), (math.prod(kernel),), order, whole))
-                continue
-            first, last = ends[0], ends[-1]
-            charges = (_flat(first[2]), _flat(last[2])) if len(ends) > 1 else _through(_flat(first[2]), met[first[0]])
-            numbers = (sets.index(first[0]), sets.index(last[0]))
-            link = links[name]._replace(kernel=kernel)
-            factors.append(
-                Factor(name, numbers, (first[1], last[1]), charges, tuple(a.node for a in axes), order, link)
+    gauges = {name: gauges_of(space, name, hosted) for name in sets}
+    felt = _felt_gauges(space, gauges, ends)
+    crossing: dict[str, set[Flat]] = {name: set() for name in names}
+    for of in ends.values():
+        for end, charges in of if len(of) > 1 else ():
+            crossing[end.node] |= {charges, tuple(-q for q in charges)}
+    biases: dict[str, str] = {}
+    weights = any(len(of) > 1 for of in ends.values())  # without any, a graph would have no edges
+    factors = []
+    for link in space.links:
+        of = ends[link.parameter]
+        if len(of) > 2:
+            raise InvalidValueError(
+                f"{space}: {link.parameter} has {len(of)} ends ({', '.join(end.node for end, _ in of)}), and edges of "
+                "graphs have two: use the core's MessagePassing, which takes edges of any number of ends"
             )
-    found: list[dict[Flat, None]] = [{} for _ in sets]
+        (target, first), (source, last) = of[0], of[-1]
+        node = target.node
+        if len(of) == 1:
+            first, last = _through(first, crossing[node])
+            usual = len(gauges[node]) == 1 and _feels_as(felt[node][0], first[0], 1)
+            if weights and usual and not any(last) and not link.kernel and node not in biases:
+                biases[node] = link.parameter
+                continue
+        factors.append(_factor(space, link, (target, source), (first, last), sets))
+    for name in loose:
+        number, order = sets.index(name), tuple(range(len(space.axes[name])))
+        factors.append(Factor(name, (number, number), ((), ()), (), (), order, (), False))
+    # Edges from neurons to others come first, those of a chain of layers in the order of its layers.
+    factors.sort(key=lambda factor: factor.sets[0] == factor.sets[1])
+    charged: list[set[Flat]] = [{(1,)} if name in biases and felt[name][0] > 1 else set() for name in sets]
     for factor in factors:
-        for number, of in zip(factor.sets, factor.charges, strict=True):
-            if any(of):
-                found[number][_positive(of)] = None
-    return FactorGraph(sets, tuple(factors), tuple(tuple(sorted(pairs)) for pairs in found))
+        for number, charges in zip(factor.sets, factor.charges, strict=True):
+            charged[number] |= {_positive(charges)} if any(charges) else set()
+    return FactorGraph(
+        sets,
+        tuple(biases.get(name) for name in sets),
+        tuple(factors),
+        tuple(felt[name] for name in sets),
+        tuple(len(gauges[space.nesting[n]]) if n in space.nesting else 0 for n in sets),
+        tuple(tuple(sorted(of)) for of in charged),
+        hosted,
+    )
 
 
-def _ends_of(neurons: NeuronLayout, field: int) -> list[tuple[str, tuple[int, ...], tuple[Charge, ...]]]:
-    """Node, positions of its axes and charges of each end of what lies in a field."""
-    if field < len(neurons.edges):
-        ends = neurons.edges[field].ends
-        return [(end.node, end.at, neurons.nodes[end.node].charges[end.along]) for end in ends]
-    axes = neurons.layout.types[field]
-    return [(axes[-1].node, tuple(range(len(axes))), tuple(axis.charge for axis in axes))] if axes else []
+_Carried = dict[End, list[End]]
+"""Ends of a parameter -> those of size 1 whose charges they take over."""
 
 
-def _through(own: Flat, met: set[Flat]) -> tuple[Flat, Flat]:
+def _hosts(space: WeightSpace) -> tuple[dict[str, tuple[str, ...]], dict[str, _Carried]]:
+    """Node -> the nodes of size 1 whose gauges it takes over, and which ends do of each parameter of three or more."""
+    small = {
+        name
+        for name, node in space.nodes.items()
+        if node.size == 1 and node.permutes and node.parent is None and name not in space.nesting.values()
+    }
+    pairs: dict[str, set[str]] = {}
+    carried: dict[str, _Carried] = {}
+    for link in space.links if small else ():
+        hosts = [end for end in link.ends if end.node not in small and space.nodes[end.node].permutes]
+        if len(link.ends) < 3 or not hosts:
+            continue
+        for end in link.ends:
+            if end.node in small:
+                # Factors of the same dimension follow one another among the axes.
+                host = min(hosts, key=lambda other: (abs(other.at[-1] - end.at[-1]), -other.at[-1]))
+                carried.setdefault(link.parameter, {}).setdefault(host, []).append(end)
+                pairs.setdefault(host.node, set()).add(end.node)
+    return {host: tuple(n for n in space.nodes if n in of) for host, of in pairs.items()}, carried
+
+
+def _flat_ends(
+    space: WeightSpace, link: Link, hosted: Mapping[str, Sequence[str]], carried: _Carried
+) -> list[tuple[End, Flat]]:
+    """The ends of a parameter's edges and their charges; the first has those of what several are nested in."""
+    taken_over = [end for of in carried.values() for end in of]
+    ends, counted = [], set[int]()
+    for end in link.ends:
+        if end in taken_over:
+            continue
+        charges: list[int] = []
+        for at, name in zip(end.at, space.ancestry(end.node), strict=True):
+            axis = space.axes[link.parameter][at]
+            assert isinstance(axis, Axis), "ends are axes"
+            charges += space.nodes[name].spelled(0 if at in counted else axis.charge)
+            for small in hosted.get(name, ()):
+                at_small = [e.charge for e in carried.get(end, []) if e.node == small] if name == end.node else []
+                charges += _total([space.nodes[small].spelled(q) for q in (0, *at_small)])
+        counted.update(end.at)
+        ends.append((end, tuple(charges)))
+    return ends
+
+
+def gauges_of(space: WeightSpace, name: str, hosted: Mapping[str, Sequence[str]]) -> list[tuple[str, int]]:
+    """Node and number of each gauge of a node set, behind those of what it is nested in; one of no node at others."""
+    if name not in space.nodes:
+        return [("", 0)]
+    nodes = [node for above in space.ancestry(name) for node in (above, *hosted.get(above, ()))]
+    return [(node, i) for node in nodes for i in range(len(space.nodes[node].gauges))]
+
+
+def _felt_gauges(
+    space: WeightSpace,
+    gauges: Mapping[str, list[tuple[str, int]]],
+    ends: Mapping[str, list[tuple[End, Flat]]],
+) -> dict[str, tuple[int, ...]]:
+    """For each node set, what any parameter at it, or at what is nested in it, feels of each gauge."""
+    values = {name: [space.nodes[node].gauges[i].value if node else 0 for node, i in of] for name, of in gauges.items()}
+    felt = {name: [min(value, 1) for value in of] for name, of in values.items()}
+    for end, charges in (pair for of in ends.values() for pair in of):
+        for above in space.ancestry(end.node):
+            for i, (value, charge) in enumerate(zip(values[above], charges, strict=False)):
+                felt[above][i] |= felt_of(value, charge)
+    for name in gauges:
+        for above in space.ancestry(name)[:-1] if name in space.nodes else ():
+            felt[name][: len(felt[above])] = felt[above]
+    return {name: tuple(values) for name, values in felt.items()}
+
+
+def felt_of(gauge: int, charge: int) -> int:
+    """The bits of a gauge's symmetry that a charge feels."""
+    return gauge & ((SCALES if charge else 0) | (FLIPS if charge % 2 else 0) | 1)
+
+
+def _feels_as(gauge: int, charge: int, usual: int) -> bool:
+    """Whether a gauge acts on one charge as on another one."""
+    return (not gauge & SCALES or charge == usual) and (not gauge & FLIPS or (charge - usual) % 2 == 0)
+
+
+def _through(charges: Flat, crossing: set[Flat]) -> tuple[Flat, Flat]:
     """How the charge of a parameter of one end is divided between the two ends of its edges, which are one neuron.
 
     A gain leads from a stream that other edges meet to another one; what leads from none enters the stream of its
     charge.
     """
-    pairs = [(to, q) for q in met if any(q) and (to := tuple(map(sum, zip(own, q, strict=True)))) in met and any(to)]
-    if not any(own) or not pairs:
-        return own, (0,) * len(own)
+    pairs = [(to, q) for q in crossing if any(q) and (to := _total([charges, q])) in crossing and any(to)]
+    if not any(charges) or not pairs:
+        return charges, (0,) * len(charges)
     to, q = max(pairs, key=lambda pair: pair[1])
     return to, tuple(-p for p in q)
 
 
-def _flat(charges: Sequence[Charge]) -> Flat:
-    return tuple(p for q in charges for p in powers(q))
+def _factor(
+    space: WeightSpace, link: Link, ends: tuple[End, End], charges: tuple[Flat, Flat], sets: Sequence[str]
+) -> Factor:
+    target, source = ends
+    both = sum(at in source.at for at in target.at)  # what both are nested in is in front for both
+    at = (*target.at, *(i for i in source.at if i not in target.at))
+    return Factor(
+        link.parameter,
+        (sets.index(target.node), sets.index(source.node)),
+        charges,
+        space.ancestry(target.node)[both:],
+        space.ancestry(source.node)[both:],
+        (*at, *(i for i in range(len(space.axes[link.parameter])) if i not in at)),
+        link.kernel,
+        link.folded,
+    )
 
 
 def _positive(charges: Flat) -> Flat:
@@ -158,189 +284,110 @@ def _positive(charges: Flat) -> Flat:
     return charges if next(q for q in charges if q) > 0 else tuple(-q for q in charges)
 
 
-def widths_of(*spaces: WeightSpace) -> Widths:
-    """The smallest numbers that all these spaces' graphs fit into."""
-    gauges = [len(_gauges(space, name)) for space in spaces for name in factors_of(space).nodes]
-    return Widths(max(gauges), max(1, *(len(of) for space in spaces for of in factors_of(space).pairs)))
+def _total(charges: Sequence[Sequence[int]]) -> Flat:
+    return tuple(map(sum, zip(*charges, strict=True)))
 
 
-def _gauges(space: WeightSpace, name: str) -> list[int]:
-    """Values of the symmetries of a node's gauges behind those of what it is nested in; 0 of what has none."""
-    if name not in space.nodes:
-        return [0]
-    return [gauge.value for above in space.ancestry(name) for gauge in space.nodes[above].gauges]
+def _ints(space: WeightSpace, name: str) -> list[int]:
+    return [size for size in space.axes[name] if isinstance(size, int)]
 
 
-def skeleton(
-    space: WeightSpace, sizes: Mapping[str, int], widths: Widths, device: torch.device
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """One network without its values: attributes of its nodes, and of its edges, ``edge_index`` as ``(E, 2)``."""
+class Padding(NamedTuple):
+    """What graphs of one batch are padded to: numbers of gauges of a node, and of pairs of its streams."""
+
+    gauges: int
+    pairs: int
+
+
+def padding_of(spaces: Sequence[WeightSpace]) -> Padding | None:
+    """The smallest numbers that all these spaces' graphs fit into; None if all are chains of layers."""
+    graphs = list(map(factors_of, spaces))
+    if all(graph.is_chain for graph in graphs):
+        return None
+    pairs = [len(of) for graph in graphs for of in graph.pairs]
+    return Padding(max(len(of) for graph in graphs for of in graph.gauges), max(1, *pairs))
+
+
+def structure(
+    space: WeightSpace, sizes: Mapping[str, int], padding: Padding | None, device: torch.device
+) -> dict[str, Tensor]:
+    """The attributes of one network but for its values and ``kernel``; see `nfn_monomial.adapters.pyg`."""
     graph = factors_of(space)
-    counts = _counts(space, graph, sizes)
+    counts = graph.counts(space, sizes)
     starts = [0, *itertools.accumulate(counts)]
-    layer = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-    parent, inherited, gauges, felt = [], [], [], []
-    for i, name in enumerate(graph.nodes):
-        own, number = torch.arange(counts[i]), _gauges(space, name)
-        above = space.nesting.get(name)
-        inside = starts[graph.nodes.index(above)] + own // sizes[name] if above else starts[i] + own
-        parent.append(inside)
-        inherited.append(len(number) - len(space.nodes[name].gauges) if above else 0)
-        gauges.append(number + [0] * (widths.gauges - len(number)))
-        of_pairs = [_felt(number, charges) for charges in graph.pairs[i]]
-        felt.append(of_pairs + [min(max(number), 1)] * (widths.pairs - len(of_pairs)))
-    nodes = {
-        "symmetry": torch.tensor([_felt(row, [1] * len(row)) for row in gauges])[layer],
-        "layer": layer,
-        "neuron": torch.cat([torch.arange(n) for n in counts]),
-        "depth": torch.full_like(layer, len(counts) - 1),
-        "has_bias": torch.zeros_like(layer, dtype=torch.bool),
-        "parent_index": torch.cat(parent),
-        "inherited": torch.tensor(inherited)[layer],
-        "gauges": torch.tensor(gauges)[layer],
-        "stream_symmetry": torch.tensor(felt)[layer],
+    numbers = [torch.arange(n, device=device) for n in counts]
+
+    def of_nodes(values: Sequence[object]) -> Tensor:
+        return torch.tensor(values, device=device).repeat_interleave(torch.tensor(counts, device=device), 0)
+
+    edges = graph.edges(space, sizes)
+    ends = []
+    for factor, count in zip(graph.factors, edges, strict=True):
+        entry, columns = torch.arange(count, device=device), math.prod([sizes[n] for n in factor.columns])
+        target = entry // columns
+        source = target // math.prod([sizes[n] for n in factor.rows]) * columns + entry % columns
+        ends.append(torch.stack([source + starts[factor.sets[1]], target + starts[factor.sets[0]]]))
+
+    def of_edges(values: Sequence[object]) -> Tensor:
+        return torch.tensor(values, device=device).repeat_interleave(torch.tensor(edges, device=device), 0)
+
+    values = {
+        "edge_index": torch.cat(ends, 1),
+        "edge_layer": of_edges(range(len(edges))),
+        "symmetry": of_nodes([functools.reduce(int.__or__, of) for of in graph.gauges]),
+        "layer": of_nodes(range(len(counts))),
+        "neuron": torch.cat(numbers),
+        "depth": of_nodes([len(counts) - 1] * len(counts)),
+        "has_bias": of_nodes([name is not None for name in graph.biases]),
     }
-    index, links, charges, streams = list[Tensor](), list[Tensor](), list[Tensor](), list[Tensor]()
-    for i, factor in enumerate(graph.factors):
-        extent, ends = _extent(factor, sizes), []
-        for of, at in zip(factor.sets, factor.at, strict=True):
-            lengths = [length if d in at else 1 for d, length in enumerate(extent)]
-            ends.append(starts[of] + torch.arange(math.prod(lengths)).view(lengths).expand(extent).flatten())
-        index.append(torch.stack(ends[::-1], -1))
-        links.append(torch.full((len(ends[0]),), i))
-        padded = torch.tensor([[*q, *[0] * (widths.gauges - len(q))] for q in factor.charges])
-        charges.append(padded.expand(len(ends[0]), -1, -1))
-        at_ends = [graph.stream(*end) % (2 * widths.pairs + 1) for end in zip(factor.sets, factor.charges, strict=True)]
-        streams.append(torch.tensor(at_ends).expand(len(ends[0]), -1))
-    found = {"edge_index": index, "edge_layer": links, "edge_charge": charges, "edge_streams": streams}
-    edges = {name: torch.cat(parts) for name, parts in found.items()}
-    return {n: t.to(device) for n, t in nodes.items()}, {n: t.to(device) for n, t in edges.items()}
-
-
-def _felt(gauges: Sequence[int], charges: Sequence[int]) -> int:
-    """What charges feel of gauges: the bits of each that acts."""
-    bits = min(max(gauges, default=0), 1)
-    for gauge, charge in zip(gauges, charges, strict=True):
-        bits |= gauge & ((4 if charge else 0) | (2 if charge % 2 else 0))
-    return bits
-
-
-def _counts(space: WeightSpace, graph: FactorGraph, sizes: Mapping[str, int]) -> list[int]:
-    entries = {factor.piece: factor.sizes[0] for factor in graph.factors}
-    return [space.count(n, sizes) if n in space.nodes else int(entries[n]) for n in graph.nodes]
-
-
-def _extent(factor: Factor, sizes: Mapping[str, int]) -> list[int]:
-    return [size if isinstance(size, int) else sizes[size] for size in factor.sizes]
-
-
-def edge_values(
-    space: WeightSpace, tensors: Mapping[str, Tensor], sizes: Mapping[str, int], kernel: tuple[int, ...]
-) -> Tensor:
-    """The parameters as edges of all networks ``(B, E, K C)``, in the order of `skeleton`."""
-    taken = packing.pieces(space, tensors, sizes)
-    parts = []
-    for factor in factors_of(space).factors:
-        values = taken[factor.piece].permute(factor.order)
-        shape = (len(values), math.prod(_extent(factor, sizes)), 1, *factor.link.kernel, values.shape[-1])
-        parts.append(pad(values.reshape(shape), factor.link, kernel))
-    return torch.cat(parts, 1)
-
-
-def read_factors(view: GraphView, space: WeightSpace, kernel: tuple[int, ...]) -> dict[str, Tensor]:
-    """Graphs of one architecture -> parameter of the space -> ``(B, C, *shape)``; see `from_graph`."""
-    graph, sizes, slot = arranged(view, space)
-    channels = view.x.shape[1]
-    _, expected = skeleton(space, sizes, widths_of(space), slot.device)
-    n = len(slot) // view.networks
-
-    def keys(links: Tensor, ends: Tensor) -> Tensor:
-        return (links * n + ends[:, 1]) * n + ends[:, 0]
-
-    wanted = keys(expected["edge_layer"], expected["edge_index"])
-    ends = slot[view.edge_index].T
-    found = keys(view.edge_layer, ends % n) + ends[:, 0] // n * (len(graph.factors) * n * n)
-    shift = torch.arange(view.networks, device=slot.device)[:, None] * (len(graph.factors) * n * n)
-    (have, at), (want, into) = found.sort(), (wanted + shift).flatten().sort()
-    if not torch.equal(have, want):
-        raise InvalidValueError(
-            f"the edges are not those of networks of {space}: {len(have)} found, {len(want)} expected, one for each "
-            "entry of every parameter, pruned ones as zeros. Were edges dropped, added or reversed by a transform?"
-        )
-    values = torch.empty_like(view.edge_attr[at])
-    values = values.index_copy(0, into, view.edge_attr[at]).view(view.networks, len(wanted), -1)
-    pieces = {}
-    lengths = [math.prod(_extent(factor, sizes)) for factor in graph.factors]
-    for factor, part in zip(graph.factors, torch.split(values, lengths, 1), strict=True):
-        x = crop(part, factor.link, kernel, channels)
-        inner = space.axes[factor.piece] if not factor.link.ends else (*_extent(factor, sizes), *factor.link.kernel)
-        x = x.reshape(view.networks, *inner, channels)  # type: ignore[arg-type]  # of ints alone, or known sizes
-        pieces[factor.piece] = x.permute([factor.order.index(i) for i in range(x.ndim)])
-    return packing.whole(space, pieces, sizes)
-
-
-def arranged(view: GraphView, space: WeightSpace) -> tuple[FactorGraph, dict[str, int], Tensor]:
-    """Checked: the space's node sets, the sizes of its nodes, and the place of each graph node ``(N,)`` among all."""
-    graph = factors_of(space)
-    widths = view.widths()
-    if len(set(widths)) > 1:
-        raise InvalidValueError("graphs of different architectures: from_graphs takes one space a graph")
-    counts, sizes = widths[0], dict[str, int]()
-    for name, count in sorted(zip(graph.nodes, counts, strict=False), key=lambda pair: _depth(space, pair[0])):
+    if padding is None:
+        return values
+    parents = []
+    for name, start, own in zip(graph.sets, starts, numbers, strict=False):
         above = space.nesting.get(name)
-        sizes[name] = count // (space.count(above, sizes) if above else 1)
-    fits = len(counts) == len(graph.nodes) and list(counts) == _counts(space, graph, sizes)
-    fixed = {n: node.size for n, node in space.nodes.items() if n in sizes and not node.permutes}
-    if not fits or any(sizes[name] != size for name, size in fixed.items()):
-        raise InvalidValueError(
-            f"a graph of another weight space: its node sets have {counts} neurons; {space} is expected"
-        )
-    width = torch.tensor(counts, device=view.layer.device)
-    slot = view.ids * sum(counts) + (width.cumsum(0) - width)[view.layer] + view.neuron
-    if not torch.equal(slot.sort().values, torch.arange(len(slot), device=slot.device)):
-        raise InvalidValueError(
-            "neuron numbers of a node set are not 0 .. n - 1, once each: were nodes dropped or added?"
-        )
-    return graph, {name: size for name, size in sizes.items() if name in space.nodes}, slot
+        parents.append(own + start if above is None else own // sizes[name] + starts[graph.sets.index(above)])
+    streams = [[graph.stream(*end) for end in zip(f.sets, f.charges, strict=True)] for f in graph.factors]
+    return values | {
+        "gauges": of_nodes([_padded(of, padding.gauges) for of in graph.gauges]),
+        "inherited": of_nodes(graph.inherited),
+        "parent_index": torch.cat(parents),
+        "stream_symmetry": of_nodes([_of_streams(graph, i, padding.pairs) for i in range(len(counts))]),
+        "edge_charge": of_edges([[_padded(q, padding.gauges) for q in f.charges] for f in graph.factors]),
+        "edge_streams": of_edges(streams) % (2 * padding.pairs + 1),
+    }
 
 
-def node_element(element: GroupElement, view: GraphView, gauges: int) -> tuple[Tensor, Tensor]:
-    """A weight space's element on nodes: scales ``(N, gauges)``, and the node that each one moves to ``(N,)``."""
-    space = element.space
-    assert isinstance(space, WeightSpace), "of which graphs are made"
-    graph, sizes, slot = arranged(view, space)
-    scales, targets, start = [], [], 0
-    for name, count in zip(graph.nodes, _counts(space, graph, sizes), strict=True):
-        above = space.ancestry(name) if name in space.nodes else ()
-        shape = (view.networks, *(sizes[n] for n in above), 1) if above else (view.networks, count, 1)
-
-        def moved(x: Tensor, field: tuple[Axis, ...], shape: tuple[int, ...] = shape) -> Tensor:
-            x = x.expand(shape[0], *x.shape[1:]).reshape(shape)
-            if field:
-                x = element.act(Features(space.layout_of([field], fold=False), (x,))).tensors[0]
-            return x.flatten(1)
-
-        zero = [(0,) * len(space.nodes[n].gauges) for n in above]
-        number = torch.arange(count, dtype=torch.float64, device=slot.device).view(1, -1)
-        came = moved(number, tuple(map(_axis, above, zero))).round().long()
-        columns = []
-        for i, length in enumerate(map(len, zero)):
-            for gauge in range(length):
-                charges = [tuple(int((j, g) == (i, gauge)) for g in range(len(q))) for j, q in enumerate(zero)]
-                columns.append(moved(torch.ones_like(number), tuple(map(_axis, above, charges))))
-        columns += [torch.ones_like(number).expand(view.networks, -1)] * (gauges - len(columns))
-        scales.append(torch.stack(columns, -1))
-        targets.append(start + came.argsort(-1))
-        start += count
-    first = start * torch.arange(view.networks, device=slot.device)[:, None]
-    node = slot.argsort()
-    to = (first + torch.cat(targets, 1)).flatten()
-    return torch.cat(scales, 1).flatten(0, 1)[slot], node[to[slot]]
+def _padded(values: Sequence[int], length: int, by: int = 0) -> list[int]:
+    return [*values, *[by] * (length - len(values))]
 
 
-def _depth(space: WeightSpace, name: str) -> int:
-    return len(space.ancestry(name)) if name in space.nodes else 0
+def _of_streams(graph: FactorGraph, number: int, pairs: int) -> list[int]:
+    """What each pair of streams of a node set feels; those that it does not have are only permuted."""
+    gauges = graph.gauges[number]
+    permuted = min(max(gauges), 1)
+    felt = [
+        functools.reduce(int.__or__, [felt_of(*pair) for pair in zip(gauges, charges, strict=True)])
+        for charges in graph.pairs[number]
+    ]
+    return _padded(felt, pairs, permuted)
 
 
-def _axis(node: str, charges: tuple[int, ...]) -> Axis:
-    return Axis(node, charges if len(charges) > 1 else charges[0])
+def places_of(space: WeightSpace, sizes: Mapping[str, int], kernel: tuple[int, ...]) -> Tensor:
+    """Where the entries of all parameters lie in a network's ``x`` and, behind it, ``edge_attr``."""
+    graph = factors_of(space)
+    shapes = [space.shape_of(name, sizes) for name in space.parameters]
+    places = torch.empty(sum(map(math.prod, shapes)), dtype=torch.long)
+    numbers = torch.split(torch.arange(len(places)), list(map(math.prod, shapes)))
+    entries = zip(space.parameters, numbers, shapes, strict=True)
+    pieces = packing.pieces(space, {name: x.view(shape) for name, x, shape in entries}, sizes)
+    first = 0
+    for name, count in zip(graph.biases, graph.counts(space, sizes), strict=True):
+        if name is not None:
+            places[pieces[name].flatten()] = torch.arange(first, first + count)
+        first += count
+    for factor, count in zip(graph.factors, graph.edges(space, sizes), strict=True):
+        slots = kernel_slots(factor.piece, factor.kernel, factor.folded, kernel)
+        edge = torch.arange(count)[:, None] * math.prod(kernel)
+        places[pieces[factor.piece].permute(factor.order).reshape(count, -1)] = first + edge + slots
+        first += count * math.prod(kernel)
+    return places

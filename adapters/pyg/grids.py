@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,21 +49,20 @@ class Outline(NamedTuple):
 
     Attributes:
         networks: how many.
-        nodes: ``n``, of one of them.
         segments: all edges of a network, in order.
         degrees: how many edges lead to each node of a network, and from it, at least 1: ``(n,)``.
     """
 
     networks: int
-    nodes: int
     segments: tuple[Segment, ...]
     degrees: tuple[Tensor, Tensor]
 
 
 def whole(edge_index: Tensor, nodes: int) -> Outline:
     """A graph of which nothing is known."""
-    target, source = (torch.bincount(edge_index[1 - end], minlength=nodes).clamp(min=1) for end in range(2))
-    return Outline(1, nodes, (Segment(0, edge_index.shape[1]),), (target, source))
+    ones = edge_index.new_ones(edge_index.shape[1])
+    source, target = (edge_index.new_zeros(nodes).index_add(0, end, ones).clamp(min=1) for end in edge_index)
+    return Outline(1, (Segment(0, len(ones)),), (target, source))
 
 
 def outline(edge_index: Tensor, nodes: int, least: int, kinds: Tensor | None = None) -> Outline:
@@ -78,90 +77,79 @@ def outline(edge_index: Tensor, nodes: int, least: int, kinds: Tensor | None = N
     Raises:
         ValueError: naming the first edge with an end that is no node.
     """
-    edges = edge_index.shape[1]
-    networks = _networks(edge_index, nodes, kinds) if edges >= least else 1
-    own, each = nodes // networks, edges // networks
-    first = edge_index[:, :each] if kinds is None else torch.cat([edge_index[:, :each], kinds[:each].T])
-    if edges and bool((wrong := (first[:2] < 0) | (first[:2] >= own)).any()):
+    edges = edge_index if kinds is None else torch.cat([edge_index, kinds.T])
+    networks = _networks(edges, nodes) if edges.shape[1] >= least else 1
+    edges = edges[:, : edges.shape[1] // networks]
+    if bool((wrong := (edges[:2] < 0) | (edges[:2] >= nodes // networks)).any()):
         edge = int(wrong.any(0).nonzero()[0])
-        source, target = edge_index[:, edge].tolist()
+        source, target = edges[:2, edge].tolist()
         raise InvalidValueError(
             f"edge {edge} of edge_index leads from node {source} to node {target}, and x has {nodes} nodes: was it "
             "made for another graph?"
         )
-    if edges < least:
+    if edge_index.shape[1] < least:
         return whole(edge_index, nodes)
-    least = -(-least // networks)
-    if each > REMEMBERED:
-        return Outline(networks, own, *_cut(first, own, least))
-    return Outline(networks, own, *_remembered(first.long().numpy().tobytes(), each, own, least))
+    cut = _remembered if edges.shape[1] <= REMEMBERED else _cut
+    values = edges.contiguous().numpy().tobytes()
+    segments, degrees = cut(values, edges.dtype, len(edges), nodes // networks, -(-least // networks))
+    return Outline(networks, segments, degrees)
 
 
-def _networks(edge_index: Tensor, nodes: int, kinds: Tensor | None) -> int:
-    """Into how many networks of the same edges, each between nodes of its own, a graph can be cut; the most."""
-    edges = edge_index.shape[1]
-    numbers = _divisors(math.gcd(edges, nodes))
-    fit = (edge_index[:, edges // numbers] - edge_index[:, :1] == nodes // numbers).all(0)
-    for number in numbers[fit].tolist():
-        own, each = nodes // number, edges // number
-        if (
-            int(edge_index[:, :each].max()) < own
-            and torch.equal(edge_index[:, each:], edge_index[:, :-each] + own)
-            and (kinds is None or torch.equal(kinds[each:], kinds[:-each]))
-        ):
-            return int(number)
-    return 1
-
-
-@functools.lru_cache(maxsize=64)
-def _divisors(number: int) -> Tensor:
-    """All but 1, from the largest."""
-    small = [i for i in range(1, math.isqrt(number) + 1) if number % i == 0]
-    return torch.tensor(sorted({*small, *(number // i for i in small)} - {1}, reverse=True), dtype=torch.long)
-
-
-Cut: TypeAlias = tuple[tuple[Segment, ...], tuple[Tensor, Tensor]]
-"""Segments and degrees of one network."""
-
-
-@functools.lru_cache(maxsize=32)
-def _remembered(values: bytes, edges: int, nodes: int, least: int) -> Cut:
-    return _cut(torch.frombuffer(bytearray(values), dtype=torch.long).view(-1, edges), nodes, least)
-
-
-def _cut(edges: Tensor, nodes: int, least: int) -> Cut:
-    """Of source, target and kinds of the edges of a network."""
+def _cut(
+    values: bytes, dtype: torch.dtype, kinds: int, nodes: int, least: int
+) -> tuple[tuple[Segment, ...], tuple[Tensor, Tensor]]:
+    """Segments and degrees of a network."""
+    edges = torch.frombuffer(bytearray(values), dtype=dtype).view(kinds, -1)
     degrees = whole(edges[:2], nodes).degrees
-    steps = edges.diff()
-    # In a row one end stays and the other goes on by one: the sources, as to_graph sorts edges, or the targets.
-    inside = [(steps[i] == 1) & (steps[1 - i] == 0) & (steps[2:] == 0).all(0) for i in range(2)]
-    moving = int(inside[1].sum() > inside[0].sum())
-    found = _found(edges, inside[moving], moving, least) if 2 * inside[moving].sum() >= least else []
-    segments, at = list[Segment](), 0
-    for start, rows, columns, source, target in found:
-        if start > at:
-            segments.append(Segment(at, start - at))
-        shape = (columns, rows) if moving else (rows, columns)
-        sides = zip(degrees, (target, source), shape, reversed(shape), strict=True)
-        full, of = (bool((degree[first : first + n] == others).all()) for degree, first, n, others in sides)
-        segments.append(Segment(start, rows, columns, (moving, 1 - moving), (full, of)))
-        at = start + rows * columns
-    if at < edges.shape[1]:
-        segments.append(Segment(at, edges.shape[1] - at))
+    segments, end = list[Segment](), 0
+    for grid in _grids(edges, least, degrees):
+        if grid.start > end:
+            segments.append(Segment(end, grid.start - end))
+        segments.append(grid)
+        end = grid.start + grid.rows * grid.columns
+    if end < edges.shape[1]:
+        segments.append(Segment(end, edges.shape[1] - end))
     return tuple(segments), degrees
 
 
-def _found(edges: Tensor, inside: Tensor, moving: int, least: int) -> list[list[int]]:
-    """Grids: first edge, rows, columns, and source and target of the first edge."""
-    starts = _starts(inside)
+_remembered = functools.lru_cache(maxsize=32)(_cut)
+
+
+def _networks(edges: Tensor, nodes: int) -> int:
+    """Into how many networks of the same edges, each between nodes of its own, a graph can be cut; the most."""
+    count = edges.shape[1]
+    most = math.gcd(count, nodes)
+    # The first edge of the second network joins nodes that are one network further on.
+    further = edges[:2, :: count // most] - edges[:2, :1] == torch.arange(most) * (nodes // most)
+    for part in further.all(0).nonzero().flatten().tolist()[1:]:
+        each = part * (count // most)
+        step = edges[:, each : each + 1] - edges[:, :1]
+        inside = most % part == 0 and int(edges[:2, :each].max()) < int(step[0])
+        if inside and torch.equal(edges[:, each:], edges[:, :-each] + step):
+            return int(most // part)
+    return 1
+
+
+def _grids(edges: Tensor, least: int, degrees: Sequence[Tensor]) -> Iterator[Segment]:
+    """Grids among edges, of which source, target and kind are given."""
+    # In a row one end stays and the other goes on by one: the sources, as to_graph sorts edges, or the targets.
+    steps = edges.diff()
+    inside = [(steps[i] == 1) & (steps[1 - i] == 0) & (steps[2:] == 0).all(0) for i in range(2)]
+    moving = int(inside[1].sum() > inside[0].sum())
+    if not bool(inside[moving].any()):
+        return
+    starts = _starts(inside[moving])
     lengths = starts.diff(append=starts.new_tensor([edges.shape[1]]))
     steps = edges[:, starts].diff()
     next_row = (steps[moving] == 0) & (steps[1 - moving] == 1) & (steps[2:] == 0).all(0) & (lengths.diff() == 0)
     firsts = _starts(next_row)
     rows, columns = firsts.diff(append=firsts.new_tensor([len(starts)])), lengths[firsts]
-    found = torch.stack([starts[firsts], rows, columns, *edges[:2, starts[firsts]]])
-    grids: list[list[int]] = found[:, rows * columns >= least].T.tolist()
-    return grids
+    grids = torch.stack([starts[firsts], rows, columns, *edges[:2, starts[firsts]].flip(0)])
+    for start, *shape, target, source in grids[:, rows * columns >= least].T.tolist():
+        along = (moving, 1 - moving)
+        at = zip(degrees, (target, source), along, strict=True)
+        full, of_sources = (bool((degree[first : first + shape[i]] == shape[1 - i]).all()) for degree, first, i in at)
+        yield Segment(start, shape[0], shape[1], along, (full, of_sources))
 
 
 def _starts(joined: Tensor) -> Tensor:
@@ -170,16 +158,10 @@ def _starts(joined: Tensor) -> Tensor:
 
 
 class Block(NamedTuple):
-    """Some rows of a segment of some networks.
+    """Some rows of a segment of some networks: of the first, and ``(networks, rows, columns)``."""
 
-    Attributes:
-        segment: its number.
-        network: the first.
-        row: the first.
-        shape: ``(networks, rows, columns)``.
-    """
-
-    segment: int
+    number: int
+    segment: Segment
     network: int
     row: int
     shape: tuple[int, int, int]
@@ -197,7 +179,7 @@ class Grids(Pairs):
     def __init__(self, at: tuple[Tensor, ...], graph: Outline, step: int = 1) -> None:
         super().__init__(at)
         self._graph, self._step = graph, step
-        self._own, self._each = graph.nodes * step, len(at[0]) // graph.networks
+        self._rows, self._each = len(graph.degrees[0]) * step, len(at[0]) // graph.networks
 
     @functools.cached_property
     def _firsts(self) -> list[list[int]]:
@@ -206,16 +188,15 @@ class Grids(Pairs):
         return [at[starts].tolist() for at in self._at]
 
     def plan(self, edges: Tensor, size: int) -> list[Block]:  # type: ignore[override]
-        found = []
-        for number, (_, rows, columns, *_) in enumerate(self._graph.segments):
-            row = columns * edges.shape[1]
-            networks, once = max(1, size // (row * rows)), max(1, min(rows, size // row))
-            starts = itertools.product(range(0, self._graph.networks, networks), range(0, rows, once))
-            found += [
-                Block(number, b, i, (min(networks, self._graph.networks - b), min(once, rows - i), columns))
-                for b, i in starts
-            ]
-        return sorted(found, key=lambda block: -math.prod(block.shape))
+        blocks = []
+        for number, segment in enumerate(self._graph.segments):
+            row = segment.columns * edges.shape[1]
+            networks, rows = max(1, size // (row * segment.rows)), max(1, min(segment.rows, size // row))
+            starts = itertools.product(range(0, self._graph.networks, networks), range(0, segment.rows, rows))
+            for b, i in starts:
+                shape = min(networks, self._graph.networks - b), min(rows, segment.rows - i), segment.columns
+                blocks.append(Block(number, segment, b, i, shape))
+        return sorted(blocks, key=lambda block: -math.prod(block.shape))
 
     def parts(self, x: Tensor, plan: list[Block]) -> Iterable[Tensor]:  # type: ignore[override]
         if len(x) != len(self._at[0]):
@@ -232,40 +213,37 @@ class Grids(Pairs):
 
     def taken(self, neurons: Tensor, end: int, plan: list[Block]) -> Iterable[Tensor]:  # type: ignore[override]
         for block in plan:
-            along = self._graph.segments[block.segment].along
-            if along is None:
+            if block.segment.along is None:
                 yield neurons.index_select(0, self._index(end, block)).view(*block.shape, -1)
             else:
-                yield self._of(neurons, end, along[end], block)
+                yield self._nodes(neurons, end, block.segment.along[end], block)
 
     def adders(self, total: Tensor, end: int, plan: list[Block]) -> Iterable[Adder]:  # type: ignore[override]
         for block in plan:
-            _, rows, _, along, alone = self._graph.segments[block.segment]
-            if along is None:
+            if block.segment.along is None:
                 yield functools.partial(_add_rows, total, self._index(end, block))
             else:
-                once = along[end] == 0 or block.shape[1] == rows
-                yield summing(self._of(total, end, along[end], block), [2 - along[end]], alone[end] and once)
+                segment, along = block.segment, block.segment.along[end]
+                once = segment.alone[end] and (along == 0 or block.shape[1] == segment.rows)
+                yield summing(self._nodes(total, end, along, block), [2 - along], once)
 
     def _edge(self, block: Block) -> int:
         """The number of its first edge."""
-        return block.network * self._each + self._graph.segments[block.segment].start + block.row * block.shape[-1]
+        return block.network * self._each + block.segment.start + block.row * block.shape[-1]
 
-    def _of(self, neurons: Tensor, end: int, along: int, block: Block) -> Tensor:
+    def _nodes(self, neurons: Tensor, end: int, along: int, block: Block) -> Tensor:
         """Features of the nodes at an end of a grid, ``(networks, n, 1, C)`` or ``(networks, 1, n, C)``."""
         row, channel = neurons.stride()
-        shape, strides = [block.shape[0], 1, 1, neurons.shape[1]], [self._own * row, 0, 0, channel]
+        shape, strides = [block.shape[0], 1, 1, neurons.shape[1]], [self._rows * row, 0, 0, channel]
         shape[1 + along], strides[1 + along] = block.shape[1 + along], self._step * row
-        first = self._firsts[end][block.segment] + block.network * self._own + (0 if along else block.row * self._step)
+        first = self._firsts[end][block.number] + block.network * self._rows + (0 if along else block.row * self._step)
         return neurons.as_strided(shape, strides, neurons.storage_offset() + first * row)
 
     def _index(self, end: int, block: Block) -> Tensor:
         """Which rows of features are at an end of edges of no grid."""
-        at = self._at[end]
-        step = at.stride(0)
-        offset = at.storage_offset() + self._edge(block) * step
-        return at.as_strided(block.shape[:2], (self._each * step, step), offset).reshape(-1)
+        (part,) = self.parts(self._at[end][:, None], [block])
+        return part.reshape(-1)
 
 
 def _add_rows(total: Tensor, at: Tensor, values: Tensor) -> None:
-    total.index_add_(0, at, values.view(len(at), -1))
+    total.index_add_(0, at, values.to(total.dtype).view(len(at), -1))

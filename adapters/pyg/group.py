@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,19 +11,17 @@ import torch
 from torch import Tensor
 from torch_geometric.transforms import BaseTransform
 
-from nfn_monomial import GroupElement, Symmetry, WeightSpace
+from nfn_monomial import Axis, Features, GroupElement, Symmetry, WeightSpace
 from nfn_monomial.canonical.balance import balance
 from nfn_monomial.checks import FLOATING, WHOLE, AtLeastZero, Count, Seed, checked, is_dense, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space.certificate import relative_error
 from nfn_monomial.testing import require_small, spread_of
 
+from .arrange import grouped, node_order
 from .checks import check_graph, graph_ids
 from .convert import from_graph
-from .factors import node_element
-from .layout import FLIPS, SCALES
-from .places import GraphView, places
-from .spreading import spread_element
+from .factors import FLIPS, SCALES, factors_of, gauges_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -135,27 +133,53 @@ def graph_element(element: GroupElement, graph: Any) -> GraphElement:
         ValueError: if the graph is not of the element's space, or its sizes or number of networks differ.
     """
     check_graph(graph, "graph_element")
-    view = GraphView.of(graph)
-    if hasattr(graph, "gauges"):
-        return GraphElement(*node_element(spread_element(element), view, graph.gauges.shape[1]))
-    chain, sizes, slot = places(view, element.space)
-    scales, targets, start = [], [], 0
-    for name, n in zip(chain.nodes, sizes, strict=True):
+    assert isinstance(element.space, WeightSpace), "of which graphs are made"
+    (group,) = grouped(graph, element.space)
+    space, sizes, _ = group
+    order, factors = node_order(graph, group), factors_of(space)
+    counts = factors.counts(space, sizes)
+    for name, count in zip(factors.sets, counts, strict=True):
         matrix = element.matrices.get(name)
-        scale, permutation = torch.ones(n, dtype=torch.float64, device=slot.device), torch.arange(n, device=slot.device)
-        if matrix is not None:
-            if matrix.size != n or matrix.batch not in (None, view.networks):
-                raise InvalidValueError(
-                    f"{matrix} of node set {name!r} cannot act on {view.networks} graphs with {n} neurons there"
-                )
-            scale, permutation = matrix.scale.to(slot.device, torch.float64), matrix.permutation.to(slot.device)
-        scales.append(scale.expand(view.networks, n))
-        targets.append(start + permutation.expand(view.networks, n))
-        start += n
-    first = start * torch.arange(view.networks, device=slot.device)[:, None]
-    node = slot.argsort()  # slot -> node
-    target_slot = (first + torch.cat(targets, 1)).flatten()
-    return GraphElement(torch.cat(scales, 1).flatten()[slot], node[target_slot[slot]])
+        if matrix is not None and (matrix.size != count or matrix.batch not in (None, len(order))):
+            raise InvalidValueError(
+                f"{matrix} of node set {name!r} cannot act on {len(order)} graphs with {count} neurons there"
+            )
+    scales, targets, start = [], [], 0
+    for name, count in zip(factors.sets, counts, strict=True):
+        above = space.ancestry(name) if name in space.nodes else ()
+        numbers = torch.arange(count, dtype=torch.float64, device=order.device).expand(len(order), count)
+        moved = _acting(element, space, above, sizes, numbers)
+        targets.append(start + moved.round().long().argsort(-1))
+        ones = torch.ones_like(numbers)
+        columns = [ones] * (graph.gauges.shape[1] if "gauges" in graph else 1)
+        for column, (node, gauge) in enumerate(gauges_of(space, name, factors.hosted)):
+            if node in above:
+                columns[column] = _acting(element, space, above, sizes, ones, (node, gauge))
+            elif node in element.matrices:  # of size 1
+                columns[column] = element.matrices[node].scales[gauge].to(ones).expand_as(ones)
+        scales.append(torch.stack(columns, -1))
+        start += count
+    at, scale = order.flatten(), torch.cat(scales, 1).flatten(0, 1)
+    permutation = torch.empty_like(at).scatter(0, at, order.gather(1, torch.cat(targets, 1)).flatten())
+    scale = torch.empty_like(scale).index_copy(0, at, scale)
+    return GraphElement(scale if "gauges" in graph else scale[:, 0], permutation)
+
+
+def _acting(
+    element: GroupElement,
+    space: WeightSpace,
+    above: tuple[str, ...],
+    sizes: Mapping[str, int],
+    values: Tensor,
+    charged: tuple[str, int] | None = None,
+) -> Tensor:
+    """What becomes of a number for each neuron, which has charge 1 on one gauge of one of the nodes it is nested in."""
+    if not above:
+        return values
+    charges = [[int((n, i) == charged) for i in range(len(space.nodes[n].gauges))] for n in above]
+    axes = tuple(Axis(n, tuple(q) if len(q) > 1 else q[0]) for n, q in zip(above, charges, strict=True))
+    x = values.reshape(len(values), *(sizes[n] for n in above), 1)
+    return element.act(Features(space.layout_of([axes], fold=False), (x,))).tensors[0].flatten(1)
 
 
 @checked
@@ -171,56 +195,42 @@ def random_graph_element(graph: Any, *, generator: torch.Generator | None = None
         generator: source of randomness, on the CPU.
     """
     check_graph(graph, "random_graph_element")
-    ids, _ = graph_ids(graph)
-    ids, layer, symmetry = ids.cpu(), graph.layer.cpu(), graph.symmetry.cpu()
-    n = len(ids)
+    ids, layer, neuron = (x.cpu() for x in (graph_ids(graph)[0], graph.layer, graph.neuron))
+    gauges, n = _gauges(graph).cpu(), len(ids)
     every = torch.arange(n)
-    parent = graph.parent_index.cpu() if hasattr(graph, "parent_index") else every
-    group = ids * (int(layer.max()) + 1) + layer
-    block = torch.where(parent == every, group, int(group.max()) + 1 + group * n + parent)
-    block = block.unique(return_inverse=True)[1]  # type: ignore[no-untyped-call]
-    shuffled = torch.randperm(n, generator=generator)
-    order = shuffled[block[shuffled].argsort(stable=True)]  # by block, at random within
-    rows = block[order]
-    size = torch.bincount(rows)[rows]
-    rank = every - torch.searchsorted(rows, rows)
-    following = order[torch.where(rank + 1 < size, every + 1, every - rank)]
-    gauges = _gauges(graph).cpu()
+    parent = graph.parent_index.cpu() if "parent_index" in graph else every
+    inherited = torch.arange(gauges.shape[1]) < (graph.inherited.cpu()[:, None] if "inherited" in graph else 0)
+    free, nested = (gauges.masked_fill(inherited, 0) > 0).any(1), parent != every
+    # Blocks are neurons of one layer, or of what is nested in one neuron.
+    group = (ids * (int(layer.max()) + 1) + layer) * (n + 1)
+    keys, block, sizes = (group + (parent + 1) * nested).unique(return_inverse=True, return_counts=True)
+    start = sizes.cumsum(0) - sizes
+
+    def by_block(order: Tensor) -> tuple[Tensor, Tensor]:
+        """Nodes sorted by block, in an order within; and the rank of each node in its block."""
+        ordered = order[block[order].argsort(stable=True)]
+        return ordered, torch.empty_like(ordered).scatter(0, ordered, every) - start[block]
+
+    order, rank = by_block(torch.randperm(n, generator=generator))
     sign = 1.0 - 2.0 * torch.randint(2, gauges.shape, generator=generator)
-    rank = rank[:, None]
-    sign = torch.where(rank == 0, -1.0, torch.where(rank == 1, 1.0, sign)).double()
-    size_of = torch.randn(gauges.shape, dtype=torch.float64, generator=generator).exp()
-    permutation = torch.empty_like(order).scatter(0, order, following)
-    permutation = torch.where(symmetry > 0, permutation, every)
-    scale = torch.ones_like(size_of).index_copy(0, order, sign)
-    scale = torch.where(gauges & FLIPS > 0, scale, 1.0) * torch.where(gauges & SCALES > 0, size_of, 1.0)
-    if hasattr(graph, "parent_index"):
-        permutation, scale = _along(permutation, scale, parent, graph)
-    shape = scale.shape if hasattr(graph, "gauges") else (n,)
-    return GraphElement(scale.view(shape).to(graph.x.device), permutation.to(graph.x.device))
-
-
-def _along(permutation: Tensor, scale: Tensor, parent: Tensor, graph: Any) -> tuple[Tensor, Tensor]:
-    """Permutations inside of what nodes are nested in, and scales of their own -> those of all that moves them."""
-    every, layer = torch.arange(len(parent)), graph.layer.cpu()
-    inherited = torch.arange(scale.shape[1]) < graph.inherited.cpu()[:, None]
-    by = (parent * (int(layer.max()) + 1) + layer) * len(parent) + graph.neuron.cpu()
-    order = by.argsort()  # by block, in it by neuron
-    _, block, counts = torch.unique(by // len(parent), return_inverse=True, return_counts=True)
-    start = counts.cumsum(0) - counts
-    rank = torch.empty_like(order).scatter(0, order, every) - start[block]
-    first = {(int(parent[node]), int(layer[node])): int(start[block[node]]) for node in order.tolist()}
-    nested, whole = (parent != every).nonzero().flatten().tolist(), permutation.clone()
-    depth = dict.fromkeys(every.tolist(), 0)
-    for node in nested:
-        above = node
-        while int(parent[above]) != above:
-            depth[node], above = depth[node] + 1, int(parent[above])
-    for node in sorted(nested, key=depth.__getitem__):
-        into = int(whole[parent[node]])
-        whole[node] = order[first[into, int(layer[node])] + int(rank[permutation[node]])]
-        scale[node] = torch.where(inherited[node], scale[parent[node]], scale[node])
-    return whole, scale
+    sign = sign.masked_fill(rank[:, None] == 0, -1.0).masked_fill(rank[:, None] == 1, 1.0).double()
+    scale = torch.where(gauges & FLIPS > 0, sign, 1.0)
+    scale *= torch.where(
+        gauges & SCALES > 0, torch.randn(gauges.shape, dtype=torch.float64, generator=generator).exp(), 1
+    )
+    # In a cycle each neuron moves to the place of the next one.
+    cycle = torch.where(free, order[start[block] + (rank + 1) % sizes[block]], every)
+    order, rank = by_block(neuron.argsort())
+    permutation = cycle
+    while True:  # until those that are nested move along with all that they are nested in
+        into = torch.searchsorted(keys, group + permutation[parent] + 1)
+        along = torch.where(nested, order[start[into.where(nested, 0)] + rank[cycle]], cycle)
+        scale = torch.where(inherited, scale[parent], scale)
+        if torch.equal(along, permutation):
+            break
+        permutation = along
+    scale = scale if "gauges" in graph else scale[:, 0]
+    return GraphElement(scale.to(graph.x.device), permutation.to(graph.x.device))
 
 
 @checked

@@ -15,9 +15,9 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.norm import by_size
 from nfn_monomial.space.packing import wide
 
-from .checks import check_graph, graph_ids, require_tensor
+from .checks import check_attributes, check_graph, graph_ids, looks_at_values, require_tensor
 from .conv import MonomialConv, MonomialGate, MonomialNorm, layer_groups
-from .layout import SCALES
+from .factors import SCALES
 
 
 class MonomialEmbedding(nn.Module):
@@ -62,7 +62,10 @@ class MonomialEmbedding(nn.Module):
         Raises:
             ValueError: see `check_graph`; or if widths or numbers of inputs and outputs are not those it was built for.
         """
-        check_graph(graph, "MonomialEmbedding")
+        check_attributes(graph, "MonomialEmbedding")
+        looks = looks_at_values(graph)
+        if looks:
+            check_graph(graph, "MonomialEmbedding")
         if graph.x.shape[1] != self.in_channels or graph.edge_attr.shape[1] != self.in_channels * self.entries:
             raise InvalidValueError(
                 f"MonomialEmbedding: x has width {graph.x.shape[1]} and edge_attr {graph.edge_attr.shape[1]}; "
@@ -72,7 +75,7 @@ class MonomialEmbedding(nn.Module):
         fixed = graph.symmetry == 0
         last = fixed & (graph.layer == graph.depth) & (graph.depth > 0)
         first = fixed & ~last
-        for name, at, table in (("inputs", first, self.inputs), ("outputs", last, self.outputs)):
+        for name, at, table in (("inputs", first, self.inputs), ("outputs", last, self.outputs)) if looks else ():
             found = int(graph.neuron.masked_fill(~at, 0).max()) + 1
             if found > table.num_embeddings:
                 raise InvalidValueError(
@@ -158,7 +161,7 @@ class MonomialPool(nn.Module):
     @checked
     def forward(self, x: Tensor, graph: Any) -> Tensor:
         """``x (N, 3 C)`` (``inv`` last), and the graph or batch that it belongs to -> ``(B, out_features)``."""
-        check_graph(graph, "MonomialPool")
+        check_attributes(graph, "MonomialPool")
         if x.ndim != 2 or x.shape[1] < self.channels:
             raise InvalidValueError(
                 f"MonomialPool: x has shape {tuple(x.shape)}; (N, {self.channels} or more) is expected"
@@ -180,15 +183,15 @@ class MonomialPool(nn.Module):
         if self.outputs is None:
             parts.append(mean(inv, outputs))
         else:
-            counts = torch.bincount(ids[outputs], minlength=count)
-            if not bool((counts == self.outputs).all()):
+            counts = ids.new_zeros(count).index_add(0, ids, outputs.to(ids))
+            if looks_at_values(graph) and not bool((counts == self.outputs).all()):
                 raise InvalidValueError(
                     f"MonomialPool(outputs={self.outputs}): networks of {sorted(set(counts.tolist()))} outputs; use "
                     "outputs=None for networks of different numbers"
                 )
-            at = outputs.nonzero().flatten()
-            at = at[(ids[at] * self.outputs + graph.neuron[at]).argsort()]
-            parts.append(inv[at].view(count, -1))
+            order = graph.neuron.argsort()
+            order = order[torch.where(outputs, ids, count)[order].argsort(stable=True)]
+            parts.append(inv[order[: count * self.outputs]].view(count, -1))
         return torch.cat(parts, -1)
 
     def extra_repr(self) -> str:

@@ -5,9 +5,10 @@ import itertools
 
 import pytest
 import torch
+from graphs import CNN, GAIN, RELU, networks_of, shuffled
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import cnns, mlps
+from strategies import cnns, general, mlps
 from torch import nn
 from torch_geometric.data import Batch
 from torch_geometric.nn import GATv2Conv, GPSConv, PNAConv, Sequential
@@ -22,6 +23,7 @@ from nfn_monomial.adapters.pyg import (
     MonomialGNN,
     MonomialNorm,
     MonomialPool,
+    assert_graph_equivariant,
     assert_graph_invariant,
     common_kernel,
     layer_groups,
@@ -94,6 +96,66 @@ def test_layers_on_mixed_batches(spaces, width, layer, seed):
     torch.manual_seed(seed)
     graph = with_streams(mixed_batch(spaces, seed), width, seed)
     assert_streams_equivariant(layer(width).double(), graph, seed)
+
+
+def layer_of(width, kernel, pairs):
+    """Edges of a graph through an embedding and two blocks: a graph, on which the group acts as on the first."""
+    torch.manual_seed(0)
+    embed = MonomialEmbedding(width, kernel, 9, 9, pairs=pairs).double()
+    blocks = [MonomialBlock(width, pairs).double() for _ in range(2)]
+
+    def layer(graph):
+        x, e = embed(graph)
+        for block in blocks:
+            x, e = block(x, graph.edge_index, e, graph.stream_symmetry, layer_groups(graph), graph.edge_streams)
+        out = copy.copy(graph)
+        out.x, out.edge_attr = torch.zeros_like(graph.x), e.detach()
+        return out
+
+    return layer
+
+
+@given(st.lists(general(), min_size=1, max_size=2), seeds)
+def test_layers_on_mixed_batches_of_any_networks(spaces, seed):
+    spaces = [*spaces, GAIN, RELU]
+    graph = mixed_batch(spaces, seed, 1)
+    layer = layer_of(2, common_kernel(*spaces), graph.stream_symmetry.shape[1])
+    assert_graph_equivariant(layer, graph, trials=1, seed=seed)
+
+
+def test_a_model_of_any_networks_is_invariant_and_every_parameter_counts():
+    tensors = networks_of(GAIN, 3), networks_of(RELU, 3)
+    graph = to_graphs(zip(tensors, (GAIN, RELU), strict=True))
+    torch.manual_seed(0)
+    pairs, kernel = graph.stream_symmetry.shape[1], common_kernel(GAIN, RELU)
+    model = MonomialGNN(4, 5, kernel=kernel, inputs=3, outputs=3, hidden=8, pairs=pairs).double()
+    assert_graph_invariant(model, graph, rtol=1e-8)
+    plain = model(graph)
+    for space, own, rows in ((GAIN, tensors[0], slice(0, 3)), (RELU, tensors[1], slice(3, 6))):
+        for name, other in networks_of(space, 3, seed=1).items():
+            changed = [own | {name: other} if own is t else t for t in tensors]
+            found = model(to_graphs(zip(changed, (GAIN, RELU), strict=True)))
+            assert not torch.allclose(found[rows], plain[rows], rtol=1e-9, atol=0), name
+    with pytest.raises(ValueError, match="need pairs="):
+        MonomialGNN(4, 1, kernel=kernel, inputs=3, outputs=3).double()(graph)
+
+
+@pytest.mark.parametrize("spaces", [[RELU, CNN], [GAIN, RELU]], ids=["chains", "any networks"])
+@pytest.mark.parametrize("readout", ["mean", "apart"])
+def test_no_forward_pass_looks_at_values_on_another_device(spaces, readout):
+    """Tensors on the device "meta" have none."""
+    graph = mixed_batch(spaces)
+    pairs = graph.stream_symmetry.shape[1] if "stream_symmetry" in graph else None
+    kernel = common_kernel(*spaces)
+    model = MonomialGNN(4, 2, kernel=kernel, inputs=3, outputs=3, pairs=pairs, readout=readout).double().to("meta")
+    assert model(graph.to("meta")).shape == (4, 1)
+
+
+def test_layers_are_numbered_from_0_on():
+    graph = mixed_batch([GAIN, RELU])
+    groups = layer_groups(shuffled(graph))
+    pairs = set(zip(groups.tolist(), shuffled(graph).batch.tolist(), shuffled(graph).layer.tolist(), strict=True))
+    assert sorted(number for number, _, _ in pairs) == list(range(2 * 6 + 2 * 4))
 
 
 def test_a_constant_on_a_charged_stream_is_caught():

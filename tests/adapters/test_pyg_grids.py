@@ -158,15 +158,15 @@ def test_layers_of_equal_networks_are_recognised(by_source):
     along, alone = ((1, 0) if by_source else (0, 1)), (True, True)
     shapes = [(2, 5), (5, 4), (4, 1)] if by_source else [(5, 2), (4, 5), (1, 4)]
     expected = [Segment(start, n, m, along, alone) for start, (n, m) in zip([0, 10, 30], shapes, strict=True)]
-    assert outline(edge_index, nodes, 1)[:3] == (3, 12, tuple(expected))
+    assert outline(edge_index, nodes, 1)[:2] == (3, tuple(expected))
     # The last layers together are too few.
-    assert outline(edge_index, nodes, 15)[:3] == (3, 12, (*expected[:2], Segment(30, 4)))
+    assert outline(edge_index, nodes, 15)[:2] == (3, (*expected[:2], Segment(30, 4)))
 
 
 def test_layers_of_different_networks_are_recognised_one_by_one():
     spaces = [WeightSpace.mlp([2, 5, 1], "relu"), WeightSpace.mlp([2, 3, 4, 1], "tanh")]
     graph = to_graphs([(random_networks(space, 1), space) for space in spaces])
-    networks, _, segments, _ = outline(graph.edge_index, len(graph.x), 1)
+    networks, segments, _ = outline(graph.edge_index, len(graph.x), 1)
     assert networks == 1
     assert [(s.rows, s.columns) for s in segments] == [(5, 2), (1, 5), (3, 2), (4, 3), (1, 4)]
 
@@ -174,7 +174,7 @@ def test_layers_of_different_networks_are_recognised_one_by_one():
 def test_nothing_is_known_of_other_edges():
     edge_index, nodes = edges_of(WeightSpace.mlp([2, 5, 4, 1], "relu"), 3)
     shuffled = edge_index[:, torch.randperm(edge_index.shape[1], generator=torch.Generator().manual_seed(0))]
-    assert outline(shuffled, nodes, 12)[:3] == (1, nodes, (Segment(0, edge_index.shape[1]),))
+    assert outline(shuffled, nodes, 12)[:2] == (1, (Segment(0, edge_index.shape[1]),))
 
 
 def in_place(edge_index, to):

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch_geometric.transforms as T
-from graphs import CNN, RELU, assert_same, networks_of
+from graphs import CNN, GAIN, RELU, assert_same, networks_of
 from torch_geometric.data import Batch, Data, HeteroData
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
@@ -16,6 +16,7 @@ from nfn_monomial.adapters.pyg import (
     check_graph,
     from_graph,
     from_graphs,
+    random_graph_element,
     to_graph,
     to_graphs,
 )
@@ -95,14 +96,14 @@ BROKEN = {
     "neuron": (lambda g: edited(g, neuron=set_at(9, -1)), ValueError, "node 9: .* neuron is negative"),
     "edge index": (lambda g: edited(g, edge_index=set_at((0, 1), 20)), ValueError, r"edge 1 \(20 -> 2\) has an end"),
     "self-loops": (T.AddSelfLoops(attr=None), ValueError, "edge_index has shape"),
-    "self-loop": (lambda g: with_edges(g, [[3, 3]], [1]), ValueError, r"edge 46 \(3 -> 3\) is a self-loop"),
+    "self-loop": (lambda g: with_edges(g, [[3, 3]], [1]), ValueError, "does not lead .* self-loops"),
     "across": (lambda g: with_edges(g, [[0, 12]], [0]), ValueError, r"edge 46 \(0 -> 12\) connects two graphs"),
-    "reverse": (lambda g: with_edges(g, [[2, 0]], [0]), ValueError, r"edge 46 \(2 -> 0\) leads back"),
-    "undirected": (T.ToUndirected(), ValueError, r"leads back to an earlier layer \(46 edges in all\).* ToUndirected"),
-    "skip": (lambda g: with_edges(g, [[0, 6]], [0]), ValueError, r"edge 46 \(0 -> 6\) does not lead from one layer"),
-    "within": (lambda g: with_edges(g, [[2, 3]], [1]), ValueError, r"edge 46 \(2 -> 3\) does not lead from one layer"),
-    "edge_layer": (lambda g: edited(g, edge_layer=set_at(4, 1)), ValueError, r"edge 4 \(0 -> 4\): edge_layer is not"),
-    "multi-edge": (lambda g: with_edges(g, [[0, 2]], [0]), ValueError, r"node 2 has more incoming edges"),
+    "reverse": (lambda g: with_edges(g, [[2, 0]], [0]), ValueError, r"edge 46 \(2 -> 0\) does not lead"),
+    "undirected": (T.ToUndirected(), ValueError, r"edge_layer does \(46 edges in all\).* ToUndirected"),
+    "skip": (lambda g: with_edges(g, [[0, 6]], [0]), ValueError, r"edge 46 \(0 -> 6\) does not lead from node set"),
+    "within": (lambda g: with_edges(g, [[2, 3]], [1]), ValueError, r"edge 46 \(2 -> 3\) does not lead from node set"),
+    "edge_layer": (lambda g: edited(g, edge_layer=set_at(4, 1)), ValueError, r"edge 4 \(0 -> 4\) does not lead"),
+    "multi-edge": (lambda g: with_edges(g, [[0, 2]], [0]), ValueError, "multi-edges"),
 }  # fmt: skip
 
 
@@ -173,6 +174,29 @@ def test_graphs_of_another_space():
         from_graphs(both, [RELU] * 6)
     with pytest.raises(ValueError, match=r"weight.0 has kernel \(3, 3\), which do not fit"):
         from_graph(to_graph(networks_of(mlp := WeightSpace.mlp([1, 3, 4, 2], ["tanh", "relu"])), mlp), CNN)
+
+
+def test_what_is_no_graph_of_another_network():
+    graph = to_graph(networks_of(GAIN, 2), GAIN)
+    with pytest.raises(ValueError, match="of another weight space"):
+        from_graph(graph, WeightSpace({"h": (Symmetry.SCALE, 3)}, {"square": (Axis("h", 2),)}))
+    names = [name for name in graph.to_dict() if name.startswith("edge_") and name != "edge_index"]
+    dropped = edited(graph, edge_index=lambda t: t[:, 1:], **dict.fromkeys(names, lambda t: t[1:]))
+    with pytest.raises(ValueError, match=r"graph 0 lacks the edge x\[0\] -> stream\[0\] of embed"):
+        from_graph(dropped, GAIN)
+    other = edited(graph, edge_layer=lambda t: torch.where(t == 0, 99, t))
+    with pytest.raises(ValueError, match=r"edge 0 .* of edge_layer 99 is in no parameter of"):
+        from_graph(other, GAIN)
+    doubled = edited(
+        graph, edge_index=lambda t: torch.cat([t, t.flip(0)], 1), **dict.fromkeys(names, lambda t: torch.cat([t, t]))
+    )
+    with pytest.raises(ValueError, match="reverse and skipped edges carry the wrong charge"):
+        check_graph(doubled)
+    moved = random_graph_element(graph, generator=torch.Generator().manual_seed(0))
+    nested = (graph.parent_index != torch.arange(len(graph.x))).nonzero().flatten()
+    wrong = moved.permutation.index_copy(0, nested, nested)
+    with pytest.raises(ValueError, match="make one for this graph"):
+        type(moved)(moved.scale, wrong).act(graph)
 
 
 def test_widths_and_kernels_that_do_not_fit():

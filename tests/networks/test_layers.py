@@ -11,11 +11,13 @@ from torch import Tensor
 
 from nfn_monomial import GroupElement, InvariantStatistics, MonomialNFN, WeightSpace
 from nfn_monomial.adapters.pyg import act, from_graph, to_graph
-from nfn_monomial.adapters.pyg.spreading import spread
 from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
 from nfn_monomial.testing import random_networks
 
 ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in QUICK else pytest.mark.networks) for n in NETWORKS.values()]
+THREE_ENDS = {  # have parameters of three ends that are no factors on whole tensors, and so no graphs
+    "llama", "bilinear", "rolled", "constant_gain", "cumulative", "outer_product", "attention_pooling", "input_norm",
+}  # fmt: skip
 READERS: dict[str, Callable[[WeightSpace], torch.nn.Module]] = {
     "message passing": lambda space: MessagePassingNFN(space, 4, 2, hidden=8),
     "statistics": InvariantStatistics,
@@ -55,7 +57,7 @@ def test_readers_are_invariant_and_editors_equivariant(network: Network) -> None
 @pytest.mark.parametrize("network", ZOO)
 def test_graphs_and_networks_are_exact_inverses_and_move_alike(network: Network) -> None:
     space, tensors, element = moved(network)
-    if any(len(link.ends) > 2 for link in spread(space).links):
+    if network.name in THREE_ENDS:
         with pytest.raises(ValueError, match="edges of graphs have two"):
             to_graph(tensors, space)
         return
