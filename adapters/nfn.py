@@ -10,7 +10,7 @@ layers do.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -21,8 +21,8 @@ from nfn_monomial import Canonicalize, EquivariantLinear, Features, PointwiseAct
 from nfn_monomial.canonical import Balance
 from nfn_monomial.checks import Count, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
-from nfn_monomial.nn.rows import stacked
 from nfn_monomial.space import SymmetryLike
+from nfn_monomial.space.packing import wide
 from nfn_monomial.symmetry import Activation
 
 __all__ = [
@@ -80,44 +80,46 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> WeightSpaceFeatures:
     if other or not depth:
         found = ", ".join(other) or "nothing"
         raise InvalidValueError(f"weight.0 to weight.{max(depth - 1, 0)} and their biases are expected, found {found}")
-    return _features(tensors, depth)
-
-
-def _features(tensors: Mapping[str, Tensor], depth: int) -> WeightSpaceFeatures:
-    layers = range(depth)
-    return WeightSpaceFeatures(
-        tuple(tensors[f"weight.{i}"] for i in layers), tuple(tensors.get(f"bias.{i}") for i in layers)
-    )
+    return WeightSpaceFeatures(tuple(tensors[w] for w, _ in names), tuple(tensors.get(b) for _, b in names))
 
 
 class _Layer(nn.Module):
-    """A core module between nfn's features: pack, run, unpack."""
+    """A core module between nfn's features; in a `MonomialStack`, on the core's own."""
 
     def __init__(
-        self, network_spec: NetworkSpec, space: WeightSpace, core: nn.Module, out_space: WeightSpace | None = None
+        self,
+        network_spec: NetworkSpec,
+        symmetry: SymmetryLike | Sequence[SymmetryLike],
+        io_symmetry: SymmetryLike,
+        core: Callable[..., nn.Module],
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         super().__init__()
         self.network_spec = network_spec
-        self.space, self.out_space = space, out_space or space
-        self.core = core
+        self.space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
+        self.core = core(self.space, *args, **kwargs)
+        self.out_space: WeightSpace = getattr(self.core, "out_space", self.space)
 
-    def pack(self, wsfeat: WeightSpaceFeatures) -> Features:
-        """nfn's features -> the core's, checked: see `WeightSpace.pack`.
-
-        NaN and infinities are looked for where features carry no gradient: in data, not in activations under training.
-        """
-        tensors = to_tensors(wsfeat)
-        _require_depth(self, wsfeat, self.network_spec)
-        data = not any(t.requires_grad for t in tensors.values())
-        return self.space.pack(tensors, check_finite=data)
-
-    def unpack(self, features: Features) -> WeightSpaceFeatures:
-        """The core's features -> nfn's."""
-        return _features(self.out_space.unpack(features), len(self.network_spec))
-
-    def forward(self, wsfeat: WeightSpaceFeatures) -> WeightSpaceFeatures:
+    def forward(self, wsfeat: WeightSpaceFeatures | Features) -> WeightSpaceFeatures | Features:
         """Map features ``(B, C_in, *shape)`` of every weight and bias to ``(B, C_out, *shape)``."""
-        return self.unpack(self.core(self.pack(wsfeat)))
+        if isinstance(wsfeat, Features):
+            features: Features = self.core(wsfeat)
+            return features
+        return _unpack(self.core(_pack(self, wsfeat)), self)
+
+
+def _pack(layer: _Layer | MonomialStack, wsfeat: WeightSpaceFeatures) -> Features:
+    """nfn's features -> the core's, checked: see `WeightSpace.pack`.
+
+    NaN and infinities are looked for where features carry no gradient: in data, not in activations under training.
+    """
+    tensors = _tensors(layer, wsfeat, layer.network_spec)
+    return layer.space.pack(tensors, check_finite=not any(t.requires_grad for t in tensors.values()))
+
+
+def _unpack(features: Features, layer: _Layer | MonomialStack) -> WeightSpaceFeatures:
+    return from_tensors(layer.out_space.unpack(features))
 
 
 class MonomialLinear(_Layer):
@@ -157,8 +159,8 @@ class MonomialLinear(_Layer):
         bias: bool = True,
         io_symmetry: SymmetryLike = Symmetry.FIXED,
     ) -> None:
-        space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
-        super().__init__(network_spec, space, EquivariantLinear(space, in_channels, out_channels, io=io, bias=bias))
+        channels = (in_channels, out_channels)
+        super().__init__(network_spec, symmetry, io_symmetry, EquivariantLinear, *channels, io=io, bias=bias)
         self.in_channels, self.out_channels = in_channels, out_channels
 
 
@@ -183,8 +185,7 @@ class MonomialActivation(_Layer):
         symmetry: SymmetryLike | Sequence[SymmetryLike],
         io_symmetry: SymmetryLike = Symmetry.FIXED,
     ) -> None:
-        space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
-        super().__init__(network_spec, space, PointwiseActivation(space, fn))
+        super().__init__(network_spec, symmetry, io_symmetry, PointwiseActivation, fn)
 
 
 class MonomialCanonicalize(_Layer):
@@ -213,9 +214,8 @@ class MonomialCanonicalize(_Layer):
         learnable: bool = True,
         io_symmetry: SymmetryLike = Symmetry.FIXED,
     ) -> None:
-        space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
-        core = Canonicalize(space, channels, kind=kind, learnable=learnable)
-        super().__init__(network_spec, space, core, core.out_space)
+        how = {"kind": kind, "learnable": learnable}
+        super().__init__(network_spec, symmetry, io_symmetry, Canonicalize, channels, **how)
         self.channels = channels
 
 
@@ -240,17 +240,15 @@ class MonomialBalance(_Layer):
         symmetry: SymmetryLike | Sequence[SymmetryLike],
         io_symmetry: SymmetryLike = Symmetry.FIXED,
     ) -> None:
-        space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
-        core = _Uncharged(Balance(space))
-        super().__init__(network_spec, space, core, core.out_space)
+        super().__init__(network_spec, symmetry, io_symmetry, _Uncharged)
 
 
 class _Uncharged(nn.Module):
     """Balanced features as what they are from there on: permuted only."""
 
-    def __init__(self, balance: Balance) -> None:
+    def __init__(self, space: WeightSpace) -> None:
         super().__init__()
-        self.balance, self.out_space = balance, balance.space.restricted(Symmetry.PERMUTATION)
+        self.balance, self.out_space = Balance(space), space.restricted(Symmetry.PERMUTATION)
 
     def forward(self, features: Features) -> Features:
         tensors = self.balance.space.unpack(self.balance(features))
@@ -294,15 +292,15 @@ class MonomialPool(nn.Module):
 
     def forward(self, wsfeat: WeightSpaceFeatures) -> Tensor:
         """Features ``(B, C, *shape)`` -> ``(B, C, N)``."""
-        tensors = to_tensors(wsfeat)
-        _require_depth(self, wsfeat, self.network_spec)
+        tensors = _tensors(self, wsfeat, self.network_spec)
         last = len(self.network_spec) - 1
         pooled = []
         for name, x in tensors.items():
             role, layer = name.split(".")
             hidden_rows, hidden_columns = int(layer) != last, int(layer) != 0 and role == "weight"
             dims = [2] * hidden_rows + [3] * hidden_columns
-            pooled.append((x.mean(dims) if dims else x).reshape(*x.shape[:2], -1))
+            mean = wide(x).mean(dims).to(x.dtype) if dims else x
+            pooled.append(mean.reshape(*x.shape[:2], math.prod(mean.shape[2:])))
         out = torch.cat(pooled, -1)
         if out.shape[-1] != self.num_outs:
             found = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
@@ -334,14 +332,12 @@ class MonomialStack(nn.Module):
     @checked
     def __init__(self, network_spec: NetworkSpec, *layers: nn.Module) -> None:
         super().__init__()
-        flat: list[nn.Module] = []
-        for layer in layers:
-            flat.extend(layer.layers if isinstance(layer, MonomialStack) else [layer])
-        previous: _Layer | None = None
+        flat = [part for layer in layers for part in (layer.layers if isinstance(layer, MonomialStack) else [layer])]
+        pools = [layer for layer in flat[1:] if layer is flat[-1] and isinstance(layer, MonomialPool)]
+        spaces: list[WeightSpace] = []
         for i, layer in enumerate(flat):
             where = f"layer {i} ({type(layer).__name__}) of the MonomialStack"
-            last = i == len(flat) - 1 and i > 0
-            if not isinstance(layer, _Layer) and not (isinstance(layer, MonomialPool) and last):
+            if not isinstance(layer, _Layer) and layer not in pools:
                 raise InvalidTypeError(
                     f"{where} cannot be stacked: MonomialLinear, MonomialActivation and MonomialCanonicalize can, and "
                     "MonomialPool at the end. Put other layers before or behind the stack (TupleOp: MonomialActivation)"
@@ -351,39 +347,43 @@ class MonomialStack(nn.Module):
                     f"{where} was built for another spec, {_shapes(layer.network_spec)}; the stack's is "
                     f"{_shapes(network_spec)}"
                 )
-            if isinstance(layer, _Layer):
-                if previous is not None and previous.out_space.layout is not layer.space.layout:
+            if not isinstance(layer, _Layer):
+                if spaces[-1].layout.charged:
                     raise InvalidValueError(
-                        f"{where} takes features [{layer.space.layout}] but the layer before it makes "
-                        f"[{previous.out_space.layout}]: give all layers one symmetry up to MonomialCanonicalize, and "
-                        "'permutation' behind it"
+                        f"{where} averages over neurons that scalings or sign flips still act on "
+                        f"[{spaces[-1].layout}]: put a MonomialCanonicalize in front"
                     )
-                previous = layer
-            elif previous is not None and previous.out_space.layout.charged:
+            elif spaces and spaces[-1].layout is not layer.space.layout:
                 raise InvalidValueError(
-                    f"{where} averages over neurons that scalings or sign flips still act on "
-                    f"[{previous.out_space.layout}]: put a MonomialCanonicalize in front"
+                    f"{where} takes features [{layer.space.layout}] but the layer before it makes "
+                    f"[{spaces[-1].layout}]: give all layers one symmetry up to MonomialCanonicalize, and "
+                    "'permutation' behind it"
                 )
-        if previous is None:
+            else:
+                spaces += [layer.space, layer.out_space]
+        if not spaces:
             raise InvalidValueError("MonomialStack needs at least one layer")
-        self.network_spec = network_spec
-        self.layers = nn.ModuleList(flat)
+        self.network_spec, self.space, self.out_space = network_spec, spaces[0], spaces[-1]
+        self.layers, self.pooled = nn.ModuleList(flat), bool(pools)
 
     def forward(self, wsfeat: WeightSpaceFeatures) -> WeightSpaceFeatures | Tensor:
         """Features ``(B, C_in, *shape)`` -> features ``(B, C_out, *shape)``, or ``(B, C, N)`` behind a pool."""
-        layers: list[Any] = list(self.layers)
-        pool = layers.pop() if isinstance(layers[-1], MonomialPool) else None
-        features = layers[0].pack(wsfeat)
-        out = layers[-1].unpack(stacked((layer.core for layer in layers), features))
-        return out if pool is None else pool(out)
+        features = _pack(self, wsfeat)
+        for layer in self.layers[: len(self.layers) - self.pooled]:
+            features = layer(features)
+        out = _unpack(features, self)
+        return self.layers[-1](out) if self.pooled else out
 
 
-def _require_depth(layer: nn.Module, wsfeat: WeightSpaceFeatures, network_spec: NetworkSpec) -> None:
+def _tensors(layer: nn.Module, wsfeat: WeightSpaceFeatures, network_spec: NetworkSpec) -> dict[str, Tensor]:
+    """nfn's features as named tensors, of as many layers as the spec has."""
+    tensors = to_tensors(wsfeat)
     if len(wsfeat.weights) != len(network_spec):
         raise InvalidValueError(
             f"{type(layer).__name__}: features of {len(wsfeat.weights)} layers found, the spec has "
             f"{len(network_spec)}: {_shapes(network_spec)}"
         )
+    return tensors
 
 
 def _shapes(network_spec: NetworkSpec) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:

@@ -151,6 +151,34 @@ def test_stack_of_stacks_keeps_parameters_and_copies():
     backward(stack, x)
 
 
+def test_layers_of_a_stack_are_called_as_modules():
+    """Hooks run, and a layer may be replaced by a module that calls it."""
+    torch.manual_seed(0)
+    spec, x = spec_of(SIREN, known=False), features(SIREN)
+    stack = MonomialStack(
+        spec,
+        MonomialLinear(spec, 1, 2, symmetry="sin"),
+        MonomialCanonicalize(spec, 2, symmetry="sin"),
+        MonomialPool(spec),
+    ).double()
+    expected, called = stack(x), []
+    for module in stack.modules():
+        module.register_forward_hook(lambda module, *_: called.append(module))
+    assert torch.equal(stack(x), expected)
+    layers = [stack, *stack.layers, *(layer.core for layer in stack.layers[:2])]
+    assert all(called.count(layer) == 1 for layer in layers)
+    stack.layers[0] = nn.Sequential(stack.layers[0])
+    assert torch.equal(stack(x), expected)
+
+
+def test_averages_in_half_precision_are_taken_in_float32():
+    space = WeightSpace.mlp([1, 5000, 1], "permutation")
+    spec, x = spec_of(space, known=False), features(space, batch=1)
+    half = x.map(lambda t: t.abs().bfloat16())
+    expected = MonomialPool(spec)(half.map(lambda t: t.double()))
+    torch.testing.assert_close(MonomialPool(spec)(half).double(), expected, rtol=2**-8, atol=0)
+
+
 @given(spaces(), seeds)
 def test_uncharged_features_are_those_of_permutations(space, seed):
     """What makes symmetry="permutation" right behind a canonicalisation: the layouts are one and the same."""
@@ -205,8 +233,7 @@ def test_bad_features():
         layer(features(SIREN, c=2))
     with pytest.raises(TypeError, match="floating point is expected"):
         layer(x.map(lambda t: t.int()))
-    with pytest.raises(ValueError, match="an empty batch"):
-        layer(x.map(lambda t: t[:0]))
+    assert pool(x.map(lambda t: t[:0])).shape == (0, 1, MonomialPool.get_num_outs(spec))
     with pytest.raises(ValueError, match=r"MonomialPool: found weight\.0 \(3, 1, 6, 3\)"):
         pool(features(WeightSpace.mlp([3, 6, 5, 1], "sin")))
 
