@@ -119,7 +119,7 @@ def edge_order(graph: Any, group: Group, nodes: Tensor) -> Tensor:
     place = nodes.new_full((len(graph.x),), -1)
     place[nodes.flatten()] = torch.arange(nodes.numel(), device=nodes.device)
     source, target = place[graph.edge_index]
-    edges = (source >= 0).nonzero().flatten()
+    edges: Tensor = (source >= 0).nonzero().flatten()
     source, target, layer = source[edges], target[edges], graph.edge_layer[edges]
     member = source.div(n, rounding_mode="floor")
     key = (layer * n + target - member * n) * n + source - member * n
