@@ -1,0 +1,319 @@
+"""Models are ordinary modules: all that torch, and what is built on it, does to modules works with every model."""
+
+import copy
+import io
+import os
+import pickle
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import fully_shard
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.utils import parametrizations, prune
+
+from nfn_monomial import ProbeFeatures, WeightSpace
+from nfn_monomial.models import EquivariantNFN, MessagePassingEditor, MessagePassingNFN, MonomialNFN
+from nfn_monomial.testing import random_networks
+
+RELU = WeightSpace.mlp([2, 4, 3, 1], "relu")
+TANH = WeightSpace.mlp([2, 4, 3, 1], "tanh")
+MIXED = WeightSpace.mlp([2, 3, 3, 3, 2], ["relu", "tanh", "gelu"])
+CNN = WeightSpace.cnn([1, 3, 2], 3, "relu", head=[3])
+ONE_LAYER = WeightSpace.mlp([3, 2], "relu")
+TEMPLATE = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+
+
+def probed():
+    space = WeightSpace.from_module(TEMPLATE, torch.randn(1, 2))
+    probes = ProbeFeatures(copy.deepcopy(TEMPLATE), 3, space=space)
+    return MessagePassingNFN(space, 3, 2, hidden=5, append_stats=True, probes=probes)
+
+
+MODELS = {
+    "MonomialNFN": lambda: MonomialNFN(RELU, (3, 2), hidden=5),
+    "MonomialNFN, statistics": lambda: MonomialNFN(TANH, (3, 2), hidden=5, append_stats=True),
+    "MonomialNFN, square": lambda: MonomialNFN(MIXED, (3, 2), hidden=5, kind="square", reduce="sum"),
+    "MonomialNFN, factored": lambda: MonomialNFN(CNN, (3, 2), hidden=5, io="factored"),
+    "EquivariantNFN": lambda: EquivariantNFN(RELU, (3,)),
+    "EquivariantNFN, tanh": lambda: EquivariantNFN(TANH, (3,)),
+    "MessagePassingNFN": lambda: MessagePassingNFN(RELU, 3, 2, hidden=5),
+    "MessagePassingNFN, tied": lambda: MessagePassingNFN(TANH, 3, 2, hidden=5, tied=True),
+    "MessagePassingNFN, bare": lambda: MessagePassingNFN(MIXED, 3, 1, hidden=5, norm=False),
+    "MessagePassingNFN, one layer": lambda: MessagePassingNFN(ONE_LAYER, 3, 2, hidden=5),
+    "MessagePassingNFN, statistics and probes": probed,
+    "MessagePassingEditor": lambda: MessagePassingEditor(RELU, 3, 2),
+    "MessagePassingEditor, convolutions": lambda: MessagePassingEditor(CNN, 3, 1),
+    "MessagePassingEditor, mixed": lambda: MessagePassingEditor(MIXED, 3, 2, tied=True),
+}
+CONTAINERS = (nn.ParameterList, nn.ParameterDict)  # which have no forward
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+
+
+@pytest.fixture(params=MODELS)
+def net(request):
+    torch.manual_seed(0)
+    return MODELS[request.param]().double()
+
+
+@pytest.fixture(scope="module")
+def one_process():
+    """A process group of this process alone."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def networks_of(net, count=3):
+    return random_networks(net.space, count, generator=torch.Generator().manual_seed(1))
+
+
+def flat(out):
+    """The output of a model as one tensor, a row a network."""
+    return out if isinstance(out, torch.Tensor) else torch.cat([t.flatten(1) for t in out.tensors], 1)
+
+
+def train(net, networks, steps=2):
+    """A few steps; returns the last gradients."""
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        flat(net(networks)).square().sum().backward()
+        optimizer.step()
+    return {name: p.grad for name, p in net.named_parameters()}
+
+
+def assert_same(found, expected):
+    torch.testing.assert_close(flat(found), flat(expected), rtol=1e-9, atol=1e-11)
+
+
+def linears(net):
+    return [(parent, key) for parent in net.modules() for key, m in parent.named_children() if isinstance(m, nn.Linear)]
+
+
+# Parameters
+
+
+def test_every_parameter_matters(net):
+    for name, gradient in train(net, networks_of(net)).items():
+        assert gradient is not None, f"{name} is not used"
+        assert bool(gradient.any()), f"the gradient of {name} is zero"
+
+
+def test_hooks_of_every_module_with_parameters_are_run(net):
+    seen = []
+    expected = {}
+    for name, module in net.named_modules():
+        if list(module.parameters(recurse=False)) and not isinstance(module, CONTAINERS):
+            expected[name] = module
+            module.register_forward_pre_hook(lambda module, given, name=name: seen.append(name))
+            module.register_forward_hook(lambda module, given, out, name=name: seen.append(name))
+    net(networks_of(net))
+    assert set(seen) == set(expected)
+
+
+def test_state_dicts_on_the_meta_device(net):
+    state = net.state_dict()
+    for make in (lambda: copy.deepcopy(net).to("meta"), lambda: copy.deepcopy(net).to_empty(device="meta")):
+        empty = make()
+        assert {n: t.shape for n, t in empty.state_dict().items()} == {n: t.shape for n, t in state.items()}
+        assert all(t.is_meta for t in empty.state_dict().values())
+        empty.load_state_dict(state, assign=True)
+        assert all(not t.is_meta for t in empty.parameters())
+    networks = networks_of(net)
+    if getattr(net, "probes", None) is None:  # a template is no part of the state
+        assert_same(empty(networks), net(networks))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "probes" not in name])
+def test_built_on_the_meta_device(name):
+    with torch.device("meta"):
+        net = MODELS[name]().double()
+    full = MODELS[name]().double()
+    net.load_state_dict(full.state_dict(), assign=True)
+    networks = networks_of(net)
+    assert_same(net(networks), full(networks))
+
+
+def test_copies(net):
+    networks = networks_of(net)
+    expected = net(networks)
+    buffer = io.BytesIO()
+    torch.save(net, buffer)
+    buffer.seek(0)
+    for twin in (
+        copy.deepcopy(net),
+        pickle.loads(pickle.dumps(net)),  # noqa: S301  # our own
+        torch.load(buffer, weights_only=False),
+    ):
+        assert_same(twin(networks), expected)
+
+
+# Other ways to hold parameters
+
+
+def test_functional_calls_and_ensembles(net):
+    networks = networks_of(net)
+    nets = [net, copy.deepcopy(net)]
+    with torch.no_grad():
+        for p in nets[1].parameters():
+            p.mul_(1.1)
+    state = stack_module_state(nets)
+    ensemble = vmap(lambda *state: flat(functional_call(net, state, (networks,))))(*state)
+    for found, member in zip(ensemble, nets, strict=True):
+        torch.testing.assert_close(found, flat(member(networks)), rtol=1e-8, atol=1e-10)
+
+
+def test_networks_are_mapped(net):
+    networks = networks_of(net)
+    mapped = vmap(lambda one: flat(net({name: t[None] for name, t in one.items()}))[0])(networks)
+    torch.testing.assert_close(mapped, flat(net(networks)), rtol=1e-8, atol=1e-10)
+
+
+def replica(net):
+    """As `torch.nn.parallel.replicate` makes them: parameters are plain tensors, ``net.parameters()`` is empty."""
+    modules = list(net.modules())
+    copies = {module: module._replicate_for_data_parallel() for module in modules}
+    for module in modules:
+        for key, child in module._modules.items():
+            setattr(copies[module], key, copies[child]) if child is not None else None
+        for key, parameter in module._parameters.items():
+            if parameter is None:
+                copies[module]._parameters[key] = None
+            else:
+                setattr(copies[module], key, parameter.clone())
+    return copies[net]
+
+
+def test_replicas_of_data_parallel(net):
+    networks = networks_of(net)
+    copied = replica(net)
+    assert not list(copied.parameters())
+    out = flat(copied(networks))
+    torch.testing.assert_close(out, flat(net(networks)), rtol=1e-9, atol=1e-11)
+    out.square().sum().backward()
+    assert all(p.grad is not None and bool(p.grad.any()) for p in net.parameters())
+
+
+def test_data_parallel(net):
+    networks = networks_of(net)
+    torch.testing.assert_close(flat(nn.DataParallel(net)(networks)), flat(net(networks)), rtol=1e-9, atol=1e-11)
+
+
+def test_pruned(net):
+    """Masks count in every step, not only when they are made."""
+    plain, networks = copy.deepcopy(net), networks_of(net)
+    for module in list(net.modules()):
+        for name, p in list(module.named_parameters(recurse=False)):
+            if not isinstance(module, CONTAINERS) and p.numel() > 1:
+                prune.random_unstructured(module, name, amount=0.3)
+    train(net, networks)
+    buffers = dict(net.named_buffers())
+    state = {name: b for name, b in buffers.items() if not name.endswith("_mask")}
+    for name, p in net.named_parameters():
+        masked = name.removesuffix("_orig")
+        state[masked] = p if masked == name else p * buffers[f"{masked}_mask"]
+    assert_same(net(networks), functional_call(plain, state, (networks,)))
+
+
+class LoRA(nn.Module):
+    """A linear layer that is kept, and a product of low rank."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.down = nn.Linear(base.in_features, 1, bias=False).double()
+        self.up = nn.Linear(1, base.out_features, bias=False).double()
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+def test_low_rank_adapters(net):
+    merged, networks = copy.deepcopy(net), networks_of(net)
+    for (parent, key), (twin, _) in zip(linears(net), linears(merged), strict=True):
+        adapter = LoRA(getattr(parent, key))
+        parent._modules[key] = adapter
+        with torch.no_grad():
+            twin._modules[key].weight += adapter.up.weight @ adapter.down.weight
+    assert_same(net(networks), merged(networks))
+    net.requires_grad_(False)
+    adapters = [m for m in net.modules() if isinstance(m, LoRA)]
+    for adapter in adapters:
+        adapter.up.requires_grad_()
+    train(net, networks, 1)
+    assert all(adapter.up.weight.grad is not None for adapter in adapters)
+
+
+def test_parametrizations(net):
+    networks = networks_of(net)
+    expected = net(networks)
+    for parent, key in linears(net):
+        parametrizations.weight_norm(getattr(parent, key))
+    assert_same(net(networks), expected)
+    assert all(g is not None for g in train(net, networks).values())
+    for parent, key in linears(net):
+        parametrizations.spectral_norm(getattr(parent, key))
+    assert all(g is not None for g in train(net, networks).values())
+
+
+# Several processes
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_distributed_data_parallel(net, one_process):
+    """Without ``find_unused_parameters`` a second step needs gradients of all parameters in the first one."""
+    alone, networks = copy.deepcopy(net), networks_of(net)
+    parallel = nn.parallel.DistributedDataParallel(net)
+    train(parallel, networks)
+    train(alone, networks)
+    for found, expected in zip(net.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("parts", ["linear layers", "children", "whole"])
+def test_sharded(net, parts, one_process):
+    networks = networks_of(net)
+    expected = net(networks)
+    mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+    if parts == "linear layers":
+        sharded = [getattr(parent, key) for parent, key in linears(net)]
+    else:
+        sharded = [m for m in net.children() if list(m.parameters())] if parts == "children" else []
+    for module in (*sharded, net):
+        fully_shard(module, mesh=mesh)
+    assert_same(net(networks), expected)
+    assert all(g is not None for g in train(net, networks).values())
+
+
+# Inputs that are not as usual
+
+
+def test_fake_tensors(net):
+    networks = networks_of(net)
+    shape = flat(net(networks)).shape
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        out = flat(net({name: mode.from_tensor(t) for name, t in networks.items()}))
+    assert out.shape == shape
+
+
+def test_export_with_any_number_of_networks(net):
+    networks = networks_of(net, 3)
+    any_number = torch.export.Dim("networks", min=2, max=1024)
+    shapes = ({name: {0: any_number} for name in networks},)
+    exported = torch.export.export(net.eval(), (networks,), dynamic_shapes=shapes, strict=False).module()
+    others = networks_of(net, 5)
+    torch.testing.assert_close(flat(exported(others)), flat(net(others)), rtol=1e-8, atol=1e-10)
+
+
+def test_no_network_at_all(net):
+    """As the last part of a batch may be, on the last of many devices."""
+    networks = {name: t[:0].requires_grad_() for name, t in networks_of(net).items()}
+    out = flat(net(networks))
+    assert out.shape == (0, *flat(net(networks_of(net))).shape[1:])
+    out.sum().backward()
+    assert all(p.grad is not None and not bool(p.grad.any()) for p in net.parameters())
