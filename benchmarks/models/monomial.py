@@ -15,7 +15,6 @@ from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.settings.generalization import STACKS
 from nfn_monomial.canonical.solver import along
 from nfn_monomial.models import equivariant_stack
-from nfn_monomial.nn.rows import Stack
 from nfn_monomial.space.axes import Axis, paths_of, powers
 
 from .base import Model, register
@@ -97,7 +96,7 @@ class MonomialStack(Model):
         self.space = networks.space
         wide, narrow = CHANNELS[0], CHANNELS[-1]
         last = wide if self.hnp else narrow
-        self.body = Stack()
+        self.body = nn.Sequential()
         for layer in equivariant_stack(self.space, [1, *[wide] * (self.depth - 1), last]):
             if self.quasi and self.space.layout.charged and isinstance(layer, EquivariantLinear):
                 self.body.append(LearnedScales(self.space, layer.in_channels))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,20 +15,12 @@ from nfn_monomial.nn.activation import PointwiseActivation
 from nfn_monomial.nn.canonicalize import Canonicalize
 from nfn_monomial.nn.linear import EquivariantLinear
 from nfn_monomial.nn.pool import InvariantPool
-from nfn_monomial.nn.rows import stacked
 from nfn_monomial.read.statistics import InvariantStatistics
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Activation
 
 from .blocks import Blocks
-
-
-class _Layers(Blocks):
-    """Equivariant layers, through which fields are passed on row by row, see `stacked`."""
-
-    def forward(self, x: Any) -> Any:
-        return super().forward(x) if self.recompute else stacked(self, x)
 
 
 @checked
@@ -46,7 +38,7 @@ def equivariant_stack(
         if layers:
             layers.append(PointwiseActivation(space, activation))
         layers.append(EquivariantLinear(space, c_in, c_out, io=io))
-    return _Layers(*layers, size=2)
+    return Blocks(*layers, size=2)
 
 
 class MonomialNFN(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from nfn_monomial.checks import checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import field_name
-from nfn_monomial.space.features import Layout
+from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Activation, Symmetry, symmetry_of
-
-from .rows import Field, Map, RowWise, then, whole
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -38,7 +36,7 @@ _LEGAL_DEFAULT = {
 }
 
 
-class PointwiseActivation(RowWise):
+class PointwiseActivation(nn.Module):
     """Apply a function to every entry of every field: equivariant exactly where the function allows it (Prop. 3.4).
 
     A field whose axes scale needs a positively homogeneous function (ReLU), one whose axes flip signs an odd one
@@ -61,27 +59,21 @@ class PointwiseActivation(RowWise):
         super().__init__()
         self.space, self.fn = space, fn
         self.layout = self.in_layout = self.out_layout = layout or space.layout
-        if isinstance(fn, str) and fn == "auto":
-            self._functions = [_FUNCTIONS[_LEGAL_DEFAULT[felt]] for felt in self.layout.felt]
-            return
-        allowed = symmetry_of(fn)
+        self.function = None if isinstance(fn, str) and fn == "auto" else _resolve(fn)
+        allowed = None if self.function is None else symmetry_of(fn)
         for field_type, felt in zip(self.layout.types, self.layout.felt, strict=True):
-            if not felt <= allowed:
+            if allowed is not None and not felt <= allowed:
                 raise InvalidValueError(
                     f"{_name(fn)} is illegal on field [{field_name(field_type)}] of {space}, on which {felt} acts: "
                     f"{_name(fn)} commutes with {allowed} only. Legal there: {_LEGAL_DEFAULT[felt]!r}; "
                     "'auto' picks a legal one for every field"
                 )
-        function = _resolve(fn)
-        self._functions = [function] * len(self.layout)
 
-    def on_rows(self, fields: Sequence[Field]) -> list[Field]:
-        """Same layout and shapes as the input."""
-        # Others may have parameters, or draw at random: they are not run again.
-        known = _FUNCTIONS.values()
-        return [
-            then(x, Map(fn)) if fn in known else fn(whole(x)) for fn, x in zip(self._functions, fields, strict=True)
-        ]
+    def forward(self, features: Features) -> Features:
+        """Features of the layout -> the same layout and shapes."""
+        self.layout.require(features, None, "PointwiseActivation")
+        functions = (self.function or _FUNCTIONS[_LEGAL_DEFAULT[felt]] for felt in self.layout.felt)
+        return Features(self.layout, tuple(fn(x) for fn, x in zip(functions, features.tensors, strict=True)))
 
     def extra_repr(self) -> str:
         return f"{self.space}, {_name(self.fn)}"

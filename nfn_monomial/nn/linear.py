@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -20,11 +19,10 @@ from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .rows import Field, Map, Product, Rows, RowWise, product, whole
-from .steps import FactoredMix, Step, contract, contraction_step, expand, expansion_step
+from .steps import FactoredMix, Means, Product, Step, contract, contraction_step, expand, expansion_step
 
 
-class EquivariantLinear(RowWise):
+class EquivariantLinear(nn.Module):
     r"""Every equivariant affine map between weight-space features: ``E(g x) = g E(x)`` for all g of the space's group.
 
     The layer of paper Eq. (equi_layer) for SCALE, of Table 8 (equi-layer-sin) for SIGN, of NP and HNP for
@@ -61,7 +59,7 @@ class EquivariantLinear(RowWise):
 
     >>> space = WeightSpace.mlp([2, 3, 2], "tanh")
     >>> layer = EquivariantLinear(space, 1, 1)
-    >>> sum(p.numel() for p in layer.parameters())  # DESIGN: 29 linear + 2 affine
+    >>> sum(p.numel() for p in layer.parameters())  # 29 linear maps and 2 constants
     31
     """
 
@@ -84,20 +82,18 @@ class EquivariantLinear(RowWise):
         self._source, self._target = (space.once(LayoutFolding, t) for t in (self.in_layout, self.out_layout))
         self._plan = space.once(_plan, self._source.inner, self._target.inner, bias)
 
+        multiplicities = self._target.inner.multiplicities
+        self._widths = [[multiplicities[t.field] * out_channels for t in r.targets] for r in self._plan.routes]
         self.mix = nn.ModuleDict()
-        constants = 0
-        for route in self._plan.routes:
+        self.bias = None
+        for route, widths in zip(self._plan.routes, self._widths, strict=True):
             if route.sources:
                 self.mix[route.key] = _mix(route, self._source.inner, self._target.inner, in_channels, out_channels, io)
             if bias and not route.rank:
-                constants = sum(self._widths(route))
-        self.bias = nn.Parameter(torch.empty(constants)) if constants else None
-        self._split = tuple(self._widths(route) for route in self._plan.routes)
+                self.bias = nn.Parameter(torch.empty(sum(widths)))
         self.reset_parameters()
 
-    def _widths(self, route: _Route) -> list[int]:
-        return [self._target.inner.multiplicities[target.field] * self.out_channels for target in route.targets]
-
+    @torch.no_grad()
     def reset_parameters(self) -> None:
         """Uniform weights of variance 1 / (total fan-in of the output field), biases as in ``nn.Linear``.
 
@@ -109,92 +105,44 @@ class EquivariantLinear(RowWise):
             width = sum(self._source.inner.multiplicities[s.field] for s in route.sources) * self.in_channels
             for target in route.targets:
                 fan_in[target.field] += width
-        with torch.no_grad():
-            for route, widths in zip(self._plan.routes, self._split, strict=True):
-                start = 0
-                for target, width in zip(route.targets, widths, strict=True):
-                    rows = slice(start, start + width)
-                    start += width
-                    fan = max(fan_in[target.field], 1)
-                    if route.sources:
-                        mix = self.mix[route.key]
-                        if isinstance(mix, _PositionMix):
-                            mix.reset_rows(rows, fan)
-                        else:
-                            nn.init.uniform_(mix.weight[rows], -math.sqrt(3 / fan), math.sqrt(3 / fan))  # type: ignore[index]
-                    if self.bias is not None and not route.rank:
-                        nn.init.uniform_(self.bias[rows], -1 / math.sqrt(fan), 1 / math.sqrt(fan))
-
-    def require(self, features: Features) -> None:
-        """Raise unless these are features that the layer takes, of its parameters' dtype and on their device."""
-        self.in_layout.require(features, self.in_channels, "EquivariantLinear", next(self.parameters(), None))
-
-    def on_rows(self, fields: Sequence[Field]) -> list[Field]:
-        """Map features of ``in_layout`` with ``in_channels`` to ``out_layout`` with ``out_channels``."""
-        source, target = self._source, self._target
-        if source.folds:
-            fields = source.fold(Features(source.outer, tuple(map(whole, fields)))).tensors
-        out = self._mapped(fields)
-        return list(target.unfold(Features(target.inner, tuple(map(whole, out)))).tensors) if target.folds else out
-
-    def _mapped(self, fields: Sequence[Field]) -> list[Field]:
-        out: list[Field | None] = [None] * len(self._target.inner)
-        means: dict[tuple[int, tuple[int, ...]], Tensor] = {}
-        products: dict[str, Tensor] = {}
-        inputs = [self._read(i, x, means, products) if isinstance(x, Rows) else x for i, x in enumerate(fields)]
-        networks = inputs[0].shape[0]
-        sizes = {node: inputs[i].shape[dim] if i >= 0 else dim for node, i, dim in self._plan.sizes}
-        for route, split in zip(self._plan.routes, self._split, strict=True):
-            if route.alone:
-                out[route.targets[0].field] = self._alone(fields[route.sources[0].field], route.key)
-                continue
-            if route.sources:
-                if route.key in products:
-                    y = products[route.key]
-                else:
-                    parts = [contract(inputs[source.field], source, means) for source in route.sources]
-                    y = self.mix[route.key](parts[0] if len(parts) == 1 else torch.cat(parts, -1))
+        for route, widths in zip(self._plan.routes, self._widths, strict=True):
+            ends = itertools.accumulate(widths)
+            for target, width, end in zip(route.targets, widths, ends, strict=True):
+                rows, fan = slice(end - width, end), max(fan_in[target.field], 1)
+                if route.sources:
+                    mix = self.mix[route.key]
+                    assert isinstance(mix, Product | _PositionMix), "made by _mix"
+                    mix.reset_rows(rows, fan)
                 if self.bias is not None and not route.rank:
-                    y = y + self.bias.to(y.dtype)
-            elif self.bias is not None:
-                y = self.bias.expand(networks, -1)
-            for target, piece in zip(
-                route.targets, (y,) if len(split) == 1 else torch.split(y, split, -1), strict=True
-            ):
-                piece = expand(piece, target, sizes)
-                before = out[target.field]
-                out[target.field] = piece if before is None else whole(before) + piece
-        found = []
-        for total, axes, broadcast in zip(out, self._target.inner.types, self._plan.broadcast, strict=True):
+                    nn.init.uniform_(self.bias[rows], -1 / math.sqrt(fan), 1 / math.sqrt(fan))
+
+    def forward(self, features: Features) -> Features:
+        """Features of ``in_layout`` with ``in_channels`` -> features of ``out_layout`` with ``out_channels``."""
+        self.in_layout.require(features, self.in_channels, "EquivariantLinear", next(self.parameters(), None))
+        fields = self._source.fold(features).tensors
+        sizes = {node: fields[i].shape[dim] if i >= 0 else dim for node, i, dim in self._plan.sizes}
+        means: Means = {}
+        sums: list[Tensor | None] = [None] * len(self._target.inner)
+        for route, widths in zip(self._plan.routes, self._widths, strict=True):
+            y = self._mixed(route, fields, means)
+            pieces = torch.split(y, widths, -1) if len(widths) > 1 else [y]
+            for target, piece in zip(route.targets, pieces, strict=True):
+                term, total = expand(piece, target, sizes), sums[target.field]
+                sums[target.field] = term if total is None else total + term
+        out = []
+        for total, axes, full in zip(sums, self._target.inner.types, self._plan.full, strict=True):
             assert total is not None, "every output field is reached: checked when the layer was built"
-            found.append(whole(total).expand(networks, *(sizes[a.node] for a in axes), -1) if broadcast else total)
-        return found
+            out.append(total if full else total.expand(-1, *(sizes[a.node] for a in axes), -1))
+        return self._target.unfold(Features(self._target.inner, tuple(out)))
 
-    def _alone(self, field: Field, key: str) -> Field:
-        mix = self.mix[key]
-        if isinstance(field, Tensor) or not isinstance(mix, Product):
-            found: Tensor = mix(whole(field))
-            return found
-        if 2 * mix.out_features < field.width:  # little to keep, much to run again
-            narrow = field.read(mix.weight).product
-            assert narrow is not None, "it was asked for"
-            return Rows(narrow)
-        return field.then(Map(product, (mix.weight,), mix.out_features))
-
-    def _read(
-        self, i: int, field: Rows, means: dict[tuple[int, tuple[int, ...]], Tensor], products: dict[str, Tensor]
-    ) -> Tensor:
-        """Enter what routes need of a field; returns it, or where they need no more a tensor of its other sizes."""
-        key, dims, more = self._plan.reads[i]
-        if key is None and not dims and not more:
-            return field.source
-        mix = None if key is None else self.mix[key]
-        weight = mix.weight if isinstance(mix, Product) else None
-        found = field.read(weight, dims, more or (mix is not None and weight is None))
-        means.update({(i, (dim,)): mean for dim, mean in found.means.items()})
-        if key is not None and found.product is not None:
-            products[key] = found.product
-        return field.source if found.whole is None else found.whole
+    def _mixed(self, route: _Route, fields: Sequence[Tensor], means: Means) -> Tensor:
+        """``y_R`` of one contracted type, with the constants where it has no axis."""
+        if not route.sources:
+            assert self.bias is not None, "without a bias there is no such route"
+            return self.bias.expand(fields[0].shape[0], -1)
+        parts = [contract(fields[source.field], source, means) for source in route.sources]
+        y: Tensor = self.mix[route.key](torch.cat(parts, -1) if len(parts) > 1 else parts[0])
+        return y if self.bias is None or route.rank else y + self.bias.to(y.dtype)
 
     def extra_repr(self) -> str:
         io = "" if self.io == "full" else f", io={self.io!r}"
@@ -202,50 +150,39 @@ class EquivariantLinear(RowWise):
 
 
 class _Route(NamedTuple):
+    """A contracted type: what is contracted to it, and what is expanded from it."""
+
     key: str
     rank: int
     sources: tuple[Step, ...]
     targets: tuple[Step, ...]
-    alone: bool  # it maps rows of one field to those of another, and no other route meets these two
-
-
-class _Reads(NamedTuple):
-    """What routes need of a field, but for one that is alone."""
-
-    key: str | None = None  # of the route through which the field goes as it is, and no other does
-    means: tuple[int, ...] = ()  # the dimensions over which it is averaged first
-    more: bool = False  # whether anything else is needed
 
 
 class _Plan(NamedTuple):
     routes: tuple[_Route, ...]
     sizes: tuple[tuple[str, int, int], ...]  # node -> (input field, dimension), or (-1, known size)
-    broadcast: tuple[bool, ...]  # per output field: whether no term spans it fully
-    reads: tuple[_Reads, ...]  # per input field
+    full: tuple[bool, ...]  # per output field: whether some term has all of its axes
 
 
 def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Plan:
-    found = []
-    reached = [-1] * len(target)  # the largest number of aligned axes that any term brings to a field
+    plan = []
     # Least aligned first: small terms are added up before they meet the full-size one.
     for route in sorted(routes(source.types, target.types, space.nodes), key=lambda r: len(r.contracted)):
-        if not route.sources and not bias:
-            continue
-        steps = [contraction_step(i, source.types[i], c) for i, c in route.sources]
-        ends = [expansion_step(i, target.types[i], c) for i, c in route.targets]
-        for end in ends:
-            full = not end.unsqueeze
-            reached[end.field] = max(reached[end.field], len(target.types[end.field]) if full else 0)
-        found.append(_Route(field_key(route.contracted), len(route.contracted), tuple(steps), tuple(ends), False))
-    for field_type, rank in zip(target.types, reached, strict=True):
-        if rank < 0:
+        if route.sources or bias:
+            contractions = (contraction_step(i, source.types[i], c) for i, c in route.sources)
+            expansions = (expansion_step(i, target.types[i], c) for i, c in route.targets)
+            rank = len(route.contracted)
+            plan.append(_Route(field_key(route.contracted), rank, tuple(contractions), tuple(expansions)))
+    reached = {end.field for route in plan for end in route.targets}
+    for i, field_type in enumerate(target.types):
+        if i not in reached:
             raise InvalidValueError(
                 f"no equivariant map leads to field [{field_name(field_type)}] from [{source}]: a charge cannot be "
                 "made from fields without it. Choose other out_types, or add a field of that charge to the input"
             )
-    broadcast = tuple(rank < len(t) for rank, t in zip(reached, target.types, strict=True))
-    needed = {a.node for t, b in zip(target.types, broadcast, strict=True) if b for a in t}
-    needed |= {node for route in found for end in route.targets for _, _, node in end.eyes}
+    spanned = {end.field for route in plan for end in route.targets if not end.unsqueeze}
+    needed = {a.node for i, t in enumerate(target.types) if i not in spanned for a in t}
+    needed |= {node for route in plan for end in route.targets for _, _, node in end.eyes}
     seen: dict[str, tuple[int, int]] = {}
     for i, field_type in enumerate(source.types):
         for dim, axis in enumerate(field_type, start=1):
@@ -258,32 +195,7 @@ def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Pl
                 f"the size of node {node!r} is neither known to {space} nor seen in the input fields"
             )
         sizes.append((node, *seen.get(node, (-1, size or 0))))
-    leaving = Counter(step.field for route in found for step in route.sources)
-    coming = Counter(step.field for route in found for step in route.targets)
-    marked = tuple(route._replace(alone=_is_alone(route, leaving, coming)) for route in found)
-    return _Plan(marked, tuple(sizes), broadcast, _reads(len(source), marked))
-
-
-def _is_alone(route: _Route, leaving: Counter[int], coming: Counter[int]) -> bool:
-    if not route.rank or len(route.sources) != 1 or len(route.targets) != 1:
-        return False
-    (source,), (target,) = route.sources, route.targets
-    return source.identity and target.identity and leaving[source.field] == coming[target.field] == 1
-
-
-def _reads(fields: int, routes: Sequence[_Route]) -> tuple[_Reads, ...]:
-    reads = [_Reads()] * fields
-    for route in routes:
-        for step in () if route.alone else route.sources:
-            key, means, more = reads[step.field]
-            if step.identity and len(route.sources) == 1:
-                key = route.key
-            elif step.mean and step.diagonal is None:
-                means = tuple(sorted({*means, step.mean[-1]}))
-            else:
-                more = True
-            reads[step.field] = _Reads(key, means, more)
-    return tuple(reads)
+    return _Plan(tuple(plan), tuple(sizes), tuple(i in spanned for i in range(len(target))))
 
 
 def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_channels: int, io: str) -> nn.Module:

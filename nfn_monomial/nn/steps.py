@@ -1,16 +1,19 @@
-"""What layers are made of: contractions and expansions of fields, prepared once, and maps of bounded rank."""
+"""What layers are made of: contractions and expansions of fields, prepared once, and the maps between them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from nfn_monomial.basis.partitions import Contraction
 from nfn_monomial.space.axes import FieldType
+
+Means: TypeAlias = dict[tuple[int, tuple[int, ...]], Tensor]
+"""Averages that were taken: field and dimensions -> tensor."""
 
 
 class Step(NamedTuple):
@@ -52,7 +55,7 @@ def expansion_step(field: int, axes: FieldType, contraction: Contraction) -> Ste
     return Step(field, None, (), order, unsqueeze, eyes, not unsqueeze and order is None)
 
 
-def contract(x: Tensor, step: Step, means: dict[tuple[int, tuple[int, ...]], Tensor]) -> Tensor:
+def contract(x: Tensor, step: Step, means: Means) -> Tensor:
     """One contraction of a field; ``means`` is what those before it, of the same features, have averaged."""
     if step.identity:
         return x
@@ -63,7 +66,7 @@ def contract(x: Tensor, step: Step, means: dict[tuple[int, tuple[int, ...]], Ten
     return x if step.order is None else x.permute(step.order)
 
 
-def _mean(x: Tensor, field: int, dims: tuple[int, ...], means: dict[tuple[int, tuple[int, ...]], Tensor]) -> Tensor:
+def _mean(x: Tensor, field: int, dims: tuple[int, ...], means: Means) -> Tensor:
     """An average over several axes is one of averages: the field is read once for each axis, not for each set of them.
 
     Nor does backward spread out and add up more than that.
@@ -87,6 +90,28 @@ def expand(y: Tensor, step: Step, sizes: Mapping[str, int]) -> Tensor:
         shape[first] = shape[second] = sizes[node]
         y = y * torch.eye(sizes[node], dtype=y.dtype, device=y.device).view(shape)
     return y
+
+
+class Product(nn.Linear):
+    """`torch.nn.Linear` without a bias, which leaves memory as it is.
+
+    A field whose channels lie first in memory, as those of named tensors do, stays so: a batch of products, which moves
+    nothing, in a quarter of the time of the rows' own at 16 channels.
+    """
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, out_features, bias=False)
+
+    def reset_rows(self, rows: slice, fan_in: int) -> None:
+        """Initialise some outputs, which are sums of so many inputs."""
+        nn.init.uniform_(self.weight[rows], -math.sqrt(3 / fan_in), math.sqrt(3 / fan_in))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows ``(B, ..., in_features)`` -> ``(B, ..., out_features)``."""
+        if x.ndim < 3 or x.is_contiguous() or not x.movedim(-1, 1).is_contiguous():
+            return super().forward(x)
+        y = torch.bmm(self.weight.expand(x.shape[0], -1, -1), x.movedim(-1, 1).flatten(2))
+        return y.unflatten(2, x.shape[1:-1]).movedim(1, -1)
 
 
 class FactoredMix(nn.Module):

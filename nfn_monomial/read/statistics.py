@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -82,7 +83,7 @@ class InvariantStatistics(nn.Module):
             raise InvalidValueError(
                 f"InvariantStatistics: networks of {channels} channels, {self.channels} expected: channels={channels}"
             )
-        parts = [_statistics(x.reshape(*x.shape[:2], -1)) for x in tensors.values()]
+        parts = [_statistics(x.reshape(*x.shape[:2], math.prod(x.shape[2:]))) for x in tensors.values()]
         if self.links:
             parts.append(self._path_norms(tensors, self.space.node_sizes(features)))
         return torch.cat([part.flatten(1) for part in parts], -1).to(features.tensors[0].dtype)

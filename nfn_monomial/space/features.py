@@ -5,7 +5,8 @@ from __future__ import annotations
 import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -89,7 +90,7 @@ class Layout:
         return Features(self, tuple(fields[t] for t in self.types))
 
     def require(self, features: Features, channels: int | None, where: str, like: Tensor | None = None) -> None:
-        """Raise unless ``features`` have this layout, a network and these channels.
+        """Raise unless ``features`` have this layout and these channels.
 
         Args:
             features: what was given.
@@ -118,8 +119,6 @@ class Layout:
                     f"{where}: field [{field_name(field_type)}] has shape {tuple(tensor.shape)}; networks, "
                     f"{len(field_type)} dimensions of neurons and channels are expected"
                 )
-            if not tensor.shape[0]:
-                raise InvalidValueError(f"{where}: an empty batch; at least one network is needed")
             if channels is not None and tensor.shape[-1] != multiplicity * channels:
                 raise InvalidValueError(
                     f"{where}: field [{field_name(field_type)}] has shape {tuple(tensor.shape)}, whose last dimension "
@@ -157,11 +156,12 @@ def _dim_text(dim: Dim) -> str:
     return str(dim) if isinstance(dim, Axis | int) else "*".join(map(str, dim))
 
 
+@dataclass(init=False, eq=False, repr=False)
 class Features:
     """Weight-space features: one tensor ``(B, *node sizes, multiplicity x channels)`` per field type.
 
     Made by `WeightSpace.pack`, read by `WeightSpace.unpack`. Within the last dimension, channels run fastest.
-    A pytree, so ``torch.func`` transforms and ``tree_map`` see the tensors.
+    A pytree and a dataclass, so that ``torch.func`` transforms, ``tree_map`` and ``torch.distributed`` see the tensors.
 
     Attributes:
         layout: the field types, see `Layout`.
@@ -169,6 +169,9 @@ class Features:
     """
 
     __slots__ = ("layout", "tensors")
+
+    layout: Layout
+    tensors: tuple[Tensor, ...]
 
     def __init__(self, layout: Layout, tensors: tuple[Tensor, ...]) -> None:
         if not isinstance(layout, Layout) or not isinstance(tensors, tuple) or len(tensors) != len(layout):
@@ -185,8 +188,8 @@ class Features:
         """Field type -> tensor."""
         return dict(zip(self.layout.types, self.tensors, strict=True))
 
-    __array_ufunc__: None = None  # or numpy would take a product with an array apart
-    __iter__: None = None  # or Python would call __getitem__ with 0, 1, ..., slices that never end
+    __array_ufunc__: ClassVar[None] = None  # or numpy would take a product with an array apart
+    __iter__: ClassVar[None] = None  # or Python would call __getitem__ with 0, 1, ..., slices that never end
 
     def __len__(self) -> int:
         """Number of networks ``B`` in the batch."""

@@ -160,10 +160,8 @@ def _checked(space: Specification, tensors: Mapping[str, Tensor]) -> dict[str, i
                 f"{name} has batch and channels {tuple(x.shape[:2])} but {first} has {lead}: all parameters "
                 "need the same number of networks and of channels"
             )
-        if 0 in lead:
-            raise InvalidValueError(
-                f"{name} has shape {tuple(x.shape)}: an empty batch; at least one network is needed"
-            )
+        if not lead[1]:
+            raise InvalidValueError(f"{name} has shape {tuple(x.shape)}: no channels; at least one is needed")
     sizes, seen_in = _read_sizes(space, tensors)
     for name in space.parameters:
         require_shape(space, name, tuple(tensors[name].shape[2:]), sizes, seen_in)
@@ -219,7 +217,7 @@ def _size_in(
 
 def require_finite(tensors: Mapping[str, Tensor]) -> None:
     """Raise ValueError naming the first parameter and network that hold NaN or infinity, where values can be seen."""
-    if not concrete(tensors.values()):
+    if not concrete(tensors.values()) or not all(t.numel() for t in tensors.values()):
         return
     # One read of the data and one synchronisation: NaN and infinities survive minimum and maximum.
     if bool(torch.isfinite(torch.stack([m for t in tensors.values() for m in t.aminmax()])).all()):

@@ -29,20 +29,20 @@ TEMPLATE = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(),
 def probed():
     space = WeightSpace.from_module(TEMPLATE, torch.randn(1, 2))
     probes = ProbeFeatures(copy.deepcopy(TEMPLATE), 3, space=space)
-    return MessagePassingNFN(space, 3, 2, hidden=5, append_stats=True, probes=probes)
+    return MessagePassingNFN(space, 3, 2, hidden=16, append_stats=True, probes=probes)
 
 
 MODELS = {
-    "MonomialNFN": lambda: MonomialNFN(RELU, (3, 2), hidden=5),
-    "MonomialNFN, statistics": lambda: MonomialNFN(TANH, (3, 2), hidden=5, append_stats=True),
-    "MonomialNFN, square": lambda: MonomialNFN(MIXED, (3, 2), hidden=5, kind="square", reduce="sum"),
-    "MonomialNFN, factored": lambda: MonomialNFN(CNN, (3, 2), hidden=5, io="factored"),
+    "MonomialNFN": lambda: MonomialNFN(RELU, (6, 6), hidden=16),
+    "MonomialNFN, statistics": lambda: MonomialNFN(TANH, (6, 6), hidden=16, append_stats=True),
+    "MonomialNFN, square": lambda: MonomialNFN(MIXED, (6, 6), hidden=16, kind="square", reduce="sum"),
+    "MonomialNFN, factored": lambda: MonomialNFN(CNN, (6, 6), hidden=16, io="factored"),
     "EquivariantNFN": lambda: EquivariantNFN(RELU, (3,)),
     "EquivariantNFN, tanh": lambda: EquivariantNFN(TANH, (3,)),
-    "MessagePassingNFN": lambda: MessagePassingNFN(RELU, 3, 2, hidden=5),
-    "MessagePassingNFN, tied": lambda: MessagePassingNFN(TANH, 3, 2, hidden=5, tied=True),
-    "MessagePassingNFN, bare": lambda: MessagePassingNFN(MIXED, 3, 1, hidden=5, norm=False),
-    "MessagePassingNFN, one layer": lambda: MessagePassingNFN(ONE_LAYER, 3, 2, hidden=5),
+    "MessagePassingNFN": lambda: MessagePassingNFN(RELU, 3, 2, hidden=16),
+    "MessagePassingNFN, tied": lambda: MessagePassingNFN(TANH, 3, 2, hidden=16, tied=True),
+    "MessagePassingNFN, bare": lambda: MessagePassingNFN(MIXED, 3, 1, hidden=16, norm=False),
+    "MessagePassingNFN, one layer": lambda: MessagePassingNFN(ONE_LAYER, 3, 2, hidden=16),
     "MessagePassingNFN, statistics and probes": probed,
     "MessagePassingEditor": lambda: MessagePassingEditor(RELU, 3, 2),
     "MessagePassingEditor, convolutions": lambda: MessagePassingEditor(CNN, 3, 1),
@@ -68,7 +68,7 @@ def one_process():
     dist.destroy_process_group()
 
 
-def networks_of(net, count=3):
+def networks_of(net, count=6):
     return random_networks(net.space, count, generator=torch.Generator().manual_seed(1))
 
 
@@ -302,7 +302,7 @@ def test_fake_tensors(net):
 
 
 def test_export_with_any_number_of_networks(net):
-    networks = networks_of(net, 3)
+    networks = networks_of(net)
     any_number = torch.export.Dim("networks", min=2, max=1024)
     shapes = ({name: {0: any_number} for name in networks},)
     exported = torch.export.export(net.eval(), (networks,), dynamic_shapes=shapes, strict=False).module()
