@@ -30,7 +30,13 @@ from nfn_monomial import (
 )
 from nfn_monomial.alignment import align_all, barrier, interpolate, loss_along, mean_measures, mean_of, repair
 from nfn_monomial.canonical import Balance, absorb_omega, canonical_phase, shift_phase
-from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN, equivariant_stack, recompute_blocks
+from nfn_monomial.models import (
+    MessagePassingEditor,
+    MessagePassingNFN,
+    equivariant_stack,
+    micro_batches,
+    recompute_blocks,
+)
 from nfn_monomial.nn import Augment, InputNorm, MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
 
 NEURONS = NeuronEmbedding(RELU, 1, 2).double()(NETS)
@@ -87,7 +93,12 @@ CALLS = {
         for name, (kind, given, x) in LAYERS.items()
         if x is PACKED and name not in ("EquivariantLinear", "Canonicalize", "PointwiseActivation")
     },
-    "recompute_blocks": Call(recompute_blocks, {"model": MonomialNFN(RELU, (2,)), "recompute": True}),
+    "recompute_blocks": Call(recompute_blocks, {"model": MessagePassingNFN(RELU, 2), "recompute": True}),
+    "micro_batches": Call(
+        micro_batches,
+        {"model": MonomialNFN(RELU, (2,)).double(), "loss": lambda out, part: out.mean(), "networks": NETS, "size": 1},
+        also=(TypeError,),
+    ),
     "align": Call(align, {"space": RELU, "a": ONE, "b": OTHER_ONE, "symmetry": None, "seed": 0}),
     "align_all": Call(align_all, {"space": RELU, "networks": [ONE, OTHER_ONE], "symmetry": None, "seed": 0}),
     "compare": Call(compare, {"space": NET_SPACE, "a": PLAIN, "b": PLAIN, "module": NET, "inputs": X, "seed": 0}),

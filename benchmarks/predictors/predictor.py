@@ -137,6 +137,8 @@ class Predictor:
         """
         if (info := self._stacked(networks)) is not None:
             assert isinstance(networks, Mapping), "found to be so"
+            if not len(next(iter(networks.values()))):
+                raise InvalidValueError("an empty batch; at least one network is needed")
             places = range(len(next(iter(networks.values()))))
             parts = ({name: t[p.start : p.stop] for name, t in networks.items()} for p in _parts(places, networks))
             stacked = [answer for part in parts for answer in self._answers(part, info)]

@@ -17,10 +17,9 @@ from nfn_monomial.nn.linear import EquivariantLinear
 from nfn_monomial.nn.pool import InvariantPool
 from nfn_monomial.read.statistics import InvariantStatistics
 from nfn_monomial.space.features import Features
+from nfn_monomial.space.packing import on_cpu
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Activation
-
-from .blocks import Blocks
 
 
 @checked
@@ -29,7 +28,7 @@ def equivariant_stack(
     channels: Sequence[Count],
     activation: Activation = "auto",
     io: Literal["full", "factored"] = "full",
-) -> Blocks:
+) -> nn.Sequential:
     """`EquivariantLinear` layers ``channels[0] -> channels[1] -> ...`` with an activation between any two."""
     if len(channels) < 2:
         raise InvalidValueError(f"equivariant_stack: channels of input and output are needed, found {list(channels)}")
@@ -38,7 +37,7 @@ def equivariant_stack(
         if layers:
             layers.append(PointwiseActivation(space, activation))
         layers.append(EquivariantLinear(space, c_in, c_out, io=io))
-    return Blocks(*layers, size=2)
+    return nn.Sequential(*layers)
 
 
 class MonomialNFN(nn.Module):
@@ -100,7 +99,9 @@ class MonomialNFN(nn.Module):
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
-        features = networks if isinstance(networks, Features) else self.space.pack(networks)
+        features = (
+            networks if isinstance(networks, Features) else self.space.pack(networks, check_finite=on_cpu(networks))
+        )
         pooled: Tensor = self.pool(self.canonicalize(self.body(features)))
         if self.stats is not None:
             pooled = torch.cat([pooled, self.stats(features)], -1)
@@ -138,7 +139,9 @@ class EquivariantNFN(nn.Module):
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> edited networks; ``space.unpack`` names them."""
-        features = networks if isinstance(networks, Features) else self.space.pack(networks)
+        features = (
+            networks if isinstance(networks, Features) else self.space.pack(networks, check_finite=on_cpu(networks))
+        )
         change = self.body(features)
         scaled = [x + s * d for x, s, d in zip(features.tensors, self.scale, change.tensors, strict=True)]
         return Features(self.space.layout, tuple(scaled))

@@ -58,7 +58,8 @@ class Augment(nn.Module):
     def forward(self, networks: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features | Mapping[str, Tensor]:
         """Features or named tensors ``(B, C, *shape)`` -> the same kind of thing, same shapes."""
-        if not self.training:
+        count = len(networks) if isinstance(networks, Features) else len(next(iter(networks.values())))
+        if not self.training or not count:
             return networks
         # Elements are checked when they are made, which looks at values. No decorator: it would import the compiler.
         move = self._moved

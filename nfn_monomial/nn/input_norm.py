@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.features import Features
-from nfn_monomial.space.packing import require_finite
+from nfn_monomial.space.packing import on_cpu, require_finite
 from nfn_monomial.space.weight_space import WeightSpace
 
 
@@ -107,7 +107,7 @@ class InputNorm(nn.Module):
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features | dict[str, Tensor]:
         """Features or named tensors ``(B, C, *shape)`` -> the same kind of thing, same shapes and dtype."""
         if not isinstance(networks, Features):
-            return self.space.unpack(self(self.space.pack(networks)))
+            return self.space.unpack(self(self.space.pack(networks, check_finite=on_cpu(networks))))
         return self._affine(networks, inverse=False)
 
     @overload
@@ -117,7 +117,7 @@ class InputNorm(nn.Module):
     def inverse(self, networks: Features | Mapping[str, Tensor]) -> Features | dict[str, Tensor]:
         """``x * scale + mean``: networks from what a model behind this layer made of them."""
         if not isinstance(networks, Features):
-            return self.space.unpack(self.inverse(self.space.pack(networks)))
+            return self.space.unpack(self.inverse(self.space.pack(networks, check_finite=on_cpu(networks))))
         return self._affine(networks, inverse=True)
 
     def _affine(self, features: Features, inverse: bool) -> Features:

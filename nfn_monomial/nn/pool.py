@@ -35,11 +35,12 @@ def pool_field(x: Tensor, moving: Sequence[int], reduce: Reduce) -> Tensor:
     x = x.movedim(list(moving), list(range(1, 1 + len(moving)))).flatten(1, len(moving))
     if reduce == "sum":
         return x.sum(1).flatten(1)
-    mean = x.mean(1).flatten(1)
+    mean = x.mean(1, keepdim=True)
     if reduce == "mean":
-        return mean
+        return mean.flatten(1)
     # Not std: its gradient is infinite where all neurons are equal, or where there is one.
-    return torch.cat([mean, (x.var(1, correction=0) + 1e-6).sqrt().flatten(1)], -1)
+    deviation = ((x - mean).square().mean(1) + 1e-6).sqrt()
+    return torch.cat([mean.flatten(1), deviation.flatten(1)], -1)
 
 
 class InvariantPool(nn.Module):

@@ -145,14 +145,14 @@ class ProbeFeatures(nn.Module):
             raise InvalidValueError(
                 f"ProbeFeatures runs networks themselves, of 1 channel; found {first.shape[1]} channels"
             )
-        if not any(t.requires_grad for t in tensors.values()):
+        if packing.on_cpu(tensors) and not any(t.requires_grad for t in tensors.values()):
             packing.require_finite(tensors)
         x = self.inputs() if inputs is None else inputs
         if not isinstance(x, Tensor) or not is_dense(x) or x.dtype not in FLOATING:
             raise InvalidTypeError(
                 f"ProbeFeatures: inputs must be floating point numbers in a tensor, found {shown(x)}"
             )
-        if inputs is not None and packing.concrete((x,)) and not bool(x.isfinite().all()):
+        if inputs is not None and x.is_cpu and packing.concrete((x,)) and not bool(x.isfinite().all()):
             raise InvalidValueError("ProbeFeatures: inputs hold NaN or infinite values")
         if x.device != first.device:
             raise InvalidTypeError(f"the networks are on {first.device}, their inputs on {x.device}: move one by .to()")

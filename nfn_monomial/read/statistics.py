@@ -14,7 +14,7 @@ from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import flow
 from nfn_monomial.space.features import Features
-from nfn_monomial.space.packing import pieces
+from nfn_monomial.space.packing import on_cpu, pieces
 from nfn_monomial.space.weight_space import WeightSpace
 
 _QUANTILES = 5
@@ -73,7 +73,9 @@ class InvariantStatistics(nn.Module):
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
-        features = networks if isinstance(networks, Features) else self.space.pack(networks)
+        features = networks
+        if not isinstance(features, Features):
+            features = self.space.pack(features, check_finite=on_cpu(features))
         # Balanced entries of large networks may lie beyond what float32 holds.
         balanced = balancing_element(self.space, features, signs=False).act(features.to(torch.float64))
         noise = 32 * torch.finfo(features.tensors[0].dtype).eps  # rounding errors of the given entries are no sign
@@ -120,8 +122,7 @@ def _statistics(x: Tensor) -> Tensor:
     low, high = ordered[..., place.floor().long()], ordered[..., place.ceil().long()]
     # Roots of clamped means: the gradient of a tensor of zeros is 0, not NaN.
     moments = [size.pow(p).mean(-1, keepdim=True).clamp_min(_TINY**p).pow(1 / p) for p in _MOMENTS]
-    deviation = x.var(-1, correction=0, keepdim=True).clamp_min(_TINY**2).sqrt()
-    entries = torch.cat(
-        [x.mean(-1, keepdim=True), deviation, torch.lerp(low, high, place - place.floor()), *moments], -1
-    )
+    mean = x.mean(-1, keepdim=True)
+    deviation = (x - mean).square().mean(-1, keepdim=True).clamp_min(_TINY**2).sqrt()
+    entries = torch.cat([mean, deviation, torch.lerp(low, high, place - place.floor()), *moments], -1)
     return torch.cat([entries.sign() * entries.abs().log1p(), _log_root(x.square().mean(-1, keepdim=True))], -1)

@@ -303,6 +303,11 @@ def concrete(tensors: Iterable[Tensor]) -> bool:
     )
 
 
+def on_cpu(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a look at values waits for no device, so that a forward pass may check them."""
+    return isinstance(tensors, Mapping) and all(isinstance(t, Tensor) and t.is_cpu for t in tensors.values())
+
+
 def wide(x: Tensor) -> Tensor:
     """float16, which ends at 65504, as float32, for what is computed on the way; other dtypes as they are."""
     return x.float() if x.dtype == torch.float16 else x

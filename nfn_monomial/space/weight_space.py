@@ -336,7 +336,7 @@ class WeightSpace(Specification):
 
         Raises:
             ValueError: naming the tensor, the shape found and the shape expected, if names, ranks or sizes do not
-                fit, the batch is empty, or a value is not finite.
+                fit, there are no channels, or a value is not finite.
             TypeError: if tensors are not floating point, or not all of one dtype and device.
         """
         return packing.pack(self, self._folding, tensors, check_finite)

@@ -234,6 +234,8 @@ def test_bad_features():
     with pytest.raises(TypeError, match="floating point is expected"):
         layer(x.map(lambda t: t.int()))
     assert pool(x.map(lambda t: t[:0])).shape == (0, 1, MonomialPool.get_num_outs(spec))
+    with pytest.raises(ValueError, match="no channels"):
+        layer(x.map(lambda t: t[:, :0]))
     with pytest.raises(ValueError, match=r"MonomialPool: found weight\.0 \(3, 1, 6, 3\)"):
         pool(features(WeightSpace.mlp([3, 6, 5, 1], "sin")))
 

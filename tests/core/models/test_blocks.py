@@ -10,7 +10,13 @@ from strategies import all_spaces
 from torch import nn
 
 from nfn_monomial import EquivariantLinear, MonomialNFN, WeightSpace
-from nfn_monomial.models import EquivariantNFN, MessagePassingEditor, MessagePassingNFN, recompute_blocks
+from nfn_monomial.models import (
+    EquivariantNFN,
+    MessagePassingEditor,
+    MessagePassingNFN,
+    micro_batches,
+    recompute_blocks,
+)
 from nfn_monomial.models.blocks import Blocks
 from nfn_monomial.nn import Augment
 from nfn_monomial.testing import random_networks
@@ -45,9 +51,8 @@ def test_message_passing(space, layers, seed):
     assert_same(MessagePassingNFN(space, 2, layers, hidden=4, dropout=0.3).double(), networks)
 
 
-@pytest.mark.parametrize("kind", [MonomialNFN, EquivariantNFN, MessagePassingEditor])
-def test_the_other_models(kind):
-    assert_same(kind(SPACE).double(), random_networks(SPACE, 3))
+def test_the_editor():
+    assert_same(MessagePassingEditor(SPACE).double(), random_networks(SPACE, 3))
 
 
 class Noisy(nn.Module):
@@ -64,7 +69,7 @@ def test_a_block_that_draws_draws_the_same_again():
     torch.manual_seed(0)
     noisy = Noisy()
     layers = [Augment(SPACE), EquivariantLinear(SPACE, 1, 3), noisy, EquivariantLinear(SPACE, 3, 1)]
-    model = Blocks(*layers, size=2).double()
+    model = Blocks(nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])).double()
     x = SPACE.pack(random_networks(SPACE, 2))
     x.tensors[0].requires_grad_()
 
@@ -106,3 +111,44 @@ def test_less_is_kept():
 
 def test_a_model_without_blocks_has_none():
     assert recompute_blocks(nn.Linear(2, 2)) == 0
+    assert recompute_blocks(MonomialNFN(SPACE)) == 0
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", [MonomialNFN, MessagePassingNFN, EquivariantNFN])
+def test_parts_of_a_batch_have_the_gradients_of_all_of_it(kind, packed):
+    torch.manual_seed(0)
+    model, networks = kind(SPACE).double(), random_networks(SPACE, 7)
+    targets = torch.randn(7, 1, dtype=torch.float64)
+
+    def loss(outputs, part):
+        rows = outputs if isinstance(outputs, torch.Tensor) else torch.cat([t.flatten(1) for t in outputs.tensors], 1)
+        return (rows - targets[part]).square().mean()
+
+    given_networks = SPACE.pack(networks) if packed else networks
+    whole = loss(model(given_networks), slice(None))
+    whole.backward()
+    parameters = [p for p in model.parameters() if p.grad is not None]
+    expected = [p.grad.clone() for p in parameters]
+    for size in (1, 3, 7, 100):
+        model.zero_grad()
+        torch.testing.assert_close(micro_batches(model, loss, given_networks, size).double(), whole.detach())
+        top = max(float(g.abs().max()) for g in expected)
+        for p, gradient in zip(parameters, expected, strict=True):
+            torch.testing.assert_close(p.grad, gradient, rtol=1e-10, atol=1e-12 * top)
+
+
+def test_gradients_of_parts_are_added_to_those_before():
+    model, networks = MonomialNFN(SPACE).double(), random_networks(SPACE, 4)
+    micro_batches(model, lambda outputs, part: outputs.mean(), networks, 3)
+    once = [p.grad.clone() for p in model.parameters()]
+    micro_batches(model, lambda outputs, part: outputs.mean(), networks, 3)
+    for p, gradient in zip(model.parameters(), once, strict=True):
+        torch.testing.assert_close(p.grad, 2 * gradient)
+
+
+def test_of_no_networks_there_is_no_mean():
+    none = {name: t[:0] for name, t in random_networks(SPACE, 1).items()}
+    for networks in (none, SPACE.pack(none), {}):
+        with pytest.raises(ValueError, match="there are no networks"):
+            micro_batches(MonomialNFN(SPACE), lambda outputs, part: outputs.mean(), networks, 3)

@@ -124,7 +124,7 @@ BAD_TENSORS = [
     [(changed(**changes), message) for changes, message in BAD_TENSORS]
     + [
         (without("weight.2"), r"6 parameters, 5 tensors given; missing: weight\.2"),
-        ({k: v[:0] for k, v in changed().items()}, r"weight\.0 has shape \(0, 1, 4, 2\): an empty batch"),
+        ({k: v[:, :0] for k, v in changed().items()}, r"weight\.0 has shape \(3, 0, 4, 2\): no channels"),
     ],
 )
 def test_bad_tensors_are_refused_by_name(tensors, message):
