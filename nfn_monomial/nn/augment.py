@@ -58,8 +58,7 @@ class Augment(nn.Module):
     def forward(self, networks: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features | Mapping[str, Tensor]:
         """Features or named tensors ``(B, C, *shape)`` -> the same kind of thing, same shapes."""
-        count = len(networks) if isinstance(networks, Features) else len(next(iter(networks.values())))
-        if not self.training or not count:
+        if not self.training:
             return networks
         # Elements are checked when they are made, which looks at values. No decorator: it would import the compiler.
         move = self._moved
@@ -69,8 +68,11 @@ class Augment(nn.Module):
             return self.space.pack(move(self.space.unpack(networks)), check_finite=False)
         return move(networks)
 
-    def _moved(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _moved(self, networks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         sizes = check_tensors(self.space, networks)
+        first = next(iter(networks.values()))
+        if not len(first):
+            return networks
         if self.noise:
             networks = {name: x + self.noise * _size(x) * torch.randn_like(x) for name, x in networks.items()}
         if self.phases:
@@ -79,7 +81,6 @@ class Augment(nn.Module):
                 for node, bias in self._biases.items()
             }
             networks = shift_phase(networks, self.space, shifts, layers=list(self._biases))
-        first = next(iter(networks.values()))
         element = self.space.sample(len(first), scale_range=self.scale_range, device=first.device, sizes=sizes)
         return element.act(networks)
 
