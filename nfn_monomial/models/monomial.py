@@ -99,12 +99,11 @@ class MonomialNFN(nn.Module):
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
-        features = (
-            networks if isinstance(networks, Features) else self.space.pack(networks, check_finite=on_cpu(networks))
-        )
-        pooled: Tensor = self.pool(self.canonicalize(self.body(features)))
+        if not isinstance(networks, Features):
+            networks = self.space.pack(networks, check_finite=on_cpu(networks))
+        pooled: Tensor = self.pool(self.canonicalize(self.body(networks)))
         if self.stats is not None:
-            pooled = torch.cat([pooled, self.stats(features)], -1)
+            pooled = torch.cat([pooled, self.stats(networks)], -1)
         out: Tensor = self.head(pooled)
         return out
 
@@ -139,9 +138,8 @@ class EquivariantNFN(nn.Module):
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> edited networks; ``space.unpack`` names them."""
-        features = (
-            networks if isinstance(networks, Features) else self.space.pack(networks, check_finite=on_cpu(networks))
-        )
-        change = self.body(features)
-        scaled = [x + s * d for x, s, d in zip(features.tensors, self.scale, change.tensors, strict=True)]
+        if not isinstance(networks, Features):
+            networks = self.space.pack(networks, check_finite=on_cpu(networks))
+        change = self.body(networks)
+        scaled = [x + s * d for x, s, d in zip(networks.tensors, self.scale, change.tensors, strict=True)]
         return Features(self.space.layout, tuple(scaled))

@@ -115,9 +115,8 @@ def _degree_zero(x: Tensor, squared: bool) -> Tensor:
 def degree_zero(x: Tensor, felt: Symmetry) -> Tensor:
     """``x`` with what ``felt`` does to it undone: over its last dimension ``x / ||x||`` times the root of the number of
     entries where scales act, ``|x|`` where signs flip."""
-    if felt.scales:
-        x = _degree_zero(x, squared=False) * x.shape[-1] ** 0.5
-    return x.abs() if felt.flips else x
+    neutral = _without_charge(x, felt, squared=False)
+    return neutral * x.shape[-1] ** 0.5 if felt.scales else neutral
 
 
 def _merge_plan(space: WeightSpace, target: WeightSpace) -> tuple[tuple[tuple[int, int, int], ...], ...]:

@@ -80,13 +80,13 @@ class EquivariantLinear(nn.Module):
         self.in_channels, self.out_channels = in_channels, out_channels
         self.in_layout, self.out_layout = space.layout_of(in_types), space.layout_of(out_types)
         self._source, self._target = (space.once(LayoutFolding, t) for t in (self.in_layout, self.out_layout))
-        self._plan = space.once(_plan, self._source.inner, self._target.inner, bias)
+        self._routes = space.once(_routes, self._source.inner, self._target.inner, bias)
 
         multiplicities = self._target.inner.multiplicities
-        self._widths = [[multiplicities[t.field] * out_channels for t in r.targets] for r in self._plan.routes]
+        self._widths = [[multiplicities[t.field] * out_channels for t in r.targets] for r in self._routes]
         self.mix = nn.ModuleDict()
         self.bias = None
-        for route, widths in zip(self._plan.routes, self._widths, strict=True):
+        for route, widths in zip(self._routes, self._widths, strict=True):
             if route.sources:
                 self.mix[route.key] = _mix(route, self._source.inner, self._target.inner, in_channels, out_channels, io)
             if bias and not route.rank:
@@ -101,11 +101,11 @@ class EquivariantLinear(nn.Module):
         its inputs.
         """
         fan_in = [0] * len(self._target.inner)
-        for route in self._plan.routes:
+        for route in self._routes:
             width = sum(self._source.inner.multiplicities[s.field] for s in route.sources) * self.in_channels
             for target in route.targets:
                 fan_in[target.field] += width
-        for route, widths in zip(self._plan.routes, self._widths, strict=True):
+        for route, widths in zip(self._routes, self._widths, strict=True):
             ends = itertools.accumulate(widths)
             for target, width, end in zip(route.targets, widths, ends, strict=True):
                 rows, fan = slice(end - width, end), max(fan_in[target.field], 1)
@@ -119,20 +119,19 @@ class EquivariantLinear(nn.Module):
     def forward(self, features: Features) -> Features:
         """Features of ``in_layout`` with ``in_channels`` -> features of ``out_layout`` with ``out_channels``."""
         self.in_layout.require(features, self.in_channels, "EquivariantLinear", next(self.parameters(), None))
-        fields = self._source.fold(features).tensors
-        sizes = {node: fields[i].shape[dim] if i >= 0 else dim for node, i, dim in self._plan.sizes}
+        fields, sizes = self._source.fold(features).tensors, self.space.node_sizes(features)
         means: Means = {}
         sums: list[Tensor | None] = [None] * len(self._target.inner)
-        for route, widths in zip(self._plan.routes, self._widths, strict=True):
+        for route, widths in zip(self._routes, self._widths, strict=True):
             y = self._mixed(route, fields, means)
             pieces = torch.split(y, widths, -1) if len(widths) > 1 else [y]
             for target, piece in zip(route.targets, pieces, strict=True):
                 term, total = expand(piece, target, sizes), sums[target.field]
                 sums[target.field] = term if total is None else total + term
         out = []
-        for total, axes, full in zip(sums, self._target.inner.types, self._plan.full, strict=True):
+        for total, axes in zip(sums, self._target.inner.types, strict=True):
             assert total is not None, "every output field is reached: checked when the layer was built"
-            out.append(total if full else total.expand(-1, *(sizes[a.node] for a in axes), -1))
+            out.append(total.expand(-1, *(sizes[a.node] for a in axes), -1))
         return self._target.unfold(Features(self._target.inner, tuple(out)))
 
     def _mixed(self, route: _Route, fields: Sequence[Tensor], means: Means) -> Tensor:
@@ -158,15 +157,10 @@ class _Route(NamedTuple):
     targets: tuple[Step, ...]
 
 
-class _Plan(NamedTuple):
-    routes: tuple[_Route, ...]
-    sizes: tuple[tuple[str, int, int], ...]  # node -> (input field, dimension), or (-1, known size)
-    full: tuple[bool, ...]  # per output field: whether some term has all of its axes
-
-
-def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Plan:
+def _routes(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> tuple[_Route, ...]:
+    """All routes from one layout to another, with the least aligned axes first: small terms are added up before they
+    meet the full-size one."""
     plan = []
-    # Least aligned first: small terms are added up before they meet the full-size one.
     for route in sorted(routes(source.types, target.types, space.nodes), key=lambda r: len(r.contracted)):
         if route.sources or bias:
             contractions = (contraction_step(i, source.types[i], c) for i, c in route.sources)
@@ -174,28 +168,19 @@ def _plan(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> _Pl
             rank = len(route.contracted)
             plan.append(_Route(field_key(route.contracted), rank, tuple(contractions), tuple(expansions)))
     reached = {end.field for route in plan for end in route.targets}
+    seen = {axis.node for field_type in source.types for axis in field_type}
     for i, field_type in enumerate(target.types):
         if i not in reached:
             raise InvalidValueError(
                 f"no equivariant map leads to field [{field_name(field_type)}] from [{source}]: a charge cannot be "
                 "made from fields without it. Choose other out_types, or add a field of that charge to the input"
             )
-    spanned = {end.field for route in plan for end in route.targets if not end.unsqueeze}
-    needed = {a.node for i, t in enumerate(target.types) if i not in spanned for a in t}
-    needed |= {node for route in plan for end in route.targets for _, _, node in end.eyes}
-    seen: dict[str, tuple[int, int]] = {}
-    for i, field_type in enumerate(source.types):
-        for dim, axis in enumerate(field_type, start=1):
-            seen.setdefault(axis.node, (i, dim))
-    sizes = []
-    for node in sorted(needed):
-        size = space.nodes[node].size
-        if node not in seen and size is None:
-            raise InvalidValueError(
-                f"the size of node {node!r} is neither known to {space} nor seen in the input fields"
-            )
-        sizes.append((node, *seen.get(node, (-1, size or 0))))
-    return _Plan(tuple(plan), tuple(sizes), tuple(i in spanned for i in range(len(target))))
+        for axis in field_type:
+            if axis.node not in seen and space.nodes[axis.node].size is None:
+                raise InvalidValueError(
+                    f"the size of node {axis.node!r} is neither known to {space} nor seen in the input fields"
+                )
+    return tuple(plan)
 
 
 def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_channels: int, io: str) -> nn.Module:
@@ -246,9 +231,7 @@ class _PositionMix(FactoredMix):
         y = nn.functional.linear(nn.functional.linear(x, self.down[0]), self.up)
         for weight, (at_in, at_out, m) in zip(self.position, self.kept, strict=True):
             part = x.narrow(-1, at_in * self.in_channels, m * self.in_channels)
-            part = torch.einsum("...mc,mcd->...md", part.reshape(*x.shape[:-1], m, self.in_channels), weight).flatten(
-                -2
-            )
+            part = torch.einsum("...mc,mcd->...md", part.unflatten(-1, (m, self.in_channels)), weight).flatten(-2)
             before, after = at_out * self.out_channels, y.shape[-1] - (at_out + m) * self.out_channels
             y = y + (part if not before and not after else nn.functional.pad(part, (before, after)))
         return y

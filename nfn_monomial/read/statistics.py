@@ -73,12 +73,11 @@ class InvariantStatistics(nn.Module):
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
-        features = networks
-        if not isinstance(features, Features):
-            features = self.space.pack(features, check_finite=on_cpu(features))
+        if not isinstance(networks, Features):
+            networks = self.space.pack(networks, check_finite=on_cpu(networks))
         # Balanced entries of large networks may lie beyond what float32 holds.
-        balanced = balancing_element(self.space, features, signs=False).act(features.to(torch.float64))
-        noise = 32 * torch.finfo(features.tensors[0].dtype).eps  # rounding errors of the given entries are no sign
+        balanced = balancing_element(self.space, networks, signs=False).act(networks.to(torch.float64))
+        noise = 32 * torch.finfo(networks.tensors[0].dtype).eps  # rounding errors of the given entries are no sign
         tensors = self.space.unpack(without_signs(self.space, balanced, noise))
         channels = next(iter(tensors.values())).shape[1]
         if channels != self.channels:
@@ -87,8 +86,8 @@ class InvariantStatistics(nn.Module):
             )
         parts = [_statistics(x.reshape(*x.shape[:2], math.prod(x.shape[2:]))) for x in tensors.values()]
         if self.links:
-            parts.append(self._path_norms(tensors, self.space.node_sizes(features)))
-        return torch.cat([part.flatten(1) for part in parts], -1).to(features.tensors[0].dtype)
+            parts.append(self._path_norms(tensors, self.space.node_sizes(networks)))
+        return torch.cat([part.flatten(1) for part in parts], -1).to(networks.tensors[0].dtype)
 
     def _path_norms(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
         """Path norms of every node, and the mean log norm: ``(B, C, nodes + 1)``."""

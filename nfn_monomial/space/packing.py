@@ -27,6 +27,11 @@ def pack(space: Specification, folding: Folding, tensors: Mapping[str, Tensor], 
     return folding.fold(list(pieces(space, tensors, sizes).values()))
 
 
+def on_cpu(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a look at values waits for no device."""
+    return isinstance(tensors, Mapping) and all(isinstance(t, Tensor) and t.is_cpu for t in tensors.values())
+
+
 def unpack(space: Specification, folding: Folding, features: Features) -> dict[str, Tensor]:
     """See `WeightSpace.unpack`."""
     folding.layout.require(features, None, "unpack")
@@ -301,11 +306,6 @@ def concrete(tensors: Iterable[Tensor]) -> bool:
     return not any(
         torch._C._functorch.is_functorch_wrapped_tensor(t) or t.is_meta or hasattr(t, "fake_mode") for t in tensors
     )
-
-
-def on_cpu(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a look at values waits for no device, so that a forward pass may check them."""
-    return isinstance(tensors, Mapping) and all(isinstance(t, Tensor) and t.is_cpu for t in tensors.values())
 
 
 def wide(x: Tensor) -> Tensor:
