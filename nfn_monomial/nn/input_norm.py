@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, overload
 
 import torch
@@ -22,7 +22,7 @@ class InputNorm(nn.Module):
     every channel, kernel position and neuron of a FIXED node: those are constants that permutations do not move.
     Dividing by them commutes with every scaling and sign flip, too. Subtracting commutes only where the constant
     itself is equivariant, which is to say where every axis of the field, alone, is a balanced partition of an affine
-    term (DESIGN, theorem on linear maps). So, for the entries that share statistics,
+    term (docs/guide.md, balanced partitions). So, for the entries that share statistics,
 
     ===================================== ========================================
     field                                 becomes
@@ -58,7 +58,6 @@ class InputNorm(nn.Module):
         super().__init__()
         self.space, self.channels, self.layout = space, channels, space.layout
         self._widths = [multiplicity * channels for multiplicity in self.layout.multiplicities]
-        self._centred = [not (felt.flips or felt.scales) for felt in self.layout.felt]
         self.register_buffer("mean", torch.zeros(sum(self._widths)))
         self.register_buffer("scale", torch.ones(sum(self._widths)))
 
@@ -83,7 +82,8 @@ class InputNorm(nn.Module):
         if total is None:
             raise InvalidValueError("InputNorm.fit: no networks given")
         means, scales = [], []
-        for moments, centred in zip(total, self._centred, strict=True):
+        for moments, felt in zip(total, self.layout.felt, strict=True):
+            centred = not (felt.flips or felt.scales)
             variance = moments.squares / moments.rows
             size, deviation = (moments.mean.square() + variance).sqrt(), variance.sqrt()
             varies = deviation > 16 * eps * size
@@ -106,9 +106,7 @@ class InputNorm(nn.Module):
     def forward(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]: ...
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features | dict[str, Tensor]:
         """Features or named tensors ``(B, C, *shape)`` -> the same kind of thing, same shapes and dtype."""
-        if not isinstance(networks, Features):
-            return self.space.unpack(self(self.space.pack(networks, check_finite=on_cpu(networks))))
-        return self._affine(networks, inverse=False)
+        return self._mapped(networks, lambda x, mean, scale: (x - mean) / scale)
 
     @overload
     def inverse(self, networks: Features) -> Features: ...
@@ -116,21 +114,18 @@ class InputNorm(nn.Module):
     def inverse(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]: ...
     def inverse(self, networks: Features | Mapping[str, Tensor]) -> Features | dict[str, Tensor]:
         """``x * scale + mean``: networks from what a model behind this layer made of them."""
-        if not isinstance(networks, Features):
-            return self.space.unpack(self.inverse(self.space.pack(networks, check_finite=on_cpu(networks))))
-        return self._affine(networks, inverse=True)
+        return self._mapped(networks, lambda x, mean, scale: x * scale + mean)
 
-    def _affine(self, features: Features, inverse: bool) -> Features:
-        self.layout.require(features, self.channels, "InputNorm")
-        means, scales = torch.split(self.mean, self._widths), torch.split(self.scale, self._widths)
-        out = []
-        for x, centred, mean, scale in zip(features.tensors, self._centred, means, scales, strict=True):
-            if inverse:
-                y = x * scale + mean if centred else x * scale
-            else:
-                y = (x - mean) / scale if centred else x / scale
-            out.append(y.to(x.dtype))
-        return Features(self.layout, tuple(out))
+    def _mapped(
+        self, networks: Features | Mapping[str, Tensor], fn: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> Features | dict[str, Tensor]:
+        if not isinstance(networks, Features):
+            features = self.space.pack(networks, check_finite=on_cpu(networks))
+            return self.space.unpack(self._mapped(features, fn))  # type: ignore[arg-type]  # features of features
+        self.layout.require(networks, self.channels, "InputNorm")
+        statistics = torch.split(self.mean, self._widths), torch.split(self.scale, self._widths)
+        fields = zip(networks.tensors, *statistics, strict=True)
+        return Features(self.layout, tuple(fn(x, mean, scale).to(x.dtype) for x, mean, scale in fields))
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}"
