@@ -17,7 +17,7 @@ from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .sites import LAYERS, Site, sites_of, true_sites
+from .sites import LAYERS, true_sites
 
 
 class Probed(NamedTuple):
@@ -99,11 +99,13 @@ class ProbeFeatures(nn.Module):
         self.out_features = self.count * _outputs_of_one(copied, start)
         self.space = WeightSpace.from_module(template, start[:1]) if space is None else space
         self._own_name = own_names(template, self.space)
-        self._sites = self._seeing_sites(copied, start)
+        state = _state(copied)
+        packing.check_tensors(self.space, {name: state[key][None, None] for name, key in self._own_name.items()})
+        sites = true_sites(copied, self.space, self._own_name, start[:1])
         self.charges: dict[str, Charge] = {}
-        for site in self._sites:
+        for site in sites:
             self.charges.setdefault(site.node, site.charge)
-        self._sites = [site for site in self._sites if site.charge == self.charges[site.node]]
+        self._sites = [site for site in sites if site.charge == self.charges[site.node]]
         self._batched = self._side_by_side(start[:1])
         if isinstance(probes, nn.Module):
             self.generator = probes
@@ -136,9 +138,8 @@ class ProbeFeatures(nn.Module):
             ValueError: as `WeightSpace.pack`; for networks of several channels; for inputs of another shape.
             TypeError: if networks and inputs have different dtypes.
         """
-        own = {mine: name for name, mine in self._own_name.items()}
-        if isinstance(tensors, Mapping) and set(tensors) == set(own):
-            tensors = {own[name]: x for name, x in tensors.items()}
+        if isinstance(tensors, Mapping) and set(tensors) == set(self._own_name.values()):
+            tensors = {name: tensors[key] for name, key in self._own_name.items()}
         sizes = packing.check_tensors(self.space, tensors)
         first = next(iter(tensors.values()))
         if first.shape[1] != 1:
@@ -154,11 +155,10 @@ class ProbeFeatures(nn.Module):
             )
         if inputs is not None and x.is_cpu and packing.concrete((x,)) and not bool(x.isfinite().all()):
             raise InvalidValueError("ProbeFeatures: inputs hold NaN or infinite values")
-        if x.device != first.device:
-            raise InvalidTypeError(f"the networks are on {first.device}, their inputs on {x.device}: move one by .to()")
-        if x.dtype != first.dtype:
+        if (x.dtype, x.device) != (first.dtype, first.device):
             raise InvalidTypeError(
-                f"the networks are {first.dtype}, their inputs {x.dtype}: convert one of them with .to()"
+                f"the networks are {first.dtype} on {first.device}, their inputs {x.dtype} on {x.device}: convert one "
+                "of them with .to()"
             )
         lead = x.shape[: x.ndim - len(self.input_shape)]
         if x.shape[len(lead) :] != self.input_shape or len(lead) not in (1, 2) or lead[:-1] not in ((), (len(first),)):
@@ -166,18 +166,18 @@ class ProbeFeatures(nn.Module):
                 f"ProbeFeatures: inputs have shape {tuple(x.shape)}; (P, {', '.join(map(str, self.input_shape))}) is "
                 f"expected, or with {len(first)} networks in front"
             )
-        return self._run({mine: tensors[name].squeeze(1) for name, mine in self._own_name.items()}, x, sizes)
+        networks = {key: tensors[name].squeeze(1) for name, key in self._own_name.items()}
+        # Normalisation is not differentiable with respect to these.
+        networks |= {key: t.detach() for key, t in networks.items() if key in self._statistics}
+        return self._run(networks, x, sizes)
 
     def _run(self, networks: dict[str, Tensor], x: Tensor, sizes: Mapping[str, int]) -> Probed:
         """Networks ``(B, *shape)`` on inputs ``(P, *input shape)`` or ``(B, P, *input shape)``."""
-        (template,) = self._template
-        # Normalisation is not differentiable with respect to these.
-        networks = {name: t.detach() if name in self._statistics else t for name, t in networks.items()}
 
         def answer(network: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             for site in self._sites:
                 site.seen.clear()
-            outputs = _as_tensor(torch.func.functional_call(template, network, (x,)), len(x))
+            outputs = _as_tensor(torch.func.functional_call(self._template[0], network, (x,)), len(x))
             fields: dict[str, list[Tensor]] = {}
             for site in self._sites:
                 fields.setdefault(site.node, []).extend(site.fields(sizes))
@@ -187,40 +187,21 @@ class ProbeFeatures(nn.Module):
         shared = x.ndim == 1 + len(self.input_shape)
         if not self._batched:
             count = len(next(iter(networks.values())))
-            found = [answer({n: t[b] for n, t in networks.items()}, x if shared else x[b]) for b in range(count)]
-            return Probed(
-                torch.stack([outputs for outputs, _ in found]),
-                {node: torch.stack([hidden[node] for _, hidden in found]) for node in found[0][1]},
-            )
+            each = [answer({n: t[b] for n, t in networks.items()}, x if shared else x[b]) for b in range(count)]
+            return Probed(*pytree.tree_map(lambda *parts: torch.stack(parts), *each))
         batched = torch.func.vmap(answer, in_dims=(0, None if shared else 0), chunk_size=self.chunk_size)
         return Probed(*batched(networks, x))
 
-    def _seeing_sites(self, template: nn.Module, start: Tensor) -> list[Site]:
-        """The sites of the template at which something is seen when it runs, in the order of the nodes."""
-        state = _state(template)
-        packing.check_tensors(self.space, {name: state[own][None, None] for name, own in self._own_name.items()})
-        count = 7  # tells inputs from positions
-        found, kept = sites_of(template, self.space, self._own_name), []
-        with torch.no_grad():
-            template(start[:1].expand(count, *start.shape[1:]))
-        for site in found:
-            if site.seen and all(len(x) == count for x in site.seen):
-                kept.append(site)
-            else:
-                site.remove()
-            site.seen.clear()
-        rank = list(self.space.nodes)
-        true = true_sites(template, kept, self.space, self._own_name, start[:1].expand(3, *start.shape[1:]))
-        return sorted(true, key=lambda site: rank.index(site.node))
-
     def _side_by_side(self, start: Tensor) -> bool:
         """Whether all that the template computes can run for many networks at once."""
-        state = {name: t.detach()[None] for name, t in _state(self._template[0]).items()}
+        networks = {name: t.detach()[None] for name, t in _state(self._template[0]).items()}
+
+        def answer(network: dict[str, Tensor]) -> Tensor:
+            return _as_tensor(torch.func.functional_call(self._template[0], network, (start,)), 1)
+
         try:
             with torch.no_grad():
-                torch.func.vmap(lambda s: _as_tensor(torch.func.functional_call(self._template[0], s, (start,)), 1))(
-                    state
-                )
+                torch.func.vmap(answer)(networks)
         except RuntimeError as error:
             if "atching rule" not in str(error):
                 raise
@@ -268,15 +249,15 @@ def own_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
     state = _state(template)
     if all(name in state for name in space.parameters):
         return {name: name for name in space.parameters}
-    own = [name for name, _ in template.named_parameters()]
-    if len(own) != len(space.parameters):  # those of layers alone: slopes of activations are in no space
-        own = [name for name in own if isinstance(template.get_submodule(name.rpartition(".")[0]), LAYERS)]
-    if len(own) != len(space.parameters):
+    keys = [key for key, _ in template.named_parameters()]
+    if len(keys) != len(space.parameters):  # those of layers alone: slopes of activations are in no space
+        keys = [key for key in keys if isinstance(template.get_submodule(key.rpartition(".")[0]), LAYERS)]
+    if len(keys) != len(space.parameters):
         raise InvalidValueError(
-            f"ProbeFeatures: the template has {len(own)} parameters ({', '.join(own)}), the space "
+            f"ProbeFeatures: the template has {len(keys)} parameters ({', '.join(keys)}), the space "
             f"{len(space.parameters)} ({', '.join(space.parameters)})"
         )
-    return dict(zip(space.parameters, own, strict=True))
+    return dict(zip(space.parameters, keys, strict=True))
 
 
 def _initial(

@@ -62,13 +62,13 @@ class Site:
         """
         extents = [[p if isinstance(p, int) else sizes[p.node] for p in segment] for segment in self.segments]
         lengths = [math.prod(extent) for extent in extents]
-        found = []
+        others = [1 + i for i in range(len(extents[self.number])) if i not in self.kept]
+        fields = []
         for x in self.seen:
-            own = x.narrow(1, sum(lengths[: self.number]), lengths[self.number])
-            parts = own.reshape(len(x), *extents[self.number])
-            others = [1 + i for i in range(len(extents[self.number])) if i not in self.kept]
-            found.append((parts.mean(others) if others else parts).movedim(0, -1))
-        return found
+            columns = x.narrow(1, sum(lengths[: self.number]), lengths[self.number])
+            factors = columns.unflatten(1, extents[self.number])
+            fields.append((factors.mean(others) if others else factors).movedim(0, -1))
+        return fields
 
 
 def sites_of(template: nn.Module, space: WeightSpace, names: Mapping[str, str]) -> list[Site]:
@@ -98,37 +98,42 @@ def sites_of(template: nn.Module, space: WeightSpace, names: Mapping[str, str]) 
     return found
 
 
-def true_sites(
-    template: nn.Module, sites: list[Site], space: WeightSpace, names: Mapping[str, str], x: Tensor
-) -> list[Site]:
-    """Those sites of which what they see moves as their charges say, when a random group element moves the template.
+def true_sites(template: nn.Module, space: WeightSpace, names: Mapping[str, str], x: Tensor) -> list[Site]:
+    """Sites at which neurons move as their charges say when a random group element moves the template.
+
+    Other sites look no longer; nor do those whose layers are not run, or on something else than a row for each input.
 
     Args:
-        template: the module, which has run on ``x``.
-        sites: at its layers.
+        template: the module.
         space: the weight space.
         names: parameter of the space -> of the module.
-        x: inputs.
+        x: an input, with a batch dimension.
+
+    Returns:
+        The sites, in the order of the space's nodes.
     """
+    sites, count = sites_of(template, space, names), 7  # a number that tells inputs from positions
+    x = doubled(x.expand(count, *x.shape[1:]))
     generator = torch.Generator().manual_seed(0)
     state = {k: disturbed(doubled(t), generator) for k, t in (*template.named_parameters(), *template.named_buffers())}
-    tensors = {name: state[own][None, None] for name, own in names.items()}
+    tensors = {name: state[key][None, None] for name, key in names.items()}
     sizes = packing.check_tensors(space, tensors)
     element = space.sample(sizes=sizes, generator=generator).proper()
     moved = {names[name]: t[0, 0] for name, t in element.act(tensors).items()}
-    seen: list[list[list[Tensor]]] = []
-    for own in (state, state | moved):
-        answers(template, own, doubled(x))
-        seen.append([site.fields(sizes) for site in sites])
+    fields: list[list[list[Tensor]]] = []
+    for parameters in (state, state | moved):
+        answers(template, parameters, x)
+        by_input = [all(len(rows) == count for rows in site.seen) for site in sites]
+        fields.append([site.fields(sizes) if rows else [] for site, rows in zip(sites, by_input, strict=True)])
         for site in sites:
             site.seen.clear()
     found = []
-    for site, before, after in zip(sites, *seen, strict=True):
+    for site, before, after in zip(sites, *fields, strict=True):
         *above, node = space.ancestry(site.node)
         layout = space.layout_of([(*(Axis(a, 0) for a in above), Axis(node, site.charge))], fold=False)
         expected = [element.act(Features(layout, (t[None],))).tensors[0][0] for t in before]
-        if largest_change(after, expected) <= 1e-8:
+        if before and largest_change(after, expected) <= 1e-8:
             found.append(site)
         else:
             site.remove()
-    return found
+    return sorted(found, key=lambda site: list(space.nodes).index(site.node))

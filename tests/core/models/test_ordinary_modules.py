@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.utils import parametrizations, prune
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nfn_monomial import ProbeFeatures, WeightSpace
 from nfn_monomial.models import EquivariantNFN, MessagePassingEditor, MessagePassingNFN, MonomialNFN
@@ -299,6 +300,31 @@ def test_fake_tensors(net):
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         out = flat(net({name: mode.from_tensor(t) for name, t in networks.items()}))
     assert out.shape == shape
+
+
+class Looks(TorchDispatchMode):
+    """Counts looks at values, each of which waits for a device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket in (
+            torch.ops.aten._local_scalar_dense,
+            torch.ops.aten.equal,
+            torch.ops.aten.nonzero,
+            torch.ops.aten.masked_select,
+        )
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["MonomialNFN", "MonomialNFN, square", "MonomialNFN, factored", "EquivariantNFN"])
+def test_values_are_not_looked_at(name):
+    torch.manual_seed(0)
+    net = MODELS[name]().double()
+    features = net.space.pack(networks_of(net))
+    with Looks() as looks:
+        flat(net(features)).sum().backward()
+    assert not looks.count
 
 
 def test_export_with_any_number_of_networks(net):

@@ -321,7 +321,7 @@ def test_what_does_not_fit_is_refused():
         probe({k: v for k, v in networks.items() if k != "0.bias"})
     with pytest.raises(ValueError, match=r"of 1 channel; found 2 channels"):
         probe({k: v.expand(-1, 2, *v.shape[2:]) for k, v in networks.items()})
-    with pytest.raises(TypeError, match=r"the networks are torch\.float32, their inputs torch\.float64"):
+    with pytest.raises(TypeError, match=r"the networks are torch\.float32 on cpu, their inputs torch\.float64 on cpu"):
         probe({k: v.float() for k, v in networks.items()})
     with pytest.raises(ValueError, match=r"inputs have shape \(5, 2, 8, 8, 8\); \(P, 2, 8, 8\) is expected"):
         probe(networks, torch.zeros(5, 2, 8, 8, 8, dtype=torch.float64))
