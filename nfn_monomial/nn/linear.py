@@ -231,7 +231,8 @@ class _PositionMix(FactoredMix):
         y = nn.functional.linear(nn.functional.linear(x, self.down[0]), self.up)
         for weight, (at_in, at_out, m) in zip(self.position, self.kept, strict=True):
             part = x.narrow(-1, at_in * self.in_channels, m * self.in_channels)
-            part = torch.einsum("...mc,mcd->...md", part.unflatten(-1, (m, self.in_channels)), weight).flatten(-2)
+            part = part.reshape(*x.shape[:-1], m, self.in_channels)
+            part = torch.einsum("...mc,mcd->...md", part, weight).flatten(-2)
             before, after = at_out * self.out_channels, y.shape[-1] - (at_out + m) * self.out_channels
             y = y + (part if not before and not after else nn.functional.pad(part, (before, after)))
         return y

@@ -111,7 +111,7 @@ class Product(nn.Linear):
         if x.ndim < 3 or x.is_contiguous() or not x.movedim(-1, 1).is_contiguous():
             return super().forward(x)
         y = torch.bmm(self.weight.expand(x.shape[0], -1, -1), x.movedim(-1, 1).flatten(2))
-        return y.unflatten(2, x.shape[1:-1]).movedim(1, -1)
+        return y.reshape(*y.shape[:2], *x.shape[1:-1]).movedim(1, -1)
 
 
 class FactoredMix(nn.Module):

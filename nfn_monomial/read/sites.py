@@ -66,7 +66,7 @@ class Site:
         fields = []
         for x in self.seen:
             columns = x.narrow(1, sum(lengths[: self.number]), lengths[self.number])
-            factors = columns.unflatten(1, extents[self.number])
+            factors = columns.reshape(len(x), *extents[self.number])
             fields.append((factors.mean(others) if others else factors).movedim(0, -1))
         return fields
 
