@@ -57,36 +57,36 @@ class PointwiseActivation(nn.Module):
     @checked
     def __init__(self, space: WeightSpace, fn: Activation, *, layout: Layout | None = None) -> None:
         super().__init__()
-        self.space, self.fn = space, fn
+        self.space, self.fn = space, fn() if isinstance(fn, type) else fn
         self.layout = self.in_layout = self.out_layout = layout or space.layout
-        self.function = None if isinstance(fn, str) and fn == "auto" else _resolve(fn)
-        allowed = None if self.function is None else symmetry_of(fn)
+        if self.fn == "auto":
+            return
+        allowed = symmetry_of(fn)
         for field_type, felt in zip(self.layout.types, self.layout.felt, strict=True):
-            if allowed is not None and not felt <= allowed:
+            if not felt <= allowed:
                 raise InvalidValueError(
                     f"{_name(fn)} is illegal on field [{field_name(field_type)}] of {space}, on which {felt} acts: "
                     f"{_name(fn)} commutes with {allowed} only. Legal there: {_LEGAL_DEFAULT[felt]!r}; "
                     "'auto' picks a legal one for every field"
                 )
+        if isinstance(fn, str) and fn.lower() not in _FUNCTIONS:
+            raise InvalidValueError(
+                f"no function is known by the name {fn!r} (names: {', '.join(_FUNCTIONS)}); pass it itself"
+            )
 
     def forward(self, features: Features) -> Features:
         """Features of the layout -> the same layout and shapes."""
         self.layout.require(features, None, "PointwiseActivation")
-        functions = (self.function or _FUNCTIONS[_LEGAL_DEFAULT[felt]] for felt in self.layout.felt)
-        return Features(self.layout, tuple(fn(x) for fn, x in zip(functions, features.tensors, strict=True)))
+        fields = zip(features.tensors, self.layout.felt, strict=True)
+        return Features(self.layout, tuple(self._function(felt)(x) for x, felt in fields))
+
+    def _function(self, felt: Symmetry) -> Callable[[Tensor], Tensor]:
+        if isinstance(self.fn, str):
+            return _FUNCTIONS[_LEGAL_DEFAULT[felt] if self.fn == "auto" else self.fn.lower()]
+        return self.fn
 
     def extra_repr(self) -> str:
         return f"{self.space}, {_name(self.fn)}"
-
-
-def _resolve(fn: Activation) -> Callable[[Tensor], Tensor]:
-    if isinstance(fn, str):
-        if fn.lower() not in _FUNCTIONS:
-            raise InvalidValueError(
-                f"no function is known by the name {fn!r} (names: {', '.join(_FUNCTIONS)}); pass it itself"
-            )
-        return _FUNCTIONS[fn.lower()]
-    return fn() if isinstance(fn, type) else fn
 
 
 def _name(fn: Activation) -> str:

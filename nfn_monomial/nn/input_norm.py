@@ -75,6 +75,8 @@ class InputNorm(nn.Module):
         for batch in [networks] if isinstance(networks, Features | Mapping) else networks:
             features = batch if isinstance(batch, Features) else self.space.pack(batch, check_finite=False)
             self.layout.require(features, self.channels, "InputNorm.fit")
+            if not len(features):
+                continue
             require_finite(self.space.unpack(features))
             found = [_moments(x.to(torch.float64).flatten(0, -2)) for x in features.tensors]
             total = found if total is None else [_merge(a, b) for a, b in zip(total, found, strict=True)]

@@ -197,7 +197,7 @@ def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_ch
             if s.identity and length == m:
                 kept.append((start, end, m))
         factored = _PositionMix(sum(m_in), sum(m_out), in_channels, out_channels, kept)
-        if factored.count() < sum(m_in) * sum(m_out) * in_channels * out_channels:
+        if sum(p.numel() for p in factored.parameters()) < sum(m_in) * sum(m_out) * in_channels * out_channels:
             return factored
     return Product(sum(m_in) * in_channels, sum(m_out) * out_channels)
 
@@ -213,17 +213,13 @@ class _PositionMix(FactoredMix):
         self.position = nn.ParameterList(torch.empty(m, in_channels, out_channels) for _, _, m in kept)
         self.reset_down()
 
-    def count(self) -> int:
-        return sum(p.numel() for p in self.parameters())
-
     def reset_rows(self, rows: slice, fan_in: int) -> None:
         """Initialise some outputs so that they get the share in_features / fan_in of their field's variance."""
         share = self.down[0].shape[1] / fan_in
-        start = rows.start // self.out_channels
-        own = [p for p, (_, at, _) in zip(self.position, self.kept, strict=True) if at == start]
-        share /= 1 + len(own)
+        at_rows = [p for p, k in zip(self.position, self.kept, strict=True) if k[1] * self.out_channels == rows.start]
+        share /= 1 + len(at_rows)
         self.reset_up(rows, share)
-        for p in own:
+        for p in at_rows:
             bound = math.sqrt(3 * share / self.in_channels)
             nn.init.uniform_(p, -bound, bound)
 

@@ -194,3 +194,13 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"weight\.1 holds 1 NaN"):
         norm(x)
     assert torch.equal(norm.scale, before)
+
+
+def test_batches_without_a_network_count_for_nothing():
+    space = WeightSpace.mlp([2, 3, 1], "relu")
+    networks = random_networks(space, 5)
+    none = {name: t[:0] for name, t in networks.items()}
+    with_none, without = (InputNorm(space).double().fit(batches) for batches in ([networks, none], [networks]))
+    assert torch.equal(with_none.scale, without.scale)
+    with pytest.raises(ValueError, match="no networks given"):
+        InputNorm(space).fit(none)
