@@ -91,25 +91,21 @@ class Canonicalize(nn.Module):
 
 
 def _without_charge(x: Tensor, felt: Symmetry, squared: bool) -> Tensor:
+    """Over the last dimension ``x / ||x||`` or ``x^2 / sum x^2`` where scales act, 0 where x is 0; ``|x|`` where signs
+    flip."""
     if felt.scales:
-        x = _degree_zero(x, squared)
+        # The quotient does not depend on the factor taken out first, so no gradient flows through it.
+        with torch.no_grad():
+            largest = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
+            zero = largest == 0
+            # The gradient is of size 1 / ||x||. Where it could overflow (||x|| below 5e-32 in float32, as of dead
+            # neurons under weight decay), it is taken as 0; the value stays exact.
+            small = largest < torch.finfo(x.dtype).max ** (-13 / 16)
+            largest.masked_fill_(zero, 1)
+        x = torch.where(small, x.detach(), x) / largest
+        x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).masked_fill(zero, 1)
+        x = x.square() if squared else x
     return x.abs() if felt.flips else x
-
-
-def _degree_zero(x: Tensor, squared: bool) -> Tensor:
-    """``x / ||x||`` or ``x^2 / sum x^2`` over the last dimension; 0 where x is 0."""
-    # The quotient does not depend on the factor taken out first, so no gradient flows through it.
-    with torch.no_grad():
-        largest = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
-        zero = largest == 0
-        # The gradient is of size 1 / ||x||. Where it could overflow (||x|| below 5e-32 in float32, as of dead neurons
-        # under weight decay), it is taken as 0; the value stays exact.
-        small = largest < torch.finfo(x.dtype).max ** (-13 / 16)
-        largest.masked_fill_(zero, 1)
-    x = torch.where(small, x.detach(), x) / largest
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True).masked_fill(zero, 1)  # at least 1: the largest entry is
-    x = x / norm
-    return x.square() if squared else x
 
 
 def degree_zero(x: Tensor, felt: Symmetry) -> Tensor:
