@@ -99,13 +99,13 @@ class ProbeFeatures(nn.Module):
         self.out_features = self.count * _outputs_of_one(copied, start)
         self.space = WeightSpace.from_module(template, start[:1]) if space is None else space
         self._own_name = own_names(template, self.space)
-        state = _state(copied)
-        packing.check_tensors(self.space, {name: state[key][None, None] for name, key in self._own_name.items()})
-        sites = true_sites(copied, self.space, self._own_name, start[:1])
         self.charges: dict[str, Charge] = {}
-        for site in sites:
-            self.charges.setdefault(site.node, site.charge)
-        self._sites = [site for site in sites if site.charge == self.charges[site.node]]
+        self._sites = []
+        for site in true_sites(copied, self.space, self._own_name, start[:1]):
+            if self.charges.setdefault(site.node, site.charge) == site.charge:
+                self._sites.append(site)
+            else:
+                site.remove()
         self._batched = self._side_by_side(start[:1])
         if isinstance(probes, nn.Module):
             self.generator = probes
@@ -210,6 +210,12 @@ class ProbeFeatures(nn.Module):
             for site in self._sites:
                 site.seen.clear()
         return True
+
+    def _replicate_for_data_parallel(self) -> ProbeFeatures:
+        """Replicas run at the same time, so each has a template of its own, with its sites."""
+        replica: ProbeFeatures = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        replica._template, replica._sites = copy.deepcopy((self._template, self._sites))
+        return replica
 
     def _apply(self, fn: Any, recurse: bool = True) -> ProbeFeatures:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

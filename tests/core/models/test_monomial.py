@@ -31,3 +31,16 @@ def test_the_equivariant_network(space, seed):
     net = EquivariantNFN(space, (3,), init_scale=1.0).double()
     x = space.pack(random_networks(space, 3, generator=torch.Generator().manual_seed(seed)))
     assert_equivariant(net, space, inputs=x, trials=1, seed=seed)
+
+
+@settings(max_examples=10)
+@given(all_spaces(), st.sampled_from(["full", "factored"]), seeds)
+def test_every_parameter_has_a_gradient(space, io, seed):
+    """As distributed training asks; it may be 0 where a field of one entry is divided by its own size."""
+    torch.manual_seed(seed)
+    networks = random_networks(space, 4, generator=torch.Generator().manual_seed(seed))
+    for net in (MonomialNFN(space, (3, 2), hidden=8, io=io).double(), EquivariantNFN(space, (3,), io=io).double()):
+        out = net(networks)
+        tensors = [out] if isinstance(out, torch.Tensor) else out.tensors
+        sum(t.square().sum() for t in tensors).backward()
+        assert not [name for name, p in net.named_parameters() if p.grad is None]

@@ -327,3 +327,14 @@ def test_what_does_not_fit_is_refused():
         probe(networks, torch.zeros(5, 2, 8, 8, 8, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"inputs have shape \(3, 5, 2, 8, 8\); .* with 4 networks in front"):
         probe(networks, torch.zeros(3, 5, 2, 8, 8, dtype=torch.float64))
+
+
+def test_replicas_run_templates_of_their_own():
+    """Those of DataParallel run at the same time."""
+    _, _, probe, networks = setting("dense")
+    replica = probe._replicate_for_data_parallel()
+    assert replica._template[0] is not probe._template[0]
+    replica.probes = probe.probes
+    for found, expected in zip(replica(networks)[1].values(), probe(networks)[1].values(), strict=True):
+        torch.testing.assert_close(found, expected)
+    assert not any(site.seen for site in (*replica._sites, *probe._sites))
