@@ -78,19 +78,18 @@ class InputNorm(nn.Module):
             if not len(features):
                 continue
             require_finite(self.space.unpack(features))
-            found = [_moments(x.to(torch.float64).flatten(0, -2)) for x in features.tensors]
-            total = found if total is None else [_merge(a, b) for a, b in zip(total, found, strict=True)]
+            moments = [_moments(x.to(torch.float64).flatten(0, -2)) for x in features.tensors]
+            total = moments if total is None else [_merge(a, b) for a, b in zip(total, moments, strict=True)]
             eps = torch.finfo(features.tensors[0].dtype).eps
         if total is None:
             raise InvalidValueError("InputNorm.fit: no networks given")
         means, scales = [], []
-        for moments, felt in zip(total, self.layout.felt, strict=True):
+        for (rows, mean, squares), felt in zip(total, self.layout.felt, strict=True):
             centred = not (felt.flips or felt.scales)
-            variance = moments.squares / moments.rows
-            size, deviation = (moments.mean.square() + variance).sqrt(), variance.sqrt()
+            size, deviation = (mean.square() + squares / rows).sqrt(), (squares / rows).sqrt()
             varies = deviation > 16 * eps * size
             scale = torch.where(varies, deviation, size) if centred else size
-            means.append(moments.mean if centred else torch.zeros_like(size))
+            means.append(mean if centred else torch.zeros_like(size))
             scales.append(torch.where(scale > 0, scale, 1))
         mean, scale = torch.cat(means).to(self.mean), torch.cat(scales).to(self.scale)
         if not bool((mean.isfinite() & scale.isfinite() & (scale > 0)).all()):

@@ -132,14 +132,14 @@ class NeuronReadout(nn.Module):
         """Neuron features of ``channels`` -> `Features` of the space with ``out_channels``."""
         self.in_layout.require(features, self.channels, "NeuronReadout", next(self.parameters(), None))
         sizes = {a.node: n for t, x in features.fields.items() for a, n in zip(t, x.shape[1:-1], strict=True)}
-        found = {}
+        pieces = {}
         for place in self.neurons.places:
             widths = [self.out_channels * math.prod(kernel) for kernel in place.kernels]
             parts = self.mix[place.key](features.tensors[place.field]).split(widths, -1)
             for name, order, kernel, x in zip(place.pieces, place.orders, place.kernels, parts, strict=True):
                 x = x.unflatten(-1, (*kernel, self.out_channels))
-                found[name] = x.permute([order.index(i) for i in range(x.ndim)])
-        return self.space.pack(packing.whole(self.space, found, sizes), check_finite=False)
+                pieces[name] = x.permute([order.index(i) for i in range(x.ndim)])
+        return self.space.pack(packing.whole(self.space, pieces, sizes), check_finite=False)
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, {self.out_channels}"

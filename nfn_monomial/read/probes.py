@@ -96,7 +96,13 @@ class ProbeFeatures(nn.Module):
         copied = copy.deepcopy(template).eval().requires_grad_(False)
         self._template = (copied,)  # in a tuple: neither parameters() nor state_dict() see it
         self._statistics = {name for name, _ in copied.named_buffers()}
-        self.out_features = self.count * _outputs_of_one(copied, start)
+        try:
+            with torch.no_grad():
+                self.out_features = self.count * _as_tensor(copied(start[:1]), 1).numel()
+        except RuntimeError as error:
+            raise InvalidValueError(
+                f"ProbeFeatures: the template does not take inputs of shape {self.input_shape}: {error}"
+            ) from error
         self.space = WeightSpace.from_module(template, start[:1]) if space is None else space
         self._own_name = own_names(template, self.space)
         self.charges: dict[str, Charge] = {}
@@ -234,16 +240,6 @@ def _as_tensor(outputs: Any, count: int) -> Tensor:
         return outputs
     leaves = [x for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor) and x.is_floating_point()]
     return torch.cat([x.reshape(count, -1) for x in leaves], -1)
-
-
-def _outputs_of_one(template: nn.Module, start: Tensor) -> int:
-    with torch.no_grad():
-        try:
-            return _as_tensor(template(start[:1]), 1).numel()
-        except RuntimeError as error:
-            raise InvalidValueError(
-                f"ProbeFeatures: the template does not take inputs of shape {tuple(start.shape[1:])}: {error}"
-            ) from error
 
 
 def _state(template: nn.Module) -> dict[str, Tensor]:

@@ -80,9 +80,9 @@ def sites_of(template: nn.Module, space: WeightSpace, names: Mapping[str, str]) 
         names: parameter of the space -> of the module.
     """
     reached = {link.target for link in space.links}
-    found = []
-    for name, own in names.items():
-        path, _, kind = own.rpartition(".")
+    sites = []
+    for name, key in names.items():
+        path, _, kind = key.rpartition(".")
         layer = template.get_submodule(path)
         if kind != "weight" or not isinstance(layer, LAYERS) or getattr(layer, "groups", 1) != 1:
             continue
@@ -94,8 +94,8 @@ def sites_of(template: nn.Module, space: WeightSpace, names: Mapping[str, str]) 
                 continue
             # The axes of the segment are those of the one node, behind what it is nested in.
             if [part.node for part in segment if isinstance(part, Axis)] == list(space.ancestry(last.node)):
-                found.append(Site(layer, last.node, opposite(last.charge), segments, number, tuple(axes)))
-    return found
+                sites.append(Site(layer, last.node, opposite(last.charge), segments, number, tuple(axes)))
+    return sites
 
 
 def true_sites(template: nn.Module, space: WeightSpace, names: Mapping[str, str], x: Tensor) -> list[Site]:
@@ -127,13 +127,13 @@ def true_sites(template: nn.Module, space: WeightSpace, names: Mapping[str, str]
         fields.append([site.fields(sizes) if rows else [] for site, rows in zip(sites, by_input, strict=True)])
         for site in sites:
             site.seen.clear()
-    found = []
+    kept = []
     for site, before, after in zip(sites, *fields, strict=True):
         *above, node = space.ancestry(site.node)
         layout = space.layout_of([(*(Axis(a, 0) for a in above), Axis(node, site.charge))], fold=False)
         expected = [element.act(Features(layout, (t[None],))).tensors[0][0] for t in before]
         if before and largest_change(after, expected) <= 1e-8:
-            found.append(site)
+            kept.append(site)
         else:
             site.remove()
-    return sorted(found, key=lambda site: list(space.nodes).index(site.node))
+    return sorted(kept, key=lambda site: list(space.nodes).index(site.node))
