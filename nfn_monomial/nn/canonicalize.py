@@ -96,13 +96,13 @@ def _without_charge(x: Tensor, felt: Symmetry, squared: bool) -> Tensor:
     if felt.scales:
         # The quotient does not depend on the factor taken out first, so no gradient flows through it.
         with torch.no_grad():
-            largest = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
+            largest = x.abs().amax(-1, keepdim=True)
             zero = largest == 0
             # The gradient is of size 1 / ||x||. Where it could overflow (||x|| below 5e-32 in float32, as of dead
             # neurons under weight decay), it is taken as 0; the value stays exact.
             small = largest < torch.finfo(x.dtype).max ** (-13 / 16)
             largest.masked_fill_(zero, 1)
-        x = torch.where(small, x.detach(), x) / largest
+        x = (torch.where(small, x.detach(), x) if torch.is_grad_enabled() else x) / largest
         x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).masked_fill(zero, 1)
         x = x.square() if squared else x
     return x.abs() if felt.flips else x
