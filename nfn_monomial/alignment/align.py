@@ -24,7 +24,6 @@ from .scales import nearest_scales
 from .signs import parity, relative_signs, sign_bases
 
 _SAME = 1e-10  # relative squared distance at which there is nothing to be improved
-_BALANCING = 4  # rounds, of which any number will do
 _SWEEPS = 50
 _WORK = 3e11  # products of two entries in sweeps from all starts: more than so many would take minutes
 _ENOUGH = 1e11  # such products in the sweeps from one start, of which the first two win nearly all that there is
@@ -178,7 +177,7 @@ def _balancing(space: WeightSpace, network: Network, sizes: Mapping[str, int]) -
     if not any(node.scales for node in space.nodes.values()):
         return _element(space, sizes)
     packed = space.pack({n: x[None, None] for n, x in network.items()})
-    found = balancing_element(space, packed, signs=False, sweeps=_BALANCING)
+    found = balancing_element(space, packed, signs=False)
     return _element(space, sizes, scales={n: [s[0] for s in m.scales] for n, m in found.matrices.items()})
 
 

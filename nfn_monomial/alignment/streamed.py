@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nfn_monomial.canonical.charges import Gauge
 from nfn_monomial.canonical.refinement import Parity, Refinement, Slice, Streams
-from nfn_monomial.canonical.terms import Gauge
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis, paths_of, powers

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TypeAlias, overload
+from typing import NamedTuple, TypeAlias, overload
 
 import torch
 from torch import Tensor, nn
 
 from nfn_monomial.checks import checked
+from nfn_monomial.space.axes import FieldType
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
+from .charges import Gauge, charged_axes, log_squares, ordered
+from .least_norm import Factor, along, encoded, log_scales
 from .signs import canonical_signs
-from .solver import Factor, encoded, log_scales, rough_log_scales
-from .terms import Gauge, ordered, scaled_squares
 
 _Factors: TypeAlias = dict[Gauge, Tensor]
 
@@ -37,7 +38,7 @@ def balance(
     neuron the squares that its scale multiplies and those it divides have equal sums: ``sum_{q>0} q ||entries||^2 =
     sum_{q<0} |q| ||entries||^2``, incoming and outgoing norm for ordinary layers. It is unique, since the norm is
     convex in the logarithms of scales; the scales themselves need not be where two gauges do the same. They are found
-    in float64, from squares of the entries: exact for entries between 1e-150 and 1e150 in size.
+    in float64, from logarithms of the entries, which may have any sizes that their dtype holds.
 
     A neuron that has no nonzero entry on one side (dead) has no such scale, and as the limit is an entry 0, nor do its
     entries count for other neurons; nor do those of a parameter of which the network of least norm could do without
@@ -64,11 +65,12 @@ def balance(
         signs: whether to fix the signs. Without ``scales`` they depend on the scales of neighbours that scale.
 
     Returns:
-        The balanced tensors ``element.act(tensors)``, and the element: a batch of B, scales in float64, no
-        permutation. Permutation-equivariant: permuting neurons permutes the result.
+        The balanced tensors, ``element.act(tensors)`` within rounding, and the element: a batch of B, scales in
+        float64, no permutation. Permutation-equivariant: permuting neurons permutes the result.
 
     Raises:
-        ValueError: as `WeightSpace.pack`, for names, shapes and values that do not fit.
+        ValueError: as `WeightSpace.pack`, for names, shapes and values that do not fit; for scales that float64 does
+            not hold, which `Balance` applies all the same.
 
     >>> space = WeightSpace.mlp([1, 1, 1], "relu", bias=False)
     >>> tensors = {"weight.0": torch.full((1, 1, 1, 1), 8.0), "weight.1": torch.full((1, 1, 1, 1), 2.0)}
@@ -76,12 +78,17 @@ def balance(
     >>> [round(x.item(), 6) for x in balanced.values()], element.matrices["h1"].scale
     ([4.0, 4.0], tensor([[0.5000]], dtype=torch.float64))
     """
-    element = balancing_element(space, space.pack(tensors), scales=scales, signs=signs)
-    return element.act(tensors), element
+    features = space.pack(tensors)
+    balancing = rescaling(space, features, scales=scales, signs=signs, converge=True)
+    return space.unpack(balancing.act(features)), balancing.element(features)
 
 
 class Balance(nn.Module):
     """`balance` as a layer without parameters: networks in, canonical networks out.
+
+    No value is looked at, so nothing waits for an accelerator: there is a fixed number of rounds, by which the norms
+    of nearly all networks are least within rounding. What is left does not depend on the frame: equal functions have
+    equal forms after any number of rounds. Named tensors on the CPU, where a look is for free, are checked for NaN.
 
     Features keep their layout, in which axes count as charged; `WeightSpace.unpack` and the ``pack`` of
     ``space.restricted("permutation")`` turn them into features of permuted neurons.
@@ -104,50 +111,107 @@ class Balance(nn.Module):
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features | dict[str, Tensor]:
         """Features or named tensors ``(B, C, *shape)`` -> the same kind of thing, same shapes."""
         if not isinstance(networks, Features):
-            return self.space.unpack(self(self.space.pack(networks)))
+            looking = isinstance(networks, Mapping) and all(_on_cpu(x) for x in networks.values())
+            return self.space.unpack(self(self.space.pack(networks, check_finite=looking)))
         self.space.layout.require(networks, None, "Balance")
-        return balancing_element(self.space, networks, scales=self.scales, signs=self.signs).act(networks)
+        return rescaling(self.space, networks, scales=self.scales, signs=self.signs).act(networks)
 
     def extra_repr(self) -> str:
         return f"{self.space}, scales={self.scales}, signs={self.signs}"
 
 
+def _on_cpu(x: object) -> bool:
+    return isinstance(x, Tensor) and x.device.type == "cpu"
+
+
+class Rescaling(NamedTuple):
+    """A group element without permutations, which acts without a look at values and without overflow on the way.
+
+    Attributes:
+        space: the weight space.
+        logs: gauge -> logarithms of scales ``(B, *sizes)``.
+        signs: gauge -> signs ``(B, *sizes)``.
+    """
+
+    space: WeightSpace
+    logs: _Factors
+    signs: _Factors
+
+    def inverse(self) -> Rescaling:
+        """What undoes it."""
+        return self._replace(logs={gauge: -log for gauge, log in self.logs.items()})
+
+    def act(self, features: Features) -> Features:
+        """Features of the space, of any dtype, moved; the gradient is that of a product with constants."""
+        return Features(features.layout, tuple(self._moved(*field) for field in features.fields.items()))
+
+    def _moved(self, field_type: FieldType, x: Tensor) -> Tensor:
+        log: Tensor | None = None
+        sign: Tensor | None = None
+        for axis in charged_axes(self.space, field_type, lambda _, q: q):
+            for gauge, q in axis.charges:
+                if gauge in self.logs:
+                    own = q * along(self.logs[gauge], axis.dims, x.ndim)
+                    log = own if log is None else log + own
+                if gauge in self.signs and q % 2:
+                    own = along(self.signs[gauge], axis.dims, x.ndim)
+                    sign = own if sign is None else sign * own
+        moved = x
+        if log is not None:
+            # The way from the least to the largest number takes two factors.
+            half = (log / 2).exp()
+            moved = (x.to(half.dtype) * half * half).to(x.dtype)
+        return moved if sign is None else moved * sign.to(x.dtype)
+
+    def element(self, features: Features) -> GroupElement:
+        """As a group element; gauges without a factor, and what a node is nested in, stay as they are."""
+        sizes, first = self.space.node_sizes(features), features.tensors[0]
+        factors = {gauge: log.exp() for gauge, log in self.logs.items()}
+        for gauge, sign in self.signs.items():
+            factors[gauge] = factors[gauge] * sign if gauge in factors else sign
+        moved = {above for gauge in factors for above in self.space.ancestry(gauge.node)}
+        matrices = {}
+        for node in filter(moved.__contains__, self.space.nodes):
+            count = math.prod([sizes[name] for name in self.space.ancestry(node)])
+            one = torch.ones(len(first), count, dtype=wide_dtype(first), device=first.device)
+            gauges = [Gauge(node, i) for i in range(len(self.space.nodes[node].gauges))]
+            matrices[node] = MonomialMatrix.diagonal([factors[g].flatten(1) if g in factors else one for g in gauges])
+        return GroupElement(self.space, matrices)
+
+
 def balancing_element(
-    space: WeightSpace, features: Features, *, scales: bool = True, signs: bool = True, sweeps: int | None = None
+    space: WeightSpace, features: Features, *, scales: bool = True, signs: bool = True, converge: bool = False
 ) -> GroupElement:
     """The element of `balance`, of features of the space: nodes on which neither scales nor signs act are left out.
 
-    With a number of ``sweeps`` over all gauges, at a fraction of the cost, scales are not yet those of least norm. But
-    equal functions get equal sizes all the same.
+    Unless it is to ``converge``, there is a fixed number of rounds, after which equal functions have equal sizes too.
     """
-    with torch.no_grad():
-        precise = features.detach().to(torch.float64)
-        factors = _scales(space, precise, sweeps) if scales else {}
-        if signs:
-            # Rounding errors of the given entries, a few each, are no sign.
-            noise = 32 * torch.finfo(features.tensors[0].dtype).eps
-            for gauge, sign in canonical_signs(space, _diagonal(space, factors, precise).act(precise), noise).items():
-                sign = torch.where(sign != 0, sign, 1)
-                factors[gauge] = factors[gauge] * sign if gauge in factors else sign
-    return _diagonal(space, factors, precise)
+    return rescaling(space, features, scales=scales, signs=signs, converge=converge).element(features)
 
 
-def _diagonal(space: WeightSpace, factors: _Factors, features: Features) -> GroupElement:
-    """The element without permutations; gauges without a factor, and what a node is nested in, stay as they are."""
-    sizes, first = space.node_sizes(features), features.tensors[0]
-    moved = {above for gauge in factors for above in space.ancestry(gauge.node)}
-    matrices = {}
-    for node in filter(moved.__contains__, space.nodes):
-        count = math.prod([sizes[name] for name in space.ancestry(node)])
-        one = torch.ones(len(first), count, dtype=torch.float64, device=first.device)
-        gauges = [Gauge(node, i) for i in range(len(space.nodes[node].gauges))]
-        matrices[node] = MonomialMatrix.diagonal([factors[g].flatten(1) if g in factors else one for g in gauges])
-    return GroupElement(space, matrices)
+@torch.no_grad()
+def rescaling(
+    space: WeightSpace, features: Features, *, scales: bool = True, signs: bool = True, converge: bool = False
+) -> Rescaling:
+    """What `balancing_element` gives as an element; unless it is to ``converge``, no value is looked at."""
+    precise = features.detach().to(wide_dtype(features.tensors[0]))
+    found = Rescaling(space, _log_scales(space, precise, converge) if scales else {}, {})
+    if not signs:
+        return found
+    # Rounding errors of the given entries, a few each, are no sign.
+    noise = 32 * torch.finfo(features.tensors[0].dtype).eps
+    settled = canonical_signs(space, found.act(precise), noise)
+    return found._replace(signs={gauge: torch.where(sign != 0, sign, 1) for gauge, sign in settled.items()})
 
 
-def _scales(space: WeightSpace, features: Features, sweeps: int | None) -> _Factors:
-    """Gauge -> scales ``(B, *sizes)``, from the squared norms of what each combination of neurons scales."""
-    terms = scaled_squares(space, features)
+def wide_dtype(x: Tensor) -> torch.dtype:
+    """In which scales of a tensor are computed: float64, or float32 on devices that have nothing wider."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
+def _log_scales(space: WeightSpace, features: Features, converge: bool) -> _Factors:
+    """Gauge -> log scales ``(B, *sizes)``, from the squared norms of what each combination of neurons scales."""
+    terms = log_squares(space, features)
     if not terms:
         return {}
     shapes = {g: [x.shape[d] for d in axis.dims] for x, axes in terms for axis in axes for g, _ in axis.charges}
@@ -156,7 +220,6 @@ def _scales(space: WeightSpace, features: Features, sweeps: int | None) -> _Fact
         tuple(Factor(order.index(gauge), q, axis.dims) for axis in axes for gauge, q in axis.charges)
         for _, axes in terms
     ]
-    squares, numbers = [x for x, _ in terms], encoded(factors)
-    logs = log_scales(squares, numbers) if sweeps is None else rough_log_scales(squares, numbers, sweeps)
-    parts = torch.split(logs.exp(), [math.prod(shapes[gauge]) for gauge in order], -1)
+    logs = log_scales([x for x, _ in terms], encoded(factors), converge=converge)
+    parts = torch.split(logs, [math.prod(shapes[gauge]) for gauge in order], -1)
     return {gauge: part.reshape(len(part), *shapes[gauge]) for gauge, part in zip(order, parts, strict=True)}

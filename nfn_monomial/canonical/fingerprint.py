@@ -19,7 +19,7 @@ from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .balance import balancing_element
+from .balance import rescaling
 from .refinement import CHANNELS, Refinement, Slice, random_numbers
 
 _NUMBERS = 8  # that are hashed
@@ -82,7 +82,7 @@ def invariants(space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping
     with torch.no_grad():
         alive = {name: packing.without_dead(space, name, network[name], sizes) for name in space.parameters}
         features = space.pack({name: x.detach().to("cpu", torch.float64)[None, None] for name, x in alive.items()})
-        balanced = space.unpack(balancing_element(space, features, signs=False).act(features))
+        balanced = space.unpack(rescaling(space, features, signs=False, converge=True).act(features))
         taken = packing.pieces(space, {name: x[0, 0] for name, x in balanced.items()}, sizes)
         return _numbers(space, taken, sizes)
 

@@ -11,10 +11,9 @@ from torch import Tensor
 from nfn_monomial.space.axes import FieldType, powers
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
-from nfn_monomial.symmetry import Symmetry
 
-from .solver import along, onto
-from .terms import Charged, Gauge, charged_axes, ordered, summed
+from .charges import Charged, Gauge, charged_axes, flipping, ordered, summed
+from .least_norm import along, onto
 
 
 def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dict[Gauge, Tensor]:
@@ -64,7 +63,7 @@ def without_signs(space: WeightSpace, features: Features, noise: float) -> Featu
     known, out = canonical_signs(space, features.detach(), noise), []
     for field_type, x in features.fields.items():
         signed, open_ = x, torch.zeros_like(x, dtype=torch.bool)
-        for axis in charged_axes(space, field_type, _odd):
+        for axis in charged_axes(space, field_type, flipping):
             for sign in (along(known[g], axis.dims, x.ndim) for g, _ in axis.charges if g in known):
                 signed, open_ = signed * sign, open_ | (sign == 0)
         out.append(torch.where(open_, x.abs(), signed))
@@ -79,7 +78,7 @@ def _odd_moments(
     moments: list[tuple[tuple[Charged, ...], list[tuple[Tensor, Tensor]]]] = []
     for field_type, x in features.fields.items():
         axes = []
-        for axis in charged_axes(space, field_type, _odd):
+        for axis in charged_axes(space, field_type, flipping):
             charges = tuple([(gauge, q) for gauge, q in axis.charges if gauge in needed])
             axes += [axis._replace(charges=charges)] if charges else []
         if axes:
@@ -91,11 +90,6 @@ def _odd_moments(
     return moments
 
 
-def _odd(gauge: Symmetry, charge: int) -> int:
-    """The charge if the gauge's sign flips an axis of it, else 0."""
-    return charge if gauge.flips and charge % 2 else 0
-
-
 def _independent(space: WeightSpace, types: Sequence[FieldType]) -> set[Gauge]:
     """Gauges whose signs do all that any signs do: where two flip the same entries of a node, only the first."""
     found = set()
@@ -103,7 +97,7 @@ def _independent(space: WeightSpace, types: Sequence[FieldType]) -> set[Gauge]:
         charges = [powers(axis.charge) for field_type in types for axis in field_type if axis.node == name]
         basis: list[int] = []
         for i, gauge in enumerate(node.gauges):
-            flips = sum(bool(_odd(gauge, q[i])) << bit for bit, q in enumerate(charges))
+            flips = sum(bool(flipping(gauge, q[i])) << bit for bit, q in enumerate(charges))
             for other in basis:
                 flips = min(flips, flips ^ other)
             if flips:

@@ -59,9 +59,9 @@ def test_one_form_for_all_of_an_orbit_up_to_the_permutation(space, channels, see
 def test_the_element_is_the_one_used_and_again_it_changes_nothing(space, seed):
     x = networks(space, 2, 1, seed)
     balanced, element = balance(x, space)
-    assert all(torch.equal(balanced[k], v) for k, v in element.act(x).items())
+    assert difference(element.act(x), balanced) < 1e-12
     assert difference(balance(balanced, space)[0], balanced) < 1e-10
-    assert difference(Balance(space)(x), balanced) < 1e-12
+    assert difference(Balance(space)(x), balanced) < 1e-9
 
 
 def test_a_gain_between_two_linear_maps():

@@ -1,4 +1,4 @@
-"""What the scales or signs of a network's neurons act on: sums over all that they act on alike."""
+"""What the scales or signs of a network's neurons act on: charged axes, and sums over all that they act on alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from nfn_monomial.space.axes import FieldType, paths_of, powers
+from nfn_monomial.space.axes import Axis, paths_of, powers
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
@@ -37,27 +37,47 @@ class Charged(NamedTuple):
 Term: TypeAlias = tuple[Tensor, tuple[Charged, ...]]
 
 
-def charged_axes(space: WeightSpace, field_type: FieldType, charge: Callable[[Symmetry, int], int]) -> list[Charged]:
-    """Axes of a field, of tensors ``(B, *axes, ..)``, on which a gauge acts: where its ``charge`` is not 0."""
+def charged_axes(
+    space: WeightSpace, axes: Sequence[Axis | int], charge: Callable[[Symmetry, int], int], lead: int = 1
+) -> list[Charged]:
+    """Axes of tensors ``(.., *axes, ..)`` on which a gauge acts: where its ``charge`` is not 0.
+
+    Args:
+        space: the weight space.
+        axes: of a field, or of a piece of a parameter.
+        charge: of a gauge and the power that it acts with, that which counts.
+        lead: dimensions in front of the axes.
+    """
     found = []
-    for axis, path in zip(field_type, paths_of(field_type, space.nesting), strict=True):
-        gauges = zip(space.nodes[axis.node].gauges, powers(axis.charge), strict=True)
-        felt = [(Gauge(axis.node, i), charge(gauge, q)) for i, (gauge, q) in enumerate(gauges)]
-        if charges := tuple((gauge, q) for gauge, q in felt if q):
-            found.append(Charged(charges, tuple(1 + i for i in path)))
+    for axis, path in zip(axes, paths_of(axes, space.nesting), strict=True):
+        if isinstance(axis, Axis):
+            gauges = zip(space.nodes[axis.node].gauges, powers(axis.charge), strict=True)
+            felt = [(Gauge(axis.node, i), charge(gauge, q)) for i, (gauge, q) in enumerate(gauges)]
+            if charges := tuple((gauge, q) for gauge, q in felt if q):
+                found.append(Charged(charges, tuple(lead + i for i in path)))
     return found
 
 
-def summed(x: Tensor, axes: Sequence[Charged]) -> Term:
+def scaling(gauge: Symmetry, charge: int) -> int:
+    """The charge if the gauge scales, else 0."""
+    return charge * gauge.scales
+
+
+def flipping(gauge: Symmetry, charge: int) -> int:
+    """The charge if the gauge's sign flips an axis of it, else 0."""
+    return charge if gauge.flips and charge % 2 else 0
+
+
+def summed(x: Tensor, axes: Sequence[Charged], total: Callable[[Tensor, list[int]], Tensor] = torch.sum) -> Term:
     """``(B, ..)`` summed over the dimensions on which nothing acts, and axes in the dimensions that are left."""
     kept = sorted({dim for axis in axes for dim in axis.dims})
     others = [dim for dim in range(1, x.ndim) if dim not in kept]
     moved = tuple(axis._replace(dims=tuple(1 + kept.index(dim) for dim in axis.dims)) for axis in axes)
-    return x.sum(others) if others else x, moved
+    return total(x, others) if others else x, moved
 
 
-def scaled_squares(space: WeightSpace, features: Features) -> list[Term]:
-    """Squares of the entries of a network, those that the same scales act on added up.
+def log_squares(space: WeightSpace, features: Features) -> list[Term]:
+    """Logarithms of squares of the entries of a network, those that the same scales act on added up.
 
     Where two axes lie on one node, entries with the same neuron in both, which feel both charges of one scale, are a
     term of their own: weights from a neuron to itself do not change at all.
@@ -71,15 +91,15 @@ def scaled_squares(space: WeightSpace, features: Features) -> list[Term]:
     """
     found: dict[tuple[Charged, ...], Tensor] = {}
     for field_type, x in features.fields.items():
-        if axes := charged_axes(space, field_type, lambda gauge, q: q * gauge.scales):
-            for part, left in _apart(*summed(x.square(), axes)):
-                square, moved = summed(part, left)
-                found[moved] = found[moved] + square if moved in found else square
-    return [(square, axes) for axes, square in found.items() if axes]
+        if axes := charged_axes(space, field_type, scaling):
+            for part, left in _apart(*summed(2 * x.abs().log(), axes, torch.logsumexp)):
+                log, moved = summed(part, left, torch.logsumexp)
+                found[moved] = torch.logaddexp(found[moved], log) if moved in found else log
+    return [(log, axes) for axes, log in found.items() if axes]
 
 
 def _apart(x: Tensor, axes: Sequence[Charged]) -> Iterator[Term]:
-    """Terms in which no two axes run over the same neurons, whose sum is ``x``."""
+    """Terms in which no two axes run over the same neurons, whose sum is that of the logarithms ``x``."""
     for a, b in itertools.combinations(axes, 2):
         if a.charges[0][0].node != b.charges[0][0].node:
             continue
@@ -89,10 +109,10 @@ def _apart(x: Tensor, axes: Sequence[Charged]) -> Iterator[Term]:
         both = tuple((gauge, q) for gauge, q in charges.items() if q)
         rest = [axis for axis in axes if axis is not a and axis is not b]
         same = _same(x, a.dims, b.dims)
-        yield from _apart(x * same, [*rest, Charged(both, a.dims)] if both else rest)
+        yield from _apart(torch.where(same, x, -torch.inf), [*rest, Charged(both, a.dims)] if both else rest)
         if same.numel() == 1:
             return
-        x = x * ~same
+        x = torch.where(same, -torch.inf, x)
     yield x, tuple(axes)
 
 
