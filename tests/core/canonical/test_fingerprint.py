@@ -26,6 +26,9 @@ CHAINS = {
 }
 
 
+WIDE = (torch.float32, torch.float64)
+
+
 class Attention(nn.Module):
     """Two heads of two channels, behind a norm; the bias of the keys does not matter."""
 
@@ -116,6 +119,18 @@ def test_one_in_float32_moved_in_float32():
         network = drawn(space, seed, torch.float32)
         same += fingerprint(space, moved(space, network, seed, decades=3)) == fingerprint(space, network)
     assert same >= 28  # numbers near the middle between two multiples are rounded apart
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_where_digits_are_few_it_says_that_it_is_not_certain(dtype):
+    space = WeightSpace.from_module(Attention(), torch.randn(2, 3, 4))
+    networks = [drawn(space, seed, dtype) for seed in range(20)]
+    found = [fingerprint(space, network) for network in networks]
+    assert all(text.startswith("~") and len(text) == 32 for text in found)
+    assert len(set(found)) == len(found)
+    copies = [fingerprint(space, moved(space, x, seed, decades=1)) for seed, x in enumerate(networks)]
+    assert sum(a == b for a, b in zip(found, copies, strict=True)) >= 18
+    assert all(fingerprint(space, {k: t.to(wide) for k, t in networks[0].items()})[0] != "~" for wide in WIDE)
 
 
 def test_names_do_not_matter_but_sizes_symmetries_and_order_do():
