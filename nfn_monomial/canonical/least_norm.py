@@ -168,7 +168,7 @@ class _Network:
 
     def __init__(self, logs: list[Tensor], terms: list[Factors], s: list[Tensor]) -> None:
         self.logs, self.terms, self.s = logs, terms, list(s)
-        self.sizes, self.eps = [x[0].numel() for x in s], torch.finfo(s[0].dtype).eps
+        self.sizes, self.eps = [math.prod(x.shape[1:]) for x in s], torch.finfo(s[0].dtype).eps
         self.touching: list[list[tuple[int, Factor]]] = [[] for _ in self.s]
         for number, factors in enumerate(terms):
             for factor in factors:
@@ -421,7 +421,7 @@ class _Pair:
     def add(self, total: list[Tensor], v: list[Tensor]) -> None:
         """Add the products of the matrix with vectors of each unknown to those of the other."""
         for target, source, matrix in self.products:
-            found = torch.bmm(matrix, v[source].reshape(len(matrix), -1, 1))
+            found = torch.bmm(matrix, v[source].reshape(len(matrix), matrix.shape[-1], 1))
             total[target] = total[target] + found.reshape(total[target].shape)
 
 
