@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.canonical.balance import balancing_element
+from nfn_monomial.canonical.neuron_features import Refinement, Slice
 from nfn_monomial.checks import Seed, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import packing
@@ -18,8 +19,8 @@ from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .assignment import assign, family, moving, roots
-from .colours import colours
+from .assignment import assign, element_of, family, roots
+from .matching import Match
 from .scales import nearest_scales
 from .signs import parity, relative_signs, sign_bases
 
@@ -47,6 +48,11 @@ class Alignment(NamedTuple):
     aligned: dict[str, Tensor]
     distance: float
 
+    @property
+    def unmoved(self) -> list[str]:
+        """Names in b that are no parameters of the space: in ``aligned`` as they were, where neurons may have moved."""
+        return [name for name in self.aligned if name not in self.element.space.parameters]
+
 
 @checked
 def align(
@@ -59,9 +65,11 @@ def align(
     ``||a - b||``. The least of all minima is not promised: to find it is NP-hard.
 
     Scales are taken away first, by balancing both networks (see `nfn_monomial.balance`), as equal functions have equal
-    sizes then. Random messages colour the neurons of both; those of like colours are assigned to one another. Then one
-    node's neurons after the other are assigned anew, given all others, with the best signs, until nothing is won.
+    sizes then. Neurons get features from their neighbours; those of like features are matched. Then one node's neurons
+    after the other are assigned anew, given all others, with the best signs, until nothing is won.
     At last the scales that are left are fitted by least squares.
+
+    All is computed on the CPU in float64, as assignments are; the element and the moved network are on b's device.
 
     Args:
         space: the weight space.
@@ -70,7 +78,7 @@ def align(
         b: the same, of the network to be moved.
         symmetry: a smaller group: ``"permutation"`` permutes alone, ``"sign"`` flips as well, ``"scale"`` scales but
             does not flip. All that the space has by default.
-        seed: of the random messages and of the order of nodes.
+        seed: of the order of nodes, and of where else the search starts.
 
     Returns:
         The element, the moved network and the distance.
@@ -91,9 +99,21 @@ def align(
     with torch.no_grad():
         element, distance = _aligned(group, wide_a, wide_b, sizes, seed)
         if (unmoved := _distance(wide_a, wide_b)) <= distance:
-            element, distance = _element(group, sizes), unmoved
-        found = GroupElement(space, element.matrices)
+            element, distance = element_of(group, sizes), unmoved
+        found = _on(b[next(iter(space.parameters))].device, GroupElement(space, element.matrices))
         return Alignment(found, found.act(b), distance)
+
+
+def _on(device: torch.device, element: GroupElement) -> GroupElement:
+    """The element on another device, in the widest numbers that it has."""
+    if device.type == "cpu":
+        return element
+    wide = torch.float32 if device.type == "mps" else torch.float64
+    matrices = {
+        name: MonomialMatrix([s.to(device, wide) for s in m.scales], m.permutation.to(device), m.permutes)
+        for name, m in element.matrices.items()
+    }
+    return GroupElement(element.space, matrices)
 
 
 def _checked(space: WeightSpace, networks: Mapping[str, Network]) -> tuple[dict[str, int], list[dict[str, Tensor]]]:
@@ -102,7 +122,6 @@ def _checked(space: WeightSpace, networks: Mapping[str, Network]) -> tuple[dict[
         raise InvalidTypeError(f"align expects a WeightSpace, found {type(space).__name__}")
     found: list[dict[str, Tensor]] = []
     sizes: dict[str, int] = {}
-    device = None
     for label, network in networks.items():
         if not isinstance(network, Mapping):
             raise InvalidTypeError(
@@ -113,8 +132,7 @@ def _checked(space: WeightSpace, networks: Mapping[str, Network]) -> tuple[dict[
         for name, x in kept.items():
             if not isinstance(x, Tensor) or not x.is_floating_point() or x.is_meta:
                 raise InvalidTypeError(f"network {label}: {name} is {shown(x)}; a floating point tensor is expected")
-            device = x.device if device is None else device
-        wide = {name: x.detach().to(device, torch.float64) for name, x in kept.items()}
+        wide = {name: x.detach().cpu().double() for name, x in kept.items()}
         try:
             sizes_here = packing.check_tensors(space, {name: x[None, None] for name, x in wide.items()})
             packing.require_finite({name: x[None, None] for name, x in wide.items()})
@@ -144,10 +162,10 @@ def _aligned(
     space: WeightSpace, a: dict[str, Tensor], b: dict[str, Tensor], sizes: Mapping[str, int], seed: int
 ) -> tuple[GroupElement, float]:
     """The element of `align` on a space whose group may be smaller, and the distance that it leaves."""
-    frames = [_balancing(space, x, sizes) for x in (a, b)]
+    frames = _balancing(space, [a, b], sizes)
     one, other = frames[0].act(a), frames[1].act(b)
     matching, as_it_is = (_Matching(space, one, other, sizes) for _ in range(2))
-    matching.match(seed)
+    matching.match()
     if matching.left() > _SAME:
         # Networks of one origin may still have their neurons in the same places.
         starts = sorted((matching, as_it_is), key=_Matching.left)
@@ -166,37 +184,22 @@ def _aligned(
     distance = _distance(a, moved)
     if distance**2 > _SAME * _square(a):
         scales = nearest_scales(space, _pieces(space, a, sizes), _pieces(space, moved, sizes), sizes)
-        nearer = _element(space, sizes, scales=scales)
+        nearer = element_of(space, sizes, scales=scales)
         if (less := _distance(a, nearer.act(moved))) < distance:
             return nearer @ found, less
     return found, distance
 
 
-def _balancing(space: WeightSpace, network: Network, sizes: Mapping[str, int]) -> GroupElement:
-    """The element that balances one network; of all nodes, which products of elements need."""
+def _balancing(space: WeightSpace, networks: list[dict[str, Tensor]], sizes: Mapping[str, int]) -> list[GroupElement]:
+    """The elements that balance networks; of all nodes, which products of elements need."""
     if not any(node.scales for node in space.nodes.values()):
-        return _element(space, sizes)
-    packed = space.pack({n: x[None, None] for n, x in network.items()})
-    found = balancing_element(space, packed, signs=False)
-    return _element(space, sizes, scales={n: [s[0] for s in m.scales] for n, m in found.matrices.items()})
-
-
-def _element(
-    space: WeightSpace,
-    sizes: Mapping[str, int],
-    *,
-    sources: Mapping[str, Tensor] | None = None,
-    scales: Mapping[str, list[Tensor]] | None = None,
-) -> GroupElement:
-    """An element with matrices of all nodes that are permuted, from those that are not the identity."""
-    matrices = {}
-    for name, node in space.nodes.items():
-        if node.permutes:
-            count = space.count(name, sizes)
-            factors = (scales or {}).get(name) or [torch.ones(count, dtype=torch.float64)] * len(node.gauges)
-            from_ = (sources or {}).get(name)
-            matrices[name] = MonomialMatrix.diagonal(factors) if from_ is None else moving(from_, factors)
-    return GroupElement(space, matrices)
+        return [element_of(space, sizes)] * len(networks)
+    batch = {name: torch.stack([network[name] for network in networks])[:, None] for name in networks[0]}
+    matrices = balancing_element(space, space.pack(batch), signs=False).matrices
+    return [
+        element_of(space, sizes, scales={name: [s[i] for s in m.scales] for name, m in matrices.items()})
+        for i in range(len(networks))
+    ]
 
 
 def _pieces(space: WeightSpace, network: Network, sizes: Mapping[str, int]) -> dict[str, Tensor]:
@@ -215,7 +218,7 @@ class _Matching:
     def __init__(self, space: WeightSpace, a: Network, b: Network, sizes: Mapping[str, int]) -> None:
         self.space, self.a, self.b, self.sizes = space, dict(a), dict(b), sizes
         self.bases = sign_bases(space)
-        self.element = _element(space, sizes)
+        self.element = element_of(space, sizes)
         self.parts = _pieces(space, self.a, sizes)
         self.norm = _square(self.a)
 
@@ -228,21 +231,20 @@ class _Matching:
         generator = torch.Generator().manual_seed(seed)
         drawn = self.space.sample(sizes=self.sizes, generator=generator).matrices
         sources = {name: matrix.permutation for name, matrix in drawn.items()}
-        self._move(_element(self.space, self.sizes, sources=sources), self.b)
+        self._move(element_of(self.space, self.sizes, sources=sources), self.b)
 
-    def match(self, seed: int) -> None:
-        """Assign neurons by their colours, then settle their signs."""
-        own, other = colours(self.space, [self.parts, _pieces(self.space, self.b, self.sizes)], self.sizes, seed)
-        fits = {name: own[name].flatten(0, -2) @ other[name].flatten(0, -2).T for name in own}
-        sources: dict[str, Tensor] = {}
-        for root in roots(self.space):
-            inside = {name: fits[name] for name in family(self.space, root) if name in fits}
-            sources |= assign(self.space, root, inside, self.sizes)
-        self._move(_element(self.space, self.sizes, sources=sources), self.b)
+    def match(self) -> None:
+        """Match neurons by their features, then settle their signs."""
+        rigid = self.space.restricted("sign")
+        features = []
+        for pieces in (self.parts, _pieces(self.space, self.b, self.sizes)):
+            whole = {link.parameter: [Slice(link.axes[0], 0, pieces[link.parameter])] for link in rigid.links}
+            features.append(Refinement(rigid, whole, self.sizes).refine())
+        self._move(Match(rigid, self.sizes, *features).element(), self.b)
         moved = _pieces(self.space, self.b, self.sizes)
         products = {name: self.parts[name] * moved[name] for name in moved}
         signs = relative_signs(self.space, self.bases, products, self.sizes)
-        self._move(_element(self.space, self.sizes, scales=signs), self.b)
+        self._move(element_of(self.space, self.sizes, scales=signs), self.b)
 
     def descend(self, seed: int) -> None:
         """Assign the neurons of one family after the other anew, until that brings b no nearer.
@@ -282,7 +284,7 @@ class _Matching:
             matched = {c: x[rows, columns] for c, x in found.items()}
             signs = self.bases[name].best(matched)[1]
             scales[name] = self.bases[name].of_gauges(signs, len(self.space.nodes[name].gauges))
-        step = _element(self.space, self.sizes, sources=sources, scales=scales)
+        step = element_of(self.space, self.sizes, sources=sources, scales=scales)
         before = {name: self.b[name] for name in touched}
         after = step.act(before)
         gain = sum(float((self.a[name] * (after[name] - before[name])).sum()) for name in touched)
@@ -301,6 +303,7 @@ class _Matching:
         return above[sources[name] // size] * size + sources[name] % size
 
     def _move(self, step: GroupElement, tensors: Network) -> None:
+        step = GroupElement(self.space, step.matrices)
         self.b |= step.act(tensors)
         self.element = step @ self.element
 

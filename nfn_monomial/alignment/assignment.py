@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
@@ -48,9 +49,32 @@ def assign(space: WeightSpace, root: str, fits: Mapping[str, Tensor], sizes: Map
     return {name: torch.from_numpy(found.flatten()) for name, found in solver.found.items()}
 
 
-def moving(sources: Tensor, signs: list[Tensor]) -> MonomialMatrix:
-    """The matrix that brings neurons from some places in order, then flips their signs."""
-    return MonomialMatrix(signs, sources.argsort())
+def element_of(
+    space: WeightSpace,
+    sizes: Mapping[str, int],
+    *,
+    sources: Mapping[str, Tensor] | None = None,
+    scales: Mapping[str, Sequence[Tensor]] | None = None,
+) -> GroupElement:
+    """An element with matrices of all nodes that are permuted, which products of elements need.
+
+    Args:
+        space: the weight space.
+        sizes: of all nodes.
+        sources: node -> for every place ``(neurons,)`` the place of the neuron that comes there, see `assign`.
+        scales: node -> what each gauge multiplies neurons ``(neurons,)`` with, once they have moved.
+    """
+    matrices = {}
+    for name, node in space.nodes.items():
+        if node.permutes:
+            count = space.count(name, sizes)
+            ones = [torch.ones(count, dtype=torch.float64)] * len(node.gauges)
+            factors = (scales or {}).get(name) or ones
+            if sources is None or name not in sources:
+                matrices[name] = MonomialMatrix.diagonal(factors)
+            else:
+                matrices[name] = MonomialMatrix(factors, sources[name].argsort())
+    return GroupElement(space, matrices)
 
 
 class _Solver:

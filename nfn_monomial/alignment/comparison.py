@@ -20,9 +20,9 @@ from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .align import align
+from .exact import matched
 from .outputs import output_difference
 from .rounding import Entries, differing, is_scaling, tolerance
-from .streamed import matched
 
 _KINDS = ("permutation", "scale", "sign")
 _RIGID = frozenset({"permutation", "sign"})

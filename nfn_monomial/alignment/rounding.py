@@ -12,7 +12,7 @@ from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 
-from .streamed import wide_dtype
+from .exact import wide_dtype
 
 COUNTERS = "num_batches_tracked"  # of training steps, which no network reads in eval mode
 EXACT = 1e-10  # to which scales are found in float64

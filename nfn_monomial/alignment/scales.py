@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial.space.axes import Axis, paths_of, powers
+from nfn_monomial.canonical.charges import Charged, Gauge, charged_axes, scaling
 from nfn_monomial.space.weight_space import WeightSpace
 
 _SWEEPS = 30
@@ -16,20 +16,12 @@ _ENOUGH = 1e-3  # of what is left of the squared distance: less is no step
 _HALVINGS = 4
 
 
-class _Scaled(NamedTuple):
-    """An axis that scales: its node, charges by gauge, dimensions of the tensor along which its neurons lie."""
-
-    node: str
-    charges: tuple[tuple[int, int], ...]
-    dims: tuple[int, ...]
-
-
 class _Term(NamedTuple):
     """Entries that the same scales act on: sums of products of the two networks, and of squares of the moved one."""
 
     products: Tensor
     squares: Tensor
-    axes: list[_Scaled]
+    axes: list[Charged]
 
 
 def nearest_scales(
@@ -69,13 +61,7 @@ def nearest_scales(
 
 
 def _term(space: WeightSpace, name: str, a: Tensor, b: Tensor) -> _Term | None:
-    axes = space.axes[name]
-    scaled = []
-    for axis, path in zip(axes, paths_of(axes, space.nesting), strict=True):
-        if isinstance(axis, Axis):
-            gauges = enumerate(zip(space.nodes[axis.node].gauges, powers(axis.charge), strict=True))
-            if charges := tuple((i, q) for i, (gauge, q) in gauges if gauge.scales and q):
-                scaled.append(_Scaled(axis.node, charges, path))
+    scaled = charged_axes(space, space.axes[name], scaling, lead=0)
     kept = sorted({dim for axis in scaled for dim in axis.dims})
     others = [dim for dim in range(a.ndim) if dim not in kept]
     moved = [axis._replace(dims=tuple(kept.index(dim) for dim in axis.dims)) for axis in scaled]
@@ -90,10 +76,12 @@ def _sums(terms: list[_Term], node: str, gauge: int, logs: Mapping[str, Tensor])
     found: dict[int, tuple[Tensor, Tensor]] = {}
     for term in terms:
         for own in term.axes:
-            q = dict(own.charges).get(gauge, 0) if own.node == node else 0
+            q = dict(own.charges).get(Gauge(node, gauge), 0)
             if not q:
                 continue
-            factors = [(torch.stack([p * logs[x.node][i] for i, p in x.charges]).sum(0), x.dims) for x in term.axes]
+            factors = [
+                (torch.stack([p * logs[g.node][g.number] for g, p in x.charges]).sum(0), x.dims) for x in term.axes
+            ]
             sums = []
             for entries, power in ((term.products, 1), (term.squares, 2)):
                 parts = [part for log, dims in factors for part in (torch.exp(power * log), list(dims))]

@@ -20,7 +20,7 @@ from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .balance import rescaling
-from .refinement import CHANNELS, Refinement, Slice, random_numbers
+from .neuron_features import CHANNELS, Refinement, Slice, random_numbers
 
 _NUMBERS = 8  # that are hashed
 _VERSION = 1  # of what is computed: networks have another fingerprint under another one
@@ -28,7 +28,7 @@ _VERSION = 1  # of what is computed: networks have another fingerprint under ano
 
 @checked
 def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
-    """A text of 32 hexadecimal digits, ``~`` before 31 where it is not certain: the same for all networks that the group turns into one another.
+    """A text of 32 hexadecimal digits: the same for all networks that the group turns into one another.
 
     Equal functions that a symmetry of the space relates have equal fingerprints, whatever the scales between them, so
     checkpoints can be looked up by what they compute. The network is balanced (`balance`), so that only permutations

@@ -11,10 +11,10 @@ from strategies import all_spaces
 from torch import nn
 
 from nfn_monomial import MonomialError, WeightSpace, compare
-from nfn_monomial.alignment import comparison, streamed
-from nfn_monomial.alignment.streamed import matched
-from nfn_monomial.canonical import refinement
-from nfn_monomial.canonical.refinement import Refinement, Slice
+from nfn_monomial.alignment import comparison, exact, matching
+from nfn_monomial.alignment.exact import matched
+from nfn_monomial.canonical import neuron_features
+from nfn_monomial.canonical.neuron_features import Refinement, Slice
 from nfn_monomial.space import packing
 
 CHAIN = WeightSpace.mlp([3, 10, 10, 2], "relu")
@@ -99,7 +99,7 @@ def test_slices_of_any_size(entries, monkeypatch):
         b = sampled(space).act(a)
         whole = matched(space, a, b)
         with monkeypatch.context() as small:
-            small.setattr(streamed, "_SLICE", entries)
+            small.setattr(exact, "_SLICE", entries)
             found = matched(space, a, b)
         for name, matrix in whole.matrices.items():
             assert torch.equal(matrix.permutation, found.matrices[name].permutation)
@@ -115,7 +115,7 @@ def test_features_do_not_depend_on_what_is_made_first(space, seed):
     slices = {link.parameter: [Slice(link.axes[0], 0, taken[link.parameter])] for link in space.links}
     together = Refinement(space, slices, sizes).refine()
     with pytest.MonkeyPatch.context() as small:
-        small.setattr(refinement, "_TOGETHER", 0)
+        small.setattr(neuron_features, "_TOGETHER", 0)
         apart = Refinement(space, slices, sizes).refine()
     for node, streams in together.items():
         for parity, x in streams.items():
@@ -146,7 +146,7 @@ def test_any_space_gives_an_element(space, seed):
 
 @pytest.mark.parametrize("most", [0, 4096])
 def test_neurons_that_are_alike_may_change_places(most, monkeypatch):
-    monkeypatch.setattr(streamed, "_MOST", most)
+    monkeypatch.setattr(matching, "_MOST", most)
     a = {name: torch.ones_like(x) for name, x in drawn(CHAIN).items()}
     moved = matched(CHAIN, a, b := sampled(CHAIN).act(a)).act(b)
     for name, x in a.items():

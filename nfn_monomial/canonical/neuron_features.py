@@ -6,6 +6,7 @@ function and become its own. No decision is taken that rounding could turn.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -197,6 +198,7 @@ def _mix(key: str) -> Tensor:
     return random_numbers(key, CHANNELS, CHANNELS) * math.sqrt(3 / CHANNELS)
 
 
+@functools.lru_cache(1024)
 def random_numbers(key: str, *shape: int) -> Tensor:
     """Numbers between -1 and 1 that are the same on every machine and in every version."""
     drawn = hashlib.shake_128(key.encode()).digest(4 * math.prod(shape))

@@ -14,21 +14,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.charges import Gauge
-from nfn_monomial.canonical.refinement import Parity, Refinement, Slice, Streams
+from nfn_monomial.canonical.charges import Charged, Gauge, charged_axes, scaling
+from nfn_monomial.canonical.neuron_features import Refinement, Slice
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import Axis, paths_of, powers
+from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.groups import GroupElement
-from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .signs import parity, sign_bases
+from .assignment import element_of
+from .matching import Match
 
 _SLICE = 1 << 17  # entries that are looked at together: what is made of them stays in the processor's cache
 _STEPS = 1000  # of conjugate gradients, of which as many are needed as nodes have gauges
-_ROWS = 1024  # of neurons, compared with all others at a time
-_MOST = 4096  # neurons that are assigned to one another where the nearest are taken by several
 
 _Logs = dict[Gauge, Tensor]
 """The logarithm of each neuron's scale ``(*sizes)``."""
@@ -61,14 +59,14 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
     sizes = {name: node.size or 1 for name, node in space.nodes.items()} | packing.check_tensors(space, shapes[0])
     balanced = [_Balanced(space, network, sizes) for network in (a, b)]
     mine, other = (Refinement(space, pieces, sizes) for pieces in balanced)
-    match, told = _Match(space, sizes, mine.refine(), other.refine()), mine.told()
+    match, told = Match(space, sizes, mine.refine(), other.refine()), mine.told()
     before, changed = math.inf, sum(space.count(name, sizes) for name in space.nodes)
     while 0 < changed < before:
         other.streams, last = match.carried(mine.streams), match
-        match = _Match(space, sizes, told, other.told())
+        match = Match(space, sizes, told, other.told())
         before, changed = changed, match.changes(last)
-    frames = [_element(space, sizes, {g: s.exp() for g, s in pieces.logs.items()}) for pieces in balanced]
-    return frames[0].inverse() @ _element(space, sizes, match.factors(), match.sources) @ frames[1]
+    frames = [element_of(space, sizes, scales=pieces.scales()) for pieces in balanced]
+    return frames[0].inverse() @ match.element() @ frames[1]
 
 
 def wide_dtype(*dtypes: torch.dtype) -> torch.dtype:
@@ -82,21 +80,8 @@ def _shape_of(x: Tensor) -> Tensor:
     return torch.empty((1, 1, *x.shape), dtype=x.dtype, device="meta")
 
 
-class _Charged(NamedTuple):
-    """An axis of a piece on which scales act: its gauges and charges, and the dimensions along which neurons lie."""
-
-    charges: tuple[tuple[Gauge, int], ...]
-    dims: tuple[int, ...]
-
-
-def _charged(space: WeightSpace, name: str) -> list[_Charged]:
-    axes, found = space.axes[name], []
-    for axis, path in zip(axes, paths_of(axes, space.nesting), strict=True):
-        if isinstance(axis, Axis):
-            gauges = enumerate(zip(space.nodes[axis.node].gauges, powers(axis.charge), strict=True))
-            charges = tuple((Gauge(axis.node, i), q) for i, (gauge, q) in gauges if gauge.scales and q)
-            found += [_Charged(charges, path)] if charges else []
-    return found
+def _scaled_axes(space: WeightSpace, name: str) -> list[Charged]:
+    return charged_axes(space, space.axes[name], scaling, lead=0)
 
 
 class _Balanced(Mapping[str, Iterable[Slice]]):
@@ -113,7 +98,7 @@ class _Balanced(Mapping[str, Iterable[Slice]]):
         if not x.ndim:
             x = x[None]
         wide, factors = wide_dtype(x.dtype), []
-        for axis in _charged(self.space, name):
+        for axis in _scaled_axes(self.space, name):
             log = sum((q * self.logs[g] for g, q in axis.charges if g in self.logs), torch.zeros(()))
             factors += [_along(log.exp().to(wide), axis.dims, x.ndim)] if log.ndim else []
         dims = [i for i, axis in enumerate(self.space.axes[name]) if isinstance(axis, Axis)] or [0]
@@ -125,6 +110,19 @@ class _Balanced(Mapping[str, Iterable[Slice]]):
             for factor in factors:
                 found.values.mul_(factor if factor.shape[dim] == 1 else found.of(factor, dim))
             yield found
+
+    def scales(self) -> dict[str, list[Tensor]]:
+        """Node -> the scale ``(neurons,)`` of each gauge that took the network's scales away."""
+        one = torch.ones(1, dtype=torch.float64)
+        return {
+            name: [
+                self.logs[Gauge(name, i)].exp().flatten()
+                if Gauge(name, i) in self.logs
+                else one.expand(self.space.count(name, self.sizes))
+                for i in range(len(node.gauges))
+            ]
+            for name, node in self.space.nodes.items()
+        }
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.space.pieces)
@@ -152,7 +150,7 @@ class _Equation(NamedTuple):
     """
 
     ndim: int
-    axes: list[_Charged]
+    axes: list[Charged]
     share: Tensor
     means: list[Tensor]
 
@@ -175,7 +173,7 @@ class _LogScales:
         self.equations: list[_Equation] = []
         self.zero: _Logs = {}
         for name in pieces:
-            axes = [] if name in pieces.space.dead else _charged(pieces.space, name)
+            axes = [] if name in pieces.space.dead else _scaled_axes(pieces.space, name)
             shape = [a if isinstance(a, int) else pieces.sizes[a.node] for a in pieces.space.axes[name]]
             kept = sorted({dim for axis in axes for dim in axis.dims})
             counted = all(set(axis.dims) == set(kept) for axis in axes)
@@ -256,131 +254,3 @@ class _LogScales:
             square, before = product(residual, residual), square
             direction = {g: residual[g] + square / before * x for g, x in direction.items()}
         return found
-
-
-def _sources(
-    space: WeightSpace, a: Mapping[str, Streams], b: Mapping[str, Streams], sizes: Mapping[str, int]
-) -> dict[str, Tensor]:
-    """Node -> for every neuron of a the place of b's that is most like it, among those of a parent's like one."""
-    found: dict[str, Tensor] = {}
-    for name in sorted(space.nodes, key=lambda name: len(space.ancestry(name))):
-        n, above = sizes[name], space.nesting.get(name)
-        one, other = (_apart(_colours(space, x, name, sizes), n) for x in (a, b))
-        blocks = torch.arange(len(one)) if above is None else found[above]
-        inside = torch.arange(n).expand(len(one), n)
-        if space.nodes[name].permutes and one.shape[-1]:
-            inside = torch.stack([_nearest(one[i], other[block]) for i, block in enumerate(blocks.tolist())])
-        found[name] = (inside + n * blocks[:, None]).flatten()
-    return found
-
-
-def _colours(space: WeightSpace, streams: Mapping[str, Streams], name: str, sizes: Mapping[str, int]) -> Tensor:
-    """What no sign changes of a node's neurons, ``(neurons, colours)``: their own, and means over those inside."""
-    parts = [h.flatten(0, -2) for path, h in streams.get(name, {}).items() if not any(map(any, path))]
-    inner = [child for child, parent in space.nesting.items() if parent == name]
-    parts += [_apart(_colours(space, streams, child, sizes), sizes[child]).mean(1) for child in inner]
-    return torch.cat([torch.zeros(space.count(name, sizes), 0, dtype=torch.float64), *parts], -1)
-
-
-def _apart(x: Tensor, n: int) -> Tensor:
-    """``(blocks x n, ..)`` as ``(blocks, n, ..)``."""
-    return x.reshape(len(x) // n, n, *x.shape[1:])
-
-
-def _nearest(a: Tensor, b: Tensor) -> Tensor:
-    """For each of a's rows the row of b that is nearest, each taken once: what several want is assigned among these."""
-    nearest = torch.cat([torch.cdist(rows, b).argmin(-1) for rows in torch.split(a, _ROWS)])
-    wanted = torch.bincount(nearest, minlength=len(b))
-    rows, free = (wanted[nearest] > 1).nonzero()[:, 0], (wanted != 1).nonzero()[:, 0]
-    if 0 < len(rows) <= _MOST:
-        from scipy.optimize import linear_sum_assignment
-
-        free = free[torch.from_numpy(linear_sum_assignment(torch.cdist(a[rows], b[free]).numpy())[1])]
-    nearest[rows] = free  # of more than that none can be told from the others: no symmetry turns one into the other
-    return nearest
-
-
-class _Match:
-    """Which of b's neurons are a's, by their features.
-
-    Attributes:
-        sources: node -> for every neuron of a its place in b.
-        signs: node -> the signs ``(rank, neurons)`` that turn b's features into a's, of the classes of `SignBasis`.
-    """
-
-    def __init__(
-        self, space: WeightSpace, sizes: Mapping[str, int], a: Mapping[str, Streams], b: Mapping[str, Streams]
-    ) -> None:
-        self.space, self.bases = space, sign_bases(space)
-        self.sources = _sources(space, a, b, sizes)
-        self.signs: dict[str, Tensor] = {}
-        for name, basis in self.bases.items():
-            if not basis.rank:
-                continue
-            sums: dict[int, Tensor] = {}
-            for path, h in a[name].items() if name in a else ():
-                if path in b[name]:
-                    fits = (h.flatten(0, -2) * b[name][path].flatten(0, -2)[self.sources[name]]).sum(-1)
-                    fits, key = fits * self._sign(name, path[:-1], len(fits)), _class(space, name, path[-1])
-                    sums[key] = sums[key] + fits if key in sums else fits
-            count = space.count(name, sizes)
-            self.signs[name] = basis.best(sums)[1] if sums else torch.ones(basis.rank, count, dtype=torch.float64)
-
-    def _sign(self, name: str, path: Parity, count: int) -> Tensor:
-        """Of a stream: the signs of a node's neurons, and of those that they are nested in, as far as the path goes."""
-        total = torch.ones(count, dtype=torch.float64)
-        for above, odd in zip(self.space.ancestry(name), path, strict=False):
-            if any(odd):
-                own = self.bases[above].sign(self.signs[above], _class(self.space, above, odd))
-                total = total * own.repeat_interleave(count // len(own))
-        return total
-
-    def carried(self, a: Mapping[str, Streams]) -> dict[str, Streams]:
-        """The features of a, for the neurons of b that match."""
-        found: dict[str, Streams] = {}
-        for name, streams in a.items():
-            places = self.sources[name].argsort()
-            for path, h in streams.items():
-                flat = h.flatten(0, -2)
-                signed = flat * self._sign(name, path, len(flat))[:, None]
-                found.setdefault(name, {})[path] = signed[places].reshape(h.shape)
-        return found
-
-    def changes(self, other: _Match) -> int:
-        """The number of neurons that another match has in another place, or with another sign."""
-        total = sum(int((x != other.sources[name]).sum()) for name, x in self.sources.items())
-        return total + sum(int((x != other.signs[name]).sum()) for name, x in self.signs.items())
-
-    def factors(self) -> dict[Gauge, Tensor]:
-        """The signs of each gauge."""
-        return {
-            Gauge(name, i): sign
-            for name, signs in self.signs.items()
-            for i, sign in enumerate(self.bases[name].of_gauges(signs, len(self.space.nodes[name].gauges)))
-        }
-
-
-def _class(space: WeightSpace, node: str, odd: tuple[int, ...]) -> int:
-    return parity(space, node, odd if len(odd) > 1 else odd[0])
-
-
-def _element(
-    space: WeightSpace,
-    sizes: Mapping[str, int],
-    factors: Mapping[Gauge, Tensor],
-    sources: Mapping[str, Tensor] | None = None,
-) -> GroupElement:
-    matrices = {}
-    for name, node in space.nodes.items():
-        if node.permutes:
-            places = torch.arange(space.count(name, sizes))
-            one = torch.ones(len(places), dtype=torch.float64)
-            gauges = [Gauge(name, i) for i in range(len(node.gauges))]
-            scales = [factors[g].flatten() if g in factors else one for g in gauges]
-            if sources is None:
-                matrices[name] = MonomialMatrix.diagonal(scales)
-            else:
-                # Neurons that these are nested in have moved already.
-                inside = sources[name] % sizes[name] + places // sizes[name] * sizes[name]
-                matrices[name] = MonomialMatrix(scales, inside.argsort())
-    return GroupElement(space, matrices)
