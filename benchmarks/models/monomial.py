@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nfn_monomial import Canonicalize, EquivariantLinear, Features, InvariantPool, PointwiseActivation, WeightSpace
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.settings.generalization import STACKS
-from nfn_monomial.canonical.least_norm import along
+from nfn_monomial.canonical.charges import along
 from nfn_monomial.models import equivariant_stack
 from nfn_monomial.space.axes import Axis, paths_of, powers
 

@@ -21,8 +21,9 @@ from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .charges import Gauge, charged_axes, log_squares, ordered
-from .least_norm import Factor, along, encoded, log_scales
+from .charges import Gauge, along, charged_axes, log_squares, ordered
+from .least_norm import encoded, log_scales
+from .newton import Factor
 from .signs import canonical_signs
 
 _Factors: TypeAlias = dict[Gauge, Tensor]

@@ -130,3 +130,19 @@ def ordered(space: WeightSpace, found: Mapping[Gauge, object]) -> list[Gauge]:
     """Gauges in the order of the nodes."""
     rank = list(space.nodes)
     return sorted(found, key=lambda gauge: (rank.index(gauge.node), gauge.number))
+
+
+def along(v: Tensor, dims: Sequence[int], ndim: int) -> Tensor:
+    """``(B, *sizes)`` with its sizes in the places ``dims`` of ``ndim``, and 1 in the others."""
+    order = sorted(range(len(dims)), key=lambda i: dims[i])
+    sizes = dict(zip(dims, v.shape[1:], strict=True))
+    moved = v if order == list(range(len(dims))) else v.permute(0, *(1 + i for i in order))
+    return moved.reshape(v.shape[0], *(sizes.get(d, 1) for d in range(1, ndim)))
+
+
+def onto(x: Tensor, dims: Sequence[int], total: Callable[[Tensor, list[int]], Tensor] = torch.sum) -> Tensor:
+    """The sum, or another ``total``, over all dimensions but the batch and ``dims``, which stand in that order."""
+    others = [d for d in range(1, x.ndim) if d not in dims]
+    left = total(x, others) if others else x
+    kept = sorted(dims)
+    return left if kept == list(dims) else left.permute(0, *(1 + kept.index(d) for d in dims))

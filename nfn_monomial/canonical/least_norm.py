@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,48 +19,7 @@ from torch import Tensor
 
 from nfn_monomial.space.packing import concrete
 
-_ROUNDS = 5  # where nobody looks, and one more for three unknowns: by then most networks are balanced within rounding
-_MOST_ROUNDS = 300
-_TOLERANCE = 1800  # of roundings, on log(in / out), whose quarter is the change of a log scale
-_NOISE = 50  # roundings of a sum, relative to what is summed
-_STEPS = 5  # of conjugate gradients in a round
-_ROOTS = 20  # square roots, taken one of the other, of sums before whole nodes are balanced
-_SHIFTS = _ROOTS + 4  # of whole nodes, before the first round
-_RIDGE = 1e-12  # of the Hessian between whole nodes, which is singular where gauges do the same
-_PASSES = 2  # over all nodes, in which death spreads
-
-
-class Factor(NamedTuple):
-    """One unknown that scales a term.
-
-    Attributes:
-        unknown: its number.
-        charge: with what power, not 0.
-        dims: dimensions of the term along which its neurons lie; several for a nested node, the outermost first.
-    """
-
-    unknown: int
-    charge: int
-    dims: tuple[int, ...]
-
-
-Factors: TypeAlias = tuple[Factor, ...]
-
-
-def along(v: Tensor, dims: Sequence[int], ndim: int) -> Tensor:
-    """``(B, *sizes)`` with its sizes in the places ``dims`` of ``ndim``, and 1 in the others."""
-    order = sorted(range(len(dims)), key=lambda i: dims[i])
-    sizes = dict(zip(dims, v.shape[1:], strict=True))
-    moved = v if order == list(range(len(dims))) else v.permute(0, *(1 + i for i in order))
-    return moved.reshape(v.shape[0], *(sizes.get(d, 1) for d in range(1, ndim)))
-
-
-def onto(x: Tensor, dims: Sequence[int], total: Callable[[Tensor, list[int]], Tensor] = torch.sum) -> Tensor:
-    """The sum, or another ``total``, over all dimensions but the batch and ``dims``, which stand in that order."""
-    others = [d for d in range(1, x.ndim) if d not in dims]
-    left = total(x, others) if others else x
-    kept = sorted(dims)
-    return left if kept == list(dims) else left.permute(0, *(1 + kept.index(d) for d in dims))
+from .newton import Factor, Factors, Network, joined
 
 
 def encoded(terms: Sequence[Factors]) -> list[int]:
@@ -91,7 +50,8 @@ def log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], *, converg
             there is a fixed number of rounds, and nothing is looked at.
     """
     if torch.compiler.is_compiling():
-        return _operator(log_squares, factors)
+        found: Tensor = _operator(log_squares, factors)
+        return found
     return _log_scales(log_squares, factors, converge and concrete(log_squares))
 
 
@@ -122,7 +82,7 @@ def _(info: Any, dims: Any, log_squares: Sequence[Tensor], factors: Any) -> tupl
 def _log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], converge: bool) -> Tensor:
     terms = _decoded(factors)
     zeros = [log_squares[0].new_zeros(len(log_squares[0]), *shape) for shape in _shapes(log_squares, terms)]
-    whole = _Network(list(log_squares), terms, zeros)
+    whole = Network(list(log_squares), terms, zeros)
     supported = _supported(tuple(terms))
     alive = whole.among(supported).alive(converge)
     settled = whole.settle([torch.zeros_like(s, dtype=torch.bool) for s in whole.s])
@@ -132,7 +92,7 @@ def _log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], converge:
     for unknown, s in enumerate(balanced.s):
         whole.move(unknown, s - whole.s[unknown])
     whole.settle(alive)
-    return _joined(whole.s)
+    return joined(whole.s)
 
 
 def _shapes(log_squares: Sequence[Tensor], terms: Sequence[Factors]) -> list[tuple[int, ...]]:
@@ -156,299 +116,3 @@ def _supported(terms: tuple[Factors, ...]) -> tuple[bool, ...]:
         for factor in term:
             charges[factor.unknown, number] += factor.charge
     return tuple(bool(nnls(charges, -column)[1] < 1e-8) for column in charges.T)
-
-
-class _Network:
-    """Terms ``x exp(2 sum_factors q s)`` at log scales s that move, to where their sum is least.
-
-    Attributes:
-        logs: the logarithm of every term, as scaled.
-        s: log scales ``(B, *sizes)``, a tensor for each unknown.
-    """
-
-    def __init__(self, logs: list[Tensor], terms: list[Factors], s: list[Tensor]) -> None:
-        self.logs, self.terms, self.s = logs, terms, list(s)
-        self.sizes, self.eps = [math.prod(x.shape[1:]) for x in s], torch.finfo(s[0].dtype).eps
-        self.touching: list[list[tuple[int, Factor]]] = [[] for _ in self.s]
-        for number, factors in enumerate(terms):
-            for factor in factors:
-                self.touching[factor.unknown].append((number, factor))
-        # exp(2 q d) is at most |q| / Q exp(+-2 Q d) + const for |q| <= Q, and a term of several factors of one unknown
-        # at most the mean over them with Q = sum |q|. So the step 1 / 4Q log(out / in) lowers the sum.
-        self.bounds = [
-            max(
-                (sum(abs(f.charge) for f in terms[number] if f.unknown == unknown) for number, _ in touching), default=1
-            )
-            for unknown, touching in enumerate(self.touching)
-        ]
-
-    def among(self, chosen: Sequence[bool], mask: list[Tensor] | None = None) -> _Network:
-        """Some of the terms, without the entries of neurons outside of the mask."""
-        logs, terms = (list(itertools.compress(x, chosen)) for x in (self.logs, self.terms))
-        if mask is not None:
-            open_ = self._logs_of(mask)
-            logs = [_masked(x, factors, open_) for x, factors in zip(logs, terms, strict=True)]
-        return _Network(logs, terms, self.s)
-
-    def move(self, unknown: int, step: Tensor) -> None:
-        """Add to the log scales of an unknown."""
-        self.s[unknown] = self.s[unknown] + step
-        double = 2 * step
-        for number, factor in self.touching[unknown]:
-            x = self.logs[number]
-            part = along(double, factor.dims, x.ndim)
-            self.logs[number] = x + part if factor.charge == 1 else x + factor.charge * part
-
-    def alive(self, converge: bool) -> list[Tensor]:
-        """Neurons with something on both sides, next to such neurons: those that can be balanced."""
-        alive = [torch.ones_like(s, dtype=torch.bool) for s in self.s]
-        open_ = [torch.zeros_like(s) for s in self.s]
-        for _ in itertools.count() if converge else range(_PASSES):
-            before = list(alive)
-            for unknown in _there_and_back(alive):
-                inward, outward = self._sides(unknown, self._sums(unknown, open_))
-                alive[unknown] = alive[unknown] & (torch.minimum(inward, outward) > -torch.inf)
-                open_[unknown] = alive[unknown].to(inward.dtype).log()
-            if converge and all(map(torch.equal, alive, before)):
-                break
-        return alive
-
-    def settle(self, settled: list[Tensor]) -> list[Tensor]:
-        """Give neurons without a scale one of norm 1, from inputs to outputs, then back: see `balance`.
-
-        Returns:
-            Which neurons are settled now.
-        """
-        settled, open_ = list(settled), self._logs_of(settled)
-        for unknown in _there_and_back(settled):
-            norms: dict[bool, list[Tensor]] = {False: [], True: []}
-            for charge, log in self._sums(unknown, open_):
-                norms[charge < 0].append(log / (2 * abs(charge)))
-            inward, outward = (self._combined(unknown, norms[side], torch.maximum) for side in (False, True))
-            change = torch.where(inward > -torch.inf, -inward, outward)
-            new = ~settled[unknown] & (change > -torch.inf)
-            self.move(unknown, change.masked_fill(~new, 0))
-            settled[unknown] = settled[unknown] | new
-            open_[unknown] = settled[unknown].to(change.dtype).log()
-        return settled
-
-    def level(self, settled: list[Tensor], converge: bool) -> None:
-        """Move neurons that are not settled to where what they scale has logarithms of least squares.
-
-        Such neurons scale nothing that another one like them does not scale as well: only together can they be told.
-        """
-        fixed = _joined(settled)
-        if converge and not bool((~fixed).any()):
-            return
-        known = [x.nan_to_num(neginf=0.0) for x in self.logs]
-        pattern = _Network([(x > -torch.inf).to(x.dtype).log() for x in self.logs], self.terms, self.s)
-        diagonal = pattern._diagonal(map(pattern._sums, range(len(self.s)))).masked_fill(fixed, -torch.inf)
-        pulls = [
-            sum((-factor.charge / 2 * onto(known[number], factor.dims) for number, factor in touching), zero)
-            for touching, zero in zip(self.touching, map(torch.zeros_like, self.s), strict=True)
-        ]
-        size = torch.stack([x.abs().flatten(1).amax(-1) for x in (*known, *self.s)]).amax(0).unsqueeze(-1)
-        steps = sum(self.sizes) + 10 if converge else _STEPS
-        inverse = _inverse_root(diagonal)
-        noise = size * diagonal.logsumexp(-1, keepdim=True).exp().sqrt()
-        self._move_all(pattern._solved(_joined(pulls) * inverse.exp(), inverse, noise, steps) * inverse.exp())
-
-    def balance(self, alive: list[Tensor], converge: bool) -> None:
-        """Minimise over one unknown after the other, which always gets nearer, and by Newton steps, which get there.
-
-        Neurons without entries stay where they are.
-        """
-        if self.terms:
-            self._shift_nodes(alive)
-        for _ in range((_MOST_ROUNDS if converge else _ROUNDS + len(self.s) // 3) if self.terms else 0):
-            for unknown, bound in enumerate(self.bounds):
-                self.move(unknown, _imbalance(*self._sides(unknown, self._sums(unknown))) / (4 * bound))
-            sums = [list(self._sums(unknown)) for unknown in range(len(self.s))]
-            inward, outward = map(_joined, zip(*itertools.starmap(self._sides, enumerate(sums)), strict=True))
-            if converge and bool((_imbalance(inward, outward).abs() <= _TOLERANCE * self.eps).all()):
-                break
-            # Gradient and Hessian without their factors 2 and 4, relative to the largest curvature.
-            diagonal = self._diagonal(sums)
-            inverse = _inverse_root(diagonal)
-            half = diagonal.amax(-1, keepdim=True).nan_to_num(neginf=0.0) / 2
-            pull = ((outward + (inverse - half)).exp() - (inward + (inverse - half)).exp()) / 2
-            noise = (diagonal - 2 * half).exp().sum(-1, keepdim=True).sqrt()
-            step = self._solved(pull, inverse, noise, _STEPS) * (inverse + half).exp()
-            self._move_all(step / step.abs().amax(-1, keepdim=True).clamp_min(1))
-
-    def _move_all(self, step: Tensor) -> None:
-        for unknown, (part, s) in enumerate(zip(torch.split(step, self.sizes, -1), self.s, strict=True)):
-            self.move(unknown, part.reshape(s.shape))
-
-    def _logs_of(self, mask: list[Tensor]) -> list[Tensor]:
-        """0 inside, -inf outside."""
-        return [m.to(s.dtype).log() for m, s in zip(mask, self.s, strict=True)]
-
-    def _sums(self, unknown: int, mask: list[Tensor] | None = None) -> Iterator[tuple[int, Tensor]]:
-        """(charge, log squared norms ``(B, *sizes)``) of all that an unknown scales, next to neurons in a log mask."""
-        for number, own in self.touching[unknown]:
-            x = self.logs[number]
-            if mask is not None:
-                x = _masked(x, [factor for factor in self.terms[number] if factor is not own], mask)
-            yield own.charge, onto(x, own.dims, torch.logsumexp)
-
-    def _combined(
-        self, unknown: int, parts: list[Tensor], how: Callable[[Tensor, Tensor], Tensor] = torch.logaddexp
-    ) -> Tensor:
-        return functools.reduce(how, parts) if parts else torch.full_like(self.s[unknown], -torch.inf)
-
-    def _sides(self, unknown: int, sums: Iterable[tuple[int, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Logs of the sums of the squares that a neuron's scale multiplies, and of those it divides, times charges."""
-        sides: dict[bool, list[Tensor]] = {False: [], True: []}
-        for charge, log in sums:
-            sides[charge < 0].append(_times(abs(charge), log))
-        return self._combined(unknown, sides[False]), self._combined(unknown, sides[True])
-
-    def _diagonal(self, sums: Iterable[Iterable[tuple[int, Tensor]]]) -> Tensor:
-        """Of the Hessian, ``(B, N)``, its logarithm: sums of squares, times squared charges."""
-        parts = [[_times(charge**2, log) for charge, log in own] for own in sums]
-        return _joined([self._combined(unknown, part) for unknown, part in enumerate(parts)])
-
-    def _solved(self, pull: Tensor, inverse: Tensor, noise: Tensor, steps: int) -> Tensor:
-        """The least v with ``Hessian v = pull``, the Hessian divided by the roots of its diagonal on both sides.
-
-        By conjugate gradients, preconditioned by the solution for neurons of one node that all move alike. Directions
-        that move no entry stay out of v.
-
-        Args:
-            pull: ``(B, N)``, divided by the roots.
-            inverse: logarithms of the roots' inverses; what has none does not move.
-            noise: the norm ``(B, 1)`` of what ``pull`` was computed from, whose rounding errors are no pull.
-            steps: so many.
-        """
-        pairs = list(self._pairs(inverse))
-
-        def hessian(v: Tensor) -> Tensor:
-            parts = list(torch.split(v, self.sizes, -1))
-            total = list(parts)
-            for pair in pairs:
-                pair.add(total, parts)
-            return torch.cat(total, -1)
-
-        precondition = self._preconditioner(inverse)
-        step, rest = torch.zeros_like(pull), pull
-        enough = (_NOISE * self.eps * noise).square()
-        direction = precondition(rest)
-        square = (rest * direction).sum(-1, keepdim=True)
-        for _ in range(steps):
-            image = hessian(direction)
-            curvature = (direction * image).sum(-1, keepdim=True)
-            length = (square / curvature).masked_fill((curvature <= 0) | (square <= enough), 0)
-            step, rest = step + length * direction, rest - length * image
-            conditioned = precondition(rest)
-            before, square = square, (rest * conditioned).sum(-1, keepdim=True)
-            direction = conditioned + (square / before).masked_fill(before <= 0, 0) * direction
-        return step
-
-    def _preconditioner(self, inverse: Tensor) -> Callable[[Tensor], Tensor]:
-        """The diagonal, which is 1, and the inverse of the Hessian of neurons of one node that all move alike."""
-        shared = (-inverse).nan_to_num(posinf=-torch.inf)
-        half = shared.amax(-1, keepdim=True).nan_to_num(neginf=0.0)
-        spread = (shared - half).exp().unsqueeze(-1) * self._members
-        left, right = torch.bmm(spread, self._between_nodes((self._totals() - 2 * half).exp())), spread.mT
-        return lambda v: v + torch.bmm(left, torch.bmm(right, v.unsqueeze(-1))).squeeze(-1)
-
-    def _shift_nodes(self, alive: list[Tensor]) -> None:
-        """Move all neurons of a node alike, to about where the sum is least: Newton steps on few numbers.
-
-        The sum of small powers of the terms comes first, whose minimum a few steps reach from anywhere.
-        """
-        charges, _ = self._charges
-        totals = self._totals()
-        shift = totals.new_zeros(len(totals), len(self.s))
-        for number in range(_SHIFTS):
-            root = 2 ** (max(0, _ROOTS - number) / 2)
-            weights = ((totals - totals.amax(-1, keepdim=True).nan_to_num(neginf=0.0)) / root).exp()
-            pull = (weights @ charges / -2).unsqueeze(-1)
-            step = torch.bmm(self._between_nodes(weights), pull).squeeze(-1)
-            step = step * (root / step.abs().amax(-1, keepdim=True).clamp_min(1))
-            shift, totals = shift + step, totals + 2 * step @ charges.mT
-        self._move_all(shift @ self._members.mT * _joined(alive))
-
-    def _totals(self) -> Tensor:
-        """The logarithm of the sum of each term, ``(B, terms)``."""
-        return torch.stack([x.flatten(1).logsumexp(-1) for x in self.logs], -1)
-
-    def _between_nodes(self, weights: Tensor) -> Tensor:
-        """The inverse Hessian ``(B, unknowns, unknowns)`` for neurons of a node that all move alike.
-
-        0 in directions that change no term, which a network must not be moved in: terms left out might change.
-        """
-        charges, changing = self._charges
-        hessian = (charges.mT * weights.unsqueeze(-2)) @ charges
-        least = _RIDGE * hessian.diagonal(dim1=-2, dim2=-1) + torch.finfo(weights.dtype).tiny
-        return changing @ torch.linalg.inv_ex(hessian + torch.diag_embed(least))[0] @ changing
-
-    @functools.cached_property
-    def _charges(self) -> tuple[Tensor, Tensor]:
-        """Of every term, with respect to every unknown ``(terms, unknowns)``; the projection to what changes terms."""
-        rows = [[sum(f.charge for f in term if f.unknown == i) for i in range(len(self.s))] for term in self.terms]
-        charges = np.array(rows, dtype=float)
-        like = self.s[0]
-        return like.new_tensor(charges), like.new_tensor(np.linalg.pinv(charges) @ charges)
-
-    @functools.cached_property
-    def _members(self) -> Tensor:
-        """Which neurons belong to an unknown, ``(N, unknowns)``."""
-        one = torch.eye(len(self.s), dtype=self.s[0].dtype, device=self.s[0].device)
-        return torch.cat([row.expand(size, -1) for row, size in zip(one, self.sizes, strict=True)])
-
-    def _pairs(self, inverse: Tensor) -> Iterator[_Pair]:
-        """The Hessian off its diagonal, divided by the roots of that."""
-        parts = [x.reshape(s.shape) for x, s in zip(torch.split(inverse, self.sizes, -1), self.s, strict=True)]
-        for x, factors in zip(self.logs, self.terms, strict=True):
-            for a, b in itertools.combinations(factors, 2):
-                yield _Pair(_masked(x, (a, b), parts).exp(), a, b)
-
-
-class _Pair:
-    """What the scales of two unknowns have in common, as matrices ``(B x shared neurons, .., ..)``."""
-
-    def __init__(self, x: Tensor, a: Factor, b: Factor) -> None:
-        shared = [d for d in a.dims if d in b.dims]
-        alone = [[d for d in factor.dims if d not in shared] for factor in (a, b)]
-        # Neurons that both are nested in are the outermost of both, so that neurons need not be put in another order.
-        count, *sizes = (math.prod(x.shape[d] for d in part) for part in (shared, *alone))
-        matrix = onto(x, [*shared, *alone[0], *alone[1]]).reshape(len(x) * count, *sizes)
-        matrix = matrix if a.charge * b.charge == 1 else matrix * (a.charge * b.charge)
-        self.products = [(a.unknown, b.unknown, matrix), (b.unknown, a.unknown, matrix.mT)]
-
-    def add(self, total: list[Tensor], v: list[Tensor]) -> None:
-        """Add the products of the matrix with vectors of each unknown to those of the other."""
-        for target, source, matrix in self.products:
-            found = torch.bmm(matrix, v[source].reshape(len(matrix), matrix.shape[-1], 1))
-            total[target] = total[target] + found.reshape(total[target].shape)
-
-
-def _imbalance(inward: Tensor, outward: Tensor) -> Tensor:
-    """``log(out / in)``, 0 where one of them is nothing."""
-    return (outward - inward).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _times(factor: int, log: Tensor) -> Tensor:
-    return log + math.log(factor) if factor > 1 else log
-
-
-def _inverse_root(logs: Tensor) -> Tensor:
-    """The logarithm of ``x^(-1/2)``, but -inf for 0."""
-    return (-logs / 2).nan_to_num(posinf=-torch.inf)
-
-
-def _joined(unknowns: Sequence[Tensor]) -> Tensor:
-    return torch.cat([x.flatten(1) for x in unknowns], -1)
-
-
-def _there_and_back(unknowns: Sequence[object]) -> list[int]:
-    return [*range(len(unknowns)), *reversed(range(len(unknowns)))]
-
-
-def _masked(x: Tensor, factors: Sequence[Factor], open_: Sequence[Tensor]) -> Tensor:
-    """A term without the entries of neurons outside of a log mask."""
-    for unknown, _, dims in factors:
-        x = x + along(open_[unknown], dims, x.ndim)
-    return x

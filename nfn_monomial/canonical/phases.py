@@ -20,7 +20,7 @@ from nfn_monomial.space.packing import check_tensors, concrete, pieces, require_
 from nfn_monomial.space.specification import Node
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .least_norm import along
+from .charges import along
 
 
 @checked

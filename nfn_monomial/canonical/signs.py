@@ -12,8 +12,7 @@ from nfn_monomial.space.axes import FieldType, powers
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .charges import Charged, Gauge, charged_axes, flipping, ordered, summed
-from .least_norm import along, onto
+from .charges import Charged, Gauge, along, charged_axes, flipping, onto, ordered, summed
 
 
 def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dict[Gauge, Tensor]:

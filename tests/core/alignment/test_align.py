@@ -290,3 +290,14 @@ def test_signs_that_only_neighbours_tell_are_found():
     a = _network(space, generator)
     for _ in range(10):
         assert align(space, a, random_element(space, generator=generator).act(a)).distance == 0
+
+
+def test_what_is_no_parameter_of_the_space_is_said_to_be_unmoved():
+    space = WeightSpace.mlp([2, 6, 1], "relu")
+    a = _network(space, torch.Generator().manual_seed(12))
+    head = {"auxiliary.weight": torch.randn(3, 6, dtype=torch.float64), "steps": torch.tensor(3)}
+    b = space.sample(generator=torch.Generator().manual_seed(13)).act(a) | head
+    found = align(space, a | head, b)
+    assert found.unmoved == list(head)
+    assert all(found.aligned[name] is b[name] for name in head)
+    assert not align(space, a, a).unmoved

@@ -12,9 +12,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nfn_monomial import Axis, GroupElement, MonomialMatrix, Symmetry, WeightSpace
-from nfn_monomial.canonical import least_norm
+from nfn_monomial.canonical import newton
 from nfn_monomial.canonical.balance import Balance, balance
-from nfn_monomial.canonical.least_norm import Factor, encoded
+from nfn_monomial.canonical.least_norm import encoded
+from nfn_monomial.canonical.newton import Factor
 from nfn_monomial.testing import random_element, random_networks
 
 seeds = st.integers(0, 10**6)
@@ -482,7 +483,7 @@ def test_the_layer_looks_at_no_value(space, signs):
 
 
 def test_what_is_left_after_few_rounds_does_not_depend_on_the_frame(monkeypatch):
-    monkeypatch.setattr(least_norm, "_ROUNDS", -9)  # none at all
+    monkeypatch.setattr(newton, "_ROUNDS", -9)  # none at all
     for space in (MIXED, WeightSpace.mlp([2, *[6] * 12, 1], "relu")):
         x, g = networks(space), element_of(space)
         layer = Balance(space)
