@@ -89,7 +89,8 @@ class Balance(nn.Module):
 
     No value is looked at, so nothing waits for an accelerator: there is a fixed number of rounds, by which the norms
     of nearly all networks are least within rounding. What is left does not depend on the frame: equal functions have
-    equal forms after any number of rounds. Named tensors on the CPU, where a look is for free, are checked for NaN.
+    equal forms after any number of rounds. (Of neurons without a scale that zeros cut off from all others, as far as
+    the same few steps level them.) Named tensors on the CPU, where a look is for free, are checked for NaN.
 
     Features keep their layout, in which axes count as charged; `WeightSpace.unpack` and the ``pack`` of
     ``space.restricted("permutation")`` turn them into features of permuted neurons.

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 
 import pytest
 import torch
@@ -489,3 +490,14 @@ def test_what_is_left_after_few_rounds_does_not_depend_on_the_frame(monkeypatch)
         layer = Balance(space)
         assert difference(layer(g.act(x)), permutation_of(g).act(layer(x))) < 1e-10
         assert imbalance(space, layer(x)) > 1e-3
+
+
+@pytest.mark.parametrize("space", [ZOO, MIXED], ids=str)
+def test_devices_without_float64_balance_in_float32(space, monkeypatch):
+    x = networks(space, dtype=torch.float32)
+    scales = {n: MonomialMatrix.diagonal(m.scale.abs()) for n, m in element_of(space).matrices.items()}
+    expected, far = balance(x, space)[0], GroupElement(space, scales).act(x)
+    monkeypatch.setattr(sys.modules[Balance.__module__], "wide_dtype", lambda _: torch.float32)
+    layer = Balance(space)
+    assert difference(layer(x), expected) < 1e-4
+    assert difference(layer(far), layer(x)) < 1e-4
