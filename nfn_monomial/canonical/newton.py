@@ -21,7 +21,7 @@ _NOISE = 50  # roundings of a sum, relative to what is summed
 _STEPS = 5  # of conjugate gradients in a round
 _ROOTS = 20  # square roots, taken one of the other, of sums before whole nodes are balanced
 _SHIFTS = _ROOTS + 4  # of whole nodes, before the first round
-_RIDGE = 1e-12  # of the Hessian between whole nodes, which is singular where gauges do the same
+_RIDGE = 1e-6  # of the Hessian between whole nodes, which is singular where gauges do the same
 _PASSES = 2  # over all nodes, in which death spreads
 
 
@@ -132,7 +132,7 @@ class Network:
             for touching, zero in zip(self.touching, map(torch.zeros_like, self.s), strict=True)
         ]
         size = torch.stack([x.abs().flatten(1).amax(-1) for x in (*known, *self.s)]).amax(0).unsqueeze(-1)
-        steps = sum(self.sizes) + 10 if converge else _STEPS
+        steps = sum(self.sizes) + 10 if converge else 2 * _STEPS + 2
         inverse = _inverse_root(diagonal)
         noise = size * diagonal.logsumexp(-1, keepdim=True).exp().sqrt()
         self._move_all(pattern._solved(joined(pulls) * inverse.exp(), inverse, noise, steps) * inverse.exp())
@@ -157,7 +157,7 @@ class Network:
             half = diagonal.amax(-1, keepdim=True).nan_to_num(neginf=0.0) / 2
             pull = ((outward + (inverse - half)).exp() - (inward + (inverse - half)).exp()) / 2
             noise = (diagonal - 2 * half).exp().sum(-1, keepdim=True).sqrt()
-            step = self._solved(pull, inverse, noise, _STEPS) * (inverse + half).exp()
+            step = self._solved(pull, inverse, noise, _STEPS, self._preconditioner(inverse)) * (inverse + half).exp()
             self._move_all(step / step.abs().amax(-1, keepdim=True).clamp_min(1))
 
     def _move_all(self, step: Tensor) -> None:
@@ -193,17 +193,24 @@ class Network:
         parts = [[_times(charge**2, log) for charge, log in own] for own in sums]
         return joined([self._combined(unknown, part) for unknown, part in enumerate(parts)])
 
-    def _solved(self, pull: Tensor, inverse: Tensor, noise: Tensor, steps: int) -> Tensor:
+    def _solved(
+        self,
+        pull: Tensor,
+        inverse: Tensor,
+        noise: Tensor,
+        steps: int,
+        precondition: Callable[[Tensor], Tensor] = torch.clone,
+    ) -> Tensor:
         """The least v with ``Hessian v = pull``, the Hessian divided by the roots of its diagonal on both sides.
 
-        By conjugate gradients, preconditioned by the solution for neurons of one node that all move alike. Directions
-        that move no entry stay out of v.
+        By conjugate gradients. Directions that move no entry stay out of v.
 
         Args:
             pull: ``(B, N)``, divided by the roots.
             inverse: logarithms of the roots' inverses; what has none does not move.
             noise: the norm ``(B, 1)`` of what ``pull`` was computed from, whose rounding errors are no pull.
             steps: so many.
+            precondition: an inverse of about the Hessian.
         """
         pairs = list(self._pairs(inverse))
 
@@ -214,7 +221,6 @@ class Network:
                 pair.add(total, parts)
             return torch.cat(total, -1)
 
-        precondition = self._preconditioner(inverse)
         step, rest = torch.zeros_like(pull), pull
         enough = (_NOISE * self.eps * noise).square()
         direction = precondition(rest)

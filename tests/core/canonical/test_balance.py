@@ -501,3 +501,14 @@ def test_devices_without_float64_balance_in_float32(space, monkeypatch):
     layer = Balance(space)
     assert difference(layer(x), expected) < 1e-4
     assert difference(layer(far), layer(x)) < 1e-4
+
+
+def test_pruned_networks_have_one_form_too():
+    """Most entries are 0: neurons die, and some are linked to nothing but one another."""
+    space = WeightSpace.mlp([2, 5, 4, 5, 2], "relu")
+    x = networks(space, 300)
+    mask = torch.Generator().manual_seed(1)
+    x = {name: t * (torch.rand(t.shape, generator=mask) > 0.85) for name, t in x.items()}
+    g = element_of(space, 300)
+    assert difference(Balance(space)(g.act(x)), permutation_of(g).act(Balance(space)(x))) < 1e-10
+    assert invariance_error(space, x, g) < 1e-10
