@@ -59,10 +59,12 @@ LAYERS = {  # built with channels that fit NETS, then sent NETS packed, or neuro
     "InvariantStatistics": (InvariantStatistics, {"space": RELU, "channels": 1}, PACKED),
     "Balance": (Balance, {"space": RELU, "scales": True, "signs": True}, PACKED),
     "PointwiseActivation": (PointwiseActivation, {"space": RELU, "fn": "relu", "layout": None}, PACKED),
-    "EquivariantNorm": (EquivariantNorm, {"space": RELU, "channels": 2, "edges": True}, NEURONS),
+    "EquivariantNorm": (EquivariantNorm, {"space": RELU, "channels": 2, "reads": [0, 1]}, NEURONS),
     "MessagePassing": (MessagePassing, {"space": RELU, "channels": 2, "tied": True}, NEURONS),
     "GatedActivation": (GatedActivation, {"space": RELU, "channels": 2, "tied": True}, NEURONS),
-    "MessageBlock": (MessageBlock, {"space": RELU, "channels": 2, "tied": True, "norm": True, "edges": True}, NEURONS),
+    "MessageBlock": (
+        MessageBlock, {"space": RELU, "channels": 2, "tied": True, "norm": True, "reads": [0], "zeros": [2]}, NEURONS,
+    ),
     "NeuronPool": (NeuronPool, {"space": RELU, "channels": 2}, NEURONS),
     "NeuronReadout": (NeuronReadout, {"space": RELU, "channels": 2, "out_channels": 1}, NEURONS),
     "NeuronEmbedding": (NeuronEmbedding, {"space": RELU, "in_channels": 1, "channels": 2}, PACKED),
@@ -189,5 +191,7 @@ TAKES = {  # call -> argument -> what means something there
     "ProbeFeatures.forward": {"inputs": "None"},
     "absorb_omega": {"tensors": "[with NaN], [infinite]", "omega_0": "-1, 2**40, 4.5", "layers": "list, tuple"},
     "canonical_phase": {"layers": "list, tuple"},
+    "EquivariantNorm": {"reads": "list, tuple"},
+    "MessageBlock": {"reads": "list, tuple", "zeros": "list, tuple"},
     "shift_phase": {"shifts": "dict, [tensor], [scalar]"},
 }

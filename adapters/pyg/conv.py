@@ -21,10 +21,10 @@ from nfn_monomial import Symmetry
 from nfn_monomial.checks import FLOATING, WHOLE, Count, checked, same_numbers, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.nn.canonicalize import degree_zero
-from nfn_monomial.nn.edges import watched
+from nfn_monomial.nn.edges import scaled, watched
 from nfn_monomial.nn.incidence import Places
-from nfn_monomial.nn.messages import EdgeMessages, NeuronGate, NeuronUpdate
 from nfn_monomial.nn.neurons import CHAIN, Plan
+from nfn_monomial.nn.neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate
 from nfn_monomial.nn.norm import by_size, by_size_of, frame
 from nfn_monomial.space.packing import wide
 
@@ -98,7 +98,7 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
                 graphs of any network; without it +1 and -1.
         """
         streams = _streams(
-            "MonomialConv", x, self.channels, self.pairs, self.edges.gate.weight,
+            "MonomialConv", x, self.channels, self.pairs, next(self.parameters(), None),
             edge_index=edge_index, edge_attr=edge_attr, edge_streams=edge_streams,
         )  # fmt: skip
         count, at = len(streams), (edge_index[1], edge_index[0])
@@ -158,7 +158,7 @@ class MonomialGate(_StreamLayer):
     @checked
     def forward(self, x: Tensor, symmetry: Tensor) -> Tensor:
         """``x (N, (2 K + 1) C)`` -> the same; ``symmetry``: ``(N,)`` as in `to_graph`, or ``(N, K)``, of each pair."""
-        like = self.gate.inv.weight
+        like = next(self.parameters(), None)  # replicas have none
         streams = _streams("MonomialGate", x, self.channels, self.pairs, like, symmetry=symmetry)
         return torch.cat(self.gate(streams, _neutral(streams, symmetry)), -1)
 
@@ -209,7 +209,7 @@ class MonomialNorm(_StreamLayer):
                 total = scatter(x.square().mean(-1, keepdim=True), groups, 0, count, "sum")
                 return torch.as_tensor(total / members)[groups]
 
-            return by_size_of(measured, largest, mean_square)(x)
+            return scaled(x, by_size_of(measured, largest, mean_square))
 
         if edge_streams is None:
             by = frames[0][target] * frames[1][source]
@@ -218,7 +218,7 @@ class MonomialNorm(_StreamLayer):
             by = (table[target, edge_streams[:, 0]] * table[source, edge_streams[:, 1]])[:, None]
         edges = by_group(edge_attr, wide(edge_attr) * by, group[target]) * self.edge_gain
         normed = [by_group(t, wide(t) * f, group) for t, f in zip(charged, frames, strict=True)]
-        normed.append(by_size(wide(inv))(inv))
+        normed.append(scaled(inv, by_size(wide(inv))))
         return torch.cat([t * gain for t, gain in zip(normed, self.gain, strict=True)], -1), edges
 
 

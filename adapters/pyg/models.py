@@ -12,6 +12,7 @@ from torch_geometric.utils import scatter
 
 from nfn_monomial.checks import FLOATING, Count, Size, checked
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.nn.edges import scaled
 from nfn_monomial.nn.norm import by_size
 from nfn_monomial.space.packing import wide
 
@@ -251,5 +252,5 @@ class MonomialGNN(nn.Module):
         for block in self.blocks:
             x, edge_attr = block(x, graph.edge_index, edge_attr, symmetry, group, streams)
         inv = x[:, -self.pool.channels :]
-        out_features: Tensor = self.head(self.pool(by_size(wide(inv))(inv), graph))
+        out_features: Tensor = self.head(self.pool(scaled(inv, by_size(wide(inv))), graph))
         return out_features

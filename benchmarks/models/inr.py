@@ -269,15 +269,12 @@ class InrMessagePassing(Model):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        scaled = any(node.scales for node in networks.space.nodes.values())
-        self.net = MessagePassingNFN(
-            networks.space, channels, rounds, head, out_features, balance=scaled, dropout=dropout
-        )
+        self.net = MessagePassingNFN(networks.space, channels, rounds, head, out_features, dropout=dropout)
 
-    def prepare(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return dict(tensors)
+    def prepare(self, tensors: Mapping[str, Tensor]) -> Any:
+        return self.net.prepare(tensors)
 
-    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, batch: Any) -> Tensor:
         return logits(self.net(batch))
 
 

@@ -224,4 +224,4 @@ def _log_scales(space: WeightSpace, features: Features, converge: bool) -> _Fact
     ]
     logs = log_scales([x for x, _ in terms], encoded(factors), converge=converge)
     parts = torch.split(logs, [math.prod(shapes[gauge]) for gauge in order], -1)
-    return {gauge: part.reshape(len(part), *shapes[gauge]) for gauge, part in zip(order, parts, strict=True)}
+    return {gauge: part.reshape(part.shape[0], *shapes[gauge]) for gauge, part in zip(order, parts, strict=True)}

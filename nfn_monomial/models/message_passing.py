@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.canonical.balance import Balance, balancing_element
+from nfn_monomial.canonical.balance import Balance, rescaling
 from nfn_monomial.checks import Count, Finite, Share, checked
 from nfn_monomial.nn.messages import MessageBlock
-from nfn_monomial.nn.neurons import NeuronEmbedding
+from nfn_monomial.nn.neurons import NeuronEmbedding, neuron_layout
 from nfn_monomial.nn.norm import EquivariantNorm
 from nfn_monomial.nn.pool import NeuronPool, NeuronReadout
 from nfn_monomial.read.probes import ProbeFeatures
 from nfn_monomial.read.statistics import InvariantStatistics
 from nfn_monomial.space.features import Features
+from nfn_monomial.space.packing import on_cpu
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .blocks import Blocks
 
 
 class _MessageBody(nn.Module):
-    """Embedding, blocks and a last norm: networks on which no scale acts -> neuron features.
+    """Embedding, blocks and a last norm: networks on which no scale acts -> neuron features, of which some are read.
 
-    Without ``edges``, only neurons are read behind it: the last block and the norm leave edges as they are.
+    States of earlier versions have parameters that multiplied zeros or that nobody read: these are dropped.
     """
 
     def __init__(
@@ -33,24 +35,63 @@ class _MessageBody(nn.Module):
         in_channels: int,
         channels: int,
         layers: int,
+        reads: Collection[int],
         tied: bool,
         norm: bool = True,
         probes: ProbeFeatures | None = None,
-        edges: bool = True,
     ) -> None:
         super().__init__()
         extra, charges = (0, None) if probes is None else (probes.count, probes.charges)
         self.embed = NeuronEmbedding(space, in_channels, channels, extra=extra, charges=charges)
-        changed = [True] * (layers - 1) + [edges]
-        self.blocks = Blocks(*(MessageBlock(space, channels, tied=tied, norm=norm, edges=e) for e in changed))
-        self.norm = EquivariantNorm(space, channels, edges=edges) if norm else nn.Identity()
+        blocks, zeros = list[MessageBlock](), self.embed.zeros
+        for read in [None] * (layers - 1) + [reads]:
+            blocks.append(MessageBlock(space, channels, tied=tied, norm=norm, reads=read, zeros=zeros))
+            zeros = blocks[-1].messages.zeros_after
+        self.blocks = Blocks(*blocks)
+        self.norm = EquivariantNorm(space, channels, reads=reads) if norm else nn.Identity()
+        self.register_load_state_dict_pre_hook(_without_unused)  # type: ignore[no-untyped-call]
 
-    def forward(self, networks: Features | Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Features:
+    def forward(self, networks: Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Features:
         out: Features = self.norm(self.blocks(self.embed(networks, extra)))
         return out
 
 
-class MessagePassingNFN(nn.Module):
+def _without_unused(body: _MessageBody, saved: dict[str, Any], prefix: str, *_: Any) -> None:
+    parts = tuple(f"{prefix}{part}." for part in (*(f"blocks.{i}" for i in range(len(body.blocks))), "norm"))
+    known = {prefix + name for name in body.state_dict()}
+    for name in [name for name in saved if name.startswith(parts) and name not in known]:
+        value, moved = saved.pop(name), name.replace(".hidden.bias", ".ends.0.inv.bias")
+        if moved in known:
+            saved[moved] = value
+
+
+class _OnBalanced(nn.Module):
+    """A model of networks whose scales are balanced: those of a space -> those of ``inner``, on which none acts."""
+
+    def __init__(self, space: WeightSpace, in_channels: int) -> None:
+        super().__init__()
+        self.space, self.in_channels = space, in_channels
+        self.inner = space.restricted("sign")
+
+    def prepare(self, networks: Features | Mapping[str, Tensor]) -> Features:
+        """Networks with balanced scales, as `Features` of ``inner``, which the model does not balance again.
+
+        Balancing takes most of a forward's operators: do it once, to a whole data set.
+        """
+        features = networks if isinstance(networks, Features) else self.space.pack(networks)
+        return self.inner.pack(self.space.unpack(Balance(self.space, signs=False)(features)))
+
+    def is_prepared(self, networks: Features | Mapping[str, Tensor]) -> TypeGuard[Features]:
+        """Whether `prepare` made them; features of a space without scales need nothing either."""
+        return isinstance(networks, Features) and networks.layout is self.inner.layout
+
+    def _packed(self, networks: Features | Mapping[str, Tensor]) -> Features:
+        if isinstance(networks, Features):
+            return networks
+        return self.space.pack(networks, check_finite=on_cpu(networks))  # no other device is waited for
+
+
+class MessagePassingNFN(_OnBalanced):
     """An invariant network in which weights talk to one another: predict, classify.
 
     Scales are balanced (`Balance`), which no later layer then has to undo; sign flips and permutations are respected by
@@ -65,8 +106,8 @@ class MessagePassingNFN(nn.Module):
         in_channels: channels of the input networks.
         tied: whether all layers of the network share parameters, see `MessagePassing`.
         norm: whether blocks normalise, see `MessageBlock`.
-        balance: whether scales are to be balanced here; without it the given networks must be balanced already, or the
-            output depends on their scales.
+        balance: whether scales are to be balanced here, unless `prepare` has balanced them; without it the given
+            networks must be balanced already, or the output depends on their scales.
         append_stats: whether `InvariantStatistics` join the pooled vector.
         probes: `ProbeFeatures` of the networks: their answers join the pooled vector, their hidden activations the
             neurons' features.
@@ -95,12 +136,12 @@ class MessagePassingNFN(nn.Module):
         probes: ProbeFeatures | None = None,
         dropout: Share = 0.0,
     ) -> None:
-        super().__init__()
-        self.space, self.in_channels = space, in_channels
-        self.inner = space.restricted("sign")
+        super().__init__(space, in_channels)
         self.balance = Balance(space, signs=False) if balance else None
         self.probes = probes
-        self.body = _MessageBody(self.inner, in_channels, channels, layers, tied, norm, probes, edges=False)
+        neurons = neuron_layout(self.inner)
+        pooled = [neurons.stream(node) for node in neurons.nodes] + [len(neurons.layout) - 1] * neurons.const
+        self.body = _MessageBody(self.inner, in_channels, channels, layers, pooled, tied, norm, probes)
         self.pool = NeuronPool(self.inner, channels)
         self.stats = InvariantStatistics(self.inner, in_channels) if append_stats else None
         width = self.pool.out_features
@@ -113,10 +154,13 @@ class MessagePassingNFN(nn.Module):
         )  # fmt: skip
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
-        """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
-        if self.balance is not None:
-            networks = self.balance(networks)
-        tensors = self.space.unpack(networks) if isinstance(networks, Features) else networks
+        """Networks (packed, named tensors ``(B, C, *shape)``, or from `prepare`) -> ``(B, out_features)``."""
+        space = self.space
+        if self.is_prepared(networks):
+            space = self.inner
+        elif self.balance is not None:
+            networks = self.balance(self._packed(networks))
+        tensors = space.unpack(networks) if isinstance(networks, Features) else networks
         parts, hidden = [], None
         if self.probes is not None:
             outputs, hidden = self.probes(tensors)
@@ -128,7 +172,7 @@ class MessagePassingNFN(nn.Module):
         return out
 
 
-class MessagePassingEditor(nn.Module):
+class MessagePassingEditor(_OnBalanced):
     """The equivariant twin, for editing networks: adds a learned, small, equivariant change.
 
     The change is computed in the balanced frame and carried back, so that it commutes with the whole group.
@@ -153,19 +197,24 @@ class MessagePassingEditor(nn.Module):
         tied: bool = False,
         init_scale: Finite = 0.01,
     ) -> None:
-        super().__init__()
-        self.space, self.in_channels = space, in_channels
-        self.inner = space.restricted("sign")
-        self.body = _MessageBody(self.inner, in_channels, channels, layers, tied)
+        super().__init__(space, in_channels)
+        edited = {place.field for place in neuron_layout(self.inner).places}
+        self.body = _MessageBody(self.inner, in_channels, channels, layers, edited, tied)
         self.readout = NeuronReadout(self.inner, channels, in_channels)
         self.scale = nn.Parameter(torch.full((len(space.layout),), float(init_scale)))
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features:
-        """Networks (packed, or named tensors ``(B, C, *shape)``) -> edited networks; ``space.unpack`` names them."""
-        features = networks if isinstance(networks, Features) else self.space.pack(networks)
-        element = balancing_element(self.space, features, signs=False)
-        balanced = self.space.unpack(element.act(features))
+        """Networks (packed, named tensors ``(B, C, *shape)``, or from `prepare`) -> edited networks as `Features`, of
+        ``inner`` where the given ones are, else of ``space``."""
+        prepared = self.is_prepared(networks)
+        if self.is_prepared(networks):
+            features = self.space.pack(self.inner.unpack(networks), check_finite=False)
+        else:
+            features = self._packed(networks)
+        balancing = None if prepared else rescaling(self.space, features, signs=False)
+        balanced = self.space.unpack(features if balancing is None else balancing.act(features))
         change = self.space.pack(self.inner.unpack(self.readout(self.body(balanced))), check_finite=False)
-        change = element.inverse().act(change)
+        change = change if balancing is None else balancing.inverse().act(change)
         scaled = [x + s * d for x, s, d in zip(features.tensors, self.scale, change.tensors, strict=True)]
-        return Features(self.space.layout, tuple(scaled))
+        edited = Features(self.space.layout, tuple(scaled))
+        return self.inner.pack(self.space.unpack(edited), check_finite=False) if prepared else edited

@@ -95,8 +95,14 @@ class Grid:
 def summing(total: Tensor, dims: list[int], alone: bool) -> Adder:
     """Sums over dimensions, which totals keep; they are written where nothing else is added to the same: ``alone``."""
     if alone:
-        return partial(torch.sum, dim=dims, keepdim=True, out=total)
-    return lambda values: total.add_(values.sum(dims, keepdim=True))
+        return partial(torch.sum, dim=dims, keepdim=True, dtype=total.dtype, out=total)
+    return lambda values: total.add_(values.sum(dims, keepdim=True, dtype=total.dtype))
+
+
+def zeros_to_add_to(like: Tensor) -> Tensor:
+    """Totals that start at 0: in float32 of half precision, in which a sum soon is too large to change."""
+    dtype = torch.float32 if like.dtype in (torch.float16, torch.bfloat16) else like.dtype
+    return torch.zeros_like(like, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 class Pairs:
@@ -124,7 +130,13 @@ class Pairs:
         return (neurons.index_select(0, at) for at in torch.split(self._at[end], plan))
 
     def sum(self, values: Tensor, end: int, like: Tensor) -> Tensor:
-        return torch.zeros_like(like, dtype=values.dtype).index_add(0, self._at[end], values)
+        total = zeros_to_add_to(like.to(values.dtype))
+        return total.index_add(0, self._at[end], values.to(total.dtype)).to(values.dtype)
 
     def adders(self, total: Tensor, end: int, plan: list[int]) -> Iterable[Adder]:
-        return (partial(total.index_add_, 0, at) for at in torch.split(self._at[end], plan))
+        return (partial(add_rows, total, at) for at in torch.split(self._at[end], plan))
+
+
+def add_rows(total: Tensor, at: Tensor, values: Tensor) -> None:
+    """Adds values of edges to those rows of the totals that are at their end."""
+    total.index_add_(0, at, values.to(total.dtype).view(len(at), -1))

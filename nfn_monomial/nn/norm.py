@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import wide
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .edges import Scale, watched
+from .edges import BLOCK, scaled, watched
 from .neurons import NeuronLayer, Streams
 
 Reduction = Callable[[Tensor], Tensor]
@@ -28,78 +28,77 @@ class EquivariantNorm(NeuronLayer):
     and the one g of opposite charge ``rho_j = sqrt(|h_j| / |g_j|)`` (the other factor alone where one is 0 or not
     there), which has the charge of h: sizes are invariants, so that no charge is broken, and scales of 1e6 change no
     digit. Edges at neurons of which both streams are 0 have no frame and do not count. ``inv`` is normalised neuron by
-    neuron, ``const`` network by network.
-    Exact at any scale of the features, see `by_size_of`; fields of 0 stay 0.
+    neuron, ``const`` network by network. Exact at any scale of the features, see `by_size_of`; fields of 0 stay 0.
 
     Args:
         space: the networks' weight space.
         channels: of all streams.
-        edges: whether edges are divided; a norm behind which only neurons are read leaves them as they are.
+        reads: numbers of the fields that are read behind the norm, by default all; others stay as they are.
     """
 
     @checked
-    def __init__(self, space: WeightSpace, channels: Count, *, edges: bool = True) -> None:
-        super().__init__(space, channels)
-        self.edges = edges
+    def __init__(self, space: WeightSpace, channels: Count, *, reads: Collection[int] | None = None) -> None:
+        super().__init__(space, channels, reads)
         plans = self.neurons.nodes
         kinds = list(dict.fromkeys(charges for plan in plans.values() for charges in plan.charges))
         self._gains = {name: [kinds.index(charges) for charges in plan.charges] for name, plan in plans.items()}
-        self._scaled = {
-            name: {
-                i: plan.opposite(i)
-                for i in range(len(plan.charges) - 1)
-                if self.in_layout.felt[self.neurons.first(name) + i].scales
-            }
-            for name, plan in plans.items()
-        }
-        self.edge_gain = nn.Parameter(torch.ones(channels))
+        self.edge_gain = nn.Parameter(torch.ones(channels)) if self.reads_edges else None
         self.gain = nn.Parameter(torch.ones(len(kinds), channels))
         self.const_gain = nn.Parameter(torch.ones(channels)) if self.neurons.const else None
 
     def forward(self, features: Features) -> Features:
         """Neuron features -> the same, of size 1."""
         edges, nodes, const = self.split(features)
-        scales, normed, const = self.normed(edges if self.edges else (), nodes, const)
-        edges = [by(e) for by, e in zip(scales, edges, strict=True)] if self.edges else edges
+        scales, normed, const = self.normed(edges, nodes, const)
+        edges = [e if by is None else scaled(e, by) for by, e in zip(scales, edges, strict=True)]
         return self.join(edges, normed.values(), const)
 
     def normed(
         self, edges: Sequence[Tensor], nodes: Mapping[str, Streams], const: Sequence[Tensor]
-    ) -> tuple[list[Scale], dict[str, Streams], list[Tensor]]:
+    ) -> tuple[list[Tensor | None], dict[str, Streams], list[Tensor]]:
         """What to multiply edges by, and the other fields of size 1: for layers that scale edges while they read them.
 
-        All as `split` returns them; without edges, no scales.
+        All as `split` returns them.
         """
-        # Reciprocals of the frames.
-        frames = {
-            name: {i: frame(None if j is None else nodes[name][j], nodes[name][i]) for i, j in scaled.items()}
-            for name, scaled in self._scaled.items()
-        }
-        scales = []
-        for edge, e in zip(self.neurons.edges, edges, strict=False):
+        by_frames = {name: self._by_frames(name, streams) for name, streams in nodes.items()}
+        scales: list[Tensor | None] = []
+        for edge, e in zip(self.neurons.edges, edges, strict=True):
+            if self.edge_gain is None:
+                scales.append(None)
+                continue
             measured = wide(e)
             for end in edge.ends:
-                by = frames[end.node].get(end.along)
-                if by is not None:
+                if (by := by_frames[end.node][end.along]) is not None:
                     shape = [e.shape[d] if d in (0, *(1 + i for i in end.at)) else 1 for d in range(e.ndim - 1)]
                     measured = measured * by.reshape(*shape, 1)
             rows = [1 + i for i in edge.ends[0].at]
             sources = [d for d in range(1, e.ndim - 1) if d not in rows]
-            scales.append(by_size(measured, (*rows, -1), sources).times(self.edge_gain))
+            scales.append(by_size(measured, (*rows, -1), sources) * self.edge_gain)
         normed = {}
         for name, streams in nodes.items():
-            *charged, inv = streams
-            *gains, last = (self.gain[i] for i in self._gains[name])
-            found = []
-            for i, (x, gain) in enumerate(zip(charged, gains, strict=True)):
-                measured = wide(x) * frames[name][i] if i in frames[name] else wide(x)
-                found.append(by_size(measured, range(1, x.ndim)).times(gain)(x))
-            normed[name] = (*found, by_size(wide(inv)).times(last)(inv))
-        gains = [] if self.const_gain is None else [self.const_gain]
-        return scales, normed, [by_size(wide(c)).times(gain)(c) for c, gain in zip(const, gains, strict=True)]
+            first, gains = self.neurons.first(name), self.gain[self._gains[name]]
+            of_node = []
+            for i, (x, by) in enumerate(zip(streams, by_frames[name], strict=True)):
+                if first + i in self.reads:
+                    measured, invariant = wide(x) if by is None else wide(x) * by, i == len(streams) - 1
+                    x = scaled(x, by_size(measured, (-1,) if invariant else range(1, x.ndim)) * gains[i])
+                of_node.append(x)
+            normed[name] = tuple(of_node)
+        of_const = [] if self.const_gain is None else [self.const_gain]
+        return scales, normed, [scaled(c, by_size(wide(c)) * gain) for c, gain in zip(const, of_const, strict=True)]
+
+    def _by_frames(self, node: str, streams: Streams) -> list[Tensor | None]:
+        """What a node's streams are measured by: reciprocals of their frames, None where no scale acts."""
+        first, plan = self.neurons.first(node), self.neurons.nodes[node]
+        frames: list[Tensor | None] = []
+        for i, x in enumerate(streams[:-1]):
+            opposite = plan.opposite(i)
+            scales = self.in_layout.felt[first + i].scales
+            frames.append(frame(None if opposite is None else streams[opposite], x) if scales else None)
+        return [*frames, None]
 
 
-def by_size(measured: Tensor, dims: Sequence[int] = (-1,), summed: Sequence[int] = ()) -> Scale:
+def by_size(measured: Tensor, dims: Sequence[int] = (-1,), summed: Sequence[int] = ()) -> Tensor:
     """``1 / sqrt(sum of mean of measured^2)``, 1 where all is 0, see `by_size_of`.
 
     Args:
@@ -107,28 +106,49 @@ def by_size(measured: Tensor, dims: Sequence[int] = (-1,), summed: Sequence[int]
         dims: dimensions of which the mean is taken.
         summed: those of which sums are taken.
     """
-    dims = (*dims, *summed)
-    count = math.prod([measured.shape[d] for d in dims]) / math.prod([measured.shape[d] for d in summed])
-    if not watched(measured):
-        with torch.no_grad():
-            size = torch.linalg.vector_norm(measured, 2, dims, True)
-            smallest, largest = map(float, size.aminmax())
-        limits = torch.finfo(measured.dtype)
-        if limits.tiny**0.25 < smallest and largest < limits.max**0.25:
-            return Scale(None, _OverSize.apply(measured, size, count))  # type: ignore[no-untyped-call]
-
-    def most(x: Tensor) -> Tensor:
-        return torch.maximum(x.amax(dims, keepdim=True), -x.amin(dims, keepdim=True))  # a tenth of vector_norm's time
-
-    return by_size_of(measured, most, lambda x: x.square().sum(dims, True) / count)
+    count = math.prod([measured.shape[d] for d in dims])
+    if watched(measured):
+        return _by_norm(measured, (*dims, *summed), count)
+    over: Tensor = _ByNorm.apply(measured, (*dims, *summed), count)  # type: ignore[no-untyped-call]
+    return over
 
 
-class _OverSize(torch.autograd.Function):
-    """`by_size` of what squares neither overflow nor vanish of, in one pass; nothing new is kept for backward."""
+def by_size_of(measured: Tensor, largest: Reduction, mean_square: Reduction) -> Tensor:
+    """``1 / sqrt(mean_square(measured))``, and 1 where all that is measured is 0.
+
+    Divided by the largest entry first: as exact at sizes of 1e-30 as at 1, and not biased by an epsilon. A gradient is
+    of size 1 / largest. Where that could overflow (below 5e-32 in float32), features count as 0.
+
+    Args:
+        measured: what the size is taken of, in its frame and `wide`.
+        largest: a bound of the size of all entries that have their size in common, not many times larger than the
+            largest of them, in a shape that broadcasts.
+        mean_square: likewise the mean of their squares, or what else stands for it.
+    """
+    limits = torch.finfo(measured.dtype)
+    with torch.no_grad():
+        bound = largest(measured)
+        # Larger numbers than 1 / tiny have no normal reciprocal.
+        by_bound = torch.where(bound > limits.max ** (-13 / 16), bound.clamp_max(1 / limits.tiny), 1.0).reciprocal()
+    square = mean_square(measured * by_bound)
+    return by_bound * torch.rsqrt(torch.where(square > 0, square, 1.0))
+
+
+def _by_norm(measured: Tensor, dims: tuple[int, ...], count: int) -> Tensor:
+    def mean_square(x: Tensor) -> Tensor:
+        norm: Tensor = torch.linalg.vector_norm(x, 2, dims, True)
+        return norm.square() / count
+
+    return by_size_of(measured, lambda x: x.abs().sum(dims, True), mean_square)
+
+
+class _ByNorm(torch.autograd.Function):
+    """`_by_norm` of some networks at a time, in a processor's cache; only the input is kept for backward."""
 
     @staticmethod
-    def forward(ctx: Any, measured: Tensor, size: Tensor, count: float) -> Tensor:
-        factor = size.reciprocal() * math.sqrt(count)
+    def forward(ctx: Any, measured: Tensor, dims: tuple[int, ...], count: int) -> Tensor:
+        networks = max(1, BLOCK * len(measured) // max(1, measured.nbytes))
+        factor = torch.cat([_by_norm(part, dims, count) for part in torch.split(measured, networks)])
         ctx.count = count
         ctx.save_for_backward(measured, factor)
         return factor
@@ -136,28 +156,8 @@ class _OverSize(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_factor: Tensor) -> tuple[Tensor | None, ...]:
         measured, factor = ctx.saved_tensors
-        return measured * (by_factor * factor**3 / -ctx.count), None, None
-
-
-def by_size_of(measured: Tensor, largest: Reduction, mean_square: Reduction) -> Scale:
-    """``1 / sqrt(mean_square(measured))``, and 1 where all that is measured is 0.
-
-    Divided by the largest entry first: as exact at sizes of 1e-30 as at 1, and not biased by an epsilon.
-
-    Args:
-        measured: what the size is taken of, in its frame and `wide`.
-        largest: the largest of some sizes, for all entries that have their size in common, in a shape that broadcasts.
-        mean_square: likewise the mean of their squares, or what else stands for it.
-    """
-    with torch.no_grad():
-        top = largest(measured)
-        # The gradient is of size 1 / top. Where it could overflow (below 5e-32 in float32), it is taken as 0.
-        small = (top < torch.finfo(top.dtype).max ** (-13 / 16)) & (top > 0)
-        least = torch.finfo(top.dtype).tiny  # smaller numbers have no finite reciprocal
-        by_top = torch.where(top > 0, top.clamp_min(least), 1.0).reciprocal()  # without any entry, nothing is divided
-    square = mean_square(measured * by_top)
-    factor = (by_top * torch.rsqrt(torch.where(square > 0, square, 1.0))).clamp_max(1 / least)
-    return Scale(torch.where(small, factor.detach(), 0.0), torch.where(small, 0.0, factor))
+        # Not times the third power of the factor, which overflows.
+        return (measured * factor).mul_(by_factor * factor * factor / -ctx.count), None, None
 
 
 def frame(stream: Tensor | None, other: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -105,9 +106,6 @@ class TensorProduct(nn.Module):
         first, second, out = (folding.inner for folding in self._foldings)
         self.terms = _choose(terms, space, first, second, out)
         self._plan = [_product(t, first, second, out, reduce) for t in self.terms]
-        self._broadcast = tuple(
-            all(p.expansion.unsqueeze for p in self._plan if p.expansion.field == i) for i in range(len(out))
-        )
         self._require_sizes()
 
         rank = max(in_channels, second_channels, out_channels) if rank is None else rank
@@ -130,9 +128,7 @@ class TensorProduct(nn.Module):
 
         As in `EquivariantLinear`, averages count as entries: where a term averages, it starts smaller.
         """
-        count = [0] * len(self._broadcast)
-        for product in self._plan:
-            count[product.expansion.field] += 1
+        count = collections.Counter(product.expansion.field for product in self._plan)
         for product, mix in zip(self._plan, self.mix.values(), strict=True):
             assert isinstance(mix, _FullMix | _ProductMix), "made above"
             mix.reset(1 / count[product.expansion.field])
@@ -148,24 +144,21 @@ class TensorProduct(nn.Module):
             ValueError: if layouts, channels, numbers of networks or of neurons do not fit.
         """
         y = x if y is None else y
-        like = next(self.parameters())
+        like = next(self.parameters(), None)
         self.in_layout.require(x, self.in_channels, "TensorProduct, first input", like)
         self.second_layout.require(y, self.second_channels, "TensorProduct, second input", like)
         first, second, target = self._foldings
         x, y = first.fold(x), second.fold(y)
         sizes = self._node_sizes(x, y)
-        sums: list[Tensor | None] = [None] * len(self._broadcast)
+        sums: dict[int, Tensor] = {}
         for product, mix in zip(self._plan, self.mix.values(), strict=True):
             count = math.prod([sizes[node] for node in product.averaged])
             piece = mix(x.tensors[product.first], y.tensors[product.second], count)
-            piece = expand(piece, product.expansion, sizes)
-            before = sums[product.expansion.field]
-            sums[product.expansion.field] = piece if before is None else before + piece
-        out = []
-        for total, axes, broadcast in zip(sums, target.inner.types, self._broadcast, strict=True):
-            assert total is not None, "every output field is reached: checked when the layer was built"
-            out.append(total.expand(-1, *(sizes[a.node] for a in axes), -1) if broadcast else total)
-        return target.unfold(Features(target.inner, tuple(out)))
+            piece, field = expand(piece, product.expansion, sizes), product.expansion.field
+            sums[field] = sums[field] + piece if field in sums else piece
+        # What is the same along an axis, since no term lies along it, is still one number there.
+        whole = [sums[i].expand(-1, *(sizes[a.node] for a in t), -1) for i, t in enumerate(target.inner.types)]
+        return target.unfold(Features(target.inner, tuple(whole)))
 
     def _require_sizes(self) -> None:
         first, second, out = (folding.inner.types for folding in self._foldings)
@@ -228,14 +221,11 @@ def _choose(terms: Terms, space: WeightSpace, first: Layout, second: Layout, out
         if field_type not in reached:
             pairs = itertools.product(first.types, second.types)
             possible = [str(term) for pair in pairs for term in bilinear_terms(*pair, field_type, space.nodes)]
+            way_out = "its charges cannot be made from theirs. Choose other out_types, or give the inputs other charges"
+            if possible:
+                way_out = f"choose some of its {len(possible)} terms, as {possible[0]}"
             raise InvalidValueError(
-                f"no term leads to field [{field_name(field_type)}] from [{first}] x [{second}]: "
-                + (
-                    f"choose some of its {len(possible)} terms, as {possible[0]}"
-                    if possible
-                    else "its charges cannot "
-                    "be made from theirs. Choose other out_types, or add fields of other charges to the inputs"
-                )
+                f"no term leads to field [{field_name(field_type)}] from [{first}] x [{second}]: {way_out}"
             )
     return tuple(chosen)
 

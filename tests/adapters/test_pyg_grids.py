@@ -9,7 +9,7 @@ from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.pyg import MonomialConv, conv, grids, to_graph, to_graphs
 from nfn_monomial.adapters.pyg.grids import Segment, outline
 from nfn_monomial.nn import edges as of_edges
-from nfn_monomial.nn.edges import Ends, Scale, exchange, plain_exchange
+from nfn_monomial.nn.edges import Ends, exchange, plain_exchange
 from nfn_monomial.nn.incidence import Places
 from nfn_monomial.testing import random_networks
 
@@ -98,20 +98,22 @@ def test_any_graph_gives_values_and_gradients_of_its_edges_one_by_one(graph, pai
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
-@given(graphs(), st.integers(1, 8), st.sampled_from([0, 100, 400]), st.sampled_from(["update", "sum", "none"]))
-def test_edges_are_scaled_and_added_to_in_blocks_as_one_by_one(graph, least, block, out):
+@given(graphs(), st.integers(1, 8), st.sampled_from([0, 100, 400]), st.booleans())
+def test_edges_are_scaled_and_added_to_in_blocks_as_one_by_one(graph, least, block, residual):
     edge_index, nodes = graph
     torch.manual_seed(0)
-    sizes = [len(edge_index.T), 1, WIDTH, WIDTH, *[nodes] * 6]
+    hidden, gate = (torch.nn.Linear(WIDTH, WIDTH, bias=False).double() for _ in range(2))
+    sizes = [len(edge_index.T), 1, *[nodes] * 6]
     inputs = [torch.randn(n, WIDTH, dtype=torch.float64).requires_grad_() for n in sizes]
-    edges, factor, mix, gate, *brought = inputs
+    edges, factor, *brought = inputs
+    inputs += [hidden.weight, gate.weight]
     ends = Ends(*(tuple(brought[i : i + 2]) for i in (0, 2, 4)))
     places = Places(*[grids.Grids((edge_index[1], edge_index[0]), outline(edge_index, nodes, least))] * 3)
     values = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_edges, "BLOCK", block)
         for function in (exchange, plain_exchange):
-            sums, updated = function(places, edges, mix, gate, ends, Scale(None, factor), out)
+            sums, updated = function(places, edges, hidden, gate, ends, factor, residual)
             found = (*sums.messages, *sums.hidden, updated)
             by = torch.autograd.grad(sum(x.sin().sum() for x in found), inputs, allow_unused=True)
             values.append([*found, *(torch.zeros_like(x) if g is None else g for g, x in zip(by, inputs, strict=True))])

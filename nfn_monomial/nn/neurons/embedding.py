@@ -69,6 +69,14 @@ class NeuronEmbedding(nn.Module):
         self.probes = nn.ModuleDict({n: nn.Linear(extra, channels, bias=False) for n in self._entered})
 
     @property
+    def zeros(self) -> frozenset[int]:
+        """Numbers of the fields that are 0: streams that no parameter and no extra field enters."""
+        plans, first = self.neurons.nodes, self.neurons.first
+        entered = {place.field for place in self.neurons.places} | {first(n) + i for n, i in self._entered.items()}
+        streams = {first(node) + i for node in self.start for i in range(len(plans[node].charges) - 1)}
+        return frozenset(streams - entered)
+
+    @property
     def out_layout(self) -> Layout:
         """The layout of the neuron features."""
         return self.neurons.layout
@@ -89,13 +97,13 @@ class NeuronEmbedding(nn.Module):
         first = tensors[next(iter(self.space.parameters))]
         if (found := first.shape[1]) != self.in_channels:
             raise InvalidValueError(f"networks of {found} channels; NeuronEmbedding was built for {self.in_channels}")
-        same_numbers(first, next(self.parameters()), "NeuronEmbedding")
+        same_numbers(first, next(self.parameters(), first), "NeuronEmbedding")
         taken = packing.pieces(self.space, tensors, sizes)
         raw = {p.field: self._gathered(p, taken) for p in self.neurons.places}
         mixed = {p.field: self.mix[p.key](raw[p.field]) for p in self.neurons.places}
         fields = [mixed[i] for i in range(len(self.neurons.edges))]
         for node, plan in self.neurons.nodes.items():
-            shape = (len(first), *(sizes[name] for name in self.space.ancestry(node)))
+            shape = (first.shape[0], *(sizes[name] for name in self.space.ancestry(node)))
             start = [first.new_zeros(self.channels)] * (len(plan.charges) - 1)
             fixed = node in self.fixed
             streams = list(self.fixed[node].chunk(len(plan.charges), -1)) if fixed else [*start, self.start[node]]

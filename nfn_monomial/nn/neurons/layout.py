@@ -23,12 +23,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from torch import Tensor, nn
 
 from nfn_monomial.checks import Count, checked
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, powers
 from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.links import Link
@@ -280,14 +281,42 @@ class NeuronLayer(nn.Module):
     Args:
         space: the networks' weight space.
         channels: of all streams, at least 1.
+        reads: numbers of the output's fields that are read behind the layer, by default all. What only the others need
+            is neither computed nor has it parameters.
+        zeros: numbers of the input's fields that are 0 in all networks, as streams are before the first message comes
+            to them, if all of these are known. What would multiply zeros has no parameters then.
     """
 
     @checked
-    def __init__(self, space: WeightSpace, channels: Count) -> None:
+    def __init__(
+        self,
+        space: WeightSpace,
+        channels: Count,
+        reads: Collection[int] | None = None,
+        zeros: Collection[int] | None = None,
+    ) -> None:
         super().__init__()
         self.space, self.channels = space, channels
         self.neurons: NeuronLayout = neuron_layout(space)
         self.in_layout = self.out_layout = self.neurons.layout
+        every = frozenset(range(len(self.in_layout)))
+        self.reads = every if reads is None else frozenset(reads)
+        self.zeros = frozenset(() if zeros is None else zeros)
+        if unknown := (self.reads | self.zeros) - every:
+            raise InvalidValueError(
+                f"{type(self).__name__}: reads and zeros must be numbers of the {len(every)} fields of "
+                f"neuron_layout(space), from 0, found {sorted(unknown)}"
+            )
+
+    @property
+    def reads_edges(self) -> bool:
+        """Whether edges are read."""
+        return not self.reads.isdisjoint(range(len(self.neurons.edges)))
+
+    def reads_of(self, node: str) -> list[bool]:
+        """Which streams of a node are read."""
+        first = self.neurons.first(node)
+        return [first + i in self.reads for i in range(len(self.neurons.nodes[node].charges))]
 
     def split(self, features: Features) -> tuple[list[Tensor], dict[str, Streams], list[Tensor]]:
         """Checked features as those of each edge set, streams of each node, and ``const`` in a list, if it exists."""
