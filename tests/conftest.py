@@ -1,6 +1,7 @@
 """What every test relies on: random numbers that no other test and no order changes, and a budget of examples.
 
-``HYPOTHESIS_PROFILE=thorough`` asks for ten times the examples, ``SHUFFLE=1`` (any seed) for another order of tests.
+``HYPOTHESIS_PROFILE=thorough`` asks for ten times the examples, ``SHUFFLE=1`` (any seed) for another order of tests,
+``ROUNDING=1`` (any seed) for matrix products that round as on another processor: see ``other_rounding``.
 """
 
 import os
@@ -8,6 +9,7 @@ import random
 import sys
 
 import numpy as np
+import other_rounding
 import pytest
 import torch
 from hypothesis import HealthCheck, register_random, settings
@@ -24,6 +26,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler writes two lines at every start
 if "OMP_NUM_THREADS" not in os.environ:
     torch.set_num_threads(1)  # tensors are small, and tests run in parallel processes
+
+
+if seed := os.environ.get("ROUNDING"):
+    PRODUCTS = other_rounding.install(seed)
 
 
 class TorchRandom:

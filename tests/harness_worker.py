@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace
@@ -39,7 +41,8 @@ TRAINING = TrainConfig(
     epochs=4, batch_size=4, learning_rate=1e-2, weight_decay=0.1, warmup_steps=5, clip_norm=8.0, schedule="cosine",
     average_epochs=0.5, precision="64-true", checkpoint_seconds=0,
 )  # fmt: skip
-JOBS = ("monomial", "parts", "streamed", "dropout")
+EXACT = ("monomial", "parts", "streamed")  # without dropout
+JOBS = (*EXACT, "dropout")
 
 
 class Answer:
@@ -136,6 +139,26 @@ def jobs(kinds: Any = JOBS, training: TrainConfig = TRAINING, **changed: Any) ->
     return [Job(settings_of(kind, training), functools.partial(trial, **changed)) for kind in kinds]
 
 
+def gradients(folder: Path, devices: int = 1) -> dict[str, Tensor]:
+    """By kind, of every step of an epoch that leaves the parameters where they are; unclipped, to see their size.
+
+    Adam divides a gradient by its size, so where that is small, rounding decides where parameters go. Where they stay,
+    the gradients of two processes are those of one to rounding, on every machine.
+    """
+    still = replace(TRAINING, epochs=1, learning_rate=1e-14, clip_norm=None, devices=devices)
+    found: dict[str, list[Tensor]] = {kind: [] for kind in EXACT}
+    for kind, steps in found.items():
+
+        def record(optimizer: torch.optim.Optimizer, *_: Any, steps: list[Tensor] = steps) -> None:
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            steps.append(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]))
+
+        hook = register_optimizer_step_pre_hook(record)
+        sweep(jobs([kind], still), RunStore(folder))
+        hook.remove()
+    return {kind: torch.stack(steps) for kind, steps in found.items()}
+
+
 def main(folder: Path, devices: int = 1, fail: int | None = None, pause: float = 0.0, **asked: Any) -> None:
     fabric = make_fabric(replace(TRAINING, devices=devices))
     rank = fabric.global_rank
@@ -152,6 +175,8 @@ def main(folder: Path, devices: int = 1, fail: int | None = None, pause: float =
     told: list[object] = []
     runs = sweep(asked_jobs, RunStore(folder), told.append)
     assert sweep(asked_jobs, RunStore(folder)) == runs, "kept by all"
+    if fail is None:
+        save_file(gradients(folder / "still", devices), folder / f"gradients{rank}.safetensors")
     record = {"runs": [run.to_json() for run in runs], "told": len(told), "world": fabric.world_size}
     (folder / f"rank{rank}.json").write_text(json.dumps(record), encoding="utf-8")
 
