@@ -4,37 +4,26 @@ import subprocess
 import sys
 
 LARGE = {"matplotlib", "pandas", "rich", "scipy", "sklearn", "sympy", "torch._dynamo", "torch._inductor"}
-ALL = "import nfn_monomial; [getattr(nfn_monomial, name) for name in nfn_monomial.__all__]"
-WORKING = f"""{ALL}; import torch
+STEPS = """import sys
+def step():
+    print(*sys.modules)
+import nfn_monomial; step()
+import torch; step()
+import nfn_monomial.testing; [getattr(nfn_monomial, name) for name in nfn_monomial.__all__]; step()
 space = nfn_monomial.WeightSpace.mlp([2, 3, 1], "relu")
-state = {{name: torch.ones(shape) for name, shape in space.shapes().items()}}
+state = {name: torch.ones(shape) for name, shape in space.shapes().items()}
 nfn_monomial.compare(space, state, state)
-nfn_monomial.balance({{name: t[None, None] for name, t in state.items()}}, space)
+nfn_monomial.balance({name: t[None, None] for name, t in state.items()}, space); step()
 """
 
 
-def imported(code: str) -> set[str]:
-    """The modules that are there after some code, in a process of its own."""
-    said = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True
-    )
-    return set(said.stdout.split())
-
-
-def test_the_name_alone_brings_nothing() -> None:
-    assert "torch" not in imported("import nfn_monomial")
-
-
-def test_the_core_brings_torch_alone() -> None:
-    own = imported(ALL)
-    assert "torch" in own
-    assert "nfn_monomial.models" in own
-    more = {name.split(".")[0] for name in own - imported("import torch")}
-    outside = more - set(sys.stdlib_module_names) - {"nfn_monomial"}
-    assert not outside
-    assert not own & LARGE
-
-
-def test_to_balance_and_to_compare_needs_no_compiler() -> None:
-    compilers = {"torch._dynamo", "torch._inductor", "sympy"}
-    assert not imported(WORKING) & compilers
+def test_what_is_imported_when() -> None:
+    """By the name alone nothing; by all names torch; to balance and to compare no compiler."""
+    said = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
+    name, torch, everything, working = (set(line.split()) for line in said.stdout.splitlines())
+    assert "torch" not in name
+    assert "nfn_monomial.models" in everything
+    outside = {module.split(".")[0] for module in everything - torch - name} - set(sys.stdlib_module_names)
+    assert outside <= {"nfn_monomial"}
+    assert not everything & LARGE
+    assert not working & {"torch._dynamo", "torch._inductor", "sympy"}

@@ -135,7 +135,11 @@ def run(f, t):
 
 
 @pytest.mark.parametrize(
-    ("model", "backend"), [(MessagePassingNFN, "aot_eager_default_partitioner"), (MessagePassingEditor, "eager")]
+    ("model", "backend"),
+    [
+        pytest.param(MessagePassingNFN, "aot_eager_default_partitioner", marks=pytest.mark.slow),
+        (MessagePassingEditor, "eager"),
+    ],
 )
 def test_the_models_compile_as_one_graph(model, backend):
     torch.manual_seed(0)
