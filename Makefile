@@ -8,17 +8,19 @@ TREE := build/tree/nfn_monomial
 WHEELS := build/wheels
 FUZZ ?= 600000
 KILLS ?= 6
+TRAINING := tests/benchmarks/train tests/benchmarks/make tests/benchmarks/studies
 FETCH := --quiet --disable-pip-version-check --retries 1
 
-.PHONY: help install demo bench results test test-networks test-matrix kill fuzz lint docs tree clean
+.PHONY: help install demo bench results test test-rounding test-networks test-matrix kill fuzz lint docs tree clean
 
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (5 min)"
 	@echo "make results  all tables of the documentation again, resumed where it was; ONLY=a,b for some of them (hours)"
 	@echo "make bench  all ratios of speed, and what there is to wait for before the first step (5 min)"
 	@echo "make test   set up, lint, pytest"
+	@echo "make test-rounding  the tests that train, with matrix products that round as on another processor"
 	@echo "make test-networks  networks of other packages: transformers, and weights that ship in wheels"
-	@echo "make test-matrix  the tests as on other machines: instructions, threads, order, locale, time zone, no home"
+	@echo "make test-matrix  the tests as on other machines: instructions, rounding, threads, order, locale, time zone, no home"
 	@echo "make kill   commands that are killed, interrupted, or find the disk full, for an hour; KILLS=N of every kind"
 	@echo "make fuzz   damaged files, for an hour; FUZZ=N for N damages in all, a second call goes on"
 	@echo "make lint   ruff, mypy --strict, and the order of imports that pyproject.toml states"
@@ -65,6 +67,10 @@ docs: $(INSTALLED) tree
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
+# ROUNDING draws the order in which products sum: tests/other_rounding.py.
+test-rounding: $(INSTALLED)
+	ROUNDING=1 OMP_NUM_THREADS=1 $(BIN)/pytest $(TRAINING) -q -n 2 --dist worksteal
+
 # Wheels are read as files, so what they ask for does not count. What cannot be had is skipped.
 test-networks: $(INSTALLED)
 	$(BIN)/python -m pip install $(FETCH) -c constraints.txt -e '.[networks]' || echo "no transformers: skipped"
@@ -84,7 +90,8 @@ fuzz: $(INSTALLED)
 test-matrix: $(INSTALLED)
 	for machine in "OMP_NUM_THREADS=2" "OMP_NUM_THREADS=4 ATEN_CPU_CAPABILITY=default" \
 	    "ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE HYPOTHESIS_PROFILE=thorough" \
-	    "LC_ALL=C PYTHONUTF8=0 TZ=Pacific/Auckland HOME=/nonexistent CI=true"; do \
+	    "LC_ALL=C PYTHONUTF8=0 TZ=Pacific/Auckland HOME=/nonexistent CI=true" \
+	    "ROUNDING=1" "ROUNDING=2" "ROUNDING=3"; do \
 	  echo "$$machine"; env OMP_NUM_THREADS=1 SHUFFLE=1 $$machine $(BIN)/pytest -q -n 2 --dist worksteal -m 'not networks and not kill' || exit; done
 
 clean:
