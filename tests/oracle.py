@@ -56,9 +56,9 @@ def invariant_dimension(space, inputs: list[Layout], target: Layout, sizes) -> i
         for z in x:  # flat(g.act(z)) has rho of basis vector i in row i: rho transposed
             rho = torch.kron(rho, flat(g.act(z)))
         rho_out = flat(g.act(y)).T.contiguous()
-        commutator = torch.kron(rho_out, torch.eye(len(rho), dtype=torch.float64))
-        commutator -= torch.kron(torch.eye(len(rho_out), dtype=torch.float64), rho)
-        gram += commutator.T @ commutator
+        # C^T C of the commutator C = rho' x 1 - 1 x rho, without a product of matrices of that size
+        gram += torch.kron(rho_out.T @ rho_out, torch.eye(len(rho))) + torch.kron(torch.eye(len(rho_out)), rho.T @ rho)
+        gram -= torch.kron(rho_out.T.contiguous(), rho) + torch.kron(rho_out, rho.T.contiguous())
     return int((torch.linalg.eigvalsh(gram) < 1e-9 * max(1.0, float(gram.abs().max()))).sum())
 
 

@@ -53,7 +53,7 @@ def nested(draw, shapes, inputs):
     return space, layouts, sizes
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(nested(SHAPES, 1))
 def test_linear_maps_are_complete(made):
     space, (source, target), sizes = made
@@ -75,7 +75,7 @@ def test_layers_on_parameters_of_any_space_are_complete(space):
     assert layer_ranks(EquivariantLinear(space, 1, 1), sizes) == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(nested(["", "s", "g", "go", "goi", "goo", "gs", "got"], 2))
 def test_bilinear_maps_are_complete(made):
     space, layouts, sizes = made
