@@ -22,6 +22,7 @@ APART = tuple(f"{PACKAGE}.benchmarks.{room}." for room in ROOMS)
 OTHERS = ("torch", *sys.stdlib_module_names)
 
 
+@functools.cache
 def code_of(cls: type) -> str:
     """A hash of what a class is `made_of`, but for comments, docstrings and layout."""
     texts = sorted(filter(None, (_read(name)[0] for name in made_of(cls))))

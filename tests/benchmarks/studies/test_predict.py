@@ -140,7 +140,8 @@ def test_results_and_what_is_kept(zoo: Corpus, tmp_path: Path, trainings: list[s
         assert len(run.history) == 2
         assert run.val["tau"] == max(epoch["metrics"]["tau"] for epoch in run.history)
         if run.settings.model == "monomial":
-            assert all(abs(t.metrics["tau"] - run.tests[0].metrics["tau"]) < 0.005 for t in run.tests[:-1])
+            # Rounding may swap a pair of the 276 that 24 networks are.
+            assert all(abs(t.metrics["tau"] - run.tests[0].metrics["tau"]) < 0.03 for t in run.tests[:-1])
     again = predict_generalization(zoos, CONFIG, store)
     assert again == runs
     assert len(trainings) == 16, "nothing was done twice"
@@ -273,7 +274,6 @@ def test_learns_what_the_weights_say(zoo: Corpus) -> None:
     config = replace(CONFIG, models=("monomial",), training=TrainConfig(epochs=25, batch_size=8))
     run = run_job(plan(config, {"relu": zoo})[0]).run
     assert run.tests[0].metrics["tau"] > 0.6
-    # Rounding may swap a pair of the 276 that 24 networks are.
     assert run.tests[-2].metrics["tau"] == pytest.approx(run.tests[0].metrics["tau"], abs=0.03)
 
 
@@ -288,8 +288,7 @@ def test_enormous_inputs_do_not_crash_a_model_without_the_symmetry(zoo: Corpus) 
 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
-def test_precisions_reach_packed_inputs(precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nfn_monomial.benchmarks.train.loop.step_memory", lambda *_: 0)  # another step, and profiled
+def test_precisions_reach_packed_inputs(precision: Any) -> None:
     zoo = small_zoo("relu", networks=12).corpus()
     models = default_models({"relu": zoo}) if precision == "bf16-mixed" else ("monomial", "hnp")
     config = replace(CONFIG, models=models, seeds=(0,), train_sets=("original",), scales=(1e1,), widen=0)
