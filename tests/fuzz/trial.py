@@ -76,6 +76,8 @@ class Bench:
         file.write_bytes(self.contents[file])
 
     def _read(self, file: Path, how: str) -> Outcome:
+        with contextlib.suppress(OSError):  # a process that once took more would not show that it takes more
+            Path("/proc/self/clear_refs").write_text("5")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         found: Facts | None = None
         try:

@@ -40,7 +40,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "failing": (WORKER, folders["failing"], json.dumps({"devices": 2, "fail": 1, "kinds": ["parts"]})),
     }
     running = {name: start(*command) for name, command in commands.items()}
-    outputs = {name: process.communicate(timeout=120)[0] for name, process in running.items()}
+    outputs = {name: process.communicate(timeout=600)[0] for name, process in running.items()}
     return {name: (folders[name], running[name].returncode, outputs[name]) for name in commands}
 
 
