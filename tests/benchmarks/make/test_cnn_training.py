@@ -96,12 +96,13 @@ def test_networks_trained_together_are_those_trained_alone(data: ImageTensors, o
     ]
     chosen[1] = replace(chosen[1], train_fraction=0.3, learning_rate=1e-2, l2reg=1e-2)
     together = train(chosen, data, LAYOUT, padding=1)
+    apart = (together.weights[0] - together.weights[2]).norm()
     for i, one in enumerate(chosen):
         alone = train([one], data, LAYOUT, padding=1)
-        torch.testing.assert_close(together.weights[i], alone.weights[0], rtol=1e-4, atol=1e-5)
+        # Optimisers divide gradients by their sizes: single entries follow rounding where gradients are small.
+        assert (together.weights[i] - alone.weights[0]).norm() < 1e-3 * apart
         for name, values in together.metrics.items():
-            torch.testing.assert_close(values[i], alone.metrics[name][0], rtol=1e-3, atol=2e-3)
-    assert not torch.allclose(together.weights[0], together.weights[2], atol=1e-2)
+            torch.testing.assert_close(values[i], alone.metrics[name][0], rtol=1e-3, atol=2 / len(data.test_y))
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])

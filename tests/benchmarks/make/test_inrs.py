@@ -29,7 +29,9 @@ def test_stored_weights_show_the_images_with_the_stored_psnr(corpus_folder: Path
     split = torch.cat([load_file(path)["split"] for path in sorted(corpus_folder.glob("shard-*"))])
     for number, part in enumerate((corpus.train, corpus.val, corpus.test)):
         tensors, pixels = part.rows.read_all(), corpus.pixels[part.image]
-        torch.testing.assert_close(psnr(corpus.siren.render(tensors), pixels), stored[split == number])
+        torch.testing.assert_close(
+            psnr(corpus.siren.render(tensors), pixels), stored[split == number], rtol=1e-4, atol=1e-3
+        )
         assert stored[split == number].min() > 25
         wrong = replace(corpus.siren, omega_0=29.0)  # a little off is far off
         assert (psnr(wrong.render(tensors), pixels) < 20).all()
