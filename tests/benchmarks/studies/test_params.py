@@ -13,7 +13,7 @@ KINDS: list[tuple[Family, IO]] = [*((f, "full") for f in FAMILIES), ("SCALE", "f
 
 
 @pytest.mark.parametrize(("family", "io"), KINDS)
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_the_closed_form_is_what_layers_have(family: Family, io: IO, data: st.DataObject) -> None:
     depth = data.draw(st.integers(2, 6), "depth")
