@@ -29,6 +29,7 @@ __all__ = [
     "Inert",
     "SavedFile",
     "kind_of",
+    "open_safetensors",
     "read_safetensors",
     "read_torch_file",
     "require_dense",
@@ -165,16 +166,21 @@ def read_safetensors(path: PathLike, device: torch.device | str = "cpu") -> tupl
         FileNotFoundError: if the file does not exist or is no regular file.
         ValueError: naming the file, if it is truncated or damaged.
     """
+    with damaged(path, "download it again, or save it by safetensors.torch.save_file(state, path)"):
+        return open_safetensors(path, device)
+
+
+def open_safetensors(path: PathLike, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The same for who knows a better way out of a damaged file; raises as `files.damaged` expects it."""
     file = Path(path)
-    with damaged(file, "download it again, or save it by safetensors.torch.save_file(state, path)"):
-        size = require_regular(file)
-        with open_regular(file) as stream:
-            start = stream.read(8)
-        header = int.from_bytes(start, "little")
-        if len(start) < 8 or header > min(size - 8, HEADER_BYTES):
-            raise InvalidValueError(f"truncated, or no safetensors file: a header of {header} bytes, {size} in all")
-        with safetensors.safe_open(file, framework="pt", device=str(device)) as opened:
-            return {key: opened.get_tensor(key) for key in opened.keys()}, dict(opened.metadata() or {})  # noqa: SIM118
+    size = require_regular(file)
+    with open_regular(file) as stream:
+        start = stream.read(8)
+    header = int.from_bytes(start, "little")
+    if len(start) < 8 or header > min(size - 8, HEADER_BYTES):
+        raise InvalidValueError(f"truncated, or no safetensors file: a header of {header} bytes, {size} in all")
+    with safetensors.safe_open(file, framework="pt", device=str(device)) as opened:
+        return {key: opened.get_tensor(key) for key in opened.keys()}, dict(opened.metadata() or {})  # noqa: SIM118
 
 
 def require_dense(tensor: object, what: str) -> Tensor:

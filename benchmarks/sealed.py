@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.tensor_files import PathLike, read_safetensors
+from nfn_monomial.adapters.tensor_files import PathLike, open_safetensors
 from nfn_monomial.errors import InvalidValueError
 
 from .reading import parse_json
@@ -39,7 +39,7 @@ def read_sealed(path: PathLike) -> tuple[dict[str, Tensor], Any]:
         FileNotFoundError: if the file does not exist or is no regular file.
         ValueError: if it is damaged; without the file's name, if it has no checksum of ours, or another.
     """
-    tensors, metadata = read_safetensors(path)
+    tensors, metadata = open_safetensors(path)
     entry = _sealed(metadata)
     text = entry.get("stated")
     if not isinstance(text, str) or entry.get("sha256") != _digest(tensors, text):
@@ -53,7 +53,7 @@ def checksum_of(path: PathLike) -> str:
     Raises:
         As `read_sealed`.
     """
-    return str(_sealed(read_safetensors(path)[1]).get("sha256"))
+    return str(_sealed(open_safetensors(path)[1]).get("sha256"))
 
 
 def _sealed(metadata: Mapping[str, str]) -> dict[str, Any]:

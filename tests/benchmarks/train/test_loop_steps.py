@@ -124,7 +124,7 @@ def test_recomputed_blocks_train_bit_identically() -> None:
     models, results = [], []
     for recompute in (False, True):
         model = linear(dropout=0.3)
-        model.layers = Blocks(*model.layers, size=2)
+        model.layers = Blocks(*model.layers)
         results.append(run(model, replace(CONFIG, recompute=recompute)))
         assert model.layers.recompute is recompute
         models.append(model)
