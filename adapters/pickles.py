@@ -13,8 +13,8 @@ library without these two.
 - **Only plain containers and `Inert` objects are filled**, so that a file changes no object of this process.
 - **No instruction is inherited unseen.** Those of `_PLAIN` and those written here exist, and no others.
 - **A file gets no more memory than its own size explains.** A storage has as many bytes as the file has of it, a tensor
-  lies in its storage, and what a pickle copies of itself is counted. Keys of dicts have few parts: hashing a tuple
-  of the same tuple twice, forty times over, would take forever.
+  lies in its storage, and what a pickle copies of itself is counted. Keys of dicts are of kinds that are told apart
+  quickly; `Inert` objects stand for others.
 
 It is the machine written in Python, as the one in C sets up its memo by the largest number that a pickle names: nine
 bytes make it take 64 GiB. What can still happen is that a file holds other things than expected: what comes out is any
@@ -120,7 +120,7 @@ class Unpickler(pickle._Unpickler):
         """What stands for a name."""
         module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
         full = f"{module}.{name}"
-        if module == "torch._utils" and full not in _MADE:
+        if full.startswith("torch._utils._rebuild") and full not in _MADE:
             raise InvalidValueError(
                 f"it holds tensors that {name[:80]} makes, expected dense ones: save their .to_dense() or .dequantize()"
             )
@@ -186,6 +186,12 @@ class Unpickler(pickle._Unpickler):
     def _add_marked(self) -> None:
         self._add(self.pop_mark())
 
+    def _bytes(self) -> None:
+        """A ``bytearray``, which is as long as it says only if the file is."""
+        size = int.from_bytes(self.read(8), "little")
+        self._spend(size)
+        self.stack.append(bytearray(self.read(size)))
+
     def _frozen_set(self) -> None:
         items = self.pop_mark()  # and another stack
         self.stack.append(frozenset(map(_key, items)))
@@ -194,20 +200,22 @@ class Unpickler(pickle._Unpickler):
         pickle.REDUCE[0]: _call, pickle.NEWOBJ[0]: _call, pickle.NEWOBJ_EX[0]: _call_by_name, pickle.BUILD[0]: _build,
         pickle.APPEND[0]: _add_one, pickle.APPENDS[0]: _add_marked, pickle.ADDITEMS[0]: _add_marked,
         pickle.SETITEM[0]: _add_entry, pickle.SETITEMS[0]: _add_marked, pickle.FROZENSET[0]: _frozen_set,
+        pickle.BYTEARRAY8[0]: _bytes,
     }  # fmt: skip
 
 
 def _key(key: Any) -> Any:
-    """A key of a dict: one that is hashed in no time."""
-    parts = [key]
-    for part in parts:  # which grow meanwhile
-        if type(part) in (tuple, frozenset):
-            parts += part
-        elif part is not None and not isinstance(part, str | bytes | int | float | torch.dtype | torch.device | Inert):
-            raise InvalidValueError(f"a key with a {type(part).__name__}")
-        if len(parts) > KEY_PARTS:
-            raise InvalidValueError(f"a key of more than {KEY_PARTS} parts")
-    return key
+    """A key of a dict or an item of a set; an `Inert` object for kinds of which a file could make many with one hash.
+
+    Those would take forever. Python keeps the hashes of texts secret, and few whole numbers of 64 bits share one.
+    """
+    if type(key) in (tuple, frozenset):
+        plain = len(key) <= KEY_PARTS and all(type(part) is str for part in key)
+    elif type(key) is int:
+        plain = key.bit_length() <= 64
+    else:
+        plain = key is None or isinstance(key, str | bytes | bool | float | torch.dtype | torch.device | Inert)
+    return key if plain else Inert(type(key).__name__)
 
 
 def _is_size(number: object) -> bool:
@@ -257,6 +265,7 @@ _MADE: dict[str, Callable[..., Any]] = {
     "torch.Size": lambda sizes=(): torch.Size(sizes),
     "torch.device": lambda kind, index=None: torch.device(str(kind)) if index is None else torch.device(kind, index),
     "collections.OrderedDict": lambda items=(): OrderedDict((_key(key), value) for key, value in items),
+    "collections.defaultdict": lambda _make=None: {},
     "builtins.set": lambda items=(): set(map(_key, items)),
     "builtins.frozenset": lambda items=(): frozenset(map(_key, items)),
     "_codecs.encode": lambda text, _: str.encode(text, "latin1"),
