@@ -73,7 +73,8 @@ class Architecture:
         if not self.definition.inputs:
             return frozenset(self.definition.shapes)
         module = self.definition.template()
-        tensors = dict((*module.named_parameters(), *module.named_buffers()))
+        parameters = module.named_parameters(remove_duplicate=False)
+        tensors = dict((*parameters, *module.named_buffers(remove_duplicate=False)))
         with Reading(tensors) as reading:
             answers(module, tensors, self.definition.inputs)
         return frozenset(reading.keys)

@@ -196,11 +196,17 @@ def define(
         DefinitionError: naming what cannot be used, and the way out.
     """
     name = name or type(module).__name__
+    state = module.state_dict(keep_vars=True)
+    if others := [key for key, value in state.items() if not isinstance(value, Tensor)]:
+        raise DefinitionError(
+            f"{label or name}: of its state dict {_some(others)} is no tensor, so nobody sees what its function takes "
+            "from it; give a module without get_extra_state"
+        )
     try:
         space = WeightSpace.from_module(module, inputs)
     except (ValueError, TypeError) as error:
         raise DefinitionError(f"{label or name}: {error}") from error
-    return _definition(name, space, module.state_dict(keep_vars=True), template or (lambda: module), inputs)
+    return _definition(name, space, state, template or (lambda: module), inputs)
 
 
 def _of_program(path: Path) -> Definition:

@@ -49,7 +49,7 @@ class Reading(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees which tensors are arguments of an operation of torch: those whose values a computation may depend on.
 
     Args:
-        tensors: key -> tensor, as the computation has them.
+        tensors: key -> tensor, as the computation has them; a tensor may have several keys.
 
     Attributes:
         keys: of those that were read.
@@ -57,7 +57,9 @@ class Reading(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._key_of = {id(t): key for key, t in tensors.items()}
+        self._keys_of: dict[int, list[str]] = {}
+        for key, tensor in tensors.items():
+            self._keys_of.setdefault(id(tensor), []).append(key)
         self.keys: set[str] = set()
 
     @classmethod
@@ -66,8 +68,8 @@ class Reading(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        leaves = pytree.tree_leaves((args, kwargs))
-        self.keys.update(self._key_of[id(t)] for t in leaves if id(t) in self._key_of)
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            self.keys.update(self._keys_of.get(id(leaf), ()))
         return operator(*args, **(kwargs or {}))
 
 

@@ -12,7 +12,7 @@ from own_networks import State, mlp, moved, saved, weights
 from nfn_monomial.benchmarks.checkpoints import align, balance, compare
 from nfn_monomial.benchmarks.checkpoints.comparison import Pair
 from nfn_monomial.benchmarks.checkpoints.families import Family
-from nfn_monomial.benchmarks.data.definitions import Definition, read_definition
+from nfn_monomial.benchmarks.data.definitions import Definition, define, read_definition
 from nfn_monomial.errors import InvalidValueError
 
 MASK = (torch.arange(18).reshape(3, 6) % 3 > 0).float()
@@ -134,3 +134,35 @@ def test_tied_keys_with_two_values_are_refused(reverse: bool, words: Definition,
             compare(*paths, net=words)
     with pytest.raises(InvalidValueError, match="are one tensor in the network, but have two values"):
         words.parameters(torn)
+
+
+class TwoNames(torch.nn.Module):
+    """One buffer under two names, both of which a state dict has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 6), torch.nn.Linear(6, 3)
+        mask = torch.ones(6)
+        self.register_buffer("one", mask)
+        self.register_buffer("other", mask)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)) * self.one) * self.other[:3]  # type: ignore[operator, index]
+
+
+def test_two_names_of_one_buffer_have_one_value(tmp_path: Path) -> None:
+    definition = define(TwoNames(), torch.randn(5, 4))
+    state = {key: tensor.clone() for key, tensor in TwoNames().state_dict().items()}
+    a = saved(tmp_path / "a.pt", state)
+    b = saved(tmp_path / "b.pt", state | {"other": torch.zeros(6)})
+    with pytest.raises(InvalidValueError, match="one and other are one tensor"):
+        compare(a, b, net=definition)
+
+
+def test_a_state_that_is_no_tensor_is_refused() -> None:
+    class Temperature(torch.nn.Linear):
+        def get_extra_state(self) -> dict[str, float]:
+            return {"temperature": 2.0}
+
+    with pytest.raises(InvalidValueError, match=r"Temperature: of its state dict _extra_state is no tensor"):
+        define(Temperature(4, 3), torch.randn(5, 4))
