@@ -1,4 +1,4 @@
-"""Any network's symmetries, derived from its computation (DESIGN 2.2)."""
+"""Any network's symmetries, derived from its computation: docs/any-network.md."""
 
 from .batchnorm import fold_batchnorm
 from .derive import Derivation, derive

@@ -1,4 +1,4 @@
-"""The symmetries of any network, from its computation: index sets, nests, gauges, as nodes and axes (DESIGN 2.2).
+"""The symmetries of any network, from its computation: index sets, nests, gauges, as nodes and axes.
 
 The program is run through the rules of its operators until no dimension of a parameter is cut or factored any further.
 What the last run ties is one node; the equations that it demands have the gauges of these as their solutions.
@@ -61,7 +61,7 @@ def derive(
         ValueError: if it does not run on the inputs, cannot be exported, uses no parameter, or has parameters
             that no group can act on (complex or whole numbers, NaN, overlapping views).
 
-    Source: DESIGN 2.1 and 2.2. Time is linear in the number of operations.
+    How it is done: docs/any-network.md.
     """
     program = program_of(module, example_inputs, kwargs)
     if not program.tensors:

@@ -19,7 +19,7 @@ def oracle_unreached(space, source: Layout, target: Layout) -> bool:
     return any(count_terms(fields, {t: 1}, space.nodes) == (0, 0) for t in target.types)
 
 
-DESIGN_TABLE = [
+COUNTED = [
     ([2, 3, 2], "gelu", "permutation", (32, 4)),
     ([2, 3, 2], "gelu", "fixed", (74, 7)),
     ([2, 3, 2], "relu", "fixed", (17, 2)),
@@ -31,7 +31,7 @@ DESIGN_TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("sizes", "symmetry", "io", "expected"), DESIGN_TABLE)
+@pytest.mark.parametrize(("sizes", "symmetry", "io", "expected"), COUNTED)
 def test_counts_of_known_layers(sizes, symmetry, io, expected):
     space = WeightSpace.mlp(sizes, symmetry, io_symmetry=io)
     fields = dict(zip(space.layout.types, space.layout.multiplicities, strict=True))
@@ -42,7 +42,7 @@ def test_counts_of_known_layers(sizes, symmetry, io, expected):
 @pytest.mark.parametrize(
     "space",
     [
-        *(WeightSpace.mlp(sizes, symmetry, io_symmetry=io) for sizes, symmetry, io, _ in DESIGN_TABLE),
+        *(WeightSpace.mlp(sizes, symmetry, io_symmetry=io) for sizes, symmetry, io, _ in COUNTED),
         *(WeightSpace.mlp([2, 2], "relu", io_symmetry=io) for io in ("fixed", "permutation")),
         WeightSpace.mlp([1, 3, 3, 1], ["relu", "tanh"]),
         WeightSpace.mlp([1, 3, 3, 1], ["linear", "gelu"]),

@@ -279,7 +279,7 @@ def test_initialisation_treats_all_output_blocks_alike(space, io):
 
 
 def test_the_zoo_network_has_the_papers_parameter_counts():
-    """DESIGN's formula for SCALE, and Table 16: 0.25M (ReLU) and 1.41M (tanh) parameters."""
+    """cc'((n_0+1)^2 + 2(L-2) + 2 n_L^2) + c' n_L for SCALE, and Table 16: 0.25M (ReLU) and 1.41M (tanh) parameters."""
     relu = WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10])
     assert sum(p.numel() for p in EquivariantLinear(relu, 16, 16).parameters()) == 118_944
     assert sum(p.numel() for p in MonomialNFN(relu).parameters()) == 254_799

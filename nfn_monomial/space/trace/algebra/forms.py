@@ -1,4 +1,4 @@
-"""Log-scales and signs of values as linear forms in unknowns, and the equations between them (DESIGN 2.2).
+"""Log-scales and signs of values as linear forms in unknowns, and the equations between them.
 
 A parameter ``W`` whose entries are acted on as ``W_jk -> exp(s_j + s'_k + c) (-1)^(t_j + t'_k + c') W_jk`` has the
 unknowns ``s, t`` and ``s', t'``, one for each index of an axis, and ``c, c'``. Scales are forms over the integers (the

@@ -1,4 +1,4 @@
-"""Gauges of every index set: the two kernels of the equations that a program demands (DESIGN 2.2)."""
+"""Gauges of every index set: the two kernels of the equations that a program demands."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def convolutions(*layers: nn.Module) -> nn.Module:
 
 IMAGE, SEQUENCE, VECTOR = torch.randn(2, 2, 7, 7), torch.randn(2, 4, 3), torch.randn(5, 4)
 
-# Numbers of DESIGN 2.2, of the null space of the Jacobian: scalings, then permuted nodes, then flips of items.
+# Numbers of the null space of the Jacobian: scalings, then permuted nodes, then flips of items.
 COUNTED = {
     "mlp": (lambda: mlp(nn.ReLU()), VECTOR, 11, ["5", "6"], 0),
     "mlp, tanh": (lambda: mlp(nn.Tanh()), VECTOR, 0, ["5", "6"], 11),
