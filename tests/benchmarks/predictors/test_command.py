@@ -71,7 +71,7 @@ def test_what_is_not_needed_is_not_imported(nets: Path) -> None:
     )
     modules = set(said.stdout.split())
     assert "nfn_monomial.benchmarks.predictors.answers" in modules
-    assert not modules & {"lightning_fabric", "matplotlib", "scipy", "sklearn", "sympy", "torch._dynamo"}
+    assert not modules & {"lightning_fabric", "matplotlib", "sklearn", "sympy", "torch._dynamo"}
 
 
 def test_equal_networks_share_a_rank_and_what_is_not_finite_has_none(nets: Path) -> None:
