@@ -12,7 +12,7 @@ from torch import Tensor
 from nfn_monomial import Symmetry, WeightSpace
 from nfn_monomial.errors import InvalidValueError
 
-from .checks import graph_ids
+from .checks import NODE_ATTRIBUTES, graph_ids
 from .factors import factors_of, structure
 
 
@@ -24,53 +24,77 @@ class Group(NamedTuple):
     members: Tensor
 
 
-def grouped(graph: Any, spaces: WeightSpace | Sequence[WeightSpace]) -> list[Group]:
-    """The graphs of a batch by space and architecture. With one space for all of them they must be of one architecture.
+def grouped(graph: Any, spaces: Sequence[WeightSpace]) -> list[Group]:
+    """The graphs of a batch, with one space for each of them, by space and architecture.
 
     Raises:
         ValueError: if node sets of a graph have other numbers of neurons than networks of its space can have.
     """
     ids, count = graph_ids(graph)
-    of_one = isinstance(spaces, WeightSpace)
-    of_graphs = [spaces] * count if isinstance(spaces, WeightSpace) else spaces
-    if len(of_graphs) != count:
-        raise InvalidValueError(
-            f"from_graphs: {len(of_graphs)} spaces for {count} graphs; one each is needed, in order"
-        )
+    if len(spaces) != count:
+        raise InvalidValueError(f"from_graphs: {len(spaces)} spaces for {count} graphs; one each is needed, in order")
     depth = int(graph.layer.max()) + 1
     table = torch.bincount(ids * depth + graph.layer, minlength=count * depth).view(count, depth).tolist()
-    widths = [tuple(row[: max(i for i, n in enumerate(row) if n) + 1]) for row in table]
     members: dict[tuple[WeightSpace, tuple[int, ...]], list[int]] = {}
-    for i, key in enumerate(zip(of_graphs, widths, strict=True)):
-        members.setdefault(key, []).append(i)
-    if of_one and len(members) > 1:
-        other = next(i for i, width in enumerate(widths) if width != widths[0])
+    for i, (space, row) in enumerate(zip(spaces, table, strict=True)):
+        while not row[-1]:
+            row.pop()
+        members.setdefault((space, tuple(row)), []).append(i)
+    groups = []
+    for (space, widths), numbers in members.items():
+        sizes = sizes_of(space, widths)
+        if sizes is None:
+            expected = [space.nodes[n].size if n in space.nodes else None for n in factors_of(space).sets]
+            raise InvalidValueError(
+                f"graph {numbers[0]} is of another weight space: its layers have {_text(widths)} neurons, {space} has "
+                f"{_text(expected)}"
+            )
+        groups.append(Group(space, sizes, torch.tensor(numbers, device=ids.device)))
+    return groups
+
+
+def one_group(graph: Any, space: WeightSpace) -> Group:
+    """All graphs of a batch of one architecture.
+
+    Raises:
+        ValueError: see `grouped`; or if they are of different architectures.
+    """
+    first, *others = grouped(graph, [space] * graph_ids(graph)[1])
+    if others:
         raise InvalidValueError(
-            f"graphs of different architectures: graph 0 has layers of {_text(widths[0])} neurons, graph {other} of "
-            f"{_text(widths[other])}; from_graphs takes one space a graph"
+            f"graphs of different architectures: graph 0 has nodes of sizes {first.sizes}, graph "
+            f"{int(others[0].members[0])} of {others[0].sizes}; from_graphs takes one space a graph"
         )
-    return [
-        Group(space, _sizes(space, width), torch.tensor(numbers, device=ids.device))
-        for (space, width), numbers in members.items()
-    ]
+    return first
 
 
-def _sizes(space: WeightSpace, counts: Sequence[int]) -> dict[str, int]:
-    """The size of each node of a space, of the numbers of nodes in each node set."""
+def sizes_of(space: WeightSpace, widths: Sequence[int]) -> dict[str, int] | None:
+    """The size of each node of a space, of the numbers of neurons in each node set; None if they do not fit."""
     sets = factors_of(space).sets
-    sizes = {name: node.size or 1 for name, node in space.nodes.items() if name not in sets}
-    names = [name for name in sets if name in space.nodes]
-    by_name = dict(zip(sets, counts, strict=False))
-    for name in sorted(names, key=lambda n: len(space.ancestry(n))):
+    if len(widths) != len(sets) or 0 in widths:
+        return None
+    width_of = dict(zip(sets, widths, strict=True))
+    sizes = {name: node.size or 1 for name, node in space.nodes.items() if name not in width_of}
+    for name in sorted(space.nodes.keys() & width_of, key=lambda name: len(space.ancestry(name))):
         *above, _ = space.ancestry(name)
-        sizes[name] = by_name.get(name, 0) // max(1, math.prod([sizes[n] for n in above]))
-    fixed = all(sizes[n] == space.nodes[n].size for n in names if not space.nodes[n].permutes)
-    if len(counts) != len(sets) or 0 in counts or not fixed or factors_of(space).counts(space, sizes) != list(counts):
-        expected = [space.nodes[n].size if n in space.nodes else None for n in sets]
-        raise InvalidValueError(
-            f"a graph of another weight space: its layers have {_text(counts)} neurons, {space} has {_text(expected)}"
-        )
-    return sizes
+        sizes[name] = width_of[name] // math.prod([sizes[node] for node in above])
+    fixed = all(node.permutes or node.size in (None, sizes[name]) for name, node in space.nodes.items())
+    return sizes if fixed and factors_of(space).counts(space, sizes) == list(widths) else None
+
+
+def group_in_order(graph: Any, space: WeightSpace) -> Group | None:
+    """All graphs of a batch, if they are of one architecture and as `to_graph` writes them; None otherwise."""
+    ids, count = graph_ids(graph)
+    nodes = len(ids) // count
+    sizes = sizes_of(space, torch.bincount(graph.layer[:nodes].clamp(min=0)).tolist())
+    if sizes is None:
+        return None
+    expected = structure(space, sizes, None, ids.device)
+    number = torch.arange(count, device=ids.device)
+    written = {name: expected[name].repeat(count) for name in (*NODE_ATTRIBUTES, "edge_layer")}
+    written["edge_index"] = (expected["edge_index"][:, None] + number[:, None] * nodes).flatten(1)
+    same = (graph[name].shape == x.shape and bool((graph[name] == x).all()) for name, x in written.items())
+    return Group(space, sizes, number) if all(same) and torch.equal(ids, number.repeat_interleave(nodes)) else None
 
 
 def node_order(graph: Any, group: Group) -> Tensor:
@@ -80,30 +104,22 @@ def node_order(graph: Any, group: Group) -> Tensor:
         ValueError: if neurons are missing or there twice, or nodes are those of another space.
     """
     space, sizes, members = group
-    expected = structure(space, sizes, None, graph.layer.device)
-    ids, count = graph_ids(graph)
-    member = members.new_full((count,), -1).index_copy(0, members, torch.arange(len(members), device=ids.device))[ids]
-    nodes = (member >= 0).nonzero().flatten()
+    expected = structure(space, sizes, None, members.device)
+    ids, _ = graph_ids(graph)
+    nodes = torch.isin(ids, members).nonzero().flatten()
     layer, neuron = graph.layer[nodes], graph.neuron[nodes]
-    width = torch.bincount(expected["layer"])
-    slot = member[nodes] * len(expected["layer"]) + (width.cumsum(0) - width)[layer] + neuron
-    # As many nodes as slots: each is taken once, or else some number is out of range or there twice.
-    if bool((neuron >= width[layer]).any()) or not bool((torch.bincount(slot, minlength=len(slot)) == 1).all()):
-        raise InvalidValueError(
-            f"neuron numbers of a layer are not 0 .. n - 1, once each (layers of {_text(width.tolist())} nodes found). "
-            "Were nodes dropped or added by a transform?"
-        )
-    order = torch.empty_like(nodes).scatter(0, slot, nodes).view(len(members), -1)
-    for name in ("symmetry", "has_bias"):
+    key = (ids[nodes] * (int(layer.max()) + 1) + layer) * (int(neuron.max()) + 1) + neuron
+    order = nodes[key.argsort()].view(len(members), -1)
+    for name, kind in (("neuron", int), ("symmetry", Symmetry), ("has_bias", bool)):
         value = graph[name][order]
         if bool((bad := value != expected[name]).any()):
             network, at = bad.nonzero()[0].tolist()
-            i, kind = int(expected["layer"][at]), Symmetry if name == "symmetry" else bool
+            node_set = factors_of(space).sets[int(expected["layer"][at])]
             raise InvalidValueError(
-                f"a graph of another weight space: {name} of node {int(order[network, at])} (layer {i}) is "
-                f"{kind(int(value[network, at]))}, that of node set {factors_of(space).sets[i]!r} of {space} is "
-                f"{kind(int(expected[name][at]))}. Read graphs with the space that they were made with (behind "
-                "BalanceGraph: space.restricted('permutation'))"
+                f"a graph of another weight space: {name} of node {int(order[network, at])} is "
+                f"{kind(int(value[network, at]))}, in {space} that of neuron {int(expected['neuron'][at])} of {node_set!r} "
+                f"is {kind(int(expected[name][at]))}. Read graphs with the space that they were made with (behind "
+                "BalanceGraph: space.restricted('permutation')), and drop or add no nodes"
             )
     return order
 
@@ -118,42 +134,35 @@ def edge_order(graph: Any, group: Group, nodes: Tensor) -> Tensor:
     expected, n = structure(space, sizes, None, nodes.device), nodes.shape[1]
     place = nodes.new_full((len(graph.x),), -1)
     place[nodes.flatten()] = torch.arange(nodes.numel(), device=nodes.device)
-    source, target = place[graph.edge_index]
-    edges: Tensor = (source >= 0).nonzero().flatten()
-    source, target, layer = source[edges], target[edges], graph.edge_layer[edges]
-    member = source.div(n, rounding_mode="floor")
-    key = (layer * n + target - member * n) * n + source - member * n
-    wanted = (expected["edge_layer"] * n + expected["edge_index"][1]) * n + expected["edge_index"][0]  # ascending
-    numbers = torch.arange(len(members), device=nodes.device)
-    if torch.equal(key, wanted.repeat(len(members))) and torch.equal(member, numbers.repeat_interleave(len(wanted))):
-        return edges.view(len(members), -1)  # in order as they are
-    at = torch.searchsorted(wanted, key).clamp(max=len(wanted) - 1)
-    if not bool((known := wanted[at] == key).all()):
-        edge = int(edges[~known][0])
+    edges = (place[graph.edge_index[0]] >= 0).nonzero().flatten()
+    parameters = int(graph.edge_layer.max()) + 1
+
+    def keys(network: Tensor, parameter: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        """One number for each edge that can be, which ascends in the order of `to_graph`."""
+        return ((network * parameters + parameter) * n + target) * n + source
+
+    source, target = place[graph.edge_index[:, edges]]
+    key = keys(target.div(n, rounding_mode="floor"), graph.edge_layer[edges], source % n, target % n)
+    number = torch.arange(len(members), device=nodes.device)[:, None]
+    wanted = keys(number, expected["edge_layer"], *expected["edge_index"])
+    if bool((unknown := ~torch.isin(key, wanted)).any()):
+        edge = int(edges[unknown][0])
         raise InvalidValueError(
             f"edge {edge} ({' -> '.join(map(str, graph.edge_index[:, edge].tolist()))}) of edge_layer "
             f"{int(graph.edge_layer[edge])} is in no parameter of {space}"
         )
-    slot = member * len(wanted) + at
-    taken = torch.bincount(slot, minlength=len(members) * len(wanted)).view(len(members), -1)
-    if bool((taken != 1).any()):
-        missing = bool((taken == 0).any())
-        bad = taken == 0 if missing else taken > 1
-        network, i = bad.nonzero()[0].tolist()
+    times = torch.bincount(torch.searchsorted(wanted.flatten(), key), minlength=wanted.numel()).view(wanted.shape)
+    if bool((wrong := times != 1).any()):
+        network, i = wrong.nonzero()[0].tolist()
         names, of = factors_of(space), {name: x.tolist() for name, x in expected.items()}
         ends = [f"{names.sets[of['layer'][end[i]]]}[{of['neuron'][end[i]]}]" for end in of["edge_index"]]
-        edge_text = f"edge {' -> '.join(ends)} of {names.factors[of['edge_layer'][i]].piece}"
-        if missing:
-            raise InvalidValueError(
-                f"graph {int(members[network])} lacks the {edge_text} ({int(bad.sum())} edges missing in the batch). "
-                "Every weight needs its edge, a neuron without any is no neuron of the network: give pruned weights "
-                "edges with zeros"
-            )
+        parameter = names.factors[of["edge_layer"][i]].piece
         raise InvalidValueError(
-            f"graph {int(members[network])} has {int(taken[network, i])} times the {edge_text}: multi-edges are no "
-            "network; coalesce them"
+            f"graph {int(members[network])} has the edge {' -> '.join(ends)} of {parameter} {int(times[network, i])} times "
+            f"({int(wrong.sum())} such edges in the batch). Every weight needs its edge, once; a neuron without any is no "
+            "neuron of the network: give pruned weights edges with zeros"
         )
-    return torch.empty_like(edges).scatter(0, slot, edges).view(len(members), -1)
+    return edges[key.argsort()].view(len(members), -1)
 
 
 def _text(sizes: Iterable[int | None]) -> str:

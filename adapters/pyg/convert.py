@@ -15,8 +15,8 @@ from nfn_monomial.checks import Size, checked, require
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space.packing import check_tensors, require_finite
 
-from .arrange import Group, edge_order, grouped, node_order
-from .checks import check_graph, kernel_of
+from .arrange import Group, edge_order, group_in_order, grouped, node_order, one_group
+from .checks import check_attributes, check_graph, kernel_of
 from .factors import Padding, factors_of, padding_of, places_of, structure
 from .kernels import common_kernel
 
@@ -108,9 +108,12 @@ def from_graph(graph: Any, space: WeightSpace) -> dict[str, Tensor]:
             is of another weight space.
         TypeError: see `check_graph`.
     """
+    check_attributes(graph, "from_graph")
+    group = group_in_order(graph, space)
+    if group is not None:
+        return _read(graph, group, graph.x, graph.edge_attr)
     check_graph(graph, "from_graph")
-    (group,) = grouped(graph, space)
-    return _read(graph, group)
+    return _read_in_any_order(graph, one_group(graph, space))
 
 
 @checked
@@ -127,7 +130,7 @@ def from_graphs(graph: Any, spaces: Sequence[WeightSpace]) -> list[dict[str, Ten
     check_graph(graph, "from_graphs")
     networks: dict[int, dict[str, Tensor]] = {}
     for group in grouped(graph, spaces):
-        tensors = _read(graph, group)
+        tensors = _read_in_any_order(graph, group)
         for i, member in enumerate(group.members.tolist()):
             networks[member] = {name: t[i : i + 1] for name, t in tensors.items()}
     return [networks[i] for i in range(len(networks))]
@@ -225,15 +228,20 @@ def _batch(parts: Sequence[Mapping[str, Tensor]]) -> Batch:
     return batch
 
 
-def _read(graph: Any, group: Group) -> dict[str, Tensor]:
-    """Graphs of one architecture -> parameter of the space -> ``(B, C, *shape)``, checked; see `from_graph`."""
-    space, sizes, members = group
-    kernel, channels = kernel_of(graph), graph.x.shape[1]
+def _read_in_any_order(graph: Any, group: Group) -> dict[str, Tensor]:
+    """Graphs of one architecture, checked, as parameter of the space -> ``(B, C, *shape)``."""
     nodes = node_order(graph, group)
     edges = edge_order(graph, group, nodes)
-    x, edge_attr = graph.x[nodes], graph.edge_attr[edges].reshape(len(members), -1, channels)
-    flat = torch.cat([x, edge_attr], 1).transpose(1, 2)
+    return _read(graph, group, graph.x[nodes.flatten()], graph.edge_attr[edges.flatten()])
+
+
+def _read(graph: Any, group: Group, x: Tensor, edge_attr: Tensor) -> dict[str, Tensor]:
+    """The same of values of nodes and edges in the order of `to_graph`."""
+    space, sizes, members = group
+    batch, channels, kernel = len(members), x.shape[1], kernel_of(graph)
+    values = [t.reshape(batch, -1, channels) for t in (x, edge_attr)]
+    flat = torch.cat(values, 1).transpose(1, 2)
     flat = flat.index_select(2, places_of(space, sizes, kernel).to(flat.device))
     shapes = {name: space.shape_of(name, sizes) for name in space.parameters}
     parts = torch.split(flat, list(map(math.prod, shapes.values())), 2)
-    return {n: x.reshape(len(members), channels, *shapes[n]) for n, x in zip(shapes, parts, strict=True)}
+    return {n: x.reshape(batch, channels, *shapes[n]) for n, x in zip(shapes, parts, strict=True)}

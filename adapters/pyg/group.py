@@ -18,7 +18,7 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space.certificate import relative_error
 from nfn_monomial.testing import require_small, spread_of
 
-from .arrange import grouped, node_order
+from .arrange import node_order, one_group
 from .checks import check_graph, graph_ids
 from .convert import from_graph
 from .factors import FLIPS, SCALES, factors_of, gauges_of
@@ -134,7 +134,7 @@ def graph_element(element: GroupElement, graph: Any) -> GraphElement:
     """
     check_graph(graph, "graph_element")
     assert isinstance(element.space, WeightSpace), "of which graphs are made"
-    (group,) = grouped(graph, element.space)
+    group = one_group(graph, element.space)
     space, sizes, _ = group
     order, factors = node_order(graph, group), factors_of(space)
     counts = factors.counts(space, sizes)
