@@ -117,9 +117,9 @@ def node_order(graph: Any, group: Group) -> Tensor:
             node_set = factors_of(space).sets[int(expected["layer"][at])]
             raise InvalidValueError(
                 f"a graph of another weight space: {name} of node {int(order[network, at])} is "
-                f"{kind(int(value[network, at]))}, in {space} that of neuron {int(expected['neuron'][at])} of {node_set!r} "
-                f"is {kind(int(expected[name][at]))}. Read graphs with the space that they were made with (behind "
-                "BalanceGraph: space.restricted('permutation')), and drop or add no nodes"
+                f"{kind(int(value[network, at]))}, in {space} that of neuron {int(expected['neuron'][at])} of "
+                f"{node_set!r} is {kind(int(expected[name][at]))}. Read graphs with the space that they were made with "
+                "(behind BalanceGraph: space.restricted('permutation')), and drop or add no nodes"
             )
     return order
 
@@ -158,9 +158,9 @@ def edge_order(graph: Any, group: Group, nodes: Tensor) -> Tensor:
         ends = [f"{names.sets[of['layer'][end[i]]]}[{of['neuron'][end[i]]}]" for end in of["edge_index"]]
         parameter = names.factors[of["edge_layer"][i]].piece
         raise InvalidValueError(
-            f"graph {int(members[network])} has the edge {' -> '.join(ends)} of {parameter} {int(times[network, i])} times "
-            f"({int(wrong.sum())} such edges in the batch). Every weight needs its edge, once; a neuron without any is no "
-            "neuron of the network: give pruned weights edges with zeros"
+            f"graph {int(members[network])} has the edge {' -> '.join(ends)} of {parameter} {int(times[network, i])} "
+            f"times ({int(wrong.sum())} such edges in the batch). Every weight needs its edge, once; a neuron without "
+            "any is no neuron of the network: give pruned weights edges with zeros"
         )
     return edges[key.argsort()].view(len(members), -1)
 

@@ -44,9 +44,8 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     ``MessagePassing(space, channels, tied=True)`` does, with the same parameters. The output is an update: add it for
     a residual connection.
 
-    Any edges will do, in any order. Layers of networks whose edges follow one another as `to_graph` sorts them, or
-    sorted by source, are found in ``edge_index`` on a CPU, and messages along them need no index; no message is kept.
-    So ``propagate`` is never called: its hooks, and explainers that mask messages, see none. Gradients by ``edge_attr``
+    Any edges will do, in any order. Layers whose edges are sorted as by `to_graph` are found in ``edge_index`` on a CPU,
+    and messages along them need no index; no message is kept. So ``propagate`` is never called: its hooks, and explainers that mask messages, see none. Gradients by ``edge_attr``
     say what an edge is good for.
 
     Shapes: ``x (N, (2 K + 1) C)``, ``edge_index (2, E)``, ``edge_attr (E, C)`` -> tensors like ``x`` and ``edge_attr``.
@@ -123,7 +122,7 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         (sums, hidden), edges = self.edges(places, edge_attr, ends)
         if edge_streams is not None:
             sums = torch.add(*sums).view(len(x), count, -1).unbind(1)
-        degrees = [degree.repeat(graph.networks)[:, None].to(x) for degree in graph.degrees]
+        degrees = [degree.clamp(min=1).repeat(graph.networks)[:, None].to(x) for degree in graph.degrees]
         means = [z / degree for z, degree in zip(hidden, degrees, strict=True)]
         return torch.cat(self.nodes(streams, sums, *means), -1), edges
 

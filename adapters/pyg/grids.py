@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -18,30 +18,23 @@ from torch import Tensor
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.nn.incidence import Adder, Pairs, summing
 
-REMEMBERED = 2**14
-"""Edges of a network up to which it is remembered, by the values of its indices."""
-
 
 class Segment(NamedTuple):
-    """Edges of a network that follow one another: of a grid, row by row, or a column of any others.
-
-    All edges of a row have one node, the next row the next; at their other end they have nodes that follow one another,
-    the same for all rows.
+    """Edges of a network that follow one another: a grid as `to_graph` sorts it, or any others.
 
     Attributes:
         start: the first edge.
-        rows: see above.
-        columns: see above.
-        along: of a grid, for each end (target, source) which of the two says at which of its nodes an edge is: 0 rows,
-            1 columns.
-        alone: whether the nodes at the targets are those of no other edges; and those at the sources.
+        rows: how many targets a grid has, or how many edges there are.
+        columns: how many sources a grid has, 1 otherwise.
+        is_grid: whether an edge leads from every source to every target, row by row.
+        alone: of a grid, whether no other edges lead to its targets; and whether none lead from its sources.
     """
 
     start: int
     rows: int
     columns: int = 1
-    along: tuple[int, int] | None = None
-    alone: tuple[bool, bool] = (False, False)
+    is_grid: bool = False
+    alone: tuple[bool, ...] = ()
 
 
 class Outline(NamedTuple):
@@ -50,19 +43,19 @@ class Outline(NamedTuple):
     Attributes:
         networks: how many.
         segments: all edges of a network, in order.
-        degrees: how many edges lead to each node of a network, and from it, at least 1: ``(n,)``.
+        degrees: how many edges lead to each node of a network, and from it ``(n,)``.
     """
 
     networks: int
-    segments: tuple[Segment, ...]
-    degrees: tuple[Tensor, Tensor]
+    segments: list[Segment]
+    degrees: list[Tensor]
 
 
 def whole(edge_index: Tensor, nodes: int) -> Outline:
     """A graph of which nothing is known."""
     ones = edge_index.new_ones(edge_index.shape[1])
-    source, target = (edge_index.new_zeros(nodes).index_add(0, end, ones).clamp(min=1) for end in edge_index)
-    return Outline(1, (Segment(0, len(ones)),), (target, source))
+    degrees = [edge_index.new_zeros(nodes).index_add(0, end, ones) for end in edge_index.flip(0)]
+    return Outline(1, [Segment(0, len(ones))], degrees)
 
 
 def outline(edge_index: Tensor, nodes: int, least: int, kinds: Tensor | None = None) -> Outline:
@@ -87,32 +80,21 @@ def outline(edge_index: Tensor, nodes: int, least: int, kinds: Tensor | None = N
             f"edge {edge} of edge_index leads from node {source} to node {target}, and x has {nodes} nodes: was it "
             "made for another graph?"
         )
+    network = whole(edges[:2], nodes // networks)
     if edge_index.shape[1] < least:
-        return whole(edge_index, nodes)
-    cut = _remembered if edges.shape[1] <= REMEMBERED else _cut
-    values = edges.contiguous().numpy().tobytes()
-    segments, degrees = cut(values, edges.dtype, len(edges), nodes // networks, -(-least // networks))
-    return Outline(networks, segments, degrees)
-
-
-def _cut(
-    values: bytes, dtype: torch.dtype, kinds: int, nodes: int, least: int
-) -> tuple[tuple[Segment, ...], tuple[Tensor, Tensor]]:
-    """Segments and degrees of a network."""
-    edges = torch.frombuffer(bytearray(values), dtype=dtype).view(kinds, -1)
-    degrees = whole(edges[:2], nodes).degrees
+        return network
     segments, end = list[Segment](), 0
-    for grid in _grids(edges, least, degrees):
-        if grid.start > end:
-            segments.append(Segment(end, grid.start - end))
-        segments.append(grid)
-        end = grid.start + grid.rows * grid.columns
+    for start, rows, columns in _grids(edges):
+        if rows * columns * networks >= least:
+            if start > end:
+                segments.append(Segment(end, start - end))
+            ends = zip(network.degrees, edges[:2, start].flip(0).tolist(), (rows, columns), strict=True)
+            alone = tuple(bool((n[first : first + count] * count == rows * columns).all()) for n, first, count in ends)
+            segments.append(Segment(start, rows, columns, True, alone))
+            end = start + rows * columns
     if end < edges.shape[1]:
         segments.append(Segment(end, edges.shape[1] - end))
-    return tuple(segments), degrees
-
-
-_remembered = functools.lru_cache(maxsize=32)(_cut)
+    return Outline(networks, segments, network.degrees)
 
 
 def _networks(edges: Tensor, nodes: int) -> int:
@@ -130,37 +112,28 @@ def _networks(edges: Tensor, nodes: int) -> int:
     return 1
 
 
-def _grids(edges: Tensor, least: int, degrees: Sequence[Tensor]) -> Iterator[Segment]:
-    """Grids among edges, of which source, target and kind are given."""
-    # In a row one end stays and the other goes on by one: the sources, as to_graph sorts edges, or the targets.
-    steps = edges.diff()
-    inside = [(steps[i] == 1) & (steps[1 - i] == 0) & (steps[2:] == 0).all(0) for i in range(2)]
-    moving = int(inside[1].sum() > inside[0].sum())
-    if not bool(inside[moving].any()):
-        return
-    starts = _starts(inside[moving])
-    lengths = starts.diff(append=starts.new_tensor([edges.shape[1]]))
-    steps = edges[:, starts].diff()
-    next_row = (steps[moving] == 0) & (steps[1 - moving] == 1) & (steps[2:] == 0).all(0) & (lengths.diff() == 0)
-    firsts = _starts(next_row)
-    rows, columns = firsts.diff(append=firsts.new_tensor([len(starts)])), lengths[firsts]
-    grids = torch.stack([starts[firsts], rows, columns, *edges[:2, starts[firsts]].flip(0)])
-    for start, *shape, target, source in grids[:, rows * columns >= least].T.tolist():
-        along = (moving, 1 - moving)
-        at = zip(degrees, (target, source), along, strict=True)
-        full, of_sources = (bool((degree[first : first + shape[i]] == shape[1 - i]).all()) for degree, first, i in at)
-        yield Segment(start, shape[0], shape[1], along, (full, of_sources))
+def _grids(edges: Tensor) -> list[list[int]]:
+    """First edge, rows and columns of grids among edges, of which source, target and kind are given."""
+    source, target, *kinds = edges.diff()
+    starts = _starts((source == 1) & (target == 0), kinds)
+    columns = starts.diff(append=starts.new_tensor([edges.shape[1]]))
+    source, target, *kinds = edges[:, starts].diff()
+    firsts = _starts((source == 0) & (target == 1) & (columns.diff() == 0), kinds)
+    rows = firsts.diff(append=firsts.new_tensor([len(starts)]))
+    grids: list[list[int]] = torch.stack([starts[firsts], rows, columns[firsts]], 1).tolist()
+    return grids
 
 
-def _starts(joined: Tensor) -> Tensor:
+def _starts(joined: Tensor, kinds: list[Tensor]) -> Tensor:
     """Where runs begin; ``joined`` says of each but the first whether it goes on with the run of the one before."""
+    for step in kinds:
+        joined = joined & (step == 0)
     return torch.cat([joined.new_zeros(1, dtype=torch.long), (~joined).nonzero().flatten() + 1])
 
 
 class Block(NamedTuple):
     """Some rows of a segment of some networks: of the first, and ``(networks, rows, columns)``."""
 
-    number: int
     segment: Segment
     network: int
     row: int
@@ -179,70 +152,57 @@ class Grids(Pairs):
     def __init__(self, at: tuple[Tensor, ...], graph: Outline, step: int = 1) -> None:
         super().__init__(at)
         self._graph, self._step = graph, step
-        self._rows, self._each = len(graph.degrees[0]) * step, len(at[0]) // graph.networks
-
-    @functools.cached_property
-    def _firsts(self) -> list[list[int]]:
-        """For each end, the row of features at the first edge of each segment."""
-        starts = torch.tensor([segment.start for segment in self._graph.segments])
-        return [at[starts].tolist() for at in self._at]
+        self._firsts = {s: [int(end[s.start]) for end in at] for s in graph.segments if s.is_grid}
 
     def plan(self, edges: Tensor, size: int) -> list[Block]:  # type: ignore[override]
         blocks = []
-        for number, segment in enumerate(self._graph.segments):
+        for segment in self._graph.segments:
             row = segment.columns * edges.shape[1]
             networks, rows = max(1, size // (row * segment.rows)), max(1, min(segment.rows, size // row))
             starts = itertools.product(range(0, self._graph.networks, networks), range(0, segment.rows, rows))
             for b, i in starts:
                 shape = min(networks, self._graph.networks - b), min(rows, segment.rows - i), segment.columns
-                blocks.append(Block(number, segment, b, i, shape))
+                blocks.append(Block(segment, b, i, shape))
         return sorted(blocks, key=lambda block: -math.prod(block.shape))
 
     def parts(self, x: Tensor, plan: list[Block]) -> Iterable[Tensor]:  # type: ignore[override]
         if len(x) != len(self._at[0]):
             return [x] * len(plan)
-        row, channel = x.stride()
-        return (
-            x.as_strided(
-                (*block.shape, x.shape[1]),
-                (self._each * row, block.shape[-1] * row, row, channel),
-                x.storage_offset() + self._edge(block) * row,
-            )
-            for block in plan
-        )
+        return (self._edges(x, block) for block in plan)
 
     def taken(self, neurons: Tensor, end: int, plan: list[Block]) -> Iterable[Tensor]:  # type: ignore[override]
         for block in plan:
-            if block.segment.along is None:
-                yield neurons.index_select(0, self._index(end, block)).view(*block.shape, -1)
+            if block.segment.is_grid:
+                yield self._nodes(neurons, end, block)
             else:
-                yield self._nodes(neurons, end, block.segment.along[end], block)
+                yield neurons.index_select(0, self._index(end, block)).view(*block.shape, -1)
 
     def adders(self, total: Tensor, end: int, plan: list[Block]) -> Iterable[Adder]:  # type: ignore[override]
         for block in plan:
-            if block.segment.along is None:
-                yield functools.partial(_add_rows, total, self._index(end, block))
+            if block.segment.is_grid:
+                once = block.segment.alone[end] and (end == 0 or block.shape[1] == block.segment.rows)
+                yield summing(self._nodes(total, end, block), [2 - end], once)
             else:
-                segment, along = block.segment, block.segment.along[end]
-                once = segment.alone[end] and (along == 0 or block.shape[1] == segment.rows)
-                yield summing(self._nodes(total, end, along, block), [2 - along], once)
+                yield functools.partial(_add_rows, total, self._index(end, block))
 
-    def _edge(self, block: Block) -> int:
-        """The number of its first edge."""
-        return block.network * self._each + block.segment.start + block.row * block.shape[-1]
+    def _edges(self, x: Tensor, block: Block) -> Tensor:
+        """What a block has of what all edges have. One operator: views upon views take as long as small blocks."""
+        (row, channel), each = x.stride(), len(x) // self._graph.networks
+        first = block.network * each + block.segment.start + block.row * block.shape[2]
+        strides = each * row, block.shape[2] * row, row, channel
+        return x.as_strided((*block.shape, x.shape[1]), strides, x.storage_offset() + first * row)
 
-    def _nodes(self, neurons: Tensor, end: int, along: int, block: Block) -> Tensor:
-        """Features of the nodes at an end of a grid, ``(networks, n, 1, C)`` or ``(networks, 1, n, C)``."""
-        row, channel = neurons.stride()
-        shape, strides = [block.shape[0], 1, 1, neurons.shape[1]], [self._rows * row, 0, 0, channel]
-        shape[1 + along], strides[1 + along] = block.shape[1 + along], self._step * row
-        first = self._firsts[end][block.number] + block.network * self._rows + (0 if along else block.row * self._step)
+    def _nodes(self, neurons: Tensor, end: int, block: Block) -> Tensor:
+        """Features at an end of a grid: targets ``(networks, rows, 1, C)``, sources ``(networks, 1, columns, C)``."""
+        (row, channel), each = neurons.stride(), len(neurons) // self._graph.networks
+        first = block.network * each + self._firsts[block.segment][end] + (0 if end else block.row * self._step)
+        shape, strides = [block.shape[0], 1, 1, neurons.shape[1]], [each * row, 0, 0, channel]
+        shape[1 + end], strides[1 + end] = block.shape[1 + end], self._step * row
         return neurons.as_strided(shape, strides, neurons.storage_offset() + first * row)
 
     def _index(self, end: int, block: Block) -> Tensor:
         """Which rows of features are at an end of edges of no grid."""
-        (part,) = self.parts(self._at[end][:, None], [block])
-        return part.reshape(-1)
+        return self._edges(self._at[end][:, None], block).reshape(-1)
 
 
 def _add_rows(total: Tensor, at: Tensor, values: Tensor) -> None:
