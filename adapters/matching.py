@@ -71,7 +71,7 @@ def match_names(
             f"orders them; {_hint(layer.weight, first.weight)}"
         )
     matched = {layer.weight: key.weight for layer, key in zip(wanted, orders[0], strict=True)}
-    matched |= {w.bias: k.bias for w, k in zip(wanted, orders[0], strict=True) if w.bias and k.bias}
+    matched |= {layer.bias: key.bias for layer, key in zip(wanted, orders[0], strict=True) if layer.bias and key.bias}
     return {name: matched[name] for name in space.parameters}
 
 
@@ -79,29 +79,6 @@ def match_names(
 def is_ignored(key: str, ignore: str | Collection[str]) -> bool:
     """Whether a key is in ``ignore``, or is ``ignore`` where that is one text, or fits a pattern there."""
     return any(fnmatchcase(key, pattern) for pattern in ([ignore] if isinstance(ignore, str) else ignore))
-
-
-def require_equal_ties(state: Mapping[str, Tensor], tied: Mapping[str, str]) -> None:
-    """Raise unless the keys that stand for one parameter hold one value, whatever their dtypes.
-
-    Args:
-        state: key -> tensor.
-        tied: key -> the other key of the same parameter.
-
-    Raises:
-        ValueError: naming both keys, how far they differ, and the way out.
-    """
-    for key, other in tied.items():
-        a, b = state[key].detach(), state[other].detach()
-        both = f"{key} and {other} are one parameter of the network"
-        if a.shape != b.shape:
-            raise InvalidValueError(f"{both}, but {key} has shape {tuple(a.shape)}, {other} {tuple(b.shape)}")
-        if not bool((a == b).all()):
-            apart, size = float((a.double() - b.double()).abs().max()), float(b.double().abs().max())
-            raise InvalidValueError(
-                f"{both}, but differ by up to {apart:.1e}, {apart / size if size else apart:.1e} of its largest entry: "
-                f"delete the one that does not count, or give an architecture in which they are two"
-            )
 
 
 def _by_names(keys: Sequence[str], space: WeightSpace, names: Mapping[str, str]) -> dict[str, str]:
@@ -113,14 +90,15 @@ def _by_names(keys: Sequence[str], space: WeightSpace, names: Mapping[str, str])
     matched = {name: names.get(name, name) for name in space.parameters}
     used = list(matched.values())
     faults = {
-        "used twice: ": sorted({key for key in used if used.count(key) > 1}),
-        "Missing: ": [f"{key!r} (for {name})" for name, key in matched.items() if key not in keys],
-        "Unexpected: ": [repr(key) for key in keys if key not in used],
+        "used twice": sorted({key for key in used if used.count(key) > 1}),
+        "Missing": [f"{key!r} (for {name})" for name, key in matched.items() if key not in keys],
+        "Unexpected": [repr(key) for key in keys if key not in used],
     }
     if any(faults.values()):
-        said = ". ".join(what + ", ".join(listed) for what, listed in faults.items() if listed)
-        way_out = "; leave out keys by ignore=(...)" if faults["Unexpected: "] else ""
-        raise InvalidValueError(f"names= does not fit the keys of the state dict; {said}{way_out}")
+        text = ". ".join(f"{what}: {', '.join(names)}" for what, names in faults.items() if names)
+        raise InvalidValueError(
+            f"names= does not fit the keys of the state dict; {text}; leave out keys by ignore=(...)"
+        )
     return matched
 
 
@@ -129,21 +107,20 @@ def _hint(name: str, key: str) -> str:
 
 
 def _unmatched(state: Mapping[str, Tensor], keys: Sequence[str], space: WeightSpace) -> InvalidValueError:
-    absent = [name for name in space.parameters if name not in keys]
-    faults = {
-        "unexpected": [f"{key!r} {tuple(state[key].shape)}" for key in keys if key not in space.parameters],
-        "Missing": [space.describe(name).replace("(B, C, ", "(") for name in absent],
-    }
-    said = "".join(
-        f"{what}: {', '.join(names[:_SHOWN])}" + f" and {len(names) - _SHOWN} more" * (len(names) > _SHOWN) + ". "
-        for what, names in faults.items()
-        if names
-    )
-    example = absent[0] if absent else next(iter(space.parameters))
+    missing = [name for name in space.parameters if name not in keys]
+    unexpected = [f"{key!r} {tuple(state[key].shape)}" for key in keys if key not in space.parameters]
+    described = [space.describe(name).replace("(B, C, ", "(") for name in missing]
+    example = missing[0] if missing else next(iter(space.parameters))
     return InvalidValueError(
-        f"the keys of the state dict do not fit {space} in any order; {said}If only names differ, "
-        f"{_hint(example, 'its key')}; keys that are no parameters: ignore=(key, ...)"
+        f"the keys of the state dict do not fit {space} in any order; unexpected: {_first(unexpected)}. "
+        f"Missing: {_first(described)}. If only names differ, {_hint(example, 'its key')}; keys that are no parameters: "
+        "ignore=(key, ...)"
     )
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return (", ".join(names[:_SHOWN]) or "none") + more
 
 
 def _layers_of_space(space: WeightSpace) -> list[_Layer]:

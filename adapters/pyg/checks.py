@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import Symmetry
-from nfn_monomial.checks import shown
+from nfn_monomial.checks import FLOATING, WHOLE, is_dense, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 NODE_ATTRIBUTES = ("symmetry", "layer", "neuron", "depth", "has_bias")
 """Attributes ``(N,)`` of a network's graph, beside ``x``."""
 
 
-def require_tensor(x: Tensor, name: str, shape: Sequence[int | str], dtypes: Sequence[torch.dtype], where: str) -> None:
-    """Raise unless a tensor has one of these dtypes and this shape, a letter standing for any size."""
-    if x.dtype not in dtypes:
+def require_tensor(x: object, name: str, shape: Sequence[int | str], dtypes: Sequence[torch.dtype], where: str) -> None:
+    """Raise unless a value is a tensor of one of these dtypes and of this shape, a letter standing for any size."""
+    if not isinstance(x, Tensor) or not is_dense(x) or x.dtype not in dtypes:
         kind = "whole numbers" if torch.int64 in dtypes else "floating point numbers"
-        raise InvalidTypeError(f"{where}: {name} must be {kind}, found {shown(x)}")
+        raise InvalidTypeError(f"{where}: {name} must be a tensor of {kind}, found {shown(x)}")
     if x.ndim != len(shape) or any(n != m and not isinstance(n, str) for n, m in zip(shape, x.shape, strict=True)):
         expected = ", ".join(map(str, shape)) + "," * (len(shape) == 1)
         raise InvalidValueError(f"{where}: {name} has shape {tuple(x.shape)}; ({expected}) is expected")
@@ -91,34 +91,21 @@ def check_attributes(graph: Any, where: str) -> None:
         raise InvalidTypeError(
             f"{where}: a torch_geometric Data or Batch of homogeneous graphs is expected, found {type(graph).__name__}"
         )
-    missing = [n for n in (*NODE_ATTRIBUTES, "edge_layer", "kernel") if getattr(graph, n, None) is None]
+    missing = [n for n in ("edge_attr", *NODE_ATTRIBUTES, "edge_layer", "kernel") if getattr(graph, n, None) is None]
     if missing:
         raise InvalidValueError(
             f"{where}: the graph has no charge information ({', '.join(missing)} missing): make graphs with to_graph, "
             "and keep its attributes in layers: out = copy.copy(graph); out.x = ..."
         )
-    for name in ("x", "edge_attr"):
-        value = getattr(graph, name, None)
-        if not isinstance(value, Tensor) or value.ndim != 2:
-            shape = tuple(value.shape) if isinstance(value, Tensor) else value
-            raise InvalidValueError(
-                f"{where}: {name} has shape {shape}; (number of nodes or edges, features) is expected"
-            )
-        if not value.is_floating_point():
-            raise InvalidTypeError(f"{where}: {name} has dtype {value.dtype}; floating point is expected")
+    require_tensor(graph.x, "x", ("N", "C"), FLOATING, where)
+    require_tensor(graph.edge_attr, "edge_attr", ("E", "K C"), FLOATING, where)
     n, e = len(graph.x), len(graph.edge_attr)
     if not n or not e:
         raise InvalidValueError(f"{where}: an empty graph: {n} nodes and {e} edges")
     shapes = dict.fromkeys(NODE_ATTRIBUTES, (n,)) | {"edge_layer": (e,), "edge_index": (2, e)}
+    where = f"{where}: x has {n} nodes and edge_attr {e} edges (did a transform change these alone?)"
     for name, shape in shapes.items():
-        value = getattr(graph, name)
-        if tuple(value.shape) != shape:
-            raise InvalidValueError(
-                f"{where}: {name} has shape {tuple(value.shape)}, but x has {n} nodes and edge_attr {e} edges: "
-                f"{shape} is expected. Did a transform, as AddSelfLoops, change nodes or edges but not all attributes?"
-            )
-        if value.is_floating_point():
-            raise InvalidTypeError(f"{where}: {name} has dtype {value.dtype}; integers are expected")
+        require_tensor(graph[name], name, shape, (*WHOLE, torch.bool), where)
 
 
 def _check_values(graph: Any, where: str) -> None:

@@ -13,13 +13,13 @@ from torch_geometric.transforms import BaseTransform
 
 from nfn_monomial import Axis, Features, GroupElement, Symmetry, WeightSpace
 from nfn_monomial.canonical.balance import balance
-from nfn_monomial.checks import FLOATING, WHOLE, AtLeastZero, Count, Seed, checked, is_dense, shown
-from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+from nfn_monomial.checks import FLOATING, WHOLE, AtLeastZero, Count, Seed, checked, shown
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.certificate import relative_error
 from nfn_monomial.testing import require_small, spread_of
 
 from .arrange import node_order, one_group
-from .checks import check_graph, graph_ids
+from .checks import check_graph, graph_ids, require_tensor
 from .convert import from_graph
 from .factors import FLIPS, SCALES, factors_of, gauges_of
 
@@ -38,15 +38,11 @@ class GraphElement:
     permutation: Tensor
 
     def __post_init__(self) -> None:
-        for name, dtypes in (("scale", FLOATING), ("permutation", WHOLE)):
-            x = getattr(self, name)
-            if not isinstance(x, Tensor) or not is_dense(x) or x.dtype not in dtypes or not x.ndim or not x.numel():
-                raise InvalidTypeError(f"GraphElement: {name} must be a tensor with an entry a node, found {shown(x)}")
-        if (
-            len(self.scale) != len(self.permutation)
-            or self.permutation.ndim > 1
-            or self.scale.device != self.permutation.device
-        ):
+        require_tensor(self.permutation, "permutation", ("N",), WHOLE, "GraphElement")
+        nodes = len(self.permutation)
+        of_gauges = ("G",) if isinstance(self.scale, Tensor) and self.scale.ndim > 1 else ()
+        require_tensor(self.scale, "scale", (nodes, *of_gauges), FLOATING, "GraphElement")
+        if not nodes or self.scale.device != self.permutation.device:
             raise InvalidValueError(
                 f"GraphElement: a scale and a place for each node are needed, found {shown(self.scale)} and "
                 f"{shown(self.permutation)}"
@@ -90,9 +86,8 @@ class GraphElement:
             raise InvalidValueError(
                 "GraphElement moves a FIXED neuron, or one to another graph or layer: make one for this graph"
             )
-        gauges, given = _gauges(graph), self.scale.view(n, -1)
-        size = torch.where(gauges & SCALES > 0, given.abs(), 1.0)
-        scale = torch.where(gauges & FLIPS > 0, size * given.sign(), size)
+        gauges, scale = _gauges(graph), self.scale.view(n, -1)
+        scale = torch.where(gauges & SCALES > 0, scale.abs(), 1.0) * torch.where(gauges & FLIPS > 0, scale.sign(), 1.0)
         source, target = moved[graph.edge_index]
         charge = getattr(graph, "edge_charge", torch.tensor([[[1], [-1]]], device=moved.device))
         edges = graph.edge_attr
@@ -113,16 +108,16 @@ class GraphElement:
 
 def _power(scale: Tensor, charges: Tensor) -> Tensor:
     """Products over gauges of powers of scales ``(E, G)``: ``(E, 1)``."""
-    found = torch.ones_like(scale)
+    powers = torch.ones_like(scale)
     for q in charges.unique().tolist():  # type: ignore[no-untyped-call]
-        found = torch.where(charges == q, scale.pow(q), found)
-    return found.prod(-1, keepdim=True)
+        powers = torch.where(charges == q, scale.pow(q), powers)
+    return powers.prod(-1, keepdim=True)
 
 
 def _gauges(graph: Any) -> Tensor:
     """The symmetry of each gauge of each node: ``(N, G)``, one where the graph does not say otherwise."""
-    found: Tensor = getattr(graph, "gauges", graph.symmetry[:, None])
-    return found
+    gauges: Tensor = getattr(graph, "gauges", graph.symmetry[:, None])
+    return gauges
 
 
 @checked
@@ -201,9 +196,9 @@ def random_graph_element(graph: Any, *, generator: torch.Generator | None = None
     parent = graph.parent_index.cpu() if "parent_index" in graph else every
     inherited = torch.arange(gauges.shape[1]) < (graph.inherited.cpu()[:, None] if "inherited" in graph else 0)
     free, nested = (gauges.masked_fill(inherited, 0) > 0).any(1), parent != every
-    # Blocks are neurons of one layer, or of what is nested in one neuron.
-    group = (ids * (int(layer.max()) + 1) + layer) * (n + 1)
-    keys, block, sizes = (group + (parent + 1) * nested).unique(return_inverse=True, return_counts=True)
+    # Blocks are the neurons of one layer, or those of one layer that are nested in one neuron.
+    layers = (ids * (int(layer.max()) + 1) + layer) * (n + 1)
+    keys, block, sizes = (layers + (parent + 1) * nested).unique(return_inverse=True, return_counts=True)
     start = sizes.cumsum(0) - sizes
 
     def by_block(order: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,24 +206,20 @@ def random_graph_element(graph: Any, *, generator: torch.Generator | None = None
         ordered = order[block[order].argsort(stable=True)]
         return ordered, torch.empty_like(ordered).scatter(0, ordered, every) - start[block]
 
-    order, rank = by_block(torch.randperm(n, generator=generator))
+    shuffled, rank = by_block(torch.randperm(n, generator=generator))
     sign = 1.0 - 2.0 * torch.randint(2, gauges.shape, generator=generator)
-    sign = sign.masked_fill(rank[:, None] == 0, -1.0).masked_fill(rank[:, None] == 1, 1.0).double()
-    scale = torch.where(gauges & FLIPS > 0, sign, 1.0)
-    scale *= torch.where(
-        gauges & SCALES > 0, torch.randn(gauges.shape, dtype=torch.float64, generator=generator).exp(), 1
-    )
+    sign = sign.masked_fill(rank[:, None] == 0, -1.0).masked_fill(rank[:, None] == 1, 1.0)
+    size = torch.randn(gauges.shape, dtype=torch.float64, generator=generator).exp()
+    scale = torch.where(gauges & FLIPS > 0, sign, 1.0) * torch.where(gauges & SCALES > 0, size, 1.0)
     # In a cycle each neuron moves to the place of the next one.
-    cycle = torch.where(free, order[start[block] + (rank + 1) % sizes[block]], every)
-    order, rank = by_block(neuron.argsort())
-    permutation = cycle
-    while True:  # until those that are nested move along with all that they are nested in
-        into = torch.searchsorted(keys, group + permutation[parent] + 1)
-        along = torch.where(nested, order[start[into.where(nested, 0)] + rank[cycle]], cycle)
+    cycle = torch.where(free, shuffled[start[block] + (rank + 1) % sizes[block]], every)
+    ordered, rank = by_block(neuron.argsort())
+    permutation, before = cycle, every
+    while not torch.equal(permutation, before):  # a round for each level: neurons move along with their parents
+        before = permutation
+        into = torch.searchsorted(keys, layers + permutation[parent] + 1).masked_fill(~nested, 0)
+        permutation = torch.where(nested, ordered[start[into] + rank[cycle]], cycle)
         scale = torch.where(inherited, scale[parent], scale)
-        if torch.equal(along, permutation):
-            break
-        permutation = along
     scale = scale if "gauges" in graph else scale[:, 0]
     return GraphElement(scale.to(graph.x.device), permutation.to(graph.x.device))
 
@@ -302,17 +293,17 @@ def assert_graph_equivariant(
         AssertionError: naming ``x`` or ``edge_attr`` and the error; or if both are zero, which proves nothing.
         ValueError: if ``trials`` is less than 1.
     """
-    generator = torch.Generator().manual_seed(seed)
     check_graph(graph, "assert_graph_equivariant")
     expected = layer(graph)
     if not bool(expected.x.any()) and not bool(expected.edge_attr.any()):
         raise AssertionError("the layer's output is zero everywhere, which is equivariant but proves nothing")
+    generator = torch.Generator().manual_seed(seed)
 
     def errors() -> dict[str, float]:
         g = random_graph_element(graph, generator=generator)
-        found = g.inverse().act(layer(g.act(graph)))
-        pairs = {name: (getattr(found, name), getattr(expected, name)) for name in ("x", "edge_attr")}
-        return {name: relative_error(a, b, b.abs().max()) for name, (a, b) in pairs.items()}
+        back = g.inverse().act(layer(g.act(graph)))
+        names = ("x", "edge_attr")
+        return {name: relative_error(back[name], expected[name], expected[name].abs().max()) for name in names}
 
     require_small(errors, trials, rtol, expected.x.dtype, "the output is not equivariant")
 
@@ -326,7 +317,7 @@ def assert_graph_invariant(
     Args:
         readout: maps a batch of graphs to a tensor ``(number of graphs, ...)``.
         graph: a batch of two networks or more.
-        trials: group elements tried.
+        trials: see `assert_graph_equivariant`, as is ``seed``.
         rtol: largest change, relative to the largest standard deviation over networks: 1e-10 in float64.
         seed: of the elements.
 
@@ -334,13 +325,13 @@ def assert_graph_invariant(
         AssertionError: with the error; or if the output is the same for all networks, which proves nothing.
         ValueError: if ``trials`` is less than 1.
     """
-    generator = torch.Generator().manual_seed(seed)
     check_graph(graph, "assert_graph_invariant")
     expected = readout(graph).detach()
     spread = spread_of(expected)
+    generator = torch.Generator().manual_seed(seed)
 
     def errors() -> dict[str, float]:
-        found = readout(random_graph_element(graph, generator=generator).act(graph))
-        return {"output": relative_error(found, expected, spread)}
+        moved = random_graph_element(graph, generator=generator).act(graph)
+        return {"output": relative_error(readout(moved), expected, spread)}
 
     require_small(errors, trials, rtol, expected.dtype, "the output is not invariant")
