@@ -112,8 +112,8 @@ def _unmatched(state: Mapping[str, Tensor], keys: Sequence[str], space: WeightSp
     described = [space.describe(name).replace("(B, C, ", "(") for name in missing]
     example = missing[0] if missing else next(iter(space.parameters))
     return InvalidValueError(
-        f"the keys of the state dict do not fit {space} in any order; unexpected: {_first(unexpected)}. "
-        f"Missing: {_first(described)}. If only names differ, {_hint(example, 'its key')}; keys that are no parameters: "
+        f"the keys of the state dict do not fit {space} in any order; unexpected: {_first(unexpected)}. Missing: "
+        f"{_first(described)}. If only names differ, {_hint(example, 'its key')}; keys that are no parameters: "
         "ignore=(key, ...)"
     )
 

@@ -48,22 +48,19 @@ def to_tensors(wsfeat: WeightSpaceFeatures) -> dict[str, Tensor]:
         ValueError: if it has another number of biases than of weights.
     """
     weights, biases = getattr(wsfeat, "weights", None), getattr(wsfeat, "biases", None)
-    if weights is None or biases is None:
-        raise InvalidTypeError(f"nfn's WeightSpaceFeatures are expected, found {type(wsfeat).__name__}")
     if not isinstance(weights, Sequence) or not isinstance(biases, Sequence):
-        raise InvalidTypeError(f"weights and biases must be sequences of tensors, found {shown(weights)}")
+        raise InvalidTypeError(f"nfn's WeightSpaceFeatures are expected, found {type(wsfeat).__name__}")
     if len(weights) != len(biases):
         raise InvalidValueError(
             f"WeightSpaceFeatures with {len(weights)} weights and {len(biases)} biases; missing ones are None"
         )
-    for x in (*weights, *biases):
-        if x is not None and not isinstance(x, Tensor):
-            raise InvalidTypeError(f"weights and biases must be tensors, found {shown(x)}")
     tensors = {}
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-        tensors[f"weight.{i}"] = weight
-        if bias is not None:
-            tensors[f"bias.{i}"] = bias
+        for name, x in ((f"weight.{i}", weight), (f"bias.{i}", bias)):
+            if x is not None:
+                if not isinstance(x, Tensor):
+                    raise InvalidTypeError(f"{name} must be a tensor, found {shown(x)}")
+                tensors[name] = x
     return tensors
 
 
@@ -114,7 +111,7 @@ def _pack(layer: _Layer | MonomialStack, wsfeat: WeightSpaceFeatures) -> Feature
 
     NaN and infinities are looked for where features carry no gradient: in data, not in activations under training.
     """
-    tensors = _tensors(layer, wsfeat, layer.network_spec)
+    tensors = _tensors(layer, wsfeat)
     return layer.space.pack(tensors, check_finite=not any(t.requires_grad for t in tensors.values()))
 
 
@@ -292,7 +289,7 @@ class MonomialPool(nn.Module):
 
     def forward(self, wsfeat: WeightSpaceFeatures) -> Tensor:
         """Features ``(B, C, *shape)`` -> ``(B, C, N)``."""
-        tensors = _tensors(self, wsfeat, self.network_spec)
+        tensors = _tensors(self, wsfeat)
         last = len(self.network_spec) - 1
         pooled = []
         for name, x in tensors.items():
@@ -333,38 +330,36 @@ class MonomialStack(nn.Module):
     def __init__(self, network_spec: NetworkSpec, *layers: nn.Module) -> None:
         super().__init__()
         flat = [part for layer in layers for part in (layer.layers if isinstance(layer, MonomialStack) else [layer])]
-        pools = [layer for layer in flat[1:] if layer is flat[-1] and isinstance(layer, MonomialPool)]
-        spaces: list[WeightSpace] = []
-        for i, layer in enumerate(flat):
-            where = f"layer {i} ({type(layer).__name__}) of the MonomialStack"
-            if not isinstance(layer, _Layer) and layer not in pools:
+        self.pooled = len(flat) > 1 and isinstance(flat[-1], MonomialPool)
+        stacked = flat[: len(flat) - self.pooled]
+        if not stacked:
+            raise InvalidValueError("MonomialStack needs at least one layer")
+        where = [f"layer {i} ({type(layer).__name__}) of the MonomialStack" for i, layer in enumerate(flat)]
+        for layer, name in zip(flat, where, strict=True):
+            if not isinstance(layer, _Layer) and not (self.pooled and layer is flat[-1]):
                 raise InvalidTypeError(
-                    f"{where} cannot be stacked: MonomialLinear, MonomialActivation and MonomialCanonicalize can, and "
+                    f"{name} cannot be stacked: MonomialLinear, MonomialActivation and MonomialCanonicalize can, and "
                     "MonomialPool at the end. Put other layers before or behind the stack (TupleOp: MonomialActivation)"
                 )
             if _shapes(layer.network_spec) != _shapes(network_spec):
                 raise InvalidValueError(
-                    f"{where} was built for another spec, {_shapes(layer.network_spec)}; the stack's is "
+                    f"{name} was built for another spec, {_shapes(layer.network_spec)}; the stack's is "
                     f"{_shapes(network_spec)}"
                 )
-            if not isinstance(layer, _Layer):
-                if spaces[-1].layout.charged:
-                    raise InvalidValueError(
-                        f"{where} averages over neurons that scalings or sign flips still act on "
-                        f"[{spaces[-1].layout}]: put a MonomialCanonicalize in front"
-                    )
-            elif spaces and spaces[-1].layout is not layer.space.layout:
+        for before, layer, name in zip(stacked, stacked[1:], where[1:], strict=False):
+            if before.out_space.layout is not layer.space.layout:
                 raise InvalidValueError(
-                    f"{where} takes features [{layer.space.layout}] but the layer before it makes "
-                    f"[{spaces[-1].layout}]: give all layers one symmetry up to MonomialCanonicalize, and "
+                    f"{name} takes features [{layer.space.layout}] but the layer before it makes "
+                    f"[{before.out_space.layout}]: give all layers one symmetry up to MonomialCanonicalize, and "
                     "'permutation' behind it"
                 )
-            else:
-                spaces += [layer.space, layer.out_space]
-        if not spaces:
-            raise InvalidValueError("MonomialStack needs at least one layer")
-        self.network_spec, self.space, self.out_space = network_spec, spaces[0], spaces[-1]
-        self.layers, self.pooled = nn.ModuleList(flat), bool(pools)
+        self.network_spec, self.space, self.out_space = network_spec, stacked[0].space, stacked[-1].out_space
+        if self.pooled and self.out_space.layout.charged:
+            raise InvalidValueError(
+                f"{where[-1]} averages over neurons that scalings or sign flips still act on "
+                f"[{self.out_space.layout}]: put a MonomialCanonicalize in front"
+            )
+        self.layers = nn.ModuleList(flat)
 
     def forward(self, wsfeat: WeightSpaceFeatures) -> WeightSpaceFeatures | Tensor:
         """Features ``(B, C_in, *shape)`` -> features ``(B, C_out, *shape)``, or ``(B, C, N)`` behind a pool."""
@@ -375,13 +370,13 @@ class MonomialStack(nn.Module):
         return self.layers[-1](out) if self.pooled else out
 
 
-def _tensors(layer: nn.Module, wsfeat: WeightSpaceFeatures, network_spec: NetworkSpec) -> dict[str, Tensor]:
+def _tensors(layer: _Layer | MonomialStack | MonomialPool, wsfeat: WeightSpaceFeatures) -> dict[str, Tensor]:
     """nfn's features as named tensors, of as many layers as the spec has."""
     tensors = to_tensors(wsfeat)
-    if len(wsfeat.weights) != len(network_spec):
+    if len(wsfeat.weights) != len(layer.network_spec):
         raise InvalidValueError(
             f"{type(layer).__name__}: features of {len(wsfeat.weights)} layers found, the spec has "
-            f"{len(network_spec)}: {_shapes(network_spec)}"
+            f"{len(layer.network_spec)}: {_shapes(layer.network_spec)}"
         )
     return tensors
 

@@ -44,9 +44,9 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     ``MessagePassing(space, channels, tied=True)`` does, with the same parameters. The output is an update: add it for
     a residual connection.
 
-    Any edges will do, in any order. On a CPU, layers whose edges are sorted as by `to_graph` are seen in ``edge_index``,
-    and messages along them need no index; no message is kept. So ``propagate`` is never called: its hooks, and
-    explainers that mask messages, see none. Gradients by ``edge_attr`` say what an edge is good for.
+    Any edges will do, in any order. On a CPU, layers of edges that are sorted as by `to_graph` are seen in
+    ``edge_index``, and messages along them need no index; no message is kept. So ``propagate`` is never called: its
+    hooks, and explainers that mask messages, see none. Gradients by ``edge_attr`` say what an edge is good for.
 
     Shapes: ``x (N, (2 K + 1) C)``, ``edge_index (2, E)``, ``edge_attr (E, C)`` -> tensors like ``x`` and ``edge_attr``.
 

@@ -132,26 +132,19 @@ def graph_element(element: GroupElement, graph: Any) -> GraphElement:
     group = one_group(graph, element.space)
     space, sizes, _ = group
     order, factors = node_order(graph, group), factors_of(space)
-    counts = factors.counts(space, sizes)
-    for name, count in zip(factors.sets, counts, strict=True):
-        matrix = element.matrices.get(name)
-        if matrix is not None and (matrix.size != count or matrix.batch not in (None, len(order))):
-            raise InvalidValueError(
-                f"{matrix} of node set {name!r} cannot act on {len(order)} graphs with {count} neurons there"
-            )
+    gauges = graph.gauges.shape[1] if "gauges" in graph else 1
     scales, targets, start = [], [], 0
-    for name, count in zip(factors.sets, counts, strict=True):
+    for name, count in zip(factors.sets, factors.counts(space, sizes), strict=True):
         above = space.ancestry(name) if name in space.nodes else ()
         numbers = torch.arange(count, dtype=torch.float64, device=order.device).expand(len(order), count)
-        moved = _acting(element, space, above, sizes, numbers)
+        moved = _acting(element, above, sizes, numbers)
         targets.append(start + moved.round().long().argsort(-1))
-        ones = torch.ones_like(numbers)
-        columns = [ones] * (graph.gauges.shape[1] if "gauges" in graph else 1)
+        columns = [torch.ones_like(numbers)] * gauges
         for column, (node, gauge) in enumerate(gauges_of(space, name, factors.hosted)):
             if node in above:
-                columns[column] = _acting(element, space, above, sizes, ones, (node, gauge))
+                columns[column] = _acting(element, above, sizes, columns[column], (node, gauge))
             elif node in element.matrices:  # of size 1
-                columns[column] = element.matrices[node].scales[gauge].to(ones).expand_as(ones)
+                columns[column] = element.matrices[node].scales[gauge].to(numbers).expand_as(numbers)
         scales.append(torch.stack(columns, -1))
         start += count
     at, scale = order.flatten(), torch.cat(scales, 1).flatten(0, 1)
@@ -162,7 +155,6 @@ def graph_element(element: GroupElement, graph: Any) -> GraphElement:
 
 def _acting(
     element: GroupElement,
-    space: WeightSpace,
     above: tuple[str, ...],
     sizes: Mapping[str, int],
     values: Tensor,
@@ -171,8 +163,9 @@ def _acting(
     """What becomes of a number for each neuron, which has charge 1 on one gauge of one of the nodes it is nested in."""
     if not above:
         return values
-    charges = [[int((n, i) == charged) for i in range(len(space.nodes[n].gauges))] for n in above]
-    axes = tuple(Axis(n, tuple(q) if len(q) > 1 else q[0]) for n, q in zip(above, charges, strict=True))
+    space = element.space
+    charges = [tuple(int((n, i) == charged) for i in range(len(space.nodes[n].gauges))) for n in above]
+    axes = tuple(Axis(n, q if len(q) > 1 else q[0]) for n, q in zip(above, charges, strict=True))
     x = values.reshape(len(values), *(sizes[n] for n in above), 1)
     return element.act(Features(space.layout_of([axes], fold=False), (x,))).tensors[0].flatten(1)
 

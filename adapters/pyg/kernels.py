@@ -38,19 +38,14 @@ def kernel_slots(name: str, inner: Sequence[int], folded: bool, outer: Sequence[
     Raises:
         ValueError: naming the parameter, if it does not fit.
     """
-    slots = torch.arange(math.prod(outer)).view(tuple(outer))
-    sizes = [1] * (len(outer) - len(inner)) + list(inner)
-    fits = math.prod(inner) <= math.prod(outer)
-    if not folded:
-        fits = len(sizes) == len(outer) and all(i <= o for i, o in zip(sizes, outer, strict=True))
-    if not fits:
-        what = "positions" if folded else "kernel"
+    sizes = (math.prod(inner),) if folded else (*[1] * (len(outer) - len(inner)), *inner)
+    slots = torch.arange(math.prod(outer)).view((-1,) if folded else tuple(outer))
+    if len(sizes) != slots.ndim or any(size > room for size, room in zip(sizes, slots.shape, strict=True)):
         raise InvalidValueError(
-            f"{name} has {what} {tuple(inner)}, which do not fit into kernel={tuple(outer)}; "
-            "common_kernel(*spaces) gives the smallest that holds the weights of all given spaces"
+            f"{name} has {'positions' if folded else 'kernel'} {tuple(inner)}, which do not fit into "
+            f"kernel={tuple(outer)}; common_kernel(*spaces) gives the smallest that holds the weights of all spaces"
         )
-    if folded:
-        return slots.flatten()[: math.prod(inner)]
-    for dim, (i, o) in enumerate(zip(sizes, outer, strict=True)):
-        slots = slots.narrow(dim, (o - i) // 2, i)
+    for dim, size in enumerate(sizes):
+        margin = 0 if folded else (slots.shape[dim] - size) // 2
+        slots = slots.narrow(dim, margin, size)
     return slots.flatten()

@@ -331,7 +331,7 @@ def test_elements_move_the_edges_of_a_pruned_graph():
 
 def test_elements_for_other_graphs():
     graph = to_graph(networks_of(RELU, 2), RELU)
-    with pytest.raises(ValueError, match=r"batch=3\) of node set 'h1' cannot act on 2 graphs with 4"):
+    with pytest.raises(ValueError, match=r"batch of 3 .* needs a tensor with 3 networks .* \(2, 4, 1\)"):
         act(graph, RELU.sample(3))
     with pytest.raises(ValueError, match="another weight space"):
         act(graph, CNN.sample())
