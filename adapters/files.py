@@ -58,10 +58,9 @@ class FileError(InvalidValueError):
 
 def listed(names: Iterable[object], most: int = 8) -> str:
     """The first of some names for a message, each of them short."""
-    found = list(names)
-    return ", ".join(shown(name)[1:-1] if isinstance(name, str) else shown(name) for name in found[:most]) + (
-        f" and {len(found) - most} more" if len(found) > most else ""
-    )
+    every = list(names)
+    first = ", ".join(shown(name)[1:-1] if isinstance(name, str) else shown(name) for name in every[:most])
+    return first + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
 @contextlib.contextmanager
@@ -91,14 +90,14 @@ def require_regular(path: Path) -> int:
         FileNotFoundError: if it does not exist, or is a folder, a device or a pipe, or a link to one.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError) as error:  # a ValueError for a name with a zero in it
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise MissingFileError(f"{path}: no such file ({reason}); give the path of one that can be read") from error
-    if not stat.S_ISREG(found.st_mode):
-        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device or a pipe"
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
         raise MissingFileError(f"{path}: no such file, it is {kind}; give the path of a regular file")
-    return found.st_size
+    return status.st_size
 
 
 def open_regular(path: Path) -> BinaryIO:

@@ -75,8 +75,9 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> WeightSpaceFeatures:
     names = [(f"weight.{i}", f"bias.{i}") for i in range(depth)]
     other = sorted(set(tensors) - {name for pair in names for name in pair})
     if other or not depth:
-        found = ", ".join(other) or "nothing"
-        raise InvalidValueError(f"weight.0 to weight.{max(depth - 1, 0)} and their biases are expected, found {found}")
+        raise InvalidValueError(
+            f"weight.0 to weight.{max(depth - 1, 0)} and their biases are expected, found {', '.join(other) or 'none'}"
+        )
     return WeightSpaceFeatures(tuple(tensors[w] for w, _ in names), tuple(tensors.get(b) for _, b in names))
 
 

@@ -193,8 +193,8 @@ def require_dense(tensor: object, what: str) -> Tensor:
         raise InvalidTypeError(f"{what} is {shown(tensor)}, expected a tensor")
     kinds = {"nested": tensor.is_nested, "quantised": tensor.is_quantized, "meta": tensor.is_meta}
     kinds["sparse"] = not tensor.is_nested and tensor.layout != torch.strided
-    if found := [kind for kind, is_it in kinds.items() if is_it]:
-        raise InvalidTypeError(f"{what} is a {found[0]} tensor, expected a dense one that holds its numbers")
+    if other := [kind for kind, is_it in kinds.items() if is_it]:
+        raise InvalidTypeError(f"{what} is a {other[0]} tensor, expected a dense one that holds its numbers")
     if tensor.dtype not in NUMBERS:
         raise InvalidTypeError(
             f"{what} has dtype {tensor.dtype}; floating point is expected, of 16, 32 or 64 bits: convert it by .float()"
@@ -209,7 +209,7 @@ def require_numbers(tensor: object, what: str) -> Tensor:
         TypeError: as `require_dense`.
         ValueError: naming ``what``, if a number is NaN or infinite.
     """
-    found = require_dense(tensor, what)
-    if not bool(torch.isfinite(found).all()):
+    dense = require_dense(tensor, what)
+    if not bool(torch.isfinite(dense).all()):
         raise InvalidValueError(f"{what} holds NaN or infinite values: its training diverged, leave it out")
-    return found
+    return dense

@@ -145,6 +145,8 @@ def edge_order(graph: Any, group: Group, nodes: Tensor) -> Tensor:
     key = keys(target.div(n, rounding_mode="floor"), graph.edge_layer[edges], source % n, target % n)
     number = torch.arange(len(members), device=nodes.device)[:, None]
     wanted = keys(number, expected["edge_layer"], *expected["edge_index"])
+    if torch.equal(key, wanted.flatten()):
+        return edges.view(wanted.shape)
     if bool((unknown := ~torch.isin(key, wanted)).any()):
         edge = int(edges[unknown][0])
         raise InvalidValueError(
@@ -162,7 +164,7 @@ def edge_order(graph: Any, group: Group, nodes: Tensor) -> Tensor:
             f"times ({int(wrong.sum())} such edges in the batch). Every weight needs its edge, once; a neuron without "
             "any is no neuron of the network: give pruned weights edges with zeros"
         )
-    return edges[key.argsort()].view(len(members), -1)
+    return edges[key.argsort()].view(wanted.shape)
 
 
 def _text(sizes: Iterable[int | None]) -> str:

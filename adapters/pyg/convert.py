@@ -74,8 +74,8 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
     padding = padding_of(spaces)
     frame = common_kernel(*spaces) if kernel is None else tuple(kernel)
     parts = [
-        _part(space.unpack(given) if isinstance(given, Features) else given, space, frame, padding)
-        for given, space in networks
+        _part(space.unpack(tensors) if isinstance(tensors, Features) else tensors, space, frame, padding)
+        for tensors, space in networks
     ]
     first = parts[0]["x"]
     for i, part in enumerate(parts):

@@ -98,7 +98,8 @@ class FactorGraph(NamedTuple):
 
     def counts(self, space: WeightSpace, sizes: Mapping[str, int]) -> list[int]:
         """The number of nodes in each node set."""
-        return [space.count(n, sizes) if n in space.nodes else math.prod(_ints(space, n)) for n in self.sets]
+        of_nodes = {name: space.count(name, sizes) for name in self.sets if name in space.nodes}
+        return [of_nodes[n] if n in of_nodes else math.prod(space.shape_of(n, sizes)) for n in self.sets]
 
     def edges(self, space: WeightSpace, sizes: Mapping[str, int]) -> list[int]:
         """The number of edges of each factor."""
@@ -288,10 +289,6 @@ def _total(charges: Sequence[Sequence[int]]) -> Flat:
     return tuple(map(sum, zip(*charges, strict=True)))
 
 
-def _ints(space: WeightSpace, name: str) -> list[int]:
-    return [size for size in space.axes[name] if isinstance(size, int)]
-
-
 class Padding(NamedTuple):
     """What graphs of one batch are padded to: numbers of gauges of a node, and of pairs of its streams."""
 
@@ -343,9 +340,9 @@ def structure(
     if padding is None:
         return values
     parents = []
-    for name, start, own in zip(graph.sets, starts, numbers, strict=False):
+    for name, start, neuron in zip(graph.sets, starts, numbers, strict=False):
         above = space.nesting.get(name)
-        parents.append(own + start if above is None else own // sizes[name] + starts[graph.sets.index(above)])
+        parents.append(neuron + start if above is None else neuron // sizes[name] + starts[graph.sets.index(above)])
     streams = [[graph.stream(*end) for end in zip(f.sets, f.charges, strict=True)] for f in graph.factors]
     return values | {
         "gauges": of_nodes([_padded(of, padding.gauges) for of in graph.gauges]),

@@ -77,10 +77,10 @@ class MonomialEmbedding(nn.Module):
         last = fixed & (graph.layer == graph.depth) & (graph.depth > 0)
         first = fixed & ~last
         for name, at, table in (("inputs", first, self.inputs), ("outputs", last, self.outputs)) if looks else ():
-            found = int(graph.neuron.masked_fill(~at, 0).max()) + 1
-            if found > table.num_embeddings:
+            count = int(graph.neuron.masked_fill(~at, 0).max()) + 1
+            if count > table.num_embeddings:
                 raise InvalidValueError(
-                    f"MonomialEmbedding: a network has {found} {name}; built for {table.num_embeddings}"
+                    f"MonomialEmbedding: a network has {count} {name}; built for {table.num_embeddings}"
                 )
         # No group acts on FIXED neurons, so all of their streams may start as anything.
         x = torch.where(first[:, None], self.inputs(graph.neuron.masked_fill(~first, 0)), 0.0)
