@@ -55,7 +55,7 @@ input, and documents what they refuse. With transforms and layers of ``torch_geo
 
 from .checks import check_graph
 from .conv import MonomialCanonicalize, MonomialConv, MonomialGate, MonomialNorm, layer_groups
-from .convert import FromGraph, ToGraph, from_graph, from_graphs, to_graph, to_graphs
+from .convert import FromGraph, ToGraph, common_kernel, from_graph, from_graphs, to_graph, to_graphs
 from .group import (
     BalanceGraph,
     GraphElement,
@@ -65,7 +65,6 @@ from .group import (
     graph_element,
     random_graph_element,
 )
-from .kernels import common_kernel
 from .models import MonomialBlock, MonomialEmbedding, MonomialGNN, MonomialPool
 
 __all__ = [

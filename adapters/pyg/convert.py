@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -13,12 +14,11 @@ from torch_geometric.data import Batch
 from nfn_monomial import Features, WeightSpace
 from nfn_monomial.checks import Size, checked, require
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
-from nfn_monomial.space.packing import check_tensors, require_finite
+from nfn_monomial.space.packing import check_tensors, pieces, require_finite
 
 from .arrange import Group, edge_order, group_in_order, grouped, node_order, one_group
 from .checks import check_attributes, check_graph, kernel_of
-from .factors import Padding, factors_of, padding_of, places_of, structure
-from .kernels import common_kernel
+from .factors import Padding, factors_of, padding_of, structure
 
 INDICES = {"edge_index", "parent_index"}
 """Attributes that are numbers of nodes."""
@@ -136,6 +136,24 @@ def from_graphs(graph: Any, spaces: Sequence[WeightSpace]) -> list[dict[str, Ten
     return [networks[i] for i in range(len(networks))]
 
 
+@checked
+def common_kernel(*spaces: WeightSpace) -> tuple[int, ...]:
+    """The smallest kernel shape into which the weights of all these spaces fit; ``()`` where all are linear.
+
+    Kernels of fewer dimensions count as ones of size 1 in the leading dimensions. Positions folded by a flatten need
+    no shape, only room: where there are more of them than entries, a leading dimension is added.
+
+    >>> common_kernel(WeightSpace.cnn([1, 8, 8], [3, 5], "relu", head=[10]), WeightSpace.mlp([2, 8, 1], "sin"))
+    (5, 5)
+    """
+    weights = [link for space in spaces for link in space.links]
+    kernels = [w.kernel[::-1] for w in weights if not w.folded]
+    shape = tuple(max(sizes) for sizes in itertools.zip_longest(*kernels, fillvalue=1))[::-1]
+    positions = max((math.prod(w.kernel) for w in weights if w.folded), default=1)
+    room = math.prod(shape)
+    return shape if room >= positions else (-(-positions // room), *shape)
+
+
 class ToGraph(nn.Module):
     """`to_graph` as a module: from the core's layers, or named tensors, to graph layers.
 
@@ -194,7 +212,7 @@ def _part(
     attributes = structure(space, sizes, padding, flat.device)
     nodes, edges = len(attributes["layer"]), len(attributes["edge_layer"])
     values = flat.new_zeros(batch, nodes + edges * math.prod(kernel), channels)
-    values.index_copy_(1, places_of(space, sizes, kernel).to(flat.device), flat)
+    values.index_copy_(1, _slots(space, sizes, kernel).to(flat.device), flat)
     attributes["kernel"] = torch.tensor([kernel], dtype=torch.long, device=flat.device)
     repeated = {name: t.expand(batch, *t.shape) for name, t in attributes.items()}
     x, edge_attr = values[:, :nodes], values[:, nodes:].reshape(batch, edges, -1)
@@ -241,7 +259,47 @@ def _read(graph: Any, group: Group, x: Tensor, edge_attr: Tensor) -> dict[str, T
     batch, channels, kernel = len(members), x.shape[1], kernel_of(graph)
     values = [t.reshape(batch, -1, channels) for t in (x, edge_attr)]
     flat = torch.cat(values, 1).transpose(1, 2)
-    flat = flat.index_select(2, places_of(space, sizes, kernel).to(flat.device))
+    flat = flat.index_select(2, _slots(space, sizes, kernel).to(flat.device))
     shapes = {name: space.shape_of(name, sizes) for name in space.parameters}
     parts = torch.split(flat, list(map(math.prod, shapes.values())), 2)
     return {n: x.reshape(batch, channels, *shapes[n]) for n, x in zip(shapes, parts, strict=True)}
+
+
+def _slots(space: WeightSpace, sizes: Mapping[str, int], kernel: tuple[int, ...]) -> Tensor:
+    """Where the entries of all parameters lie in a network's ``x`` and, behind it, ``edge_attr``."""
+    graph = factors_of(space)
+    shapes = [space.shape_of(name, sizes) for name in space.parameters]
+    slots = torch.empty(sum(map(math.prod, shapes)), dtype=torch.long)
+    numbers = torch.split(torch.arange(len(slots)), list(map(math.prod, shapes)))
+    entries = zip(space.parameters, numbers, shapes, strict=True)
+    numbers_of = pieces(space, {name: x.view(shape) for name, x, shape in entries}, sizes)
+    first = 0
+    for name, count in zip(graph.biases, graph.counts(space, sizes), strict=True):
+        if name is not None:
+            slots[numbers_of[name].flatten()] = torch.arange(first, first + count)
+        first += count
+    for factor, count in zip(graph.factors, graph.edges(space, sizes), strict=True):
+        of_kernel = _kernel_slots(factor.piece, factor.kernel, factor.folded, kernel)
+        edge = torch.arange(count)[:, None] * math.prod(kernel)
+        slots[numbers_of[factor.piece].permute(factor.order).reshape(count, -1)] = first + edge + of_kernel
+        first += count * math.prod(kernel)
+    return slots
+
+
+def _kernel_slots(name: str, inner: Sequence[int], folded: bool, outer: Sequence[int]) -> Tensor:
+    """Where the entries of a kernel lie in a flattened larger one: in its middle, folded positions at its start.
+
+    Raises:
+        ValueError: naming the parameter, if it does not fit.
+    """
+    sizes = (math.prod(inner),) if folded else (*[1] * (len(outer) - len(inner)), *inner)
+    slots = torch.arange(math.prod(outer)).view((-1,) if folded else tuple(outer))
+    if len(sizes) != slots.ndim or any(size > room for size, room in zip(sizes, slots.shape, strict=True)):
+        raise InvalidValueError(
+            f"{name} has {'positions' if folded else 'kernel'} {tuple(inner)}, which do not fit into "
+            f"kernel={tuple(outer)}; common_kernel(*spaces) gives the smallest that holds the weights of all spaces"
+        )
+    for dim, size in enumerate(sizes):
+        margin = 0 if folded else (slots.shape[dim] - size) // 2
+        slots = slots.narrow(dim, margin, size)
+    return slots.flatten()

@@ -22,10 +22,7 @@ from torch import Tensor
 
 from nfn_monomial import Axis, WeightSpace
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space import packing
 from nfn_monomial.space.links import End, Link
-
-from .kernels import kernel_slots
 
 Flat = tuple[int, ...]
 """The charges of one end of an edge: for each gauge of what a neuron is nested in, the outermost first, and of it."""
@@ -367,24 +364,3 @@ def _of_streams(graph: FactorGraph, number: int, pairs: int) -> list[int]:
         for charges in graph.pairs[number]
     ]
     return _padded(felt, pairs, permuted)
-
-
-def places_of(space: WeightSpace, sizes: Mapping[str, int], kernel: tuple[int, ...]) -> Tensor:
-    """Where the entries of all parameters lie in a network's ``x`` and, behind it, ``edge_attr``."""
-    graph = factors_of(space)
-    shapes = [space.shape_of(name, sizes) for name in space.parameters]
-    places = torch.empty(sum(map(math.prod, shapes)), dtype=torch.long)
-    numbers = torch.split(torch.arange(len(places)), list(map(math.prod, shapes)))
-    entries = zip(space.parameters, numbers, shapes, strict=True)
-    pieces = packing.pieces(space, {name: x.view(shape) for name, x, shape in entries}, sizes)
-    first = 0
-    for name, count in zip(graph.biases, graph.counts(space, sizes), strict=True):
-        if name is not None:
-            places[pieces[name].flatten()] = torch.arange(first, first + count)
-        first += count
-    for factor, count in zip(graph.factors, graph.edges(space, sizes), strict=True):
-        slots = kernel_slots(factor.piece, factor.kernel, factor.folded, kernel)
-        edge = torch.arange(count)[:, None] * math.prod(kernel)
-        places[pieces[factor.piece].permute(factor.order).reshape(count, -1)] = first + edge + slots
-        first += count * math.prod(kernel)
-    return places
