@@ -326,6 +326,8 @@ class MonomialStack(nn.Module):
     """
 
     layers: nn.ModuleList
+    space: WeightSpace
+    out_space: WeightSpace
 
     @checked
     def __init__(self, network_spec: NetworkSpec, *layers: nn.Module) -> None:

@@ -268,11 +268,10 @@ def _streams(
     require_tensor(x, "x", ("N", "C"), FLOATING, where)
     if like is not None:
         same_numbers(x, like, where)
-    edges, symmetry = others.pop("edge_attr", None), others.get("symmetry")
-    if edges is not None:
-        require_tensor(edges, "edge_attr", ("E", channels), FLOATING, where)
+    edges, symmetry = others.get("edge_attr"), others.get("symmetry")
     number = "E" if edges is None else len(edges)
     shapes = {
+        "edge_attr": (number, channels),
         "edge_index": (2, number),
         "edge_streams": (number, 2),
         "group": (len(x),),
@@ -280,7 +279,7 @@ def _streams(
     }
     for name, value in others.items():
         if value is not None:
-            require_tensor(value, name, shapes[name], WHOLE, where)
+            require_tensor(value, name, shapes[name], FLOATING if name == "edge_attr" else WHOLE, where)
     return x.chunk(count, -1)
 
 

@@ -137,12 +137,12 @@ def graph_element(element: GroupElement, graph: Any) -> GraphElement:
     for name, count in zip(factors.sets, factors.counts(space, sizes), strict=True):
         above = space.ancestry(name) if name in space.nodes else ()
         numbers = torch.arange(count, dtype=torch.float64, device=order.device).expand(len(order), count)
-        moved = _acting(element, above, sizes, numbers)
+        moved = _acting(element, space, above, sizes, numbers)
         targets.append(start + moved.round().long().argsort(-1))
         columns = [torch.ones_like(numbers)] * gauges
         for column, (node, gauge) in enumerate(gauges_of(space, name, factors.hosted)):
             if node in above:
-                columns[column] = _acting(element, above, sizes, columns[column], (node, gauge))
+                columns[column] = _acting(element, space, above, sizes, columns[column], (node, gauge))
             elif node in element.matrices:  # of size 1
                 columns[column] = element.matrices[node].scales[gauge].to(numbers).expand_as(numbers)
         scales.append(torch.stack(columns, -1))
@@ -155,6 +155,7 @@ def graph_element(element: GroupElement, graph: Any) -> GraphElement:
 
 def _acting(
     element: GroupElement,
+    space: WeightSpace,
     above: tuple[str, ...],
     sizes: Mapping[str, int],
     values: Tensor,
@@ -163,7 +164,6 @@ def _acting(
     """What becomes of a number for each neuron, which has charge 1 on one gauge of one of the nodes it is nested in."""
     if not above:
         return values
-    space = element.space
     charges = [tuple(int((n, i) == charged) for i in range(len(space.nodes[n].gauges))) for n in above]
     axes = tuple(Axis(n, q if len(q) > 1 else q[0]) for n, q in zip(above, charges, strict=True))
     x = values.reshape(len(values), *(sizes[n] for n in above), 1)
