@@ -75,9 +75,8 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> WeightSpaceFeatures:
     names = [(f"weight.{i}", f"bias.{i}") for i in range(depth)]
     other = sorted(set(tensors) - {name for pair in names for name in pair})
     if other or not depth:
-        raise InvalidValueError(
-            f"weight.0 to weight.{max(depth - 1, 0)} and their biases are expected, found {', '.join(other) or 'none'}"
-        )
+        names_expected = f"weight.0 to weight.{max(depth - 1, 0)} and their biases"
+        raise InvalidValueError(f"{names_expected} are expected, found {', '.join(other) or 'nothing'}")
     return WeightSpaceFeatures(tuple(tensors[w] for w, _ in names), tuple(tensors.get(b) for _, b in names))
 
 
@@ -334,7 +333,7 @@ class MonomialStack(nn.Module):
         super().__init__()
         flat = [part for layer in layers for part in (layer.layers if isinstance(layer, MonomialStack) else [layer])]
         self.pooled = len(flat) > 1 and isinstance(flat[-1], MonomialPool)
-        stacked = flat[: len(flat) - self.pooled]
+        stacked: list[Any] = flat[: len(flat) - self.pooled]
         if not stacked:
             raise InvalidValueError("MonomialStack needs at least one layer")
         where = [f"layer {i} ({type(layer).__name__}) of the MonomialStack" for i, layer in enumerate(flat)]

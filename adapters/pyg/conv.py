@@ -269,9 +269,9 @@ def _streams(
     if like is not None:
         same_numbers(x, like, where)
     edges, symmetry = others.get("edge_attr"), others.get("symmetry")
-    number = "E" if edges is None else len(edges)
+    number = "E" if edges is None or not edges.ndim else len(edges)
     shapes = {
-        "edge_attr": (number, channels),
+        "edge_attr": ("E", channels),
         "edge_index": (2, number),
         "edge_streams": (number, 2),
         "group": (len(x),),
