@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.nn.incidence import Adder, Pairs, summing
+from nfn_monomial.nn.incidence import Adder, Pairs, add_rows, summing
 
 
 class Segment(NamedTuple):
@@ -183,7 +183,7 @@ class Grids(Pairs):
                 once = block.segment.alone[end] and (end == 0 or block.shape[1] == block.segment.rows)
                 yield summing(self._nodes(total, end, block), [2 - end], once)
             else:
-                yield functools.partial(_add_rows, total, self._index(end, block))
+                yield functools.partial(add_rows, total, self._index(end, block))
 
     def _edges(self, x: Tensor, block: Block) -> Tensor:
         """What a block has of what all edges have. One operator: views upon views take as long as small blocks."""
@@ -203,7 +203,3 @@ class Grids(Pairs):
     def _index(self, end: int, block: Block) -> Tensor:
         """Which rows of features are at an end of edges of no grid."""
         return self._edges(self._at[end][:, None], block).reshape(-1)
-
-
-def _add_rows(total: Tensor, at: Tensor, values: Tensor) -> None:
-    total.index_add_(0, at, values.to(total.dtype).view(len(at), -1))
