@@ -270,7 +270,7 @@ def _streams(
         same_numbers(x, like, where)
     edges, symmetry = others.get("edge_attr"), others.get("symmetry")
     number = "E" if edges is None or not edges.ndim else len(edges)
-    shapes = {
+    shapes: dict[str, tuple[int | str, ...]] = {
         "edge_attr": ("E", channels),
         "edge_index": (2, number),
         "edge_streams": (number, 2),
