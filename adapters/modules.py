@@ -166,8 +166,8 @@ def load_safetensors(
             with the file's name.
         TypeError: as in `stack_networks`.
     """
-    files = [Path(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    return _stack([(str(file), read_safetensors(file, device)[0]) for file in files], space, names, ignore)
+    networks = [(str(file), read_safetensors(file, device)[0]) for file in _files(paths)]
+    return _stack(networks, space, names, ignore)
 
 
 def save_safetensors(
@@ -190,12 +190,11 @@ def save_safetensors(
     Raises:
         ValueError: if there are not as many paths as networks, and as in `unstack_networks`; nothing is written then.
     """
-    files = [Path(p) for p in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
-    states = unstack_networks(tensors, space, names=names)
-    places = {file.resolve() for file in files}
-    if len(places) != len(states) or len(files) != len(states):
+    files, states = _files(paths), unstack_networks(tensors, space, names=names)
+    different = len({file.resolve() for file in files})
+    if not different == len(files) == len(states):
         raise InvalidValueError(
-            f"{len(states)} networks need as many different paths; {len(places)} of {len(files)} given"
+            f"{len(states)} networks need as many different paths; {different} of {len(files)} given"
         )
     for file, state in zip(files, states, strict=True):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -237,6 +236,10 @@ def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Col
             "key=; if not, ignore=(...)"
         )
     return state
+
+
+def _files(paths: PathLike | Iterable[PathLike]) -> list[Path]:
+    return [Path(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
 
 
 def _entries(content: object) -> str:

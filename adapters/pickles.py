@@ -111,6 +111,7 @@ class Unpickler(pickle._Unpickler):
     stack: list[Any]
     metastack: list[list[Any]]  # of marks, the stacks below
     pop_mark: Callable[[], list[Any]]
+    read: Callable[[int], bytes]
 
     def __init__(self, stream: BinaryIO, size: int, storage: Callable[[str, torch.dtype, int], bytearray]) -> None:
         super().__init__(stream, encoding="latin1")

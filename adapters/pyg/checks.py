@@ -105,7 +105,8 @@ def check_attributes(graph: Any, where: str) -> None:
     shapes = dict.fromkeys(NODE_ATTRIBUTES, (n,)) | {"edge_layer": (e,), "edge_index": (2, e)}
     where = f"{where}: x has {n} nodes and edge_attr {e} edges (did a transform change these alone?)"
     for name, shape in shapes.items():
-        require_tensor(graph[name], name, shape, (*WHOLE, torch.bool), where)
+        dtypes = (*WHOLE, torch.bool) if name == "has_bias" else WHOLE
+        require_tensor(getattr(graph, name), name, shape, dtypes, where)
 
 
 def _check_values(graph: Any, where: str) -> None:
