@@ -82,7 +82,7 @@ def check_graph(graph: Any, where: str = "check_graph") -> None:
         raise InvalidTypeError(f"check_graph: where must be a text, found {shown(where)}")
     check_attributes(graph, where)
     if not torch.compiler.is_compiling():
-        _check_values(graph, where)
+        check_values(graph, where)
 
 
 def check_attributes(graph: Any, where: str) -> None:
@@ -109,7 +109,8 @@ def check_attributes(graph: Any, where: str) -> None:
         require_tensor(getattr(graph, name), name, shape, dtypes, where)
 
 
-def _check_values(graph: Any, where: str) -> None:
+def check_values(graph: Any, where: str) -> None:
+    """The part of `check_graph` that looks at values of indices."""
     ids, count = graph_ids(graph)
     n = len(graph.x)
     ends = graph.edge_index.clamp(0, n - 1)

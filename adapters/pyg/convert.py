@@ -17,7 +17,7 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space.packing import check_tensors, pieces, require_finite
 
 from .arrange import Group, edge_order, group_in_order, grouped, node_order, one_group
-from .checks import check_attributes, check_graph, kernel_of
+from .checks import check_attributes, check_graph, check_values, kernel_of
 from .factors import Padding, factors_of, padding_of, structure
 
 INDICES = {"edge_index", "parent_index"}
@@ -112,7 +112,7 @@ def from_graph(graph: Any, space: WeightSpace) -> dict[str, Tensor]:
     group = group_in_order(graph, space)
     if group is not None:
         return _read(graph, group, graph.x, graph.edge_attr)
-    check_graph(graph, "from_graph")
+    check_values(graph, "from_graph")
     return _read_in_any_order(graph, one_group(graph, space))
 
 

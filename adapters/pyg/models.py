@@ -16,7 +16,7 @@ from nfn_monomial.nn.edges import scaled
 from nfn_monomial.nn.norm import by_size
 from nfn_monomial.space.packing import wide
 
-from .checks import check_attributes, check_graph, graph_ids, looks_at_values, require_tensor
+from .checks import check_attributes, check_values, graph_ids, looks_at_values, require_tensor
 from .conv import MonomialConv, MonomialGate, MonomialNorm, layer_groups
 from .factors import SCALES
 
@@ -66,7 +66,7 @@ class MonomialEmbedding(nn.Module):
         check_attributes(graph, "MonomialEmbedding")
         looks = looks_at_values(graph)
         if looks:
-            check_graph(graph, "MonomialEmbedding")
+            check_values(graph, "MonomialEmbedding")
         if graph.x.shape[1] != self.in_channels or graph.edge_attr.shape[1] != self.in_channels * self.entries:
             raise InvalidValueError(
                 f"MonomialEmbedding: x has width {graph.x.shape[1]} and edge_attr {graph.edge_attr.shape[1]}; "
