@@ -9,8 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.balance import balancing_element
+from nfn_monomial.canonical.balance import rescaling
+from nfn_monomial.canonical.charges import Gauge
 from nfn_monomial.canonical.neuron_features import Refinement, Slice
+from nfn_monomial.canonical.signs import parity, relative_signs, sign_bases
 from nfn_monomial.checks import Seed, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import packing
@@ -22,7 +24,6 @@ from nfn_monomial.space.weight_space import WeightSpace
 from .assignment import assign, element_of, family, roots
 from .matching import Match
 from .scales import nearest_scales
-from .signs import parity, relative_signs, sign_bases
 
 _SAME = 1e-10  # relative squared distance at which there is nothing to be improved
 _SWEEPS = 50
@@ -195,9 +196,9 @@ def _balancing(space: WeightSpace, networks: list[dict[str, Tensor]], sizes: Map
     if not any(node.scales for node in space.nodes.values()):
         return [element_of(space, sizes)] * len(networks)
     batch = {name: torch.stack([network[name] for network in networks])[:, None] for name in networks[0]}
-    matrices = balancing_element(space, space.pack(batch), signs=False).matrices
+    logs = rescaling(space, space.pack(batch), signs=False, converge=True).logs
     return [
-        element_of(space, sizes, scales={name: [s[i] for s in m.scales] for name, m in matrices.items()})
+        element_of(space, sizes, scales={gauge: log[i].exp() for gauge, log in logs.items()})
         for i in range(len(networks))
     ]
 
@@ -241,9 +242,8 @@ class _Matching:
             whole = {link.parameter: [Slice(link.axes[0], 0, pieces[link.parameter])] for link in rigid.links}
             features.append(Refinement(rigid, whole, self.sizes).refine())
         self._move(Match(rigid, self.sizes, *features).element(), self.b)
-        moved = _pieces(self.space, self.b, self.sizes)
-        products = {name: self.parts[name] * moved[name] for name in moved}
-        signs = relative_signs(self.space, self.bases, products, self.sizes)
+        products = {name: (x * self.b[name])[None, None] for name, x in self.a.items()}
+        signs = relative_signs(self.space, self.space.pack(products, check_finite=False))
         self._move(element_of(self.space, self.sizes, scales=signs), self.b)
 
     def descend(self, seed: int) -> None:
@@ -277,14 +277,13 @@ class _Matching:
         sums = {name: found for name in names if (found := self._sums(name))}
         fits = {name: self.bases[name].best(found)[0] for name, found in sums.items()}
         sources = assign(self.space, root, fits, self.sizes)
-        scales = {}
-        for name, found in sums.items():
+        signs: dict[Gauge, Tensor] = {}
+        for name, products in sums.items():
             rows = torch.arange(len(sources[name]))
             columns = self._columns(name, sources)
-            matched = {c: x[rows, columns] for c, x in found.items()}
-            signs = self.bases[name].best(matched)[1]
-            scales[name] = self.bases[name].of_gauges(signs, len(self.space.nodes[name].gauges))
-        step = element_of(self.space, self.sizes, sources=sources, scales=scales)
+            best = self.bases[name].best({flips: x[rows, columns] for flips, x in products.items()})[1]
+            signs |= self.bases[name].of_gauges(best)
+        step = element_of(self.space, self.sizes, sources=sources, scales=signs)
         before = {name: self.b[name] for name in touched}
         after = step.act(before)
         gain = sum(float((self.a[name] * (after[name] - before[name])).sum()) for name in touched)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nfn_monomial.canonical.charges import Gauge
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
@@ -54,7 +55,7 @@ def element_of(
     sizes: Mapping[str, int],
     *,
     sources: Mapping[str, Tensor] | None = None,
-    scales: Mapping[str, Sequence[Tensor]] | None = None,
+    scales: Mapping[Gauge, Tensor] | None = None,
 ) -> GroupElement:
     """An element with matrices of all nodes that are permuted, which products of elements need.
 
@@ -62,14 +63,13 @@ def element_of(
         space: the weight space.
         sizes: of all nodes.
         sources: node -> for every place ``(neurons,)`` the place of the neuron that comes there, see `assign`.
-        scales: node -> what each gauge multiplies neurons ``(neurons,)`` with, once they have moved.
+        scales: gauge -> what it multiplies a node's neurons with, once they have moved, in any shape; 1 by default.
     """
     matrices = {}
     for name, node in space.nodes.items():
         if node.permutes:
-            count = space.count(name, sizes)
-            ones = [torch.ones(count, dtype=torch.float64)] * len(node.gauges)
-            factors = (scales or {}).get(name) or ones
+            one = torch.ones(space.count(name, sizes), dtype=torch.float64)
+            factors = [(scales or {}).get(Gauge(name, i), one).flatten() for i in range(len(node.gauges))]
             if sources is None or name not in sources:
                 matrices[name] = MonomialMatrix.diagonal(factors)
             else:

@@ -65,8 +65,7 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
         other.streams, last = match.carried(mine.streams), match
         match = Match(space, sizes, told, other.told())
         before, changed = changed, match.changes(last)
-    frames = [element_of(space, sizes, scales=pieces.scales()) for pieces in balanced]
-    return frames[0].inverse() @ match.element() @ frames[1]
+    return balanced[0].element().inverse() @ match.element() @ balanced[1].element()
 
 
 def wide_dtype(*dtypes: torch.dtype) -> torch.dtype:
@@ -111,18 +110,9 @@ class _Balanced(Mapping[str, Iterable[Slice]]):
                 found.values.mul_(factor if factor.shape[dim] == 1 else found.of(factor, dim))
             yield found
 
-    def scales(self) -> dict[str, list[Tensor]]:
-        """Node -> the scale ``(neurons,)`` of each gauge that took the network's scales away."""
-        one = torch.ones(1, dtype=torch.float64)
-        return {
-            name: [
-                self.logs[Gauge(name, i)].exp().flatten()
-                if Gauge(name, i) in self.logs
-                else one.expand(self.space.count(name, self.sizes))
-                for i in range(len(node.gauges))
-            ]
-            for name, node in self.space.nodes.items()
-        }
+    def element(self) -> GroupElement:
+        """What takes the network's scales away."""
+        return element_of(self.space, self.sizes, scales={gauge: log.exp() for gauge, log in self.logs.items()})
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.space.pieces)

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from nfn_monomial.canonical.charges import Gauge
 from nfn_monomial.canonical.neuron_features import Parity, Streams
+from nfn_monomial.canonical.signs import parity, sign_bases
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .assignment import element_of
-from .signs import parity, sign_bases
 
 _ROWS = 1024  # of neurons, compared with all others at a time
 _MOST = 4096  # neurons that are assigned to one another where the nearest are taken by several
@@ -71,10 +72,9 @@ class Match:
 
     def element(self) -> GroupElement:
         """What brings b's neurons to the places and signs of a's."""
-        signs = {
-            name: self.bases[name].of_gauges(signs, len(self.space.nodes[name].gauges))
-            for name, signs in self.signs.items()
-        }
+        signs: dict[Gauge, Tensor] = {}
+        for name, of_node in self.signs.items():
+            signs |= self.bases[name].of_gauges(of_node)
         # Neurons that others are nested in have moved already.
         inside = {
             name: places % self.sizes[name] + torch.arange(len(places)) // self.sizes[name] * self.sizes[name]

@@ -26,7 +26,7 @@ class _Term(NamedTuple):
 
 def nearest_scales(
     space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor], sizes: Mapping[str, int]
-) -> dict[str, list[Tensor]]:
+) -> dict[Gauge, Tensor]:
     """Positive scales of every node that bring b next to a, by least squares.
 
     One gauge after the other takes a Gauss-Newton step on its neurons' log scales s, each of which has a part of the
@@ -40,7 +40,7 @@ def nearest_scales(
         sizes: of all nodes.
 
     Returns:
-        Node -> scales ``(neurons,)`` of each gauge, for nodes that scale.
+        Gauge -> scales ``(*sizes)``, of nodes that scale.
     """
     terms = [term for name in a if (term := _term(space, name, a[name], b[name]))]
     like = next(iter(a.values()))
@@ -57,7 +57,7 @@ def nearest_scales(
         left -= won
         if won <= _ENOUGH * left:
             break
-    return {name: [log.flatten().exp() for log in found] for name, found in logs.items()}
+    return {Gauge(name, i): log.exp() for name, found in logs.items() for i, log in enumerate(found)}
 
 
 def _term(space: WeightSpace, name: str, a: Tensor, b: Tensor) -> _Term | None:

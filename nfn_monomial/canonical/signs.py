@@ -1,22 +1,118 @@
-"""The signs of neurons that make what is odd in them positive."""
+"""Signs of neurons: which are independent of one another, and those that make what is odd in a neuron positive."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from nfn_monomial.space.axes import FieldType, powers
+from nfn_monomial.space.axes import Axis, Charge, powers
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .charges import Charged, Gauge, along, charged_axes, flipping, onto, ordered, summed
+from .charges import Charged, Gauge, along, charged_axes, flipping, onto, summed
+
+_Signs: TypeAlias = dict[str, Tensor]
+"""Node -> signs ``(rank, B, *sizes)`` of its independent classes, see `SignBasis`; 0 for what is not known."""
+
+
+def parity(space: WeightSpace, node: str, charge: Charge) -> int:
+    """Which sign gauges of a node flip an axis of this charge, a bit for each."""
+    gauges = zip(space.nodes[node].gauges, powers(charge), strict=True)
+    return sum(1 << i for i, (gauge, q) in enumerate(gauges) if flipping(gauge, q))
+
+
+class SignBasis:
+    """The signs of one node's neurons, as independent ones that axes carry and that give all others.
+
+    Some of the node's *classes*, sets of sign gauges that flip an axis together, are independent: their signs may be
+    anything, and those of all other classes are products of them. (Linear algebra over GF(2).)
+
+    Args:
+        node: its name.
+        classes: of the node's axes, see `parity`, those to be independent first.
+
+    Attributes:
+        rank: the number of independent classes.
+        products: class -> the independent ones whose product it is, a bit for each.
+        gauges: gauge -> the same; gauges that are left out may stay, as others do for them.
+    """
+
+    def __init__(self, node: str, classes: list[int]) -> None:
+        rows: list[tuple[int, int, int]] = []  # vector, its lowest bit, of which independent classes it is the sum
+        self.products = {0: 0}
+        for flips in classes:
+            vector, combination = flips, 0
+            for row, lowest, of in rows:
+                if vector & lowest:
+                    vector, combination = vector ^ row, combination ^ of
+            if vector:
+                new = 1 << len(rows)
+                lowest, of = vector & -vector, combination ^ new
+                rows = [(r ^ vector, b, c ^ of) if r & lowest else (r, b, c) for r, b, c in rows]
+                rows.append((vector, lowest, of))
+                combination = new
+            self.products[flips] = combination
+        self.gauges = {Gauge(node, lowest.bit_length() - 1): of for _, lowest, of in rows}
+        self.rank = len(rows)
+
+    def sign(self, signs: Tensor, flips: int) -> Tensor:
+        """The sign of a class, from those of independent classes ``(rank, ...)``."""
+        return _product(signs, self.products[flips])
+
+    def of_gauges(self, signs: Tensor) -> dict[Gauge, Tensor]:
+        """The sign of every gauge that has to flip, from those of independent classes."""
+        return {gauge: _product(signs, of) for gauge, of in self.gauges.items()}
+
+    def best(self, sums: Mapping[int, Tensor]) -> tuple[Tensor, Tensor]:
+        """The signs at which sums over the entries of each class add up to the most.
+
+        Exact where all sums can be positive at once; else those of independent classes are.
+
+        Args:
+            sums: class -> tensor of any shape, all of one.
+
+        Returns:
+            The total, and signs of independent classes ``(rank, ...)``.
+        """
+        like = next(iter(sums.values()))
+        independent = {of: sums[flips] for flips, of in self.products.items() if flips in sums}
+        chosen = like.new_ones(self.rank, *like.shape)
+        for i in range(self.rank):
+            if 1 << i in independent:
+                chosen[i] = torch.where(independent[1 << i] < 0, -1.0, 1.0)
+        total = torch.zeros_like(like)
+        for flips, x in sums.items():
+            total = total + x * self.sign(chosen, flips)
+        return total, chosen
+
+
+def _product(signs: Tensor, of: int) -> Tensor:
+    chosen = [sign for i, sign in enumerate(signs) if of >> i & 1]
+    total = chosen[0] if chosen else signs.new_ones(signs.shape[1:])
+    for sign in chosen[1:]:
+        total = total * sign
+    return total
+
+
+def sign_bases(space: WeightSpace) -> dict[str, SignBasis]:
+    """Of every node."""
+    classes: dict[str, list[int]] = {name: [] for name in space.nodes}
+    for axes in space.axes.values():
+        for axis in axes:
+            if isinstance(axis, Axis) and (flips := parity(space, axis.node, axis.charge)):
+                classes[axis.node].append(flips)
+    # Signs of single gauges come first: what others tell is made of them.
+    return {
+        name: SignBasis(name, sorted(set(of_node), key=lambda flips: (flips.bit_count(), flips)))
+        for name, of_node in classes.items()
+    }
 
 
 def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dict[Gauge, Tensor]:
-    """The signs of `balance`, one node and gauge after the other.
+    """The signs of `balance`.
 
     Args:
         space: the weight space.
@@ -24,34 +120,40 @@ def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dic
         noise: sums of less than this part of the sum of sizes are 0.
 
     Returns:
-        Gauge -> signs ``(B, *sizes)``, 0 where nothing settles them.
+        Gauge -> signs ``(B, *sizes)``, 0 where nothing settles them; gauges for which others do are left out.
     """
-    moments = _odd_moments(space, features)
-    found = {gauge: x for axes, ((x, _), _) in moments for axis in axes for gauge, _ in axis.charges}
-    flipped, sizes = ordered(space, found), space.node_sizes(features)
-    first = features.tensors[0]
-    known = {g: first.new_zeros(first.shape[0], *(sizes[node] for node in space.ancestry(g.node))) for g in flipped}
-    # Incoming entries alone at first: balanced, a single incoming and a single outgoing weight may cancel.
-    rounds = max([sum(gauge.node == node for gauge in flipped) for node in space.nodes], default=0)
-    for gauge, lowest in [*((g, 1) for g in flipped), *((g, -math.inf) for g in reversed(flipped))] * rounds:
-        sign = torch.zeros_like(known[gauge])
-        for moment in range(2):
-            total, size = torch.zeros_like(sign), torch.zeros_like(sign)
-            for axes, sums in moments:
-                own = [(axis, q) for axis in axes for g, q in axis.charges if g == gauge]
-                if len(own) != 1 or own[0][1] < lowest:  # with two, it carries the signs of two neurons
-                    continue
-                x, absolute = sums[moment]
-                for axis in axes:
-                    for other, _ in axis.charges:
-                        if other != gauge:
-                            x = x * along(known[other], axis.dims, x.ndim)
-                            absolute = absolute * along(known[other].abs(), axis.dims, x.ndim)
-                dims = own[0][0].dims
-                total, size = total + onto(x, dims), size + onto(absolute, dims)
-            sign = torch.where(sign != 0, sign, total.sign() * (total.abs() > noise * size))
-        known[gauge] = torch.where(known[gauge] != 0, known[gauge], sign)
-    return known
+    odd = _OddSums(space, features)
+    signs = odd.unknown()
+    for _ in range(max([len(x) for x in signs.values()], default=0)):
+        odd.settle(signs, noise)
+    return odd.of_gauges(signs)
+
+
+def relative_signs(space: WeightSpace, products: Features) -> dict[Gauge, Tensor]:
+    """The signs that turn one network into another, from their product, which is positive but for these signs.
+
+    Where nothing settles any, one neuron is settled as it is, which leaves its neighbours to be told.
+
+    Args:
+        space: the weight space.
+        products: entry by entry, of networks whose neurons stand in the same places.
+
+    Returns:
+        As `canonical_signs`, none of them 0.
+    """
+    odd = _OddSums(space, products)
+    ones = {name: torch.ones_like(x) for name, x in odd.unknown().items()}
+    signs = {
+        name: torch.stack([(odd.sums(ones, name, i)[1] == 0).to(one) for i, one in enumerate(x)])
+        for name, x in ones.items()
+    }
+    while open_ := [name for name, x in signs.items() if not x.all()]:
+        before = {name: signs[name] for name in open_}
+        odd.settle(signs, 0.0)
+        if all(torch.equal(x, signs[name]) for name, x in before.items()):
+            first = (signs[open_[0]] == 0).nonzero()[0]
+            signs[open_[0]][tuple(first)] = 1
+    return odd.of_gauges(signs)
 
 
 def without_signs(space: WeightSpace, features: Features, noise: float) -> Features:
@@ -69,37 +171,75 @@ def without_signs(space: WeightSpace, features: Features, noise: float) -> Featu
     return Features(features.layout, tuple(out))
 
 
-def _odd_moments(
-    space: WeightSpace, features: Features
-) -> list[tuple[tuple[Charged, ...], list[tuple[Tensor, Tensor]]]]:
+class _Flipped(NamedTuple):
+    """An axis that signs flip: its node, the independent classes that do (bits), whether it is incoming, and where."""
+
+    node: str
+    of: int
+    incoming: bool
+    dims: tuple[int, ...]
+
+
+class _OddSums:
     """Sums of the entries that flip, and of their sizes; and of their cubes. Signs can be taken out of these sums."""
-    needed = _independent(space, features.layout.types)
-    moments: list[tuple[tuple[Charged, ...], list[tuple[Tensor, Tensor]]]] = []
-    for field_type, x in features.fields.items():
-        axes = []
-        for axis in charged_axes(space, field_type, flipping):
-            charges = tuple([(gauge, q) for gauge, q in axis.charges if gauge in needed])
-            axes += [axis._replace(charges=charges)] if charges else []
-        if axes:
-            # No two weighted alike, or entries that balancing has made equal may cancel.
-            place = 2 + len(moments)
-            cubes = x * x * x * torch.linspace(1, place, x.shape[-1], dtype=x.dtype, device=x.device) / place
-            sums = [(summed(y, axes)[0], summed(y.abs(), axes)[0]) for y in (x, cubes)]
-            moments.append((summed(x, axes)[1], sums))
-    return moments
 
+    def __init__(self, space: WeightSpace, features: Features) -> None:
+        self.space, self.bases = space, sign_bases(space)
+        first, sizes = features.tensors[0], space.node_sizes(features)
+        self._shapes = {
+            name: (basis.rank, len(first), *(sizes[above] for above in space.ancestry(name)))
+            for name, basis in self.bases.items()
+            if basis.rank
+        }
+        self._like = first
+        self._terms: list[tuple[list[_Flipped], list[tuple[Tensor, Tensor]]]] = []
+        for field_type, x in features.fields.items():
+            if axes := charged_axes(space, field_type, flipping):
+                # No two weighted alike, or entries that balancing has made equal may cancel.
+                place = 2 + len(self._terms)
+                cubes = x * x * x * torch.linspace(1, place, x.shape[-1], dtype=x.dtype, device=x.device) / place
+                moments = [(summed(y, axes)[0], summed(y.abs(), axes)[0]) for y in (x, cubes)]
+                self._terms.append(([self._flipped(axis) for axis in summed(x, axes)[1]], moments))
 
-def _independent(space: WeightSpace, types: Sequence[FieldType]) -> set[Gauge]:
-    """Gauges whose signs do all that any signs do: where two flip the same entries of a node, only the first."""
-    found = set()
-    for name, node in space.nodes.items():
-        charges = [powers(axis.charge) for field_type in types for axis in field_type if axis.node == name]
-        basis: list[int] = []
-        for i, gauge in enumerate(node.gauges):
-            flips = sum(bool(flipping(gauge, q[i])) << bit for bit, q in enumerate(charges))
-            for other in basis:
-                flips = min(flips, flips ^ other)
-            if flips:
-                basis.append(flips)
-                found.add(Gauge(name, i))
-    return found
+    def _flipped(self, axis: Charged) -> _Flipped:
+        node = axis.charges[0][0].node
+        flips = sum(1 << gauge.number for gauge, _ in axis.charges)
+        return _Flipped(node, self.bases[node].products[flips], any(q > 0 for _, q in axis.charges), axis.dims)
+
+    def unknown(self) -> _Signs:
+        return {name: self._like.new_zeros(shape) for name, shape in self._shapes.items()}
+
+    def of_gauges(self, signs: _Signs) -> dict[Gauge, Tensor]:
+        return {gauge: x for name in signs for gauge, x in self.bases[name].of_gauges(signs[name]).items()}
+
+    def sums(
+        self, signs: _Signs, node: str, number: int, moment: int = 0, incoming: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Of what carries one sign of a node's neurons and else only known ones, which are taken out; and of sizes."""
+        total, size = (torch.zeros_like(signs[node][number]) for _ in range(2))
+        for axes, moments in self._terms:
+            for own in axes:
+                if own.node != node or not own.of >> number & 1 or (incoming and not own.incoming):
+                    continue
+                x, absolute = moments[moment]
+                for axis in axes:
+                    of = axis.of ^ (1 << number) if axis is own else axis.of
+                    if of:
+                        sign = along(_product(signs[axis.node], of), axis.dims, x.ndim)
+                        x, absolute = x * sign, absolute * sign.abs()
+                total, size = total + onto(x, own.dims), size + onto(absolute, own.dims)
+        return total, size
+
+    def settle(self, signs: _Signs, noise: float) -> None:
+        """Settle what sums tell, from inputs to outputs by incoming entries, then backwards by all.
+
+        Incoming entries alone at first: balanced, a single incoming and a single outgoing weight may cancel.
+        """
+        order = [(name, i) for name in signs for i in range(len(signs[name]))]
+        for incoming, (node, number) in [*((True, x) for x in order), *((False, x) for x in reversed(order))]:
+            known = signs[node]
+            sign = known[number]
+            for moment in range(2):
+                total, size = self.sums(signs, node, number, moment, incoming)
+                sign = torch.where(sign != 0, sign, total.sign() * (total.abs() > noise * size))
+            signs[node] = torch.stack([sign if i == number else x for i, x in enumerate(known)])
