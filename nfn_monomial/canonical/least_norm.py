@@ -40,8 +40,9 @@ def _decoded(numbers: Sequence[int]) -> list[Factors]:
 def log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], *, converge: bool) -> Tensor:
     """The logarithms of the scales of least norm, ``(B, N)``, unknowns one after the other.
 
-    The start, neurons of norm 1, moves along with the group, and so does every step. So equal functions get equal
-    forms after any number of rounds, and whether or not the scales of least norm are unique.
+    The start, neurons of norm 1, moves along with the group, and so does every step: to logarithms of least squares,
+    which is one linear problem however far the sizes are apart, and from there to the least norm. So equal functions
+    get equal forms after any number of rounds, and whether or not the scales of least norm are unique.
 
     Args:
         log_squares: terms ``(B, *sizes)``: logarithms of sums of squares, -inf for 0.
@@ -87,8 +88,9 @@ def _log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], converge:
     alive = whole.among(supported).alive(converge)
     settled = whole.settle([torch.zeros_like(s, dtype=torch.bool) for s in whole.s])
     whole.level(settled, converge)
+    whole.level([~x for x in alive], converge)
     balanced = whole.among(supported, alive)
-    balanced.balance(alive, converge)
+    balanced.balance(converge)
     for unknown, s in enumerate(balanced.s):
         whole.move(unknown, s - whole.s[unknown])
     whole.settle(alive)

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,10 +17,7 @@ _ROUNDS = 5  # where nobody looks, and one more for three unknowns: by then most
 _MOST_ROUNDS = 300
 _TOLERANCE = 1800  # of roundings, on log(in / out), whose quarter is the change of a log scale
 _NOISE = 50  # roundings of a sum, relative to what is summed
-_STEPS = 5  # of conjugate gradients in a round
-_ROOTS = 20  # square roots, taken one of the other, of sums before whole nodes are balanced
-_SHIFTS = _ROOTS + 4  # of whole nodes, before the first round
-_RIDGE = 1e-6  # of the Hessian between whole nodes, which is singular where gauges do the same
+_STEPS = 10  # of conjugate gradients in a round
 _PASSES = 2  # over all nodes, in which death spreads
 
 
@@ -132,18 +128,16 @@ class Network:
             for touching, zero in zip(self.touching, map(torch.zeros_like, self.s), strict=True)
         ]
         size = torch.stack([x.abs().flatten(1).amax(-1) for x in (*known, *self.s)]).amax(0).unsqueeze(-1)
-        steps = sum(self.sizes) + 10 if converge else 2 * _STEPS + 2
+        steps = sum(self.sizes) + 10 if converge else _STEPS + 2
         inverse = _inverse_root(diagonal)
         noise = size * diagonal.logsumexp(-1, keepdim=True).exp().sqrt()
         self._move_all(pattern._solved(joined(pulls) * inverse.exp(), inverse, noise, steps) * inverse.exp())
 
-    def balance(self, alive: list[Tensor], converge: bool) -> None:
+    def balance(self, converge: bool) -> None:
         """Minimise over one unknown after the other, which always gets nearer, and by Newton steps, which get there.
 
         Neurons without entries stay where they are.
         """
-        if self.terms:
-            self._shift_nodes(alive)
         for _ in range((_MOST_ROUNDS if converge else _ROUNDS + len(self.s) // 3) if self.terms else 0):
             for unknown, bound in enumerate(self.bounds):
                 self.move(unknown, _imbalance(*self._sides(unknown, self._sums(unknown))) / (4 * bound))
@@ -157,7 +151,7 @@ class Network:
             half = diagonal.amax(-1, keepdim=True).nan_to_num(neginf=0.0) / 2
             pull = ((outward + (inverse - half)).exp() - (inward + (inverse - half)).exp()) / 2
             noise = (diagonal - 2 * half).exp().sum(-1, keepdim=True).sqrt()
-            step = self._solved(pull, inverse, noise, _STEPS, self._preconditioner(inverse)) * (inverse + half).exp()
+            step = self._solved(pull, inverse, noise, _STEPS) * (inverse + half).exp()
             self._move_all(step / step.abs().amax(-1, keepdim=True).clamp_min(1))
 
     def _move_all(self, step: Tensor) -> None:
@@ -193,14 +187,7 @@ class Network:
         parts = [[_times(charge**2, log) for charge, log in own] for own in sums]
         return joined([self._combined(unknown, part) for unknown, part in enumerate(parts)])
 
-    def _solved(
-        self,
-        pull: Tensor,
-        inverse: Tensor,
-        noise: Tensor,
-        steps: int,
-        precondition: Callable[[Tensor], Tensor] = torch.clone,
-    ) -> Tensor:
+    def _solved(self, pull: Tensor, inverse: Tensor, noise: Tensor, steps: int) -> Tensor:
         """The least v with ``Hessian v = pull``, the Hessian divided by the roots of its diagonal on both sides.
 
         By conjugate gradients. Directions that move no entry stay out of v.
@@ -210,7 +197,6 @@ class Network:
             inverse: logarithms of the roots' inverses; what has none does not move.
             noise: the norm ``(B, 1)`` of what ``pull`` was computed from, whose rounding errors are no pull.
             steps: so many.
-            precondition: an inverse of about the Hessian.
         """
         pairs = list(self._pairs(inverse))
 
@@ -223,71 +209,15 @@ class Network:
 
         step, rest = torch.zeros_like(pull), pull
         enough = (_NOISE * self.eps * noise).square()
-        direction = precondition(rest)
-        square = (rest * direction).sum(-1, keepdim=True)
+        direction, square = rest, rest.square().sum(-1, keepdim=True)
         for _ in range(steps):
             image = hessian(direction)
             curvature = (direction * image).sum(-1, keepdim=True)
             length = (square / curvature).masked_fill((curvature <= 0) | (square <= enough), 0)
             step, rest = step + length * direction, rest - length * image
-            conditioned = precondition(rest)
-            before, square = square, (rest * conditioned).sum(-1, keepdim=True)
-            direction = conditioned + (square / before).masked_fill(before <= 0, 0) * direction
+            before, square = square, rest.square().sum(-1, keepdim=True)
+            direction = rest + (square / before).masked_fill(before <= 0, 0) * direction
         return step
-
-    def _preconditioner(self, inverse: Tensor) -> Callable[[Tensor], Tensor]:
-        """The diagonal, which is 1, and the inverse of the Hessian of neurons of one node that all move alike."""
-        shared = (-inverse).nan_to_num(posinf=-torch.inf)
-        half = shared.amax(-1, keepdim=True).nan_to_num(neginf=0.0)
-        spread = (shared - half).exp().unsqueeze(-1) * self._members
-        left, right = torch.bmm(spread, self._between_nodes((self._totals() - 2 * half).exp())), spread.mT
-        return lambda v: v + torch.bmm(left, torch.bmm(right, v.unsqueeze(-1))).squeeze(-1)
-
-    def _shift_nodes(self, alive: list[Tensor]) -> None:
-        """Move all neurons of a node alike, to about where the sum is least: Newton steps on few numbers.
-
-        The sum of small powers of the terms comes first, whose minimum a few steps reach from anywhere.
-        """
-        charges, _ = self._charges
-        totals = self._totals()
-        shift = totals.new_zeros(len(totals), len(self.s))
-        for number in range(_SHIFTS):
-            root = 2 ** (max(0, _ROOTS - number) / 2)
-            weights = ((totals - totals.amax(-1, keepdim=True).nan_to_num(neginf=0.0)) / root).exp()
-            pull = (weights @ charges / -2).unsqueeze(-1)
-            step = torch.bmm(self._between_nodes(weights), pull).squeeze(-1)
-            step = step * (root / step.abs().amax(-1, keepdim=True).clamp_min(1))
-            shift, totals = shift + step, totals + 2 * step @ charges.mT
-        self._move_all(shift @ self._members.mT * joined(alive))
-
-    def _totals(self) -> Tensor:
-        """The logarithm of the sum of each term, ``(B, terms)``."""
-        return torch.stack([x.flatten(1).logsumexp(-1) for x in self.logs], -1)
-
-    def _between_nodes(self, weights: Tensor) -> Tensor:
-        """The inverse Hessian ``(B, unknowns, unknowns)`` for neurons of a node that all move alike.
-
-        0 in directions that change no term, which a network must not be moved in: terms left out might change.
-        """
-        charges, changing = self._charges
-        hessian = (charges.mT * weights.unsqueeze(-2)) @ charges
-        least = _RIDGE * hessian.diagonal(dim1=-2, dim2=-1) + torch.finfo(weights.dtype).tiny
-        inverse: Tensor = torch.linalg.inv_ex(hessian + torch.diag_embed(least))[0]
-        return changing @ inverse @ changing
-
-    @functools.cached_property
-    def _charges(self) -> tuple[Tensor, Tensor]:
-        """Of every term, with respect to every unknown ``(terms, unknowns)``; the projection to what changes terms."""
-        rows = [[sum(f.charge for f in term if f.unknown == i) for i in range(len(self.s))] for term in self.terms]
-        charges = np.array(rows, dtype=float)
-        like = self.s[0]
-        return like.new_tensor(charges), like.new_tensor(np.linalg.pinv(charges) @ charges)
-
-    @functools.cached_property
-    def _members(self) -> Tensor:
-        """Which neurons belong to an unknown, ``(N, unknowns)``."""
-        one = torch.eye(len(self.s), dtype=self.s[0].dtype, device=self.s[0].device)
-        return torch.cat([row.expand(size, -1) for row, size in zip(one, self.sizes, strict=True)])
 
     def _pairs(self, inverse: Tensor) -> Iterator[_Pair]:
         """The Hessian off its diagonal, divided by the roots of that."""

@@ -489,7 +489,7 @@ def test_what_is_left_after_few_rounds_does_not_depend_on_the_frame(monkeypatch)
         x, g = networks(space), element_of(space)
         layer = Balance(space)
         assert difference(layer(g.act(x)), permutation_of(g).act(layer(x))) < 1e-10
-        assert imbalance(space, layer(x)) > 1e-3
+    assert imbalance(space, layer(x)) > 1e-3
 
 
 @pytest.mark.parametrize("space", [ZOO, MIXED], ids=str)
