@@ -7,15 +7,17 @@ slice of the parameter at hand, is in memory.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.charges import Charged, Gauge, charged_axes, scaling
+from nfn_monomial.canonical.charges import Charged, Gauge, along, charged_axes, onto, scaling
 from nfn_monomial.canonical.neuron_features import Refinement, Slice
+from nfn_monomial.canonical.newton import conjugate_gradients, joined
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis
@@ -29,7 +31,7 @@ _SLICE = 1 << 17  # entries that are looked at together: what is made of them st
 _STEPS = 1000  # of conjugate gradients, of which as many are needed as nodes have gauges
 
 _Logs = dict[Gauge, Tensor]
-"""The logarithm of each neuron's scale ``(*sizes)``."""
+"""The logarithm of each neuron's scale ``(1, *sizes)``."""
 
 
 def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> GroupElement:
@@ -79,17 +81,13 @@ def _shape_of(x: Tensor) -> Tensor:
     return torch.empty((1, 1, *x.shape), dtype=x.dtype, device="meta")
 
 
-def _scaled_axes(space: WeightSpace, name: str) -> list[Charged]:
-    return charged_axes(space, space.axes[name], scaling, lead=0)
-
-
 class _Balanced(Mapping[str, Iterable[Slice]]):
     """The pieces of a network with its scales taken away, made slice by slice when one is asked for."""
 
     def __init__(self, space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
         self.space, self.network, self.sizes = space, network, sizes
         self.logs: _Logs = {}
-        self.logs = _LogScales(self).solved()
+        self.logs = _least_squares([e for name in self if (e := _equation(self, name))])
 
     def __getitem__(self, name: str) -> Iterator[Slice]:
         parameter = self.space.pieces[name].parameter
@@ -97,18 +95,19 @@ class _Balanced(Mapping[str, Iterable[Slice]]):
         if not x.ndim:
             x = x[None]
         wide, factors = wide_dtype(x.dtype), []
-        for axis in _scaled_axes(self.space, name):
-            log = sum((q * self.logs[g] for g, q in axis.charges if g in self.logs), torch.zeros(()))
-            factors += [_along(log.exp().to(wide), axis.dims, x.ndim)] if log.ndim else []
+        for axis in charged_axes(self.space, self.space.axes[name], scaling):
+            logs = [
+                q * along(self.logs[gauge], axis.dims, 1 + x.ndim)[0] for gauge, q in axis.charges if gauge in self.logs
+            ]
+            factors += [sum(logs[1:], logs[0]).exp().to(wide)] if logs else []
         dims = [i for i, axis in enumerate(self.space.axes[name]) if isinstance(axis, Axis)] or [0]
         dim = max(dims, key=lambda i: x.shape[i])
         count = max(1, _SLICE * x.shape[dim] // max(1, x.numel()))
         for start in range(0, x.shape[dim], count):
-            given = x.narrow(dim, start, min(count, x.shape[dim] - start))
-            found = Slice(dim, start, given.to("cpu", wide, copy=True))
+            part = Slice(dim, start, x.narrow(dim, start, min(count, x.shape[dim] - start)).to("cpu", wide, copy=True))
             for factor in factors:
-                found.values.mul_(factor if factor.shape[dim] == 1 else found.of(factor, dim))
-            yield found
+                part.values.mul_(factor if factor.shape[dim] == 1 else part.of(factor, dim))
+            yield part
 
     def element(self) -> GroupElement:
         """What takes the network's scales away."""
@@ -121,126 +120,92 @@ class _Balanced(Mapping[str, Iterable[Slice]]):
         return len(self.space.pieces)
 
 
-def _along(x: Tensor, dims: tuple[int, ...], ndim: int) -> Tensor:
-    """``(*sizes)`` with its sizes in the places ``dims``, which count up, of ``ndim``, and 1 in the others."""
-    shape = [1] * ndim
-    for dim, size in zip(dims, x.shape, strict=True):
-        shape[dim] = size
-    return x.reshape(shape)
-
-
 class _Equation(NamedTuple):
     """One piece: what the mean of its squared logarithms is made of.
 
     Attributes:
-        ndim: its dimensions.
         axes: on which scales act.
-        share: of its entries those that are not 0, along the axes' dimensions; a number where none is 0.
-        means: for each axis the sum of logarithms along it, over the number of all entries but those.
+        share: of its entries those that are not 0, ``(1, *sizes)`` with size 1 where it does not depend on the place.
+        means: for each axis the sum of logarithms along it, over the number of all entries but those; as ``share``.
     """
 
-    ndim: int
     axes: list[Charged]
     share: Tensor
     means: list[Tensor]
 
 
-def _zeros(shape: list[int], dims: Iterable[int]) -> Tensor:
-    """In the places ``dims`` as large as the shape says, 1 in the others."""
-    return torch.zeros([n if dim in dims else 1 for dim, n in enumerate(shape)], dtype=torch.float64)
+def _equation(pieces: _Balanced, name: str) -> _Equation | None:
+    """Of one piece, which is read for it; None where it tells nothing about scales."""
+    axes = [] if name in pieces.space.dead else charged_axes(pieces.space, pieces.space.axes[name], scaling)
+    shape = [a if isinstance(a, int) else pieces.sizes[a.node] for a in pieces.space.axes[name]] or [1]
+    charged = {dim for axis in axes for dim in axis.dims}
+    countable = all(set(axis.dims) == charged for axis in axes)
+    sums, zeros = [_zeros(shape, axis.dims) for axis in axes], _zeros(shape, charged if countable else ())
+    for part in pieces[name]:
+        x = part.values.abs_()
+        least, most = (float(bound) for bound in x.aminmax())
+        if not math.isfinite(most):
+            raise InvalidValueError(f"{name} holds NaN or infinite values")
+        if least == 0 and countable:
+            _add(zeros, part, (x == 0).double())
+        elif least == 0:
+            axes = []
+        if axes:
+            logs = (x.masked_fill_(x == 0, 1) if least == 0 else x).log_()
+            for total in sums:
+                _add(total, part, logs)
+    share, *means = (total * (total.numel() / math.prod(shape)) for total in (zeros, *sums))
+    return _Equation(axes, 1 - share, means) if axes else None
+
+
+def _zeros(shape: list[int], dims: Collection[int]) -> Tensor:
+    """``(1, *sizes)``, as large as the shape says in the places ``dims``, 1 in the others."""
+    return torch.zeros([1, *(n if dim in dims else 1 for dim, n in enumerate(shape, 1))], dtype=torch.float64)
 
 
 def _add(total: Tensor, part: Slice, x: Tensor) -> None:
     """Add what a slice is made to, summed over where ``total`` has size 1."""
-    own = total if total.shape[part.dim] == 1 else part.of(total, part.dim)
-    own += x.sum_to_size(own.shape)
+    place = total[0] if total.shape[1 + part.dim] == 1 else part.of(total[0], part.dim)
+    place += x.sum_to_size(place.shape)
 
 
-class _LogScales:
-    """The scales at which the logarithms of a network's entries have least squares."""
+def _least_squares(equations: list[_Equation]) -> _Logs:
+    """The log scales ``(1, *sizes)`` at which the logarithms of a network's entries have least squares.
 
-    def __init__(self, pieces: _Balanced) -> None:
-        self.equations: list[_Equation] = []
-        self.zero: _Logs = {}
-        for name in pieces:
-            axes = [] if name in pieces.space.dead else _scaled_axes(pieces.space, name)
-            shape = [a if isinstance(a, int) else pieces.sizes[a.node] for a in pieces.space.axes[name]]
-            kept = sorted({dim for axis in axes for dim in axis.dims})
-            counted = all(set(axis.dims) == set(kept) for axis in axes)
-            sums, zeros = [_zeros(shape, axis.dims) for axis in axes], _zeros(shape, kept if counted else ())
-            for part in pieces[name]:
-                x = part.values.abs_()
-                least, most = (float(bound) for bound in x.aminmax())
-                if not math.isfinite(most):
-                    raise InvalidValueError(f"{name} holds NaN or infinite values")
-                if least == 0 and counted:
-                    _add(zeros, part, (x == 0).double())
-                elif least == 0:
-                    axes = []
-                if axes:
-                    logs = (x.masked_fill_(x == 0, 1) if least == 0 else x).log_()
-                    for total in sums:
-                        _add(total, part, logs)
-            if not axes:
-                continue
-            share = 1 - zeros * (zeros.numel() / math.prod(shape))
-            means = [total * (total.numel() / math.prod(shape)) for total in sums]
-            self.equations.append(_Equation(len(shape), axes, share, means))
-            for axis in axes:
-                for gauge, _ in axis.charges:
-                    self.zero[gauge] = torch.zeros([shape[dim] for dim in axis.dims], dtype=torch.float64)
+    All pieces have equal weight, and so have all neurons of a node.
+    """
+    shapes = {
+        gauge: [1, *(x.shape[dim] for dim in axis.dims)]
+        for equation in equations
+        for axis, x in zip(equation.axes, equation.means, strict=True)
+        for gauge, _ in axis.charges
+    }
+    if not shapes:
+        return {}
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    root = torch.tensor(sizes, dtype=torch.float64).sqrt().repeat_interleave(torch.tensor(sizes))
 
-    @staticmethod
-    def _mean(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-        others = [dim for dim in range(x.ndim) if dim not in dims]
-        return x.mean(others, keepdim=True) if others else x
+    def pulls(terms: Iterable[list[list[Tensor]]]) -> Tensor:
+        """What equations pull at each scale: for each of their axes the mean along it of a sum of some terms."""
+        total = {gauge: torch.zeros(shape, dtype=torch.float64) for gauge, shape in shapes.items()}
+        for equation, of_axes in zip(equations, terms, strict=True):
+            for axis, parts in zip(equation.axes, of_axes, strict=True):
+                for part, (gauge, q) in itertools.product(parts, axis.charges):
+                    total[gauge] = total[gauge] + q * onto(part, axis.dims, torch.mean)
+        return joined(list(total.values())) / root
 
-    def _forces(self, means: list[list[Tensor]]) -> _Logs:
-        """What the equations' parts along each axis add up to for each scale, its neurons' number divided out."""
-        total = {gauge: torch.zeros_like(s) for gauge, s in self.zero.items()}
-        for equation, parts in zip(self.equations, means, strict=True):
-            for axis, part in zip(equation.axes, parts, strict=True):
-                for gauge, q in axis.charges:
-                    total[gauge] = total[gauge] + q * part.expand(
-                        [total[gauge].shape[axis.dims.index(d)] if d in axis.dims else 1 for d in range(equation.ndim)]
-                    ).reshape(total[gauge].shape)
-        return total
+    def logs_of(v: Tensor) -> _Logs:
+        parts = torch.split(v * root, sizes, -1)
+        return {gauge: part.reshape(shape) for (gauge, shape), part in zip(shapes.items(), parts, strict=True)}
 
-    def _apply(self, s: _Logs) -> _Logs:
-        means = []
-        for equation in self.equations:
-            placed = [
-                _along(sum((q * s[g] for g, q in axis.charges), torch.zeros(())), axis.dims, equation.ndim)
-                for axis in equation.axes
+    def matrix(v: Tensor) -> Tensor:
+        logs, terms = logs_of(v), []
+        for axes, share, _ in equations:
+            parts = [
+                share * q * along(logs[gauge], axis.dims, share.ndim) for axis in axes for gauge, q in axis.charges
             ]
-            means.append(
-                [
-                    sum((self._mean(equation.share * x, axis.dims) for x in placed), torch.zeros(()))
-                    for axis in equation.axes
-                ]
-            )
-        return self._forces(means)
+            terms.append([parts] * len(axes))
+        return pulls(terms)
 
-    def solved(self) -> _Logs:
-        """By conjugate gradients; neurons of one node have equal weight, and so have all of a piece's axes."""
-        residual = {gauge: -x for gauge, x in self._forces([equation.means for equation in self.equations]).items()}
-        weight = {gauge: 1 / x.numel() for gauge, x in residual.items()}
-
-        def product(one: _Logs, other: _Logs) -> float:
-            return sum(weight[g] * float((one[g] * other[g]).sum()) for g in one)
-
-        found, direction = dict(self.zero), dict(residual)
-        square = first = product(residual, residual)
-        for _ in range(_STEPS):
-            if square <= 1e-30 * first or not square:
-                break
-            applied = self._apply(direction)
-            curvature = product(direction, applied)
-            if curvature <= 0:
-                break
-            step = square / curvature
-            found = {g: x + step * direction[g] for g, x in found.items()}
-            residual = {g: x - step * applied[g] for g, x in residual.items()}
-            square, before = product(residual, residual), square
-            direction = {g: residual[g] + square / before * x for g, x in direction.items()}
-        return found
+    right = -pulls([[mean] for mean in equation.means] for equation in equations)
+    return logs_of(conjugate_gradients(matrix, right, 1e-15 * float(right.norm()), _STEPS, look=True))

@@ -131,7 +131,8 @@ class Network:
         steps = sum(self.sizes) + 10 if converge else _STEPS + 2
         inverse = _inverse_root(diagonal)
         noise = size * diagonal.logsumexp(-1, keepdim=True).exp().sqrt()
-        self._move_all(pattern._solved(joined(pulls) * inverse.exp(), inverse, noise, steps) * inverse.exp())
+        step = pattern._solved(joined(pulls) * inverse.exp(), inverse, noise, steps, converge)
+        self._move_all(step * inverse.exp())
 
     def balance(self, converge: bool) -> None:
         """Minimise over one unknown after the other, which always gets nearer, and by Newton steps, which get there.
@@ -187,16 +188,15 @@ class Network:
         parts = [[_times(charge**2, log) for charge, log in own] for own in sums]
         return joined([self._combined(unknown, part) for unknown, part in enumerate(parts)])
 
-    def _solved(self, pull: Tensor, inverse: Tensor, noise: Tensor, steps: int) -> Tensor:
+    def _solved(self, pull: Tensor, inverse: Tensor, noise: Tensor, steps: int, look: bool = False) -> Tensor:
         """The least v with ``Hessian v = pull``, the Hessian divided by the roots of its diagonal on both sides.
-
-        By conjugate gradients. Directions that move no entry stay out of v.
 
         Args:
             pull: ``(B, N)``, divided by the roots.
             inverse: logarithms of the roots' inverses; what has none does not move.
             noise: the norm ``(B, 1)`` of what ``pull`` was computed from, whose rounding errors are no pull.
             steps: so many.
+            look: see `conjugate_gradients`.
         """
         pairs = list(self._pairs(inverse))
 
@@ -207,17 +207,7 @@ class Network:
                 pair.add(total, parts)
             return torch.cat(total, -1)
 
-        step, rest = torch.zeros_like(pull), pull
-        enough = (_NOISE * self.eps * noise).square()
-        direction, square = rest, rest.square().sum(-1, keepdim=True)
-        for _ in range(steps):
-            image = hessian(direction)
-            curvature = (direction * image).sum(-1, keepdim=True)
-            length = (square / curvature).masked_fill((curvature <= 0) | (square <= enough), 0)
-            step, rest = step + length * direction, rest - length * image
-            before, square = square, rest.square().sum(-1, keepdim=True)
-            direction = rest + (square / before).masked_fill(before <= 0, 0) * direction
-        return step
+        return conjugate_gradients(hessian, pull, _NOISE * self.eps * noise, steps, look)
 
     def _pairs(self, inverse: Tensor) -> Iterator[_Pair]:
         """The Hessian off its diagonal, divided by the roots of that."""
@@ -225,6 +215,33 @@ class Network:
         for x, factors in zip(self.logs, self.terms, strict=True):
             for a, b in itertools.combinations(factors, 2):
                 yield _Pair(_masked(x, (a, b), parts).exp(), a, b)
+
+
+def conjugate_gradients(
+    matrix: Callable[[Tensor], Tensor], right: Tensor, enough: Tensor | float, steps: int, look: bool = False
+) -> Tensor:
+    """The least v ``(B, N)`` with ``matrix v = right``: directions that the matrix takes to 0 stay out of it.
+
+    Args:
+        matrix: symmetric, no eigenvalue less than 0.
+        right: ``(B, N)``, an image of the matrix.
+        enough: the norm of what may be left of it.
+        steps: so many.
+        look: whether to stop before, when no step is taken any more.
+    """
+    v, rest, direction = torch.zeros_like(right), right, right
+    square = rest.square().sum(-1, keepdim=True)
+    for _ in range(steps):
+        image = matrix(direction)
+        curvature = (direction * image).sum(-1, keepdim=True)
+        done = (curvature <= 0) | (square.sqrt() <= enough)
+        if look and bool(done.all()):
+            break
+        length = (square / curvature).masked_fill(done, 0)
+        v, rest = v + length * direction, rest - length * image
+        before, square = square, rest.square().sum(-1, keepdim=True)
+        direction = rest + (square / before).masked_fill(before <= 0, 0) * direction
+    return v
 
 
 class _Pair:

@@ -163,6 +163,20 @@ def test_zeros_leave_no_trace():
         torch.testing.assert_close(moved[name], x, rtol=1e-10, atol=0)
 
 
+def test_parameters_that_tell_nothing_about_scales():
+    a = drawn(CHAIN)
+    a |= {name: torch.where(torch.eye(*x.shape) > 0, 0, x) for name, x in a.items() if name == "weight.1"}
+    a |= {"bias.1": 0 * a["bias.1"], "weight.2": 0 * a["weight.2"]}
+    assert matched(CHAIN, a, sampled(CHAIN).act(a)).act(a).keys() == a.keys()
+
+
+def test_a_single_number_may_be_zero():
+    space = WeightSpace(CHAIN.nodes, CHAIN.parameters | {"temperature": ()})
+    a = drawn(space) | {"temperature": torch.zeros((), dtype=torch.float64)}
+    moved = matched(space, a, b := sampled(space).act(a)).act(b)
+    torch.testing.assert_close(moved, a, rtol=1e-10, atol=0)
+
+
 def test_nothing_is_searched_where_networks_are_equal(monkeypatch):
     monkeypatch.setattr(comparison, "align", None)
     a = drawn(CHAIN)
