@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nfn_monomial.canonical.balance import rescaling
 from nfn_monomial.canonical.charges import Gauge
-from nfn_monomial.canonical.neuron_features import Refinement, Slice
+from nfn_monomial.canonical.neuron_features import Refinement, whole_slices
 from nfn_monomial.canonical.signs import parity, relative_signs, sign_bases
 from nfn_monomial.checks import Seed, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
@@ -70,7 +70,8 @@ def align(
     after the other are assigned anew, given all others, with the best signs, until nothing is won.
     At last the scales that are left are fitted by least squares.
 
-    All is computed on the CPU in float64, as assignments are; the element and the moved network are on b's device.
+    All is computed on the CPU in float64, wherever the tensors are, as assignments are; the element and the moved
+    network are on b's device.
 
     Args:
         space: the weight space.
@@ -96,13 +97,13 @@ def align(
     True
     """
     group = space if symmetry is None else space.restricted(symmetry)
-    sizes, (wide_a, wide_b) = _checked(space, {"a": a, "b": b})
+    sizes, (wide_a, wide_b) = single_networks(space, {"a": a, "b": b})
     with torch.no_grad():
         element, distance = _aligned(group, wide_a, wide_b, sizes, seed)
-        if (unmoved := _distance(wide_a, wide_b)) <= distance:
+        if (unmoved := distance_between(wide_a, wide_b)) <= distance:
             element, distance = element_of(group, sizes), unmoved
-        found = _on(b[next(iter(space.parameters))].device, GroupElement(space, element.matrices))
-        return Alignment(found, found.act(b), distance)
+        element = _on(b[next(iter(space.parameters))].device, GroupElement(space, element.matrices))
+        return Alignment(element, element.act(b), distance)
 
 
 def _on(device: torch.device, element: GroupElement) -> GroupElement:
@@ -117,11 +118,13 @@ def _on(device: torch.device, element: GroupElement) -> GroupElement:
     return GroupElement(element.space, matrices)
 
 
-def _checked(space: WeightSpace, networks: Mapping[str, Network]) -> tuple[dict[str, int], list[dict[str, Tensor]]]:
+def single_networks(
+    space: WeightSpace, networks: Mapping[str, Network]
+) -> tuple[dict[str, int], list[dict[str, Tensor]]]:
     """Sizes of all nodes, and the parameters of the space in float64."""
     if not isinstance(space, WeightSpace):
         raise InvalidTypeError(f"align expects a WeightSpace, found {type(space).__name__}")
-    found: list[dict[str, Tensor]] = []
+    wide_networks: list[dict[str, Tensor]] = []
     sizes: dict[str, int] = {}
     for label, network in networks.items():
         if not isinstance(network, Mapping):
@@ -143,19 +146,19 @@ def _checked(space: WeightSpace, networks: Mapping[str, Network]) -> tuple[dict[
         if different:
             raise InvalidValueError(
                 f"networks of different widths cannot be aligned: node {different[0]!r} has {sizes[different[0]]} "
-                f"neurons in a and {sizes_here[different[0]]} in b"
+                f"neurons in {next(iter(networks))} and {sizes_here[different[0]]} in {label}"
             )
         sizes = sizes_here
-        found.append(wide)
+        wide_networks.append(wide)
     sizes = {name: node.size or 1 for name, node in space.nodes.items()} | sizes
-    return sizes, found
+    return sizes, wide_networks
 
 
 def _square(network: Network) -> float:
     return sum(float(x.square().sum()) for x in network.values())
 
 
-def _distance(a: Network, b: Network) -> float:
+def distance_between(a: Network, b: Network) -> float:
     return math.sqrt(sum(float((a[name] - b[name]).square().sum()) for name in a))
 
 
@@ -163,7 +166,7 @@ def _aligned(
     space: WeightSpace, a: dict[str, Tensor], b: dict[str, Tensor], sizes: Mapping[str, int], seed: int
 ) -> tuple[GroupElement, float]:
     """The element of `align` on a space whose group may be smaller, and the distance that it leaves."""
-    frames = _balancing(space, [a, b], sizes)
+    frames = balancing_elements(space, [a, b], sizes)
     one, other = frames[0].act(a), frames[1].act(b)
     matching, as_it_is = (_Matching(space, one, other, sizes) for _ in range(2))
     matching.match()
@@ -180,31 +183,27 @@ def _aligned(
                     start.shuffle(seed + number)
                 start.descend(seed + number)
         matching = min(starts, key=_Matching.left)
-    found = frames[0].inverse() @ matching.element @ frames[1]
-    moved = found.act(b)
-    distance = _distance(a, moved)
+    element = frames[0].inverse() @ matching.element @ frames[1]
+    moved = element.act(b)
+    distance = distance_between(a, moved)
     if distance**2 > _SAME * _square(a):
-        scales = nearest_scales(space, _pieces(space, a, sizes), _pieces(space, moved, sizes), sizes)
+        scales = nearest_scales(space, *(packing.pieces(space, network, sizes) for network in (a, moved)))
         nearer = element_of(space, sizes, scales=scales)
-        if (less := _distance(a, nearer.act(moved))) < distance:
-            return nearer @ found, less
-    return found, distance
+        if (less := distance_between(a, nearer.act(moved))) < distance:
+            return nearer @ element, less
+    return element, distance
 
 
-def _balancing(space: WeightSpace, networks: list[dict[str, Tensor]], sizes: Mapping[str, int]) -> list[GroupElement]:
-    """The elements that balance networks; of all nodes, which products of elements need."""
+def balancing_elements(space: WeightSpace, networks: Sequence[Network], sizes: Mapping[str, int]) -> list[GroupElement]:
+    """The elements that balance the scales of networks; of all nodes, which products of elements need."""
     if not any(node.scales for node in space.nodes.values()):
         return [element_of(space, sizes)] * len(networks)
-    batch = {name: torch.stack([network[name] for network in networks])[:, None] for name in networks[0]}
+    batch = {name: torch.stack([network[name] for network in networks])[:, None] for name in space.parameters}
     logs = rescaling(space, space.pack(batch), signs=False, converge=True).logs
     return [
         element_of(space, sizes, scales={gauge: log[i].exp() for gauge, log in logs.items()})
         for i in range(len(networks))
     ]
-
-
-def _pieces(space: WeightSpace, network: Network, sizes: Mapping[str, int]) -> dict[str, Tensor]:
-    return packing.pieces(space, network, sizes)
 
 
 class _Matching:
@@ -220,12 +219,12 @@ class _Matching:
         self.space, self.a, self.b, self.sizes = space, dict(a), dict(b), sizes
         self.bases = sign_bases(space)
         self.element = element_of(space, sizes)
-        self.parts = _pieces(space, self.a, sizes)
+        self.parts = packing.pieces(space, self.a, sizes)
         self.norm = _square(self.a)
 
     def left(self) -> float:
         """The squared distance, relative to the square of a's norm."""
-        return _distance(self.a, self.b) ** 2 / self.norm if self.norm else 0.0
+        return distance_between(self.a, self.b) ** 2 / self.norm if self.norm else 0.0
 
     def shuffle(self, seed: int) -> None:
         """Move neurons to random places."""
@@ -236,12 +235,11 @@ class _Matching:
 
     def match(self) -> None:
         """Match neurons by their features, then settle their signs."""
-        rigid = self.space.restricted("sign")
-        features = []
-        for pieces in (self.parts, _pieces(self.space, self.b, self.sizes)):
-            whole = {link.parameter: [Slice(link.axes[0], 0, pieces[link.parameter])] for link in rigid.links}
-            features.append(Refinement(rigid, whole, self.sizes).refine())
-        self._move(Match(rigid, self.sizes, *features).element(), self.b)
+        moved = packing.pieces(self.space, self.b, self.sizes)
+        features = [
+            Refinement(self.space, whole_slices(self.space, x), self.sizes).refine() for x in (self.parts, moved)
+        ]
+        self._move(Match(self.space, self.sizes, *features).element(), self.b)
         products = {name: (x * self.b[name])[None, None] for name, x in self.a.items()}
         signs = relative_signs(self.space, self.space.pack(products, check_finite=False))
         self._move(element_of(self.space, self.sizes, scales=signs), self.b)
@@ -274,8 +272,8 @@ class _Matching:
     def _improve(self, root: str, touched: set[str]) -> bool:
         """Whether assigning one family's neurons anew, with the best signs, brings b nearer."""
         names = family(self.space, root)
-        sums = {name: found for name in names if (found := self._sums(name))}
-        fits = {name: self.bases[name].best(found)[0] for name, found in sums.items()}
+        sums = {name: of_node for name in names if (of_node := self._sums(name))}
+        fits = {name: self.bases[name].best(of_node)[0] for name, of_node in sums.items()}
         sources = assign(self.space, root, fits, self.sizes)
         signs: dict[Gauge, Tensor] = {}
         for name, products in sums.items():
@@ -302,7 +300,6 @@ class _Matching:
         return above[sources[name] // size] * size + sources[name] % size
 
     def _move(self, step: GroupElement, tensors: Network) -> None:
-        step = GroupElement(self.space, step.matrices)
         self.b |= step.act(tensors)
         self.element = step @ self.element
 
@@ -316,7 +313,7 @@ class _Matching:
 
     def _sums(self, node: str) -> dict[int, Tensor]:
         """Class of signs -> ``(neurons, neurons)`` sums of products of the entries at a's neurons and at b's."""
-        found: dict[int, Tensor] = {}
+        sums: dict[int, Tensor] = {}
         for link in self.space.links:
             ends = [end for end in link.ends if end.node == node]
             if not ends:
@@ -330,6 +327,6 @@ class _Matching:
                     else x.permute(end.at).reshape(-1, 1)
                     for x in (self.parts[link.parameter], moved)
                 )
-                own = parity(self.space, node, end.charge)
-                found[own] = found[own] + mine @ other.T if own in found else mine @ other.T
-        return found
+                flips = parity(self.space, node, end.charge)
+                sums[flips] = sums.get(flips, 0) + mine @ other.T
+        return sums

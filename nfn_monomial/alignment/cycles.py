@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.balance import balance
 from nfn_monomial.checks import Seed, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.geometry import SymmetryLike
 from nfn_monomial.space.groups import GroupElement
-from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .align import align
+from .align import align, balancing_elements, distance_between, single_networks
 from .path import mean_of
 
 _ROUNDS = 100
@@ -84,13 +81,13 @@ def align_all(
         raise InvalidValueError(f"align_all: at least two networks are needed, found {len(networks)}")
     group = space if symmetry is None else space.restricted(symmetry)
     rigid = group.restricted("sign")
-    elements = [_balancing(group, network) for network in networks]
-    kept = [{name: network[name].detach().double() for name in space.parameters} for network in networks]
+    sizes, kept = single_networks(space, {f"{number}": network for number, network in enumerate(networks)})
+    elements = balancing_elements(group, kept, sizes)
     moved = [element.act(network) for element, network in zip(elements, kept, strict=True)]
 
     def improve(i: int, target: Mapping[str, Tensor]) -> bool:
         found = align(rigid, target, moved[i], seed=seed)
-        won = found.distance < (1 - _WON) * _distance(target, moved[i])
+        won = found.distance < (1 - _WON) * distance_between(target, moved[i])
         if won:
             elements[i] = GroupElement(group, found.element.matrices) @ elements[i]
             moved[i] = found.aligned
@@ -104,15 +101,3 @@ def align_all(
     back = elements[0].inverse()
     whole = [GroupElement(space, {}), *(GroupElement(space, (back @ g).matrices) for g in elements[1:])]
     return CommonFrame(whole, [g.act(network) for g, network in zip(whole, networks, strict=True)])
-
-
-def _balancing(space: WeightSpace, network: Mapping[str, Tensor]) -> GroupElement:
-    """The element of `balance`, of one network and its scales alone."""
-    batch = {name: network[name][None, None] for name in space.parameters}
-    _, element = balance(batch, space, signs=False)
-    matrices = {n: MonomialMatrix.diagonal([s[0] for s in m.scales]) for n, m in element.matrices.items()}
-    return GroupElement(space, matrices)
-
-
-def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    return float(torch.stack([(a[name] - b[name]).square().sum() for name in a]).sum().sqrt())

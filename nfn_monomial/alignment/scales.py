@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.charges import Charged, Gauge, charged_axes, scaling
+from nfn_monomial.canonical.charges import Charged, Gauge, along, charged_axes, onto, scaling, summed
 from nfn_monomial.space.weight_space import WeightSpace
 
 _SWEEPS = 30
@@ -21,13 +21,11 @@ class _Term(NamedTuple):
 
     products: Tensor
     squares: Tensor
-    axes: list[Charged]
+    axes: tuple[Charged, ...]
 
 
-def nearest_scales(
-    space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor], sizes: Mapping[str, int]
-) -> dict[Gauge, Tensor]:
-    """Positive scales of every node that bring b next to a, by least squares.
+def nearest_scales(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[Gauge, Tensor]:
+    """Positive scales of every gauge that bring b next to a, by least squares.
 
     One gauge after the other takes a Gauss-Newton step on its neurons' log scales s, each of which has a part of the
     squared distance for itself, ``sum_q (C_q e^{2 q s} - 2 B_q e^{q s})`` with the sums B of products and C of squares
@@ -37,74 +35,55 @@ def nearest_scales(
         space: the weight space.
         a: piece -> float64 tensors ``(*axes)``.
         b: the same, of the network to be scaled.
-        sizes: of all nodes.
 
     Returns:
-        Gauge -> scales ``(*sizes)``, of nodes that scale.
+        Gauge -> scales ``(1, *sizes)``.
     """
-    terms = [term for name in a if (term := _term(space, name, a[name], b[name]))]
-    like = next(iter(a.values()))
-    shapes = {name: [sizes[n] for n in space.ancestry(name)] for name, node in space.nodes.items() if node.scales}
-    logs = {name: like.new_zeros(len(space.nodes[name].gauges), *shape) for name, shape in shapes.items()}
-    left = sum(float((a[name] - b[name]).square().sum()) for name in a)
-    moves = [(name, i) for name in logs for i, gauge in enumerate(space.nodes[name].gauges) if gauge.scales]
+    terms: list[_Term] = []
+    touching: dict[Gauge, list[tuple[int, Charged, int]]] = {}
+    for name, x in b.items():
+        if axes := charged_axes(space, space.axes[name], scaling):
+            squares, axes_left = summed(x.square()[None], axes)
+            for axis in axes_left:
+                for gauge, q in axis.charges:
+                    touching.setdefault(gauge, []).append((len(terms), axis, q))
+            terms.append(_Term(summed((a[name] * x)[None], axes)[0], squares, axes_left))
+    logs: dict[Gauge, Tensor] = {}
+    left = sum(float((a[name] - x).square().sum()) for name, x in b.items())
     for _ in range(_SWEEPS):
         won = 0.0
-        for name, gauge in moves:
-            step, gain = _step(_sums(terms, name, gauge, logs), logs[name][gauge])
-            logs[name][gauge] += step
+        for gauge, touched in touching.items():
+            sums = [
+                (q, onto(terms[i].products, axis.dims), onto(terms[i].squares, axis.dims)) for i, axis, q in touched
+            ]
+            step, gain = _step(sums)
+            for i, axis, q in touched:
+                factor = along((q * step).exp(), axis.dims, terms[i].squares.ndim)
+                terms[i].products.mul_(factor)
+                terms[i].squares.mul_(factor.square())
+            logs[gauge] = logs.get(gauge, 0) + step
             won += gain
         left -= won
         if won <= _ENOUGH * left:
             break
-    return {Gauge(name, i): log.exp() for name, found in logs.items() for i, log in enumerate(found)}
+    return {gauge: log.exp() for gauge, log in logs.items()}
 
 
-def _term(space: WeightSpace, name: str, a: Tensor, b: Tensor) -> _Term | None:
-    scaled = charged_axes(space, space.axes[name], scaling, lead=0)
-    kept = sorted({dim for axis in scaled for dim in axis.dims})
-    others = [dim for dim in range(a.ndim) if dim not in kept]
-    moved = [axis._replace(dims=tuple(kept.index(dim) for dim in axis.dims)) for axis in scaled]
-    products, squares = a * b, b * b
-    if others:
-        products, squares = products.sum(others), squares.sum(others)
-    return _Term(products, squares, moved) if scaled else None
+def _step(sums: list[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, float]:
+    """The step of each neuron, and by how much the squared distance shrinks.
 
-
-def _sums(terms: list[_Term], node: str, gauge: int, logs: Mapping[str, Tensor]) -> dict[int, tuple[Tensor, Tensor]]:
-    """Charge -> sums ``(*sizes)`` of products and of squares that a gauge of a node scales, scaled as they are."""
-    found: dict[int, tuple[Tensor, Tensor]] = {}
-    for term in terms:
-        for own in term.axes:
-            q = dict(own.charges).get(Gauge(node, gauge), 0)
-            if not q:
-                continue
-            factors = [
-                (torch.stack([p * logs[g.node][g.number] for g, p in x.charges]).sum(0), x.dims) for x in term.axes
-            ]
-            sums = []
-            for entries, power in ((term.products, 1), (term.squares, 2)):
-                parts = [part for log, dims in factors for part in (torch.exp(power * log), list(dims))]
-                sums.append(torch.einsum(entries, list(range(entries.ndim)), *parts, list(own.dims)))
-            before = found.get(q)
-            found[q] = (sums[0], sums[1]) if before is None else (before[0] + sums[0], before[1] + sums[1])
-    return found
-
-
-def _step(sums: Mapping[int, tuple[Tensor, Tensor]], like: Tensor) -> tuple[Tensor, float]:
-    """The step of each neuron, and by how much the squared distance shrinks."""
+    Args:
+        sums: charges, and sums of products and of squares that it scales.
+    """
 
     def value(s: Tensor) -> Tensor:
-        parts = [c * torch.exp(2 * q * s) - 2 * b * torch.exp(q * s) for q, (b, c) in sums.items()]
-        return torch.stack(parts).sum(0)
+        return torch.stack([c * torch.exp(2 * q * s) - 2 * b * torch.exp(q * s) for q, b, c in sums]).sum(0)
 
-    zero = torch.zeros_like(like)
-    if not sums:
-        return zero, 0.0
-    slope = torch.stack([q * (c - b) for q, (b, c) in sums.items()]).sum(0)
-    curvature = torch.stack([q * q * c for q, (_, c) in sums.items()]).sum(0)
+    slope = torch.stack([q * (c - b) for q, b, c in sums]).sum(0)
+    curvature = torch.stack([q * q * c for q, _, c in sums]).sum(0)
     step = torch.where(curvature > 0, -slope / curvature, 0).clamp(-1, 1)
-    before, best = value(zero), zero
+    best = torch.zeros_like(step)
+    before = value(best)
     for _ in range(_HALVINGS):
         best = torch.where((best == 0) & (value(step) < before), step, best)
         step = step / 4

@@ -20,7 +20,7 @@ from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .balance import rescaling
-from .neuron_features import CHANNELS, Refinement, Slice, random_numbers
+from .neuron_features import CHANNELS, Refinement, random_numbers, whole_slices
 
 _NUMBERS = 8  # that are hashed
 _VERSION = 1  # of what is computed: networks have another fingerprint under another one
@@ -112,8 +112,7 @@ def _checked(space: WeightSpace, network: Mapping[str, Tensor]) -> tuple[dict[st
 def _numbers(space: WeightSpace, taken: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
     total = torch.zeros(_NUMBERS, dtype=torch.float64)
     number, place = ({name: i for i, name in enumerate(names)} for names in (space.nodes, space.pieces))
-    whole = {link.parameter: [Slice(link.axes[0], 0, taken[link.parameter])] for link in space.links}
-    for node, streams in Refinement(space, whole, sizes).refine().items():
+    for node, streams in Refinement(space, whole_slices(space, taken), sizes).refine().items():
         for parity, h in streams.items():
             mean = (h.square() if any(map(any, parity)) else h).flatten(0, -2).mean(0)
             total += mean @ random_numbers(f"read {number[node]} {parity}", CHANNELS, _NUMBERS)

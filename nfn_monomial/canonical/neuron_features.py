@@ -48,6 +48,11 @@ class Slice(NamedTuple):
         return whole.narrow(dim, self.start, self.values.shape[self.dim])
 
 
+def whole_slices(space: WeightSpace, pieces: Mapping[str, Tensor]) -> dict[str, list[Slice]]:
+    """Pieces that are in memory, in one slice each."""
+    return {link.parameter: [Slice(link.axes[0], 0, pieces[link.parameter])] for link in space.links}
+
+
 class _Neighbours(NamedTuple):
     """What neurons at the other ends of a parameter give to those at one of them.
 
