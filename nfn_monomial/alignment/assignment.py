@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,6 +13,9 @@ from nfn_monomial.canonical.charges import Gauge
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
+
+_Place: TypeAlias = tuple[int, ...]
+"""The neurons that some are nested in, the outermost first."""
 
 
 def roots(space: WeightSpace) -> list[str]:
@@ -42,12 +44,36 @@ def assign(space: WeightSpace, root: str, fits: Mapping[str, Tensor], sizes: Map
         Node -> for every place of the first network the place ``(neurons,)`` of the other's neuron that comes there;
         for a nested node, once the neurons that it is nested in have moved.
     """
-    solver = _Solver(space, fits, sizes)
-    for name in family(space, root):
-        shape = [sizes[above] for above in space.ancestry(name)]
-        solver.found[name] = np.arange(math.prod(shape)).reshape(shape)
-    solver.keep(root, (), ())
-    return {name: torch.from_numpy(found.flatten()) for name, found in solver.found.items()}
+    shapes = {name: [sizes[above] for above in space.ancestry(name)] for name in fits}
+    arrays = {name: x.cpu().numpy().reshape(shapes[name] * 2) for name, x in fits.items()}
+    places = _best(space, arrays, sizes, root, (), ())[1]
+    return {name: torch.from_numpy(places[name]) for name in family(space, root)}
+
+
+def _best(
+    space: WeightSpace, fits: Mapping[str, Any], sizes: Mapping[str, int], node: str, rows: _Place, columns: _Place
+) -> tuple[float, dict[str, Any]]:
+    """The largest sum of fits of a node's neurons inside a pair of neurons, and the places of all that are in there."""
+    from scipy.optimize import linear_sum_assignment
+
+    n = sizes[node]
+    at: Any = (*rows, slice(None), *columns)
+    total = fits[node][at] if node in fits else np.zeros((n, n))
+    inside = {
+        child: [[_best(space, fits, sizes, child, (*rows, i), (*columns, j)) for j in range(n)] for i in range(n)]
+        for child, parent in space.nesting.items()
+        if parent == node
+    }
+    for pairs in inside.values():
+        total = total + np.asarray([[value for value, _ in row] for row in pairs])
+    sources = linear_sum_assignment(total, maximize=True)[1] if n > 1 else np.zeros(1, dtype=np.int64)
+    places = {node: sources}
+    for pairs in inside.values():
+        chosen = [pairs[i][j][1] for i, j in enumerate(sources)]
+        places |= {
+            name: np.concatenate([i * len(x[name]) + x[name] for i, x in enumerate(chosen)]) for name in chosen[0]
+        }
+    return float(total[np.arange(n), sources].sum()), places
 
 
 def element_of(
@@ -75,37 +101,3 @@ def element_of(
             else:
                 matrices[name] = MonomialMatrix(factors, sources[name].argsort())
     return GroupElement(space, matrices)
-
-
-class _Solver:
-    def __init__(self, space: WeightSpace, fits: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
-        shapes = {name: [sizes[above] for above in space.ancestry(name)] for name in space.nodes}
-        self.fits = {name: x.cpu().numpy().reshape(shapes[name] * 2) for name, x in fits.items()}
-        self.sizes = sizes
-        self.children = {name: [n for n, above in space.nesting.items() if above == name] for name in space.nodes}
-        self.found: dict[str, np.ndarray] = {}
-
-    def best(self, node: str, rows: tuple[int, ...], columns: tuple[int, ...]) -> tuple[float, np.ndarray]:
-        """The largest sum of fits inside a pair of neurons, and the assignment."""
-        from scipy.optimize import linear_sum_assignment
-
-        n = self.sizes[node]
-        at: Any = (*rows, slice(None), *columns)
-        total = self.fits[node][at] if node in self.fits else np.zeros((n, n))
-        if children := self.children[node]:
-            inside = [
-                [sum(self.best(c, (*rows, i), (*columns, j))[0] for c in children) for j in range(n)] for i in range(n)
-            ]
-            total = total + np.asarray(inside)
-        sources = linear_sum_assignment(total, maximize=True)[1] if n > 1 else np.zeros(1, dtype=np.int64)
-        return float(total[np.arange(n), sources].sum()), sources
-
-    def keep(self, node: str, rows: tuple[int, ...], columns: tuple[int, ...]) -> None:
-        """Write down the best assignment inside a pair of neurons."""
-        sources = self.best(node, rows, columns)[1]
-        n = len(sources)
-        own = self.found[node]
-        own[rows] = own[rows].flat[0] // n * n + sources
-        for child in self.children[node]:
-            for i, j in enumerate(sources):
-                self.keep(child, (*rows, i), (*columns, int(j)))

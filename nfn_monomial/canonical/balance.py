@@ -148,22 +148,18 @@ class Rescaling(NamedTuple):
         return Features(features.layout, tuple(self._moved(*field) for field in features.fields.items()))
 
     def _moved(self, field_type: FieldType, x: Tensor) -> Tensor:
-        log: Tensor | None = None
-        sign: Tensor | None = None
+        logs, moved = [], x
         for axis in charged_axes(self.space, field_type, lambda _, q: q):
             for gauge, q in axis.charges:
                 if gauge in self.logs:
-                    own = q * along(self.logs[gauge], axis.dims, x.ndim)
-                    log = own if log is None else log + own
+                    logs.append(q * along(self.logs[gauge], axis.dims, x.ndim))
                 if gauge in self.signs and q % 2:
-                    own = along(self.signs[gauge], axis.dims, x.ndim)
-                    sign = own if sign is None else sign * own
-        moved = x
-        if log is not None:
+                    moved = moved * along(self.signs[gauge], axis.dims, x.ndim).to(x.dtype)
+        if logs:
             # The way from the least to the largest number takes two factors.
-            half = (log / 2).exp()
-            moved = (x.to(half.dtype) * half * half).to(x.dtype)
-        return moved if sign is None else moved * sign.to(x.dtype)
+            half = (sum(logs[1:], logs[0]) / 2).exp()
+            moved = (moved.to(half.dtype) * half * half).to(x.dtype)
+        return moved
 
     def element(self, features: Features) -> GroupElement:
         """As a group element; gauges without a factor, and what a node is nested in, stay as they are."""
@@ -181,29 +177,23 @@ class Rescaling(NamedTuple):
         return GroupElement(self.space, matrices)
 
 
-def balancing_element(
-    space: WeightSpace, features: Features, *, scales: bool = True, signs: bool = True, converge: bool = False
-) -> GroupElement:
-    """The element of `balance`, of features of the space: nodes on which neither scales nor signs act are left out.
-
-    Unless it is to ``converge``, there is a fixed number of rounds, after which equal functions have equal sizes too.
-    """
-    return rescaling(space, features, scales=scales, signs=signs, converge=converge).element(features)
-
-
 @torch.no_grad()
 def rescaling(
     space: WeightSpace, features: Features, *, scales: bool = True, signs: bool = True, converge: bool = False
 ) -> Rescaling:
-    """What `balancing_element` gives as an element; unless it is to ``converge``, no value is looked at."""
+    """What `balance` moves features of the space by.
+
+    Unless it is to ``converge``, no value is looked at: there is a fixed number of rounds, after which equal functions
+    have equal sizes too.
+    """
     precise = features.detach().to(wide_dtype(features.tensors[0]))
-    found = Rescaling(space, _log_scales(space, precise, converge) if scales else {}, {})
+    balancing = Rescaling(space, _log_scales(space, precise, converge) if scales else {}, {})
     if not signs:
-        return found
+        return balancing
     # Rounding errors of the given entries, a few each, are no sign.
     noise = 32 * torch.finfo(features.tensors[0].dtype).eps
-    settled = canonical_signs(space, found.act(precise), noise)
-    return found._replace(signs={gauge: torch.where(sign != 0, sign, 1) for gauge, sign in settled.items()})
+    settled = canonical_signs(space, balancing.act(precise), noise)
+    return balancing._replace(signs={gauge: torch.where(sign != 0, sign, 1) for gauge, sign in settled.items()})
 
 
 def wide_dtype(x: Tensor) -> torch.dtype:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.canonical.balance import balancing_element
+from nfn_monomial.canonical.balance import rescaling
 from nfn_monomial.canonical.signs import without_signs
 from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
@@ -76,7 +76,7 @@ class InvariantStatistics(nn.Module):
         if not isinstance(networks, Features):
             networks = self.space.pack(networks, check_finite=on_cpu(networks))
         # Balanced entries of large networks may lie beyond what float32 holds.
-        balanced = balancing_element(self.space, networks, signs=False).act(networks.to(torch.float64))
+        balanced = rescaling(self.space, networks, signs=False).act(networks.to(torch.float64))
         noise = 32 * torch.finfo(networks.tensors[0].dtype).eps  # rounding errors of the given entries are no sign
         tensors = self.space.unpack(without_signs(self.space, balanced, noise))
         channels = next(iter(tensors.values())).shape[1]
