@@ -86,11 +86,11 @@ def align_all(
     moved = [element.act(network) for element, network in zip(elements, kept, strict=True)]
 
     def improve(i: int, target: Mapping[str, Tensor]) -> bool:
-        found = align(rigid, target, moved[i], seed=seed)
-        won = found.distance < (1 - _WON) * distance_between(target, moved[i])
+        alignment = align(rigid, target, moved[i], seed=seed)
+        won = alignment.distance < (1 - _WON) * distance_between(target, moved[i])
         if won:
-            elements[i] = GroupElement(group, found.element.matrices) @ elements[i]
-            moved[i] = found.aligned
+            elements[i] = GroupElement(group, alignment.element.matrices) @ elements[i]
+            moved[i] = alignment.aligned
         return won
 
     for i in range(1, len(moved)):

@@ -56,8 +56,8 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
     """
     shapes = [{name: _shape_of(network[name]) for name in space.parameters} for network in (a, b)]
     if wrong := [name for name, x in shapes[0].items() if x.shape != shapes[1][name].shape]:
-        found = [tuple(network[wrong[0]].shape[2:]) for network in shapes]
-        raise InvalidValueError(f"{wrong[0]} has different shapes, {found[0]}, {found[1]}")
+        differing = [tuple(network[wrong[0]].shape[2:]) for network in shapes]
+        raise InvalidValueError(f"{wrong[0]} has different shapes, {differing[0]}, {differing[1]}")
     sizes = {name: node.size or 1 for name, node in space.nodes.items()} | packing.check_tensors(space, shapes[0])
     balanced = [_Balanced(space, network, sizes) for network in (a, b)]
     mine, other = (Refinement(space, pieces, sizes) for pieces in balanced)

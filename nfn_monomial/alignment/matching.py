@@ -50,20 +50,20 @@ class Match:
         total = torch.ones(count, dtype=torch.float64)
         for above, odd in zip(self.space.ancestry(name), path, strict=False):
             if any(odd):
-                own = self.bases[above].sign(self.signs[above], _class(self.space, above, odd))
-                total = total * own.repeat_interleave(count // len(own))
+                sign = self.bases[above].sign(self.signs[above], _class(self.space, above, odd))
+                total = total * sign.repeat_interleave(count // len(sign))
         return total
 
     def carried(self, a: Mapping[str, Streams]) -> dict[str, Streams]:
         """The features of a, for the neurons of b that match."""
-        found: dict[str, Streams] = {}
+        carried: dict[str, Streams] = {}
         for name, streams in a.items():
             places = self.sources[name].argsort()
             for path, h in streams.items():
                 flat = h.flatten(0, -2)
                 signed = flat * self._sign(name, path, len(flat))[:, None]
-                found.setdefault(name, {})[path] = signed[places].reshape(h.shape)
-        return found
+                carried.setdefault(name, {})[path] = signed[places].reshape(h.shape)
+        return carried
 
     def changes(self, other: Match) -> int:
         """The number of neurons that another match has in another place, or with another sign."""
@@ -91,16 +91,16 @@ def _sources(
     space: WeightSpace, a: Mapping[str, Streams], b: Mapping[str, Streams], sizes: Mapping[str, int]
 ) -> dict[str, Tensor]:
     """Node -> for every neuron of a the place of b's that is most like it, among those of a parent's like one."""
-    found: dict[str, Tensor] = {}
+    sources: dict[str, Tensor] = {}
     for name in sorted(space.nodes, key=lambda name: len(space.ancestry(name))):
         n, above = sizes[name], space.nesting.get(name)
         one, other = (_apart(_colours(space, x, name, sizes), n) for x in (a, b))
-        blocks = torch.arange(len(one)) if above is None else found[above]
+        blocks = torch.arange(len(one)) if above is None else sources[above]
         inside = torch.arange(n).expand(len(one), n)
         if space.nodes[name].permutes and one.shape[-1]:
             inside = torch.stack([_nearest(one[i], other[block]) for i, block in enumerate(blocks.tolist())])
-        found[name] = (inside + n * blocks[:, None]).flatten()
-    return found
+        sources[name] = (inside + n * blocks[:, None]).flatten()
+    return sources
 
 
 def _colours(space: WeightSpace, streams: Mapping[str, Streams], name: str, sizes: Mapping[str, int]) -> Tensor:

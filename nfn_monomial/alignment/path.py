@@ -111,13 +111,13 @@ def barrier(losses: Sequence[float] | Tensor) -> float:
     """
     if isinstance(losses, Tensor) and losses.is_complex():
         raise InvalidTypeError(f"barrier: losses are {losses.dtype}, expected real numbers")
-    found = torch.as_tensor(losses, dtype=torch.float64)
-    if found.ndim != 1 or len(found) < 2:
-        raise InvalidValueError(f"barrier: losses have shape {tuple(found.shape)}, expected (n,) with both ends of it")
-    if bool(found.isnan().any()) or not bool(found[[0, -1]].isfinite().all()):
-        raise InvalidValueError(f"barrier: losses must be numbers, finite at both ends, found {found.tolist()}")
-    t = torch.linspace(0, 1, len(found), dtype=torch.float64)
-    above = found - torch.lerp(found[0], found[-1], t)
+    values = torch.as_tensor(losses, dtype=torch.float64)
+    if values.ndim != 1 or len(values) < 2:
+        raise InvalidValueError(f"barrier: losses have shape {tuple(values.shape)}, expected (n,) with both ends of it")
+    if bool(values.isnan().any()) or not bool(values[[0, -1]].isfinite().all()):
+        raise InvalidValueError(f"barrier: losses must be numbers, finite at both ends, found {values.tolist()}")
+    t = torch.linspace(0, 1, len(values), dtype=torch.float64)
+    above = values - torch.lerp(values[0], values[-1], t)
     return max(0.0, float(above.max()))
 
 
@@ -146,11 +146,11 @@ def mean_measures(
         raise InvalidValueError("mean_measures: at least one network is needed, found none")
     with evaluating(module), running(module, "the batches"):
         for inputs, targets in batches:
-            found = [
+            measured = [
                 measure(torch.func.functional_call(module, dict(network), inputs_of(inputs)), targets)
                 for network in networks
             ]
-            part = torch.stack(found).to("cpu", torch.float64) * len(targets)
+            part = torch.stack(measured).to("cpu", torch.float64) * len(targets)
             total, count = part if total is None else total + part, count + len(targets)
     if total is None or not count:
         raise InvalidValueError("there are no batches to measure on: a generator can be read once only; give a list")

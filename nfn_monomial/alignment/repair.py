@@ -96,7 +96,7 @@ def repair(
 def _repairable(module: nn.Module, network: Mapping[str, Tensor], inputs: Any) -> list[str]:
     """Names of the layers and norms that can be repaired, see `repair`."""
     owners = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
-    found = [
+    candidates = [
         name
         for name, m in module.named_modules()
         if (isinstance(m, _NORMS) and m.running_mean is not None)
@@ -110,8 +110,8 @@ def _repairable(module: nn.Module, network: Mapping[str, Tensor], inputs: Any) -
         handed_on[name] = weakref.ref(out)
         return out
 
-    outputs = _run(module, network, inputs, found, rule)
-    if chosen := [name for name in found if runs[name] == 1 and handed_on[name]() is not outputs]:
+    outputs = _run(module, network, inputs, candidates, rule)
+    if chosen := [name for name in candidates if runs[name] == 1 and handed_on[name]() is not outputs]:
         return chosen
     raise InvalidValueError(
         f"{type(module).__name__} has neither batch norms with running statistics nor hidden linear layers or "
@@ -121,15 +121,15 @@ def _repairable(module: nn.Module, network: Mapping[str, Tensor], inputs: Any) -
 
 def _spreads(module: nn.Module, network: Mapping[str, Tensor], inputs: Any, chosen: Sequence[str]) -> dict[str, Tensor]:
     """``layer.mean`` and ``layer.deviation`` of what each of the chosen layers hands on, ``(n,)`` each."""
-    found: dict[str, Tensor] = {}
+    spreads: dict[str, Tensor] = {}
 
     def rule(name: str, layer: Any, x: Tensor, out: Tensor) -> Tensor:
         mean, variance = _moments(out, _units(layer))
-        found[f"{name}.mean"], found[f"{name}.deviation"] = mean, variance.sqrt()
+        spreads[f"{name}.mean"], spreads[f"{name}.deviation"] = mean, variance.sqrt()
         return out
 
     _run(module, network, inputs, chosen, rule)
-    return found
+    return spreads
 
 
 def _run(module: nn.Module, network: Mapping[str, Tensor], inputs: Any, chosen: Sequence[str], rule: _Rule) -> Any:

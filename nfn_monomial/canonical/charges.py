@@ -48,14 +48,14 @@ def charged_axes(
         charge: of a gauge and the power that it acts with, that which counts.
         lead: dimensions in front of the axes.
     """
-    found = []
+    charged = []
     for axis, path in zip(axes, paths_of(axes, space.nesting), strict=True):
         if isinstance(axis, Axis):
             gauges = zip(space.nodes[axis.node].gauges, powers(axis.charge), strict=True)
             felt = [(Gauge(axis.node, i), charge(gauge, q)) for i, (gauge, q) in enumerate(gauges)]
             if charges := tuple((gauge, q) for gauge, q in felt if q):
-                found.append(Charged(charges, tuple(lead + i for i in path)))
-    return found
+                charged.append(Charged(charges, tuple(lead + i for i in path)))
+    return charged
 
 
 def scaling(gauge: Symmetry, charge: int) -> int:
@@ -89,13 +89,13 @@ def log_squares(space: WeightSpace, features: Features) -> list[Term]:
     Returns:
         Terms ``(B, *sizes)``, each with the axes on which scales act. Every gauge acts on no neuron twice.
     """
-    found: dict[tuple[Charged, ...], Tensor] = {}
+    terms: dict[tuple[Charged, ...], Tensor] = {}
     for field_type, x in features.fields.items():
         if axes := charged_axes(space, field_type, scaling):
             for part, left in _apart(*summed(2 * x.abs().log(), axes, torch.logsumexp)):
                 log, moved = summed(part, left, torch.logsumexp)
-                found[moved] = torch.logaddexp(found[moved], log) if moved in found else log
-    return [(log, axes) for axes, log in found.items() if axes]
+                terms[moved] = torch.logaddexp(terms[moved], log) if moved in terms else log
+    return [(log, axes) for axes, log in terms.items() if axes]
 
 
 def _apart(x: Tensor, axes: Sequence[Charged]) -> Iterator[Term]:
@@ -126,10 +126,10 @@ def _same(x: Tensor, dims: Sequence[int], others: Sequence[int]) -> Tensor:
     return same
 
 
-def ordered(space: WeightSpace, found: Mapping[Gauge, object]) -> list[Gauge]:
+def ordered(space: WeightSpace, gauges: Mapping[Gauge, object]) -> list[Gauge]:
     """Gauges in the order of the nodes."""
     rank = list(space.nodes)
-    return sorted(found, key=lambda gauge: (rank.index(gauge.node), gauge.number))
+    return sorted(gauges, key=lambda gauge: (rank.index(gauge.node), gauge.number))
 
 
 def along(v: Tensor, dims: Sequence[int], ndim: int) -> Tensor:

@@ -69,11 +69,11 @@ def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
     >>> fingerprint(space, a) == fingerprint(space, b)
     True
     """
-    given, sizes = _checked(space, network)
-    eps = max(torch.finfo(x.dtype).eps for x in given.values())
+    parameters, sizes = _checked(space, network)
+    eps = max(torch.finfo(x.dtype).eps for x in parameters.values())
     uncertain = eps > torch.finfo(torch.float32).eps
     step = (24 if uncertain else 8) * math.sqrt(eps)
-    rounded = (invariants(space, given, sizes) / step).round().to(torch.int64).tolist()
+    rounded = (invariants(space, parameters, sizes) / step).round().to(torch.int64).tolist()
     text = f"{_VERSION};{_structure(space, sizes)};{step};{rounded}"
     digits = hashlib.sha256(text.encode()).hexdigest()[:32]
     return f"~{digits[1:]}" if uncertain else digits
@@ -101,12 +101,12 @@ def _checked(space: WeightSpace, network: Mapping[str, Tensor]) -> tuple[dict[st
     if missing:
         expected = ", ".join(map(space.describe, missing))
         raise InvalidValueError(f"fingerprint: the network has no {', '.join(missing)}; {space} expects {expected}")
-    given = {name: network[name] for name in space.parameters}
-    for name, x in given.items():
+    parameters = {name: network[name] for name in space.parameters}
+    for name, x in parameters.items():
         if not isinstance(x, Tensor) or not x.is_floating_point() or x.is_meta:
             raise InvalidTypeError(f"fingerprint: {name} is {shown(x)}; a floating point tensor is expected")
-    one = {name: x.detach().to("cpu", torch.float64)[None, None] for name, x in given.items()}
-    return given, space.node_sizes(space.pack(one))
+    one = {name: x.detach().to("cpu", torch.float64)[None, None] for name, x in parameters.items()}
+    return parameters, space.node_sizes(space.pack(one))
 
 
 def _numbers(space: WeightSpace, taken: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
@@ -132,7 +132,7 @@ def _structure(space: WeightSpace, sizes: Mapping[str, int]) -> str:
         (*map(str, node.gauges), sizes.get(name), number.get(node.parent or "")) for name, node in space.nodes.items()
     ]
     axes = [
-        [(number[a.node], space.nodes[a.node].charge(a.charge)) if isinstance(a, Axis) else a for a in found]
-        for found in space.axes.values()
+        [(number[a.node], space.nodes[a.node].charge(a.charge)) if isinstance(a, Axis) else a for a in of_parameter]
+        for of_parameter in space.axes.values()
     ]
     return f"{nodes};{axes}"

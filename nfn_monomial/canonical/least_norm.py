@@ -51,8 +51,8 @@ def log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], *, converg
             there is a fixed number of rounds, and nothing is looked at.
     """
     if torch.compiler.is_compiling():
-        found: Tensor = _operator(log_squares, factors)
-        return found
+        logs: Tensor = _operator(log_squares, factors)
+        return logs
     return _log_scales(log_squares, factors, converge and concrete(log_squares))
 
 
@@ -100,8 +100,8 @@ def _log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], converge:
 def _shapes(log_squares: Sequence[Tensor], terms: Sequence[Factors]) -> list[tuple[int, ...]]:
     """The shape of each unknown, without the batch."""
     pairs = zip(log_squares, terms, strict=True)
-    found = {f.unknown: tuple(x.shape[d] for d in f.dims) for x, factors in pairs for f in factors}
-    return [found[unknown] for unknown in sorted(found)]
+    shapes = {f.unknown: tuple(x.shape[d] for d in f.dims) for x, factors in pairs for f in factors}
+    return [shapes[unknown] for unknown in sorted(shapes)]
 
 
 @functools.lru_cache

@@ -67,22 +67,22 @@ class _Neighbours(NamedTuple):
     parity: Parity
     factors: list[tuple[Tensor, list[int]]]
 
-    def weighted(self, part: Slice, x: Tensor, along: int, own: list[int]) -> Tensor:
-        """What the entries in a slice make of it, ``(*own, channels)``.
+    def weighted(self, part: Slice, x: Tensor, along: int, neurons: list[int]) -> Tensor:
+        """What the entries in a slice make of it, ``(*neurons, channels)``.
 
         Args:
             part: the slice.
             x: its entries, or their squares, with axes first and the kernel's places behind them.
             along: the axis along which it is a slice.
-            own: axes of the neurons that it is given to.
+            neurons: axes of those that it is given to.
         """
-        found, left, channel = x, list(range(x.ndim)), x.ndim
+        product, left, channel = x, list(range(x.ndim)), x.ndim
         for i, (factor, dims) in enumerate(self.factors):
             values = (part.of(factor, dims.index(along)) if along in dims else factor).to(x)
-            later = {*own, channel, *(d for _, others in self.factors[i + 1 :] for d in others)}
-            out = sorted({*left, *dims} & later) if i + 1 < len(self.factors) else [*own, channel]
-            found, left = torch.einsum(found, left, values, dims, out), out
-        return found
+            later = {*neurons, channel, *(d for _, others in self.factors[i + 1 :] for d in others)}
+            out = sorted({*left, *dims} & later) if i + 1 < len(self.factors) else [*neurons, channel]
+            product, left = torch.einsum(product, left, values, dims, out), out
+        return product
 
 
 class Refinement:
@@ -110,8 +110,8 @@ class Refinement:
         for node in space.nodes:
             shape = [sizes[name] for name in space.ancestry(node)] if self.into[node] else []
             if self.into[node]:
-                own = (1,) * len(shape) if space.nodes[node].permutes else tuple(shape)
-                start = random_numbers(f"start {self.number[node]}", *own, CHANNELS).expand(*shape, -1)
+                sizes_here = (1,) * len(shape) if space.nodes[node].permutes else tuple(shape)
+                start = random_numbers(f"start {self.number[node]}", *sizes_here, CHANNELS).expand(*shape, -1)
                 self.streams[node] = {self._even(node): start}
         self.start = {node: next(iter(streams.values())) for node, streams in self.streams.items()}
 
@@ -120,8 +120,8 @@ class Refinement:
         nodes = list(self.streams)
         for sweep in range(_SWEEPS):
             for node in reversed(nodes) if sweep % 2 else nodes:
-                own = {p: h @ _mix(f"own {self.number[node]} {p}") for p, h in self.streams[node].items()}
-                self.streams[node] = self._updated(node, own)
+                mixed = {p: h @ _mix(f"own {self.number[node]} {p}") for p, h in self.streams[node].items()}
+                self.streams[node] = self._updated(node, mixed)
         return self.streams
 
     def told(self) -> dict[str, Streams]:
@@ -147,7 +147,7 @@ class Refinement:
         """What comes to the neurons at one end: whether through the entries' squares, its parity, and sums."""
         name, at, axes = link.parameter, link.ends[target].at, self._axes(link.parameter)
         told = [one for squared in (False, True) if (one := self._neighbours(link, target, squared))]
-        own, kernel = [axes.index(i) for i in at], len(axes)
+        neurons, kernel = [axes.index(i) for i in at], len(axes)
         sizes = [self.sizes[axis.node] for i in at if isinstance(axis := self.space.axes[name][i], Axis)]
         sums = [self.start[link.ends[target].node].new_zeros(*sizes, CHANNELS) for _ in told]
         squares = 0.0
@@ -158,8 +158,8 @@ class Refinement:
                 squares += float(x.square().sum(dtype=torch.float64))
             along = axes.index(part.dim)
             for one, total in zip(told, sums, strict=True):
-                found = one.weighted(part, x.square() if one.squared else x, along, own)
-                (part.of(total, own.index(along)) if along in own else total).add_(found)
+                message = one.weighted(part, x.square() if one.squared else x, along, neurons)
+                (part.of(total, neurons.index(along)) if along in neurons else total).add_(message)
         size = self._squares.setdefault(name, squares) / math.prod(sizes)
         for one, total in zip(told, sums, strict=True):
             if size:
@@ -180,12 +180,12 @@ class Refinement:
             h = self.streams[other.node].get(path)
             if h is None:
                 return None
-            own, (given, dims) = [axes.index(i) for i in other.at], factors[-1]
-            if given.numel() * h.numel() // CHANNELS <= _TOGETHER:
-                out = sorted({*dims, *own})
-                factors[-1] = torch.einsum(given, dims, h, [*own, channel], out), out
+            neurons, (factor, dims) = [axes.index(i) for i in other.at], factors[-1]
+            if factor.numel() * h.numel() // CHANNELS <= _TOGETHER:
+                out = sorted({*dims, *neurons})
+                factors[-1] = torch.einsum(factor, dims, h, [*neurons, channel], out), out
             else:
-                factors.append((h, [*own, channel]))
+                factors.append((h, [*neurons, channel]))
         return _Neighbours(squared, tuple(parity[i] for i in end.at), factors)
 
     def _axes(self, name: str) -> list[int]:

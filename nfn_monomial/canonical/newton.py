@@ -165,11 +165,11 @@ class Network:
 
     def _sums(self, unknown: int, mask: list[Tensor] | None = None) -> Iterator[tuple[int, Tensor]]:
         """(charge, log squared norms ``(B, *sizes)``) of all that an unknown scales, next to neurons in a log mask."""
-        for number, own in self.touching[unknown]:
+        for number, factor in self.touching[unknown]:
             x = self.logs[number]
             if mask is not None:
-                x = _masked(x, [factor for factor in self.terms[number] if factor is not own], mask)
-            yield own.charge, onto(x, own.dims, torch.logsumexp)
+                x = _masked(x, [other for other in self.terms[number] if other is not factor], mask)
+            yield factor.charge, onto(x, factor.dims, torch.logsumexp)
 
     def _combined(
         self, unknown: int, parts: list[Tensor], how: Callable[[Tensor, Tensor], Tensor] = torch.logaddexp
@@ -185,7 +185,7 @@ class Network:
 
     def _diagonal(self, sums: Iterable[Iterable[tuple[int, Tensor]]]) -> Tensor:
         """Of the Hessian, ``(B, N)``, its logarithm: sums of squares, times squared charges."""
-        parts = [[_times(charge**2, log) for charge, log in own] for own in sums]
+        parts = [[_times(charge**2, log) for charge, log in of_unknown] for of_unknown in sums]
         return joined([self._combined(unknown, part) for unknown, part in enumerate(parts)])
 
     def _solved(self, pull: Tensor, inverse: Tensor, noise: Tensor, steps: int, look: bool = False) -> Tensor:
@@ -259,8 +259,8 @@ class _Pair:
     def add(self, total: list[Tensor], v: list[Tensor]) -> None:
         """Add the products of the matrix with vectors of each unknown to those of the other."""
         for target, source, matrix in self.products:
-            found = torch.bmm(matrix, v[source].reshape(len(matrix), matrix.shape[-1], 1))
-            total[target] = total[target] + found.reshape(total[target].shape)
+            product = torch.bmm(matrix, v[source].reshape(len(matrix), matrix.shape[-1], 1))
+            total[target] = total[target] + product.reshape(total[target].shape)
 
 
 def _imbalance(inward: Tensor, outward: Tensor) -> Tensor:

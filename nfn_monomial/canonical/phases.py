@@ -113,14 +113,14 @@ def canonical_phase(
     biases, (flat, sizes) = phase_biases(space, layers), _flat(tensors, space)
     parts, signs = pieces(space, flat, sizes), {}
     for node, name in biases.items():
-        given = parts[name]
-        wide = given.to(torch.float64)
+        bias = parts[name]
+        wide = bias.to(torch.float64)
         cos = wide.cos()
         sign = torch.where(cos.detach() < 0, -1.0, 1.0)
         phase = torch.where(wide.abs() <= math.pi / 2, wide, torch.atan2(wide.sin() * sign, cos * sign))
-        phase = phase.to(given.dtype)
+        phase = phase.to(bias.dtype)
         # Both ends are one point of the circle, and rounding may put a phase at either.
-        end = phase.abs() >= math.pi / 2 - 4 * torch.finfo(given.dtype).eps
+        end = phase.abs() >= math.pi / 2 - 4 * torch.finfo(bias.dtype).eps
         parts[name] = torch.where(end, math.pi / 2, phase)
         signs[node] = torch.where(end & (phase < 0), -sign, sign)
     return _signed(tensors, space, parts, sizes, signs)
@@ -182,7 +182,7 @@ def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dic
         ValueError: if a node has several biases; or if its neurons may not be ``sin(W x + b)`` and nothing else, since
             other parameters lie on it than that bias, one weight from another node, and weights to other nodes.
     """
-    found: dict[str, str] = {}
+    biases_of: dict[str, str] = {}
     weights = [link for link in space.links if len(link.ends) == 2 and flow(link.charges[0]) > flow(link.charges[1])]
     for node in _sines(space, layers):
         biases = [link.parameter for link in space.links if link.target == node and link.charges == (1,)]
@@ -203,8 +203,8 @@ def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dic
                 "one sine sin(W x + b), whose phase may move: several layers that share a node are added up, as in a "
                 "residual connection. Name the nodes that are plain layers: layers=[...]"
             )
-        found[node] = biases[0]
-    return found
+        biases_of[node] = biases[0]
+    return biases_of
 
 
 def _nodes(axes: Sequence[Axis | int]) -> list[str]:
@@ -225,7 +225,7 @@ def _sines(space: WeightSpace, layers: Sequence[str] | None) -> list[str]:
                     "layers: layers=[...]"
                 )
             charges[axis.node].add(axis.charge)
-    hidden = [name for name, found in charges.items() if found == {1, -1}]
+    hidden = [name for name, signs in charges.items() if signs == {1, -1}]
     chosen = hidden if layers is None else list(layers)
     for name in chosen:
         if name in space.nodes and not _plain(space.nodes[name]):
@@ -288,5 +288,5 @@ def _signed(
     return _shaped(whole(space, out, sizes), tensors)
 
 
-def _shaped(found: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: x.reshape(like[name].shape) for name, x in found.items()}
+def _shaped(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x.reshape(like[name].shape) for name, x in tensors.items()}

@@ -218,16 +218,16 @@ class _OddSums:
         """Of what carries one sign of a node's neurons and else only known ones, which are taken out; and of sizes."""
         total, size = (torch.zeros_like(signs[node][number]) for _ in range(2))
         for axes, moments in self._terms:
-            for own in axes:
-                if own.node != node or not own.of >> number & 1 or (incoming and not own.incoming):
+            for target in axes:
+                if target.node != node or not target.of >> number & 1 or (incoming and not target.incoming):
                     continue
                 x, absolute = moments[moment]
                 for axis in axes:
-                    of = axis.of ^ (1 << number) if axis is own else axis.of
+                    of = axis.of ^ (1 << number) if axis is target else axis.of
                     if of:
                         sign = along(_product(signs[axis.node], of), axis.dims, x.ndim)
                         x, absolute = x * sign, absolute * sign.abs()
-                total, size = total + onto(x, own.dims), size + onto(absolute, own.dims)
+                total, size = total + onto(x, target.dims), size + onto(absolute, target.dims)
         return total, size
 
     def settle(self, signs: _Signs, noise: float) -> None:
