@@ -21,7 +21,7 @@ from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .charges import Gauge, along, charged_axes, log_squares, ordered
+from .charges import Gauge, along, charged_axes, log_squares
 from .least_norm import encoded, log_scales
 from .newton import Factor
 from .signs import canonical_signs
@@ -207,7 +207,7 @@ def _log_scales(space: WeightSpace, features: Features, converge: bool) -> _Fact
     if not terms:
         return {}
     shapes = {g: [x.shape[d] for d in axis.dims] for x, axes in terms for axis in axes for g, _ in axis.charges}
-    order = ordered(space, shapes)
+    order = sorted(shapes, key=lambda gauge: (list(space.nodes).index(gauge.node), gauge.number))
     factors = [
         tuple(Factor(order.index(gauge), q, axis.dims) for axis in axes for gauge, q in axis.charges)
         for _, axes in terms

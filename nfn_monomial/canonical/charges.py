@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -38,15 +38,14 @@ Term: TypeAlias = tuple[Tensor, tuple[Charged, ...]]
 
 
 def charged_axes(
-    space: WeightSpace, axes: Sequence[Axis | int], charge: Callable[[Symmetry, int], int], lead: int = 1
+    space: WeightSpace, axes: Sequence[Axis | int], charge: Callable[[Symmetry, int], int]
 ) -> list[Charged]:
-    """Axes of tensors ``(.., *axes, ..)`` on which a gauge acts: where its ``charge`` is not 0.
+    """Axes of tensors ``(B, *axes, ..)`` on which a gauge acts: where its ``charge`` is not 0.
 
     Args:
         space: the weight space.
         axes: of a field, or of a piece of a parameter.
         charge: of a gauge and the power that it acts with, that which counts.
-        lead: dimensions in front of the axes.
     """
     charged = []
     for axis, path in zip(axes, paths_of(axes, space.nesting), strict=True):
@@ -54,7 +53,7 @@ def charged_axes(
             gauges = zip(space.nodes[axis.node].gauges, powers(axis.charge), strict=True)
             felt = [(Gauge(axis.node, i), charge(gauge, q)) for i, (gauge, q) in enumerate(gauges)]
             if charges := tuple((gauge, q) for gauge, q in felt if q):
-                charged.append(Charged(charges, tuple(lead + i for i in path)))
+                charged.append(Charged(charges, tuple(1 + i for i in path)))
     return charged
 
 
@@ -124,12 +123,6 @@ def _same(x: Tensor, dims: Sequence[int], others: Sequence[int]) -> Tensor:
             shape = [n if dim in (i, j) else 1 for dim, n in enumerate(x.shape)]
             same = same & torch.eye(x.shape[i], dtype=torch.bool, device=x.device).reshape(shape)
     return same
-
-
-def ordered(space: WeightSpace, gauges: Mapping[Gauge, object]) -> list[Gauge]:
-    """Gauges in the order of the nodes."""
-    rank = list(space.nodes)
-    return sorted(gauges, key=lambda gauge: (rank.index(gauge.node), gauge.number))
 
 
 def along(v: Tensor, dims: Sequence[int], ndim: int) -> Tensor:

@@ -115,7 +115,8 @@ class Network:
     def level(self, settled: list[Tensor], converge: bool) -> None:
         """Move neurons that are not settled to where what they scale has logarithms of least squares.
 
-        Such neurons scale nothing that another one like them does not scale as well: only together can they be told.
+        Those without a scale of their own can only be told together, and those with one start there: one linear
+        problem takes away sizes that are far apart.
         """
         fixed = joined(settled)
         if converge and not bool((~fixed).any()):
