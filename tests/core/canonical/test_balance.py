@@ -503,12 +503,19 @@ def test_devices_without_float64_balance_in_float32(space, monkeypatch):
     assert difference(layer(far), layer(x)) < 1e-4
 
 
+def pruned(space, batch):
+    mask = torch.Generator().manual_seed(1)
+    return {name: t * (torch.rand(t.shape, generator=mask) > 0.85) for name, t in networks(space, batch).items()}
+
+
 def test_pruned_networks_have_one_form_too():
     """Most entries are 0: neurons die, and some are linked to nothing but one another."""
     space = WeightSpace.mlp([2, 5, 4, 5, 2], "relu")
-    x = networks(space, 300)
-    mask = torch.Generator().manual_seed(1)
-    x = {name: t * (torch.rand(t.shape, generator=mask) > 0.85) for name, t in x.items()}
-    g = element_of(space, 300)
+    x, g = pruned(space, 300), element_of(space, 300)
     assert difference(Balance(space)(g.act(x)), permutation_of(g).act(Balance(space)(x))) < 1e-10
     assert invariance_error(space, x, g) < 1e-10
+
+
+def test_deep_pruned_networks_stay_finite():
+    space = WeightSpace.mlp([2, *[6] * 12, 1], "relu")
+    assert all(bool(t.isfinite().all()) for t in Balance(space)(pruned(space, 20)).values())
