@@ -126,8 +126,7 @@ class Products(nn.Module):
 
 
 def _streams(features: Features, neurons: NeuronLayout, node: str) -> list[Tensor]:
-    first = neurons.first(node)
-    return list(features.tensors[first : first + len(neurons.nodes[node].charges)])
+    return list(features.tensors[neurons.fields(node)])
 
 
 def neuron_features(space: WeightSpace, batch: int, width: int) -> Features:

@@ -1,4 +1,4 @@
-"""Training in less memory: blocks whose activations are computed twice, and batches in parts."""
+"""What models consist of; and training in less memory: blocks that are computed twice, and batches in parts."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ class Blocks(nn.Sequential):
             again = self.recompute and torch.is_grad_enabled()
             x = checkpoint(block, x, use_reentrant=False) if again else block(x)
         return x
+
+
+def mlp_head(width: int, hidden: int, out_features: int, activation: type[nn.Module], dropout: float) -> nn.Sequential:
+    """A pooled vector of this width -> outputs: two hidden layers, with dropout behind both."""
+    return nn.Sequential(
+        nn.Linear(width, hidden), activation(), nn.Dropout(dropout),
+        nn.Linear(hidden, hidden), activation(), nn.Dropout(dropout),
+        nn.Linear(hidden, out_features),
+    )  # fmt: skip
 
 
 @checked

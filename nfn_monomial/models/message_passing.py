@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,11 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import on_cpu
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .blocks import Blocks
+from .blocks import Blocks, mlp_head
 
 
 class _MessageBody(nn.Module):
-    """Embedding, blocks and a last norm: networks on which no scale acts -> neuron features, of which some are read.
-
-    States of earlier versions have parameters that multiplied zeros or that nobody read: these are dropped.
-    """
+    """Embedding, blocks and a last norm: networks on which no scale acts -> neuron features, of which some are read."""
 
     def __init__(
         self,
@@ -49,20 +46,10 @@ class _MessageBody(nn.Module):
             zeros = blocks[-1].messages.zeros_after
         self.blocks = Blocks(*blocks)
         self.norm = EquivariantNorm(space, channels, reads=reads) if norm else nn.Identity()
-        self.register_load_state_dict_pre_hook(_without_unused)  # type: ignore[no-untyped-call]
 
     def forward(self, networks: Mapping[str, Tensor], extra: Mapping[str, Tensor] | None = None) -> Features:
         out: Features = self.norm(self.blocks(self.embed(networks, extra)))
         return out
-
-
-def _without_unused(body: _MessageBody, saved: dict[str, Any], prefix: str, *_: Any) -> None:
-    parts = tuple(f"{prefix}{part}." for part in (*(f"blocks.{i}" for i in range(len(body.blocks))), "norm"))
-    known = {prefix + name for name in body.state_dict()}
-    for name in [name for name in saved if name.startswith(parts) and name not in known]:
-        value, moved = saved.pop(name), name.replace(".hidden.bias", ".ends.0.inv.bias")
-        if moved in known:
-            saved[moved] = value
 
 
 class _OnBalanced(nn.Module):
@@ -144,14 +131,8 @@ class MessagePassingNFN(_OnBalanced):
         self.body = _MessageBody(self.inner, in_channels, channels, layers, pooled, tied, norm, probes)
         self.pool = NeuronPool(self.inner, channels)
         self.stats = InvariantStatistics(self.inner, in_channels) if append_stats else None
-        width = self.pool.out_features
-        width += 0 if self.stats is None else self.stats.out_features
-        width += 0 if probes is None else probes.out_features
-        self.head = nn.Sequential(
-            nn.Linear(width, hidden), nn.SiLU(), nn.Dropout(dropout),
-            nn.Linear(hidden, hidden), nn.SiLU(), nn.Dropout(dropout),
-            nn.Linear(hidden, out_features),
-        )  # fmt: skip
+        width = sum(part.out_features for part in (self.pool, self.stats, probes) if part is not None)
+        self.head = mlp_head(width, hidden, out_features, nn.SiLU, dropout)
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
         """Networks (packed, named tensors ``(B, C, *shape)``, or from `prepare`) -> ``(B, out_features)``."""
@@ -207,7 +188,7 @@ class MessagePassingEditor(_OnBalanced):
         """Networks (packed, named tensors ``(B, C, *shape)``, or from `prepare`) -> edited networks as `Features`, of
         ``inner`` where the given ones are, else of ``space``."""
         prepared = self.is_prepared(networks)
-        if self.is_prepared(networks):
+        if prepared:
             features = self.space.pack(self.inner.unpack(networks), check_finite=False)
         else:
             features = self._packed(networks)

@@ -21,6 +21,8 @@ from nfn_monomial.space.packing import on_cpu
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Activation
 
+from .blocks import mlp_head
+
 
 @checked
 def equivariant_stack(
@@ -91,11 +93,7 @@ class MonomialNFN(nn.Module):
         self.pool = InvariantPool(space, channels[-1], reduce)
         self.stats = InvariantStatistics(space, in_channels) if append_stats else None
         width = self.pool.out_features + (0 if self.stats is None else self.stats.out_features)
-        self.head = nn.Sequential(
-            nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout),
-            nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(dropout),
-            nn.Linear(hidden, out_features),
-        )  # fmt: skip
+        self.head = mlp_head(width, hidden, out_features, nn.ReLU, dropout)
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""

@@ -95,7 +95,7 @@ def _on_edges(
     messages, products, invariants = at_edges
     e = edges if scale is None else scaled(edges, scale)
     sent = [e * _product(messages, i) for i in range(len(messages))]
-    z = silu(_sum([hidden(sent[0] * messages[0]), *invariants]))
+    z = silu(sum_of([hidden(sent[0] * messages[0]), *invariants]))
     if gate is None:
         return sent, z, edges
     update = torch.addcmul(_product(products), e, gate(z))
@@ -136,7 +136,8 @@ def _product(tensors: Sequence[Tensor], *but: int) -> Any:
     return functools.reduce(operator.mul, left or [1])
 
 
-def _sum(tensors: Sequence[Tensor]) -> Tensor:
+def sum_of(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum of one or more tensors."""
     return functools.reduce(operator.add, tensors)
 
 
@@ -194,8 +195,8 @@ class _Exchange(torch.autograd.Function):
         ):  # fmt: skip
             e = x if by is None else x * by
             t = (e * _product(messages, 0)).mul_(messages[0])
-            pre = _sum(hidden) if mix is None else _added(hidden, t, mix.mT)
-            by_z, by_e = _sum(means), None
+            pre = sum_of(hidden) if mix is None else _added(hidden, t, mix.mT)
+            by_z, by_e = sum_of(means), None
             if by_new is not None:
                 z, y = silu(pre), by_new * e
                 by_e = linear(z, gate).mul_(by_new)
@@ -211,7 +212,7 @@ class _Exchange(torch.autograd.Function):
             by_t = by_pre if mix is None else by_pre @ mix
             for i in reversed(range(count)):
                 # The gradient by the message of end i is the edge times this.
-                rest = _sum([_product([*messages, sent[j]], i, j) for j in range(count) if j != i])
+                rest = sum_of([_product([*messages, sent[j]], i, j) for j in range(count) if j != i])
                 torch.addcmul(rest, by_t, _product(messages, i), out=t)
                 to_messages[i](e * t)
             t.mul_(messages[0]).addcmul_(sent[0], _product(messages, 0))
@@ -285,5 +286,5 @@ def _rows(x: Tensor) -> Tensor:
 
 def _added(parts: Sequence[Tensor], x: Tensor, matrix: Tensor) -> Tensor:
     """The sum of two or more parts that broadcast, and ``x`` times a matrix."""
-    total = torch.add(parts[0], _sum(parts[1:]), out=x.new_empty(x.shape))
+    total = torch.add(parts[0], sum_of(parts[1:]), out=x.new_empty(x.shape))
     return total.view(-1, x.shape[-1]).addmm_(_rows(x), matrix).view(x.shape)

@@ -60,7 +60,7 @@ class Grid:
     """
 
     def __init__(self, at: Sequence[Sequence[int]], axes: int) -> None:
-        self._missing = [[1 + i for i in range(axes) if i not in own] for own in at]
+        self._missing = [[1 + i for i in range(axes) if i not in of_end] for of_end in at]
 
     def plan(self, edges: Tensor, size: int) -> tuple[int, list[int]]:
         """Several networks, or one and some of the neurons of its first axis; the numbers of these."""
@@ -87,16 +87,12 @@ class Grid:
         return values.sum(self._missing[end])
 
     def adders(self, total: Tensor, end: int, plan: tuple[int, list[int]]) -> Iterable[Adder]:
-        dims = self._missing[end]
-        alone = 1 not in dims or len(plan[1]) == 1
-        return [summing(total, dims, alone) for total in self.taken(total, end, plan)]
+        return [partial(add_sums, part, self._missing[end]) for part in self.taken(total, end, plan)]
 
 
-def summing(total: Tensor, dims: list[int], alone: bool) -> Adder:
-    """Sums over dimensions, which totals keep; they are written where nothing else is added to the same: ``alone``."""
-    if alone:
-        return partial(torch.sum, dim=dims, keepdim=True, dtype=total.dtype, out=total)
-    return lambda values: total.add_(values.sum(dims, keepdim=True, dtype=total.dtype))
+def add_sums(total: Tensor, dims: Sequence[int], values: Tensor) -> None:
+    """Adds sums over dimensions, which totals keep."""
+    total.add_(values.sum(dims, keepdim=True, dtype=total.dtype))
 
 
 def zeros_to_add_to(like: Tensor) -> Tensor:

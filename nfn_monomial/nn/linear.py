@@ -19,7 +19,7 @@ from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .steps import FactoredMix, Means, Product, Step, contract, contraction_step, expand, expansion_step
+from .steps import FactoredMix, Means, Product, Step, contract, contraction_step, expand, expansion_step, require_sizes
 
 
 class EquivariantLinear(nn.Module):
@@ -168,18 +168,13 @@ def _routes(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> t
             rank = len(route.contracted)
             plan.append(_Route(field_key(route.contracted), rank, tuple(contractions), tuple(expansions)))
     reached = {end.field for route in plan for end in route.targets}
-    seen = {axis.node for field_type in source.types for axis in field_type}
     for i, field_type in enumerate(target.types):
         if i not in reached:
             raise InvalidValueError(
                 f"no equivariant map leads to field [{field_name(field_type)}] from [{source}]: a charge cannot be "
                 "made from fields without it. Choose other out_types, or add a field of that charge to the input"
             )
-        for axis in field_type:
-            if axis.node not in seen and space.nodes[axis.node].size is None:
-                raise InvalidValueError(
-                    f"the size of node {axis.node!r} is neither known to {space} nor seen in the input fields"
-                )
+    require_sizes(space, source.types, target.types)
     return tuple(plan)
 
 

@@ -12,10 +12,8 @@ What happens on an edge and at a neuron, however neurons are laid out, is in `nf
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +23,9 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .canonicalize import degree_zero
-from .edges import untouched
-from .incidence import Grid, Places
-from .neurons import NeuronLayer, Streams
+from .edges import scaled, sum_of, untouched
+from .incidence import Places
+from .neurons import NeuronLayer
 from .neurons.mixes import EdgeMessages, MixedEnd, NeuronGate, NeuronUpdate, mix_of
 from .norm import EquivariantNorm
 
@@ -71,35 +69,27 @@ class MessagePassing(NeuronLayer):
         super().__init__(space, channels, reads, zeros)
         self.tied = tied
         plans, edges = self.neurons.nodes, self.neurons.edges
-        grids = [Grid([end.at for end in edge.ends], len(edge.axes)) for edge in edges]
-        self._places = [Places(grid, grid, grid) for grid in grids]
+        self._places = [Places(edge.grid, edge.grid, edge.grid) for edge in edges]
         self._edge_keys = _shared([(edge.key, len(edge.ends)) for edge in edges], tied)
         keys = zip(plans, _shared(list(plans.items()), tied), strict=True)
         self._node_keys = {node: key for node, key in keys if any(self.reads_of(node))}
         self.edges, self.nodes = nn.ModuleDict(), nn.ModuleDict()
         reached = set[int]()  # fields that messages come to which are not 0
         for key, edge in zip(self._edge_keys, edges, strict=True):
-            against = [self.neurons.first(end.node) + end.against for end in edge.ends]
-            along = [self.neurons.first(end.node) + end.along for end in edge.ends]
-            silent = {number for number, field in enumerate(against) if field in self.zeros}
-            reached.update(field for number, field in enumerate(along) if silent <= {number})
-            changed = self.reads_edges and self.zeros.isdisjoint(along)
-            ends = [MixedEnd(number not in silent and len(silent) < 2, changed) for number in range(len(along))]
+            silent = {number for number, end in enumerate(edge.ends) if end.against in self.zeros}
+            reached.update(end.along for number, end in enumerate(edge.ends) if silent <= {number})
+            changed = self.reads_edges and self.zeros.isdisjoint(end.along for end in edge.ends)
+            ends = [MixedEnd(i not in silent and len(silent) < 2, changed) for i in range(len(edge.ends))]
             if key not in self.edges:
                 self.edges[key] = EdgeMessages(channels, ends, self.reads_edges)
-        for node, key in self._node_keys.items():
-            first, plan = self.neurons.first(node), plans[node]
-            fields = range(first, first + len(plan.charges))
-            silent = {field - first for field in fields if field in self.zeros}
-            unreached = [] if zeros is None else [field - first for field in fields if field not in reached]
-            if key not in self.nodes:
-                self.nodes[key] = NeuronUpdate(channels, plan, silent, unreached)
-        transported = {
-            self.neurons.first(node) + target
-            for node, plan in plans.items()
-            for *factors, target in plan.transports
-            if self.zeros.isdisjoint(self.neurons.first(node) + i for i in factors)
-        }
+        transported = set[int]()
+        for node, plan in plans.items():
+            fields = range(len(self.in_layout))[self.neurons.fields(node)]
+            silent = {i for i, field in enumerate(fields) if field in self.zeros}
+            unreached = [] if zeros is None else [i for i, field in enumerate(fields) if field not in reached]
+            transported.update(fields[target] for *factors, target in plan.transports if silent.isdisjoint(factors))
+            if node in self._node_keys and self._node_keys[node] not in self.nodes:
+                self.nodes[self._node_keys[node]] = NeuronUpdate(channels, plan, silent, unreached)
         self.zeros_after = self.zeros - reached - transported
         inner = [node for node in plans if node in space.nesting]
         nests = zip(inner, _shared([(node, None) for node in inner], tied), strict=True)
@@ -111,48 +101,40 @@ class MessagePassing(NeuronLayer):
 
     def forward(self, features: Features) -> Features:
         """Neuron features -> their update."""
-        edges, nodes, const = self.split(features)
-        updated, updates, const = self.passed(edges, nodes, const, [None] * len(edges))
-        return self.join(updated, (nodes | updates).values(), const)
+        fields = self.fields(features)
+        return Features(self.out_layout, tuple(self.updates(fields, [None] * len(self._places))))
 
-    def passed(
-        self,
-        edges: Sequence[Tensor],
-        nodes: Mapping[str, Streams],
-        const: Sequence[Tensor],
-        scales: Sequence[Tensor | None],
-        residual: bool = False,
-    ) -> tuple[list[Tensor], dict[str, Streams], list[Tensor]]:
-        """Updates of edges, nodes that are read and ``const``; ``scales`` and ``residual``: see `exchange`."""
-        # Into each stream of each node, then the hidden features of edges that lead to it and from it.
-        sums: dict[str, list[list[Tensor]]] = {n: [[] for _ in range(len(x) + 2)] for n, x in nodes.items()}
-        updated = []
-        each = zip(self.neurons.edges, self._edge_keys, self._places, edges, scales, strict=True)
-        for edge, key, places, e, scale in each:
-            at_ends = [(nodes[end.node], end) for end in edge.ends]
-            ends = [(streams[end.against], streams[end.along], streams[-1]) for streams, end in at_ends]
-            (messages, hidden), new = self.edges[key](places, e, ends, scale, residual)
-            updated.append(new)
-            for number, (end, message, z) in enumerate(zip(edge.ends, messages, hidden, strict=True)):
-                count = math.prod([size for i, size in enumerate(e.shape[1:-1]) if i not in end.at])
-                sums[end.node][end.along].append(message)
-                sums[end.node][-1 if number else -2].append(z / count)
-        updates = {}
-        for name, key in self._node_keys.items():
-            none = torch.zeros_like(nodes[name][-1])
-            *totals, into, out_of = (_sum(tensors) if tensors else none for tensors in sums[name])
-            updates[name] = list(self.nodes[key](nodes[name], totals, into, out_of))
+    def updates(self, x: Sequence[Tensor], scales: Sequence[Tensor | None], residual: bool = False) -> list[Tensor]:
+        """Fields -> their updates, those that are not read as they are; ``scales`` and ``residual``: see `exchange`."""
+        updates = list(x)
+        messages: list[list[Tensor]] = [[] for _ in x]
+        into: dict[str, list[Tensor]] = {node: [] for node in self.neurons.nodes}
+        out_of: dict[str, list[Tensor]] = {node: [] for node in self.neurons.nodes}
+        each = zip(self.neurons.edges, self._edge_keys, self._places, scales, strict=True)
+        for field, (edge, key, places, scale) in enumerate(each):
+            ends = [(x[end.against], x[end.along], x[end.inv]) for end in edge.ends]
+            (sent, hidden), updates[field] = self.edges[key](places, x[field], ends, scale, residual)
+            for number, end in enumerate(edge.ends):
+                count = math.prod([size for i, size in enumerate(x[field].shape[1:-1]) if i not in end.at])
+                messages[end.along].append(sent[number])
+                (out_of if number else into)[end.node].append(hidden[number] / count)
+        for node, key in self._node_keys.items():
+            fields = self.neurons.fields(node)
+            summands = [*messages[fields], into[node], out_of[node]]
+            *sums, z_into, z_out_of = (sum_of(t) if t else torch.zeros_like(x[fields][-1]) for t in summands)
+            updates[fields] = self.nodes[key](x[fields], sums, z_into, z_out_of)
         for child, parent, key in self._nests:
-            if parent in updates:
-                updates[parent][-1] = updates[parent][-1] + self.up[key](nodes[child][-1].mean(-2))
-            if child in updates:
-                updates[child][-1] = updates[child][-1] + self.down[key](nodes[parent][-1]).unsqueeze(-2)
-        if const:
-            for update in updates.values():
-                update[-1] = update[-1] + _broadcast(self.const[0](const[0]), update[-1])
-            means = [streams[-1].flatten(1, -2).mean(1) for streams in nodes.values()]
-            const = [self.const[1](_sum(means) / len(means) if means else const[0])]
-        return updated, {name: tuple(update) for name, update in updates.items()}, list(const)
+            of_child, of_parent = self.neurons.stream(child), self.neurons.stream(parent)
+            if parent in self._node_keys:
+                updates[of_parent] = updates[of_parent] + self.up[key](x[of_child].mean(-2))
+            if child in self._node_keys:
+                updates[of_child] = updates[of_child] + self.down[key](x[of_parent]).unsqueeze(-2)
+        if self.neurons.const:
+            for i in map(self.neurons.stream, self._node_keys):
+                updates[i] = updates[i] + _broadcast(self.const[0](x[-1]), updates[i])
+            means = [x[i].flatten(1, -2).mean(1) for i in map(self.neurons.stream, self.neurons.nodes)]
+            updates[-1] = self.const[1](sum_of(means) / len(means) if means else x[-1])
+        return updates
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, tied={self.tied}"
@@ -166,10 +148,6 @@ def _shared(named: Sequence[tuple[str, object]], tied: bool) -> list[str]:
 
 def _broadcast(const: Tensor, like: Tensor) -> Tensor:
     return const.view(const.shape[0], *[1] * (like.ndim - 2), const.shape[-1])
-
-
-def _sum(tensors: Sequence[Tensor]) -> Tensor:
-    return functools.reduce(operator.add, tensors)
 
 
 class GatedActivation(NeuronLayer):
@@ -203,25 +181,26 @@ class GatedActivation(NeuronLayer):
         self._keys = {node: key for node, key in zip(plans, keys, strict=True) if any(self.reads_of(node))}
         self.gates = nn.ModuleDict()
         for key in dict.fromkeys(self._keys.values()):
-            nodes = [(self.neurons.first(n), self.reads_of(n)) for n, of_node in self._keys.items() if of_node == key]
-            charged = any(read and first + i not in self.zeros for first, r in nodes for i, read in enumerate(r[:-1]))
-            self.gates[key] = NeuronGate(channels, len(nodes[0][1]), charged, any(reads[-1] for _, reads in nodes))
+            nodes = [range(len(self.in_layout))[self.neurons.fields(n)] for n, k in self._keys.items() if k == key]
+            charged = any(field in self.reads - self.zeros for fields in nodes for field in fields[:-1])
+            invariant = any(fields[-1] in self.reads for fields in nodes)
+            self.gates[key] = NeuronGate(channels, len(nodes[0]), charged, invariant)
         self.const = NeuronGate(channels, 1) if self.neurons.const else None
 
     def forward(self, features: Features) -> Features:
         """Neuron features -> gated ones."""
-        edges, nodes, const = self.split(features)
-        gated, const = self.gated(nodes, const)
-        return self.join(edges, (nodes | gated).values(), const)
+        return Features(self.out_layout, tuple(self.gated(self.fields(features))))
 
-    def gated(self, nodes: Mapping[str, Streams], const: Sequence[Tensor]) -> tuple[dict[str, Streams], list[Tensor]]:
-        """Gated streams of nodes that are read, and ``const``, as `split` returns them."""
-        gated = {}
-        for name, key in self._keys.items():
-            felt = self.in_layout.felt[self.neurons.first(name) :]
-            neutral = [degree_zero(x, acting) for x, acting in zip(nodes[name][:-1], felt, strict=False)]
-            gated[name] = self.gates[key](nodes[name], neutral)
-        return gated, [c for x in const if self.const is not None for c in self.const((x,), ())]
+    def gated(self, x: Sequence[Tensor]) -> list[Tensor]:
+        """Fields -> the same, gated where they are read."""
+        gated = list(x)
+        for node, key in self._keys.items():
+            fields = self.neurons.fields(node)
+            charged = zip(x[fields][:-1], self.in_layout.felt[fields][:-1], strict=True)
+            gated[fields] = self.gates[key](x[fields], [degree_zero(t, felt) for t, felt in charged])
+        if self.const is not None:
+            gated[-1:] = self.const(x[-1:], ())
+        return gated
 
 
 class MessageBlock(NeuronLayer):
@@ -261,24 +240,18 @@ class MessageBlock(NeuronLayer):
         kinds = {"norm": EquivariantNorm, "messages": MessagePassing, "gate": GatedActivation}
         parts = [(part, kinds[name]) for name, part in self.named_children()]
         if all(untouched(part, kind) for part, kind in parts):
-            out = self._at_once(features)
+            out = self._at_once(self.fields(features))
         else:
             y = features if self.norm is None else self.norm(features)
-            out = features + self.gate(y + self.messages(y))
-        pairs = zip(features.tensors, out.tensors, strict=True)
+            out = (features + self.gate(y + self.messages(y))).tensors
+        pairs = zip(features.tensors, out, strict=True)
         return Features(self.out_layout, tuple(new if i in self.reads else x for i, (x, new) in enumerate(pairs)))
 
-    def _at_once(self, features: Features) -> Features:
-        edges, nodes, const = self.split(features)
-        scales: Sequence[Tensor | None] = [None] * len(edges)
-        y, c = nodes, const
-        if self.norm is not None:
-            scales, y, c = self.norm.normed(edges, nodes, const)
-        edges, updates, more = self.messages.passed(edges, y, c, scales, residual=True)
-        gated, more = self.gate.gated({n: _sums(y[n], update) for n, update in updates.items()}, _sums(c, more))
-        new = nodes | {n: _sums(nodes[n], streams) for n, streams in gated.items()}
-        return self.join(edges, new.values(), _sums(const, more))
-
-
-def _sums(first: Iterable[Tensor], second: Iterable[Tensor]) -> Streams:
-    return tuple(map(torch.add, first, second))
+    def _at_once(self, x: Sequence[Tensor]) -> Sequence[Tensor]:
+        edges = len(self.neurons.edges)
+        factors = [None] * len(x) if self.norm is None else self.norm.factors(x)
+        y = [t if by is None or i < edges else scaled(t, by) for i, (t, by) in enumerate(zip(x, factors, strict=True))]
+        updates = self.messages.updates(y, factors[:edges], residual=True)
+        added = [t if i < edges else t + update for i, (t, update) in enumerate(zip(y, updates, strict=True))]
+        gated = self.gate.gated(added)
+        return [*updates[:edges], *(t + g for t, g in zip(x[edges:], gated[edges:], strict=True))]

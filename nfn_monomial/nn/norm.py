@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from nfn_monomial.space.packing import wide
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .edges import BLOCK, scaled, watched
-from .neurons import NeuronLayer, Streams
+from .neurons import NeuronLayer
 
 Reduction = Callable[[Tensor], Tensor]
 
@@ -41,61 +41,48 @@ class EquivariantNorm(NeuronLayer):
         super().__init__(space, channels, reads)
         plans = self.neurons.nodes
         kinds = list(dict.fromkeys(charges for plan in plans.values() for charges in plan.charges))
-        self._gains = {name: [kinds.index(charges) for charges in plan.charges] for name, plan in plans.items()}
+        self._gains = [kinds.index(charges) for plan in plans.values() for charges in plan.charges]
+        self._invariants = {self.neurons.stream(node) for node in plans}
+        # Of each stream that scales, the one of opposite charge.
+        self._opposites: dict[int, int | None] = {}
+        for node, plan in plans.items():
+            first = self.neurons.first(node)
+            for i in range(len(plan.charges) - 1):
+                if self.in_layout.felt[first + i].scales:
+                    opposite = plan.opposite(i)
+                    self._opposites[first + i] = None if opposite is None else first + opposite
         self.edge_gain = nn.Parameter(torch.ones(channels)) if self.reads_edges else None
         self.gain = nn.Parameter(torch.ones(len(kinds), channels))
         self.const_gain = nn.Parameter(torch.ones(channels)) if self.neurons.const else None
 
     def forward(self, features: Features) -> Features:
         """Neuron features -> the same, of size 1."""
-        edges, nodes, const = self.split(features)
-        scales, normed, const = self.normed(edges, nodes, const)
-        edges = [e if by is None else scaled(e, by) for by, e in zip(scales, edges, strict=True)]
-        return self.join(edges, normed.values(), const)
+        fields = self.fields(features)
+        pairs = zip(fields, self.factors(fields), strict=True)
+        return Features(self.out_layout, tuple(x if by is None else scaled(x, by) for x, by in pairs))
 
-    def normed(
-        self, edges: Sequence[Tensor], nodes: Mapping[str, Streams], const: Sequence[Tensor]
-    ) -> tuple[list[Tensor | None], dict[str, Streams], list[Tensor]]:
-        """What to multiply edges by, and the other fields of size 1: for layers that scale edges while they read them.
-
-        All as `split` returns them.
-        """
-        by_frames = {name: self._by_frames(name, streams) for name, streams in nodes.items()}
-        scales: list[Tensor | None] = []
-        for edge, e in zip(self.neurons.edges, edges, strict=True):
-            if self.edge_gain is None:
-                scales.append(None)
-                continue
-            measured = wide(e)
-            for end in edge.ends:
-                if (by := by_frames[end.node][end.along]) is not None:
-                    shape = [e.shape[d] if d in (0, *(1 + i for i in end.at)) else 1 for d in range(e.ndim - 1)]
-                    measured = measured * by.reshape(*shape, 1)
-            rows = [1 + i for i in edge.ends[0].at]
-            sources = [d for d in range(1, e.ndim - 1) if d not in rows]
-            scales.append(by_size(measured, (*rows, -1), sources) * self.edge_gain)
-        normed = {}
-        for name, streams in nodes.items():
-            first, gains = self.neurons.first(name), self.gain[self._gains[name]]
-            of_node = []
-            for i, (x, by) in enumerate(zip(streams, by_frames[name], strict=True)):
-                if first + i in self.reads:
-                    measured, invariant = wide(x) if by is None else wide(x) * by, i == len(streams) - 1
-                    x = scaled(x, by_size(measured, (-1,) if invariant else range(1, x.ndim)) * gains[i])
-                of_node.append(x)
-            normed[name] = tuple(of_node)
-        of_const = [] if self.const_gain is None else [self.const_gain]
-        return scales, normed, [scaled(c, by_size(wide(c)) * gain) for c, gain in zip(const, of_const, strict=True)]
-
-    def _by_frames(self, node: str, streams: Streams) -> list[Tensor | None]:
-        """What a node's streams are measured by: reciprocals of their frames, None where no scale acts."""
-        first, plan = self.neurons.first(node), self.neurons.nodes[node]
-        frames: list[Tensor | None] = []
-        for i, x in enumerate(streams[:-1]):
-            opposite = plan.opposite(i)
-            scales = self.in_layout.felt[first + i].scales
-            frames.append(frame(None if opposite is None else streams[opposite], x) if scales else None)
-        return [*frames, None]
+    def factors(self, fields: Sequence[Tensor]) -> list[Tensor | None]:
+        """What to multiply each field by, for layers that do so while they read edges; None: by nothing."""
+        # Reciprocals of the streams' frames.
+        by_frame = {i: frame(None if j is None else fields[j], fields[i]) for i, j in self._opposites.items()}
+        factors: list[Tensor | None] = [None] * len(fields)
+        if self.edge_gain is not None:
+            for i, edge in enumerate(self.neurons.edges):
+                measured = wide(fields[i])
+                for number, end in enumerate(edge.ends):
+                    if end.along in by_frame:
+                        measured = measured * edge.grid.take(by_frame[end.along], number)
+                rows = [1 + axis for axis in edge.ends[0].at]
+                sources = [d for d in range(1, measured.ndim - 1) if d not in rows]
+                factors[i] = by_size(measured, (*rows, -1), sources) * self.edge_gain
+        for i, kind in enumerate(self._gains, len(self.neurons.edges)):
+            if i in self.reads:
+                measured = wide(fields[i]) * by_frame[i] if i in by_frame else wide(fields[i])
+                dims = (-1,) if i in self._invariants else range(1, measured.ndim)
+                factors[i] = by_size(measured, dims) * self.gain[kind]
+        if self.const_gain is not None:
+            factors[-1] = by_size(wide(fields[-1])) * self.const_gain
+        return factors
 
 
 def by_size(measured: Tensor, dims: Sequence[int] = (-1,), summed: Sequence[int] = ()) -> Tensor:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from nfn_monomial.basis.partitions import Contraction
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import FieldType
+from nfn_monomial.space.weight_space import WeightSpace
 
 Means: TypeAlias = dict[tuple[int, tuple[int, ...]], Tensor]
 """Averages that were taken: field and dimensions -> tensor."""
@@ -20,7 +22,7 @@ class Step(NamedTuple):
     """One contraction or expansion of one field, prepared for tensors ``(B, *axes, F)``."""
 
     field: int
-    diagonal: str | None  # einsum that takes diagonals of blocks of several axes, leaving open then closed blocks
+    diagonal: str | None  # einsum that takes diagonals of blocks of several axes, leaving an axis for each block
     mean: tuple[int, ...]  # dimensions to average over
     order: tuple[int, ...] | None  # permutation afterwards
     unsqueeze: tuple[int, ...]  # expansion: dimensions to insert
@@ -30,29 +32,38 @@ class Step(NamedTuple):
 
 def contraction_step(field: int, axes: FieldType, contraction: Contraction) -> Step:
     opened, closed = contraction
-    diagonal, mean, order = None, tuple(sorted(1 + b[0] for b in closed)), None
-    if any(len(block) > 1 for block in opened + closed):
-        letters = {i: chr(ord("a") + n) for n, block in enumerate(opened + closed) for i in block}
-        kept = "".join(letters[block[0]] for block in opened + closed)
-        diagonal = f"y{''.join(letters[i] for i in range(len(axes)))}z->y{kept}z"
-        mean = tuple(range(1 + len(opened), 1 + len(opened) + len(closed)))
-    else:
-        left = [block[0] for block in opened]
-        if left != sorted(left):
-            order = (0, *(1 + sorted(left).index(i) for i in left), 1 + len(left))
-    identity = diagonal is None and not mean and order is None
-    return Step(field, diagonal, mean, order, (), (), identity)
+    blocks = sorted(opened + closed)
+    diagonal = None
+    if len(blocks) < len(axes):
+        letters = {i: chr(ord("a") + n) for n, block in enumerate(blocks) for i in block}
+        diagonal = f"y{''.join(letters[i] for i in range(len(axes)))}z->y{''.join(dict.fromkeys(letters.values()))}z"
+    mean = tuple(1 + blocks.index(block) for block in sorted(closed))
+    order = _permutation([sorted(opened).index(block) for block in opened])
+    return Step(field, diagonal, mean, order, (), (), diagonal is None and not mean and order is None)
 
 
 def expansion_step(field: int, axes: FieldType, contraction: Contraction) -> Step:
     opened, closed = contraction
+    order = _permutation([opened.index(block) for block in sorted(opened)])
     first = [block[0] for block in opened]
-    order = None
-    if first != sorted(first):
-        order = (0, *(1 + i for i in sorted(range(len(first)), key=first.__getitem__)), 1 + len(first))
     unsqueeze = tuple(1 + i for i in range(len(axes)) if i not in first)
     eyes = tuple((1 + block[0], 1 + i, axes[i].node) for block in opened + closed for i in block[1:])
     return Step(field, None, (), order, unsqueeze, eyes, not unsqueeze and order is None)
+
+
+def _permutation(axes: Sequence[int]) -> tuple[int, ...] | None:
+    """Of a tensor ``(B, *axes, F)``; None where all axes stay."""
+    return (0, *(1 + i for i in axes), 1 + len(axes)) if list(axes) != sorted(axes) else None
+
+
+def require_sizes(space: WeightSpace, sources: Iterable[FieldType], targets: Iterable[FieldType]) -> None:
+    """Raise unless the sizes of all nodes of the targets are known, to the space or from the sources."""
+    seen = {axis.node for field_type in sources for axis in field_type}
+    for node in dict.fromkeys(axis.node for field_type in targets for axis in field_type):
+        if node not in seen and space.nodes[node].size is None:
+            raise InvalidValueError(
+                f"the size of node {node!r} is neither known to {space} nor seen in the input fields"
+            )
 
 
 def contract(x: Tensor, step: Step, means: Means) -> Tensor:
@@ -60,7 +71,8 @@ def contract(x: Tensor, step: Step, means: Means) -> Tensor:
     if step.identity:
         return x
     if step.diagonal is not None:
-        x = torch.einsum(step.diagonal, x).mean(step.mean) if step.mean else torch.einsum(step.diagonal, x)
+        x = torch.einsum(step.diagonal, x)
+        x = x.mean(step.mean) if step.mean else x
     else:
         x = _mean(x, step.field, step.mean, means)
     return x if step.order is None else x.permute(step.order)

@@ -55,14 +55,14 @@ class ScaleMessages(NeuronLayer):
 
     def forward(self, features: Features) -> Features:
         """Neuron features -> the same with messages added."""
-        edges, nodes, const = self.split(features)
-        new = {name: list(streams) for name, streams in nodes.items()}
-        updated = []
-        for field, (edge, e) in enumerate(zip(self.neurons.edges, edges, strict=True)):
-            brought, hidden = [], self.own[edge.key](degree_zero(e, self._felt[field]))
+        x = self.fields(features)
+        updated = list(x)
+        for field, edge in enumerate(self.neurons.edges):
+            e, brought = x[field], []
+            hidden = self.own[edge.key](degree_zero(e, self._felt[field]))
             for i, end in enumerate(edge.ends):
-                h = nodes[end.node][end.against]
-                neutral = degree_zero(h, self._felt[self.neurons.first(end.node) + end.against])
+                h = x[end.against]
+                neutral = degree_zero(h, self._felt[end.against])
                 key = f"{edge.key}_{i}"
                 brought.append(_spread(self.bring[key](h), end.at, len(edge.axes)))
                 hidden = hidden + _spread(self.tell[key](neutral), end.at, len(edge.axes))
@@ -71,10 +71,9 @@ class ScaleMessages(NeuronLayer):
                 for j, other in enumerate(brought):
                     message = message if j == i else message * other
                 total = message.sum([1 + d for d in range(len(edge.axes)) if d not in end.at])
-                streams = new[end.node]
-                streams[end.along] = streams[end.along] + self.total[f"{edge.key}_{i}"](total)
-            updated.append(e * self.gate[edge.key](nn.functional.silu(hidden)))
-        return self.join(updated, map(tuple, new.values()), const)
+                updated[end.along] = updated[end.along] + self.total[f"{edge.key}_{i}"](total)
+            updated[field] = e * self.gate[edge.key](nn.functional.silu(hidden))
+        return Features(self.out_layout, tuple(updated))
 
 
 def _mixes(channels: int, keys: list[str], bias: bool = False) -> nn.ModuleDict:

@@ -23,13 +23,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeAlias
 
 from torch import Tensor, nn
 
 from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.nn.incidence import Grid
 from nfn_monomial.space.axes import Axis, Charge, FieldType, combined, opposite, powers
 from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.links import Link
@@ -48,14 +49,16 @@ class EdgeEnd(NamedTuple):
     Attributes:
         node: whose neurons it is.
         at: positions of their axes among the edges' axes.
-        along: number of the node's stream that transforms as the edge does at this end.
-        against: number of the stream of opposite charge, with which the edge is contracted.
+        along: number of the field with the node's stream that transforms as the edge does at this end.
+        against: of the one of opposite charge, with which the edge is contracted.
+        inv: of the node's invariants.
     """
 
     node: str
     at: tuple[int, ...]
     along: int
     against: int
+    inv: int
 
 
 class EdgeSet(NamedTuple):
@@ -70,6 +73,11 @@ class EdgeSet(NamedTuple):
     key: str
     axes: FieldType
     ends: tuple[EdgeEnd, ...]
+
+    @property
+    def grid(self) -> Grid:
+        """Which of an edge's axes each end has."""
+        return Grid([end.at for end in self.ends], len(self.axes))
 
 
 class Plan(NamedTuple):
@@ -89,8 +97,8 @@ class Plan(NamedTuple):
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """Streams of opposite charges, whose product is invariant."""
-        found = [(i, self.opposite(i)) for i in range(len(self.charges) - 1)]
-        return [(i, j) for i, j in found if j is not None and i < j]
+        opposites = [(i, self.opposite(i)) for i in range(len(self.charges) - 1)]
+        return [(i, j) for i, j in opposites if j is not None and i < j]
 
     def opposite(self, stream: int) -> int | None:
         """The stream of opposite charge, if there is one."""
@@ -148,10 +156,13 @@ class NeuronLayout(NamedTuple):
         """Index of a node's first field."""
         return self.starts[node]
 
+    def fields(self, node: str) -> slice:
+        """Indices of a node's fields."""
+        return slice(self.starts[node], self.starts[node] + len(self.nodes[node].charges))
+
     def stream(self, node: str, *charges: Charge) -> int:
         """Index of a node's field of these charges, one for each axis of its neurons; without any, of ``inv``."""
-        found = self.nodes[node].charges
-        return self.first(node) + (found.index(charges) if charges else len(found) - 1)
+        return self.starts[node] + self.nodes[node].charges.index(charges or self.nodes[node].charges[-1])
 
 
 @checked
@@ -167,43 +178,54 @@ def neuron_layout(space: WeightSpace) -> NeuronLayout:
 def _layout(space: WeightSpace) -> NeuronLayout:
     trees = {link.parameter: _tree(space, link) for link in space.links}
     plans = _plans(space, list(trees.values()))
-    numbers = {name: plan.charges.index for name, plan in plans.items()}
-    edges: dict[FieldType, EdgeSet] = {}
-    taken_keys = set(plans)
+    without_axes = [name for name in space.pieces if name not in trees]
+    trees |= dict.fromkeys(without_axes, _Tree((), (), ()))
+    joining: dict[FieldType, _Tree] = {}
     for tree in trees.values():
-        if len(tree.ends) > 1 and tree.axes not in edges:
-            names = [node for node, _, _ in tree.ends]
-            taken_keys.add(key := _unused(f"{names[0]}_from_{'_'.join(names[1:])}", taken_keys))
-            ends = (EdgeEnd(n, at, numbers[n](q), numbers[n](_opposite(q))) for n, at, q in tree.ends)
-            edges[tree.axes] = EdgeSet(key, tree.axes, tuple(ends))
-    loose = [name for name in space.pieces if name not in trees]
-    types: list[FieldType] = list(edges)
+        if len(tree.ends) > 1:
+            joining.setdefault(tree.axes, tree)
+    types: list[FieldType] = list(joining)
     starts = {}
     for node, plan in plans.items():
         ancestry, starts[node] = space.ancestry(node), len(types)
         types += [tuple(map(Axis, ancestry, charges)) for charges in plan.charges]
-    types += [()] if loose else []
-    number = {axes: i for i, axes in enumerate(types)}
-    fields: dict[int, list[str]] = {}
-    for name in (*trees, *loose):
-        fields.setdefault(number[trees[name].axes if name in trees else ()], []).append(name)
-    places: list[Place] = []
-    used = set[str]()  # a node's name stands for one of its fields, for the others it is taken
-    for field, pieces in fields.items():
-        own = types[field][-1].node if types[field] else "const"
-        if types[field] in edges:
-            key = edges[types[field]].key
-        else:
-            key = own if own in plans and own not in used else _unused(own, taken_keys)
-        taken = [trees[name].order if name in trees else () for name in pieces]
-        rest = [[i for i in range(len(space.axes[n])) if i not in t] for n, t in zip(pieces, taken, strict=True)]
-        orders = tuple((0, *(2 + i for i in (*t, *r)), 1) for t, r in zip(taken, rest, strict=True))
-        kernels = tuple(tuple(space.axes[n][i] for i in r) for n, r in zip(pieces, rest, strict=True))
-        places.append(Place(key, field, tuple(pieces), orders, kernels))  # type: ignore[arg-type]  # axes are all taken
-        used.add(key)
-        taken_keys.add(key)
+    types += [()] if without_axes else []
+
+    keys, edges = set(plans), list[EdgeSet]()
+    for tree in joining.values():
+        nodes = [node for node, _, _ in tree.ends]
+        keys.add(key := _unused(f"{nodes[0]}_from_{'_'.join(nodes[1:])}", keys))
+        ends = []
+        for node, at, charges in tree.ends:
+            numbers = [plans[node].charges.index(q) for q in (charges, _opposite(charges), plans[node].charges[-1])]
+            ends.append(EdgeEnd(node, at, *(starts[node] + number for number in numbers)))
+        edges.append(EdgeSet(key, tree.axes, tuple(ends)))
+
+    field_of = {axes: i for i, axes in enumerate(types)}
+    pieces_of: dict[int, list[str]] = {}
+    for name, tree in trees.items():
+        pieces_of.setdefault(field_of[tree.axes], []).append(name)
+    places = list[Place]()
+    for field, pieces in pieces_of.items():
+        key = types[field][-1].node if types[field] else "const"
+        if field < len(edges):
+            key = edges[field].key
+        elif key not in plans or any(place.key == key for place in places):
+            # A node's name stands for the first of its fields that parameters lie in.
+            keys.add(key := _unused(key, keys))
+        tables = [_table(space, name, trees[name].order) for name in pieces]
+        places.append(Place(key, field, tuple(pieces), *zip(*tables, strict=True)))
     layout = space.layout_of(types, fold=False)
-    return NeuronLayout(layout, tuple(edges.values()), plans, tuple(places), bool(loose), starts)
+    return NeuronLayout(layout, tuple(edges), plans, tuple(places), bool(without_axes), starts)
+
+
+def _table(space: WeightSpace, name: str, order: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The permutation of a parameter that leaves axes in this order, then its kernel, then channels; and that kernel's
+    sizes."""
+    axes = space.axes[name]
+    kernel = [i for i in range(len(axes)) if i not in order]
+    sizes = [axis for i in kernel if isinstance(axis := axes[i], int)]
+    return (0, *(2 + i for i in (*order, *kernel)), 1), tuple(sizes)
 
 
 class _Tree(NamedTuple):
@@ -248,14 +270,14 @@ def _plans(space: WeightSpace, trees: Sequence[_Tree]) -> dict[str, Plan]:
     for node in (node for node in space.nodes if node in met):
         zero: Charges = tuple(space.nodes[name].charge(0) for name in space.ancestry(node))
         ends = at_node.get(node, [])
-        found = {zero, *(charges for charges, _ in ends), *(_opposite(charges) for charges, n in ends if n > 1)}
-        charges = tuple(sorted(found, key=lambda q: (q == zero, sum(map(abs, _flat(q))), [-p for p in _flat(q)])))
+        met_here = {zero, *(charges for charges, _ in ends), *(_opposite(charges) for charges, n in ends if n > 1)}
+        charges = tuple(sorted(met_here, key=lambda q: (q == zero, sum(map(abs, _flat(q))), [-p for p in _flat(q)])))
         number = charges.index
         transports = {
-            (number(own), number(q), number(total))
-            for own in {q for q, n in ends if n == 1} - {zero}
+            (number(gain), number(q), number(total))
+            for gain in {q for q, n in ends if n == 1} - {zero}
             for q in charges[:-1]
-            if (total := tuple(combined(pair) for pair in zip(own, q, strict=True))) in charges[:-1]
+            if (total := tuple(combined(pair) for pair in zip(gain, q, strict=True))) in charges[:-1]
         }
         reached = any(q == zero and n > 1 for q, n in ends)
         plans[node] = Plan(charges, tuple(sorted(transports)), reached)
@@ -272,7 +294,7 @@ def _opposite(charges: Charges) -> Charges:
 
 def _unused(name: str, taken: set[str]) -> str:
     numbered = (f"{name}_{i}" for i in itertools.count(1))
-    return next(found for found in itertools.chain([name], numbered) if found not in taken)
+    return next(key for key in itertools.chain([name], numbered) if key not in taken)
 
 
 class NeuronLayer(nn.Module):
@@ -315,19 +337,12 @@ class NeuronLayer(nn.Module):
 
     def reads_of(self, node: str) -> list[bool]:
         """Which streams of a node are read."""
-        first = self.neurons.first(node)
-        return [first + i in self.reads for i in range(len(self.neurons.nodes[node].charges))]
+        return [field in self.reads for field in range(len(self.in_layout))[self.neurons.fields(node)]]
 
-    def split(self, features: Features) -> tuple[list[Tensor], dict[str, Streams], list[Tensor]]:
-        """Checked features as those of each edge set, streams of each node, and ``const`` in a list, if it exists."""
+    def fields(self, features: Features) -> list[Tensor]:
+        """The fields of neuron features, which are checked."""
         self.in_layout.require(features, self.channels, type(self).__name__, next(self.parameters(), None))
-        tensors, first = features.tensors, self.neurons.first
-        nodes = {n: tensors[first(n) : first(n) + len(plan.charges)] for n, plan in self.neurons.nodes.items()}
-        return list(tensors[: len(self.neurons.edges)]), nodes, list(tensors[-1:] if self.neurons.const else ())
-
-    def join(self, edges: Iterable[Tensor], nodes: Iterable[Streams], const: Iterable[Tensor]) -> Features:
-        """The inverse of `split`."""
-        return Features(self.out_layout, (*edges, *(t for streams in nodes for t in streams), *const))
+        return list(features.tensors)
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}"

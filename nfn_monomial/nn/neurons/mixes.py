@@ -116,7 +116,7 @@ class NeuronUpdate(nn.Module):
         self.transports = nn.ModuleList(mix_of(channels, set(zeros).isdisjoint(three[:2])) for three in plan.transports)
         self.inv = nn.Linear((2 + len(self.pairs)) * channels, channels)
 
-    def forward(self, streams: Streams, sums: Sequence[Tensor], into: Tensor, out_of: Tensor) -> Streams:
+    def forward(self, streams: Sequence[Tensor], sums: Sequence[Tensor], into: Tensor, out_of: Tensor) -> Streams:
         """Updates from the sums of messages into each stream, and the means of hidden over edges that lead to the
         neurons and over those that lead from them."""
         firsts = [mix(streams[i]) for mix, (i, _) in zip(self.first, self.pairs, strict=True)]
@@ -146,7 +146,7 @@ class NeuronGate(nn.Module):
         if self.gates is not None:
             nn.init.ones_(self.gates.bias)
 
-    def forward(self, streams: Streams, neutral: Sequence[Tensor]) -> Streams:
+    def forward(self, streams: Sequence[Tensor], neutral: Sequence[Tensor]) -> Streams:
         """``neutral``: the charged streams with their charge killed, see `degree_zero`."""
         *charged, inv = streams
         hidden = silu(self.hidden(torch.cat([inv, *neutral], -1)))

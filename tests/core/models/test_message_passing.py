@@ -10,7 +10,7 @@ from strategies import all_spaces
 from torch import nn
 
 from nfn_monomial import Axis, MonomialNFN, ProbeFeatures, Symmetry, WeightSpace
-from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN, message_passing
+from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
 from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
 
@@ -174,22 +174,3 @@ def test_any_width_and_clear_errors():
     assert_invariant(model, narrow, inputs=networks_of(wide), rtol=1e-8)
     with pytest.raises(ValueError, match="layers must be at least 1, found 0"):
         MessagePassingNFN(narrow, 4, 0)
-
-
-@pytest.mark.parametrize("kind", [MessagePassingNFN, MessagePassingEditor])
-@pytest.mark.parametrize("tied", [False, True])
-def test_states_with_parameters_that_nothing_reads_load_and_give_the_same(monkeypatch, kind, tied):
-    """Those of versions in which every block had all parameters."""
-    space = WeightSpace.cnn([1, 3, 3], 3, ["relu", "tanh"], head=[2])
-    x, net = networks_of(space), kind(space, 3, 2, tied=tied).double()
-    for name in ("MessageBlock", "EquivariantNorm"):
-        layer = getattr(message_passing, name)
-        monkeypatch.setattr(message_passing, name, lambda *a, reads, zeros=(), layer=layer, **kw: layer(*a, **kw))
-    full = kind(space, 3, 2, tied=tied).double()
-    for p in full.parameters():
-        nn.init.normal_(p)
-    assert len(full.state_dict()) > len(net.state_dict())
-    net.load_state_dict(full.state_dict())
-    torch.testing.assert_close(run(net, x), run(full, x), rtol=1e-9, atol=1e-11)
-    with pytest.raises(RuntimeError, match="Unexpected key"):
-        net.load_state_dict({**net.state_dict(), "body.blocks.9.norm.gain": torch.ones(1)})

@@ -66,14 +66,14 @@ def test_ordinary_sizes_are_divided_by_their_root_mean_square(symmetry):
     """The definition, with an epsilon of 1e-8 under the root: the same but for rounding."""
     space, x = random_neurons(symmetry)
     layer = EquivariantNorm(space, 4).double()
-    edges, nodes, _ = layer.split(x)
+    edges, found_edges = (t.tensors[: len(layer.neurons.edges)] for t in (x, layer(x)))
+    nodes, found = ({n: t.tensors[layer.neurons.fields(n)] for n in layer.neurons.nodes} for t in (x, layer(x)))
     rho = {
         name: (out.norm(dim=-1, keepdim=True) / back.norm(dim=-1, keepdim=True)).sqrt()
         if space.nodes[name].scales
         else torch.ones_like(out[..., :1])
         for name, (out, back, _) in nodes.items()
     }
-    found_edges, found, _ = layer.split(layer(x))
     for (_, _, (target, source)), e, y in zip(layer.neurons.edges, edges, found_edges, strict=True):
         square = (e * rho[source.node][:, None] / rho[target.node][:, :, None]).square().mean((1, 3)).sum(-1)
         expected = e * torch.rsqrt(square + 1e-8)[:, None, None, None]
