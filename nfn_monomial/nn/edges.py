@@ -82,24 +82,18 @@ def plain_exchange(
     residual: bool = False,
 ) -> tuple[Sums, Tensor]:
     """`exchange` on all edges at once; ``hidden`` and ``gate`` are any functions."""
-    at_edges = ([at.take(x, i) for i, x in enumerate(brought)] for at, brought in zip(places, ends, strict=True))
-    sent, z, updated = _on_edges(edges, scale, hidden, gate, at_edges, residual)
-    sums = [places.along.sum(x, i, ends.messages[i]) for i, x in enumerate(sent)]
-    return Sums(tuple(sums), tuple(places.inv.sum(z, i, x) for i, x in enumerate(ends.hidden))), updated
-
-
-def _on_edges(
-    edges: Tensor, scale: Tensor | None, hidden: Any, gate: Any, at_edges: Iterable[Sequence[Tensor]], residual: bool
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    """What edges send to each end, their hidden features, and the updated edges; what ends bring broadcasts."""
-    messages, products, invariants = at_edges
+    messages, products, invariants = (
+        [at.take(x, i) for i, x in enumerate(brought)] for at, brought in zip(places, ends, strict=True)
+    )
     e = edges if scale is None else scaled(edges, scale)
     sent = [e * _product(messages, i) for i in range(len(messages))]
     z = silu(sum_of([hidden(sent[0] * messages[0]), *invariants]))
-    if gate is None:
-        return sent, z, edges
-    update = torch.addcmul(_product(products), e, gate(z))
-    return sent, z, edges + e + update if residual else update
+    updated = edges
+    if gate is not None:
+        update = torch.addcmul(_product(products), e, gate(z))
+        updated = edges + e + update if residual else update
+    sums = [places.along.sum(x, i, ends.messages[i]) for i, x in enumerate(sent)]
+    return Sums(tuple(sums), tuple(places.inv.sum(z, i, x) for i, x in enumerate(ends.hidden))), updated
 
 
 def scaled(x: Tensor, factor: Tensor) -> Tensor:
@@ -156,17 +150,24 @@ class _Exchange(torch.autograd.Function):
         blocks = _Blocks(places, edges)
         sums = Sums(*(tuple(map(zeros_to_add_to, x)) for x in (ends.messages, ends.hidden)))
         updated = None if gate is None else torch.empty_like(edges)
-        for x, by, into, *at_edges, to_messages, to_hidden in zip(
+        for x, by, new, messages, products, hidden, to_messages, to_hidden in zip(
             blocks.parts(edges), blocks.parts(scale), blocks.parts(updated),
             blocks.taken(places.against, ends.messages), blocks.taken(places.along, ends.products),
             blocks.taken(places.inv, ends.hidden),
             blocks.adders(places.along, sums.messages), blocks.adders(places.inv, sums.hidden), strict=True,
         ):  # fmt: skip
-            sent, z, new = _on_edges(x, by, _matrix(mix) or nn.Identity(), _matrix(gate), at_edges, residual)
-            for add, values in zip((*to_messages, *to_hidden), (*sent, *[z] * count), strict=True):
-                add(values)
-            if into is not None:
-                into.copy_(new)
+            e = x if by is None else x * by
+            for i in reversed(range(count)):
+                t = e * _product(messages, i)
+                to_messages[i](t)
+            z = silu(sum_of(hidden) if mix is None else _added(hidden, t.mul_(messages[0]), mix.mT), inplace=True)
+            for add in to_hidden:
+                add(z)
+            if new is not None:
+                change = linear(z, gate).mul_(e)
+                if residual:
+                    change.add_(x, alpha=2) if by is None else change.addcmul_(x, by + 1)
+                torch.addcmul(change, products[0], _product(products, 0), out=new)
         pairs = zip((*sums.messages, *sums.hidden), (*ends.messages, *ends.hidden), strict=True)
         return *(total.to(x.dtype) for total, x in pairs), updated
 
