@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.read.probes import own_names
+from nfn_monomial.read.probes import template_names
 from nfn_monomial.read.sites import Site, sites_of
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis
@@ -93,7 +93,7 @@ def output_difference(
         ValueError: if the module has other parameters, does not run on these inputs, or answers with what cannot be
             compared, see `steady_answers`; if a network has two values for one tensor of it.
     """
-    names = own_names(module, space)
+    names = template_names(module, space)
     with running(module, "these inputs"):
         wide_inputs = pytree.tree_map_only(Tensor, doubled, inputs_of(inputs))
     states, unmoved = zip(*(_state(module, names, network) for network in networks), strict=True)

@@ -1,4 +1,4 @@
-"""Probes: learned inputs sent through the given networks themselves, whose answers no symmetry changes."""
+"""Probes: learned inputs sent through networks themselves, whose answers no symmetry changes."""
 
 from __future__ import annotations
 
@@ -104,10 +104,10 @@ class ProbeFeatures(nn.Module):
                 f"ProbeFeatures: the template does not take inputs of shape {self.input_shape}: {error}"
             ) from error
         self.space = WeightSpace.from_module(template, start[:1]) if space is None else space
-        self._own_name = own_names(template, self.space)
+        self._template_names = template_names(template, self.space)
         self.charges: dict[str, Charge] = {}
         self._sites = []
-        for site in true_sites(copied, self.space, self._own_name, start[:1]):
+        for site in true_sites(copied, self.space, self._template_names, start[:1]):
             if self.charges.setdefault(site.node, site.charge) == site.charge:
                 self._sites.append(site)
             else:
@@ -144,8 +144,8 @@ class ProbeFeatures(nn.Module):
             ValueError: as `WeightSpace.pack`; for networks of several channels; for inputs of another shape.
             TypeError: if networks and inputs have different dtypes.
         """
-        if isinstance(tensors, Mapping) and set(tensors) == set(self._own_name.values()):
-            tensors = {name: tensors[key] for name, key in self._own_name.items()}
+        if isinstance(tensors, Mapping) and set(tensors) == set(self._template_names.values()):
+            tensors = {name: tensors[key] for name, key in self._template_names.items()}
         sizes = packing.check_tensors(self.space, tensors)
         first = next(iter(tensors.values()))
         if first.shape[1] != 1:
@@ -172,7 +172,7 @@ class ProbeFeatures(nn.Module):
                 f"ProbeFeatures: inputs have shape {tuple(x.shape)}; (P, {', '.join(map(str, self.input_shape))}) is "
                 f"expected, or with {len(first)} networks in front"
             )
-        networks = {key: tensors[name].squeeze(1) for name, key in self._own_name.items()}
+        networks = {key: tensors[name].squeeze(1) for name, key in self._template_names.items()}
         # Normalisation is not differentiable with respect to these.
         networks |= {key: t.detach() for key, t in networks.items() if key in self._statistics}
         return self._run(networks, x, sizes)
@@ -246,7 +246,7 @@ def _state(template: nn.Module) -> dict[str, Tensor]:
     return {**dict(template.named_parameters(remove_duplicate=False)), **dict(template.named_buffers())}
 
 
-def own_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
+def template_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
     """Parameter of the space -> of the template: the same name, or else the one in its place."""
     state = _state(template)
     if all(name in state for name in space.parameters):

@@ -63,16 +63,16 @@ class NeuronEmbedding(nn.Module):
         self.start = nn.ParameterDict({n: nn.Parameter(torch.randn(channels)) for n in hidden})
         scales = any(node.scales for node in space.nodes.values())
         self.norms = None if scales else nn.ModuleDict({n: nn.Linear(3, channels, bias=False) for n in plans})
-        given = {n: 1 for n in hidden if (1,) in plans[n].charges} if charges is None else charges
-        paths = {n: (*plans[n].charges[-1][:-1], q) for n, q in given.items() if extra}
-        self._entered = {n: plans[n].charges.index(path) for n, path in paths.items()}
-        self.probes = nn.ModuleDict({n: nn.Linear(extra, channels, bias=False) for n in self._entered})
+        charges = {n: 1 for n in hidden if (1,) in plans[n].charges} if charges is None else charges
+        extra_charges = {n: (*plans[n].charges[-1][:-1], q) for n, q in charges.items() if extra}
+        self._extra_field = {n: self.neurons.stream(n, *q) for n, q in extra_charges.items()}
+        self.probes = nn.ModuleDict({n: nn.Linear(extra, channels, bias=False) for n in self._extra_field})
 
     @property
     def zeros(self) -> frozenset[int]:
         """Numbers of the fields that are 0: streams that no parameter and no extra field enters."""
         plans, first = self.neurons.nodes, self.neurons.first
-        entered = {place.field for place in self.neurons.places} | {first(n) + i for n, i in self._entered.items()}
+        entered = {place.field for place in self.neurons.places} | set(self._extra_field.values())
         streams = {first(node) + i for node in self.start for i in range(len(plans[node].charges) - 1)}
         return frozenset(streams - entered)
 
@@ -95,8 +95,10 @@ class NeuronEmbedding(nn.Module):
         tensors = self.space.unpack(networks) if isinstance(networks, Features) else networks
         sizes = packing.check_tensors(self.space, tensors)
         first = tensors[next(iter(self.space.parameters))]
-        if (found := first.shape[1]) != self.in_channels:
-            raise InvalidValueError(f"networks of {found} channels; NeuronEmbedding was built for {self.in_channels}")
+        if first.shape[1] != self.in_channels:
+            raise InvalidValueError(
+                f"networks of {first.shape[1]} channels; NeuronEmbedding was built for {self.in_channels}"
+            )
         same_numbers(first, next(self.parameters(), first), "NeuronEmbedding")
         taken = packing.pieces(self.space, tensors, sizes)
         raw = {p.field: self._gathered(p, taken) for p in self.neurons.places}
@@ -110,7 +112,7 @@ class NeuronEmbedding(nn.Module):
             at = self.neurons.first(node)
             streams = [s + mixed[at + i] if at + i in mixed else s for i, s in enumerate(streams)]
             if node in self.probes and extra is not None:
-                i = self._entered[node]
+                i = self._extra_field[node] - at
                 streams[i] = streams[i] + self.probes[node](extra[node])
             if self.norms is not None:
                 streams[-1] = streams[-1] + self.norms[node](self._norms(node, raw, first.new_zeros(shape)))
@@ -124,18 +126,18 @@ class NeuronEmbedding(nn.Module):
         return torch.cat([taken[name].permute(order).flatten(1 + rank) for name, order in named], -1)
 
     def _norms(self, node: str, raw: Mapping[int, Tensor], zero: Tensor) -> Tensor:
-        """Logarithms of squared norms of incoming and outgoing weights and own parameters: ``(B, *neurons, 3)``."""
-        incoming = outgoing = own = zero
+        """Logarithms of squared norms of weights in and out and of parameters of one end: ``(B, *neurons, 3)``."""
+        incoming = outgoing = parameters = zero
         for field, edge in enumerate(self.neurons.edges):
             for number, end in [(i, end) for i, end in enumerate(edge.ends) if end.node == node]:
                 others = [1 + i for i in range(len(edge.axes) + 1) if i not in end.at]
                 square = packing.wide(raw[field]).square().sum(others)
                 incoming, outgoing = (incoming, outgoing + square) if number else (incoming + square, outgoing)
-        start = self.neurons.first(node)
-        for field in range(start, start + len(self.neurons.nodes[node].charges)):
+        fields = self.neurons.fields(node)
+        for field in range(fields.start, fields.stop):
             if field in raw:
-                own = own + packing.wide(raw[field]).square().sum(-1)
-        return torch.stack([incoming, outgoing, own], -1).add(1e-6).log().to(zero.dtype)
+                parameters = parameters + packing.wide(raw[field]).square().sum(-1)
+        return torch.stack([incoming, outgoing, parameters], -1).add(1e-6).log().to(zero.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.in_channels}, {self.channels}" + (f", extra={self.extra}" if self.extra else "")
