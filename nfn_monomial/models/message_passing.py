@@ -188,7 +188,7 @@ class MessagePassingEditor(_OnBalanced):
         """Networks (packed, named tensors ``(B, C, *shape)``, or from `prepare`) -> edited networks as `Features`, of
         ``inner`` where the given ones are, else of ``space``."""
         prepared = self.is_prepared(networks)
-        if prepared:
+        if self.is_prepared(networks):
             features = self.space.pack(self.inner.unpack(networks), check_finite=False)
         else:
             features = self._packed(networks)

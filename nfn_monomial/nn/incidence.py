@@ -90,7 +90,7 @@ class Grid:
         return [partial(add_sums, part, self._missing[end]) for part in self.taken(total, end, plan)]
 
 
-def add_sums(total: Tensor, dims: Sequence[int], values: Tensor) -> None:
+def add_sums(total: Tensor, dims: list[int], values: Tensor) -> None:
     """Adds sums over dimensions, which totals keep."""
     total.add_(values.sum(dims, keepdim=True, dtype=total.dtype))
 
