@@ -14,7 +14,7 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import wide
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .edges import BLOCK, scaled, watched
+from .edges import scaled, watched
 from .neurons import NeuronLayer
 
 Reduction = Callable[[Tensor], Tensor]
@@ -130,12 +130,11 @@ def _by_norm(measured: Tensor, dims: tuple[int, ...], count: int) -> Tensor:
 
 
 class _ByNorm(torch.autograd.Function):
-    """`_by_norm` of some networks at a time, in a processor's cache; only the input is kept for backward."""
+    """`_by_norm`, of which only the input is kept for backward."""
 
     @staticmethod
     def forward(ctx: Any, measured: Tensor, dims: tuple[int, ...], count: int) -> Tensor:
-        networks = max(1, BLOCK * len(measured) // max(1, measured.nbytes))
-        factor = torch.cat([_by_norm(part, dims, count) for part in torch.split(measured, networks)])
+        factor = _by_norm(measured, dims, count)
         ctx.count = count
         ctx.save_for_backward(measured, factor)
         return factor
