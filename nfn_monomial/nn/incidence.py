@@ -87,12 +87,16 @@ class Grid:
         return values.sum(self._missing[end])
 
     def adders(self, total: Tensor, end: int, plan: tuple[int, list[int]]) -> Iterable[Adder]:
-        return [partial(add_sums, part, self._missing[end]) for part in self.taken(total, end, plan)]
+        dims = self._missing[end]
+        alone = 1 not in dims or len(plan[1]) == 1
+        return [summing(total, dims, alone) for total in self.taken(total, end, plan)]
 
 
-def add_sums(total: Tensor, dims: list[int], values: Tensor) -> None:
-    """Adds sums over dimensions, which totals keep."""
-    total.add_(values.sum(dims, keepdim=True, dtype=total.dtype))
+def summing(total: Tensor, dims: list[int], alone: bool) -> Adder:
+    """Sums over dimensions, which totals keep; they are written where nothing else is added to the same: ``alone``."""
+    if alone:
+        return partial(torch.sum, dim=dims, keepdim=True, dtype=total.dtype, out=total)
+    return lambda values: total.add_(values.sum(dims, keepdim=True, dtype=total.dtype))
 
 
 def zeros_to_add_to(like: Tensor) -> Tensor:
