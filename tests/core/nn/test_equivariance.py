@@ -164,8 +164,8 @@ def test_canonicalize_has_all_derivatives(symmetry, kind):
     given = [t.detach().clone().requires_grad_() for t in (*parameters.values(), *tensors)]
     plain = torch.func.vjp(function, *given)[0]
     torch.testing.assert_close(function(*given), plain, rtol=1e-12, atol=1e-14)
-    assert torch.autograd.gradcheck(function, given, fast_mode=True)
-    assert torch.autograd.gradgradcheck(function, given, atol=1e-4, fast_mode=True)
+    assert torch.autograd.gradcheck(function, given)
+    assert torch.autograd.gradgradcheck(function, given, atol=1e-4)
 
 
 def test_canonicalize_gradients_are_those_of_the_formula():
@@ -177,7 +177,7 @@ def test_canonicalize_gradients_are_those_of_the_formula():
     def fn(*values):
         return layer(space.pack(dict(zip(names, values, strict=True)))).tensors
 
-    assert torch.autograd.gradcheck(fn, [t.requires_grad_() for t in tensors.values()], fast_mode=True)
+    assert torch.autograd.gradcheck(fn, [t.requires_grad_() for t in tensors.values()])
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_initialisation_treats_all_output_blocks_alike(space, io):
 
 
 def test_the_zoo_network_has_the_papers_parameter_counts():
-    """cc'((n_0+1)^2 + 2(L-2) + 2 n_L^2) + c' n_L for SCALE, and Table 16: 0.25M (ReLU) and 1.41M (tanh) parameters."""
+    """The paper's Table 16: 0.25M (ReLU) and 1.41M (tanh) parameters."""
     relu = WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10])
     assert sum(p.numel() for p in EquivariantLinear(relu, 16, 16).parameters()) == 118_944
     assert sum(p.numel() for p in MonomialNFN(relu).parameters()) == 254_799
