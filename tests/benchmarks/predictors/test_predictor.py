@@ -63,7 +63,8 @@ def test_edited_networks_show_what_was_tested(editors: Left) -> None:
         answers = Predictor.load(path)(SIRENS)
         edited = {key: torch.stack([network[key] for network in answers]) for key in SIRENS}
         shown = RunStore(path.parents[1]).artifacts(run.settings)["edited"]
-        torch.testing.assert_close(SIREN.render(edited), shown, rtol=1e-4, atol=1e-5, msg=name)
+        # In float32 two layers of sin(30 x) make some thousand roundings of one.
+        torch.testing.assert_close(SIREN.render(edited), shown, rtol=1e-3, atol=2e-4, msg=name)
         assert not torch.allclose(shown, SIREN.render({n: t.squeeze(1) for n, t in SIRENS.items()}), atol=1e-3)
 
 
