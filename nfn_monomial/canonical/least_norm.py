@@ -40,6 +40,8 @@ def _decoded(numbers: Sequence[int]) -> list[Factors]:
 def log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], *, converge: bool) -> Tensor:
     """The logarithms of the scales of least norm, ``(B, N)``, unknowns one after the other.
 
+    Without ``converge``, NaN for neurons that zeros cut off from all that could settle their scales.
+
     The start, neurons of norm 1, moves along with the group, and so does every step: to logarithms of least squares,
     which is one linear problem however far the sizes are apart, and from there to the least norm. So equal functions
     get equal forms after any number of rounds, and whether or not the scales of least norm are unique.
@@ -87,13 +89,16 @@ def _log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], converge:
     supported = _supported(tuple(terms))
     alive = whole.among(supported).alive(converge)
     settled = whole.settle([torch.zeros_like(s, dtype=torch.bool) for s in whole.s])
-    whole.level(settled, converge)
+    if converge:
+        whole.level(settled, converge)
     whole.level([~x for x in alive], converge)
     balanced = whole.among(supported, alive)
     balanced.balance(converge)
     for unknown, s in enumerate(balanced.s):
         whole.move(unknown, s - whole.s[unknown])
-    whole.settle(alive)
+    settled = whole.settle(alive)
+    if not converge:
+        whole.s = [torch.where(known, s, torch.nan) for known, s in zip(settled, whole.s, strict=True)]
     return joined(whole.s)
 
 

@@ -503,9 +503,9 @@ def test_devices_without_float64_balance_in_float32(space, monkeypatch):
     assert difference(layer(far), layer(x)) < 1e-4
 
 
-def pruned(space, batch):
+def pruned(space, batch, share=0.85):
     mask = torch.Generator().manual_seed(1)
-    return {name: t * (torch.rand(t.shape, generator=mask) > 0.85) for name, t in networks(space, batch).items()}
+    return {name: t * (torch.rand(t.shape, generator=mask) > share) for name, t in networks(space, batch).items()}
 
 
 def test_pruned_networks_have_one_form_too():
@@ -516,6 +516,19 @@ def test_pruned_networks_have_one_form_too():
     assert invariance_error(space, x, g) < 1e-10
 
 
-def test_deep_pruned_networks_stay_finite():
+@pytest.mark.parametrize("share", [0.85, 0.95])
+def test_deep_pruned_networks_have_one_form_with_the_same_function(share):
+    """However far zeros cut neurons off from all others."""
     space = WeightSpace.mlp([2, *[6] * 12, 1], "relu")
-    assert all(bool(t.isfinite().all()) for t in Balance(space)(pruned(space, 20)).values())
+    x, g = pruned(space, 20, share), element_of(space, 20)
+    balanced = Balance(space)(x)
+    assert difference(Balance(space)(g.act(x)), permutation_of(g).act(balanced)) < 1e-10
+    before = after = torch.randn(5, 2, dtype=torch.float64)
+    for layer in range(13):
+        before, after = (
+            h @ tensors[f"weight.{layer}"][:, 0].mT + tensors[f"bias.{layer}"]
+            for h, tensors in ((before, x), (after, balanced))
+        )
+        if layer < 12:
+            before, after = before.relu(), after.relu()
+    torch.testing.assert_close(after, before, rtol=1e-10, atol=1e-10)
