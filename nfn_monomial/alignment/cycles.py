@@ -71,6 +71,7 @@ def align_all(
         ValueError: for fewer than two networks, or as `align`.
         TypeError: as `align`.
 
+    >>> import torch
     >>> space = WeightSpace.mlp([2, 8, 1], "relu")
     >>> a = {name: torch.randn(shape, dtype=torch.float64) for name, shape in space.shapes().items()}
     >>> frame = align_all(space, [a, *(space.sample().act(a) for _ in range(3))])

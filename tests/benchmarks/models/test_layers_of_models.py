@@ -64,7 +64,8 @@ def test_forward_features_sent_backwards_break_the_group() -> None:
     space = SPACES["relu"]
     layer = LAYERS["both ways"](space)
     assert isinstance(layer, ScaleMessages)
-    wrong = tuple(e._replace(ends=tuple(d._replace(against=0) for d in e.ends)) for e in layer.neurons.edges)
+    forwards = [[d._replace(against=min(d.against, d.along)) for d in e.ends] for e in layer.neurons.edges]
+    wrong = tuple(e._replace(ends=tuple(ends)) for e, ends in zip(layer.neurons.edges, forwards, strict=True))
     layer.neurons = layer.neurons._replace(edges=wrong)
     with pytest.raises(AssertionError, match="not equivariant"):
         assert_equivariant(seeded(layer), space, channels=2)
