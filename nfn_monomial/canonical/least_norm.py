@@ -89,16 +89,16 @@ def _log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], converge:
     supported = _supported(tuple(terms))
     alive = whole.among(supported).alive(converge)
     settled = whole.settle([torch.zeros_like(s, dtype=torch.bool) for s in whole.s])
-    if converge:
-        whole.level(settled, converge)
+    anchored = [not converge and known for known in _anchored(tuple(terms))]
+    cut_off = [torch.full_like(s, known, dtype=torch.bool) for s, known in zip(whole.s, anchored, strict=True)]
+    whole.level([x | y for x, y in zip(settled, cut_off, strict=True)], converge)
     whole.level([~x for x in alive], converge)
     balanced = whole.among(supported, alive)
     balanced.balance(converge)
     for unknown, s in enumerate(balanced.s):
         whole.move(unknown, s - whole.s[unknown])
     settled = whole.settle(alive)
-    if not converge:
-        whole.s = [torch.where(known, s, torch.nan) for known, s in zip(settled, whole.s, strict=True)]
+    whole.s = [s.masked_fill(x & ~y, torch.nan) for s, x, y in zip(whole.s, cut_off, settled, strict=True)]
     return joined(whole.s)
 
 
@@ -107,6 +107,19 @@ def _shapes(log_squares: Sequence[Tensor], terms: Sequence[Factors]) -> list[tup
     pairs = zip(log_squares, terms, strict=True)
     shapes = {f.unknown: tuple(x.shape[d] for d in f.dims) for x, factors in pairs for f in factors}
     return [shapes[unknown] for unknown in sorted(shapes)]
+
+
+@functools.lru_cache
+def _anchored(terms: tuple[Factors, ...]) -> tuple[bool, ...]:
+    """Which unknowns are settled in a network without zeros; those of others scale nothing but one another."""
+    known: set[int] = set()
+    while new := {f.unknown for term in terms for f in term if _others(term, f) <= known} - known:
+        known |= new
+    return tuple(unknown in known for unknown in range(1 + max(f.unknown for term in terms for f in term)))
+
+
+def _others(term: Factors, factor: Factor) -> set[int]:
+    return {other.unknown for other in term if other is not factor}
 
 
 @functools.lru_cache
