@@ -89,6 +89,8 @@ def _log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], converge:
     supported = _supported(tuple(terms))
     alive = whole.among(supported).alive(converge)
     settled = whole.settle([torch.zeros_like(s, dtype=torch.bool) for s in whole.s])
+    # Levelling cut-off neurons takes as many steps as there are of them. Where nobody looks how far it is, what they
+    # scale becomes 0 instead, if it was zeros that cut them off.
     anchored = [not converge and known for known in _anchored(tuple(terms))]
     cut_off = [torch.full_like(s, known, dtype=torch.bool) for s, known in zip(whole.s, anchored, strict=True)]
     whole.level([x | y for x, y in zip(settled, cut_off, strict=True)], converge)
