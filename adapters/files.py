@@ -14,6 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from torch import Tensor
+
+from nfn_monomial import checks
 from nfn_monomial.errors import InvalidValueError, MissingFileError
 
 __all__ = [
@@ -29,14 +32,10 @@ REASON = 300  # characters of what a library says
 
 
 class _Short(reprlib.Repr):
-    """Of containers of other classes a few parts too: their own text may be of any length."""
+    """Of containers of other classes the class: their own text may be of any length."""
 
     def repr_instance(self, value: object, level: int) -> str:
-        if isinstance(value, dict):
-            return self.repr_dict(value, level)
-        if isinstance(value, list | tuple):
-            return self.repr_list(list(value[: self.maxlist + 1]), level)
-        return super().repr_instance(value, level)
+        return type(value).__name__ if isinstance(value, dict | list | tuple) else super().repr_instance(value, level)
 
 
 _repr = _Short()
@@ -46,6 +45,8 @@ _repr.maxlevel = 3
 
 def shown(value: object) -> str:
     """A value for a message: short and in one line, whatever it is."""
+    if isinstance(value, Tensor):
+        return checks.shown(value)
     try:
         return " ".join(_repr.repr(value).split())
     except ValueError:  # Python prints no integers of more than 4,300 digits
@@ -84,30 +85,23 @@ def damaged(path: object, way_out: str, error: type[FileError] = FileError) -> I
 
 
 def require_regular(path: Path) -> int:
-    """The size of a file in bytes.
-
-    Raises:
-        FileNotFoundError: if it does not exist, or is a folder, a device or a pipe, or a link to one.
-    """
-    try:
-        status = path.stat()
-    except (OSError, ValueError) as error:  # a ValueError for a name with a zero in it
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise MissingFileError(f"{path}: no such file ({reason}); give the path of one that can be read") from error
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
-        raise MissingFileError(f"{path}: no such file, it is {kind}; give the path of a regular file")
-    return status.st_size
+    """The size of a file in bytes; raises as `open_regular`."""
+    with open_regular(path) as file:
+        return os.fstat(file.fileno()).st_size
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A regular file, opened for reading; as `require_regular`. Never waits."""
-    require_regular(path)
+    """A regular file, opened for reading. Never waits.
+
+    Raises:
+        FileNotFoundError: if it does not exist or may not be read, or is a folder, a device, a pipe, or a link to one.
+    """
     try:
-        file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
-    except OSError as error:
-        raise FileError(f"{path} cannot be opened ({error.strerror}): make it readable") from error
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # it was replaced in between
-        file.close()
-        raise MissingFileError(f"{path}: no such file, it is a device or a pipe; give the path of a regular file")
-    return file
+        mode = path.stat().st_mode  # before it is opened: a pipe would wait, and a device might act
+        if stat.S_ISREG(mode):
+            return open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0)))
+    except (OSError, ValueError) as error:  # a ValueError for a name with a zero in it
+        reason = getattr(error, "strerror", None) or error
+        raise MissingFileError(f"{path}: no such file ({reason}); give the path of one that can be read") from error
+    kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
+    raise MissingFileError(f"{path}: no such file, it is {kind}; give the path of a regular file")

@@ -22,7 +22,7 @@ from nfn_monomial import WeightSpace
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .files import shown
-from .matching import is_ignored, match_names
+from .matching import is_ignored, keys_by_name, match_names
 from .tensor_files import PathLike, kind_of, read_safetensors, read_torch_file, require_dense
 
 SHOWN = 16  # entries in a message
@@ -50,8 +50,8 @@ def stack_networks(
     """Networks of one architecture -> parameter of the space -> tensor ``(B, 1, *shape)``; dtype and device are kept.
 
     State dicts may have any keys in any order, see `match_names`. Of a module those parameters and buffers are read
-    that the space names, detached; if it names others, the layers' (not the slope of an ``nn.PReLU``), whose order is
-    known in nested ``nn.Sequential``. `unstack_networks` is the exact inverse.
+    that the space, or ``names``, names, detached; if it has not these, all parameters but slopes of ``nn.PReLU``, whose
+    order is known in nested ``nn.Sequential``. `unstack_networks` is the exact inverse.
 
     Args:
         networks: one module or state dict, or any number of them, all of one shape.
@@ -94,16 +94,11 @@ def unstack_networks(
         raise InvalidValueError(
             f"{first} has {channels} channels; a network has one: map features to out_channels=1 first"
         )
-    unknown = [name for name in names or {} if name not in space.parameters]
-    if unknown:
-        raise InvalidValueError(f"names= has {', '.join(unknown)}; the parameters are {', '.join(space.parameters)}")
-    keys = {name: (names or {}).get(name, name) for name in space.parameters}
+    keys = keys_by_name(space, names)
     return [{key: tensors[name][b, 0].clone() for name, key in keys.items()} for b in range(batch)]
 
 
-def network_outputs(
-    module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor | tuple[Any, ...], *, chunk_size: int | None = None
-) -> Tensor:
+def network_outputs(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor | tuple[Any, ...]) -> Tensor:
     """What B networks answer to the same inputs: ``(B, *module(x).shape)``, one vmap over ``functional_call``.
 
     Differentiable in ``tensors`` and ``x``. Parameters and buffers of the module that are not in ``tensors`` keep the
@@ -114,7 +109,6 @@ def network_outputs(
             (``WeightSpace.from_module``).
         tensors: parameter -> ``(B, 1, *shape)``.
         x: inputs of one network, batched in the module's own way; a tuple for a module of several.
-        chunk_size: networks to run at once, to bound memory; all by default.
 
     Raises:
         ValueError: if a name is no parameter of the module, or a tensor is not ``(B, 1, *shape)``.
@@ -139,7 +133,7 @@ def network_outputs(
         out: Tensor = torch.func.functional_call(module, parameters, x if isinstance(x, tuple) else (x,))
         return out
 
-    outputs: Tensor = torch.func.vmap(run, randomness="different", chunk_size=chunk_size)(single)
+    outputs: Tensor = torch.func.vmap(run, randomness="different")(single)
     return outputs
 
 
@@ -149,16 +143,14 @@ def load_safetensors(
     *,
     names: Mapping[str, str] | None = None,
     ignore: str | Collection[str] = (),
-    device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """Safetensors files, one network each, -> parameter of the space -> ``(B, 1, *shape)``.
+    """Safetensors files, one network each, -> parameter of the space -> ``(B, 1, *shape)``, on the CPU.
 
     Args:
         paths: one file, or any number.
         space: the networks' weight space.
         names: as in `stack_networks`, as is ``ignore``.
         ignore: keys or patterns to leave out.
-        device: where to load to.
 
     Raises:
         FileNotFoundError: if a file does not exist.
@@ -166,7 +158,7 @@ def load_safetensors(
             with the file's name.
         TypeError: as in `stack_networks`.
     """
-    networks = [(str(file), read_safetensors(file, device)[0]) for file in _files(paths)]
+    networks = [(str(file), read_safetensors(file)[0]) for file in _files(paths)]
     return _stack(networks, space, names, ignore)
 
 
@@ -246,8 +238,7 @@ def _entries(content: object) -> str:
     """The first of what a file holds."""
     if not isinstance(content, Mapping):
         return kind_of(content)
-    listed = [f"{shown(key)} ({kind_of(value)})" for key, value in itertools.islice(content.items(), SHOWN)]
-    return ", ".join(listed) + ", ..." * (len(content) > SHOWN)
+    return ", ".join([f"{shown(key)} ({kind_of(value)})" for key, value in itertools.islice(content.items(), SHOWN)])
 
 
 def _stack(
@@ -262,17 +253,18 @@ def _stack(
     batch: dict[str, list[Tensor]] = {name: [] for name in space.parameters}
     matches: dict[object, dict[str, str]] = {}
     for label, network in networks:
-        state, ordered = _state_of(network, label, space, names, ignore)
-        signature = (ordered, *((key, tensor.shape) for key, tensor in state.items()))
         try:
+            state, ordered = _state_of(network, space, names, ignore)
+            signature = (ordered, *((key, tensor.shape) for key, tensor in state.items()))
             if signature not in matches:
                 matches[signature] = match_names(state, space, names=names, ordered=ordered)
-            tensors = {name: require_dense(state[key], key) for name, key in matches[signature].items()}
+            keys = matches[signature]
+            tensors = {name: require_dense(state[key], key) for name, key in keys.items()}
             if network is networks[0][1]:
                 space.validate({name: tensor[None, None] for name, tensor in tensors.items()})
             for name, tensor in tensors.items():
-                _require_like((batch[name] or [tensor])[0], tensor, matches[signature][name], networks[0][0])
                 batch[name].append(tensor)
+                _require_like(batch[name][0], tensor, keys[name], networks[0][0])
         except (ValueError, TypeError) as error:
             raise type(error)(f"{label}: {error}") from None
     stacked = {name: torch.stack(column).unsqueeze(1) for name, column in batch.items()}
@@ -287,41 +279,27 @@ def _stack(
 
 
 def _state_of(
-    network: Any, label: str, space: WeightSpace, names: Mapping[str, str] | None, ignore: str | Collection[str]
+    network: Any, space: WeightSpace, names: Mapping[str, str] | None, ignore: str | Collection[str]
 ) -> tuple[dict[str, Tensor], bool]:
     """Key -> tensor, and whether the order of the keys is known to be that of the layers."""
     if isinstance(network, nn.Module):
         tensors = {key: t.detach() for key, t in itertools.chain(network.named_parameters(), network.named_buffers())}
-        if names is None and all(name in tensors for name in space.parameters):
-            return {name: tensors[name] for name in space.parameters}, False
-        layers = None if names else _in_order(network)
-        keys = [key for key, _ in network.named_parameters()] if layers is None else layers
-        chosen = [key for key in (*keys, *(names or {}).values()) if key in tensors and not is_ignored(key, ignore)]
-        return {key: tensors[key] for key in chosen}, layers is not None
+        wanted = keys_by_name(space, names).values()
+        if all(key in tensors for key in wanted):
+            return {key: tensors[key] for key in wanted}, False
+        parts = dict(network.named_modules())
+        slopes = [f"{path}.weight" for path, part in parts.items() if isinstance(part, nn.PReLU)]
+        layers = [key for key, _ in network.named_parameters() if key not in slopes and not is_ignored(key, ignore)]
+        # Of other modules nobody sees from outside what their forward calls.
+        ordered = all(type(part).forward is nn.Sequential.forward for part in parts.values() if part._modules)
+        return {key: tensors[key] for key in layers}, ordered
     if not isinstance(network, Mapping):
-        raise InvalidTypeError(f"{label} is a {kind_of(network)}; a module or a state dict is expected")
+        raise InvalidTypeError(f"it is a {kind_of(network)}; a module or a state dict is expected")
     state = {key: value for key, value in network.items() if not is_ignored(key, ignore)}
     other = [f"{key!r} ({kind_of(value)})" for key, value in state.items() if not isinstance(value, Tensor)]
     if other:
-        raise InvalidTypeError(f"{label}: no tensors: {', '.join(other)}; leave such entries out by ignore=(key, ...)")
+        raise InvalidTypeError(f"no tensors: {', '.join(other)}; leave such entries out by ignore=(key, ...)")
     return state, False
-
-
-def _in_order(module: nn.Module) -> list[str] | None:
-    """Weights and biases of the layers of nested ``nn.Sequential``, in the order in which they run.
-
-    None for other modules, of which nobody sees from outside what their forward calls.
-    """
-    keys: list[str] = []
-    for path, part in module.named_modules(remove_duplicate=False):
-        if type(part).forward is nn.Sequential.forward:
-            continue
-        if part._modules:
-            return None
-        weight = getattr(part, "weight", None)
-        if isinstance(weight, Tensor) and weight.ndim > 1:  # no slope of nn.PReLU
-            keys += [f"{path}.{role}".lstrip(".") for role in ("weight", "bias")]
-    return keys
 
 
 def _require_like(first: Tensor, tensor: Tensor, key: str, where: str) -> None:

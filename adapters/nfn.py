@@ -83,40 +83,30 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> WeightSpaceFeatures:
 class _Layer(nn.Module):
     """A core module between nfn's features; in a `MonomialStack`, on the core's own."""
 
-    def __init__(
-        self,
-        network_spec: NetworkSpec,
-        symmetry: SymmetryLike | Sequence[SymmetryLike],
-        io_symmetry: SymmetryLike,
-        core: Callable[..., nn.Module],
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, network_spec: NetworkSpec, core: Any) -> None:
         super().__init__()
-        self.network_spec = network_spec
-        self.space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
-        self.core = core(self.space, *args, **kwargs)
-        self.out_space: WeightSpace = getattr(self.core, "out_space", self.space)
+        self.network_spec, self.core = network_spec, core
+        self.space: WeightSpace = core.space
+        self.out_space: WeightSpace = getattr(core, "out_space", core.space)
 
     def forward(self, wsfeat: WeightSpaceFeatures | Features) -> WeightSpaceFeatures | Features:
         """Map features ``(B, C_in, *shape)`` of every weight and bias to ``(B, C_out, *shape)``."""
         if isinstance(wsfeat, Features):
             features: Features = self.core(wsfeat)
             return features
-        return _unpack(self.core(_pack(self, wsfeat)), self)
+        return _converted(wsfeat, self.space, self.core, self.out_space)
 
 
-def _pack(layer: _Layer | MonomialStack, wsfeat: WeightSpaceFeatures) -> Features:
-    """nfn's features -> the core's, checked: see `WeightSpace.pack`.
+def _converted(
+    wsfeat: WeightSpaceFeatures, space: WeightSpace, core: Callable[[Features], Features], out_space: WeightSpace
+) -> WeightSpaceFeatures:
+    """What a function of the core's features makes of nfn's, which are checked: see `WeightSpace.pack`.
 
     NaN and infinities are looked for where features carry no gradient: in data, not in activations under training.
     """
-    tensors = _tensors(layer, wsfeat)
-    return layer.space.pack(tensors, check_finite=not any(t.requires_grad for t in tensors.values()))
-
-
-def _unpack(features: Features, layer: _Layer | MonomialStack) -> WeightSpaceFeatures:
-    return from_tensors(layer.out_space.unpack(features))
+    tensors = to_tensors(wsfeat)
+    features = space.pack(tensors, check_finite=not any(t.requires_grad for t in tensors.values()))
+    return from_tensors(out_space.unpack(core(features)))
 
 
 class MonomialLinear(_Layer):
@@ -156,8 +146,8 @@ class MonomialLinear(_Layer):
         bias: bool = True,
         io_symmetry: SymmetryLike = Symmetry.FIXED,
     ) -> None:
-        channels = (in_channels, out_channels)
-        super().__init__(network_spec, symmetry, io_symmetry, EquivariantLinear, *channels, io=io, bias=bias)
+        space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
+        super().__init__(network_spec, EquivariantLinear(space, in_channels, out_channels, io=io, bias=bias))
         self.in_channels, self.out_channels = in_channels, out_channels
 
 
@@ -182,7 +172,8 @@ class MonomialActivation(_Layer):
         symmetry: SymmetryLike | Sequence[SymmetryLike],
         io_symmetry: SymmetryLike = Symmetry.FIXED,
     ) -> None:
-        super().__init__(network_spec, symmetry, io_symmetry, PointwiseActivation, fn)
+        space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
+        super().__init__(network_spec, PointwiseActivation(space, fn))
 
 
 class MonomialCanonicalize(_Layer):
@@ -211,8 +202,8 @@ class MonomialCanonicalize(_Layer):
         learnable: bool = True,
         io_symmetry: SymmetryLike = Symmetry.FIXED,
     ) -> None:
-        how = {"kind": kind, "learnable": learnable}
-        super().__init__(network_spec, symmetry, io_symmetry, Canonicalize, channels, **how)
+        space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
+        super().__init__(network_spec, Canonicalize(space, channels, kind=kind, learnable=learnable))
         self.channels = channels
 
 
@@ -237,7 +228,8 @@ class MonomialBalance(_Layer):
         symmetry: SymmetryLike | Sequence[SymmetryLike],
         io_symmetry: SymmetryLike = Symmetry.FIXED,
     ) -> None:
-        super().__init__(network_spec, symmetry, io_symmetry, _Uncharged)
+        space = WeightSpace.from_network_spec(network_spec, symmetry, io_symmetry=io_symmetry)
+        super().__init__(network_spec, _Uncharged(space))
 
 
 class _Uncharged(nn.Module):
@@ -245,10 +237,10 @@ class _Uncharged(nn.Module):
 
     def __init__(self, space: WeightSpace) -> None:
         super().__init__()
-        self.balance, self.out_space = Balance(space), space.restricted(Symmetry.PERMUTATION)
+        self.space, self.out_space, self.balance = space, space.restricted(Symmetry.PERMUTATION), Balance(space)
 
     def forward(self, features: Features) -> Features:
-        tensors = self.balance.space.unpack(self.balance(features))
+        tensors = self.space.unpack(self.balance(features))
         return self.out_space.pack(tensors, check_finite=False)
 
 
@@ -289,7 +281,7 @@ class MonomialPool(nn.Module):
 
     def forward(self, wsfeat: WeightSpaceFeatures) -> Tensor:
         """Features ``(B, C, *shape)`` -> ``(B, C, N)``."""
-        tensors = _tensors(self, wsfeat)
+        tensors = to_tensors(wsfeat)
         last = len(self.network_spec) - 1
         pooled = []
         for name, x in tensors.items():
@@ -299,7 +291,7 @@ class MonomialPool(nn.Module):
             mean = wide(x).mean(dims).to(x.dtype) if dims else x
             pooled.append(mean.reshape(*x.shape[:2], math.prod(mean.shape[2:])))
         out = torch.cat(pooled, -1)
-        if out.shape[-1] != self.num_outs:
+        if len(wsfeat.weights) != len(self.network_spec) or out.shape[-1] != self.num_outs:
             found = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
             raise InvalidValueError(f"MonomialPool: found {found}; the spec has {_shapes(self.network_spec)}")
         return out
@@ -324,10 +316,6 @@ class MonomialStack(nn.Module):
             such as one with ``symmetry="permutation"`` in front of the `MonomialCanonicalize`.
     """
 
-    layers: nn.ModuleList
-    space: WeightSpace
-    out_space: WeightSpace
-
     @checked
     def __init__(self, network_spec: NetworkSpec, *layers: nn.Module) -> None:
         super().__init__()
@@ -336,9 +324,10 @@ class MonomialStack(nn.Module):
         stacked: list[Any] = flat[: len(flat) - self.pooled]
         if not stacked:
             raise InvalidValueError("MonomialStack needs at least one layer")
-        where = [f"layer {i} ({type(layer).__name__}) of the MonomialStack" for i, layer in enumerate(flat)]
-        for layer, name in zip(flat, where, strict=True):
-            if not isinstance(layer, _Layer) and not (self.pooled and layer is flat[-1]):
+        for i, layer in enumerate(flat):
+            name = f"layer {i} ({type(layer).__name__}) of the MonomialStack"
+            pools = i == len(stacked)
+            if not pools and not isinstance(layer, _Layer):
                 raise InvalidTypeError(
                     f"{name} cannot be stacked: MonomialLinear, MonomialActivation and MonomialCanonicalize can, and "
                     "MonomialPool at the end. Put other layers before or behind the stack (TupleOp: MonomialActivation)"
@@ -348,39 +337,31 @@ class MonomialStack(nn.Module):
                     f"{name} was built for another spec, {_shapes(layer.network_spec)}; the stack's is "
                     f"{_shapes(network_spec)}"
                 )
-        for before, layer, name in zip(stacked, stacked[1:], where[1:], strict=False):
-            if before.out_space.layout is not layer.space.layout:
+            if i == 0:
+                continue
+            made = stacked[i - 1].out_space.layout
+            if pools and made.charged:
                 raise InvalidValueError(
-                    f"{name} takes features [{layer.space.layout}] but the layer before it makes "
-                    f"[{before.out_space.layout}]: give all layers one symmetry up to MonomialCanonicalize, and "
-                    "'permutation' behind it"
+                    f"{name} averages over neurons that scalings or sign flips still act on [{made}]: put a "
+                    "MonomialCanonicalize in front"
+                )
+            if not pools and layer.space.layout is not made:
+                raise InvalidValueError(
+                    f"{name} takes features [{layer.space.layout}] but the layer before it makes [{made}]: give all "
+                    "layers one symmetry up to MonomialCanonicalize, and 'permutation' behind it"
                 )
         self.network_spec, self.space, self.out_space = network_spec, stacked[0].space, stacked[-1].out_space
-        if self.pooled and self.out_space.layout.charged:
-            raise InvalidValueError(
-                f"{where[-1]} averages over neurons that scalings or sign flips still act on "
-                f"[{self.out_space.layout}]: put a MonomialCanonicalize in front"
-            )
         self.layers = nn.ModuleList(flat)
 
     def forward(self, wsfeat: WeightSpaceFeatures) -> WeightSpaceFeatures | Tensor:
         """Features ``(B, C_in, *shape)`` -> features ``(B, C_out, *shape)``, or ``(B, C, N)`` behind a pool."""
-        features = _pack(self, wsfeat)
-        for layer in self.layers[: len(self.layers) - self.pooled]:
-            features = layer(features)
-        out = _unpack(features, self)
+        out = _converted(wsfeat, self.space, self._stacked, self.out_space)
         return self.layers[-1](out) if self.pooled else out
 
-
-def _tensors(layer: _Layer | MonomialStack | MonomialPool, wsfeat: WeightSpaceFeatures) -> dict[str, Tensor]:
-    """nfn's features as named tensors, of as many layers as the spec has."""
-    tensors = to_tensors(wsfeat)
-    if len(wsfeat.weights) != len(layer.network_spec):
-        raise InvalidValueError(
-            f"{type(layer).__name__}: features of {len(wsfeat.weights)} layers found, the spec has "
-            f"{len(layer.network_spec)}: {_shapes(layer.network_spec)}"
-        )
-    return tensors
+    def _stacked(self, features: Features) -> Features:
+        for layer in self.layers[: len(self.layers) - self.pooled]:
+            features = layer(features)
+        return features
 
 
 def _shapes(network_spec: NetworkSpec) -> list[tuple[tuple[int, ...], tuple[int, ...] | None]]:

@@ -20,9 +20,10 @@ import safetensors
 import torch
 from torch import Tensor
 
+from nfn_monomial.checks import FLOATING, is_dense
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
-from .files import damaged, open_regular, require_regular, shown
+from .files import damaged, open_regular, shown
 from .pickles import Inert, Unpickler, kind_of
 
 __all__ = [
@@ -38,7 +39,6 @@ __all__ = [
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
-NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ZIP = b"PK\x03\x04"
 LEGACY = (0x1950A86A20F9469CFC6C, 1001)  # what a file of torch before 1.6 begins with
 ALIGNMENT = 64  # of tensors in an archive, as torch maps them into memory
@@ -155,31 +155,25 @@ class SavedFile:
         return file.getvalue()
 
 
-def read_safetensors(path: PathLike, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, and its metadata.
-
-    Args:
-        path: the file.
-        device: where to load to.
+def read_safetensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a safetensors file, on the CPU, and its metadata.
 
     Raises:
         FileNotFoundError: if the file does not exist or is no regular file.
         ValueError: naming the file, if it is truncated or damaged.
     """
     with damaged(path, "download it again, or save it by safetensors.torch.save_file(state, path)"):
-        return open_safetensors(path, device)
+        return open_safetensors(path)
 
 
-def open_safetensors(path: PathLike, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+def open_safetensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The same for who knows a better way out of a damaged file; raises as `files.damaged` expects it."""
-    file = Path(path)
-    size = require_regular(file)
-    with open_regular(file) as stream:
-        start = stream.read(8)
+    with open_regular(Path(path)) as stream:
+        start, size = stream.read(8), os.fstat(stream.fileno()).st_size
     header = int.from_bytes(start, "little")
     if len(start) < 8 or header > min(size - 8, HEADER_BYTES):
         raise InvalidValueError(f"truncated, or no safetensors file: a header of {header} bytes, {size} in all")
-    with safetensors.safe_open(file, framework="pt", device=str(device)) as opened:
+    with safetensors.safe_open(path, framework="pt") as opened:
         return {key: opened.get_tensor(key) for key in opened.keys()}, dict(opened.metadata() or {})  # noqa: SIM118
 
 
@@ -189,13 +183,9 @@ def require_dense(tensor: object, what: str) -> Tensor:
     Raises:
         TypeError: naming ``what``, if it is anything else.
     """
-    if not isinstance(tensor, Tensor):
-        raise InvalidTypeError(f"{what} is {shown(tensor)}, expected a tensor")
-    kinds = {"nested": tensor.is_nested, "quantised": tensor.is_quantized, "meta": tensor.is_meta}
-    kinds["sparse"] = not tensor.is_nested and tensor.layout != torch.strided
-    if other := [kind for kind, is_it in kinds.items() if is_it]:
-        raise InvalidTypeError(f"{what} is a {other[0]} tensor, expected a dense one that holds its numbers")
-    if tensor.dtype not in NUMBERS:
+    if not isinstance(tensor, Tensor) or not is_dense(tensor) or tensor.is_meta:
+        raise InvalidTypeError(f"{what} is {shown(tensor)}, expected a dense tensor that holds its numbers")
+    if tensor.dtype not in FLOATING:
         raise InvalidTypeError(
             f"{what} has dtype {tensor.dtype}; floating point is expected, of 16, 32 or 64 bits: convert it by .float()"
         )

@@ -145,6 +145,9 @@ def register_activation(activation: Activation, symmetry: Symmetry | str) -> Non
 def symmetry_of(activation: Activation) -> Symmetry:
     """The largest group of monomial matrices that commutes with a pointwise activation (paper Prop. 3.4).
 
+    In front of even functions (abs, cos, square) rows may flip besides, which what reads them does not take back: that
+    is no commuting, so that `WeightSpace.mlp` has not these signs. `WeightSpace.from_module` has them.
+
     Args:
         activation: a name (``"relu"``), a module or its class (``nn.ReLU()``), or a function (``torch.relu``).
 

@@ -28,7 +28,7 @@ from nfn_monomial import (
     compare,
     fingerprint,
 )
-from nfn_monomial.alignment import align_all, barrier, interpolate, loss_along, mean_measures, mean_of, repair
+from nfn_monomial.alignment import align_all, barrier, interpolate, mean_measures, mean_of, repair
 from nfn_monomial.canonical import Balance, absorb_omega, canonical_phase, shift_phase
 from nfn_monomial.models import (
     MessagePassingEditor,
@@ -108,11 +108,6 @@ CALLS = {
     "mean_of": Call(mean_of, {"networks": [ONE, OTHER_ONE], "weights": [0.5, 0.5]}),
     "interpolate": Call(interpolate, {"a": ONE, "b": OTHER_ONE, "t": 0.5}),
     "barrier": Call(barrier, {"losses": [1.0, 4.0, 3.0]}),
-    "loss_along": Call(
-        loss_along,
-        {"module": NET, "a": PLAIN, "b": PLAIN, "batches": BATCHES, "points": 3, "loss": nn.functional.cross_entropy},
-        also=(TypeError,),
-    ),
     "mean_measures": Call(
         mean_measures,
         {"module": NET, "networks": [PLAIN], "batches": BATCHES, "measure": nn.functional.cross_entropy},
@@ -139,8 +134,6 @@ CALLS = {
             **TYPES,
             "terms": "standard",
             "mix": "full",
-            "rank": None,
-            "reduce": "mean",
         },
         also=(TypeError,),
     ),
@@ -152,13 +145,9 @@ CALLS = {
             "probes": torch.randn(3, 2, dtype=D),
             "input_shape": None,
             "space": None,
-            "generator_rank": 1,
-            "chunk_size": 1,
         },
     ),
-    "ProbeFeatures.forward": Call(
-        of(ProbeFeatures(NET, 3)), {"tensors": TEMPLATE_NETS, "inputs": torch.ones(3, 2, dtype=D)}
-    ),
+    "ProbeFeatures.forward": Call(of(ProbeFeatures(NET, 3)), {"tensors": TEMPLATE_NETS}),
     "Probed": Call(ProbeFeatures(NET, 3), {"tensors": TEMPLATE_NETS}),
     "balance": Call(balance, {"tensors": NETS, "space": RELU, "scales": True, "signs": True}),
     "absorb_omega": Call(absorb_omega, {"tensors": SINES, "space": SINE, "omega_0": 30.0, "layers": ("h1",)}),
@@ -188,7 +177,6 @@ TAKES = {  # call -> argument -> what means something there
     "TensorProduct.forward": {"y": "None"},
     "Augment": {"noise": "0, 2**40, 4.5", "phases": "0", "layers": "list, tuple"},
     "ProbeFeatures": {"input_shape": "list, tuple"},  # not looked at where probes are given
-    "ProbeFeatures.forward": {"inputs": "None"},
     "absorb_omega": {"tensors": "[with NaN], [infinite]", "omega_0": "-1, 2**40, 4.5", "layers": "list, tuple"},
     "canonical_phase": {"layers": "list, tuple"},
     "EquivariantNorm": {"reads": "list, tuple"},

@@ -18,13 +18,13 @@ from nfn_monomial import (
     InvariantStatistics,
     MonomialMatrix,
     Symmetry,
-    TensorProduct,
     WeightSpace,
     fold_batchnorm,
     symmetry,
     symmetry_of,
 )
 from nfn_monomial.basis import BilinearTerm, bilinear_terms, count_bilinear_terms, count_terms
+from nfn_monomial.checks import checked
 from nfn_monomial.space import Layout, Node, Specification, Sum, field_name
 from nfn_monomial.space.trace import OPERATORS
 from nfn_monomial.testing import assert_equivariant, assert_invariant, random_element, random_networks
@@ -47,6 +47,12 @@ TYPES = {"first_types": [(Axis("h1", 1),)], "second_types": [(Axis("h1", -1),)],
 def of(method, **options):
     """A method of a made thing, as a function of keyword arguments."""
     return lambda **given: method(*given.values(), **options)
+
+
+@checked
+def left_of(term: BilinearTerm):
+    """What charges a term leaves."""
+    return term.imbalance(NODES)
 
 
 def kept(register):
@@ -172,7 +178,7 @@ CALLS = {
     ),
     "field_name": Call(field_name, {"field_type": H}),
     "BilinearTerm": Call(
-        lambda term: TensorProduct(RELU, 1, 1, **TYPES, terms=[term]),
+        left_of,
         {"term": BilinearTerm(H, (Axis("h1", -1),), (Axis("h1", 0),), "a,a->a")},
     ),
     "bilinear_terms": Call(bilinear_terms, {"first": H, "second": H, "target": H, "nodes": NODES}),

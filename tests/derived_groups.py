@@ -13,6 +13,19 @@ from nfn_monomial.space.axes import Axis, parents_of, powers, segments_of
 from nfn_monomial.space.trace import Derivation
 
 
+class Of(nn.Module):
+    """A network of named parts and a function of these and the inputs."""
+
+    def __init__(self, function, **parts) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Tensor):
+        return self.function(self, *inputs)
+
+
 class Element:
     """For every node a permutation and a factor for each gauge, in every item of its parents."""
 

@@ -19,7 +19,7 @@ one after the other):
 ===============  =============  ======================================================================================
 
 So the group acts as ``x_j -> d_j x_j`` and ``edge_attr_jk -> d_j / d_k edge_attr_jk`` with one scale a node, and
-permutes neurons within a layer (`GraphElement`). Edges are ordered by weight, then target, then source: those of a
+permutes neurons within a layer (`act`). Edges are ordered by weight, then target, then source: those of a
 weight in a batch of one architecture are a dense ``(B, rows, columns, K, C)``. Kernels are zero-padded to
 ``kernel``, in its middle (a linear layer's single entry in the centre of a 5 x 5 one); columns that a flatten folded
 have one entry a position, padded at the end. Networks of one batch need one kernel and one ``C``; `to_graphs` sees to
@@ -56,21 +56,11 @@ input, and documents what they refuse. With transforms and layers of ``torch_geo
 from .checks import check_graph
 from .conv import MonomialCanonicalize, MonomialConv, MonomialGate, MonomialNorm, layer_groups
 from .convert import FromGraph, ToGraph, common_kernel, from_graph, from_graphs, to_graph, to_graphs
-from .group import (
-    BalanceGraph,
-    GraphElement,
-    act,
-    assert_graph_equivariant,
-    assert_graph_invariant,
-    graph_element,
-    random_graph_element,
-)
+from .group import act, assert_graph_equivariant, assert_graph_invariant, random_graph_element
 from .models import MonomialBlock, MonomialEmbedding, MonomialGNN, MonomialPool
 
 __all__ = [
-    "BalanceGraph",
     "FromGraph",
-    "GraphElement",
     "MonomialBlock",
     "MonomialCanonicalize",
     "MonomialConv",
@@ -87,7 +77,6 @@ __all__ = [
     "common_kernel",
     "from_graph",
     "from_graphs",
-    "graph_element",
     "layer_groups",
     "random_graph_element",
     "to_graph",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import Symmetry
-from nfn_monomial.checks import FLOATING, WHOLE, is_dense, shown
+from nfn_monomial.checks import FLOATING, WHOLE, checked, is_dense, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 NODE_ATTRIBUTES = ("symmetry", "layer", "neuron", "depth", "has_bias")
@@ -37,16 +37,11 @@ def graph_ids(graph: Any) -> tuple[Tensor, int]:
 
 def kernel_of(graph: Any) -> tuple[int, ...]:
     """The kernel shape of all graphs, checked against ``edge_attr``."""
-    kernels, (_, count) = graph.kernel, graph_ids(graph)
-    if kernels.ndim != 2 or len(kernels) != count:
-        raise InvalidValueError(
-            f"kernel has shape {tuple(kernels.shape)}; one row for each of the {count} graphs is expected"
-        )
-    if bool((kernels != kernels[0]).any()):
+    if bool((graph.kernel != graph.kernel[0]).any()):
         raise InvalidValueError(
             "graphs made with different kernels: give to_graph one kernel for all, common_kernel(*spaces)"
         )
-    kernel = tuple(kernels[0].tolist())
+    kernel = tuple(graph.kernel[0].tolist())
     entries, channels = math.prod(kernel), graph.x.shape[1]
     if graph.edge_attr.shape[1] != channels * entries:
         raise InvalidValueError(
@@ -61,6 +56,7 @@ def looks_at_values(graph: Any) -> bool:
     return graph.edge_index.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
+@checked
 def check_graph(graph: Any, where: str = "check_graph") -> None:
     """Raise unless a graph, or a batch of graphs, is one of networks, as `to_graph` makes them.
 
@@ -75,11 +71,9 @@ def check_graph(graph: Any, where: str = "check_graph") -> None:
     Raises:
         TypeError: if it is something else, or an attribute has a wrong dtype.
         ValueError: naming the edge or node, if there is no charge information, the graph or one of its batch is empty,
-            shapes do not fit, an edge does not join the node sets that its parameter does (self-loops, reverse edges,
-            skips), or there are several edges of one parameter between two neurons.
+            shapes do not fit, or an edge does not join the node sets that its parameter does (self-loops, reverse
+            edges, skips).
     """
-    if not isinstance(where, str):
-        raise InvalidTypeError(f"check_graph: where must be a text, found {shown(where)}")
     check_attributes(graph, where)
     if not torch.compiler.is_compiling():
         check_values(graph, where)
@@ -102,7 +96,8 @@ def check_attributes(graph: Any, where: str) -> None:
     n, e = len(graph.x), len(graph.edge_attr)
     if not n or not e:
         raise InvalidValueError(f"{where}: an empty graph: {n} nodes and {e} edges")
-    shapes = dict.fromkeys(NODE_ATTRIBUTES, (n,)) | {"edge_layer": (e,), "edge_index": (2, e)}
+    shapes: dict[str, tuple[int | str, ...]] = dict.fromkeys(NODE_ATTRIBUTES, (n,))
+    shapes |= {"edge_layer": (e,), "edge_index": (2, e), "kernel": (graph_ids(graph)[1], "D")}
     where = f"{where}: x has {n} nodes and edge_attr {e} edges (did a transform change these alone?)"
     for name, shape in shapes.items():
         dtypes = (*WHOLE, torch.bool) if name == "has_bias" else WHOLE
@@ -117,7 +112,6 @@ def check_values(graph: Any, where: str) -> None:
     filled = torch.zeros(count, dtype=torch.bool, device=ids.device).index_fill_(0, ids, True)
     known = torch.tensor([s.value for s in Symmetry], device=ids.device)
     outside = (graph.layer < 0) | (graph.layer > graph.depth) | (graph.neuron < 0)
-    joins, many = _parameters(graph, ids, ends)
     problems = {
         "graph {} of the batch is empty ({} in all)": ~filled,
         "node {}: symmetry is no value of Symmetry ({} nodes in all)": ~torch.isin(graph.symmetry, known),
@@ -126,8 +120,7 @@ def check_values(graph: Any, where: str) -> None:
         "edge {} connects two graphs of the batch ({} edges in all)": ids[ends[0]] != ids[ends[1]],
         "edge {} does not lead from node set to node set as its parameter edge_layer does ({} edges in all): "
         "self-loops, reverse and skipped edges carry the wrong charge. Use AddSelfLoops and ToUndirected behind "
-        "from_graph, or in front of layers that know no charges": joins,
-        "edge {} is one of more edges of its parameter than there are pairs of neurons ({} in all): multi-edges": many,
+        "from_graph, or in front of layers that know no charges": _misled(graph, ids, ends),
     }
     # One synchronisation for all of them; what is wrong is looked up only then.
     wrong = torch.stack([bad.any() for bad in problems.values()]).tolist()
@@ -139,20 +132,13 @@ def check_values(graph: Any, where: str) -> None:
             raise InvalidValueError(f"{where}: {message.format(number, total)}")
 
 
-def _parameters(graph: Any, ids: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """Edges that join other node sets than their parameter does, and those of parameters with too many edges."""
-    width = int(graph.layer.max().clamp(0, len(ids))) + 1
-    sets = ids * width + graph.layer.clamp(0, width - 1)
-    sizes = ids.new_zeros(int(sets.max()) + 1).index_add_(0, sets, torch.ones_like(ids))
-    # A number for each parameter of each graph.
-    number = ids[ends[0]] * (int(graph.edge_layer.max()) + 1) + graph.edge_layer
-    number = number.clamp(min=0)
-    of_edges = sets[ends]
-    of_parameters = of_edges.new_zeros(2, int(number.max()) + 1).scatter_(1, number.expand(2, -1), of_edges)
-    counts = number.new_zeros(of_parameters.shape[1]).index_add_(0, number, torch.ones_like(number))
-    if hasattr(graph, "edge_charge"):
-        joins = (of_parameters[:, number] != of_edges).any(0)
-    else:  # a chain of layers
-        source, target = graph.layer[ends]
-        joins = (source != graph.edge_layer) | (target != graph.edge_layer + 1)
-    return joins, (counts > sizes[of_parameters].prod(0))[number]
+def _misled(graph: Any, ids: Tensor, ends: Tensor) -> Tensor:
+    """Which edges join other node sets than their parameter does."""
+    source, target = graph.layer[ends]
+    if "edge_charge" not in graph:  # a chain of layers
+        return torch.as_tensor((source != graph.edge_layer) | (target != graph.edge_layer + 1))
+    # A number for each parameter of each graph; any edge says what it joins.
+    number = (ids[ends[0]] * (int(graph.edge_layer.max()) + 1) + graph.edge_layer).clamp(min=0)
+    layers = torch.stack([source, target])
+    joined = layers.new_zeros(2, int(number.max()) + 1).scatter_(1, number.expand(2, -1), layers)
+    return (joined[:, number] != layers).any(0)

@@ -10,6 +10,7 @@ Layers take and give tensors, as those of ``torch_geometric`` do, and fit into i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -54,7 +55,6 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
         channels: ``C``.
         pairs: ``K``, how many pairs of streams nodes have; more than one are those of graphs of any network, whose
             edges say which they meet: ``edge_streams``.
-        **kwargs: of ``torch_geometric.nn.MessagePassing``.
 
     >>> from torch_geometric.nn import Sequential
     >>> conv = MonomialConv(8)
@@ -65,12 +65,8 @@ class MonomialConv(MessagePassing):  # type: ignore[misc]  # torch_geometric is 
     """
 
     @checked
-    def __init__(self, channels: Count, pairs: Count | None = None, **kwargs: Any) -> None:
-        super().__init__(aggr=None, node_dim=0, **kwargs)
-        if self.flow != "source_to_target":
-            raise InvalidValueError(
-                f"flow={self.flow!r}: messages go both ways in every MonomialConv; leave the default"
-            )
+    def __init__(self, channels: Count, pairs: Count | None = None) -> None:
+        super().__init__(aggr=None, node_dim=0)
         self.channels, self.pairs = channels, pairs
         charges = ((q,) for i in range(1, (pairs or 0) + 1) for q in (i, -i))
         self.edges = EdgeMessages(channels)
@@ -159,7 +155,7 @@ class MonomialGate(_StreamLayer):
         """``x (N, (2 K + 1) C)`` -> the same; ``symmetry``: ``(N,)`` as in `to_graph`, or ``(N, K)``, of each pair."""
         like = next(self.parameters(), None)  # replicas have none
         streams = _streams("MonomialGate", x, self.channels, self.pairs, like, symmetry=symmetry)
-        return torch.cat(self.gate(streams, _neutral(streams, symmetry)), -1)
+        return torch.cat(self.gate(streams, _neutral(streams[:-1], symmetry)), -1)
 
 
 class MonomialNorm(_StreamLayer):
@@ -193,9 +189,11 @@ class MonomialNorm(_StreamLayer):
             "MonomialNorm", x, self.channels, self.pairs, self.gain, edge_index=edge_index, edge_attr=edge_attr,
             edge_streams=edge_streams, symmetry=symmetry, group=group,
         )  # fmt: skip
-        scales = _of_pairs(symmetry).expand(-1, len(charged) // 2) & SCALES > 0
         # Reciprocals of the streams' frames.
-        frames = [torch.where(scales[:, i // 2, None], frame(charged[i ^ 1], t), 1.0) for i, t in enumerate(charged)]
+        frames = [
+            torch.where(felt & SCALES > 0, frame(charged[i ^ 1], t), 1.0)
+            for i, (t, felt) in enumerate(zip(charged, _felt_by(charged, symmetry), strict=True))
+        ]
         source, target = edge_index
         count = len(x)
         members = group.new_zeros(count).index_add(0, group, torch.ones_like(group)).clamp(min=1)[:, None]
@@ -234,7 +232,7 @@ class MonomialCanonicalize(nn.Module):
         pairs = 1 if symmetry.ndim < 2 else symmetry.shape[1]
         channels = max(1, x.shape[-1] // (2 * pairs + 1)) if x.ndim else 1
         streams = _streams("MonomialCanonicalize", x, channels, pairs, symmetry=symmetry)
-        return torch.cat([*_neutral(streams, symmetry), streams[-1]], -1)
+        return torch.cat([*_neutral(streams[:-1], symmetry), streams[-1]], -1)
 
 
 def layer_groups(graph: Any) -> Tensor:
@@ -283,16 +281,16 @@ def _streams(
     return x.chunk(count, -1)
 
 
-def _of_pairs(symmetry: Tensor) -> Tensor:
-    return symmetry[:, None] if symmetry.ndim == 1 else symmetry
+def _felt_by(charged: Sequence[Tensor], symmetry: Tensor) -> list[Tensor]:
+    """What each charged stream feels: ``(N, 1)``."""
+    pairs = symmetry.reshape(len(symmetry), -1).expand(-1, len(charged) // 2)
+    return [pairs[:, i // 2, None] for i in range(len(charged))]
 
 
-def _neutral(streams: tuple[Tensor, ...], symmetry: Tensor) -> list[Tensor]:
-    """The charged streams with their charge killed, every node's under its own symmetry: see `degree_zero`."""
-    felt = _of_pairs(symmetry).expand(-1, len(streams) // 2)
+def _neutral(charged: Sequence[Tensor], symmetry: Tensor) -> list[Tensor]:
+    """Streams with their charge killed, every node's under its own symmetry: see `degree_zero`."""
     neutral = []
-    for i, x in enumerate(streams[:-1]):
-        bits = felt[:, i // 2, None]
-        x = torch.where(bits & SCALES > 0, degree_zero(x, Symmetry.SCALE), x)
-        neutral.append(torch.where(bits & FLIPS > 0, x.abs(), x))
+    for x, felt in zip(charged, _felt_by(charged, symmetry), strict=True):
+        x = torch.where(felt & SCALES > 0, degree_zero(x, Symmetry.SCALE), x)
+        neutral.append(torch.where(felt & FLIPS > 0, x.abs(), x))
     return neutral

@@ -1,4 +1,4 @@
-"""Networks as tensors <-> networks as graphs, exactly, without loops over networks."""
+"""Networks as tensors <-> networks as graphs, exactly."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from nfn_monomial.checks import Size, checked, require
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space.packing import check_tensors, pieces, require_finite
 
-from .arrange import Group, edge_order, group_in_order, grouped, node_order, one_group
-from .checks import check_attributes, check_graph, check_values, kernel_of
+from .arrange import Group, grouped, one_group
+from .checks import check_graph, kernel_of
 from .factors import Padding, factors_of, padding_of, structure
 
 INDICES = {"edge_index", "parent_index"}
@@ -74,7 +74,7 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
     padding = padding_of(spaces)
     frame = common_kernel(*spaces) if kernel is None else tuple(kernel)
     parts = [
-        _part(space.unpack(tensors) if isinstance(tensors, Features) else tensors, space, frame, padding)
+        attributes_of(space.unpack(tensors) if isinstance(tensors, Features) else tensors, space, frame, padding)
         for tensors, space in networks
     ]
     first = parts[0]["x"]
@@ -108,12 +108,7 @@ def from_graph(graph: Any, space: WeightSpace) -> dict[str, Tensor]:
             is of another weight space.
         TypeError: see `check_graph`.
     """
-    check_attributes(graph, "from_graph")
-    group = group_in_order(graph, space)
-    if group is not None:
-        return _read(graph, group, graph.x, graph.edge_attr)
-    check_values(graph, "from_graph")
-    return _read_in_any_order(graph, one_group(graph, space))
+    return read(graph, one_group(graph, space, "from_graph"))
 
 
 @checked
@@ -130,8 +125,8 @@ def from_graphs(graph: Any, spaces: Sequence[WeightSpace]) -> list[dict[str, Ten
     check_graph(graph, "from_graphs")
     networks: dict[int, dict[str, Tensor]] = {}
     for group in grouped(graph, spaces):
-        tensors = _read_in_any_order(graph, group)
-        for i, member in enumerate(group.members.tolist()):
+        tensors = read(graph, group)
+        for i, member in enumerate(group.members):
             networks[member] = {name: t[i : i + 1] for name, t in tensors.items()}
     return [networks[i] for i in range(len(networks))]
 
@@ -198,7 +193,7 @@ class FromGraph(nn.Module):
         return str(self.space)
 
 
-def _part(
+def attributes_of(
     tensors: Mapping[str, Tensor], space: WeightSpace, kernel: tuple[int, ...], padding: Padding | None
 ) -> dict[str, Tensor]:
     """The attributes of networks of one architecture, ``(networks, ...)``; indices count from 0 in each of them."""
@@ -246,21 +241,14 @@ def _batch(parts: Sequence[Mapping[str, Tensor]]) -> Batch:
     return batch
 
 
-def _read_in_any_order(graph: Any, group: Group) -> dict[str, Tensor]:
-    """Graphs of one architecture, checked, as parameter of the space -> ``(B, C, *shape)``."""
-    nodes = node_order(graph, group)
-    edges = edge_order(graph, group, nodes)
-    return _read(graph, group, graph.x[nodes.flatten()], graph.edge_attr[edges.flatten()])
-
-
-def _read(graph: Any, group: Group, x: Tensor, edge_attr: Tensor) -> dict[str, Tensor]:
-    """The same of values of nodes and edges in the order of `to_graph`."""
-    space, sizes, members = group
-    batch, channels, kernel = len(members), x.shape[1], kernel_of(graph)
-    values = [t.reshape(batch, -1, channels) for t in (x, edge_attr)]
+def read(graph: Any, group: Group) -> dict[str, Tensor]:
+    """Graphs of one architecture as parameter of the space -> ``(B, C, *shape)``."""
+    kernel, channels, batch = kernel_of(graph), graph.x.shape[1], len(group.members)
+    pairs = ((graph.x, group.nodes), (graph.edge_attr, group.edges))
+    values = [(x if rows is None else x[rows]).reshape(batch, -1, channels) for x, rows in pairs]
     flat = torch.cat(values, 1).transpose(1, 2)
-    flat = flat.index_select(2, _slots(space, sizes, kernel).to(flat.device))
-    shapes = {name: space.shape_of(name, sizes) for name in space.parameters}
+    flat = flat.index_select(2, _slots(group.space, group.sizes, kernel).to(flat.device))
+    shapes = {name: group.space.shape_of(name, group.sizes) for name in group.space.parameters}
     parts = torch.split(flat, list(map(math.prod, shapes.values())), 2)
     return {n: x.reshape(batch, channels, *shapes[n]) for n, x in zip(shapes, parts, strict=True)}
 

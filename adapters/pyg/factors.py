@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,6 +32,14 @@ FLIPS, SCALES = 2, 4
 """Bits of a `Symmetry`'s value: whether signs may flip, and whether there are positive scales."""
 
 
+class Gauge(NamedTuple):
+    """A gauge of the neurons of a node set: a node's, of themselves, of what they are nested in, or of size 1."""
+
+    carrier: str  # what they are nested in, or their own node
+    node: str  # the same, or a node of size 1 whose gauge it carries
+    number: int
+
+
 class Factor(NamedTuple):
     """A parameter, or a piece of one, as edges: in the order of their targets, those of one target by their sources.
 
@@ -41,8 +50,7 @@ class Factor(NamedTuple):
         rows: nodes along which only targets vary; along what both ends are nested in, edges do not cross over.
         columns: nodes along which only sources vary.
         order: permutation of the piece's axes to those of the targets, of the sources, and the kernel.
-        kernel: see `Link`.
-        folded: see `Link`.
+        kernel: see `Link`, as for ``folded``.
     """
 
     piece: str
@@ -62,26 +70,24 @@ class FactorGraph(NamedTuple):
         sets: names of nodes in the space's order; in front of the last, those of parameters without an axis.
         biases: for each node set the parameter in ``x``: one of charge +1 and with one number for each neuron.
         factors: all other parameters, in the order of their edges.
-        gauges: for each node set, what is felt of each gauge of the node, behind those of what it is nested in.
+        felt: for each node set, what is felt of each gauge, those of what it is nested in first.
         inherited: for each node set, how many of these are of what it is nested in.
         pairs: for each node set, the charges of which it has a pair of streams.
-        hosted: node -> nodes of size 1 whose gauges it has, behind its own.
     """
 
     sets: tuple[str, ...]
     biases: tuple[str | None, ...]
     factors: tuple[Factor, ...]
-    gauges: tuple[tuple[int, ...], ...]
+    felt: tuple[tuple[int, ...], ...]
     inherited: tuple[int, ...]
     pairs: tuple[tuple[Flat, ...], ...]
-    hosted: dict[str, tuple[str, ...]]
 
     @property
     def is_chain(self) -> bool:
         """Whether each node set is joined to the next alone, with charge +1 at targets and -1 at sources."""
         steps = [(i + 1, i) for i in range(len(self.sets) - 1)]
         return [f.sets for f in self.factors] == steps and all(
-            len(self.gauges[number]) == 1 and _feels_as(self.gauges[number][0], charges[0], usual)
+            _acts_as(self.felt[number], charges, usual)
             for factor in self.factors
             for number, charges, usual in zip(factor.sets, factor.charges, (1, -1), strict=True)
         )
@@ -90,13 +96,15 @@ class FactorGraph(NamedTuple):
         """The stream of a node set that transforms as edges of these charges do; -1 for ``inv``, the last."""
         if not any(charges):
             return -1
-        positive = _positive(charges)
+        positive = max(charges, _negative(charges))
         return 2 * self.pairs[number].index(positive) + (charges != positive)
 
     def counts(self, space: WeightSpace, sizes: Mapping[str, int]) -> list[int]:
         """The number of nodes in each node set."""
-        of_nodes = {name: space.count(name, sizes) for name in self.sets if name in space.nodes}
-        return [of_nodes[n] if n in of_nodes else math.prod(space.shape_of(n, sizes)) for n in self.sets]
+        return [
+            space.count(name, sizes) if name in space.nodes else math.prod(space.shape_of(name, sizes))
+            for name in self.sets
+        ]
 
     def edges(self, space: WeightSpace, sizes: Mapping[str, int]) -> list[int]:
         """The number of edges of each factor."""
@@ -111,129 +119,99 @@ def factors_of(space: WeightSpace) -> FactorGraph:
     Raises:
         ValueError: naming the parameter, if one has three ends or more.
     """
-    hosted, carried = _hosts(space)
-    ends = {link.parameter: _flat_ends(space, link, hosted, carried.get(link.parameter, {})) for link in space.links}
-    met = {above for of in ends.values() for end, _ in of for above in space.ancestry(end.node)}
+    charged = {link.parameter: _charged_ends(space, link) for link in space.links}
+    met = {above for of in charged.values() for end, _ in of for above in space.ancestry(end.node)}
     names = [node for node in space.nodes if node in met]
     loose = [name for name in space.pieces if not any(isinstance(a, Axis) for a in space.axes[name])]
     sets = (*names[:-1], *loose, *names[-1:])
-    gauges = {name: gauges_of(space, name, hosted) for name in sets}
-    felt = _felt_gauges(space, gauges, ends)
+    gauges, felt = _gauges(space, names, [charges for of in charged.values() for _, charges in of])
+    ends_of = {
+        name: [(end, tuple(charges[gauge] for gauge in gauges[end.node])) for end, charges in of]
+        for name, of in charged.items()
+    }
     crossing: dict[str, set[Flat]] = {name: set() for name in names}
-    for of in ends.values():
-        for end, charges in of if len(of) > 1 else ():
-            crossing[end.node] |= {charges, tuple(-q for q in charges)}
+    weights = [of for of in ends_of.values() if len(of) > 1]
+    for end, flat in itertools.chain(*weights):
+        crossing[end.node] |= {flat, _negative(flat)}
     biases: dict[str, str] = {}
-    weights = any(len(of) > 1 for of in ends.values())  # without any, a graph would have no edges
     factors = []
     for link in space.links:
-        of = ends[link.parameter]
-        if len(of) > 2:
+        ends = ends_of[link.parameter]
+        if len(ends) > 2:
             raise InvalidValueError(
-                f"{space}: {link.parameter} has {len(of)} ends ({', '.join(end.node for end, _ in of)}), and edges of "
-                "graphs have two: use the core's MessagePassing, which takes edges of any number of ends"
+                f"{space}: {link.parameter} has {len(ends)} ends ({', '.join(end.node for end, _ in ends)}), and edges "
+                "of graphs have two: use the core's MessagePassing, which takes edges of any number of ends"
             )
-        (target, first), (source, last) = of[0], of[-1]
+        (target, first), (source, last) = ends[0], ends[-1]
         node = target.node
-        if len(of) == 1:
+        if len(ends) == 1:
             first, last = _through(first, crossing[node])
-            usual = len(gauges[node]) == 1 and _feels_as(felt[node][0], first[0], 1)
-            if weights and usual and not any(last) and not link.kernel and node not in biases:
+            usual = _acts_as(felt[node], first, 1) and not any(last) and not link.kernel
+            if weights and usual and node not in biases:  # without weights, a graph would have no edges
                 biases[node] = link.parameter
                 continue
-        factors.append(_factor(space, link, (target, source), (first, last), sets))
+        factors.append(_factor(space, link, target, source, (first, last), sets))
     for name in loose:
         number, order = sets.index(name), tuple(range(len(space.axes[name])))
         factors.append(Factor(name, (number, number), ((), ()), (), (), order, (), False))
     # Edges from neurons to others come first, those of a chain of layers in the order of its layers.
     factors.sort(key=lambda factor: factor.sets[0] == factor.sets[1])
-    charged: list[set[Flat]] = [{(1,)} if name in biases and felt[name][0] > 1 else set() for name in sets]
+    pairs: list[set[Flat]] = [{(1,)} if name in biases and felt[name][0] > 1 else set() for name in sets]
     for factor in factors:
-        for number, charges in zip(factor.sets, factor.charges, strict=True):
-            charged[number] |= {_positive(charges)} if any(charges) else set()
+        for number, flat in zip(factor.sets, factor.charges, strict=True):
+            pairs[number] |= {max(flat, _negative(flat))} if any(flat) else set()
     return FactorGraph(
         sets,
         tuple(biases.get(name) for name in sets),
         tuple(factors),
-        tuple(felt[name] for name in sets),
-        tuple(len(gauges[space.nesting[n]]) if n in space.nesting else 0 for n in sets),
-        tuple(tuple(sorted(of)) for of in charged),
-        hosted,
+        tuple(felt.get(name, (0,)) for name in sets),
+        tuple(sum(gauge.carrier != name for gauge in gauges.get(name, ())) for name in sets),
+        tuple(tuple(sorted(of)) for of in pairs),
     )
 
 
-_Carried = dict[End, list[End]]
-"""Ends of a parameter -> those of size 1 whose charges they take over."""
-
-
-def _hosts(space: WeightSpace) -> tuple[dict[str, tuple[str, ...]], dict[str, _Carried]]:
-    """Node -> the nodes of size 1 whose gauges it takes over, and which ends do of each parameter of three or more."""
-    small = {
-        name
-        for name, node in space.nodes.items()
-        if node.size == 1 and node.permutes and node.parent is None and name not in space.nesting.values()
-    }
-    pairs: dict[str, set[str]] = {}
-    carried: dict[str, _Carried] = {}
-    for link in space.links if small else ():
-        hosts = [end for end in link.ends if end.node not in small and space.nodes[end.node].permutes]
-        if len(link.ends) < 3 or not hosts:
-            continue
-        for end in link.ends:
-            if end.node in small:
-                # Factors of the same dimension follow one another among the axes.
-                host = min(hosts, key=lambda other: (abs(other.at[-1] - end.at[-1]), -other.at[-1]))
-                carried.setdefault(link.parameter, {}).setdefault(host, []).append(end)
-                pairs.setdefault(host.node, set()).add(end.node)
-    return {host: tuple(n for n in space.nodes if n in of) for host, of in pairs.items()}, carried
-
-
-def _flat_ends(
-    space: WeightSpace, link: Link, hosted: Mapping[str, Sequence[str]], carried: _Carried
-) -> list[tuple[End, Flat]]:
+def _charged_ends(space: WeightSpace, link: Link) -> list[tuple[End, Counter[Gauge]]]:
     """The ends of a parameter's edges and their charges; the first has those of what several are nested in."""
-    taken_over = [end for of in carried.values() for end in of]
-    ends, counted = [], set[int]()
-    for end in link.ends:
-        if end in taken_over:
-            continue
-        charges: list[int] = []
+    nested = {*space.nesting, *space.nesting.values()}
+    movable = [end for end in link.ends if space.nodes[end.node].permutes]
+    factors = [end for end in movable if space.nodes[end.node].size == 1 and end.node not in nested]
+    hosts = [end for end in movable if end not in factors]
+    if len(link.ends) < 3 or not hosts:
+        factors = []
+    charges: dict[End, Counter[Gauge]] = {end: Counter() for end in link.ends if end not in factors}
+    counted = set[int]()
+    for end in charges:
         for at, name in zip(end.at, space.ancestry(end.node), strict=True):
             axis = space.axes[link.parameter][at]
             assert isinstance(axis, Axis), "ends are axes"
-            charges += space.nodes[name].spelled(0 if at in counted else axis.charge)
-            for small in hosted.get(name, ()):
-                at_small = [e.charge for e in carried.get(end, []) if e.node == small] if name == end.node else []
-                charges += _total([space.nodes[small].spelled(q) for q in (0, *at_small)])
+            for i, q in enumerate(space.nodes[name].spelled(axis.charge) if at not in counted else ()):
+                charges[end][Gauge(name, name, i)] = q
         counted.update(end.at)
-        ends.append((end, tuple(charges)))
-    return ends
+    for end in factors:
+        # Factors of the same dimension follow one another among the axes.
+        host = min(hosts, key=lambda other: (abs(other.at[-1] - end.at[-1]), -other.at[-1]))
+        for i, q in enumerate(space.nodes[end.node].spelled(end.charge)):
+            charges[host][Gauge(host.node, end.node, i)] += q
+    return list(charges.items())
 
 
-def gauges_of(space: WeightSpace, name: str, hosted: Mapping[str, Sequence[str]]) -> list[tuple[str, int]]:
-    """Node and number of each gauge of a node set, behind those of what it is nested in; one of no node at others."""
-    if name not in space.nodes:
-        return [("", 0)]
-    nodes = [node for above in space.ancestry(name) for node in (above, *hosted.get(above, ()))]
-    return [(node, i) for node in nodes for i in range(len(space.nodes[node].gauges))]
-
-
-def _felt_gauges(
-    space: WeightSpace,
-    gauges: Mapping[str, list[tuple[str, int]]],
-    ends: Mapping[str, list[tuple[End, Flat]]],
-) -> dict[str, tuple[int, ...]]:
-    """For each node set, what any parameter at it, or at what is nested in it, feels of each gauge."""
-    values = {name: [space.nodes[node].gauges[i].value if node else 0 for node, i in of] for name, of in gauges.items()}
-    felt = {name: [min(value, 1) for value in of] for name, of in values.items()}
-    for end, charges in (pair for of in ends.values() for pair in of):
-        for above in space.ancestry(end.node):
-            for i, (value, charge) in enumerate(zip(values[above], charges, strict=False)):
-                felt[above][i] |= felt_of(value, charge)
-    for name in gauges:
-        for above in space.ancestry(name)[:-1] if name in space.nodes else ():
-            felt[name][: len(felt[above])] = felt[above]
-    return {name: tuple(values) for name, values in felt.items()}
+def _gauges(
+    space: WeightSpace, names: Sequence[str], charged: Sequence[Mapping[Gauge, int]]
+) -> tuple[dict[str, list[Gauge]], dict[str, tuple[int, ...]]]:
+    """The gauges of each node set, those of what it is nested in first; and what any of some charges feel of each."""
+    felt: dict[Gauge, int] = defaultdict(int)
+    for charges in charged:
+        for gauge, q in charges.items():
+            felt[gauge] |= felt_of(space.nodes[gauge.node].gauges[gauge.number].value, q)
+    gauges = {}
+    for name in names:
+        gauges[name] = [
+            Gauge(carrier, node, i)
+            for carrier in space.ancestry(name)
+            for node in (carrier, *(n for n in space.nodes if n != carrier and Gauge(carrier, n, 0) in felt))
+            for i in range(len(space.nodes[node].gauges))
+        ]
+    return gauges, {name: tuple(felt[gauge] for gauge in of) for name, of in gauges.items()}
 
 
 def felt_of(gauge: int, charge: int) -> int:
@@ -241,9 +219,9 @@ def felt_of(gauge: int, charge: int) -> int:
     return gauge & ((SCALES if charge else 0) | (FLIPS if charge % 2 else 0) | 1)
 
 
-def _feels_as(gauge: int, charge: int, usual: int) -> bool:
-    """Whether a gauge acts on one charge as on another one."""
-    return (not gauge & SCALES or charge == usual) and (not gauge & FLIPS or (charge - usual) % 2 == 0)
+def _acts_as(gauges: Sequence[int], charges: Flat, usual: int) -> bool:
+    """Whether there is one gauge, which acts on one charge as on another one."""
+    return len(gauges) == 1 and felt_of(gauges[0], charges[0] - usual) < FLIPS
 
 
 def _through(charges: Flat, crossing: set[Flat]) -> tuple[Flat, Flat]:
@@ -252,17 +230,16 @@ def _through(charges: Flat, crossing: set[Flat]) -> tuple[Flat, Flat]:
     A gain leads from a stream that other edges meet to another one; what leads from none enters the stream of its
     charge.
     """
-    pairs = [(to, q) for q in crossing if any(q) and (to := _total([charges, q])) in crossing and any(to)]
-    if not any(charges) or not pairs:
+    to = {q: tuple(map(sum, zip(charges, q, strict=True))) for q in crossing if any(q) and any(charges)}
+    streams = [q for q in to if to[q] in crossing and any(to[q])]
+    if not streams:
         return charges, (0,) * len(charges)
-    to, q = max(pairs, key=lambda pair: pair[1])
-    return to, tuple(-p for p in q)
+    return to[max(streams)], _negative(max(streams))
 
 
 def _factor(
-    space: WeightSpace, link: Link, ends: tuple[End, End], charges: tuple[Flat, Flat], sets: Sequence[str]
+    space: WeightSpace, link: Link, target: End, source: End, charges: tuple[Flat, Flat], sets: Sequence[str]
 ) -> Factor:
-    target, source = ends
     both = sum(at in source.at for at in target.at)  # what both are nested in is in front for both
     at = (*target.at, *(i for i in source.at if i not in target.at))
     return Factor(
@@ -277,13 +254,8 @@ def _factor(
     )
 
 
-def _positive(charges: Flat) -> Flat:
-    """These charges or their opposites: those of which the first that is not 0 is positive."""
-    return charges if next(q for q in charges if q) > 0 else tuple(-q for q in charges)
-
-
-def _total(charges: Sequence[Sequence[int]]) -> Flat:
-    return tuple(map(sum, zip(*charges, strict=True)))
+def _negative(charges: Flat) -> Flat:
+    return tuple(-q for q in charges)
 
 
 class Padding(NamedTuple):
@@ -299,7 +271,7 @@ def padding_of(spaces: Sequence[WeightSpace]) -> Padding | None:
     if all(graph.is_chain for graph in graphs):
         return None
     pairs = [len(of) for graph in graphs for of in graph.pairs]
-    return Padding(max(len(of) for graph in graphs for of in graph.gauges), max(1, *pairs))
+    return Padding(max(len(of) for graph in graphs for of in graph.felt), max(1, *pairs))
 
 
 def structure(
@@ -307,32 +279,27 @@ def structure(
 ) -> dict[str, Tensor]:
     """The attributes of one network but for its values and ``kernel``; see `nfn_monomial.adapters.pyg`."""
     graph = factors_of(space)
-    counts = graph.counts(space, sizes)
+    counts, edges = graph.counts(space, sizes), graph.edges(space, sizes)
     starts = [0, *itertools.accumulate(counts)]
     numbers = [torch.arange(n, device=device) for n in counts]
 
-    def of_nodes(values: Sequence[object]) -> Tensor:
+    def each(values: Sequence[object], counts: Sequence[int]) -> Tensor:
         return torch.tensor(values, device=device).repeat_interleave(torch.tensor(counts, device=device), 0)
 
-    edges = graph.edges(space, sizes)
     ends = []
     for factor, count in zip(graph.factors, edges, strict=True):
         entry, columns = torch.arange(count, device=device), math.prod([sizes[n] for n in factor.columns])
         target = entry // columns
         source = target // math.prod([sizes[n] for n in factor.rows]) * columns + entry % columns
         ends.append(torch.stack([source + starts[factor.sets[1]], target + starts[factor.sets[0]]]))
-
-    def of_edges(values: Sequence[object]) -> Tensor:
-        return torch.tensor(values, device=device).repeat_interleave(torch.tensor(edges, device=device), 0)
-
     values = {
         "edge_index": torch.cat(ends, 1),
-        "edge_layer": of_edges(range(len(edges))),
-        "symmetry": of_nodes([functools.reduce(int.__or__, of) for of in graph.gauges]),
-        "layer": of_nodes(range(len(counts))),
+        "edge_layer": each(range(len(edges)), edges),
+        "symmetry": each([functools.reduce(int.__or__, of) for of in graph.felt], counts),
+        "layer": each(range(len(counts)), counts),
         "neuron": torch.cat(numbers),
-        "depth": of_nodes([len(counts) - 1] * len(counts)),
-        "has_bias": of_nodes([name is not None for name in graph.biases]),
+        "depth": each([len(counts) - 1] * len(counts), counts),
+        "has_bias": each([name is not None for name in graph.biases], counts),
     }
     if padding is None:
         return values
@@ -342,12 +309,12 @@ def structure(
         parents.append(neuron + start if above is None else neuron // sizes[name] + starts[graph.sets.index(above)])
     streams = [[graph.stream(*end) for end in zip(f.sets, f.charges, strict=True)] for f in graph.factors]
     return values | {
-        "gauges": of_nodes([_padded(of, padding.gauges) for of in graph.gauges]),
-        "inherited": of_nodes(graph.inherited),
+        "gauges": each([_padded(of, padding.gauges) for of in graph.felt], counts),
+        "inherited": each(graph.inherited, counts),
         "parent_index": torch.cat(parents),
-        "stream_symmetry": of_nodes([_of_streams(graph, i, padding.pairs) for i in range(len(counts))]),
-        "edge_charge": of_edges([[_padded(q, padding.gauges) for q in f.charges] for f in graph.factors]),
-        "edge_streams": of_edges(streams) % (2 * padding.pairs + 1),
+        "stream_symmetry": each([_felt_by_streams(graph, i, padding.pairs) for i in range(len(counts))], counts),
+        "edge_charge": each([[_padded(q, padding.gauges) for q in f.charges] for f in graph.factors], edges),
+        "edge_streams": each(streams, edges) % (2 * padding.pairs + 1),
     }
 
 
@@ -355,12 +322,11 @@ def _padded(values: Sequence[int], length: int, by: int = 0) -> list[int]:
     return [*values, *[by] * (length - len(values))]
 
 
-def _of_streams(graph: FactorGraph, number: int, pairs: int) -> list[int]:
+def _felt_by_streams(graph: FactorGraph, number: int, pairs: int) -> list[int]:
     """What each pair of streams of a node set feels; those that it does not have are only permuted."""
-    gauges = graph.gauges[number]
-    permuted = min(max(gauges), 1)
+    gauges = graph.felt[number]
     felt = [
         functools.reduce(int.__or__, [felt_of(*pair) for pair in zip(gauges, charges, strict=True)])
         for charges in graph.pairs[number]
     ]
-    return _padded(felt, pairs, permuted)
+    return _padded(felt, pairs, min(max(gauges), 1))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.nn.incidence import Adder, Pairs, add_rows, summing
+from nfn_monomial.nn.incidence import Adder, summing, zeros_to_add_to
 
 
 class Segment(NamedTuple):
@@ -140,8 +140,8 @@ class Block(NamedTuple):
     shape: tuple[int, int, int]
 
 
-class Grids(Pairs):
-    """`Pairs` that need no index where they are those of a grid; blocks of edges are ``(networks, rows, columns, C)``.
+class Grids:
+    """What `Grid` says, of edges ``(E, C)`` and neurons ``(N, C)``; blocks are ``(networks, rows, columns, C)``.
 
     Args:
         at: for each end, which row of features is at that end of each edge ``(E,)``.
@@ -150,11 +150,10 @@ class Grids(Pairs):
     """
 
     def __init__(self, at: tuple[Tensor, ...], graph: Outline, step: int = 1) -> None:
-        super().__init__(at)
-        self._graph, self._step = graph, step
+        self._at, self._graph, self._step = at, graph, step
         self._firsts = {s: [int(end[s.start]) for end in at] for s in graph.segments if s.is_grid}
 
-    def plan(self, edges: Tensor, size: int) -> list[Block]:  # type: ignore[override]
+    def plan(self, edges: Tensor, size: int) -> list[Block]:
         blocks = []
         for segment in self._graph.segments:
             row = segment.columns * edges.shape[1]
@@ -165,25 +164,32 @@ class Grids(Pairs):
                 blocks.append(Block(segment, b, i, shape))
         return sorted(blocks, key=lambda block: -math.prod(block.shape))
 
-    def parts(self, x: Tensor, plan: list[Block]) -> Iterable[Tensor]:  # type: ignore[override]
+    def parts(self, x: Tensor, plan: list[Block]) -> Iterable[Tensor]:
         if len(x) != len(self._at[0]):
             return [x] * len(plan)
         return (self._edges(x, block) for block in plan)
 
-    def taken(self, neurons: Tensor, end: int, plan: list[Block]) -> Iterable[Tensor]:  # type: ignore[override]
+    def take(self, neurons: Tensor, end: int) -> Tensor:
+        return neurons.index_select(0, self._at[end])
+
+    def taken(self, neurons: Tensor, end: int, plan: list[Block]) -> Iterable[Tensor]:
         for block in plan:
             if block.segment.is_grid:
                 yield self._nodes(neurons, end, block)
             else:
                 yield neurons.index_select(0, self._index(end, block)).view(*block.shape, -1)
 
-    def adders(self, total: Tensor, end: int, plan: list[Block]) -> Iterable[Adder]:  # type: ignore[override]
+    def sum(self, values: Tensor, end: int, like: Tensor) -> Tensor:
+        total = zeros_to_add_to(like.to(values.dtype))
+        return total.index_add(0, self._at[end], values.to(total.dtype)).to(values.dtype)
+
+    def adders(self, total: Tensor, end: int, plan: list[Block]) -> Iterable[Adder]:
         for block in plan:
             if block.segment.is_grid:
                 once = block.segment.alone[end] and (end == 0 or block.shape[1] == block.segment.rows)
                 yield summing(self._nodes(total, end, block), [2 - end], once)
             else:
-                yield functools.partial(add_rows, total, self._index(end, block))
+                yield functools.partial(_add_rows, total, self._index(end, block))
 
     def _edges(self, x: Tensor, block: Block) -> Tensor:
         """What a block has of what all edges have. One operator: views upon views take as long as small blocks."""
@@ -203,3 +209,8 @@ class Grids(Pairs):
     def _index(self, end: int, block: Block) -> Tensor:
         """Which rows of features are at an end of edges of no grid."""
         return self._edges(self._at[end][:, None], block).reshape(-1)
+
+
+def _add_rows(total: Tensor, at: Tensor, values: Tensor) -> None:
+    """Adds values of edges to those rows of the totals that are at their end."""
+    total.index_add_(0, at, values.to(total.dtype).view(len(at), -1))

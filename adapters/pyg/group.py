@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.transforms import BaseTransform
 
-from nfn_monomial import Axis, Features, GroupElement, Symmetry, WeightSpace
-from nfn_monomial.canonical.balance import balance
-from nfn_monomial.checks import FLOATING, WHOLE, AtLeastZero, Count, Seed, checked, shown
+from nfn_monomial import GroupElement, WeightSpace
+from nfn_monomial.checks import AtLeastZero, Count, Seed, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.certificate import relative_error
 from nfn_monomial.testing import require_small, spread_of
 
-from .arrange import node_order, one_group
-from .checks import check_graph, graph_ids, require_tensor
-from .convert import from_graph
-from .factors import FLIPS, SCALES, factors_of, gauges_of
+from .arrange import one_group, order_by
+from .checks import check_graph, graph_ids, kernel_of
+from .convert import attributes_of, read
+from .factors import FLIPS, SCALES
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GraphElement:
     """One group element for each network of a batch of graphs: a scale for every node, and where each one moves.
 
-    Args:
+    Attributes:
         scale: ``d (N,)``, nonzero, in float64; at the places that neurons move to. Of graphs of any network
             ``(N, G)``, one for each gauge.
         permutation: ``pi (N,)``: the neuron at node ``k`` moves to node ``pi(k)`` of the same graph and layer.
@@ -36,17 +34,6 @@ class GraphElement:
 
     scale: Tensor
     permutation: Tensor
-
-    def __post_init__(self) -> None:
-        require_tensor(self.permutation, "permutation", ("N",), WHOLE, "GraphElement")
-        nodes = len(self.permutation)
-        of_gauges = ("G",) if isinstance(self.scale, Tensor) and self.scale.ndim > 1 else ()
-        require_tensor(self.scale, "scale", (nodes, *of_gauges), FLOATING, "GraphElement")
-        if not nodes or self.scale.device != self.permutation.device:
-            raise InvalidValueError(
-                f"GraphElement: a scale and a place for each node are needed, found {shown(self.scale)} and "
-                f"{shown(self.permutation)}"
-            )
 
     def inverse(self) -> GraphElement:
         """The inverse element."""
@@ -67,107 +54,35 @@ class GraphElement:
             A new graph; the input is not written to. Of graphs that lack edges, edges move as well.
 
         Raises:
-            ValueError: if the element moves a neuron to another graph or layer, or one that is FIXED, or a nested one
-                away from the neuron that it is nested in.
+            ValueError: see `check_graph`; or if it was made for other graphs.
         """
         check_graph(graph, "GraphElement.act")
-        ids, _ = graph_ids(graph)
-        n, moved = len(ids), self.permutation
-        if len(moved) != n:
-            raise InvalidValueError(f"GraphElement of {len(moved)} nodes on a graph of {n}: make one for this graph")
-        if not torch.equal(moved.sort().values.to(ids), torch.arange(n, device=ids.device)):
-            raise InvalidValueError(f"GraphElement: permutation must hold each of 0..{n - 1} once")
-        stays = (ids[moved] == ids) & (graph.layer[moved] == graph.layer)
-        stays &= (graph.symmetry > 0) | (moved == torch.arange(n, device=moved.device))
-        if hasattr(graph, "parent_index"):
-            root = graph.parent_index == torch.arange(n, device=moved.device)
-            stays &= root | (graph.parent_index[moved] == moved[graph.parent_index])
-        if not bool(stays.all()):
+        moved, sets = self.permutation, torch.stack([graph_ids(graph)[0], graph.layer])
+        if len(moved) != sets.shape[1] or not torch.equal(sets[:, moved], sets):
             raise InvalidValueError(
-                "GraphElement moves a FIXED neuron, or one to another graph or layer: make one for this graph"
+                f"GraphElement of {len(moved)} nodes on a graph of {sets.shape[1]}: make one for this graph"
             )
-        gauges, scale = _gauges(graph), self.scale.view(n, -1)
+        gauges, scale = _gauges(graph), self.scale.view(len(moved), -1)
         scale = torch.where(gauges & SCALES > 0, scale.abs(), 1.0) * torch.where(gauges & FLIPS > 0, scale.sign(), 1.0)
         source, target = moved[graph.edge_index]
         charge = getattr(graph, "edge_charge", torch.tensor([[[1], [-1]]], device=moved.device))
         edges = graph.edge_attr
         for at, powers in zip((target, source), charge.unbind(1), strict=True):
-            edges = edges * _power(scale[at], powers).to(edges)
+            edges = edges * scale[at].pow(powers).prod(-1, keepdim=True).to(edges)
         # Edges keep their places too: of a parameter, the r-th by (target, source) takes the values that are r-th after
         # the move.
-        key = graph.edge_layer * n
-        now = ((key + graph.edge_index[1]) * n + graph.edge_index[0]).argsort()
-        then = ((key + target) * n + source).argsort()
-        order = then[now.argsort()]
+        now = order_by(graph.edge_layer, *graph.edge_index.flip(0))
+        order = order_by(graph.edge_layer, target, source)[now.argsort()]
         out = copy.copy(graph)
         out.x = scale[:, :1].to(graph.x) * graph.x[moved.argsort()]
         out.edge_index, out.edge_attr = torch.stack([source, target])[:, order], edges[order]
-        out.edge_layer = graph.edge_layer[order]
         return out
-
-
-def _power(scale: Tensor, charges: Tensor) -> Tensor:
-    """Products over gauges of powers of scales ``(E, G)``: ``(E, 1)``."""
-    powers = torch.ones_like(scale)
-    for q in charges.unique().tolist():  # type: ignore[no-untyped-call]
-        powers = torch.where(charges == q, scale.pow(q), powers)
-    return powers.prod(-1, keepdim=True)
 
 
 def _gauges(graph: Any) -> Tensor:
     """The symmetry of each gauge of each node: ``(N, G)``, one where the graph does not say otherwise."""
     gauges: Tensor = getattr(graph, "gauges", graph.symmetry[:, None])
     return gauges
-
-
-@checked
-def graph_element(element: GroupElement, graph: Any) -> GraphElement:
-    """A weight space's group element, single or one per network, as it acts on graphs of that space.
-
-    Raises:
-        ValueError: if the graph is not of the element's space, or its sizes or number of networks differ.
-    """
-    check_graph(graph, "graph_element")
-    assert isinstance(element.space, WeightSpace), "of which graphs are made"
-    group = one_group(graph, element.space)
-    space, sizes, _ = group
-    order, factors = node_order(graph, group), factors_of(space)
-    gauges = graph.gauges.shape[1] if "gauges" in graph else 1
-    scales, targets, start = [], [], 0
-    for name, count in zip(factors.sets, factors.counts(space, sizes), strict=True):
-        above = space.ancestry(name) if name in space.nodes else ()
-        numbers = torch.arange(count, dtype=torch.float64, device=order.device).expand(len(order), count)
-        moved = _acting(element, space, above, sizes, numbers)
-        targets.append(start + moved.round().long().argsort(-1))
-        columns = [torch.ones_like(numbers)] * gauges
-        for column, (node, gauge) in enumerate(gauges_of(space, name, factors.hosted)):
-            if node in above:
-                columns[column] = _acting(element, space, above, sizes, columns[column], (node, gauge))
-            elif node in element.matrices:  # of size 1
-                columns[column] = element.matrices[node].scales[gauge].to(numbers).expand_as(numbers)
-        scales.append(torch.stack(columns, -1))
-        start += count
-    at, scale = order.flatten(), torch.cat(scales, 1).flatten(0, 1)
-    permutation = torch.empty_like(at).scatter(0, at, order.gather(1, torch.cat(targets, 1)).flatten())
-    scale = torch.empty_like(scale).index_copy(0, at, scale)
-    return GraphElement(scale if "gauges" in graph else scale[:, 0], permutation)
-
-
-def _acting(
-    element: GroupElement,
-    space: WeightSpace,
-    above: tuple[str, ...],
-    sizes: Mapping[str, int],
-    values: Tensor,
-    charged: tuple[str, int] | None = None,
-) -> Tensor:
-    """What becomes of a number for each neuron, which has charge 1 on one gauge of one of the nodes it is nested in."""
-    if not above:
-        return values
-    charges = [tuple(int((n, i) == charged) for i in range(len(space.nodes[n].gauges))) for n in above]
-    axes = tuple(Axis(n, q if len(q) > 1 else q[0]) for n, q in zip(above, charges, strict=True))
-    x = values.reshape(len(values), *(sizes[n] for n in above), 1)
-    return element.act(Features(space.layout_of([axes], fold=False), (x,))).tensors[0].flatten(1)
 
 
 @checked
@@ -184,34 +99,27 @@ def random_graph_element(graph: Any, *, generator: torch.Generator | None = None
     """
     check_graph(graph, "random_graph_element")
     ids, layer, neuron = (x.cpu() for x in (graph_ids(graph)[0], graph.layer, graph.neuron))
-    gauges, n = _gauges(graph).cpu(), len(ids)
-    every = torch.arange(n)
+    gauges, every = _gauges(graph).cpu(), torch.arange(len(ids))
     parent = graph.parent_index.cpu() if "parent_index" in graph else every
     inherited = torch.arange(gauges.shape[1]) < (graph.inherited.cpu()[:, None] if "inherited" in graph else 0)
-    free, nested = (gauges.masked_fill(inherited, 0) > 0).any(1), parent != every
     # Blocks are the neurons of one layer, or those of one layer that are nested in one neuron.
-    layers = (ids * (int(layer.max()) + 1) + layer) * (n + 1)
-    keys, block, sizes = (layers + (parent + 1) * nested).unique(return_inverse=True, return_counts=True)
-    start = sizes.cumsum(0) - sizes
-
-    def by_block(order: Tensor) -> tuple[Tensor, Tensor]:
-        """Nodes sorted by block, in an order within; and the rank of each node in its block."""
-        ordered = order[block[order].argsort(stable=True)]
-        return ordered, torch.empty_like(ordered).scatter(0, ordered, every) - start[block]
-
-    shuffled, rank = by_block(torch.randperm(n, generator=generator))
+    block = torch.stack([ids, layer, torch.where(parent == every, 0, parent + 1)])
+    shuffled = order_by(*block, torch.randperm(len(ids), generator=generator))
+    last = block[:, shuffled].diff(append=-torch.ones_like(block[:, :1])).any(0)
+    first = last.roll(1)
+    following = shuffled.roll(-1).masked_scatter(last, shuffled[first])
+    # In a cycle each neuron moves to the place of the next one.
+    free = (gauges.masked_fill(inherited, 0) > 0).any(1)
+    cycle = torch.where(free, torch.empty_like(every).index_copy(0, shuffled, following), every)
     sign = 1.0 - 2.0 * torch.randint(2, gauges.shape, generator=generator)
-    sign = sign.masked_fill(rank[:, None] == 0, -1.0).masked_fill(rank[:, None] == 1, 1.0)
+    sign[following[first]] = 1.0
+    sign[shuffled[first]] = -1.0
     size = torch.randn(gauges.shape, dtype=torch.float64, generator=generator).exp()
     scale = torch.where(gauges & FLIPS > 0, sign, 1.0) * torch.where(gauges & SCALES > 0, size, 1.0)
-    # In a cycle each neuron moves to the place of the next one.
-    cycle = torch.where(free, shuffled[start[block] + (rank + 1) % sizes[block]], every)
-    ordered, rank = by_block(neuron.argsort())
-    permutation, before = cycle, every
-    while not torch.equal(permutation, before):  # a round for each level: neurons move along with their parents
-        before = permutation
-        into = torch.searchsorted(keys, layers + permutation[parent] + 1).masked_fill(~nested, 0)
-        permutation = torch.where(nested, ordered[start[into] + rank[cycle]], cycle)
+    places, permutation = order_by(ids, layer, neuron), cycle
+    for _ in range(gauges.shape[1]):  # at least once for each level: neurons move along with their parents
+        order = order_by(ids, layer, neuron[permutation[parent]], neuron[cycle])
+        permutation = torch.empty_like(every).index_copy(0, order, places)
         scale = torch.where(inherited, scale[parent], scale)
     scale = scale if "gauges" in graph else scale[:, 0]
     return GraphElement(scale.to(graph.x.device), permutation.to(graph.x.device))
@@ -222,51 +130,27 @@ def act(graph: Any, element: GroupElement | GraphElement) -> Any:
     """``element`` on a graph or a batch of graphs: ``act(to_graph(tensors), g) = to_graph(g.act(tensors))``.
 
     Args:
-        graph: with the attributes of `to_graph`.
-        element: of the graphs' weight space, single or one per network; or made for these graphs, see `GraphElement`.
+        graph: with the attributes of `to_graph`. What no parameter holds, such as ``x`` of nodes without bias, becomes
+            0 under an element of a weight space.
+        element: of the graphs' weight space, single or one per network; or made for these graphs, by
+            `random_graph_element`.
+
+    Returns:
+        A new graph; nodes and edges stay where they are.
 
     Raises:
-        ValueError: see `graph_element` and `GraphElement.act`.
+        ValueError: see `from_graph` and `GraphElement.act`.
     """
-    return (graph_element(element, graph) if isinstance(element, GroupElement) else element).act(graph)
-
-
-class BalanceGraph(BaseTransform):  # type: ignore[misc]  # torch_geometric is not typed
-    """`balance` as a ``torch_geometric`` transform: the canonical graph, of which only permutations are left.
-
-    ``x`` and ``edge_attr`` become those of the balanced network, and ``symmetry`` what is left of each node's group:
-    PERMUTATION (without ``signs`` or ``scales``: what they leave). So any graph layer behind keeps the symmetries, and
-    `from_graph` reads the result with ``space.restricted("permutation")``. Networks of different architectures are
-    balanced before they become graphs.
-
-    Args:
-        space: the weight space of the graphs that come in.
-        scales: whether to fix scales.
-        signs: whether to fix signs.
-    """
-
-    @checked
-    def __init__(self, space: WeightSpace, *, scales: bool = True, signs: bool = True) -> None:
-        self.space, self.scales, self.signs = space, scales, signs
-
-    def __call__(self, data: Any) -> Any:
-        check_graph(data, "BalanceGraph")
-        return super().__call__(data)
-
-    def forward(self, data: Any) -> Any:
-        """``Data`` or ``Batch`` -> the same kind of thing; see `from_graph` for errors."""
-        _, element = balance(from_graph(data, self.space), self.space, scales=self.scales, signs=self.signs)
-        out = act(data, element)
-        left = Symmetry.MONOMIAL.value
-        left -= SCALES if self.scales else 0
-        left -= FLIPS if self.signs else 0
-        for name in ("symmetry", "gauges", "stream_symmetry"):
-            if name in data:
-                out[name] = data[name] & left
-        return out
-
-    def __repr__(self) -> str:
-        return f"BalanceGraph({self.space}, scales={self.scales}, signs={self.signs})"
+    if isinstance(element, GraphElement):
+        return element.act(graph)
+    assert isinstance(element.space, WeightSpace), "of which graphs are made"
+    group = one_group(graph, element.space, "act")
+    moved = attributes_of(element.act(read(graph, group)), element.space, kernel_of(graph), None)
+    out = copy.copy(graph)
+    for name, rows in (("x", group.nodes), ("edge_attr", group.edges)):
+        values = moved[name].flatten(0, 1)
+        out[name] = values if rows is None else torch.empty_like(values).index_copy(0, rows.flatten(), values)
+    return out
 
 
 @checked

@@ -27,7 +27,7 @@ class MonomialEmbedding(nn.Module):
     Biases enter ``out`` linearly, kernels the edges. FIXED neurons have learned embeddings by their number, one table
     for those of the last node set and one for all others. ``inv`` starts with the place of the neuron's layer in its
     network, and with the logarithms of the norms of its incoming and outgoing weights and of its bias, where no scale
-    acts on them (behind `BalanceGraph`, say).
+    acts on them (of balanced networks, say).
 
     Args:
         channels: ``C``.
@@ -202,9 +202,9 @@ class MonomialPool(nn.Module):
 class MonomialGNN(nn.Module):
     """An invariant network on graphs: embedding, blocks, pool, MLP; for batches of any architectures and activations.
 
-    Every network's own symmetries are respected. Give it graphs whose scales are balanced (`BalanceGraph` with
-    ``signs=False``, or `balance` in front of `to_graphs`) if sizes of weights are to count; scaled neurons are known
-    only up to scale.
+    Every network's own symmetries are respected. Give it graphs of networks whose scales are balanced (`balance` with
+    ``signs=False``, and graphs of ``space.restricted("sign")``) if sizes of weights are to count; scaled neurons are
+    known only up to scale.
 
     Args:
         channels: of every stream and of the edges.

@@ -1,4 +1,4 @@
-"""Which symmetries a network has, proved, and how far its weights are from the middle of their orbit."""
+"""Which symmetries a network has, tested, and how far its weights are from the middle of their orbit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Symmetries(Finding):
 
     Attributes:
         architecture: the network's.
-        certified: in words, what was proved on which weights; empty for a chain of layers without a module.
+        certified: in words, what was tested on which weights; empty for a chain of layers without a module.
         network: its checkpoint's, if one was given.
         neurons: of the network, by node.
     """
@@ -79,13 +79,11 @@ class Symmetries(Finding):
     @property
     def summary(self) -> str:
         explained = self.space.explain()
-        if self.network is None:  # then it says what is certified
+        if self.network is None:  # then it says what was tested
             return explained
         on = f"on {self.network.label}"
-        proved = (
-            f"Certified {on}: {self.certified}." if self.certified else f"Not certified {on}: {self.network.why_not}."
-        )
-        return f"{explained}\n\n{proved}"
+        tested = f"Tested {on}: {self.certified}." if self.certified else f"Not tested {on}: {self.network.why_not}."
+        return f"{explained}\n\n{tested}"
 
     def to_json(self) -> dict[str, Any]:
         sizes = {} if self.network is None else self.network.sizes
@@ -138,7 +136,7 @@ def symmetries(
     """Which neurons of a network may be permuted, scaled and flipped, and, of a checkpoint, how its neurons lie.
 
     Args:
-        checkpoint: weights, on which the group is certified once more; of other widths than the net's, if need be.
+        checkpoint: weights, on which the group is tested once more; of other widths than the net's, if need be.
         net: see `read_architecture`; **its code runs**. Not needed for the checkpoint of a chain of layers.
         input_shape: of the example inputs, batch included; of a module that does not state any.
         activation: between the layers of a chain, by name.
@@ -152,8 +150,8 @@ def symmetries(
     found = None if checkpoint is None else read_checkpoint(checkpoint, key)
     architecture = read_architecture(net, input_shape=input_shape, activation=activation, like=found)
     if found is None:
-        proved = "random elements of the group change no output by more than 1e-9, on random weights, in float64"
-        return Symmetries(architecture, proved)
+        tested = "random elements of the group changed no output by more than 1e-9, on random weights, in float64"
+        return Symmetries(architecture, tested)
     network = architecture.network(found, label=found.name)
 
     def make() -> tuple[Any, Mapping[str, Tensor]]:
@@ -166,7 +164,7 @@ def symmetries(
 
 
 def certificate(network: Network) -> str:
-    """What is proved of a network's symmetries on its own weights, in words; nothing, if no module runs it.
+    """What was tested of a network's symmetries on its own weights, in words; nothing, if no module runs it.
 
     Raises:
         ValueError: if the group changes what it computes.
@@ -176,7 +174,7 @@ def certificate(network: Network) -> str:
         return ""
     trials = certify(network.module(), definition.inputs, functools.partial(network.space.sample, sizes=network.sizes))
     return (
-        f"{trials} random elements of the group change no output by more than 1e-9, on these weights and around them, "
+        f"{trials} random elements of the group changed no output by more than 1e-9, on these weights and around them, "
         "in float64"
     )
 

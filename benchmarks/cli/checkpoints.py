@@ -100,7 +100,7 @@ COMMANDS = {
         (
             Annotated[
                 Path | None,
-                typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"Weights on which to prove it; {READ}."),
+                typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"Weights on which to test it; {READ}."),
             ],
             None,
         ),
@@ -108,8 +108,8 @@ COMMANDS = {
         "",
         """Which neurons of a network may be permuted, scaled and flipped without a change of its function, and why.
 
-Found from what the network computes, and proved: random elements of the group are applied, and outputs compared in
-float64. With a checkpoint the proof is on its weights, and of every node it is told how far apart the scales of its
+Found from what the network computes, and tested: random elements of the group are applied, and outputs compared in
+float64. With a checkpoint the test is on its weights, and of every node it is told how far apart the scales of its
 neurons are, how many are dead, and how many are there twice. `--out` writes a picture, too: symmetries.svg.
 
 Examples:

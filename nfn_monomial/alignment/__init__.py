@@ -3,7 +3,7 @@
 from .align import Alignment, align
 from .comparison import Comparison, LayerDistance, compare
 from .cycles import CommonFrame, align_all
-from .path import barrier, interpolate, loss_along, mean_measures, mean_of
+from .path import barrier, interpolate, mean_measures, mean_of
 from .repair import repair
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "barrier",
     "compare",
     "interpolate",
-    "loss_along",
     "mean_measures",
     "mean_of",
     "repair",

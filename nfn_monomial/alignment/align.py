@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.balance import rescaling
+from nfn_monomial.canonical.balance import rescaling, wide_dtype
 from nfn_monomial.canonical.charges import Gauge
 from nfn_monomial.canonical.neuron_features import Refinement, whole_slices
 from nfn_monomial.canonical.signs import parity, relative_signs, sign_bases
-from nfn_monomial.checks import Seed, checked, shown
+from nfn_monomial.checks import FLOATING, Seed, checked, is_dense, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.geometry import SymmetryLike
@@ -21,8 +21,7 @@ from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .assignment import assign, element_of, family, roots
-from .matching import Match
+from .matching import Match, assign, element_of, family, roots
 from .scales import nearest_scales
 
 _SAME = 1e-10  # relative squared distance at which there is nothing to be improved
@@ -82,9 +81,6 @@ def align(
             does not flip. All that the space has by default.
         seed: of the order of nodes, and of where else the search starts.
 
-    Returns:
-        The element, the moved network and the distance.
-
     Raises:
         ValueError: for parameters that are missing, whose shapes do not fit the space or one another, or that hold NaN
             or infinite values.
@@ -97,49 +93,46 @@ def align(
     True
     """
     group = space if symmetry is None else space.restricted(symmetry)
-    sizes, (wide_a, wide_b) = single_networks(space, {"a": a, "b": b})
+    sizes = sizes_of(space, {"a": a, "b": b})
+    wide_a, wide_b = (in_float64(space, network) for network in (a, b))
     with torch.no_grad():
         element, distance = _aligned(group, wide_a, wide_b, sizes, seed)
         if (unmoved := distance_between(wide_a, wide_b)) <= distance:
             element, distance = element_of(group, sizes), unmoved
-        element = _on(b[next(iter(space.parameters))].device, GroupElement(space, element.matrices))
+        element = _beside(b[next(iter(space.parameters))], element, space)
         return Alignment(element, element.act(b), distance)
 
 
-def _on(device: torch.device, element: GroupElement) -> GroupElement:
-    """The element on another device, in the widest numbers that it has."""
-    if device.type == "cpu":
-        return element
-    wide = torch.float32 if device.type == "mps" else torch.float64
+def _beside(x: Tensor, element: GroupElement, space: WeightSpace) -> GroupElement:
+    """The element as one of a space's, on a tensor's device, in the widest numbers that this has."""
     matrices = {
-        name: MonomialMatrix([s.to(device, wide) for s in m.scales], m.permutation.to(device), m.permutes)
+        name: MonomialMatrix([s.to(x.device, wide_dtype(x)) for s in m.scales], m.permutation.to(x.device), m.permutes)
         for name, m in element.matrices.items()
     }
-    return GroupElement(element.space, matrices)
+    return GroupElement(space, matrices)
 
 
-def single_networks(
-    space: WeightSpace, networks: Mapping[str, Network]
-) -> tuple[dict[str, int], list[dict[str, Tensor]]]:
-    """Sizes of all nodes, and the parameters of the space in float64."""
-    if not isinstance(space, WeightSpace):
-        raise InvalidTypeError(f"align expects a WeightSpace, found {type(space).__name__}")
-    wide_networks: list[dict[str, Tensor]] = []
+def sizes_of(space: WeightSpace, networks: Mapping[str, Network], *, one_dtype: bool = False) -> dict[str, int]:
+    """Sizes of all nodes, which networks have in common; tensors are looked at one after the other.
+
+    Raises:
+        ValueError: for parameters that are missing, whose shapes do not fit the space or one another, or that hold NaN
+            or infinite values, naming the network.
+        TypeError: for what is no floating point tensor, or for several dtypes of a network that is to have one.
+    """
     sizes: dict[str, int] = {}
     for label, network in networks.items():
-        if not isinstance(network, Mapping):
-            raise InvalidTypeError(
-                f"network {label}: parameter name -> tensor is expected, found {type(network).__name__}; of a module "
-                "module.state_dict()"
-            )
-        kept = {name: network[name] for name in space.parameters if name in network}
-        for name, x in kept.items():
-            if not isinstance(x, Tensor) or not x.is_floating_point() or x.is_meta:
-                raise InvalidTypeError(f"network {label}: {name} is {shown(x)}; a floating point tensor is expected")
-        wide = {name: x.detach().cpu().double() for name, x in kept.items()}
+        shapes = {}
+        for name in filter(network.__contains__, space.parameters):
+            x = network[name]
+            if not isinstance(x, Tensor) or not is_dense(x) or x.dtype not in FLOATING or x.is_meta:
+                found = f"network {label}: {name} is {shown(x)}"
+                raise InvalidTypeError(f"{found}; a dense tensor of floating point values is expected")
+            shapes[name] = torch.empty((1, 1, *x.shape), dtype=x.dtype if one_dtype else None, device="meta")
         try:
-            sizes_here = packing.check_tensors(space, {name: x[None, None] for name, x in wide.items()})
-            packing.require_finite({name: x[None, None] for name, x in wide.items()})
+            sizes_here = packing.check_tensors(space, shapes)
+            for name in space.parameters:
+                packing.require_finite({name: network[name].detach()[None, None]})
         except InvalidValueError as error:
             raise InvalidValueError(f"network {label} (one network, without batch and channels): {error}") from error
         different = [name for name, size in sizes_here.items() if sizes.get(name, size) != size]
@@ -149,9 +142,12 @@ def single_networks(
                 f"neurons in {next(iter(networks))} and {sizes_here[different[0]]} in {label}"
             )
         sizes = sizes_here
-        wide_networks.append(wide)
-    sizes = {name: node.size or 1 for name, node in space.nodes.items()} | sizes
-    return sizes, wide_networks
+    return {name: node.size or 1 for name, node in space.nodes.items()} | sizes
+
+
+def in_float64(space: WeightSpace, network: Network) -> dict[str, Tensor]:
+    """The parameters of the space, on the CPU."""
+    return {name: network[name].detach().cpu().double() for name in space.parameters}
 
 
 def _square(network: Network) -> float:
@@ -226,6 +222,12 @@ class _Matching:
         """The squared distance, relative to the square of a's norm."""
         return distance_between(self.a, self.b) ** 2 / self.norm if self.norm else 0.0
 
+    @property
+    def work(self) -> int:
+        """How many products of two entries a sweep takes, at least 1."""
+        ends = [(link.parameter, end.node) for link in self.space.links for end in link.ends]
+        return 1 + sum(self.parts[piece].numel() * self.space.count(node, self.sizes) for piece, node in ends)
+
     def shuffle(self, seed: int) -> None:
         """Move neurons to random places."""
         generator = torch.Generator().manual_seed(seed)
@@ -262,24 +264,15 @@ class _Matching:
             if not stale:
                 break
 
-    @property
-    def work(self) -> int:
-        """How many products of two entries a sweep takes, at least 1."""
-        count = {name: self.space.count(name, self.sizes) for name in self.space.nodes}
-        ends = [(link.parameter, end.node) for link in self.space.links for end in link.ends]
-        return 1 + sum(self.parts[piece].numel() * count[node] for piece, node in ends)
-
     def _improve(self, root: str, touched: set[str]) -> bool:
         """Whether assigning one family's neurons anew, with the best signs, brings b nearer."""
-        names = family(self.space, root)
-        sums = {name: of_node for name in names if (of_node := self._sums(name))}
+        sums = {name: of_node for name in family(self.space, root) if (of_node := self._sums(name))}
         fits = {name: self.bases[name].best(of_node)[0] for name, of_node in sums.items()}
         sources = assign(self.space, root, fits, self.sizes)
         signs: dict[Gauge, Tensor] = {}
         for name, products in sums.items():
-            rows = torch.arange(len(sources[name]))
-            columns = self._columns(name, sources)
-            best = self.bases[name].best({flips: x[rows, columns] for flips, x in products.items()})[1]
+            places = torch.arange(len(sources[name])), sources[name]
+            best = self.bases[name].best({flips: x[places] for flips, x in products.items()})[1]
             signs |= self.bases[name].of_gauges(best)
         step = element_of(self.space, self.sizes, sources=sources, scales=signs)
         before = {name: self.b[name] for name in touched}
@@ -289,15 +282,6 @@ class _Matching:
             return False
         self._move(step, before)
         return True
-
-    def _columns(self, name: str, sources: Mapping[str, Tensor]) -> Tensor:
-        """For every place of a the place in b, before anything has moved, of the neuron that is assigned to it."""
-        parent = self.space.nesting.get(name)
-        if parent is None:
-            return sources[name]
-        size = self.sizes[name]
-        above = self._columns(parent, sources)
-        return above[sources[name] // size] * size + sources[name] % size
 
     def _move(self, step: GroupElement, tensors: Network) -> None:
         self.b |= step.act(tensors)
@@ -315,16 +299,11 @@ class _Matching:
         """Class of signs -> ``(neurons, neurons)`` sums of products of the entries at a's neurons and at b's."""
         sums: dict[int, Tensor] = {}
         for link in self.space.links:
-            ends = [end for end in link.ends if end.node == node]
-            if not ends:
-                continue
             parameter = self.space.pieces[link.parameter].parameter
-            moved = dict(packing.cut(self.space, parameter, self.b[parameter], self.sizes))[link.parameter]
-            for end in ends:
+            for end in (end for end in link.ends if end.node == node):
+                moved = dict(packing.cut(self.space, parameter, self.b[parameter], self.sizes))[link.parameter]
                 mine, other = (
-                    x.movedim(end.at, tuple(range(len(end.at)))).flatten(0, len(end.at) - 1).flatten(1)
-                    if x.ndim > len(end.at)
-                    else x.permute(end.at).reshape(-1, 1)
+                    x.movedim(end.at, tuple(range(len(end.at)))).reshape(self.space.count(node, self.sizes), -1)
                     for x in (self.parts[link.parameter], moved)
                 )
                 flips = parity(self.space, node, end.charge)

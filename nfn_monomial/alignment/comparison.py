@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import ChainMap
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,10 +19,10 @@ from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .align import align
-from .exact import matched
-from .outputs import output_difference
-from .rounding import Entries, differing, is_scaling, tolerance
+from .align import align, sizes_of
+from .exact import matched, wide_dtype
+from .outputs import OutputDifference, output_difference
+from .rounding import differing, is_scaling, largest_error, tolerance
 
 _KINDS = ("permutation", "scale", "sign")
 _RIGID = frozenset({"permutation", "sign"})
@@ -70,26 +70,20 @@ class Comparison:
     group_element: GroupElement
     layers: dict[str, LayerDistance]
     explained: dict[str, float]
-    cka: dict[str, float | None]
+    cka: dict[str, float | None] = field(default_factory=dict)
     unmoved: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """All of it as what ``json.dumps`` takes; infinite numbers as None."""
-        matrices = self.group_element.matrices.items()
-        return {
-            "same_function": self.same_function,
-            "verdict": self.verdict,
-            "max_output_difference": _finite(self.max_output_difference),
-            "relative_output_difference": _finite(self.relative_output_difference),
-            "max_weight_difference": _finite(self.max_weight_difference),
+        values = {x.name: getattr(self, x.name) for x in fields(self)}
+        finite = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in values.items()}
+        return finite | {
             "group_element": {
                 name: {"permutation": m.permutation.tolist(), "scales": [s.tolist() for s in m.scales]}
-                for name, m in matrices
+                for name, m in self.group_element.matrices.items()
             },
             "layers": {name: layer._asdict() for name, layer in self.layers.items()},
-            "explained": dict(self.explained),
-            "cka": dict(self.cka),
             "unmoved": list(self.unmoved),
             "unread": list(self.unread),
         }
@@ -171,7 +165,7 @@ def compare(
     Args:
         space: the weight space.
         a: parameter name -> tensor ``(*shape)``, and whatever else a state dict holds, under the module's names.
-        b: the same, of the other network. Dtypes may differ.
+        b: the same, of the other network, whose dtype may be another.
         module: runs networks: any with the space's parameters. It is left as it is.
         inputs: of the module: a tensor, or a tuple of all its arguments, none of them by name; the first dimension of
             what layers read counts the samples of CKA.
@@ -192,27 +186,34 @@ def compare(
     """
     if (module is None) != (inputs is None):
         raise InvalidValueError("compare: a module and its inputs are needed together, module=net, inputs=x")
-    alive = [_Alive(space, network) if isinstance(network, Mapping) else network for network in (a, b)]
+    sizes = sizes_of(space, {"a": a, "b": b}, one_dtype=True)
+    for other, name in space.ties.items():
+        if any(other in network and differing({name: network[other]}, {name: network[name]}) for network in (a, b)):
+            raise InvalidValueError(
+                f"compare: {name} and {other} are one tensor of {space}, but a network has two values for them: leave "
+                "one of them out"
+            )
     with torch.no_grad():
-        element, weights = _aligned(space, alive[0], alive[1], seed)
-        outputs = None if module is None else output_difference(space, element, module, inputs, (a, b))
-        different = differing(*((a, b) if outputs is None else outputs.unmoved), leave_out=space.parameters)
-    unmoved = tuple(key for key in different if outputs is None or key in outputs.read)
-    eps = max(torch.finfo(network[name].dtype).eps for network in (a, b) for name in space.parameters)
-    alike = None if outputs is None else outputs.relative <= math.sqrt(eps) and (outputs.kept or not weights.same)
-    equal = "different" if not weights.same else "weights" if unmoved else "equal"
-    return Comparison(
-        equal == "equal" and alike is not False,
-        _VERDICTS[equal, alike].format(", ".join(unmoved)),
-        None if outputs is None else outputs.largest,
-        None if outputs is None else outputs.relative,
-        weights.worst,
-        element,
-        weights.layers,
-        weights.explained,
-        {} if outputs is None else outputs.cka,
-        unmoved,
-        tuple(key for key in different if key not in unmoved),
+        weights = _aligned(space, _without_dead(space, a, sizes), _without_dead(space, b, sizes), seed)
+        outputs = OutputDifference((a, b))
+        if module is not None:
+            outputs = output_difference(space, weights.group_element, module, inputs, (a, b))
+        different = differing(*outputs.unmoved, leave_out={*space.parameters, *space.ties})
+    unmoved = tuple(key for key in different if outputs.read is None or key in outputs.read)
+    alike = None
+    if outputs.relative is not None:
+        eps = max(torch.finfo(network[name].dtype).eps for network in (a, b) for name in space.parameters)
+        alike = outputs.relative <= math.sqrt(eps) and (outputs.kept or not weights.same_function)
+    equal = "different" if not weights.same_function else "weights" if unmoved else "equal"
+    return replace(
+        weights,
+        same_function=equal == "equal" and alike is not False,
+        verdict=_VERDICTS[equal, alike].format(", ".join(unmoved)),
+        max_output_difference=outputs.largest,
+        relative_output_difference=outputs.relative,
+        cka=dict(outputs.cka),
+        unmoved=unmoved,
+        unread=tuple(key for key in different if key not in unmoved),
     )
 
 
@@ -230,34 +231,24 @@ _VERDICTS = {
 """By what is equal, all or the weights alone, and whether outputs agree, None without a module."""
 
 
-class _Alive(ChainMap[str, Tensor]):
-    """A network without what does not matter, each parameter made when it is asked for."""
-
-    def __init__(self, space: WeightSpace, network: Any) -> None:
-        super().__init__(network)
-        self.space = space
-
-    def __getitem__(self, name: str) -> Tensor:
-        x = super().__getitem__(name)
-        if not self.space.dead or name not in self.space.parameters or not isinstance(x, Tensor):
-            return x
-        return packing.without_dead(self.space, name, x, packing.sizes_in(self.space, name, tuple(x.shape), {}))
+def _without_dead(space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Mapping[str, Tensor]:
+    """A network with zeros for what does not matter; tensors without such are read when they are asked for."""
+    parameters = {space.pieces[name].parameter for name in space.dead}
+    behind: Any = network
+    return ChainMap({name: packing.without_dead(space, name, network[name], sizes) for name in parameters}, behind)
 
 
-def _aligned(
-    space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor], seed: int
-) -> tuple[GroupElement, _Weights]:
-    """What moves b next to a, and what is left between them."""
-    if not all(_readable(space, network) for network in (a, b)):
-        align(space, a, b)  # says what is wrong
-    element = matched(space, a, b)
-    searched = sum(a[name].numel() for name in space.parameters) <= _SEARCHED
-    if searched and not all(Entries(name, a, b).error(element)[1] for name in space.parameters):
-        element = align(space, a, b, seed=seed).element
-    weights = _weights(space, element, a, b)
-    raw, left = (sum(layer[i] ** 2 for layer in weights.layers.values()) for i in range(2))
-    simpler = _unscaled(element, a, b) if weights.same else GroupElement(space, {}) if raw <= left else None
-    return (element, weights) if simpler is None else (simpler, _weights(space, simpler, a, b))
+def _aligned(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor], seed: int) -> Comparison:
+    """What is left between the parameters of a and b, once b is moved next to a."""
+    weights = _weights(matched(space, a, b), a, b)
+    if not weights.same_function and sum(a[name].numel() for name in space.parameters) <= _SEARCHED:
+        weights = _weights(align(space, a, b, seed=seed).element, a, b)
+    if weights.same_function:
+        simpler = _unscaled(weights.group_element, a, b)
+    else:
+        raw, left = (sum(layer[i] ** 2 for layer in weights.layers.values()) for i in range(2))
+        simpler = GroupElement(space, {}) if raw <= left else None
+    return weights if simpler is None else _weights(simpler, a, b)
 
 
 def _unscaled(element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> GroupElement | None:
@@ -277,60 +268,44 @@ def _unscaled(element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Te
     return _part(element, _RIGID) if all(limit.bits < 32 for limit in limits) else None
 
 
-def _readable(space: WeightSpace, network: Any) -> bool:
-    """Whether it has all parameters, as floating point tensors."""
-    if not isinstance(network, Mapping) or any(name not in network for name in space.parameters):
-        return False
-    return all(isinstance(x := network[name], Tensor) and x.is_floating_point() for name in space.parameters)
-
-
-class _Weights(NamedTuple):
-    """The weights of two networks, side by side.
-
-    Attributes:
-        same: whether all entries are equal within rounding, once aligned.
-        worst: the largest relative difference of any; and see `Comparison`.
-    """
-
-    same: bool
-    worst: float
-    layers: dict[str, LayerDistance]
-    explained: dict[str, float]
-
-
-def _weights(space: WeightSpace, element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> _Weights:
+def _weights(element: GroupElement, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Comparison:
+    """What is left between all parameters, once an element has moved b."""
     acting = [kind for kind in _KINDS if any(_acts(m, kind) for m in element.matrices.values())]
     subsets = [frozenset(s) for n in range(len(acting) + 1) for s in itertools.combinations(acting, n)]
     parts = {subset: _part(element, subset) for subset in subsets}
     totals, layers, worst, same = dict.fromkeys(subsets, 0.0), {}, 0.0, True
-    for name in space.parameters:
-        entries, squares = Entries(name, a, b), {}
+    for name in element.space.parameters:
+        dtypes = a[name].dtype, b[name].dtype
+        # What is narrower than float32 is compared in it: it need not be held in float64.
+        mine, other = (network[name].detach().to("cpu", wide_dtype(*dtypes)) for network in (a, b))
+        moved, squares = other, []
+        # The first part is without symmetries, the last one the whole element.
         for subset, part in parts.items():
-            squares[subset] = float((entries.a - entries.moved(part)).square_().sum(dtype=torch.float64))
-            totals[subset] += squares[subset]
-        # The first one is without symmetries, the last one the whole element.
-        layers[name] = LayerDistance(squares[subsets[0]] ** 0.5, squares[subsets[-1]] ** 0.5)
-        error, rounding = entries.error(element)
+            moved = part.act({name: other})[name]
+            squares.append(float((mine - moved).square_().sum(dtype=torch.float64)))
+            totals[subset] += squares[-1]
+        layers[name] = LayerDistance(squares[0] ** 0.5, squares[-1] ** 0.5)
+        error, rounding = largest_error(name, element, dtypes, mine, moved)
         worst, same = max(worst, error), same and rounding
-    return _Weights(same, worst, layers, _explained(totals))
+    verdict = _VERDICTS["equal" if same else "different", None]
+    return Comparison(same, verdict, None, None, worst, element, layers, _explained(totals))
 
 
 def _explained(squares: dict[frozenset[str], float]) -> dict[str, float]:
     """Shares of the squared distance, from what is left of it for each subset of the kinds of symmetry."""
     nothing, everything = next(iter(squares)), next(reversed(squares))
-    total, count = squares[nothing], len(everything)
+    total = squares[nothing]
     if not total:
         return dict.fromkeys((*_KINDS, "rest"), 0.0)
     most = max(0.0, total - squares[everything])
 
-    def gain(kinds: frozenset[str]) -> float:
-        return min(most, max(total - left for subset, left in squares.items() if subset <= kinds))
+    def gain(kinds: Iterable[str]) -> float:
+        return min(most, max(total - left for subset, left in squares.items() if subset <= frozenset(kinds)))
 
-    shares = dict.fromkeys(_KINDS, 0.0)
-    for kind, kinds in itertools.product(everything, squares):
-        if kind not in kinds:
-            weight = math.factorial(len(kinds)) * math.factorial(count - len(kinds) - 1) / math.factorial(count)
-            shares[kind] += weight * (gain(kinds | {kind}) - gain(kinds)) / total
+    shares, orders = dict.fromkeys(_KINDS, 0.0), list(itertools.permutations(everything))
+    for order in orders:
+        for i, kind in enumerate(order):
+            shares[kind] += (gain(order[: i + 1]) - gain(order[:i])) / total / len(orders)
     return {**shares, "rest": 1 - most / total}
 
 
@@ -351,7 +326,3 @@ def _part(element: GroupElement, kinds: frozenset[str]) -> GroupElement:
         moves = "permutation" in kinds
         matrices[name] = MonomialMatrix(scales, m.permutation) if moves else MonomialMatrix.diagonal(scales)
     return GroupElement(element.space, matrices)
-
-
-def _finite(x: float | None) -> float | None:
-    return x if x is not None and math.isfinite(x) else None

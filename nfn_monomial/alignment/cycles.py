@@ -18,7 +18,7 @@ from nfn_monomial.space.geometry import SymmetryLike
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .align import align, balancing_elements, distance_between, single_networks
+from .align import align, balancing_elements, distance_between, in_float64, sizes_of
 from .path import mean_of
 
 _ROUNDS = 100
@@ -29,17 +29,14 @@ class CommonFrame(NamedTuple):
     """What `align_all` found.
 
     Attributes:
-        elements: one for each network, in float64; the first is the identity.
+        elements: one for each network, in float64; the first is the identity. What moves network j into the frame of
+            network i is ``elements[i].inverse() @ elements[j]``.
         aligned: ``elements[i].act(networks[i])``, all in the frame of the first network. Their mean (`mean_of`) is the
             merged network.
     """
 
     elements: list[GroupElement]
     aligned: list[dict[str, Tensor]]
-
-    def between(self, i: int, j: int) -> GroupElement:
-        """What moves network j into the frame of network i, ``g_i^{-1} g_j``."""
-        return self.elements[i].inverse() @ self.elements[j]
 
 
 @checked
@@ -64,9 +61,6 @@ def align_all(
         symmetry: a smaller group, see `align`.
         seed: see `align`.
 
-    Returns:
-        The elements and the moved networks.
-
     Raises:
         ValueError: for fewer than two networks, or as `align`.
         TypeError: as `align`.
@@ -82,9 +76,10 @@ def align_all(
         raise InvalidValueError(f"align_all: at least two networks are needed, found {len(networks)}")
     group = space if symmetry is None else space.restricted(symmetry)
     rigid = group.restricted("sign")
-    sizes, kept = single_networks(space, {f"{number}": network for number, network in enumerate(networks)})
-    elements = balancing_elements(group, kept, sizes)
-    moved = [element.act(network) for element, network in zip(elements, kept, strict=True)]
+    sizes = sizes_of(space, {f"{number}": network for number, network in enumerate(networks)})
+    wide = [in_float64(space, network) for network in networks]
+    elements = balancing_elements(group, wide, sizes)
+    moved = [element.act(network) for element, network in zip(elements, wide, strict=True)]
 
     def improve(i: int, target: Mapping[str, Tensor]) -> bool:
         alignment = align(rigid, target, moved[i], seed=seed)

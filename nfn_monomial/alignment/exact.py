@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,14 +19,13 @@ from torch import Tensor
 from nfn_monomial.canonical.charges import Charged, Gauge, along, charged_axes, onto, scaling
 from nfn_monomial.canonical.neuron_features import Refinement, Slice
 from nfn_monomial.canonical.newton import conjugate_gradients, joined
-from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .assignment import element_of
-from .matching import Match
+from .align import sizes_of
+from .matching import Match, element_of
 
 _SLICE = 1 << 17  # entries that are looked at together: what is made of them stays in the processor's cache
 _STEPS = 1000  # of conjugate gradients, of which as many are needed as nodes have gauges
@@ -46,20 +46,12 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
     tell their neighbours: neurons that were confused have like features, and hardly disturb that. This goes on while
     it changes ever fewer.
 
-    Args:
-        space: the weight space.
-        a: parameter name -> tensor ``(*shape)``, of one dtype; read one at a time.
-        b: the same, of the network to be moved.
-
     Raises:
-        ValueError: for networks that do not fit the space or one another, or that hold NaN or infinite values.
+        MonomialError: as `sizes_of`.
     """
-    shapes = [{name: _shape_of(network[name]) for name in space.parameters} for network in (a, b)]
-    if wrong := [name for name, x in shapes[0].items() if x.shape != shapes[1][name].shape]:
-        differing = [tuple(network[wrong[0]].shape[2:]) for network in shapes]
-        raise InvalidValueError(f"{wrong[0]} has different shapes, {differing[0]}, {differing[1]}")
-    sizes = {name: node.size or 1 for name, node in space.nodes.items()} | packing.check_tensors(space, shapes[0])
-    balanced = [_Balanced(space, network, sizes) for network in (a, b)]
+    sizes = sizes_of(space, {"a": a, "b": b})
+    logs = [_log_scales(_pieces(space, network, sizes, {})) for network in (a, b)]
+    balanced = [_pieces(space, network, sizes, known) for network, known in zip((a, b), logs, strict=True)]
     mine, other = (Refinement(space, pieces, sizes) for pieces in balanced)
     match, told = Match(space, sizes, mine.refine(), other.refine()), mine.told()
     before, changed = math.inf, sum(space.count(name, sizes) for name in space.nodes)
@@ -67,7 +59,8 @@ def matched(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
         other.streams, last = match.carried(mine.streams), match
         match = Match(space, sizes, told, other.told())
         before, changed = changed, match.changes(last)
-    return balanced[0].element().inverse() @ match.element() @ balanced[1].element()
+    frames = [element_of(space, sizes, scales={gauge: x.exp() for gauge, x in known.items()}) for known in logs]
+    return frames[0].inverse() @ match.element() @ frames[1]
 
 
 def wide_dtype(*dtypes: torch.dtype) -> torch.dtype:
@@ -76,32 +69,29 @@ def wide_dtype(*dtypes: torch.dtype) -> torch.dtype:
     return torch.float32 if min(torch.finfo(dtype).eps for dtype in dtypes) > single else torch.float64
 
 
-def _shape_of(x: Tensor) -> Tensor:
-    """A tensor with no values, one network without a channel: nothing of ``x`` need stay in memory."""
-    return torch.empty((1, 1, *x.shape), dtype=x.dtype, device="meta")
+@dataclass(frozen=True)
+class _Piece:
+    """A piece of a network, scaled by some log scales: in slices, which are made whenever someone goes over it."""
 
+    space: WeightSpace
+    name: str
+    network: Mapping[str, Tensor]
+    sizes: Mapping[str, int]
+    logs: _Logs
 
-class _Balanced(Mapping[str, Iterable[Slice]]):
-    """The pieces of a network with its scales taken away, made slice by slice when one is asked for."""
-
-    def __init__(self, space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
-        self.space, self.network, self.sizes = space, network, sizes
-        self.logs: _Logs = {}
-        self.logs = _least_squares([e for name in self if (e := _equation(self, name))])
-
-    def __getitem__(self, name: str) -> Iterator[Slice]:
-        parameter = self.space.pieces[name].parameter
-        x = dict(packing.cut(self.space, parameter, self.network[parameter].detach(), self.sizes))[name]
-        if not x.ndim:
-            x = x[None]
-        wide, factors = wide_dtype(x.dtype), []
-        for axis in charged_axes(self.space, self.space.axes[name], scaling):
-            logs = [
-                q * along(self.logs[gauge], axis.dims, 1 + x.ndim)[0] for gauge, q in axis.charges if gauge in self.logs
-            ]
-            factors += [sum(logs[1:], logs[0]).exp().to(wide)] if logs else []
-        dims = [i for i, axis in enumerate(self.space.axes[name]) if isinstance(axis, Axis)] or [0]
-        dim = max(dims, key=lambda i: x.shape[i])
+    def __iter__(self) -> Iterator[Slice]:
+        parameter, axes = self.space.pieces[self.name].parameter, self.space.axes[self.name]
+        whole = self.network[parameter].detach()
+        x = dict(packing.cut(self.space, parameter, whole, self.sizes))[self.name]
+        x = x if x.ndim else x[None]
+        wide = wide_dtype(x.dtype)
+        factors = [
+            (q * along(self.logs[gauge], axis.dims, 1 + x.ndim)[0]).exp().to(wide)
+            for axis in charged_axes(self.space, axes, scaling)
+            for gauge, q in axis.charges
+            if gauge in self.logs
+        ]
+        dim = max((i for i, axis in enumerate(axes) if isinstance(axis, Axis)), key=lambda i: x.shape[i], default=0)
         count = max(1, _SLICE * x.shape[dim] // max(1, x.numel()))
         for start in range(0, x.shape[dim], count):
             part = Slice(dim, start, x.narrow(dim, start, min(count, x.shape[dim] - start)).to("cpu", wide, copy=True))
@@ -109,15 +99,11 @@ class _Balanced(Mapping[str, Iterable[Slice]]):
                 part.values.mul_(factor if factor.shape[dim] == 1 else part.of(factor, dim))
             yield part
 
-    def element(self) -> GroupElement:
-        """What takes the network's scales away."""
-        return element_of(self.space, self.sizes, scales={gauge: log.exp() for gauge, log in self.logs.items()})
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.space.pieces)
-
-    def __len__(self) -> int:
-        return len(self.space.pieces)
+def _pieces(
+    space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int], logs: _Logs
+) -> dict[str, _Piece]:
+    return {name: _Piece(space, name, network, sizes, logs) for name in space.pieces}
 
 
 class _Equation(NamedTuple):
@@ -134,28 +120,28 @@ class _Equation(NamedTuple):
     means: list[Tensor]
 
 
-def _equation(pieces: _Balanced, name: str) -> _Equation | None:
+def _equation(piece: _Piece) -> _Equation | None:
     """Of one piece, which is read for it; None where it tells nothing about scales."""
-    axes = [] if name in pieces.space.dead else charged_axes(pieces.space, pieces.space.axes[name], scaling)
-    shape = [a if isinstance(a, int) else pieces.sizes[a.node] for a in pieces.space.axes[name]] or [1]
+    space, name = piece.space, piece.name
+    axes = [] if name in space.dead else charged_axes(space, space.axes[name], scaling)
+    if not axes:
+        return None
+    shape = [a if isinstance(a, int) else piece.sizes[a.node] for a in space.axes[name]]
     charged = {dim for axis in axes for dim in axis.dims}
     countable = all(set(axis.dims) == charged for axis in axes)
     sums, zeros = [_zeros(shape, axis.dims) for axis in axes], _zeros(shape, charged if countable else ())
-    for part in pieces[name]:
+    for part in piece:
         x = part.values.abs_()
-        least, most = (float(bound) for bound in x.aminmax())
-        if not math.isfinite(most):
-            raise InvalidValueError(f"{name} holds NaN or infinite values")
-        if least == 0 and countable:
+        if float(x.min()) == 0:
+            if not countable:
+                return None
             _add(zeros, part, (x == 0).double())
-        elif least == 0:
-            axes = []
-        if axes:
-            logs = (x.masked_fill_(x == 0, 1) if least == 0 else x).log_()
-            for total in sums:
-                _add(total, part, logs)
+            x.masked_fill_(x == 0, 1)
+        x.log_()
+        for total in sums:
+            _add(total, part, x)
     share, *means = (total * (total.numel() / math.prod(shape)) for total in (zeros, *sums))
-    return _Equation(axes, 1 - share, means) if axes else None
+    return _Equation(axes, 1 - share, means)
 
 
 def _zeros(shape: list[int], dims: Collection[int]) -> Tensor:
@@ -169,15 +155,16 @@ def _add(total: Tensor, part: Slice, x: Tensor) -> None:
     place += x.sum_to_size(place.shape)
 
 
-def _least_squares(equations: list[_Equation]) -> _Logs:
+def _log_scales(pieces: Mapping[str, _Piece]) -> _Logs:
     """The log scales ``(1, *sizes)`` at which the logarithms of a network's entries have least squares.
 
     All pieces have equal weight, and so have all neurons of a node.
     """
+    equations = [equation for piece in pieces.values() if (equation := _equation(piece))]
     shapes = {
-        gauge: [1, *(x.shape[dim] for dim in axis.dims)]
-        for equation in equations
-        for axis, x in zip(equation.axes, equation.means, strict=True)
+        gauge: [1, *(mean.shape[dim] for dim in axis.dims)]
+        for axes, _, means in equations
+        for axis, mean in zip(axes, means, strict=True)
         for gauge, _ in axis.charges
     }
     if not shapes:
@@ -185,27 +172,22 @@ def _least_squares(equations: list[_Equation]) -> _Logs:
     sizes = [math.prod(shape) for shape in shapes.values()]
     root = torch.tensor(sizes, dtype=torch.float64).sqrt().repeat_interleave(torch.tensor(sizes))
 
-    def pulls(terms: Iterable[list[list[Tensor]]]) -> Tensor:
-        """What equations pull at each scale: for each of their axes the mean along it of a sum of some terms."""
-        total = {gauge: torch.zeros(shape, dtype=torch.float64) for gauge, shape in shapes.items()}
-        for equation, of_axes in zip(equations, terms, strict=True):
-            for axis, parts in zip(equation.axes, of_axes, strict=True):
-                for part, (gauge, q) in itertools.product(parts, axis.charges):
-                    total[gauge] = total[gauge] + q * onto(part, axis.dims, torch.mean)
-        return joined(list(total.values())) / root
-
     def logs_of(v: Tensor) -> _Logs:
         parts = torch.split(v * root, sizes, -1)
         return {gauge: part.reshape(shape) for (gauge, shape), part in zip(shapes.items(), parts, strict=True)}
 
-    def matrix(v: Tensor) -> Tensor:
-        logs, terms = logs_of(v), []
-        for axes, share, _ in equations:
-            parts = [
-                share * q * along(logs[gauge], axis.dims, share.ndim) for axis in axes for gauge, q in axis.charges
-            ]
-            terms.append([parts] * len(axes))
-        return pulls(terms)
+    def pulls(logs: _Logs) -> Tensor:
+        """What pulls at each scale: what log scales add to the logarithms; without any, these as they are."""
+        total = {gauge: torch.zeros(shape, dtype=torch.float64) for gauge, shape in shapes.items()}
+        for axes, share, means in equations:
+            terms = [(q, gauge, axis.dims) for axis in axes for gauge, q in axis.charges]
+            added = [share * q * along(logs[gauge], dims, share.ndim) for q, gauge, dims in terms if logs]
+            for axis, mean in zip(axes, means, strict=True):
+                for part, (gauge, q) in itertools.product(added or [mean], axis.charges):
+                    total[gauge] += q * onto(part, axis.dims, torch.mean)
+        return joined(list(total.values())) / root
 
-    right = -pulls([[mean] for mean in equation.means] for equation in equations)
-    return logs_of(conjugate_gradients(matrix, right, 1e-15 * float(right.norm()), _STEPS, look=True))
+    right = -pulls({})
+    return logs_of(
+        conjugate_gradients(lambda v: pulls(logs_of(v)), right, 1e-15 * float(right.norm()), _STEPS, look=True)
+    )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -21,28 +22,27 @@ from nfn_monomial.space.features import Features
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 
-_PAIRS = ((0, 1), (0, 0), (1, 1))
 _KEPT = 1e-8  # to which an element of the group keeps outputs in float64
 
 
 class OutputDifference(NamedTuple):
-    """What `output_difference` finds.
+    """What `output_difference` finds; without a module, the tensors that are not moved.
 
     Attributes:
+        unmoved: of both networks what is not in the space: key -> tensor, the module's where a network has none.
         largest: the largest difference of any output.
         relative: to the largest output.
         kept: whether the group element leaves the second network's outputs alone.
         cka: see `Comparison`.
-        unmoved: of both networks what is not in the space: key -> tensor, the module's where a network has none.
-        read: the keys of the module's tensors that it reads.
+        read: the keys of the module's tensors that it reads; None where nobody knows.
     """
 
-    largest: float
-    relative: float
-    kept: bool
-    cka: dict[str, float | None]
-    unmoved: tuple[dict[str, Tensor], dict[str, Tensor]]
-    read: frozenset[str]
+    unmoved: tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
+    largest: float | None = None
+    relative: float | None = None
+    kept: bool = True
+    cka: Mapping[str, float | None] = MappingProxyType({})
+    read: Collection[str] | None = None
 
 
 class Reading(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -80,14 +80,10 @@ def output_difference(
     inputs: Any,
     networks: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
 ) -> OutputDifference:
-    """Run a module with two networks, in float64; all their keys that it has go into it.
+    """Run a module, which is left as it is, with two networks, in float64.
 
-    Args:
-        space: of the networks.
-        element: what moves the second next to the first.
-        module: any with the space's parameters; left as it is.
-        inputs: of the module.
-        networks: parameter of the space, or other key of the module -> tensor, of both.
+    Parameters of the space go into it, and all else that has the name of one of the module's tensors. The element is
+    what moves the second network next to the first.
 
     Raises:
         ValueError: if the module has other parameters, does not run on these inputs, or answers with what cannot be
@@ -106,7 +102,7 @@ def output_difference(
                 outputs.append(steady_answers(module, state, wide_inputs))
             read |= reading.keys
             # It ran twice.
-            seen.append({label: x[: len(x) // 2] for label, s in sites.items() for x in [s.fields(sizes)]})
+            seen.append([fields[: len(fields) // 2] for fields in (site.fields(sizes) for site in sites.values())])
             for site in sites.values():
                 site.seen.clear()
     finally:
@@ -119,13 +115,12 @@ def output_difference(
         if x.shape == y.shape and x.is_floating_point() and x.numel():
             largest = max(largest, float((x - y).abs().max()))
     cka: dict[str, float | None] = {}
-    for label, site in sites.items():
-        fields = [_moved(space, element, site, x) for x in seen[1][label]]
-        if values := [_cka(x, y) for x, y in zip(seen[0][label], fields, strict=True)]:
+    for (label, site), one, other in zip(sites.items(), *seen, strict=True):
+        if values := [_cka(x, _moved(space, element, site, y)) for x, y in zip(one, other, strict=True)]:
             defined = [value for value in values if value is not None]
             cka[label] = sum(defined) / len(defined) if defined else None
     relative = largest_change(outputs[1], outputs[0])
-    return OutputDifference(largest, relative, largest_change(kept, outputs[1]) <= _KEPT, cka, unmoved, frozenset(read))
+    return OutputDifference(unmoved, largest, relative, largest_change(kept, outputs[1]) <= _KEPT, cka, read)
 
 
 def _state(
@@ -133,10 +128,7 @@ def _state(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """All tensors of a module, tied ones once, in float64 and those of the network where it has them; and its unmoved.
 
-    Args:
-        module: which runs.
-        names: parameter of the space -> of the module.
-        network: the keys that count are those of the space, then those of the module.
+    Keys of the network are ``names``, parameters of the space -> of the module, then those of the module.
     """
     name_of = {key: name for name, key in names.items()}
     tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
@@ -173,10 +165,12 @@ def _moved(space: WeightSpace, element: GroupElement, site: Site, field: Tensor)
 
 def _cka(x: Tensor, y: Tensor) -> float | None:
     """Linear CKA of activations ``(*sizes, P)``: ``|X'Y|^2 / (|X'X| |Y'Y|)``, centred; None where one does not vary."""
-    centred = [t.flatten(0, -2).T - t.flatten(0, -2).mean(-1) for t in (x, y)]
-    # The smaller of the two ways to the same number: products of neurons, or of samples.
-    wide = centred[0].shape[1] > len(centred[0])
-    grams = [t @ t.T for t in centred] if wide else []
-    products = [(grams[i] * grams[j]).sum() if wide else (centred[i].T @ centred[j]).square().sum() for i, j in _PAIRS]
-    between, one, other = map(float, products)
-    return between / math.sqrt(one * other) if one and other else None
+    x, y = (t.flatten(0, -2).T - t.flatten(0, -2).mean(-1) for t in (x, y))
+
+    def overlap(a: Tensor, b: Tensor) -> float:
+        """``|A'B|^2``, by the smaller of two ways: products of samples, or of neurons."""
+        products = (a @ a.T) * (b @ b.T) if a.shape[1] > len(a) else (a.T @ b).square()
+        return float(products.sum())
+
+    sizes = overlap(x, x) * overlap(y, y)
+    return overlap(x, y) / math.sqrt(sizes) if sizes else None

@@ -14,14 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.checks import Count, Share, checked
+from nfn_monomial.checks import Share, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space.certificate import evaluating, inputs_of, running
-
-Batches = Iterable[tuple[Any, Tensor]]
-"""Pairs of inputs (a tensor, or a tuple of all positional arguments) and targets ``(n, ...)``."""
-Measure = Callable[[Any, Tensor], Tensor]
-"""Outputs and targets -> a mean over the n samples, ``()`` or ``(k,)``."""
 
 
 @checked
@@ -43,20 +38,13 @@ def mean_of(networks: Sequence[Mapping[str, Tensor]], weights: Sequence[float] |
     shares = [1 / len(networks)] * len(networks) if weights is None else list(weights)
     if len(shares) != len(networks) or not all(map(math.isfinite, shares)):
         raise InvalidValueError(f"mean_of: {len(networks)} networks need as many finite weights, found {shares}")
-    first, *others = networks
-    for other in others:
-        _require_alike(first, other)
-    return {name: _mean([network[name] for network in networks], shares) for name in first}
-
-
-def _mean(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    total = tensors[0].clone()
-    if not total.is_floating_point():
-        return total
-    total *= shares[0]
-    for tensor, share in zip(tensors[1:], shares[1:], strict=True):
-        total += share * tensor
-    return total
+    for other in networks[1:]:
+        _require_alike(networks[0], other)
+    mean = {}
+    for name, x in networks[0].items():
+        parts = (share * network[name] for share, network in zip(shares, networks, strict=True))
+        mean[name] = sum(parts, torch.zeros_like(x)) if x.is_floating_point() else x.clone()
+    return mean
 
 
 def _require_alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
@@ -101,7 +89,7 @@ def barrier(losses: Sequence[float] | Tensor) -> float:
     in place of the chord, which is the same where they are equal. At t = 0 and 1 it is 0, so it is never negative.
 
     Args:
-        losses: at evenly spaced t, both ends included, ``(n,)`` with n >= 2; of `loss_along`.
+        losses: at evenly spaced t, both ends included, ``(n,)`` with n >= 2; `mean_measures` of `interpolate`.
 
     Raises:
         ValueError: for fewer than two, or a loss that is NaN or, at an end, infinite.
@@ -109,13 +97,14 @@ def barrier(losses: Sequence[float] | Tensor) -> float:
     >>> barrier([1.0, 4.0, 3.0])
     2.0
     """
-    if isinstance(losses, Tensor) and losses.is_complex():
-        raise InvalidTypeError(f"barrier: losses are {losses.dtype}, expected real numbers")
+    if isinstance(losses, Tensor) and (losses.is_complex() or losses.is_meta):
+        raise InvalidTypeError(f"barrier: losses must be real numbers, found {shown(losses)}")
     values = torch.as_tensor(losses, dtype=torch.float64)
-    if values.ndim != 1 or len(values) < 2:
-        raise InvalidValueError(f"barrier: losses have shape {tuple(values.shape)}, expected (n,) with both ends of it")
-    if bool(values.isnan().any()) or not bool(values[[0, -1]].isfinite().all()):
-        raise InvalidValueError(f"barrier: losses must be numbers, finite at both ends, found {values.tolist()}")
+    fits = values.ndim == 1 and len(values) >= 2
+    if not fits or bool(values.isnan().any()) or not bool(values[[0, -1]].isfinite().all()):
+        raise InvalidValueError(
+            f"barrier: losses must be two numbers or more, finite at both ends, found {values.tolist()}"
+        )
     t = torch.linspace(0, 1, len(values), dtype=torch.float64)
     above = values - torch.lerp(values[0], values[-1], t)
     return max(0.0, float(above.max()))
@@ -124,66 +113,36 @@ def barrier(losses: Sequence[float] | Tensor) -> float:
 @checked
 @torch.no_grad()
 def mean_measures(
-    module: nn.Module, networks: Sequence[Mapping[str, Tensor]], batches: Batches, measure: Measure
+    module: nn.Module,
+    networks: Sequence[Mapping[str, Tensor]],
+    batches: Iterable[tuple[Any, Tensor]],
+    measure: Callable[[Any, Tensor], Tensor],
 ) -> Tensor:
-    """A measure of several networks on the same data, which is read once.
+    """A measure of several networks on the same data, which is read once; such as the loss, for `barrier`.
 
     Args:
         module: what runs, in eval mode; what a network does not name is the module's own.
         networks: K of them, parameter or buffer -> tensor.
-        batches: see `Batches`.
-        measure: see `Measure`; batches count by their number of samples.
+        batches: pairs of inputs (a tensor, or a tuple of all positional arguments) and targets ``(n, ...)``.
+        measure: outputs and targets -> a mean over the n samples, ``()`` or ``(k,)``.
 
     Returns:
-        Float64 ``(K,)`` or ``(K, k)``.
+        Means over all samples, float64 ``(K,)`` or ``(K, k)``.
 
     Raises:
         ValueError: if there is no data.
     """
-    total: Tensor | None = None
-    count = 0
     if not networks:
         raise InvalidValueError("mean_measures: at least one network is needed, found none")
+    sums, count = [], 0
     with evaluating(module), running(module, "the batches"):
         for inputs, targets in batches:
             measured = [
                 measure(torch.func.functional_call(module, dict(network), inputs_of(inputs)), targets)
                 for network in networks
             ]
-            part = torch.stack(measured).to("cpu", torch.float64) * len(targets)
-            total, count = part if total is None else total + part, count + len(targets)
-    if total is None or not count:
+            sums.append(torch.stack(measured).to("cpu", torch.float64) * len(targets))
+            count += len(targets)
+    if not count:
         raise InvalidValueError("there are no batches to measure on: a generator can be read once only; give a list")
-    return total / count
-
-
-@checked
-def loss_along(
-    module: nn.Module,
-    a: Mapping[str, Tensor],
-    b: Mapping[str, Tensor],
-    batches: Batches,
-    points: Count = 11,
-    *,
-    loss: Measure = nn.functional.cross_entropy,
-) -> Tensor:
-    """The loss of the networks on the line from ``a`` to ``b``, for `barrier`.
-
-    Args:
-        module: what runs, in eval mode.
-        a: the network at t = 0, parameter or buffer -> tensor.
-        b: the network at t = 1.
-        batches: pairs of inputs (a tensor, or a tuple of all positional arguments) and targets.
-        points: how many, evenly spaced, both ends included.
-        loss: outputs and targets -> mean over the batch.
-
-    Returns:
-        Float64 ``(points,)``.
-
-    Raises:
-        ValueError: for fewer than two points, without data, or as `interpolate`.
-    """
-    if points < 2:
-        raise InvalidValueError(f"loss_along: points is {points}, at least the 2 ends are needed")
-    line = [interpolate(a, b, t) for t in torch.linspace(0, 1, points, dtype=torch.float64).tolist()]
-    return mean_measures(module, line, batches, loss)
+    return torch.stack(sums).sum(0) / count

@@ -12,6 +12,7 @@ statistics a gain may be divided by what the rows in front are multiplied by, fo
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +29,6 @@ from .path import mean_of
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_Rule = Callable[[str, Any, Tensor, Tensor], Tensor]
-"""Name of a module, the module, its input, its output -> the output that goes on."""
 
 
 @checked
@@ -40,7 +39,7 @@ def repair(
     inputs: Any,
     weights: Sequence[float] | None = None,
 ) -> dict[str, Tensor]:
-    """A merged network with the statistics of its units reset to what those of the endpoints are in the mean.
+    """A merged network, made anew with the statistics of its units set to what those of the endpoints are in the mean.
 
     - **Batch norms with running statistics** (`nn.BatchNorm1d` to 3d): these become mean and variance of what enters
       the norm now. Gain and shift, where it has them, are set so that mean and deviation of what leaves it agree; the
@@ -60,19 +59,28 @@ def repair(
         inputs: a tensor ``(N, ...)``, or a tuple of all positional arguments.
         weights: of the endpoints, as ``(1 - t, t)``; equal ones by default.
 
-    Returns:
-        A new network.
-
     Raises:
         ValueError: if names, shapes or numbers do not fit, or if there is nothing to repair.
     """
-    chosen = _repairable(module, merged, inputs)
-    expected = mean_of([_spreads(module, endpoint, inputs, chosen) for endpoint in endpoints], weights)
+    owners = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
+    candidates = [
+        name
+        for name, m in module.named_modules()
+        if (isinstance(m, _NORMS) and m.running_mean is not None)
+        or (isinstance(m, _LAYERS) and m.bias is not None and owners[id(m.weight)] == owners[id(m.bias)] == 1)
+    ]
+    expected = mean_of([_spreads(module, endpoint, inputs, candidates) for endpoint in endpoints], weights)
+    chosen = [name for name in candidates if f"{name}.mean" in expected]
+    if not chosen:
+        raise InvalidValueError(
+            f"{type(module).__name__} has neither batch norms with running statistics nor hidden linear layers or "
+            "convolutions with a bias: there is nothing to repair"
+        )
     state = {name: tensor.clone() for name, tensor in merged.items()}
 
-    def rule(name: str, layer: Any, x: Tensor, out: Tensor) -> Tensor:
+    def repaired(name: str, layer: Any, args: tuple[Any, ...], out: Tensor) -> Tensor:
         if isinstance(layer, _NORMS):
-            mean, variance = _moments(x, 1)
+            mean, variance = _moments(args[0], 1)
             state[f"{name}.running_mean"], state[f"{name}.running_var"] = mean, variance
             gain: Tensor | None = layer.weight
             shift: Tensor | None = layer.bias
@@ -80,7 +88,7 @@ def repair(
                 size = expected[f"{name}.deviation"] * ((variance + layer.eps) / variance).sqrt()
                 gain = state[f"{name}.weight"] = torch.where(variance > 0, size.copysign(gain), gain)
                 shift = state[f"{name}.bias"] = expected[f"{name}.mean"]
-            return nn.functional.batch_norm(x, mean, variance, gain, shift, False, 0.0, layer.eps)
+            return nn.functional.batch_norm(args[0], mean, variance, gain, shift, False, 0.0, layer.eps)
         units = _units(layer)
         mean, variance = _moments(out, units)
         factor = torch.where(variance > 0, expected[f"{name}.deviation"] / variance.sqrt(), 1)
@@ -89,58 +97,37 @@ def repair(
         state[f"{name}.bias"] = layer.bias * factor + shift
         return out * _along(factor, out, units) + _along(shift, out, units)
 
-    _run(module, merged, inputs, chosen, rule)
+    _run(module, merged, inputs, chosen, repaired)
     return state
 
 
-def _repairable(module: nn.Module, network: Mapping[str, Tensor], inputs: Any) -> list[str]:
-    """Names of the layers and norms that can be repaired, see `repair`."""
-    owners = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
-    candidates = [
-        name
-        for name, m in module.named_modules()
-        if (isinstance(m, _NORMS) and m.running_mean is not None)
-        or (isinstance(m, _LAYERS) and m.bias is not None and owners[id(m.weight)] == owners[id(m.bias)] == 1)
-    ]
+def _spreads(module: nn.Module, network: Mapping[str, Tensor], inputs: Any, names: Sequence[str]) -> dict[str, Tensor]:
+    """``layer.mean`` and ``layer.deviation`` of what layers hand on, ``(n,)`` each.
+
+    Layers that do not run just once are left out, and that whose output is the network's.
+    """
+    spreads: dict[str, tuple[Tensor, Tensor]] = {}
     runs: Counter[str] = Counter()
     handed_on: dict[str, weakref.ref[Tensor]] = {}
 
-    def rule(name: str, layer: Any, x: Tensor, out: Tensor) -> Tensor:
+    def seen(name: str, layer: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
+        spreads[name] = _moments(out, _units(layer))
         runs[name] += 1
         handed_on[name] = weakref.ref(out)
-        return out
 
-    outputs = _run(module, network, inputs, candidates, rule)
-    if chosen := [name for name in candidates if runs[name] == 1 and handed_on[name]() is not outputs]:
-        return chosen
-    raise InvalidValueError(
-        f"{type(module).__name__} has neither batch norms with running statistics nor hidden linear layers or "
-        "convolutions with a bias: there is nothing to repair"
-    )
+    outputs = _run(module, network, inputs, names, seen)
+    once = [name for name in names if runs[name] == 1 and handed_on[name]() is not outputs]
+    means = {f"{name}.mean": spreads[name][0] for name in once}
+    return means | {f"{name}.deviation": spreads[name][1].sqrt() for name in once}
 
 
-def _spreads(module: nn.Module, network: Mapping[str, Tensor], inputs: Any, chosen: Sequence[str]) -> dict[str, Tensor]:
-    """``layer.mean`` and ``layer.deviation`` of what each of the chosen layers hands on, ``(n,)`` each."""
-    spreads: dict[str, Tensor] = {}
-
-    def rule(name: str, layer: Any, x: Tensor, out: Tensor) -> Tensor:
-        mean, variance = _moments(out, _units(layer))
-        spreads[f"{name}.mean"], spreads[f"{name}.deviation"] = mean, variance.sqrt()
-        return out
-
-    _run(module, network, inputs, chosen, rule)
-    return spreads
-
-
-def _run(module: nn.Module, network: Mapping[str, Tensor], inputs: Any, chosen: Sequence[str], rule: _Rule) -> Any:
-    """What the module answers when a rule says what the chosen layers and norms hand on."""
-
-    def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor]:
-        return lambda layer, args, out: rule(name, layer, args[0], out)
-
+def _run(
+    module: nn.Module, network: Mapping[str, Tensor], inputs: Any, names: Sequence[str], hook: Callable[..., Any]
+) -> Any:
+    """What the module answers with a forward hook at some of its layers, which is told their names."""
     with evaluating(module), running(module, "the inputs"), contextlib.ExitStack() as hooks:
-        for name in chosen:
-            hooks.enter_context(module.get_submodule(name).register_forward_hook(hook(name)))
+        for name in names:
+            hooks.enter_context(module.get_submodule(name).register_forward_hook(functools.partial(hook, name)))
         return torch.func.functional_call(module, dict(network), inputs_of(inputs))
 
 

@@ -12,8 +12,6 @@ from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 
-from .exact import wide_dtype
-
 COUNTERS = "num_batches_tracked"  # of training steps, which no network reads in eval mode
 EXACT = 1e-10  # to which scales are found in float64
 
@@ -23,11 +21,6 @@ def differing(a: Mapping[str, Tensor], b: Mapping[str, Tensor], *, leave_out: Co
 
     Tensors of one dtype are to be equal, of two floating types within half a unit in the last place of each. Counters
     of batches are not looked at.
-
-    Args:
-        a: the one network.
-        b: the other.
-        leave_out: keys that are not looked at.
     """
     keys = sorted(key for key in {*a, *b} if key not in leave_out and not key.endswith(COUNTERS))
     return tuple(key for key in keys if not (key in a and key in b and _equal(a[key], b[key])))
@@ -50,45 +43,26 @@ def tolerance(limit: torch.finfo) -> float:
     return max(half_units * limit.eps / 2, EXACT if limit.bits == 64 else 0.0)
 
 
-class Entries:
-    """One parameter of two networks, in a dtype that holds both.
+def largest_error(
+    name: str, element: GroupElement, dtypes: tuple[torch.dtype, torch.dtype], a: Tensor, moved: Tensor
+) -> tuple[float, bool]:
+    """The largest relative difference of any entry of a parameter, and whether all are within rounding.
 
-    Args:
-        name: of the parameter.
-        a: the one network.
-        b: the other.
+    Its tensors were of the ``dtypes`` before they were made one that holds both; the ``element`` has moved the second.
     """
-
-    def __init__(self, name: str, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> None:
-        tensors = [network[name].detach() for network in (a, b)]
-        self.name, self.limits = name, [torch.finfo(x.dtype) for x in tensors]
-        self.alike = tensors[0].dtype == tensors[1].dtype
-        # What is narrower than float32 is compared in it: it need not be held in float64.
-        self.a, self.b = (x.to("cpu", wide_dtype(*(x.dtype for x in tensors))) for x in tensors)
-
-    def moved(self, element: GroupElement) -> Tensor:
-        """The other's values as an element moves them."""
-        return element.act({self.name: self.b})[self.name]
-
-    def error(self, element: GroupElement) -> tuple[float, bool]:
-        """The largest relative difference of any entry from the other's, moved, and whether all are within rounding."""
-        moved = self.moved(element)
-        difference, size = (self.a - moved).abs_(), torch.maximum(self.a.abs(), moved.abs())
-        relative = difference / size.masked_fill_(size == 0, 1)
-        if self.alike and not element.matrices:
-            return float(relative.max()), not difference.any()
-        least = [tolerance(limit) * limit.smallest_normal for limit in self.limits]
-        rounding = element.act({self.name: torch.full_like(self.b, least[1])})[self.name].abs_().add_(least[0])
-        error = float(relative.masked_fill_(difference <= rounding, 0).max())
-        if self._scaled(element):
-            return error, error <= max(map(tolerance, self.limits))
-        return error, error <= (0 if self.alike else sum(limit.eps / 2 for limit in self.limits))
-
-    def _scaled(self, element: GroupElement) -> bool:
-        """Whether any of the nodes on whose neurons it runs is scaled."""
-        segments = itertools.chain(*element.space.concatenated[self.name])
-        nodes = {axis.node for segment in segments for axis in segment if isinstance(axis, Axis)}
-        return any(is_scaling(element.matrices[node]) for node in nodes if node in element.matrices)
+    limits = [torch.finfo(dtype) for dtype in dtypes]
+    difference, size = (a - moved).abs_(), torch.maximum(a.abs(), moved.abs())
+    relative = difference / size.masked_fill_(size == 0, 1)
+    if dtypes[0] == dtypes[1] and not element.matrices:
+        return float(relative.max()), not difference.any()
+    least = [tolerance(limit) * limit.smallest_normal for limit in limits]
+    rounding = element.act({name: torch.full_like(moved, least[1])})[name].abs_().add_(least[0])
+    error = float(relative.masked_fill_(difference <= rounding, 0).max())
+    segments = itertools.chain(*element.space.concatenated[name])
+    nodes = {axis.node for segment in segments for axis in segment if isinstance(axis, Axis)}
+    if any(is_scaling(element.matrices[node]) for node in nodes if node in element.matrices):
+        return error, error <= max(map(tolerance, limits))
+    return error, error <= (0 if dtypes[0] == dtypes[1] else sum(limit.eps / 2 for limit in limits))
 
 
 def is_scaling(matrix: MonomialMatrix) -> bool:

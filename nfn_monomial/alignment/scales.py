@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nfn_monomial.canonical.charges import Charged, Gauge, along, charged_axes, onto, scaling, summed
+from nfn_monomial.canonical.charges import Gauge, along, charged_axes, onto, scaling, summed
 from nfn_monomial.space.weight_space import WeightSpace
 
 _SWEEPS = 30
@@ -17,11 +17,12 @@ _HALVINGS = 4
 
 
 class _Term(NamedTuple):
-    """Entries that the same scales act on: sums of products of the two networks, and of squares of the moved one."""
+    """What scales act on with one power, where along: sums of products of the two networks, and of b's squares."""
 
+    charge: int
+    dims: tuple[int, ...]
     products: Tensor
     squares: Tensor
-    axes: tuple[Charged, ...]
 
 
 def nearest_scales(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[Gauge, Tensor]:
@@ -31,36 +32,26 @@ def nearest_scales(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, 
     squared distance for itself, ``sum_q (C_q e^{2 q s} - 2 B_q e^{q s})`` with the sums B of products and C of squares
     of the entries that it scales with power q. Steps that do not get nearer are shortened, or left out.
 
-    Args:
-        space: the weight space.
-        a: piece -> float64 tensors ``(*axes)``.
-        b: the same, of the network to be scaled.
-
-    Returns:
-        Gauge -> scales ``(1, *sizes)``.
+    Networks are given by their pieces ``(*axes)`` in float64; scales are ``(1, *sizes)``.
     """
-    terms: list[_Term] = []
-    touching: dict[Gauge, list[tuple[int, Charged, int]]] = {}
+    terms: dict[Gauge, list[_Term]] = {}
     for name, x in b.items():
-        if axes := charged_axes(space, space.axes[name], scaling):
-            squares, axes_left = summed(x.square()[None], axes)
-            for axis in axes_left:
-                for gauge, q in axis.charges:
-                    touching.setdefault(gauge, []).append((len(terms), axis, q))
-            terms.append(_Term(summed((a[name] * x)[None], axes)[0], squares, axes_left))
+        axes = charged_axes(space, space.axes[name], scaling)
+        products, _ = summed((a[name] * x)[None], axes)
+        squares, axes_left = summed(x.square()[None], axes)
+        for axis in axes_left:
+            for gauge, q in axis.charges:
+                terms.setdefault(gauge, []).append(_Term(q, axis.dims, products, squares))
     logs: dict[Gauge, Tensor] = {}
     left = sum(float((a[name] - x).square().sum()) for name, x in b.items())
     for _ in range(_SWEEPS):
         won = 0.0
-        for gauge, touched in touching.items():
-            sums = [
-                (q, onto(terms[i].products, axis.dims), onto(terms[i].squares, axis.dims)) for i, axis, q in touched
-            ]
-            step, gain = _step(sums)
-            for i, axis, q in touched:
-                factor = along((q * step).exp(), axis.dims, terms[i].squares.ndim)
-                terms[i].products.mul_(factor)
-                terms[i].squares.mul_(factor.square())
+        for gauge, acted_on in terms.items():
+            step, gain = _step([(t.charge, onto(t.products, t.dims), onto(t.squares, t.dims)) for t in acted_on])
+            for charge, dims, products, squares in acted_on:
+                factor = along((charge * step).exp(), dims, squares.ndim)
+                products.mul_(factor)
+                squares.mul_(factor.square())
             logs[gauge] = logs.get(gauge, 0) + step
             won += gain
         left -= won
@@ -70,11 +61,7 @@ def nearest_scales(space: WeightSpace, a: Mapping[str, Tensor], b: Mapping[str, 
 
 
 def _step(sums: list[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, float]:
-    """The step of each neuron, and by how much the squared distance shrinks.
-
-    Args:
-        sums: charges, and sums of products and of squares that it scales.
-    """
+    """The step of each neuron, and by how much the squared distance shrinks, of charges and sums as above."""
 
     def value(s: Tensor) -> Tensor:
         return torch.stack([c * torch.exp(2 * q * s) - 2 * b * torch.exp(q * s) for q, b, c in sums]).sum(0)

@@ -22,7 +22,7 @@ from nfn_monomial.space.monomial import MonomialMatrix
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .charges import Gauge, along, charged_axes, log_squares
-from .least_norm import encoded, log_scales
+from .least_norm import log_scales
 from .newton import Factor
 from .signs import canonical_signs
 
@@ -209,12 +209,10 @@ def _log_scales(space: WeightSpace, features: Features, converge: bool) -> _Fact
     terms = log_squares(space, features)
     if not terms:
         return {}
-    shapes = {g: [x.shape[d] for d in axis.dims] for x, axes in terms for axis in axes for g, _ in axis.charges}
-    order = sorted(shapes, key=lambda gauge: (list(space.nodes).index(gauge.node), gauge.number))
+    gauges = {gauge for _, axes in terms for axis in axes for gauge, _ in axis.charges}
+    order = sorted(gauges, key=lambda gauge: (list(space.nodes).index(gauge.node), gauge.number))
     factors = [
         tuple(Factor(order.index(gauge), q, axis.dims) for axis in axes for gauge, q in axis.charges)
         for _, axes in terms
     ]
-    logs = log_scales([x for x, _ in terms], encoded(factors), converge=converge)
-    parts = torch.split(logs, [math.prod(shapes[gauge]) for gauge in order], -1)
-    return {gauge: part.reshape(part.shape[0], *shapes[gauge]) for gauge, part in zip(order, parts, strict=True)}
+    return dict(zip(order, log_scales([x for x, _ in terms], factors, converge=converge), strict=True))

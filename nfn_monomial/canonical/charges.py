@@ -40,13 +40,7 @@ Term: TypeAlias = tuple[Tensor, tuple[Charged, ...]]
 def charged_axes(
     space: WeightSpace, axes: Sequence[Axis | int], charge: Callable[[Symmetry, int], int]
 ) -> list[Charged]:
-    """Axes of tensors ``(B, *axes, ..)`` on which a gauge acts: where its ``charge`` is not 0.
-
-    Args:
-        space: the weight space.
-        axes: of a field, or of a piece of a parameter.
-        charge: of a gauge and the power that it acts with, that which counts.
-    """
+    """Axes of tensors ``(B, *axes, ..)`` on which a gauge acts: where what ``charge`` makes of its power is not 0."""
     charged = []
     for axis, path in zip(axes, paths_of(axes, space.nesting), strict=True):
         if isinstance(axis, Axis):
@@ -79,14 +73,8 @@ def log_squares(space: WeightSpace, features: Features) -> list[Term]:
     """Logarithms of squares of the entries of a network, those that the same scales act on added up.
 
     Where two axes lie on one node, entries with the same neuron in both, which feel both charges of one scale, are a
-    term of their own: weights from a neuron to itself do not change at all.
-
-    Args:
-        space: the weight space.
-        features: of the space.
-
-    Returns:
-        Terms ``(B, *sizes)``, each with the axes on which scales act. Every gauge acts on no neuron twice.
+    term of their own: weights from a neuron to itself do not change at all. So a gauge acts on no neuron of a term
+    twice.
     """
     terms: dict[tuple[Charged, ...], Tensor] = {}
     for field_type, x in features.fields.items():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.checks import checked, shown
-from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+from nfn_monomial.errors import InvalidTypeError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis
 from nfn_monomial.space.weight_space import WeightSpace
@@ -69,47 +69,34 @@ def fingerprint(space: WeightSpace, network: Mapping[str, Tensor]) -> str:
     >>> fingerprint(space, a) == fingerprint(space, b)
     True
     """
-    parameters, sizes = _checked(space, network)
+    parameters = {name: network[name] for name in space.parameters if name in network}
+    for name, x in parameters.items():
+        if not isinstance(x, Tensor) or not x.is_floating_point() or x.is_meta:
+            raise InvalidTypeError(f"fingerprint: {name} is {shown(x)}; a floating point tensor is expected")
+    numbers, sizes = invariants(space, parameters)
     eps = max(torch.finfo(x.dtype).eps for x in parameters.values())
     uncertain = eps > torch.finfo(torch.float32).eps
     step = (24 if uncertain else 8) * math.sqrt(eps)
-    rounded = (invariants(space, parameters, sizes) / step).round().to(torch.int64).tolist()
+    rounded = (numbers / step).round().to(torch.int64).tolist()
     text = f"{_VERSION};{_structure(space, sizes)};{step};{rounded}"
     digits = hashlib.sha256(text.encode()).hexdigest()[:32]
     return f"~{digits[1:]}" if uncertain else digits
 
 
-def invariants(space: WeightSpace, network: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
-    """The numbers that `fingerprint` rounds: equal, but for rounding errors, for all networks of an orbit.
+@torch.no_grad()
+def invariants(space: WeightSpace, network: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, int]]:
+    """The numbers that `fingerprint` rounds, equal but for rounding for all networks of an orbit; and sizes of nodes.
 
     Args:
         space: the weight space.
         network: parameter name -> tensor ``(*shape)``.
-        sizes: of all nodes.
     """
-    with torch.no_grad():
-        alive = {name: packing.without_dead(space, name, network[name], sizes) for name in space.parameters}
-        features = space.pack({name: x.detach().to("cpu", torch.float64)[None, None] for name, x in alive.items()})
-        balanced = space.unpack(rescaling(space, features, signs=False, converge=True).act(features))
-        taken = packing.pieces(space, {name: x[0, 0] for name, x in balanced.items()}, sizes)
-        return _numbers(space, taken, sizes)
-
-
-def _checked(space: WeightSpace, network: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """The parameters of the space, and the sizes of all nodes."""
-    missing = [name for name in space.parameters if name not in network]
-    if missing:
-        expected = ", ".join(map(space.describe, missing))
-        raise InvalidValueError(f"fingerprint: the network has no {', '.join(missing)}; {space} expects {expected}")
-    parameters = {name: network[name] for name in space.parameters}
-    for name, x in parameters.items():
-        if not isinstance(x, Tensor) or not x.is_floating_point() or x.is_meta:
-            raise InvalidTypeError(f"fingerprint: {name} is {shown(x)}; a floating point tensor is expected")
-    one = {name: x.detach().to("cpu", torch.float64)[None, None] for name, x in parameters.items()}
-    return parameters, space.node_sizes(space.pack(one))
-
-
-def _numbers(space: WeightSpace, taken: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
+    one = {name: x.detach().to("cpu", torch.float64)[None, None] for name, x in network.items()}
+    sizes = space.node_sizes(space.pack(one))
+    alive = {name: packing.without_dead(space, name, x, sizes) for name, x in one.items()}
+    features = space.pack(alive, check_finite=False)
+    balanced = space.unpack(rescaling(space, features, signs=False, converge=True).act(features))
+    taken = packing.pieces(space, {name: x[0, 0] for name, x in balanced.items()}, sizes)
     total = torch.zeros(_NUMBERS, dtype=torch.float64)
     number, place = ({name: i for i, name in enumerate(names)} for names in (space.nodes, space.pieces))
     for node, streams in Refinement(space, whole_slices(space, taken), sizes).refine().items():
@@ -122,7 +109,7 @@ def _numbers(space: WeightSpace, taken: Mapping[str, Tensor], sizes: Mapping[str
         total += torch.where(size > 0, size.log(), -1e3) * random_numbers(f"size {place[name]}", _NUMBERS)
         if not any(isinstance(axis, Axis) for axis in space.axes[name]):  # it has no neurons to speak for it
             total += x.flatten() @ random_numbers(f"entries {place[name]}", x.numel(), _NUMBERS)
-    return total
+    return total, sizes
 
 
 def _structure(space: WeightSpace, sizes: Mapping[str, int]) -> str:

@@ -37,8 +37,8 @@ def _decoded(numbers: Sequence[int]) -> list[Factors]:
     return [tuple(factor() for _ in range(count)) for count in rest]
 
 
-def log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], *, converge: bool) -> Tensor:
-    """The logarithms of the scales of least norm, ``(B, N)``, unknowns one after the other.
+def log_scales(log_squares: Sequence[Tensor], terms: Sequence[Factors], *, converge: bool) -> list[Tensor]:
+    """The logarithms of the scales of least norm, ``(B, *sizes)`` for each unknown.
 
     Without ``converge``, NaN for neurons that zeros cut off from all that could settle their scales.
 
@@ -48,14 +48,17 @@ def log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], *, converg
 
     Args:
         log_squares: terms ``(B, *sizes)``: logarithms of sums of squares, -inf for 0.
-        factors: of each term, see `encoded`. No two of a term are of one unknown, unless on different neurons.
+        terms: the factors of each. No two of a term are of one unknown, unless on different neurons.
         converge: look after every round whether all networks are balanced, where values can be looked at; otherwise
             there is a fixed number of rounds, and nothing is looked at.
     """
     if torch.compiler.is_compiling():
-        logs: Tensor = _operator(log_squares, factors)
-        return logs
-    return _log_scales(log_squares, factors, converge and concrete(log_squares))
+        logs: Tensor = _operator(log_squares, encoded(terms))
+    else:
+        logs = _log_scales(log_squares, terms, converge and concrete(log_squares))
+    shapes = _shapes(log_squares, terms)
+    parts = torch.split(logs, [math.prod(shape) for shape in shapes], -1)
+    return [part.reshape(part.shape[0], *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 # An operator of its own, so that its loops are one node for torch.compile.
@@ -63,7 +66,7 @@ def log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], *, converg
     "nfn_monomial::log_scales", mutates_args=(), schema="(Tensor[] log_squares, int[] factors) -> Tensor"
 )
 def _operator(log_squares: Sequence[Tensor], factors: Sequence[int]) -> Tensor:
-    return _log_scales(log_squares, factors, False)
+    return _log_scales(log_squares, _decoded(factors), False)
 
 
 @_operator.register_fake
@@ -82,10 +85,10 @@ def _(info: Any, dims: Any, log_squares: Sequence[Tensor], factors: Any) -> tupl
     return out.unflatten(0, (info.batch_size, -1)), 0
 
 
-def _log_scales(log_squares: Sequence[Tensor], factors: Sequence[int], converge: bool) -> Tensor:
-    terms = _decoded(factors)
+def _log_scales(log_squares: Sequence[Tensor], terms: Sequence[Factors], converge: bool) -> Tensor:
+    """Of all unknowns, one after the other, ``(B, N)``."""
     zeros = [log_squares[0].new_zeros(len(log_squares[0]), *shape) for shape in _shapes(log_squares, terms)]
-    whole = Network(list(log_squares), terms, zeros)
+    whole = Network(list(log_squares), list(terms), zeros)
     supported = _supported(tuple(terms))
     alive = whole.among(supported).alive(converge)
     settled = whole.settle([torch.zeros_like(s, dtype=torch.bool) for s in whole.s])
@@ -115,13 +118,10 @@ def _shapes(log_squares: Sequence[Tensor], terms: Sequence[Factors]) -> list[tup
 def _anchored(terms: tuple[Factors, ...]) -> tuple[bool, ...]:
     """Which unknowns are settled in a network without zeros; those of others scale nothing but one another."""
     known: set[int] = set()
-    while new := {f.unknown for term in terms for f in term if _others(term, f) <= known} - known:
+    linked = [(f.unknown, {other.unknown for other in term if other is not f}) for term in terms for f in term]
+    while new := {unknown for unknown, others in linked if others <= known} - known:
         known |= new
-    return tuple(unknown in known for unknown in range(1 + max(f.unknown for term in terms for f in term)))
-
-
-def _others(term: Factors, factor: Factor) -> set[int]:
-    return {other.unknown for other in term if other is not factor}
+    return tuple(unknown in known for unknown in range(1 + max(unknown for unknown, _ in linked)))
 
 
 @functools.lru_cache

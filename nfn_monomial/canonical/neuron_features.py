@@ -21,7 +21,6 @@ from nfn_monomial.space.weight_space import WeightSpace
 
 CHANNELS = 8
 _SWEEPS = 4  # forwards and backwards, twice
-_TOGETHER = 2**22  # numbers of what several ends give, at most, if it is made before entries are looked at
 
 Parity: TypeAlias = tuple[tuple[int, ...], ...]
 """Whether a sign flips a stream, for each gauge of a node and of those that it is nested in."""
@@ -57,32 +56,13 @@ class _Neighbours(NamedTuple):
     """What neurons at the other ends of a parameter give to those at one of them.
 
     Attributes:
-        squared: whether it is weighted by the squares of the entries, which no sign flips, or by the entries.
-        parity: of the sums.
-        factors: random numbers of the kernel's places and features, whose product it is, each with its dimensions:
-            those of the entries, the kernel's places behind the axes and the channels behind those.
+        parity: of what entries, or their squares, make of it.
+        factors: of what entries are summed with, each with its dimensions: the kernel's places behind the axes, and
+            channels behind those.
     """
 
-    squared: bool
     parity: Parity
     factors: list[tuple[Tensor, list[int]]]
-
-    def weighted(self, part: Slice, x: Tensor, along: int, neurons: list[int]) -> Tensor:
-        """What the entries in a slice make of it, ``(*neurons, channels)``.
-
-        Args:
-            part: the slice.
-            x: its entries, or their squares, with axes first and the kernel's places behind them.
-            along: the axis along which it is a slice.
-            neurons: axes of those that it is given to.
-        """
-        product, left, channel = x, list(range(x.ndim)), x.ndim
-        for i, (factor, dims) in enumerate(self.factors):
-            values = (part.of(factor, dims.index(along)) if along in dims else factor).to(x)
-            later = {*neurons, channel, *(d for _, others in self.factors[i + 1 :] for d in others)}
-            out = sorted({*left, *dims} & later) if i + 1 < len(self.factors) else [*neurons, channel]
-            product, left = torch.einsum(product, left, values, dims, out), out
-        return product
 
 
 class Refinement:
@@ -107,12 +87,11 @@ class Refinement:
                 self.into[end.node].append((link, i))
         self._squares: dict[str, float] = {}
         self.streams: dict[str, Streams] = {}
-        for node in space.nodes:
-            shape = [sizes[name] for name in space.ancestry(node)] if self.into[node] else []
-            if self.into[node]:
-                sizes_here = (1,) * len(shape) if space.nodes[node].permutes else tuple(shape)
-                start = random_numbers(f"start {self.number[node]}", *sizes_here, CHANNELS).expand(*shape, -1)
-                self.streams[node] = {self._even(node): start}
+        for node in filter(self.into.get, space.nodes):
+            shape = [sizes[name] for name in space.ancestry(node)]
+            told_apart = [1] * len(shape) if space.nodes[node].permutes else shape
+            start = random_numbers(f"start {self.number[node]}", *told_apart, CHANNELS).expand(*shape, -1)
+            self.streams[node] = {self._even(node): start}
         self.start = {node: next(iter(streams.values())) for node, streams in self.streams.items()}
 
     def refine(self) -> dict[str, Streams]:
@@ -146,10 +125,10 @@ class Refinement:
     def _messages(self, link: Link, target: int) -> Iterator[tuple[bool, Parity, Tensor]]:
         """What comes to the neurons at one end: whether through the entries' squares, its parity, and sums."""
         name, at, axes = link.parameter, link.ends[target].at, self._axes(link.parameter)
-        told = [one for squared in (False, True) if (one := self._neighbours(link, target, squared))]
-        neurons, kernel = [axes.index(i) for i in at], len(axes)
+        neurons, kernel, channel = [axes.index(i) for i in at], len(axes), len(axes) + 1
         sizes = [self.sizes[axis.node] for i in at if isinstance(axis := self.space.axes[name][i], Axis)]
-        sums = [self.start[link.ends[target].node].new_zeros(*sizes, CHANNELS) for _ in told]
+        given = {squared: one for squared in (False, True) if (one := self._neighbours(link, target, squared))}
+        sums = {squared: torch.zeros(*sizes, CHANNELS, dtype=torch.float64) for squared in given}
         squares = 0.0
         for part in self.taken[name]:
             x = part.values.permute(*axes, *(i for i in range(part.values.ndim) if i not in axes))
@@ -157,13 +136,16 @@ class Refinement:
             if name not in self._squares:
                 squares += float(x.square().sum(dtype=torch.float64))
             along = axes.index(part.dim)
-            for one, total in zip(told, sums, strict=True):
-                message = one.weighted(part, x.square() if one.squared else x, along, neurons)
+            for squared, total in sums.items():
+                operands: list[Tensor | list[int]] = [x.square() if squared else x, list(range(x.ndim))]
+                for factor, dims in given[squared].factors:
+                    operands += [(part.of(factor, dims.index(along)) if along in dims else factor).to(x), dims]
+                message = torch.einsum(*operands, [*neurons, channel])
                 (part.of(total, neurons.index(along)) if along in neurons else total).add_(message)
         size = self._squares.setdefault(name, squares) / math.prod(sizes)
-        for one, total in zip(told, sums, strict=True):
+        for squared, total in sums.items():
             if size:
-                yield one.squared, one.parity, total / (size if one.squared else math.sqrt(size))
+                yield squared, given[squared].parity, total / (size if squared else math.sqrt(size))
 
     def _neighbours(self, link: Link, target: int, squared: bool) -> _Neighbours | None:
         """What the other ends give to one; None where one of them has nothing to give."""
@@ -171,22 +153,21 @@ class Refinement:
         parity = {i: tuple(0 for _ in p) if squared else p for i, p in self.parity[name].items()}
         kernel, channel = len(axes), len(axes) + 1
         weights = random_numbers(f"kernel {self.place[name]}", math.prod(link.kernel), CHANNELS)
-        factors = [(weights.abs() if squared else weights, [kernel, channel])]
+        weights = weights.abs() if squared else weights
+        factors = [(weights, [kernel, channel])]
         counted = set(end.at)
         for other in (other for i, other in enumerate(link.ends) if i != target):
             # The sign of what two ends are both nested in counts once.
             path = tuple(tuple(0 for _ in parity[i]) if i in counted else parity[i] for i in other.at)
             counted |= set(other.at)
-            h = self.streams[other.node].get(path)
-            if h is None:
+            if path not in self.streams[other.node]:
                 return None
-            neurons, (factor, dims) = [axes.index(i) for i in other.at], factors[-1]
-            if factor.numel() * h.numel() // CHANNELS <= _TOGETHER:
-                out = sorted({*dims, *neurons})
-                factors[-1] = torch.einsum(factor, dims, h, [*neurons, channel], out), out
-            else:
-                factors.append((h, [*neurons, channel]))
-        return _Neighbours(squared, tuple(parity[i] for i in end.at), factors)
+            factors.append((self.streams[other.node][path], [*(axes.index(i) for i in other.at), channel]))
+        if len(factors) > 1:
+            (h, dims), *others = factors[1:]
+            out = sorted({kernel, *dims})
+            factors = [(torch.einsum(weights, [kernel, channel], h, dims, out), out), *others]
+        return _Neighbours(tuple(parity[i] for i in end.at), factors)
 
     def _axes(self, name: str) -> list[int]:
         return [i for i, axis in enumerate(self.space.axes[name]) if isinstance(axis, Axis)]

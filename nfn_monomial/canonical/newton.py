@@ -94,11 +94,7 @@ class Network:
         return alive
 
     def settle(self, settled: list[Tensor]) -> list[Tensor]:
-        """Give neurons without a scale one of norm 1, from inputs to outputs, then back: see `balance`.
-
-        Returns:
-            Which neurons are settled now.
-        """
+        """Give neurons without a scale one of norm 1, from inputs to outputs, then back; returns which have one now."""
         settled, open_ = list(settled), self._logs_of(settled)
         for unknown in _there_and_back(settled):
             norms: dict[bool, list[Tensor]] = {False: [], True: []}
@@ -192,30 +188,38 @@ class Network:
     def _solved(self, pull: Tensor, inverse: Tensor, noise: Tensor, steps: int, look: bool = False) -> Tensor:
         """The least v with ``Hessian v = pull``, the Hessian divided by the roots of its diagonal on both sides.
 
-        Args:
-            pull: ``(B, N)``, divided by the roots.
-            inverse: logarithms of the roots' inverses; what has none does not move.
-            noise: the norm ``(B, 1)`` of what ``pull`` was computed from, whose rounding errors are no pull.
-            steps: so many.
-            look: see `conjugate_gradients`.
+        The logarithms of their inverses are given, and the norm ``(B, 1)`` of what ``pull`` was computed from, whose
+        rounding errors are no pull. For ``steps`` and ``look`` see `conjugate_gradients`.
         """
-        pairs = list(self._pairs(inverse))
+        products = list(self._products(inverse))
 
         def hessian(v: Tensor) -> Tensor:
-            parts = list(torch.split(v, self.sizes, -1))
+            parts = torch.split(v, self.sizes, -1)
             total = list(parts)
-            for pair in pairs:
-                pair.add(total, parts)
+            for target, source, matrix in products:
+                product = torch.bmm(matrix, parts[source].reshape(len(matrix), matrix.shape[-1], 1))
+                total[target] = total[target] + product.reshape(total[target].shape)
             return torch.cat(total, -1)
 
         return conjugate_gradients(hessian, pull, _NOISE * self.eps * noise, steps, look)
 
-    def _pairs(self, inverse: Tensor) -> Iterator[_Pair]:
-        """The Hessian off its diagonal, divided by the roots of that."""
+    def _products(self, inverse: Tensor) -> Iterator[tuple[int, int, Tensor]]:
+        """The Hessian off its diagonal, divided by the roots of that: matrices from one unknown's neurons to another's.
+
+        They are ``(B x shared neurons, .., ..)``.
+        """
         parts = [x.reshape(s.shape) for x, s in zip(torch.split(inverse, self.sizes, -1), self.s, strict=True)]
         for x, factors in zip(self.logs, self.terms, strict=True):
             for a, b in itertools.combinations(factors, 2):
-                yield _Pair(_masked(x, (a, b), parts).exp(), a, b)
+                shared = [d for d in a.dims if d in b.dims]
+                alone = [[d for d in factor.dims if d not in shared] for factor in (a, b)]
+                # Neurons that both are nested in are the outermost of both, so that none need change places.
+                count, *sizes = (math.prod(x.shape[d] for d in dims) for dims in (shared, *alone))
+                common = onto(_masked(x, (a, b), parts).exp(), [*shared, *alone[0], *alone[1]])
+                matrix = common.reshape(len(x) * count, *sizes)
+                matrix = matrix if a.charge * b.charge == 1 else matrix * (a.charge * b.charge)
+                yield a.unknown, b.unknown, matrix
+                yield b.unknown, a.unknown, matrix.mT
 
 
 def conjugate_gradients(
@@ -243,25 +247,6 @@ def conjugate_gradients(
         before, square = square, rest.square().sum(-1, keepdim=True)
         direction = rest + (square / before).masked_fill(before <= 0, 0) * direction
     return v
-
-
-class _Pair:
-    """What the scales of two unknowns have in common, as matrices ``(B x shared neurons, .., ..)``."""
-
-    def __init__(self, x: Tensor, a: Factor, b: Factor) -> None:
-        shared = [d for d in a.dims if d in b.dims]
-        alone = [[d for d in factor.dims if d not in shared] for factor in (a, b)]
-        # Neurons that both are nested in are the outermost of both, so that neurons need not be put in another order.
-        count, *sizes = (math.prod(x.shape[d] for d in part) for part in (shared, *alone))
-        matrix = onto(x, [*shared, *alone[0], *alone[1]]).reshape(len(x) * count, *sizes)
-        matrix = matrix if a.charge * b.charge == 1 else matrix * (a.charge * b.charge)
-        self.products = [(a.unknown, b.unknown, matrix), (b.unknown, a.unknown, matrix.mT)]
-
-    def add(self, total: list[Tensor], v: list[Tensor]) -> None:
-        """Add the products of the matrix with vectors of each unknown to those of the other."""
-        for target, source, matrix in self.products:
-            product = torch.bmm(matrix, v[source].reshape(len(matrix), matrix.shape[-1], 1))
-            total[target] = total[target] + product.reshape(total[target].shape)
 
 
 def _imbalance(inward: Tensor, outward: Tensor) -> Tensor:

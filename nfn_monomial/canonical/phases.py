@@ -7,8 +7,9 @@ it is not part of the monomial group and no equivariant layer respects it; it is
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +18,6 @@ from nfn_monomial.checks import FLOATING, WHOLE, checked, shown
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Axis, Charge, flow
 from nfn_monomial.space.packing import check_tensors, concrete, pieces, require_finite, whole
-from nfn_monomial.space.specification import Node
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .charges import along
@@ -38,8 +38,7 @@ def absorb_omega(
     1 / omega_0)``, as for weights that a model edited.
 
     Args:
-        tensors: parameter name -> ``(..., *shape)`` with any leading dimensions, the same for all: ``(B, C, *shape)``,
-            ``(N, *shape)``, or one network.
+        tensors: parameter name -> ``(B, C, *shape)``.
         space: the weight space; its sine nodes may have the symmetry SIGN or a smaller one.
         omega_0: the frequency, one or one per sine layer.
         layers: the hidden nodes whose activation is the sine, all by default.
@@ -49,10 +48,11 @@ def absorb_omega(
 
     Raises:
         ValueError: if tensors do not fit the space, frequencies are not one per layer or one is 0 or not finite, or a
-            layer is no hidden node or has a symmetry that sine has not (SCALE, MONOMIAL).
+            node is no layer ``sin(W x + b)``: it is nested, has several gauges, other axes than rows (+1) and columns
+            (-1), or a symmetry that sine has not (SCALE, MONOMIAL).
 
     >>> space = WeightSpace.mlp([1, 1, 1], "sin")
-    >>> tensors = {name: torch.ones(shape) for name, shape in space.shapes().items()}
+    >>> tensors = {name: torch.ones(1, 1, *shape) for name, shape in space.shapes().items()}
     >>> [x.item() for x in absorb_omega(tensors, space, 30.0).values()]
     [30.0, 30.0, 1.0, 1.0]
     """
@@ -65,12 +65,11 @@ def absorb_omega(
     if not all(math.isfinite(o) and o for o in omegas):
         raise InvalidValueError(f"omega_0 must be finite and not 0, found {omega_0}")
     factors = dict(zip(sines, omegas, strict=True))
-    flat, sizes = _flat(tensors, space)
-    out = {}
-    for name, x in pieces(space, flat, sizes).items():
+    sizes, out = check_tensors(space, tensors), {}
+    for name, x in pieces(space, tensors, sizes).items():
         rows = [axis.node for axis in space.axes[name] if isinstance(axis, Axis) and flow(axis.charge) > 0]
         out[name] = x * math.prod([factors.get(node, 1.0) for node in rows])
-    return _shaped(whole(space, out, sizes), tensors)
+    return whole(space, out, sizes)
 
 
 @checked
@@ -91,7 +90,7 @@ def canonical_phase(
     chooses between the two. A bias within 4 machine epsilons of such a multiple counts as one.
 
     Args:
-        tensors: as in `absorb_omega`. Leading dimensions are independent networks.
+        tensors: parameter name -> ``(B, C, *shape)``; channels are independent networks.
         space: the weight space.
         layers: the hidden nodes whose activation is the sine, all by default. The space knows their symmetry, not
             their activation: for another odd function, such as tanh, **this changes what the network computes**.
@@ -105,25 +104,12 @@ def canonical_phase(
             the space cannot tell apart).
 
     >>> space = WeightSpace.mlp([1, 1, 1], "sin")
-    >>> tensors = {name: torch.ones(shape) for name, shape in space.shapes().items()}
+    >>> tensors = {name: torch.ones(1, 1, *shape) for name, shape in space.shapes().items()}
     >>> tensors["bias.0"] += torch.pi
     >>> [round(x.item(), 5) for x in canonical_phase(tensors, space).values()]
     [1.0, 1.0, -1.0, 1.0]
     """
-    biases, (flat, sizes) = phase_biases(space, layers), _flat(tensors, space)
-    parts, signs = pieces(space, flat, sizes), {}
-    for node, name in biases.items():
-        bias = parts[name]
-        wide = bias.to(torch.float64)
-        cos = wide.cos()
-        sign = torch.where(cos.detach() < 0, -1.0, 1.0)
-        phase = torch.where(wide.abs() <= math.pi / 2, wide, torch.atan2(wide.sin() * sign, cos * sign))
-        phase = phase.to(bias.dtype)
-        # Both ends are one point of the circle, and rounding may put a phase at either.
-        end = phase.abs() >= math.pi / 2 - 4 * torch.finfo(bias.dtype).eps
-        parts[name] = torch.where(end, math.pi / 2, phase)
-        signs[node] = torch.where(end & (phase < 0), -sign, sign)
-    return _signed(tensors, space, parts, sizes, signs)
+    return _with_phases(tensors, space, phase_biases(space, layers), lambda _, bias: _reduced(bias))
 
 
 @checked
@@ -137,9 +123,9 @@ def shift_phase(
     """The same sine networks with other phases: ``b -> b + k pi`` and ``a -> (-1)^k a``.
 
     Args:
-        tensors: as in `absorb_omega`.
+        tensors: parameter name -> ``(B, C, *shape)``.
         space: the weight space.
-        shifts: node -> integers k, ``(..., n)`` as the node's bias, or what broadcasts to it.
+        shifts: node -> integers k, ``(B, C, n)`` as the node's bias, or what broadcasts to it.
         layers: see `canonical_phase`.
 
     Raises:
@@ -151,142 +137,106 @@ def shift_phase(
             raise InvalidValueError(
                 f"shift_phase: {node!r} is no sine layer with a bias; those of {space}: {list(biases)}"
             )
-    flat, sizes = _flat(tensors, space)
-    first = next(iter(space.parameters))
-    lead = tensors[first].shape[: tensors[first].ndim - len(space.parameters[first])]
-    parts, signs = pieces(space, flat, sizes), {}
-    for node, k in shifts.items():
-        bias = parts[biases[node]]
-        shape = (*lead, bias.shape[-1])
-        if k.dtype not in (*FLOATING, *WHOLE) or (k.is_meta and not bias.is_meta) or not _broadcasts(k.shape, shape):
+
+    def shifted(node: str, bias: Tensor) -> tuple[Tensor, Tensor]:
+        k = shifts[node]
+        fits = k.dtype in (*FLOATING, *WHOLE) and (bias.is_meta or not k.is_meta) and _broadcasts(k.shape, bias.shape)
+        if not fits or (concrete((k,)) and k.is_floating_point() and not torch.equal(k, k.round())):
             raise InvalidValueError(
-                f"shift_phase: shifts[{node!r}] must be whole numbers of shape {shape}, or what broadcasts to it, "
-                f"found {shown(k)}"
+                f"shift_phase: shifts[{node!r}] must be whole numbers, as others change the function, of shape "
+                f"{tuple(bias.shape)} or what broadcasts to it, found {shown(k)}"
             )
-        if concrete((k,)) and k.is_floating_point() and not torch.equal(k, k.round()):
-            raise InvalidValueError(f"shift_phase: shifts[{node!r}] must be whole numbers: others change the function")
-        k = k.to(bias.device, torch.float64).expand(*lead, bias.shape[-1]).reshape(bias.shape)
-        parts[biases[node]] = (bias + k * math.pi).to(bias.dtype)
-        signs[node] = 1 - 2 * k.remainder(2)
-    return _signed(tensors, space, parts, sizes, signs)
+        k = k.to(bias.device, torch.float64).expand(bias.shape)
+        return (bias + k * math.pi).to(bias.dtype), 1 - 2 * k.remainder(2)
+
+    return _with_phases(tensors, space, {node: biases[node] for node in shifts}, shifted)
 
 
 def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
+def _reduced(bias: Tensor) -> tuple[Tensor, Tensor]:
+    """A bias between ``-pi/2`` and ``pi/2``, and the signs of what reads its neurons."""
+    wide = bias.to(torch.float64)
+    cos = wide.cos()
+    sign = torch.where(cos.detach() < 0, -1.0, 1.0)
+    phase = torch.where(wide.abs() <= math.pi / 2, wide, torch.atan2(wide.sin() * sign, cos * sign))
+    phase = phase.to(bias.dtype)
+    # Both ends are one point of the circle, and rounding may put a phase at either.
+    end = phase.abs() >= math.pi / 2 - 4 * torch.finfo(bias.dtype).eps
+    return torch.where(end, math.pi / 2, phase), torch.where(end & (phase < 0), -sign, sign)
+
+
+def _with_phases(
+    tensors: Mapping[str, Tensor],
+    space: WeightSpace,
+    biases: Mapping[str, str],
+    change: Callable[[str, Tensor], tuple[Tensor, Tensor]],
+) -> dict[str, Tensor]:
+    """Networks in which ``change`` makes of a node and its bias ``(B, C, n)`` a new one, and signs of what reads it."""
+    sizes = check_tensors(space, tensors)
+    require_finite(tensors)
+    parts, signs = pieces(space, tensors, sizes), {}
+    for node, name in biases.items():
+        parts[name], signs[node] = change(node, parts[name])
+    for name, axes in space.axes.items():
+        for dim, axis in enumerate(axes, start=2):
+            if isinstance(axis, Axis) and flow(axis.charge) < 0 and axis.node in signs:
+                x = parts[name]
+                parts[name] = x * along(signs[axis.node].to(x.dtype), (1, dim), x.ndim)
+    return whole(space, parts, sizes)
+
+
 def phase_biases(space: WeightSpace, layers: Sequence[str] | None = None) -> dict[str, str]:
     """Sine node -> its bias, for those that have one; see `canonical_phase`.
 
     Raises:
-        ValueError: if a node has several biases; or if its neurons may not be ``sin(W x + b)`` and nothing else, since
-            other parameters lie on it than that bias, one weight from another node, and weights to other nodes.
+        ValueError: if the neurons of a node with a bias may not be ``sin(W x + b)`` and nothing else: since other
+            parameters lie on it than that bias, one weight from another node, and weights to other nodes.
     """
     biases_of: dict[str, str] = {}
     weights = [link for link in space.links if len(link.ends) == 2 and flow(link.charges[0]) > flow(link.charges[1])]
     for node in _sines(space, layers):
         biases = [link.parameter for link in space.links if link.target == node and link.charges == (1,)]
-        if not biases:
-            continue
-        if len(biases) > 1:
-            raise InvalidValueError(
-                f"{' and '.join(biases)} are {'both' if len(biases) == 2 else 'all'} biases of {node!r}: which takes "
-                "the phase? Add them first"
-            )
         into = [link.parameter for link in weights if link.target == node != link.source]
         out_of = [link.parameter for link in weights if link.source == node != link.target]
-        known = {*biases, *into, *out_of}
-        others = [p for p, axes in space.axes.items() if p not in known and node in _nodes(axes)]
-        if len(into) != 1 or others:
+        on = {
+            name for name, axes in space.axes.items() for axis in axes if isinstance(axis, Axis) and axis.node == node
+        }
+        others = sorted(on - {*biases, *into, *out_of})
+        if biases and (len(biases) != 1 or len(into) != 1 or others):
             raise InvalidValueError(
-                f"node {node!r} of {space} has {', '.join(into + others)}, so what its neurons hand on need not be the "
-                "one sine sin(W x + b), whose phase may move: several layers that share a node are added up, as in a "
-                "residual connection. Name the nodes that are plain layers: layers=[...]"
+                f"node {node!r} of {space} has {', '.join(biases + into + others)}, so what its neurons hand on need "
+                "not be the one sine sin(W x + b), whose phase may move: several layers that share a node are added "
+                "up, as in a residual connection. Name the nodes that are plain layers: layers=[...]"
             )
-        biases_of[node] = biases[0]
+        if biases:
+            biases_of[node] = biases[0]
     return biases_of
-
-
-def _nodes(axes: Sequence[Axis | int]) -> list[str]:
-    return [axis.node for axis in axes if isinstance(axis, Axis)]
 
 
 def _sines(space: WeightSpace, layers: Sequence[str] | None) -> list[str]:
     """The sine nodes, checked, in the order of the space: of one gauge, nested in nothing, between rows and columns."""
-    charges: dict[str, set[Charge]] = {n: set() for n, node in space.nodes.items() if _plain(node)}
-    for name, axes in space.axes.items():
-        for axis in axes:
-            if not isinstance(axis, Axis) or axis.node not in charges:
-                continue
-            if axis.charge not in (1, -1) and (layers is None or axis.node in layers):
-                raise InvalidValueError(
-                    f"{name}: axis {axis} is neither a row (+1) nor a column (-1) of a layer sin(W x + b) of "
-                    f"{space}; give the space that packed the networks, not uncharged() or another, or name the sine "
-                    "layers: layers=[...]"
-                )
+    charges: dict[str, set[Charge]] = {
+        name: set() for name, node in space.nodes.items() if len(node.gauges) == 1 and node.parent is None
+    }
+    for axis in itertools.chain.from_iterable(space.axes.values()):
+        if isinstance(axis, Axis) and axis.node in charges:
             charges[axis.node].add(axis.charge)
-    hidden = [name for name, signs in charges.items() if signs == {1, -1}]
+    hidden = [name for name, powers in charges.items() if powers not in (set(), {1}, {-1})]
     chosen = hidden if layers is None else list(layers)
     for name in chosen:
-        if name in space.nodes and not _plain(space.nodes[name]):
-            raise InvalidValueError(
-                f"layers: node {name!r} of {space} has several gauges or is nested, so what its neurons hand on is not "
-                "the sine of one layer sin(W x + b)"
-            )
         if name not in hidden:
-            raise InvalidValueError(
-                f"layers: {name!r} is no hidden node of {space}; those are: {', '.join(hidden) or 'none'}"
-            )
-        if space.nodes[name].scales:
-            raise InvalidValueError(
-                f"node {name!r} of {space} has the symmetry {space.nodes[name].symmetry}, so its activation is not the "
-                "sine; name the sine layers: layers=[...]"
-            )
+            reason = f"is not one of its hidden nodes that have one gauge and no parent: {', '.join(hidden) or 'none'}"
+        elif charges[name] != {1, -1}:
+            reason = f"lies on axes of charges {charges[name]}, not on rows (+1) and columns (-1) alone"
+        elif space.nodes[name].scales:
+            reason = f"has the symmetry {space.nodes[name].symmetry}, which the sine has not"
+        else:
+            continue
+        raise InvalidValueError(
+            f"node {name!r} of {space} is no layer sin(W x + b): it {reason}. Give the space that packed the "
+            "networks, not uncharged() or another, and name the sine layers: layers=[...]"
+        )
     return [name for name in hidden if name in chosen]
-
-
-def _plain(node: Node) -> bool:
-    return len(node.gauges) == 1 and node.parent is None
-
-
-def _flat(tensors: Mapping[str, Tensor], space: WeightSpace) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Tensors ``(..., *shape)``, checked, as ``(N, 1, *shape)``; and the sizes of all nodes."""
-    leads = {
-        name: tuple(x.shape[: max(x.ndim - len(space.parameters[name]), 0)])
-        for name, x in tensors.items()
-        if name in space.parameters
-    }
-    first = next(iter(leads), "")
-    flat = dict(tensors)
-    for name, lead in leads.items():
-        if lead != leads[first]:
-            raise InvalidValueError(
-                f"{name} has shape {tuple(tensors[name].shape)}, so leading dimensions {lead}, but {first} has "
-                f"{leads[first]}; {space.describe(name)} is expected, with any leading dimensions that are the same "
-                "for all"
-            )
-        flat[name] = tensors[name].reshape(math.prod(lead), 1, *tensors[name].shape[len(lead) :])
-    return flat, check_tensors(space, flat)
-
-
-def _signed(
-    tensors: Mapping[str, Tensor],
-    space: WeightSpace,
-    parts: Mapping[str, Tensor],
-    sizes: Mapping[str, int],
-    signs: Mapping[str, Tensor],
-) -> dict[str, Tensor]:
-    """Pieces put together, what is read from a node's neurons times ``signs`` (node -> (N, 1, n)), shaped as before."""
-    if concrete(tensors.values()):
-        require_finite(tensors)
-    out = {}
-    for name, x in parts.items():
-        for dim, axis in enumerate(space.axes[name], start=2):
-            if isinstance(axis, Axis) and flow(axis.charge) < 0 and axis.node in signs:
-                x = x * along(signs[axis.node][:, 0].to(x.dtype), (dim,), x.ndim)
-        out[name] = x
-    return _shaped(whole(space, out, sizes), tensors)
-
-
-def _shaped(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: x.reshape(like[name].shape) for name, x in tensors.items()}

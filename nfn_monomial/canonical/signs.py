@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -67,15 +68,10 @@ class SignBasis:
         return {gauge: _product(signs, of) for gauge, of in self.gauges.items()}
 
     def best(self, sums: Mapping[int, Tensor]) -> tuple[Tensor, Tensor]:
-        """The signs at which sums over the entries of each class add up to the most.
+        """The most that sums over the entries of each class add up to, and signs of independent classes for that.
 
-        Exact where all sums can be positive at once; else those of independent classes are.
-
-        Args:
-            sums: class -> tensor of any shape, all of one.
-
-        Returns:
-            The total, and signs of independent classes ``(rank, ...)``.
+        Exact where all sums can be positive at once; else those of independent classes are. The sums ``(...)`` are all
+        of one shape, signs ``(rank, ...)``.
         """
         like = next(iter(sums.values()))
         independent = {of: sums[flips] for flips, of in self.products.items() if flips in sums}
@@ -83,18 +79,12 @@ class SignBasis:
         for i in range(self.rank):
             if 1 << i in independent:
                 chosen[i] = torch.where(independent[1 << i] < 0, -1.0, 1.0)
-        total = torch.zeros_like(like)
-        for flips, x in sums.items():
-            total = total + x * self.sign(chosen, flips)
-        return total, chosen
+        return sum((x * self.sign(chosen, flips) for flips, x in sums.items()), torch.zeros_like(like)), chosen
 
 
 def _product(signs: Tensor, of: int) -> Tensor:
     chosen = [sign for i, sign in enumerate(signs) if of >> i & 1]
-    total = chosen[0] if chosen else signs.new_ones(signs.shape[1:])
-    for sign in chosen[1:]:
-        total = total * sign
-    return total
+    return functools.reduce(torch.mul, chosen) if chosen else signs.new_ones(signs.shape[1:])
 
 
 def sign_bases(space: WeightSpace) -> dict[str, SignBasis]:
@@ -112,18 +102,12 @@ def sign_bases(space: WeightSpace) -> dict[str, SignBasis]:
 
 
 def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dict[Gauge, Tensor]:
-    """The signs of `balance`.
+    """The signs of `balance`: gauge -> ``(B, *sizes)``, 0 where nothing settles them.
 
-    Args:
-        space: the weight space.
-        features: of the space.
-        noise: sums of less than this part of the sum of sizes are 0.
-
-    Returns:
-        Gauge -> signs ``(B, *sizes)``, 0 where nothing settles them; gauges for which others do are left out.
+    Gauges for which others do are left out. Sums of less than the part ``noise`` of the sum of sizes are 0.
     """
     odd = _OddSums(space, features)
-    signs = odd.unknown()
+    signs = dict(odd.unknown)
     for _ in range(max([len(x) for x in signs.values()], default=0)):
         odd.settle(signs, noise)
     return odd.of_gauges(signs)
@@ -132,17 +116,11 @@ def canonical_signs(space: WeightSpace, features: Features, noise: float) -> dic
 def relative_signs(space: WeightSpace, products: Features) -> dict[Gauge, Tensor]:
     """The signs that turn one network into another, from their product, which is positive but for these signs.
 
-    Where nothing settles any, one neuron is settled as it is, which leaves its neighbours to be told.
-
-    Args:
-        space: the weight space.
-        products: entry by entry, of networks whose neurons stand in the same places.
-
-    Returns:
-        As `canonical_signs`, none of them 0.
+    The product is entry by entry, of networks whose neurons stand in the same places. Where nothing settles any, one
+    neuron is settled as it is, which leaves its neighbours to be told: so none is 0, else as of `canonical_signs`.
     """
     odd = _OddSums(space, products)
-    ones = {name: torch.ones_like(x) for name, x in odd.unknown().items()}
+    ones = {name: torch.ones_like(x) for name, x in odd.unknown.items()}
     signs = {
         name: torch.stack([(odd.sums(ones, name, i)[1] == 0).to(one) for i, one in enumerate(x)])
         for name, x in ones.items()
@@ -186,12 +164,11 @@ class _OddSums:
     def __init__(self, space: WeightSpace, features: Features) -> None:
         self.space, self.bases = space, sign_bases(space)
         first, sizes = features.tensors[0], space.node_sizes(features)
-        self._shapes = {
-            name: (basis.rank, len(first), *(sizes[above] for above in space.ancestry(name)))
+        self.unknown: _Signs = {
+            name: first.new_zeros(basis.rank, len(first), *(sizes[above] for above in space.ancestry(name)))
             for name, basis in self.bases.items()
             if basis.rank
         }
-        self._like = first
         self._terms: list[tuple[list[_Flipped], list[tuple[Tensor, Tensor]]]] = []
         for field_type, x in features.fields.items():
             if axes := charged_axes(space, field_type, flipping):
@@ -205,9 +182,6 @@ class _OddSums:
         node = axis.charges[0][0].node
         flips = sum(1 << gauge.number for gauge, _ in axis.charges)
         return _Flipped(node, self.bases[node].products[flips], any(q > 0 for _, q in axis.charges), axis.dims)
-
-    def unknown(self) -> _Signs:
-        return {name: self._like.new_zeros(shape) for name, shape in self._shapes.items()}
 
     def of_gauges(self, signs: _Signs) -> dict[Gauge, Tensor]:
         return {gauge: x for name in signs for gauge, x in self.bases[name].of_gauges(signs[name]).items()}

@@ -41,6 +41,12 @@ def mlp_head(width: int, hidden: int, out_features: int, activation: type[nn.Mod
     )  # fmt: skip
 
 
+def changed(networks: Features, scale: Tensor, change: Features) -> Features:
+    """Networks and a change of them, each field of it times a number."""
+    fields = zip(networks.tensors, scale, change.tensors, strict=True)
+    return Features(networks.layout, tuple(x + s * d for x, s, d in fields))
+
+
 @checked
 def recompute_blocks(model: nn.Module, recompute: bool = True) -> int:
     """Have all blocks in a model computed again in backward, or no longer: less memory, one more forward pass of them.

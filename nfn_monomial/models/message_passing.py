@@ -14,13 +14,13 @@ from nfn_monomial.nn.messages import MessageBlock
 from nfn_monomial.nn.neurons import NeuronEmbedding, neuron_layout
 from nfn_monomial.nn.norm import EquivariantNorm
 from nfn_monomial.nn.pool import NeuronPool, NeuronReadout
+from nfn_monomial.nn.steps import packed
 from nfn_monomial.read.probes import ProbeFeatures
 from nfn_monomial.read.statistics import InvariantStatistics
 from nfn_monomial.space.features import Features
-from nfn_monomial.space.packing import on_cpu
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .blocks import Blocks, mlp_head
+from .blocks import Blocks, changed, mlp_head
 
 
 class _MessageBody(nn.Module):
@@ -71,11 +71,6 @@ class _OnBalanced(nn.Module):
     def is_prepared(self, networks: Features | Mapping[str, Tensor]) -> TypeGuard[Features]:
         """Whether `prepare` made them; features of a space without scales need nothing either."""
         return isinstance(networks, Features) and networks.layout is self.inner.layout
-
-    def _packed(self, networks: Features | Mapping[str, Tensor]) -> Features:
-        if isinstance(networks, Features):
-            return networks
-        return self.space.pack(networks, check_finite=on_cpu(networks))  # no other device is waited for
 
 
 class MessagePassingNFN(_OnBalanced):
@@ -140,7 +135,7 @@ class MessagePassingNFN(_OnBalanced):
         if self.is_prepared(networks):
             space = self.inner
         elif self.balance is not None:
-            networks = self.balance(self._packed(networks))
+            networks = self.balance(packed(self.space, networks))
         tensors = space.unpack(networks) if isinstance(networks, Features) else networks
         parts, hidden = [], None
         if self.probes is not None:
@@ -191,11 +186,10 @@ class MessagePassingEditor(_OnBalanced):
         if self.is_prepared(networks):
             features = self.space.pack(self.inner.unpack(networks), check_finite=False)
         else:
-            features = self._packed(networks)
+            features = packed(self.space, networks)
         balancing = None if prepared else rescaling(self.space, features, signs=False)
         balanced = self.space.unpack(features if balancing is None else balancing.act(features))
         change = self.space.pack(self.inner.unpack(self.readout(self.body(balanced))), check_finite=False)
         change = change if balancing is None else balancing.inverse().act(change)
-        scaled = [x + s * d for x, s, d in zip(features.tensors, self.scale, change.tensors, strict=True)]
-        edited = Features(self.space.layout, tuple(scaled))
+        edited = changed(features, self.scale, change)
         return self.inner.pack(self.space.unpack(edited), check_finite=False) if prepared else edited

@@ -15,13 +15,13 @@ from nfn_monomial.nn.activation import PointwiseActivation
 from nfn_monomial.nn.canonicalize import Canonicalize
 from nfn_monomial.nn.linear import EquivariantLinear
 from nfn_monomial.nn.pool import InvariantPool
+from nfn_monomial.nn.steps import packed
 from nfn_monomial.read.statistics import InvariantStatistics
 from nfn_monomial.space.features import Features
-from nfn_monomial.space.packing import on_cpu
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Activation
 
-from .blocks import mlp_head
+from .blocks import changed, mlp_head
 
 
 @checked
@@ -97,8 +97,7 @@ class MonomialNFN(nn.Module):
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Tensor:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
-        if not isinstance(networks, Features):
-            networks = self.space.pack(networks, check_finite=on_cpu(networks))
+        networks = packed(self.space, networks)
         pooled: Tensor = self.pool(self.canonicalize(self.body(networks)))
         if self.stats is not None:
             pooled = torch.cat([pooled, self.stats(networks)], -1)
@@ -136,8 +135,5 @@ class EquivariantNFN(nn.Module):
 
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features:
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> edited networks; ``space.unpack`` names them."""
-        if not isinstance(networks, Features):
-            networks = self.space.pack(networks, check_finite=on_cpu(networks))
-        change = self.body(networks)
-        scaled = [x + s * d for x, s, d in zip(networks.tensors, self.scale, change.tensors, strict=True)]
-        return Features(self.space.layout, tuple(scaled))
+        networks = packed(self.space, networks)
+        return changed(networks, self.scale, self.body(networks))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, overload
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -52,10 +52,6 @@ class Augment(nn.Module):
         self.space, self.scale_range, self.noise, self.phases = space, scale_range, noise, phases
         self._biases = phase_biases(space, layers) if phases or layers is not None else {}
 
-    @overload
-    def forward(self, networks: Features) -> Features: ...
-    @overload
-    def forward(self, networks: Mapping[str, Tensor]) -> Mapping[str, Tensor]: ...
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features | Mapping[str, Tensor]:
         """Features or named tensors ``(B, C, *shape)`` -> the same kind of thing, same shapes."""
         if not self.training:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 from collections.abc import Iterable, Sequence
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch.nn.modules import module as torch_module
 
 from nfn_monomial.space.packing import wide
 
-from .incidence import Adder, Incidence, Places, zeros_to_add_to
+from .incidence import Places, zeros_to_add_to
 
 BLOCK = 2**18
 """Bytes of the edges of one block: some six temporary results of that size fit into a processor's cache."""
@@ -62,7 +62,8 @@ def exchange(
     """
     plain = untouched(hidden, nn.Identity) or untouched(hidden, nn.Linear)
     plain = plain and (gate is None or untouched(gate, nn.Linear))
-    if not (plain and _large(edges) and (scale is None or scale.dtype == edges.dtype)):
+    large = edges.device.type == "cpu" and not watched(edges) and edges.nbytes > BLOCK
+    if not (plain and large and (scale is None or scale.dtype == edges.dtype)):
         return plain_exchange(places, edges, hidden, gate, ends, scale, residual)
     mix, bias = getattr(hidden, "weight", None), getattr(hidden, "bias", None)
     first, *others = ends.hidden
@@ -120,19 +121,15 @@ def watched(x: Tensor) -> bool:
     )
 
 
-def _large(edges: Tensor) -> bool:
-    return not watched(edges) and edges.device.type == "cpu" and edges.nbytes > BLOCK
-
-
 def _product(tensors: Sequence[Tensor], *but: int) -> Any:
     """The product of all but some; 1 of none."""
     left: list[Any] = [t for i, t in enumerate(tensors) if i not in but]
-    return functools.reduce(operator.mul, left or [1])
+    return reduce(operator.mul, left or [1])
 
 
 def sum_of(tensors: Sequence[Tensor]) -> Tensor:
     """The sum of one or more tensors."""
-    return functools.reduce(operator.add, tensors)
+    return reduce(operator.add, tensors)
 
 
 class _Exchange(torch.autograd.Function):
@@ -150,11 +147,9 @@ class _Exchange(torch.autograd.Function):
         blocks = _Blocks(places, edges)
         sums = Sums(*(tuple(map(zeros_to_add_to, x)) for x in (ends.messages, ends.hidden)))
         updated = None if gate is None else torch.empty_like(edges)
-        for x, by, new, messages, products, hidden, to_messages, to_hidden in zip(
-            blocks.parts(edges), blocks.parts(scale), blocks.parts(updated),
-            blocks.taken(places.against, ends.messages), blocks.taken(places.along, ends.products),
-            blocks.taken(places.inv, ends.hidden),
-            blocks.adders(places.along, sums.messages), blocks.adders(places.inv, sums.hidden), strict=True,
+        for x, by, new, (messages, products, hidden), (to_messages, to_hidden) in zip(
+            *map(blocks.parts, (edges, scale, updated)), blocks.taken(places, ends), blocks.adders(places[1:], sums),
+            strict=True,
         ):  # fmt: skip
             e = x if by is None else x * by
             for i in reversed(range(count)):
@@ -177,22 +172,18 @@ class _Exchange(torch.autograd.Function):
             return None, None, None, *_Exchange._differentiable(ctx, gradients)
         places, count, (edges, *others) = ctx.places, ctx.count, ctx.saved_tensors
         scale, mix, gate, ends = _unpacked(others, count)
-        blocks, changed = _Blocks(places, edges), gradients[-1]
+        blocks = _Blocks(places, edges)
         summed = zip(gradients[:-1], (*ends.messages, *ends.hidden), strict=True)
         by_sums = [torch.zeros_like(x) if g is None else g for g, x in summed]
         by_edges, by_ends = torch.empty_like(edges), Ends(*(tuple(map(zeros_to_add_to, x)) for x in ends))
         totals: list[Any] = [None if x is None else zeros_to_add_to(x) for x in (scale, mix, gate)]
         by_scale, by_mix, by_gate = totals
         for (
-            x, by, into, into_scale, by_new, messages, products, hidden, sent, means, to_messages, to_products,
-            to_hidden,
+            x, by, into, into_scale, by_new, (messages, products, hidden), (sent, means),
+            (to_messages, to_products, to_hidden),
         ) in zip(
-            blocks.parts(edges), blocks.parts(scale), blocks.parts(by_edges), blocks.parts(by_scale),
-            blocks.parts(changed), blocks.taken(places.against, ends.messages),
-            blocks.taken(places.along, ends.products), blocks.taken(places.inv, ends.hidden),
-            blocks.taken(places.along, by_sums[:count]), blocks.taken(places.inv, by_sums[count:]),
-            blocks.adders(places.against, by_ends.messages), blocks.adders(places.along, by_ends.products),
-            blocks.adders(places.inv, by_ends.hidden), strict=True,
+            *map(blocks.parts, (edges, scale, by_edges, by_scale, gradients[-1])), blocks.taken(places, ends),
+            blocks.taken(places[1:], (by_sums[:count], by_sums[count:])), blocks.adders(places, by_ends), strict=True,
         ):  # fmt: skip
             e = x if by is None else x * by
             t = (e * _product(messages, 0)).mul_(messages[0])
@@ -238,36 +229,38 @@ class _Exchange(torch.autograd.Function):
         hidden = _matrix(mix) or nn.Identity()
         sums, updated = plain_exchange(ctx.places, inputs[0], hidden, _matrix(gate), ends, scale, ctx.residual)
         outputs = zip((*sums.messages, *sums.hidden, updated), gradients, strict=True)
-        used = [(y, g) for y, g in outputs if g is not None]
-        needed = [x for x, need in zip(inputs, ctx.needs_input_grad[3:], strict=True) if need]
-        by = iter(
-            torch.autograd.grad(
-                [y for y, _ in used], needed, [g for _, g in used], create_graph=True, allow_unused=True
-            )
-        )
-        return [next(by) if need else None for need in ctx.needs_input_grad[3:]]
+        used, by_used = zip(*((y, g) for y, g in outputs if g is not None), strict=True)
+        needed = ctx.needs_input_grad[3:]
+        wanted = list(itertools.compress(inputs, needed))
+        by = iter(torch.autograd.grad(used, wanted, by_used, create_graph=True, allow_unused=True))
+        return [next(by) if need else None for need in needed]
 
 
 class _Blocks:
     """All edges in blocks, and what goes with each of these."""
 
     def __init__(self, places: Places, edges: Tensor) -> None:
-        self._at, self._plan = places.inv, places.inv.plan(edges, BLOCK // edges.element_size())
+        self._at: Any = places.inv
+        self._plan = self._at.plan(edges, BLOCK // edges.element_size())
         self._count = len(list(self.parts(edges)))
 
     def parts(self, x: Tensor | None) -> Iterable[Any]:
         """For each block its part of the edges, or of what all edges of a network share, or None."""
         return itertools.repeat(None, self._count) if x is None else self._at.parts(x, self._plan)
 
-    def taken(self, at: Incidence[Any], brought: Sequence[Tensor]) -> Iterable[Sequence[Tensor]]:
-        """For each block what all ends bring."""
-        taken = (at.taken(x, i, self._plan) for i, x in enumerate(brought))
-        return zip(*taken, strict=True) if brought else itertools.repeat((), self._count)
+    def taken(self, places: Sequence[Any], brought: Sequence[Sequence[Tensor]]) -> Iterable[Any]:
+        """For each block what all ends bring, of each kind."""
+        kinds = zip(places, brought, strict=True)
+        return self._zipped([at.taken(x, i, self._plan) for i, x in enumerate(kind)] for at, kind in kinds)
 
-    def adders(self, at: Incidence[Any], totals: Sequence[Tensor]) -> Iterable[Sequence[Adder]]:
-        """For each block what adds to the totals of each end."""
-        adders = (at.adders(x, i, self._plan) for i, x in enumerate(totals))
-        return zip(*adders, strict=True) if totals else itertools.repeat((), self._count)
+    def adders(self, places: Sequence[Any], totals: Sequence[Sequence[Tensor]]) -> Iterable[Any]:
+        """For each block what adds to the totals of each end, of each kind."""
+        kinds = zip(places, totals, strict=True)
+        return self._zipped([at.adders(x, i, self._plan) for i, x in enumerate(kind)] for at, kind in kinds)
+
+    def _zipped(self, kinds: Iterable[Sequence[Iterable[Any]]]) -> Iterable[Any]:
+        each = [zip(*kind, strict=True) if kind else itertools.repeat((), self._count) for kind in kinds]
+        return zip(*each, strict=True)
 
 
 def _unpacked(others: Sequence[Any], count: int) -> tuple[Any, Any, Any, Ends]:
@@ -278,7 +271,7 @@ def _unpacked(others: Sequence[Any], count: int) -> tuple[Any, Any, Any, Ends]:
 
 
 def _matrix(weight: Tensor | None) -> Any:
-    return None if weight is None else functools.partial(linear, weight=weight)
+    return None if weight is None else partial(linear, weight=weight)
 
 
 def _rows(x: Tensor) -> Tensor:

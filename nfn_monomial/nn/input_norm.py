@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, overload
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.features import Features
-from nfn_monomial.space.packing import on_cpu, require_finite
+from nfn_monomial.space.packing import require_finite
 from nfn_monomial.space.weight_space import WeightSpace
+
+from .steps import packed
 
 
 class InputNorm(nn.Module):
@@ -70,7 +72,7 @@ class InputNorm(nn.Module):
             ValueError: as `WeightSpace.pack`; for NaN or infinite values, naming the parameter; if there is no batch;
                 or if a statistic lies beyond what the buffers' dtype holds.
         """
-        total: list[_Moments] | None = None
+        rows, mean, squares = torch.zeros(3, len(self.mean), dtype=torch.float64)
         eps = 0.0
         for batch in [networks] if isinstance(networks, Features | Mapping) else networks:
             features = batch if isinstance(batch, Features) else self.space.pack(batch, check_finite=False)
@@ -78,20 +80,20 @@ class InputNorm(nn.Module):
             if not len(features):
                 continue
             require_finite(self.space.unpack(features))
-            moments = [_moments(x.to(torch.float64).flatten(0, -2)) for x in features.tensors]
-            total = moments if total is None else [_merge(a, b) for a, b in zip(total, moments, strict=True)]
+            of_fields = (_moments(x.to(torch.float64).flatten(0, -2)) for x in features.tensors)
+            more, its_mean, its_squares = (torch.cat(x).to(mean) for x in zip(*of_fields, strict=True))
+            # Of both sets of rows together (Chan et al. 1979): what the sums over all would be, without cancellation.
+            before, rows, step = rows, rows + more, its_mean - mean
+            mean = mean + step * (more / rows)
+            squares = squares + its_squares + step.square() * (before * (more / rows))
             eps = torch.finfo(features.tensors[0].dtype).eps
-        if total is None:
+        if not eps:
             raise InvalidValueError("InputNorm.fit: no networks given")
-        means, scales = [], []
-        for (rows, mean, squares), felt in zip(total, self.layout.felt, strict=True):
-            centred = not (felt.flips or felt.scales)
-            size, deviation = (mean.square() + squares / rows).sqrt(), (squares / rows).sqrt()
-            varies = deviation > 16 * eps * size
-            scale = torch.where(varies, deviation, size) if centred else size
-            means.append(mean if centred else torch.zeros_like(size))
-            scales.append(torch.where(scale > 0, scale, 1))
-        mean, scale = torch.cat(means).to(self.mean), torch.cat(scales).to(self.scale)
+        uncharged = torch.tensor([not (felt.flips or felt.scales) for felt in self.layout.felt])
+        centred = uncharged.repeat_interleave(torch.tensor(self._widths))
+        size, deviation = (mean.square() + squares / rows).sqrt(), (squares / rows).sqrt()
+        scale = torch.where(centred & (deviation > 16 * eps * size), deviation, size)
+        mean, scale = torch.where(centred, mean, 0).to(self.mean), torch.where(scale > 0, scale, 1).to(self.scale)
         if not bool((mean.isfinite() & scale.isfinite() & (scale > 0)).all()):
             raise InvalidValueError(
                 f"InputNorm.fit: sizes of some entries are beyond what {self.scale.dtype} holds, the dtype of the "
@@ -101,10 +103,6 @@ class InputNorm(nn.Module):
         self.scale.copy_(scale)
         return self
 
-    @overload
-    def forward(self, networks: Features) -> Features: ...
-    @overload
-    def forward(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]: ...
     def forward(self, networks: Features | Mapping[str, Tensor]) -> Features | dict[str, Tensor]:
         """Features or named tensors ``(B, C, *shape)`` -> the same kind of thing, same shapes and dtype."""
         return self._mapped(networks, lambda x, mean, scale: (x - mean) / scale)
@@ -121,8 +119,7 @@ class InputNorm(nn.Module):
         self, networks: Features | Mapping[str, Tensor], fn: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Features | dict[str, Tensor]:
         if not isinstance(networks, Features):
-            features = self.space.pack(networks, check_finite=on_cpu(networks))
-            return self.space.unpack(self._mapped(features, fn))  # type: ignore[arg-type]  # features of features
+            return self.space.unpack(self._mapped(packed(self.space, networks), fn))  # type: ignore[arg-type]
         self.layout.require(networks, self.channels, "InputNorm")
         statistics = torch.split(self.mean, self._widths), torch.split(self.scale, self._widths)
         fields = zip(networks.tensors, *statistics, strict=True)
@@ -132,21 +129,7 @@ class InputNorm(nn.Module):
         return f"{self.space}, {self.channels}"
 
 
-class _Moments(NamedTuple):
+def _moments(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Number of rows, mean, and sum of squared deviations from it, of every column."""
-
-    rows: int
-    mean: Tensor
-    squares: Tensor
-
-
-def _moments(x: Tensor) -> _Moments:
     mean = x.mean(0)
-    return _Moments(len(x), mean, (x - mean).square().sum(0))
-
-
-def _merge(a: _Moments, b: _Moments) -> _Moments:
-    """Of both sets of rows together (Chan et al. 1979): what the sums over all would be, without cancellation."""
-    rows, step = a.rows + b.rows, b.mean - a.mean
-    mean = a.mean + step * (b.rows / rows)
-    return _Moments(rows, mean, a.squares + b.squares + step.square() * (a.rows * (b.rows / rows)))
+    return torch.full_like(mean, len(x)), mean, (x - mean).square().sum(0)

@@ -19,7 +19,7 @@ from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .steps import FactoredMix, Means, Product, Step, contract, contraction_step, expand, expansion_step, require_sizes
+from .steps import Means, Product, Step, contract, contraction_step, draw, expand, expansion_step, require_sizes
 
 
 class EquivariantLinear(nn.Module):
@@ -197,29 +197,31 @@ def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_ch
     return Product(sum(m_in) * in_channels, sum(m_out) * out_channels)
 
 
-class _PositionMix(FactoredMix):
-    """A factored map, and maps of their own for the fixed positions that are kept, see ``io="factored"``."""
+class _PositionMix(nn.Module):
+    """``up @ down_0 @ x``, and maps of their own for the fixed positions that are kept, see ``io="factored"``."""
 
     def __init__(
         self, m_in: int, m_out: int, in_channels: int, out_channels: int, kept: list[tuple[int, int, int]]
     ) -> None:
-        super().__init__([m_in * in_channels], m_out * out_channels, max(in_channels, out_channels))
+        super().__init__()
         self.in_channels, self.out_channels, self.kept = in_channels, out_channels, tuple(kept)
+        rank = max(in_channels, out_channels)
+        self.down_0 = nn.Parameter(torch.empty(rank, m_in * in_channels))
+        self.up = nn.Parameter(torch.empty(m_out * out_channels, rank))
         self.position = nn.ParameterList(torch.empty(m, in_channels, out_channels) for _, _, m in kept)
-        self.reset_down()
+        draw(self.down_0, 1 / self.down_0.shape[1])
 
     def reset_rows(self, rows: slice, fan_in: int) -> None:
         """Initialise some outputs so that they get the share in_features / fan_in of their field's variance."""
-        share = self.down[0].shape[1] / fan_in
+        share = self.down_0.shape[1] / fan_in
         at_rows = [p for p, k in zip(self.position, self.kept, strict=True) if k[1] * self.out_channels == rows.start]
         share /= 1 + len(at_rows)
-        self.reset_up(rows, share)
+        draw(self.up[rows], share / self.up.shape[1])
         for p in at_rows:
-            bound = math.sqrt(3 * share / self.in_channels)
-            nn.init.uniform_(p, -bound, bound)
+            draw(p, share / self.in_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = nn.functional.linear(nn.functional.linear(x, self.down[0]), self.up)
+        y = nn.functional.linear(nn.functional.linear(x, self.down_0), self.up)
         for weight, (at_in, at_out, m) in zip(self.position, self.kept, strict=True):
             part = x.narrow(-1, at_in * self.in_channels, m * self.in_channels)
             part = part.reshape(*x.shape[:-1], m, self.in_channels)

@@ -26,7 +26,7 @@ from .canonicalize import degree_zero
 from .edges import scaled, sum_of, untouched
 from .incidence import Places
 from .neurons import NeuronLayer
-from .neurons.mixes import EdgeMessages, MixedEnd, NeuronGate, NeuronUpdate, mix_of
+from .neurons.mixes import EdgeMessages, NeuronGate, NeuronUpdate, mix_of
 from .norm import EquivariantNorm
 
 
@@ -72,19 +72,19 @@ class MessagePassing(NeuronLayer):
         self._places = [Places(edge.grid, edge.grid, edge.grid) for edge in edges]
         self._edge_keys = _shared([(edge.key, len(edge.ends)) for edge in edges], tied)
         keys = zip(plans, _shared(list(plans.items()), tied), strict=True)
-        self._node_keys = {node: key for node, key in keys if any(self.reads_of(node))}
+        self._node_keys = {node: key for node, key in keys if self.reads_of(node)}
         self.edges, self.nodes = nn.ModuleDict(), nn.ModuleDict()
         reached = set[int]()  # fields that messages come to which are not 0
         for key, edge in zip(self._edge_keys, edges, strict=True):
             silent = {number for number, end in enumerate(edge.ends) if end.against in self.zeros}
             reached.update(end.along for number, end in enumerate(edge.ends) if silent <= {number})
             changed = self.reads_edges and self.zeros.isdisjoint(end.along for end in edge.ends)
-            ends = [MixedEnd(i not in silent and len(silent) < 2, changed) for i in range(len(edge.ends))]
+            mixed = [i not in silent and len(silent) < 2 for i in range(len(edge.ends))]
             if key not in self.edges:
-                self.edges[key] = EdgeMessages(channels, ends, self.reads_edges)
+                self.edges[key] = EdgeMessages(channels, mixed, changed, self.reads_edges)
         transported = set[int]()
         for node, plan in plans.items():
-            fields = range(len(self.in_layout))[self.neurons.fields(node)]
+            fields = self.neurons.numbers(node)
             silent = {i for i, field in enumerate(fields) if field in self.zeros}
             unreached = [] if zeros is None else [i for i, field in enumerate(fields) if field not in reached]
             transported.update(fields[target] for *factors, target in plan.transports if silent.isdisjoint(factors))
@@ -178,10 +178,10 @@ class GatedActivation(NeuronLayer):
         self.tied = tied
         plans = self.neurons.nodes
         keys = _shared([(node, plan.charges) for node, plan in plans.items()], tied)
-        self._keys = {node: key for node, key in zip(plans, keys, strict=True) if any(self.reads_of(node))}
+        self._keys = {node: key for node, key in zip(plans, keys, strict=True) if self.reads_of(node)}
         self.gates = nn.ModuleDict()
         for key in dict.fromkeys(self._keys.values()):
-            nodes = [range(len(self.in_layout))[self.neurons.fields(n)] for n, k in self._keys.items() if k == key]
+            nodes = [self.neurons.numbers(n) for n, k in self._keys.items() if k == key]
             charged = any(field in self.reads - self.zeros for fields in nodes for field in fields[:-1])
             invariant = any(fields[-1] in self.reads for fields in nodes)
             self.gates[key] = NeuronGate(channels, len(nodes[0]), charged, invariant)

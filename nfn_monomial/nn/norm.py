@@ -46,11 +46,11 @@ class EquivariantNorm(NeuronLayer):
         # Of each stream that scales, the one of opposite charge.
         self._opposites: dict[int, int | None] = {}
         for node, plan in plans.items():
-            first = self.neurons.first(node)
-            for i in range(len(plan.charges) - 1):
-                if self.in_layout.felt[first + i].scales:
+            numbers = self.neurons.numbers(node)
+            for i, field in enumerate(numbers[:-1]):
+                if self.in_layout.felt[field].scales:
                     opposite = plan.opposite(i)
-                    self._opposites[first + i] = None if opposite is None else first + opposite
+                    self._opposites[field] = None if opposite is None else numbers[opposite]
         self.edge_gain = nn.Parameter(torch.ones(channels)) if self.reads_edges else None
         self.gain = nn.Parameter(torch.ones(len(kinds), channels))
         self.const_gain = nn.Parameter(torch.ones(channels)) if self.neurons.const else None
@@ -86,13 +86,7 @@ class EquivariantNorm(NeuronLayer):
 
 
 def by_size(measured: Tensor, dims: Sequence[int] = (-1,), summed: Sequence[int] = ()) -> Tensor:
-    """``1 / sqrt(sum of mean of measured^2)``, 1 where all is 0, see `by_size_of`.
-
-    Args:
-        measured: what the size is taken of, `wide`.
-        dims: dimensions of which the mean is taken.
-        summed: those of which sums are taken.
-    """
+    """``1 / sqrt(sum of mean of measured^2)``, means over ``dims``, 1 where all is 0; ``measured`` is `wide`."""
     count = math.prod([measured.shape[d] for d in dims])
     if watched(measured):
         return _by_norm(measured, (*dims, *summed), count)
@@ -147,14 +141,10 @@ class _ByNorm(torch.autograd.Function):
 
 
 def frame(stream: Tensor | None, other: Tensor) -> Tensor:
-    """A positive number of the charge of ``stream`` for every neuron: ``sqrt(|h_j| / |g_j|)``, ``(..., 1)``.
+    """A positive number of the charge of ``stream`` h for every neuron: ``sqrt(|h_j| / |g_j|)``, ``(..., 1)``.
 
-    Args:
-        stream: h, or None where no stream has that charge.
-        other: g, of the opposite charge.
-
-    Returns:
-        ``|h|`` alone, or ``1 / |g|``, where the other vector is 0; 0 where both are.
+    The other one, g, has the opposite charge. Where one is 0, or h is None, it is ``1 / |g|`` or ``|h|``; 0 where both
+    are.
     """
     over_other = _length(wide(other))
     below = torch.where(over_other > 0, over_other, 1.0)

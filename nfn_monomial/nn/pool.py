@@ -23,13 +23,8 @@ APART = 1024
 
 
 def pool_field(x: Tensor, moving: Sequence[int], reduce: Reduce) -> Tensor:
-    """One field ``(B, *neurons, F)`` -> ``(B, out)``: some neurons are reduced, others kept apart.
-
-    Args:
-        x: the field, on which no scale and no sign acts.
-        moving: dimensions of the neurons that are reduced, all that may be permuted among them.
-        reduce: ``"mean"``, ``"sum"``, or ``"moments"``: means, then standard deviations.
-    """
+    """One field ``(B, *neurons, F)``, on which no scale and no sign acts, -> ``(B, out)``: dimensions ``moving`` are
+    reduced, all that may be permuted among them; ``"moments"`` are means, then standard deviations."""
     if not moving:
         return x.flatten(1)
     x = x.movedim(list(moving), list(range(1, 1 + len(moving)))).flatten(1, len(moving))

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from nfn_monomial.basis.partitions import Contraction
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import FieldType
+from nfn_monomial.space.features import Features
+from nfn_monomial.space.packing import on_cpu
 from nfn_monomial.space.weight_space import WeightSpace
 
 Means: TypeAlias = dict[tuple[int, tuple[int, ...]], Tensor]
@@ -28,6 +30,13 @@ class Step(NamedTuple):
     unsqueeze: tuple[int, ...]  # expansion: dimensions to insert
     eyes: tuple[tuple[int, int, str], ...]  # expansion: pairs of dimensions that must be equal, and their node
     identity: bool
+
+
+def packed(space: WeightSpace, networks: Features | Mapping[str, Tensor]) -> Features:
+    """Networks as `Features`, if they are none; values are looked at only where no device is waited for."""
+    if isinstance(networks, Features):
+        return networks
+    return space.pack(networks, check_finite=on_cpu(networks))
 
 
 def contraction_step(field: int, axes: FieldType, contraction: Contraction) -> Step:
@@ -104,6 +113,12 @@ def expand(y: Tensor, step: Step, sizes: Mapping[str, int]) -> Tensor:
     return y
 
 
+def draw(weight: Tensor, variance: float) -> None:
+    """Uniform numbers of this variance."""
+    bound = math.sqrt(3 * variance)
+    nn.init.uniform_(weight.detach(), -bound, bound)
+
+
 class Product(nn.Linear):
     """`torch.nn.Linear` without a bias, which leaves memory as it is.
 
@@ -116,7 +131,7 @@ class Product(nn.Linear):
 
     def reset_rows(self, rows: slice, fan_in: int) -> None:
         """Initialise some outputs, which are sums of so many inputs."""
-        nn.init.uniform_(self.weight[rows], -math.sqrt(3 / fan_in), math.sqrt(3 / fan_in))
+        draw(self.weight[rows], 1 / fan_in)
 
     def forward(self, x: Tensor) -> Tensor:
         """Rows ``(B, ..., in_features)`` -> ``(B, ..., out_features)``."""
@@ -124,41 +139,3 @@ class Product(nn.Linear):
             return super().forward(x)
         y = torch.bmm(self.weight.expand(x.shape[0], -1, -1), x.movedim(-1, 1).flatten(2))
         return y.reshape(*y.shape[:2], *x.shape[1:-1]).movedim(1, -1)
-
-
-class FactoredMix(nn.Module):
-    """``up @ ((down_1 @ x_1) * (down_2 @ x_2) * ..)``: a multilinear map of bounded rank; of one input, a linear one.
-
-    It costs no more than its inputs and its output are long.
-
-    Subclasses say how inputs meet between the two steps.
-
-    Args:
-        widths: of the inputs.
-        width: of the output.
-        rank: numbers in between.
-    """
-
-    def __init__(self, widths: Sequence[int], width: int, rank: int) -> None:
-        super().__init__()
-        self._names = [f"down_{i}" for i in range(len(widths))]
-        for name, w in zip(self._names, widths, strict=True):
-            self.register_parameter(name, nn.Parameter(torch.empty(rank, w)))
-        self.up = nn.Parameter(torch.empty(width, rank))
-
-    @property
-    def down(self) -> list[Tensor]:
-        """The maps of the inputs."""
-        return [getattr(self, name) for name in self._names]
-
-    def reset_down(self) -> None:
-        """Numbers in between of the variance of the inputs."""
-        for weight in self.down:
-            bound = math.sqrt(3 / weight.shape[1])
-            nn.init.uniform_(weight, -bound, bound)
-
-    def reset_up(self, rows: slice, variance: float) -> None:
-        """Some outputs of this variance, relative to the numbers in between."""
-        bound = math.sqrt(3 * variance / self.up.shape[1])
-        with torch.no_grad():
-            self.up[rows].uniform_(-bound, bound)

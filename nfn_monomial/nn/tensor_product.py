@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,14 +17,14 @@ from nfn_monomial.basis.bilinear import standard_terms
 from nfn_monomial.basis.partitions import Contraction
 from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space.axes import field_name, powers
+from nfn_monomial.space.axes import field_name
 from nfn_monomial.space.features import Features, Layout, Types
 from nfn_monomial.space.folding import LayoutFolding
 from nfn_monomial.space.weight_space import WeightSpace
 
-from .steps import FactoredMix, Step, expand, expansion_step, require_sizes
+from .steps import Step, draw, expand, expansion_step, require_sizes
 
-Terms: TypeAlias = Literal["standard", "all"] | Callable[[BilinearTerm], bool] | Iterable[BilinearTerm | str]
+Terms: TypeAlias = Literal["standard", "all"] | Callable[[BilinearTerm], bool]
 
 
 class TensorProduct(nn.Module):
@@ -52,23 +52,21 @@ class TensorProduct(nn.Module):
         second_types: likewise of the second.
         out_types: likewise of the output.
         terms: ``"standard"`` (`BilinearTerm.standard`: contractions, alignments and outer products, without diagonals
-            inside one field, averages of one input alone and broadcasts), ``"all"``, a predicate on `BilinearTerm`,
-            or the terms themselves or their text. For squares ``lambda t: t.standard and t.first <= t.second`` leaves
+            inside one field, averages of one input alone and broadcasts), ``"all"``, or a predicate on `BilinearTerm`,
+            whose text is ``str(term)``. For squares ``lambda t: t.standard and t.first <= t.second`` leaves
             out what the swapped pair of fields computes anyway.
         mix: ``"full"`` gives each term a weight ``(m_out C_out, m_1 C_in, m_2 C_second)``: with all terms, every
             equivariant bilinear map there is, and a cost that is cubic in channels and multiplicities. ``"factored"``
-            multiplies ``rank`` linear combinations of each input entry by entry and maps the products to the output:
-            linear in all of them, equally equivariant, not complete. Prefer it wherever fields have many fixed
-            entries (kernels, wide FIXED inputs): from 16 to 16 channels, the standard terms of
-            ``WeightSpace.cnn([1, 4, 4], 3, "relu", head=[3])`` have 5.6 million parameters in full and 46 thousand
-            factored. Every term has maps of its own: where many tensors lie in one field, as those of all blocks do on
-            a residual stream, that is quadratic in depth (16 blocks of an MLP, 4 channels: 0.2 million; 64: 2.7).
-        rank: products per term with ``mix="factored"``; the largest channel number by default.
-        reduce: ``"mean"`` over contracted axes, independent of width, or ``"sum"``, as in a network's own forward pass.
+            multiplies as many linear combinations of each input as the largest of the channel numbers, entry by entry,
+            and maps the products to the output: linear in channels and multiplicities, equally equivariant, not
+            complete. Prefer it wherever fields have many fixed entries (kernels, wide FIXED inputs): from 16 to 16
+            channels, the standard terms of ``WeightSpace.cnn([1, 4, 4], 3, "relu", head=[3])`` have 5.6 million
+            parameters in full and 46 thousand factored. Every term has maps of its own: where many tensors lie in one
+            field, as those of all blocks do on a residual stream, that is quadratic in depth (16 blocks of an MLP, 4
+            channels: 0.2 million; 64: 2.7).
 
     Raises:
-        ValueError: if a channel number or the rank is below 1, an option is unknown, a term is not an equivariant map
-            between these fields, or no term leads to an output field.
+        ValueError: if a channel number is below 1, an option is unknown, or no term leads to an output field.
 
     >>> from nfn_monomial import Axis
     >>> weight, neurons, messages = (Axis("h2", 1), Axis("h1", -1)), (Axis("h1", 1),), (Axis("h2", 1),)
@@ -91,14 +89,10 @@ class TensorProduct(nn.Module):
         out_types: Types = None,
         terms: Terms = "standard",
         mix: Literal["full", "factored"] = "full",
-        rank: Count | None = None,
-        reduce: Literal["mean", "sum"] = "mean",
     ) -> None:
         super().__init__()
         second_channels = in_channels if second_channels is None else second_channels
-        if rank is not None and mix == "full":
-            raise InvalidValueError(f"rank belongs to mix='factored', found {rank} with mix={mix!r}")
-        self.space, self.kind, self.reduce = space, mix, reduce
+        self.space, self.kind = space, mix
         self.in_channels, self.second_channels, self.out_channels = in_channels, second_channels, out_channels
         self.in_layout, self.second_layout, self.out_layout = map(
             space.layout_of, (first_types, second_types, out_types)
@@ -106,10 +100,10 @@ class TensorProduct(nn.Module):
         self._foldings = [LayoutFolding(space, t) for t in (self.in_layout, self.second_layout, self.out_layout)]
         first, second, out = (folding.inner for folding in self._foldings)
         self.terms = _choose(terms, space, first, second, out)
-        self._plan = [_product(t, first, second, out, reduce) for t in self.terms]
+        self._plan = [_product(t, first, second, out) for t in self.terms]
         require_sizes(space, (*first.types, *second.types), out.types)
 
-        rank = max(in_channels, second_channels, out_channels) if rank is None else rank
+        rank = max(in_channels, second_channels, out_channels)
         self.mix = nn.ModuleDict()
         for term, product in zip(self.terms, self._plan, strict=True):
             widths = (
@@ -178,7 +172,7 @@ class TensorProduct(nn.Module):
 
     def extra_repr(self) -> str:
         channels = f"{self.in_channels} x {self.second_channels}, {self.out_channels}"
-        return f"{self.space}, {channels}, {len(self.terms)} terms, mix={self.kind!r}, reduce={self.reduce!r}"
+        return f"{self.space}, {channels}, {len(self.terms)} terms, mix={self.kind!r}"
 
 
 class _Product(NamedTuple):
@@ -197,17 +191,7 @@ def _choose(terms: Terms, space: WeightSpace, first: Layout, second: Layout, out
     else:
         fields = itertools.product(first.types, second.types, out.types)
         candidates = [term for three in fields for term in bilinear_terms(*three, space.nodes)]
-    if isinstance(terms, str):
-        chosen = candidates
-    elif callable(terms):
-        chosen = [term for term in candidates if terms(term)]
-    else:
-        by_name = {str(term): term for term in candidates}
-        asked = {str(term): term for term in terms}
-        for name, term in asked.items():
-            if name not in by_name:
-                raise InvalidValueError(_unknown(term, space, by_name))
-        chosen = [by_name[name] for name in asked]
+    chosen = candidates if isinstance(terms, str) else [term for term in candidates if terms(term)]
     reached = {term.target for term in chosen}
     for field_type in out.types:
         if field_type not in reached:
@@ -222,19 +206,7 @@ def _choose(terms: Terms, space: WeightSpace, first: Layout, second: Layout, out
     return tuple(chosen)
 
 
-def _unknown(term: BilinearTerm | str, space: WeightSpace, known: Mapping[str, BilinearTerm]) -> str:
-    reason = "bilinear_terms lists the ones there are"
-    if isinstance(term, BilinearTerm):
-        left = term.imbalance(space.nodes)
-        if left:
-            signed = {letter: " ".join(f"{q:+d}" for q in powers(charge)) for letter, charge in left.items()}
-            charges = ", ".join(f"{charge} on {letter!r}" for letter, charge in signed.items())
-            reason = f"not equivariant, since charges of first + second - target are left: {charges}"
-    shown = ", ".join(itertools.islice(known, 3))
-    return f"term {term} is not among the {len(known)} terms between these fields ({shown}, ..): {reason}"
-
-
-def _product(term: BilinearTerm, first: Layout, second: Layout, out: Layout, reduce: str) -> _Product:
+def _product(term: BilinearTerm, first: Layout, second: Layout, out: Layout) -> _Product:
     one, two, target = term.letters
     nodes = dict(zip(one + two, (axis.node for axis in term.first + term.second), strict=True))
     blocks = {letter: tuple(i for i, t in enumerate(target) if t == letter) for letter in target}
@@ -242,7 +214,7 @@ def _product(term: BilinearTerm, first: Layout, second: Layout, out: Layout, red
     closed = tuple(block for letter, block in blocks.items() if letter not in nodes)
     field = out.types.index(term.target)
     expansion = expansion_step(field, term.target, Contraction(tuple(opened.values()), closed))
-    averaged = tuple(node for letter, node in nodes.items() if letter not in target) if reduce == "mean" else ()
+    averaged = tuple(node for letter, node in nodes.items() if letter not in target)
     indices = first.types.index(term.first), second.types.index(term.second)
     return _Product(*indices, (one, two, "".join(opened)), averaged, expansion)
 
@@ -266,8 +238,7 @@ class _FullMix(nn.Module):
         self._equation = ",".join(operands[k] for k in self._order) + f"->Y{kept}O"
 
     def reset(self, variance: float) -> None:
-        bound = math.sqrt(3 * variance / self.weight[0].numel())
-        nn.init.uniform_(self.weight, -bound, bound)
+        draw(self.weight, variance / self.weight[0].numel())
 
     def forward(self, x: Tensor, y: Tensor, count: int) -> Tensor:
         operands = (x, y, self.weight / count)
@@ -286,11 +257,13 @@ def _cheapest_order(operands: Sequence[str], result: str, sizes: Mapping[str, in
     return (*first_pair, *(k for k in range(3) if k not in first_pair))
 
 
-class _ProductMix(FactoredMix):
-    """``up @ ((down_1 @ x) * (down_2 @ y))``: a bilinear map of channels x multiplicity of bounded rank."""
+class _ProductMix(nn.Module):
+    """``up @ ((down_0 @ x) * (down_1 @ y))``: a bilinear map of channels x multiplicity of bounded rank."""
 
     def __init__(self, product: _Product, widths: tuple[int, int, int], rank: int) -> None:
-        super().__init__(widths[:2], widths[2], rank)
+        super().__init__()
+        self.down_0, self.down_1 = (nn.Parameter(torch.empty(rank, width)) for width in widths[:2])
+        self.up = nn.Parameter(torch.empty(widths[2], rank))
         one, two, kept = product.letters
         # What only one input has is averaged over before it is multiplied.
         a, b = (
@@ -299,10 +272,11 @@ class _ProductMix(FactoredMix):
         self._equations = f"Y{one}I,RI->Y{a}R", f"Y{two}J,RJ->Y{b}R", f"Y{a}R,Y{b}R->Y{kept}R"
 
     def reset(self, variance: float) -> None:
-        self.reset_down()
-        self.reset_up(slice(None), variance)
+        for down in (self.down_0, self.down_1):
+            draw(down, 1 / down.shape[1])
+        draw(self.up, variance / self.up.shape[1])
 
     def forward(self, x: Tensor, y: Tensor, count: int) -> Tensor:
         first, second, multiply = self._equations
-        x, y = torch.einsum(first, x, self.down[0]), torch.einsum(second, y, self.down[1])
+        x, y = torch.einsum(first, x, self.down_0), torch.einsum(second, y, self.down_1)
         return nn.functional.linear(torch.einsum(multiply, x, y), self.up / count)

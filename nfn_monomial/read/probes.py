@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.checks import FLOATING, Count, Size, checked, is_dense, shown
+from nfn_monomial.checks import FLOATING, Count, Size, checked, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Charge
@@ -58,9 +57,6 @@ class ProbeFeatures(nn.Module):
         space: whose names the networks' parameters and the hidden nodes have, by default that of
             `WeightSpace.from_module`. Its parameters have the template's names, or are in the template's order, whose
             names are understood in any case.
-        generator_rank: if given, the inputs are ``codes @ basis``, ``(P, rank)`` times ``(rank, *input shape)``, both
-            learned; given probes are approximated by ones of this rank.
-        chunk_size: run at most so many networks at a time, which needs less memory. None: all.
 
     Attributes:
         count: number of probes P.
@@ -86,12 +82,9 @@ class ProbeFeatures(nn.Module):
         *,
         input_shape: Sequence[Size] | None = None,
         space: WeightSpace | None = None,
-        generator_rank: Count | None = None,
-        chunk_size: Count | None = None,
     ) -> None:
         super().__init__()
-        self.chunk_size = chunk_size
-        start = _initial(probes, input_shape, template, generator_rank)
+        start = _initial(probes, input_shape, template)
         self.count, self.input_shape = len(start), tuple(start.shape[1:])
         copied = copy.deepcopy(template).eval().requires_grad_(False)
         self._template = (copied,)  # in a tuple: neither parameters() nor state_dict() see it
@@ -105,6 +98,7 @@ class ProbeFeatures(nn.Module):
             ) from error
         self.space = WeightSpace.from_module(template, start[:1]) if space is None else space
         self._template_names = template_names(template, self.space)
+        self._batched = _runs_side_by_side(copied, start[:1])
         self.charges: dict[str, Charge] = {}
         self._sites = []
         for site in true_sites(copied, self.space, self._template_names, start[:1]):
@@ -112,110 +106,63 @@ class ProbeFeatures(nn.Module):
                 self._sites.append(site)
             else:
                 site.remove()
-        self._batched = self._side_by_side(start[:1])
         if isinstance(probes, nn.Module):
             self.generator = probes
-        elif generator_rank is None:
-            self.probes = nn.Parameter(start)
         else:
-            codes, basis = _factor(start, generator_rank)
-            self.codes, self.basis = nn.Parameter(codes), nn.Parameter(basis)
+            self.probes = nn.Parameter(start)
 
     def inputs(self) -> Tensor:
         """The learned inputs, ``(P, *input shape)``."""
-        if hasattr(self, "probes"):
+        if not hasattr(self, "generator"):
             return self.probes
-        made: Tensor
-        if hasattr(self, "generator"):
-            made = self.generator()
-        else:
-            made = (self.codes @ self.basis.flatten(1)).reshape(-1, *self.input_shape)
+        made: Tensor = self.generator()
         return made.to(next(self.parameters(), made).dtype)  # autocast has products in a narrower one
 
-    def forward(self, tensors: Mapping[str, Tensor], inputs: Tensor | None = None) -> Probed:
+    def forward(self, tensors: Mapping[str, Tensor]) -> Probed:
         """Run every network on every input.
 
         Args:
             tensors: parameter name -> ``(B, 1, *shape)``, names of the template or of the space.
-            inputs: others than the learned ones: ``(P, *input shape)``, or ``(B, P, *input shape)`` for each network
-                its own.
 
         Raises:
-            ValueError: as `WeightSpace.pack`; for networks of several channels; for inputs of another shape.
+            ValueError: as `WeightSpace.pack`; for networks of several channels.
             TypeError: if networks and inputs have different dtypes.
         """
         if isinstance(tensors, Mapping) and set(tensors) == set(self._template_names.values()):
             tensors = {name: tensors[key] for name, key in self._template_names.items()}
         sizes = packing.check_tensors(self.space, tensors)
-        first = next(iter(tensors.values()))
+        first, x = next(iter(tensors.values())), self.inputs()
         if first.shape[1] != 1:
             raise InvalidValueError(
                 f"ProbeFeatures runs networks themselves, of 1 channel; found {first.shape[1]} channels"
             )
         if packing.on_cpu(tensors) and not any(t.requires_grad for t in tensors.values()):
             packing.require_finite(tensors)
-        x = self.inputs() if inputs is None else inputs
-        if not isinstance(x, Tensor) or not is_dense(x) or x.dtype not in FLOATING:
-            raise InvalidTypeError(
-                f"ProbeFeatures: inputs must be floating point numbers in a tensor, found {shown(x)}"
-            )
-        if inputs is not None and x.is_cpu and packing.concrete((x,)) and not bool(x.isfinite().all()):
-            raise InvalidValueError("ProbeFeatures: inputs hold NaN or infinite values")
         if (x.dtype, x.device) != (first.dtype, first.device):
             raise InvalidTypeError(
                 f"the networks are {first.dtype} on {first.device}, their inputs {x.dtype} on {x.device}: convert one "
                 "of them with .to()"
             )
-        lead = x.shape[: x.ndim - len(self.input_shape)]
-        if x.shape[len(lead) :] != self.input_shape or len(lead) not in (1, 2) or lead[:-1] not in ((), (len(first),)):
-            raise InvalidValueError(
-                f"ProbeFeatures: inputs have shape {tuple(x.shape)}; (P, {', '.join(map(str, self.input_shape))}) is "
-                f"expected, or with {len(first)} networks in front"
-            )
         networks = {key: tensors[name].squeeze(1) for name, key in self._template_names.items()}
         # Normalisation is not differentiable with respect to these.
         networks |= {key: t.detach() for key, t in networks.items() if key in self._statistics}
-        return self._run(networks, x, sizes)
+        if self._batched:
+            return Probed(*torch.func.vmap(lambda network: self._answer(network, x, sizes))(networks))
+        each = [self._answer({key: t[b] for key, t in networks.items()}, x, sizes) for b in range(len(first))]
+        return Probed(*pytree.tree_map(lambda *parts: torch.stack(parts), *each))
 
-    def _run(self, networks: dict[str, Tensor], x: Tensor, sizes: Mapping[str, int]) -> Probed:
-        """Networks ``(B, *shape)`` on inputs ``(P, *input shape)`` or ``(B, P, *input shape)``."""
-
-        def answer(network: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            for site in self._sites:
-                site.seen.clear()
-            outputs = _as_tensor(torch.func.functional_call(self._template[0], network, (x,)), len(x))
-            fields: dict[str, list[Tensor]] = {}
-            for site in self._sites:
-                fields.setdefault(site.node, []).extend(site.fields(sizes))
-                site.seen.clear()
-            return outputs, {n: h[0] if len(h) == 1 else torch.stack(h).mean(0) for n, h in fields.items()}
-
-        shared = x.ndim == 1 + len(self.input_shape)
-        if not self._batched:
-            count = len(next(iter(networks.values())))
-            each = [answer({n: t[b] for n, t in networks.items()}, x if shared else x[b]) for b in range(count)]
-            return Probed(*pytree.tree_map(lambda *parts: torch.stack(parts), *each))
-        batched = torch.func.vmap(answer, in_dims=(0, None if shared else 0), chunk_size=self.chunk_size)
-        return Probed(*batched(networks, x))
-
-    def _side_by_side(self, start: Tensor) -> bool:
-        """Whether all that the template computes can run for many networks at once."""
-        networks = {name: t.detach()[None] for name, t in _state(self._template[0]).items()}
-
-        def answer(network: dict[str, Tensor]) -> Tensor:
-            return _as_tensor(torch.func.functional_call(self._template[0], network, (start,)), 1)
-
-        try:
-            with torch.no_grad():
-                torch.func.vmap(answer)(networks)
-        except RuntimeError as error:
-            if "atching rule" not in str(error):
-                raise
-            return False
-        finally:
-            for site in self._sites:
-                site.seen.clear()
-        return True
+    def _answer(
+        self, network: dict[str, Tensor], x: Tensor, sizes: Mapping[str, int]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Outputs and hidden activations of one network."""
+        for site in self._sites:
+            site.seen.clear()
+        outputs = _as_tensor(torch.func.functional_call(self._template[0], network, (x,)), len(x))
+        fields: dict[str, list[Tensor]] = {}
+        for site in self._sites:
+            fields.setdefault(site.node, []).extend(site.fields(sizes))
+            site.seen.clear()
+        return outputs, {n: h[0] if len(h) == 1 else torch.stack(h).mean(0) for n, h in fields.items()}
 
     def _replicate_for_data_parallel(self) -> ProbeFeatures:
         """Replicas run at the same time, so each has a template of its own, with its sites."""
@@ -225,13 +172,11 @@ class ProbeFeatures(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> ProbeFeatures:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for template in self._template:
-            template._apply(fn)  # type: ignore[no-untyped-call]
+        self._template[0]._apply(fn)  # type: ignore[no-untyped-call]
         return self
 
     def extra_repr(self) -> str:
-        rank = f", generator_rank={len(self.basis)}" if hasattr(self, "basis") else ""
-        return f"{self.space}, {self.count} x {self.input_shape}{rank}, out_features={self.out_features}"
+        return f"{self.space}, {self.count} x {self.input_shape}, out_features={self.out_features}"
 
 
 def _as_tensor(outputs: Any, count: int) -> Tensor:
@@ -240,6 +185,21 @@ def _as_tensor(outputs: Any, count: int) -> Tensor:
         return outputs
     leaves = [x for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor) and x.is_floating_point()]
     return torch.cat([x.reshape(count, -1) for x in leaves], -1)
+
+
+def _runs_side_by_side(template: nn.Module, x: Tensor) -> bool:
+    """Whether all that the template computes can run for many networks at once."""
+    networks = {key: t.detach()[None] for key, t in _state(template).items()}
+    try:
+        with torch.no_grad():
+            torch.func.vmap(lambda network: _as_tensor(torch.func.functional_call(template, network, (x,)), 1))(
+                networks
+            )
+    except RuntimeError as error:
+        if "atching rule" not in str(error):
+            raise
+        return False
+    return True
 
 
 def _state(template: nn.Module) -> dict[str, Tensor]:
@@ -262,47 +222,22 @@ def template_names(template: nn.Module, space: WeightSpace) -> dict[str, str]:
     return dict(zip(space.parameters, keys, strict=True))
 
 
-def _initial(
-    probes: int | Tensor | nn.Module, shape: Sequence[int] | None, template: nn.Module, rank: int | None
-) -> Tensor:
-    """The inputs to start from; random ones standard normal, and of the given rank."""
-    if isinstance(probes, nn.Module):
-        if rank is not None:
-            raise InvalidValueError("ProbeFeatures: a module makes the probes, so generator_rank cannot be given too")
-        probes = probes()
-        if not isinstance(probes, Tensor):
-            raise InvalidTypeError(
-                f"ProbeFeatures: a module that makes probes must return a tensor, found {shown(probes)}"
-            )
-    if isinstance(probes, Tensor):
-        if probes.ndim < 2 or not len(probes) or probes.dtype not in FLOATING:
+def _initial(probes: int | Tensor | nn.Module, shape: Sequence[int] | None, template: nn.Module) -> Tensor:
+    """The inputs to start from, random ones standard normal."""
+    start = probes() if isinstance(probes, nn.Module) else probes
+    if not isinstance(start, int):
+        if not isinstance(start, Tensor) or start.ndim < 2 or not len(start) or start.dtype not in FLOATING:
             raise InvalidValueError(
-                f"ProbeFeatures: probes must be (P, *input shape) in floating point, found {shown(probes)}"
+                f"ProbeFeatures: probes must be a floating point tensor (P, *input shape), or make one, found "
+                f"{shown(start)}"
             )
-        if packing.concrete((probes,)) and not bool(probes.isfinite().all()):
+        if packing.concrete((start,)) and not bool(start.isfinite().all()):
             raise InvalidValueError("ProbeFeatures: probes hold NaN or infinite values")
-        return probes.detach().clone()
+        return start.detach().clone()
     if shape is None:
         first = next((m for m in template.modules() if isinstance(m, LAYERS)), None)
         if not isinstance(first, nn.Linear):
             raise InvalidValueError("ProbeFeatures: give input_shape=, as (channels, height, width), or initial probes")
         shape = (first.in_features,)
     like = next(template.parameters())
-    if rank is None:
-        return torch.randn(probes, *shape, dtype=like.dtype, device=like.device)
-    codes, basis = torch.randn(probes, rank, dtype=like.dtype), torch.randn(rank, math.prod(shape), dtype=like.dtype)
-    start: Tensor = codes @ basis / rank**0.5
-    return start.reshape(probes, *shape).to(like.device)
-
-
-def _factor(inputs: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The best approximation of a rank as codes ``(P, rank)`` times a basis ``(rank, *input shape)`` of size 1."""
-    flat = inputs.flatten(1)
-    if not 1 <= rank <= min(flat.shape):
-        raise InvalidValueError(
-            f"generator_rank must be 1 to {min(flat.shape)} for {tuple(inputs.shape)} probes, found {rank}"
-        )
-    left, values, right = torch.linalg.svd(flat.double(), full_matrices=False)
-    unit = flat.shape[1] ** 0.5
-    codes, basis = left[:, :rank] * values[:rank] / unit, right[:rank] * unit
-    return codes.to(inputs.dtype), basis.to(inputs.dtype).reshape(rank, *inputs.shape[1:])
+    return torch.randn(start, *shape, dtype=like.dtype, device=like.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import torch
@@ -18,36 +19,34 @@ from nfn_monomial.space.weight_space import WeightSpace
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
+@dataclass(eq=False)
 class Site:
-    """A layer that reads a node's neurons; what enters it, averaged over positions, is kept in ``seen``,
-    ``(P, columns)``, until someone clears that.
+    """A layer that reads a node's neurons.
 
-    Args:
+    Attributes:
         layer: whose input it is, see `LAYERS`.
         node: of the neurons.
         charge: of their activations.
         segments: what the layer's columns run over: parts of a sum, each the factors of a product.
         number: of the segment that is the node's.
         kept: which of its factors the node's axes are, the outermost first.
+        seen: what entered the layer, averaged over positions, ``(P, columns)`` for each call until someone clears it.
     """
 
-    def __init__(
-        self,
-        layer: nn.Module,
-        node: str,
-        charge: Charge,
-        segments: tuple[tuple[Axis | int, ...], ...],
-        number: int,
-        kept: tuple[int, ...],
-    ) -> None:
-        self.node, self.charge, self.linear = node, charge, isinstance(layer, nn.Linear)
-        self.segments, self.number, self.kept = segments, number, kept
-        self.seen: list[Tensor] = []
+    layer: InitVar[nn.Module]
+    node: str
+    charge: Charge
+    segments: tuple[tuple[Axis | int, ...], ...]
+    number: int
+    kept: tuple[int, ...]
+    seen: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self, layer: nn.Module) -> None:
         self._handle = layer.register_forward_pre_hook(self)
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
         x: Tensor = args[0] if args[0].ndim > 1 else args[0][None]
-        channels = x.movedim(-1, 1) if self.linear else x
+        channels = x.movedim(-1, 1) if isinstance(layer, nn.Linear) else x
         self.seen.append(channels.flatten(2).mean(-1) if channels.ndim > 2 else channels)
 
     def remove(self) -> None:
@@ -55,11 +54,7 @@ class Site:
         self._handle.remove()
 
     def fields(self, sizes: Mapping[str, int]) -> list[Tensor]:
-        """What was seen, averaged over positions: ``(*sizes, P)`` for each call of the layer.
-
-        Args:
-            sizes: of all nodes.
-        """
+        """What was seen, averaged over positions: ``(*sizes, P)`` for each call of the layer; of all nodes' sizes."""
         extents = [[p if isinstance(p, int) else sizes[p.node] for p in segment] for segment in self.segments]
         lengths = [math.prod(extent) for extent in extents]
         others = [1 + i for i in range(len(extents[self.number])) if i not in self.kept]
@@ -74,10 +69,7 @@ class Site:
 def sites_of(template: nn.Module, space: WeightSpace, names: Mapping[str, str]) -> list[Site]:
     """All layers of a module that read neurons of one node of the space, which other parameters lead to.
 
-    Args:
-        template: the module, at whose layers the sites look.
-        space: the weight space.
-        names: parameter of the space -> of the module.
+    ``names`` are those of the space's parameters in the module.
     """
     reached = {link.target for link in space.links}
     sites = []
@@ -102,15 +94,7 @@ def true_sites(template: nn.Module, space: WeightSpace, names: Mapping[str, str]
     """Sites at which neurons move as their charges say when a random group element moves the template.
 
     Other sites look no longer; nor do those whose layers are not run, or on something else than a row for each input.
-
-    Args:
-        template: the module.
-        space: the weight space.
-        names: parameter of the space -> of the module.
-        x: an input, with a batch dimension.
-
-    Returns:
-        The sites, in the order of the space's nodes.
+    They are in the order of the space's nodes; ``x`` is an input with a batch dimension, else as in `sites_of`.
     """
     sites, count = sites_of(template, space, names), 7  # a number that tells inputs from positions
     x = doubled(x.expand(count, *x.shape[1:]))

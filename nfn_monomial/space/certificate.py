@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,18 +15,34 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
 from .groups import GroupElement
+from .monomial import MonomialMatrix
 from .packing import concrete
 
 _RTOL = 1e-9  # in float64, where a group that keeps the function is right to 1e-12
 _TRIALS = 4
+_DRAWS = 3  # of weights and inputs for one trial, until the function is defined for them
+_ORDERS = 8  # of magnitude that scales are drawn from, above 1 and below
 _LARGE = 1_000_000  # with more entries than this, two trials have seen enough of them
 
 
 class Float64(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Turns casts to other floating types into casts to float64, as those that many norms have inside.
 
-    Casts to complex types are casts to complex128.
+    Casts to complex types are casts to complex128. What is created without a dtype, as the first state of a recurrent
+    layer, is float64 too.
     """
+
+    supports_higher_order_operators = True
+
+    def __enter__(self) -> Self:
+        self._default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *reason: Any) -> None:
+        torch.set_default_dtype(self._default)
+        super().__exit__(*reason)  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -61,8 +78,8 @@ def inputs_of(example_inputs: Any) -> tuple[Any, ...]:
 def answers(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, kwargs: Any = None) -> list[Tensor]:
     """All tensors that a module with these parameters and buffers answers with, in eval mode.
 
-    Where these are in float64, all is computed in it: what the module casts to narrower types is not. Complex answers
-    are handed on as pairs of real numbers.
+    Where these are in float64, all is computed in it: also what the module casts to narrower types, or creates. Complex
+    answers are handed on as pairs of real numbers.
 
     Raises:
         ValueError: if it returns no tensor.
@@ -81,23 +98,29 @@ def steady_answers(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any
     """`answers`, once it is seen that they can be compared with others.
 
     Raises:
-        ValueError: as `answers`; if they are not finite, or others when the module is called again.
+        ValueError: as `answers`; if they are others when the module is called again, or not finite.
     """
     first, second = (answers(module, tensors, inputs, kwargs) for _ in range(2))
     name = type(module).__name__
-    if not all(bool(t.isfinite().all()) for t in (*first, *second)):
-        raise InvalidValueError(
-            f"outputs of {name} hold NaN or infinite values, of which nothing can be said: give inputs and weights at "
-            "which they are finite, or let it return what it computes before it masks or overflows"
-        )
     alike = [x.shape for x in first] == [x.shape for x in second]
-    if not alike or largest_change(second, first) > _RTOL:
+    defined = alike and all(torch.equal(x.isfinite(), y.isfinite()) for x, y in zip(first, second, strict=True))
+    if not defined or not largest_change(_finite(second), _finite(first)) <= _RTOL:
         raise InvalidValueError(
             f"{name} answers otherwise when it is called again on the same inputs, so nothing can be compared: its "
             "forward is random or keeps a state. Turn that off (F.dropout needs training=self.training), or take "
             "random numbers as an input"
         )
+    if not all(bool(t.isfinite().all()) for t in first):
+        raise InvalidValueError(
+            f"outputs of {name} hold NaN or infinite values, of which nothing can be said: give inputs and weights at "
+            "which they are finite, or let it return what it computes before it masks or overflows"
+        )
     return first
+
+
+def _finite(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same with 0 for what is not finite."""
+    return [torch.where(t.isfinite(), t, 0) for t in tensors]
 
 
 def relative_error(found: Tensor, expected: Tensor, scale: Tensor) -> float:
@@ -117,6 +140,67 @@ def largest_change(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float
     return float("nan") if any(e != e for e in errors) else max(errors)
 
 
+class Weights(Mapping[str, Tensor]):
+    """A module's parameters and buffers in float64 on the CPU, each made when it is asked for: none is kept.
+
+    Args:
+        module: whose they are.
+        seed: of random numbers in place of those of floating point, see `disturbed`; None for the module's own.
+        keep_signs: whether parameters keep theirs. Buffers do: masks and variances are among them.
+    """
+
+    def __init__(self, module: nn.Module, seed: int | None = None, keep_signs: bool = False) -> None:
+        parameters = dict(module.named_parameters())
+        self._own = parameters | dict(module.named_buffers())
+        self._keeps = {name: keep_signs or name not in parameters for name in self._own}
+        self._seeds = {} if seed is None else {name: seed + i for i, name in enumerate(self._own)}
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = doubled(self._own[name])
+        if name not in self._seeds:
+            return tensor
+        return disturbed(tensor, torch.Generator().manual_seed(self._seeds[name]), self._keeps[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    @property
+    def count(self) -> int:
+        """Number of entries of all."""
+        return sum(tensor.numel() for tensor in self._own.values())
+
+
+class Point(NamedTuple):
+    """Where a module is tested.
+
+    Attributes:
+        module: that runs.
+        weights: of it.
+        inputs: positional arguments, and those with names.
+    """
+
+    module: nn.Module
+    weights: Weights
+    inputs: tuple[Any, Any]
+
+    def answers(self, element: GroupElement | None = None) -> list[Tensor]:
+        """What the module answers here, or where the element moves the weights."""
+        return answers(self.module, dict(self.weights) if element is None else element.act(self.weights), *self.inputs)
+
+    def steady_answers(self) -> list[Tensor]:
+        """The same here, see `steady_answers`."""
+        return steady_answers(self.module, dict(self.weights), *self.inputs)
+
+    def near(self, generator: torch.Generator, keep_signs: bool) -> Point:
+        """With random weights and inputs."""
+        seed = int(torch.randint(2**48, (), generator=generator))
+        inputs = pytree.tree_map_only(Tensor, lambda t: disturbed(t, generator, keep_signs=True), self.inputs)
+        return Point(self.module, Weights(self.module, seed, keep_signs), inputs)
+
+
 def certify(
     module: nn.Module,
     example_inputs: Any,
@@ -125,11 +209,13 @@ def certify(
     kwargs: Mapping[str, Any] | None = None,
     blame: Callable[[str], str] = str,
 ) -> int:
-    """Raise unless random group elements leave a module's function alone, on the example and in its neighbourhood.
+    """Raise if random group elements change a module's function, on the example or in its neighbourhood.
 
-    Everything is computed on the CPU in float64. The first element acts on the module's own parameters, those after it
-    on parameters and inputs with random numbers of their own size added: what holds for weights of 0 alone is not
-    enough.
+    Everything is computed on the CPU in float64, with scales of many orders of magnitude, see `widened`. The first
+    element acts on the module's own parameters, those after it on random ones, with random buffers and inputs, all of
+    the size of the module's own: what holds for weights of 0, or for the statistics of a fresh norm, alone is not
+    enough. Where the function is not defined for these (its outputs are not finite, or it raises an error), others are
+    drawn; after a few, the element is left out.
 
     Args:
         module: the network, run in eval mode, each submodule's mode and all parameters left as they are.
@@ -138,12 +224,17 @@ def certify(
         kwargs: further arguments of the module.
         blame: what to say of a node whose part of the group changes the function, such as what runs on it.
 
+    At last, inputs get another size of each dimension that the module lets vary, one after the other: a number of
+    tokens, of networks, of pixels. A group is one of the module, whatever the size of its example.
+
     Returns:
-        The number of elements that were tried.
+        The number of elements that were tested: 2 at least, one at the module's own parameters, the others at random
+        ones.
 
     Raises:
         ValueError: if the function changes, with its relative change and the nodes that are wrong; or if nothing can be
-            said: the example holds no values, the module does not run in float64, or its outputs are not finite.
+            said: the example holds no values, the module does not run in float64, its forward is random, or its
+            outputs are not finite, at its own parameters or at all others that were drawn.
     """
     inputs = inputs_of(example_inputs)
     name, seen = type(module).__name__, [t for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor)]
@@ -152,37 +243,90 @@ def certify(
             "example_inputs hold no values (meta tensors, or under a transform): nothing can be checked"
         )
     generator = torch.Generator().manual_seed(0)
-    own = {key: doubled(t) for key, t in (*module.named_parameters(), *module.named_buffers())}
-    trials = _TRIALS if sum(t.numel() for t in own.values()) < _LARGE else 2
-    for trial in range(trials):
-        element = sample(generator=generator).proper()
-        tensors, given = dict(own), pytree.tree_map_only(Tensor, doubled, (inputs, dict(kwargs or {})))
-        if trial:
-            tensors |= {key: disturbed(own[key], generator) for key in element.space.parameters}
-            given = pytree.tree_map_only(Tensor, lambda t: disturbed(t, generator), given)
-
-        def change(element: GroupElement, tensors: Any = tensors, given: Any = given) -> float:
-            return largest_change(answers(module, element.act(tensors), *given), answers(module, tensors, *given))
-
+    own = Point(module, Weights(module), pytree.tree_map_only(Tensor, doubled, (inputs, dict(kwargs or {}))))
+    trials = _TRIALS if own.weights.count < _LARGE else 2
+    tested = 0
+    others = (own._replace(inputs=inputs) for inputs in _resized(own.inputs))
+    for trial, start in enumerate(itertools.chain([own] * trials, others)):
+        element = widened(sample(generator=generator).proper())
         try:
-            expected = (answers if trial else steady_answers)(module, tensors, *given)
-            error = largest_change(answers(module, element.act(tensors), *given), expected)
+            draws = _DRAWS if trial < trials else 1  # at most sizes a module does not run, whatever its weights
+            found = _defined(start, generator, draws) if trial else (own, own.steady_answers())
+            if found is None:
+                continue
+            point, expected = found
+            error = largest_change(point.answers(element), expected)
         except RuntimeError as reason:
             raise InvalidValueError(
                 f"{name} does not run on the CPU in float64, in which the example inputs are used to check the space "
                 f"({reason}). A module that turns its inputs into another dtype itself cannot be checked"
             ) from reason
-        if trial and not all(bool(t.isfinite().all()) for t in expected):
-            continue  # random numbers may leave what the function is defined for
         if not error <= _RTOL:
+            point.steady_answers()  # own weights of 0 may have hidden that it is random
             parts = {node: GroupElement(element.space, {node: m}) for node, m in element.matrices.items()}
-            wrong = [node for node, part in parts.items() if not change(part) <= _RTOL]
+            changes = {node: largest_change(point.answers(part), expected) for node, part in parts.items()}
+            wrong = [node for node, change in changes.items() if not change <= _RTOL]
+            where = "the example inputs" if trial < trials else _sizes_of(point.inputs)
             raise InvalidValueError(
-                f"the group of {element.space} changes what {name} computes on the example inputs, by {error:.1e} "
-                f"(relative), through {'; '.join(map(blame, wrong)) or 'several nodes together'}. An operator has a "
-                "rule that is not true of it: register_operator(name, rule) gives it another; and tell us of it"
+                f"the group of {element.space} changes what {name} computes on {where}, by {error:.1e} (relative), "
+                f"through {'; '.join(map(blame, wrong)) or 'several nodes together'}. An operator has a rule that is "
+                "not true of it, or not of this size: register_operator(name, rule) gives it another; and tell us of it"
             )
-    return trials
+        tested += trial < trials
+    if tested < 2:
+        raise InvalidValueError(
+            f"{name} could be tested at no weights but its own: at random ones near these its outputs are not finite, "
+            "or it raises an error. Give weights and inputs with room around them, or certify=False for a space that "
+            "nothing has tested"
+        )
+    return tested
+
+
+def _resized(inputs: Any) -> Iterator[Any]:
+    """Inputs with one more, or one less, along all of their dimensions that have one size; entries recur."""
+    sizes = {n for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor) for n in t.shape}
+    for n in sorted(sizes):
+        for size in (n + 1, n - 1) if n > 1 else (2,):
+
+            def changed(t: Tensor, n: int = n, size: int = size) -> Tensor:
+                for dim in (dim for dim, extent in enumerate(t.shape) if extent == n):
+                    t = t.index_select(dim, torch.arange(size) % n)
+                return t
+
+            yield pytree.tree_map_only(Tensor, changed, inputs)
+
+
+def _sizes_of(inputs: Any) -> str:
+    shapes = [str(tuple(t.shape)) for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor)]
+    return f"inputs of shape {', '.join(shapes) or 'none'}"
+
+
+def widened(element: GroupElement) -> GroupElement:
+    """The same with log-normal scales spread evenly over orders of magnitude, signs and permutations as they are.
+
+    So a function that is homogeneous at scales near 1 alone, as one that is cut off at 10^4, is seen. Float64 stays
+    exact: what a factor multiplies in a group element, its inverse multiplies before anything is added.
+    """
+
+    def wide(scale: Tensor) -> Tensor:
+        return scale.sign() * 10 ** (_ORDERS * torch.erf(scale.abs().log() / 2**0.5))
+
+    matrices = {
+        name: MonomialMatrix([*map(wide, matrix.scales)], matrix.permutation, matrix.permutes)
+        for name, matrix in element.matrices.items()
+    }
+    return GroupElement(element.space, matrices)
+
+
+def _defined(own: Point, generator: torch.Generator, draws: int) -> tuple[Point, list[Tensor]] | None:
+    """A point near another one, and what a module answers there, all of it finite; None if a few draws had no such."""
+    for draw in range(draws):
+        point = own.near(generator, keep_signs=draw > 0)
+        with contextlib.suppress(Exception):  # of any kind: modules raise what they like
+            found = point.answers()
+            if all(bool(t.isfinite().all()) for t in found):
+                return point, found
+    return None
 
 
 @contextlib.contextmanager
@@ -209,16 +353,25 @@ def doubled(t: Tensor) -> Tensor:
     return t.detach().to("cpu", torch.float64) if t.is_floating_point() else t.detach().cpu()
 
 
-def disturbed(t: Tensor, generator: torch.Generator) -> Tensor:
+def disturbed(t: Tensor, generator: torch.Generator, keep_signs: bool = False) -> Tensor:
     """``t`` with normal random numbers of its root mean square added; of 0, as of a fresh layer of its width.
 
     What is positive throughout, as variances are, stays so: it is multiplied instead. Integers stay as they are.
+
+    Args:
+        t: of any shape.
+        generator: source of randomness.
+        keep_signs: whether every entry is multiplied, by a positive number. Those of 0 become random numbers all the
+            same; positive ones, if no entry is negative.
     """
+    if t.is_complex():
+        return torch.view_as_complex(disturbed(torch.view_as_real(t.resolve_conj()), generator, keep_signs))
     if not t.is_floating_point() or not t.numel():
         return t
     noise = torch.randn(t.shape, dtype=t.dtype, generator=generator)
-    if t.ndim < 2 and bool((t > 0).all()):
-        return t * (noise / 2).exp()
+    fresh = (t[0] if t.ndim else t).numel() ** -0.5
+    if keep_signs or (t.ndim < 2 and bool((t > 0).all())):
+        start = noise.abs() if bool((t >= 0).all()) else noise
+        return torch.where(t == 0, fresh * start, t * (noise / 2).exp())
     size = t.square().mean().sqrt()
-    size = size if size > 0 else (t[0] if t.ndim else t).numel() ** -0.5
-    return t + size * noise
+    return t + (size if size > 0 else fresh) * noise

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -108,7 +109,7 @@ class GroupElement:
         Args:
             tensors: parameter name -> tensor ``(..., *shape)`` with any leading dimensions (a state dict, or a
                 batch ``(B, C, *shape)``), or `Features`. For a batch of elements, dimension 0 is the batch.
-                Names that are no parameters of the space are passed through.
+                Names that are no parameters of the space are passed through, but for other names of tied ones.
 
         Returns:
             The same kind of thing; the input is not written to.
@@ -124,8 +125,12 @@ class GroupElement:
         if not isinstance(tensors, Mapping):
             raise InvalidTypeError(f"named tensors or Features are expected, found {shown(tensors)}")
         known, out = self._sizes(), {}
+        moved: dict[tuple[str, int], Tensor] = {}  # what is one tensor under two names stays one
         for name, tensor in tensors.items():
-            out[name] = self._act_parameter(name, tensor, known) if name in self.space.parameters else tensor
+            own = self.space.ties.get(name, name)
+            if own in self.space.parameters and (own, id(tensor)) not in moved:
+                moved[own, id(tensor)] = self._act_parameter(own, tensor, known)
+            out[name] = moved.get((own, id(tensor)), tensor)
         return out
 
     def _require_own(self, layout: Layout) -> None:
@@ -193,6 +198,20 @@ class GroupElement:
 
     def __repr__(self) -> str:
         return f"GroupElement({self.space}, {self.matrices})"
+
+
+def random_element(space: Specification, sizes: Mapping[str, int | None], **options: Any) -> GroupElement:
+    """See `WeightSpace.sample`; options are those of `MonomialMatrix.random`."""
+    matrices = {}
+    for name, node in ((n, node) for n, node in space.nodes.items() if node.permutes):
+        above = space.ancestry(name)
+        for needed in above:
+            if sizes[needed] is None:
+                raise InvalidValueError(f"size of node {needed!r} is not known; give sizes={{{needed!r}: n}}")
+        *outer, own = (sizes[needed] or 0 for needed in above)
+        blocks = math.prod(outer)
+        matrices[name] = MonomialMatrix.random(blocks * own, node.gauges, blocks=blocks, **options)
+    return GroupElement(space, matrices)
 
 
 def _proper(matrix: MonomialMatrix, node: Node, blocks: int) -> MonomialMatrix:

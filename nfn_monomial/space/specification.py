@@ -49,24 +49,24 @@ class Node(NamedTuple):
     @property
     def permutes(self) -> bool:
         """Whether neurons are permuted: all but FIXED."""
-        return self.symmetry.permutes
+        return self.gauges[0].permutes
 
     @property
     def scales(self) -> bool:
         """Whether a positive factor acts on a neuron."""
-        return self.symmetry.scales
+        return any(gauge.scales for gauge in self.gauges)
 
     @property
     def flips(self) -> bool:
         """Whether a sign acts on a neuron."""
-        return self.symmetry.flips
+        return any(gauge.flips for gauge in self.gauges)
 
     def charge(self, charge: Charge) -> Charge:
         """``charge`` reduced to what the gauges can tell apart, see `Symmetry.charge`; a number for one gauge.
 
         A number on a node of several gauges is a charge on the first of them.
         """
-        reduced = tuple(g.charge(q) for g, q in zip(self.gauges, self.spelled(charge), strict=True))
+        reduced = tuple([q and g.charge(q) for g, q in zip(self.gauges, self.spelled(charge), strict=True)])
         return reduced if len(reduced) > 1 else reduced[0]
 
     def spelled(self, charge: Charge) -> tuple[int, ...]:
@@ -80,8 +80,8 @@ class Node(NamedTuple):
 
     def acting(self, charge: Charge) -> Symmetry:
         """What an axis of this charge feels of the node's group."""
-        felt = [g.acting(q).value for g, q in zip(self.gauges, self.spelled(charge), strict=True)]
-        return Symmetry(functools.reduce(operator.or_, felt))
+        felt = [g.acting(q).value for g, q in zip(self.gauges, self.spelled(charge), strict=True) if q]
+        return Symmetry(functools.reduce(operator.or_, felt, self.gauges[0].acting(0).value))
 
     def restricted(self, group: Symmetry) -> Node:
         """The same neurons under a smaller group, all gauges intersected with it; charges mean what they did."""
@@ -115,11 +115,12 @@ class Specification:
         parameters: Mapping[str, Sequence[Dim]],
         *,
         label: str = "",
+        dead: Sequence[str] = (),
+        ties: Mapping[str, str] | None = None,
     ) -> None:
         self.nodes = {name: _node(node) for name, node in nodes.items()}
         self.nesting = {name: node.parent for name, node in self.nodes.items() if node.parent is not None}
-        self.label = label
-        self.dead: tuple[str, ...] = ()
+        self.label, self.dead, self.ties = label, tuple(dead), dict(ties or {})
         self._check(parameters)
         self.parameters = {name: tuple(map(self._spelled, self._completed(dims))) for name, dims in parameters.items()}
         self._rank = {name: position for position, name in enumerate(self.nodes)}
@@ -127,6 +128,7 @@ class Specification:
         found = {name: self._pieces(name) for name in self.parameters}
         self.pieces = dict(itertools.chain.from_iterable(found.values()))
         self.pieces_of = {name: tuple(piece for piece, _ in pieces) for name, pieces in found.items()}
+        self._check_names()
         self.axes = {name: flatten_dims(piece.dims) for name, piece in self.pieces.items()}
         self.parts = {name: [flatten_dims((dim,)) for dim in piece.dims] for name, piece in self.pieces.items()}
         dims_of = {name: piece.dims for name, piece in self.pieces.items()}
@@ -141,8 +143,7 @@ class Specification:
         key = (make, *given)
         if key not in self._made:
             self._made[key] = make(self, *given)
-        made: Made = self._made[key]
-        return made
+        return self._made[key]  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": {}, "passed": (None, {})}
@@ -172,6 +173,16 @@ class Specification:
                     raise InvalidValueError(f"{name}: axis {dim} names no node; nodes: {', '.join(self.nodes)}")
                 if isinstance(dim, int) and not 1 <= dim < 2**63:
                     raise InvalidValueError(f"{name}: dimension {dim} must be at least 1, and what a tensor can have")
+
+    def _check_names(self) -> None:
+        if unknown := [name for name in self.dead if name not in self.pieces]:
+            raise InvalidValueError(f"dead={', '.join(unknown)}: no parameters or pieces of {', '.join(self.pieces)}")
+        for name, own in self.ties.items():
+            if own not in self.parameters or name in self.parameters:
+                raise InvalidValueError(
+                    f"ties={{{name!r}: {own!r}}}: another name of a parameter is expected, then the parameter, one of "
+                    f"{', '.join(self.parameters)}"
+                )
 
     def _check_parent(self, name: str, parent: str) -> None:
         if parent not in self.nodes:
@@ -234,11 +245,11 @@ class Specification:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Nodes, parameters and label as JSON holds them; `from_json` is the exact inverse.
+        """All that the constructor takes, as JSON holds it; `from_json` is the exact inverse.
 
         What `explain` knows of a module besides, which operator cost what, is not kept.
         """
-        return written(self.nodes, self.parameters, self.label)
+        return written(self.nodes, self.parameters, label=self.label, dead=self.dead, ties=self.ties)
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -252,16 +263,15 @@ class Specification:
         >>> WeightSpace.from_json(space.to_json()) == space
         True
         """
-        nodes, parameters, label = read(value)
-        return cls({name: Node(*node) for name, node in nodes.items()}, parameters, label=label)
+        nodes, parameters, rest = read(value)
+        return cls({name: Node(*node) for name, node in nodes.items()}, parameters, **rest)
 
     @property
     def group_dimension(self) -> int:
         """Number of independent continuous scalings: scale gauges times neurons; needs every such node's size."""
+        sizes = self.sizes()
         return sum(
-            sum(gauge.scales for gauge in node.gauges) * self.count(name, self.sizes())
-            for name, node in self.nodes.items()
-            if node.scales
+            sum(gauge.scales for gauge in node.gauges) * self.count(name, sizes) for name, node in self.nodes.items()
         )
 
     def sizes(self) -> dict[str, int]:
@@ -353,7 +363,8 @@ class Specification:
         return f"{name} (B, C, {', '.join(shown)})"
 
     def _key(self) -> tuple[object, ...]:
-        return tuple(self.nodes.items()), tuple(self.parameters.items())
+        unordered = frozenset(self.dead), frozenset(self.ties.items())
+        return tuple(self.nodes.items()), tuple(self.parameters.items()), *unordered
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Specification) and self._key() == other._key()

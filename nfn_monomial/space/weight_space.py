@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -16,12 +15,12 @@ from nfn_monomial.symmetry import Symmetry
 
 from . import packing
 from .axes import Axis, Dim, FieldType, each_axis, field_name
-from .certificate import certify, inputs_of
+from .certificate import certify as require_kept
+from .certificate import inputs_of
 from .features import Features, Layout, Types
 from .folding import Folding
 from .geometry import SymmetryLike, cnn_geometry, sequential_geometry, spec_geometry
-from .groups import GroupElement
-from .monomial import MonomialMatrix
+from .groups import GroupElement, random_element
 from .report import Drawing, draw, explain
 from .specification import Node, Specification
 from .trace import Report, derive
@@ -40,12 +39,14 @@ class WeightSpace(Specification):
             which nothing acts on), a tuple of those for one tensor dimension that is their row-major product
             (the columns of a linear layer after a flatten: ``(Axis("h3", -1), 9)``), or a `Sum` of several. An axis of
             a nested node belongs to the nearest axis of its parent before it; where there is none it is put in front.
+        dead: parameters, or pieces of them, that do not matter to the function.
+        ties: other names of parameters, as state dicts have them where weights are tied -> the name in ``parameters``.
 
     Attributes:
         nodes, parameters: as given, every node a `Node`.
         axes: parameter -> its axes and the sizes of its other dimensions, dimensions that are products taken apart.
         links: which parameter leads from which node to which, see `Link`.
-        dead: parameters, or pieces of them, that `from_module` has found not to matter.
+        dead, ties: as given, or as `from_module` has found them.
         layout: of its `Features`.
 
     Raises:
@@ -66,14 +67,14 @@ class WeightSpace(Specification):
         parameters: Mapping[str, Sequence[Dim]],
         *,
         label: str = "",
+        dead: Sequence[str] = (),
+        ties: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(nodes, parameters, label=label)
+        super().__init__(nodes, parameters, label=label, dead=dead, ties=ties)
         self._report: Report | None = None
-        self._certified = ""
+        self._tested = ""
         self._folding = Folding(self, {name: piece.dims for name, piece in self.pieces.items()})
         self.layout, self.segments = self._folding.layout, self._folding.segments
-
-    # -- constructors ---------------------------------------------------------------------------------------------
 
     @classmethod
     @checked
@@ -155,27 +156,33 @@ class WeightSpace(Specification):
         example_inputs: Any = None,
         *,
         kwargs: Mapping[str, Any] | None = None,
+        certify: bool = True,
     ) -> WeightSpace:
-        """The weight space of any network, its symmetries derived from what it computes, and certified.
+        """The weight space of any network, its symmetries derived from what it computes, and tested.
 
         The module is exported in eval mode (``torch.export``); every operator says which dimensions of its tensors are
         the same neurons, and what it demands of their scales and signs; the solutions are the gauges, see `derive`.
         What an operator is not known to keep is left out, which `explain` tells. Then random group elements must leave
-        alone what the network computes on the example, see `certify`.
+        alone what the network computes, on the example at its own weights, and at random weights, buffers and inputs of
+        the same shapes, see `nfn_monomial.space.certificate.certify`. That is a test: what it cannot see is in
+        docs/any-network.md.
 
         Args:
             module: any network that ``torch.export`` can trace; or an exported program.
             example_inputs: a tensor, or a tuple of all positional arguments. Of an exported program its own by default.
             kwargs: further arguments of the call.
+            certify: whether the group is tested. It takes a few forward passes in float64 on the CPU, and a copy of the
+                weights in it; without it, a wrong rule of an operator goes unseen, and `explain` says that nothing was
+                tested.
 
         Returns:
-            A space with the names of the state dict: of all parameters that are used, tied ones once, and of running
-            statistics, which move with them.
+            A space with the names of the state dict: of all parameters that are used, tied ones once (``ties`` has
+            their other names), and of running statistics and other buffers along which their neurons lie.
 
         Raises:
             TypeError: for what is no module.
             ValueError: if the module does not run on the example or cannot be exported, with what to do; for parameters
-                that no group can act on; if the group does not keep the function.
+                that no group can act on; if the group does not keep the function, or that cannot be tested.
 
         >>> net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
         >>> space = WeightSpace.from_module(net, torch.zeros(4, 2))
@@ -188,13 +195,19 @@ class WeightSpace(Specification):
                 example_inputs, kwargs = module.example_inputs or ((), {})
             module = module.module(check_guards=False)
         inputs = () if example_inputs is None else inputs_of(example_inputs)
-        derivation = derive(program, inputs, kwargs=kwargs)
-        space = cls(derivation.nodes, derivation.parameters, label=f"from_module({name})")
-        space._report = derivation.report
-        space.dead = tuple(found.parameter for found in derivation.report.dead if not found.left_out)
-        ran = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in derivation.report.nodes}
-        trials = certify(module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})")
-        space._certified = f"{trials} random group elements change no output by more than 1e-9 in float64"
+        nodes, parameters, report, ties = derive(program, inputs, kwargs=kwargs)
+        dead = [found.parameter for found in report.dead if not found.left_out]
+        space = cls(nodes, parameters, label=f"from_module({name})", dead=dead, ties=ties)
+        space._report = report
+        ran = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in report.nodes}
+        if not certify:
+            space._tested = "Not tested: from_module(..., certify=False)"
+            return space
+        count = require_kept(module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})")
+        space._tested = (
+            f"Tested: {count} random elements of the group changed no output by more than 1e-9 in float64: 1 at the "
+            f"module's own weights, {count - 1} at random weights, buffers and inputs near these"
+        )
         return space
 
     @classmethod
@@ -224,15 +237,14 @@ class WeightSpace(Specification):
         nodes, parameters, label = sequential_geometry(sizes, kernels, symmetry, bias, io_symmetry, positions, names)
         return cls(nodes, parameters, label=label)
 
-    # -- in words and pictures ------------------------------------------------------------------------------------
-
-    def explain(self) -> str:
+    def explain(self, *, full: bool = False) -> str:
         """The space in words: a table of its nodes, what acts on each, the tensors there and their charges.
 
         Of a space that `from_module` made also what each node runs through, which operator cost which symmetry and why,
-        and which parameters do not matter. Repeated blocks are one line. Print it.
+        and which parameters do not matter. Repeated blocks are one line; of what does not fit two screens, also those
+        of other sizes, unless it is to be ``full``. Print it.
         """
-        return explain(self, self._report, self._certified)
+        return explain(self, self._report, self._tested, full=full)
 
     def draw(self) -> Drawing:
         """The space as an SVG picture: nodes on the left, the tensors that join them on the right, charges between.
@@ -240,8 +252,6 @@ class WeightSpace(Specification):
         Tensors with one axis stand in their node's box. Notebooks show the picture; ``save(path)`` writes it.
         """
         return draw(self)
-
-    # -- other spaces of the same tensors -------------------------------------------------------------------------
 
     def uncharged(self) -> WeightSpace:
         """The same tensors after `Canonicalize`: every axis has charge 0, so neurons are only permuted."""
@@ -258,7 +268,7 @@ class WeightSpace(Specification):
         if not group.permutes:
             raise InvalidValueError(f"restricted({group}): hidden neurons cannot be FIXED; use PERMUTATION or more")
         nodes = {name: node.restricted(group) for name, node in self.nodes.items()}
-        return WeightSpace(nodes, self.parameters, label=self.label and f"{self.label}.restricted({group})")
+        return _regrouped(self, nodes, self.parameters, f".restricted({group})")
 
     @checked
     def fixed(self, *nodes: str) -> WeightSpace:
@@ -281,9 +291,7 @@ class WeightSpace(Specification):
             return None if axis.node in gone else Axis(axis.node, 0) if axis.node in nodes else axis
 
         parameters = {name: tuple(each_axis(dim, change) for dim in dims) for name, dims in self.parameters.items()}
-        return WeightSpace(left, parameters, label=self.label and f"{self.label}.fixed({', '.join(nodes)})")
-
-    # -- layout ---------------------------------------------------------------------------------------------------
+        return _regrouped(self, left, parameters, f".fixed({', '.join(nodes)})")
 
     @checked
     def layout_of(self, types: Types = None, *, fold: bool = True) -> Layout:
@@ -324,8 +332,6 @@ class WeightSpace(Specification):
                     "their places with layout_of(types, fold=False)"
                 )
 
-    # -- tensors in and out ---------------------------------------------------------------------------------------
-
     def pack(self, tensors: Mapping[str, Tensor], *, check_finite: bool = True) -> Features:
         """Named parameters of a batch of networks -> `Features`, checked; `unpack` is the exact inverse.
 
@@ -358,8 +364,6 @@ class WeightSpace(Specification):
         packing.check_tensors(self, tensors)
         packing.require_finite(tensors)
 
-    # -- the group ------------------------------------------------------------------------------------------------
-
     @checked
     def sample(
         self,
@@ -380,20 +384,17 @@ class WeightSpace(Specification):
             sizes: of nodes whose size the space does not know, or which are wider.
         """
         known = self.declared(sizes)
-        matrices: dict[str, MonomialMatrix] = {}
-        for name, node in ((n, node) for n, node in self.nodes.items() if node.permutes):
-            above = self.ancestry(name)
-            for needed in above:
-                if known[needed] is None:
-                    raise InvalidValueError(f"size of node {needed!r} is not known; give sizes={{{needed!r}: n}}")
-            *outer, own = (known[needed] or 0 for needed in above)
-            blocks = math.prod(outer)
-            matrices[name] = MonomialMatrix.random(
-                blocks * own, node.gauges, scale_range, blocks=blocks, batch=batch, generator=generator, device=device
-            )
-        return GroupElement(self, matrices)
+        return random_element(self, known, scale_range=scale_range, batch=batch, generator=generator, device=device)
 
 
 def _uncharged(s: WeightSpace) -> WeightSpace:
     neutral = {n: tuple(each_axis(d, lambda a: Axis(a.node, 0)) for d in dims) for n, dims in s.parameters.items()}
-    return WeightSpace(s.nodes, neutral, label=s.label and s.label.removesuffix(".uncharged()") + ".uncharged()")
+    return _regrouped(s, s.nodes, neutral, ".uncharged()")
+
+
+def _regrouped(
+    s: WeightSpace, nodes: Mapping[str, Node], parameters: Mapping[str, Sequence[Dim]], change: str
+) -> WeightSpace:
+    """The same tensors under another group: what does not matter and what is tied are the same."""
+    label = s.label and s.label.removesuffix(change) + change
+    return WeightSpace(nodes, parameters, label=label, dead=s.dead, ties=s.ties)

@@ -2,9 +2,11 @@
 
     {"label": "mlp(2-8-1, SCALE)",
      "nodes": [{"name": "x", "gauges": ["FIXED"], "size": 2, "parent": null}, ...],
-     "parameters": [{"name": "weight.0", "dims": [{"node": "h1", "charge": 1}, {"node": "x", "charge": -1}]}, ...]}
+     "parameters": [{"name": "weight.0", "dims": [{"node": "h1", "charge": 1}, {"node": "x", "charge": -1}]}, ...],
+     "dead": [], "ties": {}}
 
-A dimension is a number, an axis, ``{"product": [...]}`` of both, or ``{"sum": [...]}`` of all of these.
+"dead" and "ties" may be left out. A dimension is a number, an axis, ``{"product": [...]}`` of both, or
+``{"sum": [...]}`` of all of these.
 """
 
 from __future__ import annotations
@@ -26,7 +28,14 @@ LONGEST = 500  # name or label
 RawNode = tuple[tuple[Symmetry, ...], int | None, str | None]
 
 
-def written(nodes: Mapping[str, RawNode], parameters: Mapping[str, Sequence[Dim]], label: str) -> dict[str, Any]:
+def written(
+    nodes: Mapping[str, RawNode],
+    parameters: Mapping[str, Sequence[Dim]],
+    *,
+    label: str,
+    dead: Sequence[str],
+    ties: Mapping[str, str],
+) -> dict[str, Any]:
     """What `read` reads."""
     return {
         "label": label,
@@ -35,6 +44,8 @@ def written(nodes: Mapping[str, RawNode], parameters: Mapping[str, Sequence[Dim]
             for name, (gauges, size, parent) in nodes.items()
         ],
         "parameters": [{"name": name, "dims": list(map(_written, dims))} for name, dims in parameters.items()],
+        "dead": list(dead),
+        "ties": dict(ties),
     }
 
 
@@ -48,14 +59,21 @@ def _written(dim: Dim) -> Any:
     return {"product": list(map(_written, dim))}
 
 
-def read(value: Any) -> tuple[dict[str, RawNode], dict[str, tuple[Dim, ...]], str]:
-    """Nodes, parameters and label, as `written` writes them; nothing of the sizes that it states is allocated.
+def read(value: Any) -> tuple[dict[str, RawNode], dict[str, tuple[Dim, ...]], dict[str, Any]]:
+    """Nodes, parameters and all else, as `written` writes them; nothing of the sizes that it states is allocated.
 
     Raises:
         ValueError: naming the place, what was found and what is expected.
     """
-    fields = _fields(value, ("label", "nodes", "parameters"), "a weight space")
-    label = _text(fields["label"], "label")
+    fields = _fields(value, ("label", "nodes", "parameters"), "a weight space", may_have=("dead", "ties"))
+    ties = fields.get("ties", {})
+    if not isinstance(ties, dict):
+        raise InvalidValueError(f"ties: expected an object, names by names, found {type(ties).__name__}")
+    rest = {
+        "label": _text(fields["label"], "label"),
+        "dead": [_text(name, "a name in dead") for name in _list(fields.get("dead", []), "dead")],
+        "ties": {_text(name, "a name in ties"): _text(own, f"ties of {name!r}") for name, own in ties.items()},
+    }
     nodes: dict[str, RawNode] = {}
     for entry in _list(fields["nodes"], "nodes"):
         node = _fields(entry, ("name", "gauges", "size", "parent"), "a node")
@@ -73,7 +91,7 @@ def read(value: Any) -> tuple[dict[str, RawNode], dict[str, tuple[Dim, ...]], st
         if not 1 <= pieces <= MOST_PIECES:
             raise InvalidValueError(f"parameter {name!r} is made of {pieces} pieces, expected 1 to {MOST_PIECES}")
         parameters[name] = dims
-    return nodes, parameters, label
+    return nodes, parameters, rest
 
 
 def _dim(value: Any, where: str, depth: int) -> Any:
@@ -95,8 +113,8 @@ def _charge(value: Any, where: str) -> Charge:
     return _number(value, -MOST_CHARGE, MOST_CHARGE, what)
 
 
-def _fields(value: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or set(value) != set(names):
+def _fields(value: Any, names: tuple[str, ...], what: str, may_have: tuple[str, ...] = ()) -> dict[str, Any]:
+    if not isinstance(value, dict) or not set(names) <= set(value) <= {*names, *may_have}:
         found = ", ".join(map(str, value))[:200] if isinstance(value, dict) else type(value).__name__
         raise InvalidValueError(f"{what} has the entries {', '.join(names)}; found {found or 'none'}")
     return value

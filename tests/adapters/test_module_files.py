@@ -33,7 +33,7 @@ def test_networks_that_do_not_go_into_one_batch():
         stack_networks([good, good, siren().double()], SPACE)
     with pytest.raises(TypeError, match=r"network 0: .* has dtype torch\.int32; floating point is expected"):
         stack_networks([{key: t.int() for key, t in good.items()}], SPACE)
-    with pytest.raises(TypeError, match="network 1 is a list; a module or a state dict is expected"):
+    with pytest.raises(TypeError, match="network 1: it is a list; a module or a state dict is expected"):
         stack_networks([good, [1.0]], SPACE)
     with pytest.raises(ValueError, match="no networks given"):
         stack_networks([], SPACE)

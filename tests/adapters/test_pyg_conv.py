@@ -285,8 +285,6 @@ def test_conv_is_native():
     assert len(changed) == len(before)
     assert repr(conv) == "MonomialConv(4)"
     assert copy.deepcopy(conv).load_state_dict(before)
-    with pytest.raises(ValueError, match="both ways"):
-        MonomialConv(4, flow="target_to_source")
 
 
 def test_clear_errors():

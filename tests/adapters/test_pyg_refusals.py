@@ -16,7 +16,6 @@ from nfn_monomial.adapters.pyg import (
     check_graph,
     from_graph,
     from_graphs,
-    random_graph_element,
     to_graph,
     to_graphs,
 )
@@ -103,7 +102,6 @@ BROKEN = {
     "skip": (lambda g: with_edges(g, [[0, 6]], [0]), ValueError, r"edge 46 \(0 -> 6\) does not lead from node set"),
     "within": (lambda g: with_edges(g, [[2, 3]], [1]), ValueError, r"edge 46 \(2 -> 3\) does not lead from node set"),
     "edge_layer": (lambda g: edited(g, edge_layer=set_at(4, 1)), ValueError, r"edge 4 \(0 -> 4\) does not lead"),
-    "multi-edge": (lambda g: with_edges(g, [[0, 2]], [0]), ValueError, "multi-edges"),
 }  # fmt: skip
 
 
@@ -134,17 +132,15 @@ def test_graphs_that_layers_take_but_no_network_is():
     edge = torch.arange(46) != 11  # of the first graph's weight.1: h1[3] -> h2[0]
     pruned = edited(graph, edge_index=lambda t: t[:, edge], edge_attr=lambda t: t[edge], edge_layer=lambda t: t[edge])
     check_graph(pruned)
-    with pytest.raises(ValueError, match=r"graph 0 has the edge h1\[3\] -> h2\[0\] of weight.1 0 times \(1 such"):
+    with pytest.raises(ValueError, match=r"graph 0 has no edge h1\[3\] -> h2\[0\] of weight.1. Every weight"):
         from_graph(pruned, RELU)
     doubled = with_edges(pruned, [[4, 6]], [1])
     check_graph(doubled)
-    with pytest.raises(ValueError, match=r"graph 0 has the edge h1\[2\] -> h2\[0\] of weight.1 2 times \(2 such"):
+    with pytest.raises(ValueError, match=r"edge \d+ \(4 -> 6\) of edge_layer 1 is there twice"):
         from_graph(doubled, RELU)
     isolated = graph[0].edge_subgraph((graph[0].edge_index != 7).all(0))
     check_graph(isolated)
-    with pytest.raises(
-        ValueError, match=r"has the edge h1\[0\] -> h2\[1\] .* 0 times \(5 such .* without any is no neuron"
-    ):
+    with pytest.raises(ValueError, match=r"has no edge h1\[0\] -> h2\[1\] .* without any is no neuron"):
         from_graph(isolated, RELU)
     dropped = T.RemoveIsolatedNodes()(isolated)
     with pytest.raises(ValueError, match=r"neuron of node 7 is 2, .* that of neuron 1 of 'h2' is 1"):
@@ -182,21 +178,16 @@ def test_what_is_no_graph_of_another_network():
         from_graph(graph, WeightSpace({"h": (Symmetry.SCALE, 3)}, {"square": (Axis("h", 2),)}))
     names = [name for name in graph.to_dict() if name.startswith("edge_") and name != "edge_index"]
     dropped = edited(graph, edge_index=lambda t: t[:, 1:], **dict.fromkeys(names, lambda t: t[1:]))
-    with pytest.raises(ValueError, match=r"graph 0 has the edge x\[0\] -> stream\[0\] of embed 0 times"):
+    with pytest.raises(ValueError, match=r"graph 0 has no edge x\[0\] -> stream\[0\] of embed"):
         from_graph(dropped, GAIN)
     other = edited(graph, edge_layer=lambda t: torch.where(t == 0, 99, t))
-    with pytest.raises(ValueError, match=r"edge 0 .* of edge_layer 99 is in no parameter of"):
+    with pytest.raises(ValueError, match=r"graph 0 has no edge x\[0\] -> stream\[0\] of embed"):
         from_graph(other, GAIN)
     doubled = edited(
         graph, edge_index=lambda t: torch.cat([t, t.flip(0)], 1), **dict.fromkeys(names, lambda t: torch.cat([t, t]))
     )
     with pytest.raises(ValueError, match="reverse and skipped edges carry the wrong charge"):
         check_graph(doubled)
-    moved = random_graph_element(graph, generator=torch.Generator().manual_seed(0))
-    nested = (graph.parent_index != torch.arange(len(graph.x))).nonzero().flatten()
-    wrong = moved.permutation.index_copy(0, nested, nested)
-    with pytest.raises(ValueError, match="make one for this graph"):
-        type(moved)(moved.scale, wrong).act(graph)
 
 
 def test_widths_and_kernels_that_do_not_fit():
@@ -208,7 +199,7 @@ def test_widths_and_kernels_that_do_not_fit():
     other = Batch.from_data_list([to_graph(networks_of(RELU, 1), RELU, kernel=k)[0] for k in ((1, 9), (3, 3))])
     with pytest.raises(ValueError, match="graphs made with different kernels"):
         from_graph(other, RELU)
-    with pytest.raises(ValueError, match=r"kernel has shape \(1, 2\); one row for each of the 2 graphs"):
+    with pytest.raises(ValueError, match=r"kernel has shape \(1, 2\); \(2, D\) is expected"):
         from_graph(edited(graph, kernel=lambda t: t[:1]), CNN)
 
 

@@ -71,9 +71,8 @@ class NeuronEmbedding(nn.Module):
     @property
     def zeros(self) -> frozenset[int]:
         """Numbers of the fields that are 0: streams that no parameter and no extra field enters."""
-        plans, first = self.neurons.nodes, self.neurons.first
         entered = {place.field for place in self.neurons.places} | set(self._extra_field.values())
-        streams = {first(node) + i for node in self.start for i in range(len(plans[node].charges) - 1)}
+        streams = {field for node in self.start for field in self.neurons.numbers(node)[:-1]}
         return frozenset(streams - entered)
 
     @property
@@ -109,10 +108,10 @@ class NeuronEmbedding(nn.Module):
             start = [first.new_zeros(self.channels)] * (len(plan.charges) - 1)
             fixed = node in self.fixed
             streams = list(self.fixed[node].chunk(len(plan.charges), -1)) if fixed else [*start, self.start[node]]
-            at = self.neurons.first(node)
-            streams = [s + mixed[at + i] if at + i in mixed else s for i, s in enumerate(streams)]
+            numbers = self.neurons.numbers(node)
+            streams = [s + mixed[i] if i in mixed else s for i, s in zip(numbers, streams, strict=True)]
             if node in self.probes and extra is not None:
-                i = self._extra_field[node] - at
+                i = numbers.index(self._extra_field[node])
                 streams[i] = streams[i] + self.probes[node](extra[node])
             if self.norms is not None:
                 streams[-1] = streams[-1] + self.norms[node](self._norms(node, raw, first.new_zeros(shape)))
@@ -133,8 +132,7 @@ class NeuronEmbedding(nn.Module):
                 others = [1 + i for i in range(len(edge.axes) + 1) if i not in end.at]
                 square = packing.wide(raw[field]).square().sum(others)
                 incoming, outgoing = (incoming, outgoing + square) if number else (incoming + square, outgoing)
-        fields = self.neurons.fields(node)
-        for field in range(fields.start, fields.stop):
+        for field in self.neurons.numbers(node):
             if field in raw:
                 parameters = parameters + packing.wide(raw[field]).square().sum(-1)
         return torch.stack([incoming, outgoing, parameters], -1).add(1e-6).log().to(zero.dtype)

@@ -152,12 +152,12 @@ class NeuronLayout(NamedTuple):
     const: bool
     starts: dict[str, int]
 
-    def first(self, node: str) -> int:
-        """Index of a node's first field."""
-        return self.starts[node]
+    def numbers(self, node: str) -> range:
+        """Indices of a node's fields."""
+        return range(self.starts[node], self.starts[node] + len(self.nodes[node].charges))
 
     def fields(self, node: str) -> slice:
-        """Indices of a node's fields."""
+        """The same as a slice."""
         return slice(self.starts[node], self.starts[node] + len(self.nodes[node].charges))
 
     def stream(self, node: str, *charges: Charge) -> int:
@@ -335,9 +335,9 @@ class NeuronLayer(nn.Module):
         """Whether edges are read."""
         return not self.reads.isdisjoint(range(len(self.neurons.edges)))
 
-    def reads_of(self, node: str) -> list[bool]:
-        """Which streams of a node are read."""
-        return [field in self.reads for field in range(len(self.in_layout))[self.neurons.fields(node)]]
+    def reads_of(self, node: str) -> bool:
+        """Whether any stream of a node is read."""
+        return not self.reads.isdisjoint(self.neurons.numbers(node))
 
     def fields(self, features: Features) -> list[Tensor]:
         """The fields of neuron features, which are checked."""

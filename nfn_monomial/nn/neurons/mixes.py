@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,20 +19,13 @@ def mix_of(channels: int, needed: bool = True) -> nn.Module:
     return nn.Linear(channels, channels, bias=False) if needed else nn.Identity()
 
 
-class MixedEnd(NamedTuple):
-    """Which streams of the neurons at an end of edges have matrices, see `EndMix`."""
-
-    against: bool = True
-    along: bool = True
-
-
 class EndMix(nn.Module):
     """``(A h, P g, U s)`` of the neurons at one end of edges: ``h`` the stream whose charge is opposite to that of the
     edge at this end, ``g`` the one of the same charge, ``s`` their invariants."""
 
-    def __init__(self, channels: int, mixed: MixedEnd = MixedEnd(), bias: bool = False) -> None:  # noqa: B008
+    def __init__(self, channels: int, against: bool, along: bool, bias: bool) -> None:
         super().__init__()
-        self.against, self.along = mix_of(channels, mixed.against), mix_of(channels, mixed.along)
+        self.against, self.along = mix_of(channels, against), mix_of(channels, along)
         self.inv = nn.Linear(channels, channels, bias=bias)
 
     def forward(self, against: Tensor, along: Tensor, inv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -56,17 +48,20 @@ class EdgeMessages(nn.Module):
 
     Args:
         channels: of all streams.
-        ends: number of ends of an edge, at least 2, or what is mixed at each.
+        against: for each end of an edge, two or more, whether the first of its streams has a matrix, see `EndMix`.
+        along: whether the second ones have.
         updates: whether edges change.
     """
 
-    def __init__(self, channels: int, ends: int | Sequence[MixedEnd] = 2, updates: bool = True) -> None:
+    def __init__(
+        self, channels: int, against: Sequence[bool] = (True, True), along: bool = True, updates: bool = True
+    ) -> None:
         super().__init__()
-        mixed = [MixedEnd()] * ends if isinstance(ends, int) else ends
         # Where t is always 0, it has no matrix, and w comes with the invariants of the first end.
-        invariant = all(end.against for end in mixed)
-        biases = [not invariant and number == 0 for number in range(len(mixed))]
-        self.ends = nn.ModuleList(EndMix(channels, *each) for each in zip(mixed, biases, strict=True))
+        invariant = all(against)
+        self.ends = nn.ModuleList(
+            EndMix(channels, mixed, along, bias=not invariant and number == 0) for number, mixed in enumerate(against)
+        )
         self.hidden = nn.Linear(channels, channels) if invariant else nn.Identity()
         self.gate = mix_of(channels) if updates else None
 
@@ -78,15 +73,8 @@ class EdgeMessages(nn.Module):
         scale: Tensor | None = None,
         residual: bool = False,
     ) -> tuple[Sums, Tensor]:
-        """Sums of what edges send to their ends, and the updated edges.
-
-        Args:
-            places: which neurons are at which end.
-            edges: of all edges.
-            streams: of the neurons at each end ``h, g, s`` as `EndMix` takes them.
-            scale: what edges are multiplied by first, see `exchange`.
-            residual: see `exchange`.
-        """
+        """Sums of what edges send to their ends, and the updated edges, see `exchange`; of the neurons at each end
+        ``streams`` are ``h, g, s`` as `EndMix` takes them."""
         brought = [mix(*x) for mix, x in zip(self.ends, streams, strict=True)]
         messages, products, hidden = zip(*brought, strict=True)
         ends = Ends(messages, products if self.gate is not None else (), hidden)

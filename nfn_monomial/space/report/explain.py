@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 import textwrap
-from collections.abc import Collection, Container, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nfn_monomial.space.axes import Axis, powers
 from nfn_monomial.space.specification import Node, Specification
@@ -14,7 +15,10 @@ from nfn_monomial.space.trace.report import Loss, Report
 from nfn_monomial.symmetry import Symmetry
 
 _MOST = 6  # names in a cell, after folding
+_SCREENS = 100  # lines that two screens hold
 _WIDTH = 118
+Fold: TypeAlias = Callable[[Iterable[str]], list[str]]
+_STILL = (Symmetry.PERMUTATION, Symmetry.FIXED)
 
 
 @dataclass(frozen=True)
@@ -23,13 +27,18 @@ class Row:
 
     Attributes:
         names: of the nodes.
-        node: the first of them.
-        tensors: the parameters on them, by axis, and the charges of the axis.
+        nodes: the same.
+        tensors: the parameters on them, by axis, and the charges of the axis that do something.
     """
 
     names: tuple[str, ...]
-    node: Node
+    nodes: tuple[Node, ...]
     tensors: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def node(self) -> Node:
+        """The first of them."""
+        return self.nodes[0]
 
 
 def rows_of(space: Specification) -> list[Row]:
@@ -39,18 +48,64 @@ def rows_of(space: Specification) -> list[Row]:
         inner = {space.nesting.get(axis.node) for axis in axes if isinstance(axis, Axis)}
         for axis in axes:
             if isinstance(axis, Axis) and not (axis.node in inner and not any(powers(axis.charge))):
-                tensors[axis.node].append((piece, powers(axis.charge)))
+                tensors[axis.node].append((piece, acting_charges(space.nodes[axis.node], powers(axis.charge))))
     alike: dict[Hashable, list[str]] = {}
     for name, node in space.nodes.items():
         parent = None if node.parent is None else pattern_of(node.parent)
         own = tuple(sorted((pattern_of(piece), charge) for piece, charge in tensors[name]))
         alike.setdefault((node.gauges, node.size, parent, own), []).append(name)
     rows = [
-        Row(tuple(names), space.nodes[names[0]], tuple(entry for name in names for entry in tensors[name]))
+        Row(
+            tuple(names),
+            tuple(space.nodes[name] for name in names),
+            tuple(entry for name in names for entry in tensors[name]),
+        )
         for names in alike.values()
     ]
     rank = {name: i for i, name in enumerate(space.nodes)}
     return sorted(rows, key=lambda row: rank[row.names[0]])
+
+
+def outlined(rows: Iterable[Row]) -> list[Row]:
+    """Rows with those together that blocks repeat with other sizes, or are read by more blocks than others are.
+
+    Alike are nodes of one kind of symmetry whose first tensor is the same in every block.
+    """
+    alike: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        parent = None if row.node.parent is None else pattern_of(row.node.parent)
+        first = next((_kind_of(piece) for piece, _ in row.tensors), row.names[0])
+        alike.setdefault((row.node.symmetry, parent, first), []).append(row)
+    return [
+        Row(*(tuple(item for row in found for item in getattr(row, field)) for field in ("names", "nodes", "tensors")))
+        for found in alike.values()
+    ]
+
+
+def _kind_of(name: str) -> str:
+    """A parameter's name with the numbers of blocks left out: all but those in its module's own name in a block."""
+    path = name.partition("[")[0].split(".")
+    own = len(path) - 2
+    return ".".join(p if n == own > 0 and not p.isdigit() else pattern_of(p) for n, p in enumerate(path))
+
+
+def ranges(names: Iterable[str]) -> list[str]:
+    """Names that differ in any numbers as one, with all numbers that occur in each place, in whatever combination.
+
+    >>> ranges(["block1.layer1.norm1.bias[0]", "block1.layer2.norm1.bias[1]", "block2.layer1.norm1.bias[0]"])
+    ['block{1-2}.layer{1-2}.norm1.bias[{0-1}]']
+    """
+    alike: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        alike.setdefault(_kind_of(name), []).append(name)
+    found = []
+    for group in alike.values():
+        places: list[tuple[str, ...]] = list(zip(*(re.findall(r"\d+", name) for name in group), strict=False))
+        numbers = iter(
+            [values[0] if len({*values}) == 1 else f"{{{_ranges(sorted({*map(int, values)}))}}}" for values in places]
+        )
+        found.append(re.sub(r"\d+", lambda match: next(numbers, match[0]), group[0]))  # noqa: B023
+    return found
 
 
 def pattern_of(name: str) -> str:
@@ -91,48 +146,74 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ",".join(parts)
 
 
-def group_name(node: Node) -> str:
-    """What acts on a node: ``S(64) scale x2, sign``; of a nested one, in each of its parent's neurons."""
-    if not node.permutes:
+def group_name(*nodes: Node) -> str:
+    """What acts on nodes: ``S(64) scale x2, sign``; of nested ones, in each of their parent's neurons."""
+    if not nodes[0].permutes:
         return "fixed"
-    counts = [
-        (sum(gauge is kind for gauge in node.gauges), kind.name.lower())
-        for kind in (Symmetry.SCALE, Symmetry.SIGN, Symmetry.MONOMIAL)
-    ]
-    gauges = ", ".join(f"{name} x{count}" if count > 1 else name for count, name in counts if count)
-    return f"S({'n' if node.size is None else node.size})" + (f" {gauges}" if gauges else "")
+    gauges = []
+    for kind in (Symmetry.SCALE, Symmetry.SIGN, Symmetry.MONOMIAL):
+        counts = [node.gauges.count(kind) for node in nodes]
+        if any(counts):
+            gauges.append(kind.name.lower() + ("" if {*counts} == {1} else f" x{_extent(counts)}"))
+    return f"S({_extent([node.size for node in nodes], 'n')})" + (f" {', '.join(gauges)}" if gauges else "")
 
 
-def explain(space: Specification, report: Report | None = None, certified: str = "") -> str:
+def _extent(numbers: Sequence[int | None], unknown: str = "?") -> str:
+    known = sorted({n for n in numbers if n is not None})
+    return unknown if not known else f"{known[0]}" if len(known) == 1 else f"{known[0]}-{known[-1]}"
+
+
+def explain(space: Specification, report: Report | None = None, tested: str = "", *, full: bool = False) -> str:
     """See `WeightSpace.explain`."""
+    rows = rows_of(space)
+    text = _told(space, rows, report, tested, folded)
+    lines = text.count("\n") + 1
+    if full or lines <= _SCREENS:
+        return text
+    note = (
+        f"Alike here are blocks of any size, read by any number of others: explain(full=True) tells all, {lines} lines"
+    )
+    return f"{_told(space, outlined(rows), report, tested, ranges)}\n\n{note}"
+
+
+def _told(space: Specification, rows: Sequence[Row], report: Report | None, tested: str, fold: Fold) -> str:
     ran = {} if report is None else {node.name: node.operations for node in report.nodes}
     table = [("node", "size", "group", "runs through")]
     below: list[list[str]] = [["    its tensors, by their charges"]]
-    for row in rows_of(space):
+    for row in rows:
         operations = dict.fromkeys(_kind(op) for name in row.names for op in ran.get(name, ()))
-        tensors = [f"{charge} {_cell(pieces)}".strip() for charge, pieces in by_charge(row).items()]
+        tensors = [f"{charge} {_cell(pieces, fold)}".strip() for charge, pieces in by_charge(row).items()]
         times = f" ({len(row.names)} alike)" if len(row.names) > 1 else ""
-        inside = "" if row.node.parent is None else f" in each of {' '.join(_short([row.node.parent]))}"
-        size = "?" if row.node.size is None else str(row.node.size)
-        name = " ".join(_short(row.names)) + times
-        table.append((name, size, group_name(row.node) + inside, ", ".join(operations)))
+        inside = "" if row.node.parent is None else f" in each of {' '.join(_short([row.node.parent], fold))}"
+        size = _extent([node.size for node in row.nodes])
+        name = " ".join(_short(row.names, fold)) + times
+        table.append((name, size, group_name(*row.nodes) + inside, ", ".join(operations)))
         below.append([_wrapped(line, "    ") for line in tensors])
     parts = [_headline(space), _text(table, below)]
+    if space.ties:
+        parts.append(_wrapped(f"Tied: {', '.join(fold(f'{name} to {own}' for name, own in space.ties.items()))}"))
     if report is not None:
         if losses := [loss for loss in report.losses if loss.reason not in ("input", "output")]:
-            parts.append(_losses(losses))
+            parts.append(_losses(losses, fold))
         dead = [found for found in report.dead if not found.left_out]
         unused = [found for found in report.dead if found.left_out]
         for title, those in (("Does not matter to the function", dead), ("Not in the space", unused)):
             if those:
                 reasons = "; ".join(dict.fromkeys(found.reason for found in those))
-                names = ", ".join(folded(found.parameter for found in those))
+                names = ", ".join(fold(found.parameter for found in those))
                 parts.append(_wrapped(f"{title}: {names} ({reasons})"))
         if report.unknown:
-            listed = ", ".join(report.unknown)
+            listed = ", ".join(fold(report.unknown))
             parts.append(f"Operators without a rule: {listed}; give them one with register_operator(name, rule)")
-    if certified:
-        parts.append(f"Certified: {certified}")
+        if report.short:
+            parts.append(
+                _wrapped(
+                    f"Too short to tell: {', '.join(fold(report.short))}. The example has one place there; what they "
+                    "make is FIXED, and nothing in front of them counts as dead. Give an example with two or more"
+                )
+            )
+    if tested:
+        parts.append(_wrapped(tested))
     return "\n\n".join(parts)
 
 
@@ -149,13 +230,13 @@ def _headline(space: Specification) -> str:
     return f"{count} parameter tensors on {len(space.nodes)} nodes, {len(free)} of them permuted{scalings}"
 
 
-def _short(names: Sequence[str]) -> list[str]:
-    found = folded(names)
+def _short(names: Sequence[str], fold: Fold) -> list[str]:
+    found = fold(names)
     return found if len(found) <= 2 else [found[0], f"and {len(found) - 1} more"]
 
 
-def _cell(names: Sequence[str]) -> str:
-    found = folded(names)
+def _cell(names: Sequence[str], fold: Fold) -> str:
+    found = fold(names)
     more = [] if len(found) <= _MOST else [f"{len(found) - _MOST} more"]
     return ", ".join(found[:_MOST] + more)
 
@@ -163,16 +244,15 @@ def _cell(names: Sequence[str]) -> str:
 def by_charge(row: Row, only: Container[str] | None = None) -> dict[str, list[str]]:
     """Charges as text -> the tensors on a row's nodes that have them; of many gauges it does not matter which."""
     found: dict[tuple[int, ...], list[tuple[str, tuple[int, ...]]]] = {}
-    for piece, charge in row.tensors:
+    for piece, acting in row.tensors:
         if only is None or piece in only:
-            acting = acting_charges(row.node, charge)
             found.setdefault(tuple(sorted(q for q in acting if q)), []).append((piece, acting))
     return {charge_text({acting for _, acting in pieces}): [piece for piece, _ in pieces] for pieces in found.values()}
 
 
 def acting_charges(node: Node, charge: Sequence[int]) -> tuple[int, ...]:
     """Without those that only say which way a network runs."""
-    return tuple(q for gauge, q in zip(node.gauges, charge, strict=True) if gauge.scales or gauge.flips)
+    return tuple([q for gauge, q in zip(node.gauges, charge, strict=True) if gauge not in _STILL])
 
 
 def charge_text(charges: Collection[tuple[int, ...]]) -> str:
@@ -188,14 +268,14 @@ def charge_text(charges: Collection[tuple[int, ...]]) -> str:
     return f"[{', '.join(shown) or '0'}]"
 
 
-def _losses(losses: Sequence[Loss]) -> str:
+def _losses(losses: Sequence[Loss], fold: Fold) -> str:
     alike: dict[tuple[str, str, str], list[Loss]] = {}
     for loss in losses:
         alike.setdefault((_kind(loss.operation), loss.symmetry, loss.reason), []).append(loss)
     table = [("operation", "cost", "why", "where", "node")]
     for (kind, cost, reason), found in alike.items():
         where = [loss.operation.rsplit(": ", 1)[0] for loss in found if ": " in loss.operation]
-        table.append((kind, cost, reason, _cell(where), _cell([loss.node for loss in found if loss.node])))
+        table.append((kind, cost, reason, _cell(where, fold), _cell([loss.node for loss in found if loss.node], fold)))
     return "What operations cost\n" + _text(table)
 
 

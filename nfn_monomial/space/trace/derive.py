@@ -7,8 +7,7 @@ What the last run ties is one node; the equations that it demands have the gauge
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.export import ExportedProgram
@@ -18,7 +17,8 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Dim
 from nfn_monomial.space.specification import Node
 
-from .graph import Interpreter, program_of
+from .graph import program_of, ties_of
+from .interpreter import Interpreter
 from .report import Report
 from .solve.gauges import Charges
 from .solve.nests import nests_of
@@ -27,19 +27,20 @@ from .write import Writer
 _PASSES = 32
 
 
-@dataclass(frozen=True)
-class Derivation:
+class Derivation(NamedTuple):
     """What `WeightSpace` is made from.
 
     Attributes:
         nodes: name -> node, in the order of execution.
         parameters: name in the state dict -> dimensions. Parameters that are not read are left out.
         report: what was found, lost and left out.
+        ties: other name in the state dict -> name among ``parameters``.
     """
 
     nodes: dict[str, Node]
     parameters: dict[str, tuple[Dim, ...]]
     report: Report
+    ties: dict[str, str]
 
 
 @checked
@@ -89,5 +90,5 @@ def derive(
     }
     parents = nests_of(found.run, classes, found.roots.values())
     charges = Charges(found.run, found.roots, parents)
-    writer = Writer(found, charges, parents, program.unused)
-    return Derivation(writer.nodes, writer.parameters, writer.report())
+    writer = Writer(found, charges, parents, program)
+    return Derivation(writer.nodes, writer.parameters, writer.report(), ties_of(module, writer.parameters))

@@ -1,14 +1,13 @@
-"""Programs of networks: exported, checked, and run through the rules of operators."""
+"""Programs of networks: exported and checked."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import logging
-import operator
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,21 +18,7 @@ from torch.export.graph_signature import InputKind
 
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
-from .algebra.atoms import Cause, Structure
-from .algebra.moves import Run
-from .algebra.shifts import shifted_by
-from .algebra.values import Bundle, Value
-from .operators import MOVING, entry_of
-
-_SHAPES_ONLY = {
-    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
-}  # fmt: skip
-_RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "normal", "randint_like"}
-# What makes more of inputs than a FIXED tensor: they are repeated, or stand beside a state that is 0 at first.
-_JOINS = {"cat", "concat", "concatenate"}
-_CUTS = {"select", "slice", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unbind"}
-_REPEATS = {"expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave"}
-_WRAPPERS = {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
+from .operators import MOVING
 
 
 @dataclass(frozen=True)
@@ -42,15 +27,19 @@ class Program:
 
     Attributes:
         graph: operations, in order, none of which changes its arguments.
-        parameters: placeholder -> name of a parameter, or of a buffer that moves with these; tied ones share a name.
-        tensors: name -> tensor of every parameter and moving buffer.
-        constants: placeholder -> tensor, for other buffers and constants.
+        parameters: placeholder -> name of a parameter, or of a buffer that may move with these; tied ones share a name.
+        tensors: name -> tensor of every parameter and such buffer.
+        optional: those of these that are in the space only where they move: buffers that are no running statistics.
+        states: placeholder -> shape, for other buffers: whatever a checkpoint holds in them, nothing acts on it.
+        constants: placeholder -> tensor, for constants of the code.
         unused: names of parameters that no operation reads.
     """
 
     graph: fx.Graph
     parameters: dict[str, str]
     tensors: dict[str, Tensor]
+    optional: frozenset[str]
+    states: dict[str, torch.Size]
     constants: dict[str, Tensor]
     unused: tuple[str, ...]
 
@@ -111,7 +100,7 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
                 return torch.export.export(module, args, kwargs, strict=False)
         except Exception as reason:
             raise InvalidValueError(
-                f"{name} cannot be exported{_place(reason)} ({_first_line(reason)}). torch.export cannot follow "
+                f"{name} cannot be exported{_place(reason)} ({first_line(reason)}). torch.export cannot follow "
                 "control flow that depends on values: write it with torch.where, pass what it depends on as a "
                 "constant, or derive the space of the part of the network that has none. Nor does it return what is "
                 "no tensor, as a cache: turn that off, kwargs={'use_cache': False}"
@@ -151,6 +140,14 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
 
 
+def ties_of(module: nn.Module | ExportedProgram, names: Collection[str]) -> dict[str, str]:
+    """Other names in the state dict of tensors that are among ``names`` -> those: of weights that are tied."""
+    state = module.state_dict(keep_vars=True) if isinstance(module, nn.Module) else module.state_dict
+    same = {name: _identity(tensor) for name, tensor in state.items() if isinstance(tensor, Tensor)}
+    own = {same[name]: name for name in names if name in same}
+    return {name: own[one] for name, one in same.items() if name not in names and one in own}
+
+
 def _described(found: Any) -> str:
     return f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
 
@@ -173,7 +170,8 @@ def _place(reason: Exception) -> str:
     return f" at line {found[2]} of {found[1]}" if found else ""
 
 
-def _first_line(reason: Exception) -> str:
+def first_line(reason: Exception) -> str:
+    """The first line of an error that says anything."""
     return next((line.strip() for line in str(reason).splitlines() if line.strip()), type(reason).__name__)
 
 
@@ -191,7 +189,7 @@ def _program(exported: ExportedProgram, names: Iterable[str]) -> Program:
         if node.op == "call_function" and len(node.args) > n and isinstance(node.args[n], fx.Node)
     }
     users = {node.name: len(node.users) for node in graph.nodes if node.op == "placeholder"}
-    parameters, tensors, constants, unused = {}, {}, {}, []
+    parameters, tensors, optional, states, constants, unused = {}, {}, set[str](), {}, {}, []
     first: dict[tuple[Any, ...], str] = {}
     order = {name: n for n, name in enumerate(names)}  # of tied ones the first name is kept
     for spec in sorted(exported.graph_signature.input_specs, key=lambda s: order.get(s.target or "", len(order))):
@@ -200,17 +198,23 @@ def _program(exported: ExportedProgram, names: Iterable[str]) -> Program:
             continue
         known = exported.state_dict.get(name, exported.constants.get(name))
         assert isinstance(known, Tensor), "an exported program has all its tensors"
-        if spec.kind is InputKind.PARAMETER or place in moving:
+        moves = spec.kind is InputKind.BUFFER and spec.persistent and known.is_floating_point()
+        if spec.kind is InputKind.PARAMETER or moves:
             own = first.setdefault(_identity(known), name)
             if users[place]:
                 parameters[place] = own
                 tensors[own] = known
+                if moves and place not in moving and own == name:
+                    optional.add(name)
             elif spec.kind is InputKind.PARAMETER and own == name:
                 unused.append(name)
+        elif spec.kind is InputKind.BUFFER:
+            states[place] = known.shape
         else:
             constants[place] = known.detach().cpu()
     tensors = {name: tensors[name] for name in sorted(tensors, key=lambda n: order.get(n, len(order)))}
-    return Program(graph, parameters, tensors, constants, tuple(n for n in unused if n not in tensors))
+    left = tuple(n for n in unused if n not in tensors)
+    return Program(graph, parameters, tensors, frozenset(optional), states, constants, left)
 
 
 def operation(node: fx.Node) -> str:
@@ -224,170 +228,3 @@ def label(node: fx.Node) -> str:
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = stack[-1][0].split("@")[0] if stack else ""
     return f"{path}: {operation(node)}" if path else operation(node)
-
-
-class Interpreter:
-    """Runs a program through the rules.
-
-    Args:
-        program: what is run.
-        structures: for every parameter and each of its dimensions, the sizes that it consists of.
-
-    Attributes:
-        run: the state that rules changed.
-        roots: parameters.
-        unknown: operators without a rule that met something other than inputs and constants.
-        places: parameter -> the operations that read it first, in order.
-    """
-
-    def __init__(self, program: Program, structures: Mapping[str, Sequence[Structure]]) -> None:
-        self.run = Run()
-        self.unknown: list[str] = []
-        self.operations: list[tuple[str, tuple[Value, ...]]] = []
-        self.roots = {name: self.run.parameter(name, structure) for name, structure in structures.items()}
-        known: dict[fx.Node, Any] = {}
-        names = [n.name for n in program.graph.nodes if n.op == "placeholder"]
-        inputs = [n for n in names if n not in program.parameters and n not in program.constants]
-        for node in program.graph.nodes:
-            if node.op == "placeholder":
-                known[node] = self._placeholder(node, program, "x" if len(inputs) == 1 else node.name)
-            elif node.op == "output":
-                self._output(fx.map_arg(node.args[0], known.get))
-            else:
-                self._step(node, known)
-
-    def structures(self) -> dict[str, tuple[Structure, ...]]:
-        """What the dimensions of parameters consist of in the end, as sizes."""
-        atoms = self.run.atoms
-        found = {}
-        for name, root in self.roots.items():
-            dims = []
-            for dim in root.dims:
-                parts = [atoms.product(tuple(i.atom for i in segment.indices)) for segment in dim]
-                dims.append(tuple(atoms.sizes(tuple(p for part in parts for p in part))))
-            found[name] = tuple(dims)
-        return found
-
-    def _placeholder(self, node: fx.Node, program: Program, name: str) -> Any:
-        if node.name in program.parameters:
-            return self.roots[program.parameters[node.name]]
-        if node.name in program.constants:
-            return self.run.constant(program.constants[node.name])
-        self.run.cause = Cause(name, "input")
-        shape = getattr(node.meta.get("val"), "shape", None)
-        return node.meta.get("val") if shape is None else self.run.inert(shape)
-
-    def _output(self, found: Any) -> None:
-        self.run.cause = Cause("y", "output")
-        self.run.matter |= _shifts(found)
-        for part in torch.utils._pytree.tree_leaves(found):
-            for value in part.parts if isinstance(part, Bundle) else [part]:
-                if isinstance(value, Value):
-                    self.run.placeholder(value, "output")
-
-    def _step(self, node: fx.Node, known: dict[fx.Node, Any]) -> None:
-        if node.op == "get_attr":
-            owner = node.graph.owning_module
-            found = operator.attrgetter(str(node.target))(owner)
-            known[node] = self.run.constant(found) if isinstance(found, Tensor) else found
-            return
-        args = fx.map_arg(node.args, known.__getitem__)
-        kwargs = {k: fx.map_arg(v, known.__getitem__) for k, v in node.kwargs.items()}
-        known[node] = self._called(node, args, kwargs)
-
-    def _called(self, node: fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
-        run, name = self.run, operation(node)
-        if name in _WRAPPERS:
-            at = next(n for n, a in enumerate(args) if isinstance(a, fx.GraphModule))
-            return self._inside(args[at], args[at + 1 :])
-        outputs = node.meta.get("val")
-        run.cause = Cause(label(node), "")
-        run.shapes = _shapes(outputs)
-        run.shape = run.shapes[0] if run.shapes else ()
-        run.used = frozenset(u.args[1] for u in node.users if u.users and u.target is operator.getitem)  # type: ignore[misc]
-        args, kwargs = _mapped(run.again, (args, kwargs))
-        found = [v for v in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(v, Value | Bundle)]
-        if not isinstance(node.target, torch._ops.OpOverload):
-            return node.target(*args, **kwargs) if callable(node.target) else None
-        if not run.shapes:
-            return None  # assertions
-        if name in _RANDOM:
-            return run.inert(run.shape, "random numbers")
-        if name in _SHAPES_ONLY:
-            args = (torch.empty((), dtype=node.meta["val"].dtype).expand(run.joined(found[0]).shape), *args[1:])
-            return run.constant(_evaluated(node.target, args, kwargs))
-        if all(isinstance(v, Value) and v.data is not None for v in found):
-            return self._constants(node, args, kwargs)
-        plain = all(isinstance(v, Value) and (v.inert or v.data is not None) for v in found)
-        mixed = name in _JOINS and not all(isinstance(v, Value) and v.inert for v in found)
-        if plain and not mixed and name not in _REPEATS:
-            return self._wrapped(outputs, [run.inert(shape, "input") for shape in run.shapes])
-        return self._ruled(node, name, args, kwargs, found)
-
-    def _ruled(self, node: fx.Node, name: str, args: Any, kwargs: dict[str, Any], found: list[Any]) -> Any:
-        entry, run = entry_of(str(node.target)), self.run
-        if entry is None or not entry.bundles:
-            args, kwargs = torch.utils._pytree.tree_map(
-                lambda v: run.joined(v) if isinstance(v, Bundle) else v, (args, kwargs), is_leaf=_is_found
-            )
-            found = [run.joined(v) for v in found]
-        if entry is None:
-            self.unknown.append(label(node))
-            whole = run.opaque(f"no rule for {name}", *found)
-            rest = [run.inert(shape, f"no rule for {name}") for shape in run.shapes[1:]]
-            return self._wrapped(node.meta["val"], [whole, *rest])
-        self.operations.append((run.cause.operation, tuple(v for v in found if isinstance(v, Value))))
-        run.subtracted.clear()
-        out = entry.rule(run, *args, **kwargs)
-        if name not in _CUTS:
-            run.matter |= _shifts(found) - _shifts(out) - run.subtracted
-        return out
-
-    def _inside(self, module: fx.GraphModule, args: Sequence[Any]) -> Any:
-        known: dict[fx.Node, Any] = {}
-        given = iter(args)
-        for node in module.graph.nodes:
-            if node.op == "placeholder":
-                known[node] = next(given)
-            elif node.op == "output":
-                return fx.map_arg(node.args[0], known.get)
-            else:
-                self._step(node, known)
-        raise AssertionError("a graph has an output")
-
-    def _constants(self, node: fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
-        args, kwargs = _mapped(lambda v: v.data, (args, kwargs))
-        out = _evaluated(node.target, args, kwargs)
-        if isinstance(out, Tensor):
-            return self.run.constant(out)
-        return tuple(self.run.constant(part) for part in out) if isinstance(out, list | tuple) else out
-
-    @staticmethod
-    def _wrapped(outputs: Any, values: list[Value]) -> Any:
-        return tuple(values) if isinstance(outputs, list | tuple) else values[0]
-
-
-def _mapped(change: Any, found: Any) -> Any:
-    return torch.utils._pytree.tree_map(lambda v: change(v) if isinstance(v, Value) else v, found, is_leaf=_is_found)
-
-
-def _shifts(found: Any) -> set[int]:
-    """Unknowns of the parameters that were added to values."""
-    leaves = [v for v in torch.utils._pytree.tree_leaves(found, is_leaf=_is_found) if _is_found(v)]
-    parts = [part for v in leaves for part in (v.parts if isinstance(v, Bundle) else (v,))]
-    return set[int]().union(*map(shifted_by, parts))
-
-
-def _is_found(found: Any) -> bool:
-    return isinstance(found, Value | Bundle)
-
-
-def _shapes(outputs: Any) -> tuple[tuple[int, ...], ...]:
-    parts = outputs if isinstance(outputs, list | tuple) else [outputs]
-    return tuple(tuple(map(int, part.shape)) for part in parts if isinstance(part, Tensor))
-
-
-def _evaluated(target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    given = {k: torch.device("cpu") if k == "device" else v for k, v in kwargs.items()}
-    with torch.no_grad():
-        return target(*args, **given)

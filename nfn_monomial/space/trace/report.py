@@ -69,9 +69,11 @@ class Report:
         losses: what the nodes have lost to which operation.
         dead: parameters that do not matter.
         unknown: operators without a rule, whose axes are FIXED: ``register_operator`` adds one.
+        short: operations of which the example is too short to tell what they do: ``"module.path: operator"``.
     """
 
     nodes: tuple[NodeReport, ...]
     losses: tuple[Loss, ...]
     dead: tuple[Dead, ...]
     unknown: tuple[str, ...]
+    short: tuple[str, ...] = ()

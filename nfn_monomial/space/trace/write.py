@@ -9,8 +9,9 @@ from nfn_monomial.space.axes import Axis, Charge, Dim, Sum
 from nfn_monomial.space.specification import TAKEN, Node
 from nfn_monomial.symmetry import Symmetry
 
-from .algebra.values import Dimension, Index, Segment, is_unit
-from .graph import Interpreter
+from .algebra.values import Dimension, Index, Segment, Value, is_unit
+from .graph import Program
+from .interpreter import Interpreter
 from .report import Dead, Loss, NodeReport, Report
 from .solve.gauges import Charges, Gauge
 
@@ -26,29 +27,25 @@ class Writer:
         found: the program behind its last pass.
         charges: gauges of its classes.
         parents: nested class -> what it is nested in.
-        unused: parameters that no operation reads.
+        program: that was run.
     """
 
-    def __init__(self, found: Interpreter, charges: Charges, parents: Mapping[int, int], unused: Sequence[str]) -> None:
+    def __init__(self, found: Interpreter, charges: Charges, parents: Mapping[int, int], program: Program) -> None:
         self._found, self._run, self._charges = found, found.run, charges
-        self._parents, self._unused = parents, unused
+        self._parents, self._unused = parents, program.unused
         self._find = found.run.atoms.find
         self._read = self._reading()
-        order = sorted(found.roots, key=lambda name: (self._read.get(name, len(found.operations)),))
+        kept = [name for name in found.roots if name not in program.optional or self._moves(found.roots[name])]
+        order = sorted(kept, key=lambda name: (self._read.get(name, len(found.operations)),))
         self._roots = {name: found.roots[name] for name in order}
         self._uses = self._users()
-        self._flowing = {c: self._with_flow(c, gauges) for c, gauges in charges.gauges.items()}
+        self._flowing = {c: self._with_flow(c, charges.gauges[c]) for c in self._uses if c in charges.gauges}
         self._names: dict[tuple[int, ...], str] = {}
         self._constants = {n: f"c{n + 1}" for n in range(len(charges.constants))}
-        self._charge_of = {
-            u: tuple(gauge.charges.get(u, 0) for gauge in self._flowing[c])
-            for c, users in self._uses.items()
-            if c in self._flowing
-            for u, _ in users
-        }
+        self._charge_of = self._charges_of_axes()
         self._name_all()
         written = {name: self._dims(name) for name in self._roots}
-        self.parameters = {name: written[name] for name in found.roots}
+        self.parameters = {name: written[name] for name in found.roots if name in written}
         self.nodes = self._nodes()
 
     # What is where.
@@ -74,6 +71,10 @@ class Writer:
                         uses.setdefault(self._find(index.atom), []).append((min(index.sources), name))
         return uses
 
+    def _moves(self, root: Value) -> bool:
+        """Whether neurons that are permuted lie along any of its dimensions."""
+        return any(not self._fixed(index) for dim in root.dims for segment in dim for index in segment.indices)
+
     def _fixed(self, index: Index) -> bool:
         return self._run.atoms.cause(index.atom) is not None
 
@@ -91,6 +92,17 @@ class Writer:
             if not only.symmetry.scales and all(only.charges.get(u, 0) == f % 2 for u, f in flow.items()):
                 return [Gauge(only.symmetry, flow)]
         return [Gauge(Symmetry.PERMUTATION, flow), *turned]
+
+    def _charges_of_axes(self) -> dict[int, tuple[int, ...]]:
+        """Unknown of an axis -> its charge in every gauge of its class."""
+        found: dict[int, tuple[int, ...]] = {}
+        for c, gauges in self._flowing.items():
+            charges = {u: [0] * len(gauges) for u, _ in self._uses[c]}
+            for n, gauge in enumerate(gauges):
+                for u, q in gauge.charges.items():
+                    charges[u][n] = q
+            found |= {u: tuple(charge) for u, charge in charges.items()}
+        return found
 
     @staticmethod
     def _turned(gauge: Gauge, flow: Mapping[int, int]) -> Gauge:
@@ -190,7 +202,7 @@ class Writer:
     def _constant_axes(self, name: str) -> dict[tuple[int, int], list[Axis]]:
         """Axes on nodes of size 1: (dimension, segment) -> axes."""
         found: dict[tuple[int, int], list[Axis]] = {}
-        numbers = {choice: n for n, (own, choice) in enumerate(self._charges.pieces) if own == name}
+        numbers = {self._charges.pieces[n][1]: n for n in self._charges.numbers[name]}
         rank = len(self._roots[name].dims)
         for c, gauge in enumerate(self._charges.constants):
             base = gauge.charges.get(numbers[(0,) * rank], 0)
@@ -227,7 +239,7 @@ class Writer:
     # What there is to say.
 
     def report(self) -> Report:
-        """Nodes, losses, dead parameters, unknown operators."""
+        """Nodes, losses, dead parameters, unknown operators, and those for which the example is too short."""
         operations: dict[int, dict[str, None]] = {}
         for operation, values in self._found.operations:
             for value in values:
@@ -241,9 +253,8 @@ class Writer:
             through = tuple(dict.fromkeys(op for atom in key for op in operations.get(atom, ())))
             nodes.append(NodeReport(name, node.size or 0, node.gauges, node.parent, tensors, through))
         dead = [Dead(name, "no operation reads it", True) for name in self._unused]
-        return Report(
-            tuple(nodes), tuple(self._losses()), (*dead, *self._ignored()), tuple(dict.fromkeys(self._found.unknown))
-        )
+        unknown, short = (tuple(dict.fromkeys(names)) for names in (self._found.unknown, self._run.short))
+        return Report(tuple(nodes), tuple(self._losses()), (*dead, *self._ignored()), unknown, short)
 
     def _ignored(self) -> Iterable[Dead]:
         """Parameters, or pieces of them, that one operation reads and a later one subtracts."""

@@ -35,7 +35,7 @@ def pair(tmp_path: Path) -> list[Path]:
 def test_symmetries(pair: list[Path], tmp_path: Path) -> None:
     text = said("symmetries", pair[0], "--activation", "relu", "--out", tmp_path / "out")
     assert "S(6) scale" in text
-    assert "Certified on a.safetensors: 4 random elements of the group change no output" in text
+    assert "Tested on a.safetensors: 4 random elements of the group changed no output" in text
     assert "The neurons of a.safetensors" in text
     assert (tmp_path / "out" / "symmetries.svg").read_text(encoding="utf-8").startswith("<svg")
     assert "error: " in said("symmetries", pair[0], "--activation", "relu", "--out", tmp_path / "out", code=2)
@@ -45,7 +45,7 @@ def test_symmetries(pair: list[Path], tmp_path: Path) -> None:
 def test_symmetries_of_a_class(source: Path) -> None:
     text = said("symmetries", "--net", f"{source}:Residual", "--input", "2,1,5,5")
     assert "batch_norm" in text
-    assert text.count("Certified") == 1
+    assert text.count("Tested:") == 1
     tokens = json.loads(invoke("symmetries", "--net", f"{source}:words", "--json").stdout)
     assert tokens["network"] == "words"
 

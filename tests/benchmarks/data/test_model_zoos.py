@@ -198,7 +198,7 @@ def test_code_in_a_checkpoint_is_refused(zoo: Path, tmp_path: Path) -> None:
         {"module_list.0.weight": Marker(tmp_path / "marker")}, result_file(zoo).parent / "checkpoint_000010/checkpoints"
     )
     with pytest.raises(
-        CorpusError, match=r"checkpoint_000010/checkpoints: .*weight is <.*, not imported>, expected a tensor"
+        CorpusError, match=r"checkpoint_000010/checkpoints: .*weight is <.*, not imported>, expected a dense tensor"
     ):
         load_generalization(zoo)
     assert not (tmp_path / "marker").exists()

@@ -133,7 +133,7 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("no bias", lambda p: edit(p, net__2__bias=None), r"net3\.pth: net\.2\.bias is missing"),
     ("no weight", lambda p: edit(p, net__2__weight=None), r"net3\.pth: there is net\.2\.bias but no net\.2\.weight"),
     ("integers", lambda p: edit(p, net__2__bias=torch.ones(1).long()), r"net3\.pth: net\.2\.bias has dtype torch\.int"),
-    ("no tensor", lambda p: edit(p, net__2__bias=0.5), r"net3\.pth: net\.2\.bias is 0.5, expected a tensor"),
+    ("no tensor", lambda p: edit(p, net__2__bias=0.5), r"net3\.pth: net\.2\.bias is 0.5, expected a dense tensor"),
     ("no vector", lambda p: edit(p, net__2__bias=torch.ones(1, 1)), r"net3\.pth: net\.2\.bias has shape \(1, 1\)"),
     ("other keys", lambda p: edit(p, epoch=torch.ones(1)), r"net3\.pth has keys epoch; expected net\.0\.linear"),
     (
@@ -165,7 +165,7 @@ def test_damaged_files_are_named(nfn: Path, damage: Damage, message: str, in_mem
 def test_code_in_a_file_is_refused_and_never_run(nfn: Path, tmp_path: Path, legacy: bool) -> None:
     marker = tmp_path / "marker"
     torch.save({"net.0.linear.weight": Marker(marker)}, nfn / SECOND, _use_new_zipfile_serialization=not legacy)
-    with pytest.raises(CorpusError, match=r"net3\.pth: .*weight is <.*, not imported>, expected a tensor"):
+    with pytest.raises(CorpusError, match=r"net3\.pth: .*weight is <.*, not imported>, expected a dense tensor"):
         load_inr(nfn)
     assert not marker.exists()
     torch.load(nfn / SECOND, weights_only=False)

@@ -86,13 +86,13 @@ def test_the_mlp_breaks_under_permutations_balanced_or_not() -> None:
 
 
 def test_phases_are_taken_off_canonical_inputs_alone() -> None:
-    shifts = {node: torch.randint(-3, 4, (3, n), generator=torch.Generator().manual_seed(0)) for node, n in
+    shifts = {node: torch.randint(-3, 4, (3, 1, n), generator=torch.Generator().manual_seed(0)) for node, n in
               (("h1", 5), ("h2", 4))}  # fmt: skip
     space, omega = SIREN.space, SIREN.omega_0
     hidden = ("weight.0", "bias.0", "weight.1", "bias.1")
     absorbed = {name: t * omega if name in hidden else t for name, t in networks(SIREN).items()}
-    shifted = shift_phase(absorbed, space, shifts)
-    shifted = {name: t / omega if name in hidden else t for name, t in shifted.items()}
+    shifted = shift_phase({name: t[:, None] for name, t in absorbed.items()}, space, shifts)
+    shifted = {name: t[:, 0] / omega if name in hidden else t[:, 0] for name, t in shifted.items()}
     torch.testing.assert_close(SIREN.render(shifted), SIREN.render(networks(SIREN)), atol=1e-10, rtol=0)
     assert apart("monomial", SIREN, CANONICAL, shifted) < 1e-9
     assert apart("monomial", SIREN, STORED, shifted) > 1e-3

@@ -9,7 +9,7 @@ from strategies import all_spaces
 from torch import nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.alignment import align, align_all, barrier, interpolate, loss_along, mean_of
+from nfn_monomial.alignment import align, align_all, barrier, interpolate, mean_measures, mean_of
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.testing import random_networks
 
@@ -33,8 +33,9 @@ def test_ways_between_networks_compose(space):
     networks = some(space, 3)
     frame = align_all(space, networks)
     assert not frame.elements[0].matrices
+    between = {(i, j): frame.elements[i].inverse() @ frame.elements[j] for i, j in itertools.permutations(range(3), 2)}
     for i, j, k in itertools.permutations(range(3)):
-        assert is_identity(frame.between(i, j) @ frame.between(j, k) @ frame.between(k, i))
+        assert is_identity(between[i, j] @ between[j, k] @ between[k, i])
     for element, network, found in zip(frame.elements, networks, frame.aligned, strict=True):
         for name, t in element.act(network).items():
             assert torch.equal(found[name], t)
@@ -98,10 +99,15 @@ def test_no_barrier_is_left_to_a_moved_copy():
     space = WeightSpace.from_module(module, x)
     a = module.state_dict()
     b = space.sample(generator=torch.Generator().manual_seed(1)).proper().act(a)
-    assert barrier(loss_along(module, a, b, [(x, y)])) > 0.1
+
+    def barrier_to(other):
+        line = [interpolate(a, other, t / 10) for t in range(11)]
+        return barrier(mean_measures(module, line, [(x, y)], nn.functional.cross_entropy))
+
+    assert barrier_to(b) > 0.1
     for aligned in (align(space, a, b).aligned, align_all(space, [a, b]).aligned[1]):
         assert list(aligned) == list(a)
-        assert barrier(loss_along(module, a, aligned, [(x, y)])) < 1e-10
+        assert barrier_to(aligned) < 1e-10
         middle = interpolate(a, aligned, 0.5)
         expected = torch.func.functional_call(module, a, (x,))
         torch.testing.assert_close(torch.func.functional_call(module, middle, (x,)), expected, rtol=1e-8, atol=1e-8)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import all_spaces
 from torch import Tensor, nn
 
-from nfn_monomial.alignment import barrier, interpolate, loss_along, mean_measures, mean_of
+from nfn_monomial.alignment import barrier, interpolate, mean_measures, mean_of
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.testing import random_networks
 
@@ -111,7 +111,8 @@ def test_losses_along_are_those_of_the_networks_on_the_line():
     module, other = network(), network()
     a = {name: t.clone() for name, t in module.state_dict().items()}
     batches = data([7, 2])
-    found = loss_along(module, a, other.state_dict(), iter(batches), 5)
+    line = [interpolate(a, other.state_dict(), t / 4) for t in range(5)]
+    found = mean_measures(module, line, iter(batches), nn.functional.cross_entropy)
     assert found.shape == (5,)
     assert module.training
     assert all(torch.equal(t, a[name]) for name, t in module.state_dict().items())
@@ -139,10 +140,9 @@ def test_measures_of_several_numbers_and_inputs():
     assert found.tolist() == [[7, 12], [14, 24]]
 
 
-def test_without_data_or_points_there_is_no_line():
+def test_without_data_there_is_nothing_to_measure():
     module = network()
-    state = module.state_dict()
     with pytest.raises(MonomialError, match="there are no batches"):
-        loss_along(module, state, state, [])
-    with pytest.raises(MonomialError, match="points is 1"):
-        loss_along(module, state, state, data([2]), 1)
+        mean_measures(module, [module.state_dict()], [], nn.functional.cross_entropy)
+    with pytest.raises(MonomialError, match="at least one network"):
+        mean_measures(module, [], data([2]), nn.functional.cross_entropy)

@@ -66,8 +66,8 @@ def test_streams_and_edges():
     assert [end.at for end in grouped.ends] == [(0, 1), (0, 2)]
     assert neurons.const
     assert neurons.layout.types[-1] == ()
-    assert neurons.stream("q", 0, -1) == neurons.first("q") + 1
-    assert neurons.stream("q") == neurons.first("q") + 2
+    assert neurons.stream("q", 0, -1) == neurons.fields("q").start + 1
+    assert neurons.stream("q") == neurons.fields("q").start + 2
 
 
 def test_a_gain_carries_the_stream_to_what_reads_it():
@@ -81,7 +81,7 @@ def test_a_gain_carries_the_stream_to_what_reads_it():
         for p in layer.nodes["stream"].parameters():
             p.zero_()
         layer.nodes["stream"].transports[at].weight.copy_(torch.eye(2))
-    first = layer.neurons.first("stream")
+    first = layer.neurons.fields("stream").start
     torch.testing.assert_close(layer(x).tensors[first + to], x.tensors[first + own] * x.tensors[first + of])
 
 

@@ -13,7 +13,7 @@ from strategies import HIDDEN, all_spaces
 from torch.utils.flop_counter import FlopCounterMode
 
 from nfn_monomial import Axis, Features, WeightSpace
-from nfn_monomial.basis import BilinearTerm, bilinear_terms, count_bilinear_terms
+from nfn_monomial.basis import bilinear_terms, count_bilinear_terms
 from nfn_monomial.nn.tensor_product import TensorProduct
 from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
 
@@ -77,10 +77,9 @@ def test_equivariance_on_parameters_of_random_spaces(space, c_1, c_2, c_out, mix
     fields(["h1", "h2"], 2),
     fields(["h1", "h2"], 2),
     mixes,
-    st.sampled_from(["mean", "sum"]),
     seeds,
 )
-def test_equivariance_between_hidden_types(symmetries, first, second, target, mix, reduce, seed):
+def test_equivariance_between_hidden_types(symmetries, first, second, target, mix, seed):
     torch.manual_seed(seed)
     space = WeightSpace.mlp([1, 4, 3, 1], symmetries)
     layouts = [space.layout_of(t) for t in (first, second, target)]
@@ -88,18 +87,15 @@ def test_equivariance_between_hidden_types(symmetries, first, second, target, mi
     reached = {t: m for t, m in as_fields(layouts[2]).items() if count_bilinear_terms(*sources, {t: 1}, space.nodes)}
     assume(reached)
     options = {"first_types": first, "second_types": second, "out_types": reached, "terms": "all"}
-    check_equivariant(TensorProduct(space, 2, 1, mix=mix, reduce=reduce, **options), space, seed)
+    check_equivariant(TensorProduct(space, 2, 1, mix=mix, **options), space, seed)
 
 
-def test_an_unbalanced_term_is_refused_and_would_break_equivariance():
+def test_an_unbalanced_term_is_not_there_and_would_break_equivariance():
     relu, gelu = (WeightSpace.mlp([1, 4, 1], s) for s in ("relu", "gelu"))
     charged, plain = (Axis("h1", 1),), (Axis("h1", 0),)
-    wrong = BilinearTerm(charged, charged, charged, "a,a->a")
     options = {"first_types": [charged], "second_types": [charged], "out_types": [charged]}
     with pytest.raises(ValueError, match=r"no term leads to field \[h1\^\+1\].*its charges cannot"):
         TensorProduct(relu, 1, 1, **options)
-    with pytest.raises(ValueError, match=r"h1\+1:a,a->a is not among.*not equivariant.*\+1 on 'a'"):
-        TensorProduct(relu, 1, 1, terms=[wrong], **options)
     layer = TensorProduct(gelu, 1, 1, first_types=[plain], second_types=[plain], out_types=[plain]).double()
     layout = relu.layout_of([charged])
     x = Features(layout, (torch.randn(3, 4, 1, dtype=torch.float64),))
@@ -133,18 +129,13 @@ def test_messages_products_and_invariants(first, second, target, equation, avera
     (weight,) = layer.parameters()
     expected = torch.einsum(equation, x.tensors[0], y.tensors[0], weight) / averaged
     torch.testing.assert_close(layer(x, y).tensors[0], expected)
-    summed = TensorProduct(space, 2, 3, second_channels=4, reduce="sum", **types).double()
-    summed.load_state_dict(layer.state_dict())
-    torch.testing.assert_close(summed(x, y).tensors[0], expected * averaged)
     check_equivariant(layer, space)
 
 
 def test_a_hand_set_term_is_the_networks_own_layer():
     space = WeightSpace.mlp([1, 3, 5, 1], "relu")
-    layer = TensorProduct(
-        space, 1, 1, first_types=[WEIGHT], second_types=[COLUMNS], out_types=[ROWS], reduce="sum"
-    ).double()
-    torch.nn.init.ones_(next(layer.parameters()))
+    layer = TensorProduct(space, 1, 1, first_types=[WEIGHT], second_types=[COLUMNS], out_types=[ROWS]).double()
+    torch.nn.init.constant_(next(layer.parameters()), 3)  # which a mean over three neurons divides by
     networks = random_networks(space)
     weight, h = networks["weight.1"][:, 0], torch.randn(3, 3, dtype=torch.float64)
     x, y = (
@@ -166,7 +157,7 @@ def test_invariants_are_invariant():
 def test_a_factored_term_is_a_full_one_of_low_rank():
     space = WeightSpace.mlp([1, 3, 5, 1], "relu")
     types = {"first_types": {WEIGHT: 2}, "second_types": [COLUMNS], "out_types": {ROWS: 2}}
-    factored = TensorProduct(space, 2, 3, mix="factored", rank=2, **types).double()
+    factored = TensorProduct(space, 2, 3, mix="factored", **types).double()
     full = TensorProduct(space, 2, 3, **types).double()
     ((name, _),) = full.named_parameters()
     parts = [factored.state_dict()[name.replace(".weight", f".{part}")] for part in ("up", "down_0", "down_1")]
@@ -184,7 +175,7 @@ def test_diagonals_averages_and_broadcasts(mix):
     assert len(terms) == 52  # Bell(5)
     for term in terms:
         layer = TensorProduct(
-            space, 1, 1, first_types=[pair], second_types=[one], out_types=[pair], terms=[term], mix=mix
+            space, 1, 1, first_types=[pair], second_types=[one], out_types=[pair], terms=term.__eq__, mix=mix
         ).double()
         x, y = random_features(layer, known_sizes(space), batch=2)
         factor = math.prod(p.detach().flatten().sum() for p in layer.parameters()) if mix == "full" else None

@@ -1,12 +1,17 @@
 """The certificate: an example is enough to be sure that the group keeps what a module computes, or to refuse it."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nfn_monomial import Symmetry, WeightSpace
-from nfn_monomial.space.certificate import certify, largest_change
+from nfn_monomial.space.certificate import certify, largest_change, widened
 from nfn_monomial.space.trace import OPERATORS, register_operator
 from nfn_monomial.testing import assert_function_preserved
 
@@ -24,6 +29,17 @@ def inner_chain(symmetry: str) -> WeightSpace:
     """The same for a `between` that is a part, ``layers``."""
     names = [("layers.0.weight", "layers.0.bias"), ("layers.2.weight", "layers.2.bias")]
     return WeightSpace.sequential([4, 4, 4], [(), ()], symmetry, names=names)
+
+
+class Calls(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
 
 
 class Residual(nn.Module):
@@ -151,6 +167,49 @@ def test_what_the_certificate_cannot_say() -> None:
     assert "register_operator" not in str(told.value)
 
 
+CREATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "zeros": lambda y: y @ torch.zeros(4, 4) + y,
+    "whole numbers as floats": lambda y: y @ (1 + torch.arange(4.0)).diag(),
+    "a number": lambda y: y.mm(torch.tensor(0.5) * torch.eye(4)),
+    "one in float32": lambda y: y @ torch.eye(4, dtype=torch.float32),
+}
+
+
+@pytest.mark.parametrize("case", CREATES)
+def test_what_a_forward_creates_is_in_float64(case: str) -> None:
+    module = nn.Sequential(*between(nn.ReLU()), Calls(CREATES[case]))
+    assert certify(module, torch.randn(5, 4), chain("relu").sample) == 4
+    assert torch.get_default_dtype() == torch.float32
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer whose first state is made in forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(3, 5, batch_first=True), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(1, len(x), 5), torch.zeros(1, len(x), 5)
+        return self.head(self.lstm(x, state)[0])
+
+
+def test_a_recurrent_network_whose_forward_makes_its_first_state_has_a_space() -> None:
+    assert [
+        n.size for n in WeightSpace.from_module(Recurrent(), torch.randn(2, 6, 3)).nodes.values() if n.permutes
+    ] == [5]
+
+
+def test_the_default_dtype_is_put_back_after_an_error() -> None:
+    def fails(y: Tensor) -> Tensor:
+        raise RuntimeError("no")
+
+    module = nn.Sequential(*between(nn.ReLU()), Calls(fails))
+    with pytest.raises(ValueError, match=r"does not run on the CPU in float64.*no"):
+        certify(module, torch.randn(5, 4), chain("relu").sample)
+    assert torch.get_default_dtype() == torch.float32
+
+
 class Odd(nn.Module):
     """Its forward is random, keeps a state, or answers with complex numbers."""
 
@@ -175,6 +234,149 @@ def test_a_random_forward_is_told_from_a_wrong_rule(what: str) -> None:
     with pytest.raises(ValueError, match=r"Odd answers otherwise when it is called again.*dropout") as told:
         certify(Odd(what), torch.randn(5, 4), inner_chain("relu").sample)
     assert "register_operator" not in str(told.value)
+
+
+class Branch(nn.Module):
+    """A network beside one that a factor of 0 hides, as in a fresh residual network: only other weights show it."""
+
+    def __init__(self, hidden: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layers, self.beside, self.hidden = between(nn.ReLU()), nn.Linear(4, 4), hidden
+        self.factor, self.positive = nn.Parameter(torch.zeros(())), nn.Parameter(torch.ones(2, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.beside(x) + self.factor * self.hidden(self, self.layers(x))
+
+
+RANDOM: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "dropout": lambda _, y: F.dropout(y),
+    "noise": lambda _, y: y + torch.randn(4),
+}
+
+
+@pytest.mark.parametrize("case", RANDOM)
+def test_a_random_branch_that_the_own_weights_hide_is_told_from_a_wrong_rule(case: str) -> None:
+    with pytest.raises(ValueError, match=r"Branch answers otherwise when it is called again.*dropout"):
+        WeightSpace.from_module(Branch(RANDOM[case]), torch.randn(5, 4))
+
+
+def test_that_a_forward_is_random_is_said_before_that_its_outputs_are_not_finite() -> None:
+    module = nn.Sequential(*between(nn.ReLU()), Calls(lambda y: (y + torch.randn(4)).log()))
+    with pytest.raises(ValueError, match="Sequential answers otherwise when it is called again"):
+        certify(module, torch.randn(50, 4), chain("relu").sample)
+
+
+def test_weights_that_leave_what_the_function_is_defined_for_are_drawn_again() -> None:
+    module, x = Branch(lambda m, y: y + m.positive.log().sum()), torch.randn(5, 4)
+    assert certify(module, x, inner_chain("relu").sample) == 4
+    with pytest.raises(ValueError, match="changes what Branch computes"):
+        certify(module, x, inner_chain("linear").sample)
+
+
+class Buffers(nn.Module):
+    """A network with buffers between its layers."""
+
+    def __init__(self, function: Callable[[nn.Module, Tensor], Tensor], **buffers: Tensor) -> None:
+        super().__init__()
+        self.layers, self.function = between(nn.ReLU()), function
+        for name, tensor in buffers.items():
+            self.register_buffer(name, tensor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers[2](F.relu(self.function(self, self.layers[0](x))))
+
+
+def frozen_norm(module: nn.Module, y: Tensor) -> Tensor:
+    return (y - module.mean) / (module.variance + 1e-5).sqrt() * module.gain + module.shift
+
+
+FRESH = {"mean": torch.zeros(4), "variance": torch.ones(4), "gain": torch.ones(4), "shift": torch.zeros(4)}
+INITIAL: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], dict[str, Tensor]]] = {
+    "a frozen batch norm": (frozen_norm, FRESH),
+    "a running mean": (lambda m, y: y - m.mean, {"mean": torch.zeros(1, 4)}),
+    "a running variance": (lambda m, y: y / m.variance.sqrt(), {"variance": torch.ones(1, 4)}),
+    "a state of 0": (lambda m, y: y + m.state, {"state": torch.zeros(4)}),
+    "a mask that lets everything through": (lambda m, y: y * m.mask, {"mask": torch.ones(4)}),
+    "turns by no angle": (
+        lambda m, y: torch.view_as_real(torch.view_as_complex(y.view(-1, 2, 2)) * m.turns).flatten(1),
+        {"turns": torch.ones(2, dtype=torch.complex64)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INITIAL)
+def test_a_group_that_initial_values_of_buffers_alone_have_is_refused(case: str) -> None:
+    function, buffers = INITIAL[case]
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="changes what Buffers computes"):
+        certify(Buffers(function, **buffers), torch.randn(5, 4), inner_chain("relu").sample)
+
+
+HARMLESS: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], dict[str, Tensor]]] = {
+    "an order of positions": (lambda m, y: y[m.order], {"order": torch.arange(5).flip(0)}),
+    "a mask of bools": (lambda m, y: y.masked_fill(m.mask, 0.0), {"mask": torch.eye(5, 1).bool()}),
+    "a mask of minus infinity": (
+        lambda m, y: (m.mask + torch.zeros(5, 5)).softmax(-1) @ y,
+        {"mask": torch.full((5, 5), -torch.inf).triu(1)},
+    ),
+    "a mask of large numbers": (lambda m, y: m.mask.softmax(-1) @ y, {"mask": torch.full((5, 5), -1e9).triu(1)}),
+    "variances": (lambda m, y: y / m.variance.sqrt(), {"variance": torch.ones(5, 1)}),
+    "a mask of zeros and ones": (lambda m, y: y * m.mask.sqrt(), {"mask": torch.eye(5, 1)}),
+    "positions": (lambda m, y: y * m.places.log1p(), {"places": torch.arange(5.0)[:, None]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_random_buffers_stay_where_the_function_is_defined(case: str) -> None:
+    function, buffers = HARMLESS[case]
+    assert certify(Buffers(function, **buffers), torch.randn(5, 4), inner_chain("relu").sample) == 4
+
+
+ALMOST: dict[str, Callable[[Tensor], Tensor]] = {
+    "cut off far from the example": lambda y: y.clamp(0, 1e4),
+    "linear near 0 alone": lambda y: torch.where(y.abs() < 1e-3, y, F.relu(y)),
+    "with an epsilon": lambda y: y * y.abs() / (y.abs() + 1e-6),
+}
+
+
+@pytest.mark.parametrize("case", ALMOST)
+def test_functions_that_are_homogeneous_at_scales_near_1_alone_are_refused(case: str) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="changes what Sequential computes"):
+        certify(between(Calls(ALMOST[case])), torch.randn(5, 4), chain("relu").sample)
+
+
+def test_wide_scales_are_exact_in_deep_networks() -> None:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(30) for layer in (nn.Linear(16, 16), nn.ReLU())]
+    names = [(f"{i}.weight", f"{i}.bias") for i in range(0, 60, 2)]
+    space = WeightSpace.sequential([16] * 31, [()] * 30, "relu", names=names)
+    assert certify(nn.Sequential(*layers[:-1]), torch.randn(5, 16), space.sample) == 4
+
+
+def test_wide_elements_are_in_the_group() -> None:
+    for symmetry in ("relu", "tanh", "linear", "permutation"):
+        space = chain(symmetry)
+        element = space.sample(generator=torch.Generator().manual_seed(0)).proper()
+        wide = widened(element)
+        assert wide.matrices["h1"].scale.sign().equal(element.matrices["h1"].scale.sign())
+        assert wide.matrices["h1"].permutation.equal(element.matrices["h1"].permutation)
+        orders = WeightSpace.mlp([1, 1000, 1], symmetry).sample()
+        spread = widened(orders).matrices["h1"].scale.abs().log10()
+        assert bool((spread.abs() <= 8).all())
+        assert (spread.max() > 7 and spread.min() < -7) == space.nodes["h1"].scales
+
+
+OUTSIDE: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "not finite": lambda m, y: y / (m.positive == 1).all(),
+    "an error": lambda m, y: y[:, torch.arange(4) + 9 * (m.positive != 1).sum()],
+}
+
+
+@pytest.mark.parametrize("case", OUTSIDE)
+def test_what_runs_at_its_own_weights_alone_is_refused(case: str) -> None:
+    with pytest.raises(ValueError, match="Branch could be tested at no weights but its own"):
+        certify(Branch(OUTSIDE[case]), torch.randn(5, 4), inner_chain("relu").sample)
 
 
 @pytest.mark.parametrize("what", ["complex", "narrow complex"])
@@ -204,6 +406,54 @@ def test_a_certificate_leaves_everything_as_it_was() -> None:
     assert all(p.grad is None for p in module.parameters())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_more_than_one_copy_of_the_weights_in_float64_is_held() -> None:
+    """Beside the largest parameter and what moves it, which are small here."""
+    code = """if True:
+        import re, torch
+        from pathlib import Path
+        from torch import nn
+        from nfn_monomial import WeightSpace
+        from nfn_monomial.space.certificate import certify
+
+        def peak():
+            return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+        def tested(depth):
+            layers = [layer for _ in range(depth) for layer in (nn.Linear(400, 400), nn.ReLU())]
+            names = [(f"{2 * i}.weight", f"{2 * i}.bias") for i in range(depth)]
+            space, module = WeightSpace.sequential([400] * (depth + 1), [()] * depth, "relu", names=names), layers[:-1]
+            before = peak()
+            certify(nn.Sequential(*module), torch.randn(1, 400), space.sample)
+            return (peak() - before) / (depth * 400 * 401 * 8)
+
+        tested(4)
+        print(tested(40))
+    """
+    at_once = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed goes back to the system
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=at_once)
+    assert float(run.stdout) < 1.5
+
+
+def test_a_space_says_what_was_tested() -> None:
+    torch.manual_seed(0)
+    text = " ".join(WeightSpace.from_module(between(nn.ReLU()), torch.randn(5, 4)).explain().split())
+    assert "Tested: 4 random elements of the group changed no output by more than 1e-9 in float64" in text
+    assert text.endswith("1 at the module's own weights, 3 at random weights, buffers and inputs near these")
+    assert "Tested" not in chain("relu").explain()
+
+
+def test_a_space_that_nothing_has_tested_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = Odd("dropout"), torch.randn(5, 4)
+    with pytest.raises(ValueError, match="Odd answers otherwise"):
+        WeightSpace.from_module(module, x)
+    space = WeightSpace.from_module(module, x, certify=False)
+    assert space.group_dimension == 4
+    assert space.explain().endswith("Not tested: from_module(..., certify=False)")
+    with pytest.raises(TypeError, match="certify"):
+        WeightSpace.from_module(module, x, certify="no")  # type: ignore[arg-type]
+
+
 def test_several_inputs_and_names_of_arguments() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -220,3 +470,20 @@ def test_several_inputs_and_names_of_arguments() -> None:
     assert [node.symmetry for node in space.nodes.values() if node.permutes] == [Symmetry.SCALE]
     exported = torch.export.export(Two(), inputs, more)
     assert WeightSpace.from_module(exported) == space
+
+
+class AsManyNeuronsAsTokens(nn.Module):
+    """Of its hidden neurons as many are read as there are tokens, and the example has as many as neurons."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(3, 5), nn.Linear(1, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        read = torch.relu(self.enter(x))[..., : x.shape[1]]
+        return self.leave(read.mean(-1, keepdim=True))
+
+
+def test_a_group_that_inputs_of_one_size_alone_have_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"inputs of shape \(2, 4, 3\)"):
+        WeightSpace.from_module(AsManyNeuronsAsTokens(), torch.randn(2, 5, 3))

@@ -1,15 +1,20 @@
 """A space in words and as a picture, readable for deep networks."""
 
+import itertools
 import xml.etree.ElementTree as ET
+from collections import OrderedDict
 
 import pytest
+import torch
 from hypothesis import given
 from strategies import all_spaces
+from torch import nn
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.space import Node
 from nfn_monomial.space.report import draw
-from nfn_monomial.space.report.explain import explain, folded
+from nfn_monomial.space.report.explain import explain, folded, group_name, outlined, ranges, rows_of
+from nfn_monomial.space.trace import derive
 from nfn_monomial.space.trace.report import Dead, Loss, NodeReport, Report
 
 
@@ -43,18 +48,91 @@ def test_repeated_blocks_are_one_row_however_deep_the_network():
     assert max(map(len, deep.splitlines())) <= 120
 
 
+class DenseLayer(nn.Module):
+    """Reads all layers before it in its block."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.conv1 = nn.BatchNorm2d(width), nn.Conv2d(width, 6, 1, bias=False)
+        self.conv2 = nn.Conv2d(6, 4, 3, padding=1, bias=False)
+
+    def forward(self, x):
+        return torch.cat([x, self.conv2(torch.relu(self.conv1(torch.relu(self.norm(x)))))], 1)
+
+
+def dense(*depths: int) -> nn.Module:
+    """Blocks of dense layers, each behind a convolution that makes the stream narrower."""
+    parts, width = {"enter": nn.Conv2d(3, 8, 3)}, 8
+    for b, depth in enumerate(depths):
+        for i in range(depth):
+            parts[f"block{b}_layer{i}"] = DenseLayer(width)
+            width += 4
+        parts[f"next{b}"] = nn.Conv2d(width, width // 2, 1)
+        width //= 2
+    return nn.Sequential(OrderedDict(parts))
+
+
+class UNet(nn.Module):
+    """Down and up through several widths, with skips."""
+
+    def __init__(self, *widths: int) -> None:
+        super().__init__()
+        pairs = list(itertools.pairwise(widths))
+        self.enter = nn.Conv2d(1, widths[0], 3, padding=1)
+        self.down = nn.ModuleList(self.block(a, b) for a, b in pairs)
+        self.up = nn.ModuleList(self.block(a + b, a) for a, b in reversed(pairs))
+        self.leave = nn.Conv2d(widths[0], 2, 1)
+
+    @staticmethod
+    def block(a: int, b: int) -> nn.Module:
+        convolutions = [nn.Conv2d(a, b, 3, padding=1), nn.Conv2d(b, b, 3, padding=1)]
+        return nn.Sequential(
+            *(part for conv in convolutions for part in (conv, nn.BatchNorm2d(conv.out_channels), nn.ReLU()))
+        )
+
+    def forward(self, x):
+        x = self.enter(x)
+        skips = []
+        for block in self.down:
+            skips.append(x)
+            x = block(x)
+        for block in self.up:
+            x = block(torch.cat([x, skips.pop()], 1))
+        return self.leave(x)
+
+
+@pytest.mark.parametrize("name", ["dense", "u-net"])
+def test_any_network_fits_two_screens(name):
+    module, channels = (dense(5, 10, 15), 3) if name == "dense" else (UNet(*range(4, 13)), 1)
+    found = derive(module, torch.randn(2, channels, 8, 8))
+    space = WeightSpace(found.nodes, found.parameters)
+    brief, full = explain(space, found.report), explain(space, found.report, full=True)
+    assert len(brief.splitlines()) <= 60 < 100 < len(full.splitlines())
+    assert max(map(len, brief.splitlines())) <= 125
+    assert brief.endswith(f"explain(full=True) tells all, {len(full.splitlines())} lines")
+    assert sum(len(row.names) for row in outlined(rows_of(space))) == len(space.nodes)
+
+
+def test_nodes_of_one_row_are_told_with_all_their_sizes():
+    found = derive(dense(2, 3, 4, 5, 6), torch.randn(2, 3, 8, 8))
+    rows = outlined(rows_of(WeightSpace(found.nodes, found.parameters)))
+    told = [(ranges(row.names), group_name(*row.nodes)) for row in rows]
+    assert (["block{0-4}_layer{0-5}_conv2"], "S(4) scale x0-5, monomial") in told
+    assert [group for names, group in told if names == ["next{0-3}"]] == ["S(8-16) scale x3-6, monomial"]
+
+
 def test_what_was_lost_and_what_does_not_matter_is_said():
     losses = tuple(Loss(f"h{i}", "scale", f"layer1.{i}.bn: batch_norm", "its eps is added") for i in (1, 2))
     ran = NodeReport("h1", 4, (Symmetry.SCALE,), None, (), ("0: relu", "1: max_pool2d"))
     dead = (Dead("k.bias", "softmax ignores it", False), Dead("spare", "not read", True))
-    text = explain(WeightSpace.mlp([2, 4, 3, 1], "relu"), Report((ran,), losses, dead, ("odd.op",)), "4 draws")
+    text = explain(WeightSpace.mlp([2, 4, 3, 1], "relu"), Report((ran,), losses, dead, ("odd.op",)), "Tested: 4 draws")
     lines = text.splitlines()
     assert any("relu, max_pool2d" in line and line.startswith("h1") for line in lines)
     assert any(line.split("  ")[0] == "batch_norm" and "layer1.{1-2}.bn" in line and "h{1-2}" in line for line in lines)
     assert "Does not matter to the function: k.bias (softmax ignores it)" in text
     assert "Not in the space: spare (not read)" in text
     assert "Operators without a rule: odd.op" in text
-    assert text.endswith("Certified: 4 draws")
+    assert text.endswith("Tested: 4 draws")
 
 
 @given(all_spaces())

@@ -50,7 +50,7 @@ def _changed(path, value):
     ("value", "said"),
     [
         ([], "a weight space has the entries label, nodes, parameters; found list"),
-        ({**VALUE, "extra": 1}, "found label, nodes, parameters, extra"),
+        ({**VALUE, "extra": 1}, "found label, nodes, parameters, dead, ties, extra"),
         (_changed(["nodes", 1, "size"], 4.0), "size of node 'h1': expected an integer"),
         (_changed(["nodes", 1, "size"], True), "size of node 'h1': expected an integer"),
         (_changed(["nodes", 1, "size"], 2**60), "found 1152921504606846976"),

@@ -43,6 +43,11 @@ class Form:
         odd = Fraction(exponent).denominator == 1 and exponent % 2
         return Form(scale, self.sign if odd else frozenset())
 
+    @property
+    def unknowns(self) -> frozenset[int]:
+        """All that it is made of."""
+        return self.sign.union(self.scale)
+
     def kept(self, *, scale: bool = True, sign: bool = True) -> Form:
         """The same without its scale, or without its sign."""
         if self is ZERO or (scale and sign):

@@ -57,10 +57,13 @@ class Ledger(Structure):
         steps: for finding nests.
         shape: of the output of the current operation (of the first one).
         used: which outputs of the current operation are read.
+        real: whether its output holds no whole numbers and no truth values.
         readers: unknown -> how many operations read the axis in a parameter as such.
         ignored: unknowns of parameters that an operation subtracts again, and which one.
         subtracted: those of the current operation.
         matter: unknowns of parameters that were added and reach another operation.
+        read: unknowns that are constant on a segment of a parameter which an operation has read.
+        short: operations of which the example does not show what they do, as it has one place along their dimension.
     """
 
     def __init__(self) -> None:
@@ -71,10 +74,13 @@ class Ledger(Structure):
         self.shape: tuple[int, ...] = ()
         self.shapes: tuple[tuple[int, ...], ...] = ()
         self.used: frozenset[int] = frozenset()
+        self.real = True
         self.readers: dict[int, int] = {}
         self.ignored: dict[int, Cause] = {}
         self.subtracted: set[int] = set()
         self.matter: set[int] = set()
+        self.read: set[int] = set()
+        self.short: list[str] = []
 
     # Where values come from.
 
@@ -119,6 +125,11 @@ class Ledger(Structure):
         """What depends on inputs and constants alone."""
         return Value(tuple(self.fresh(n, reason) for n in shape), inert=True)
 
+    def untold(self, shape: Sequence[int]) -> Value:
+        """A constant of which the example shows one place: what it is elsewhere may be anything."""
+        self.short.append(self.cause.operation)
+        return self.inert(shape, "too short to tell")
+
     def opaque(self, reason: str, *values: Value, shape: Sequence[int] | None = None) -> Value:
         """The result of an operation about which nothing is known: all that meets in it is FIXED."""
         for found in values:
@@ -162,8 +173,14 @@ class Ledger(Structure):
                 self.equations.demand((segment.const - dim[0].const).kept(scale=scale, sign=sign), cause)
 
     def ignores_constants(self, found: Value, dims: Iterable[int], reason: str) -> None:
-        """What is constant along these dimensions does not matter: parameters that were added are dead."""
+        """What is constant along these dimensions does not matter: parameters that were added are dead.
+
+        Along one place everything is constant, which says nothing of networks with more.
+        """
         along = frozenset[int]().union(*(tokens_of(found.dims[dim]) for dim in dims))
+        if not along:
+            self.short += [self.cause.operation] if found.shifts else []
+            return
         for shift in found.shifts:
             sources = {u for _, own in shift.sources for u in own}
             if along <= shift.constant:
@@ -179,6 +196,7 @@ class Ledger(Structure):
         new = list(map(self.resolve, found.dims))
         const = found.const
         for at in {dim % len(new) for dim in dims} if new else ():
+            self.read.update(u for segment in new[at] for u in segment.const.unknowns)
             if not found.zero:
                 self._constant_along(new[at], scale, sign, self.because(reason))
             const += new[at][0].const.kept(scale=scale, sign=sign)
@@ -197,7 +215,30 @@ class Ledger(Structure):
             return found
         for index in indices_of(found):
             self._meets(index, flow)
+        self.reads(found)
         return settled(found)
+
+    def reads(self, found: Value) -> None:
+        """A value is read: so are the segments of parameters that it is made of."""
+        self.read |= found.const.unknowns.union(*(s.const.unknowns for dim in found.dims for s in dim))
+
+    def fix_unread(self, name: str, root: Value) -> None:
+        """Dimensions of a parameter that are read in part, as rows of a table that is longer than the example.
+
+        Another example is cut at another place. So all their entries stay where they are, and have what is constant
+        along them in common.
+        """
+        self.cause = Cause(f"{name}: slice", "")
+        for dim in root.dims:
+            if len(dim) > 1 and any(self.read.isdisjoint(segment.const.unknowns) for segment in dim):
+                self.fix(dim, "read in part on the example")
+                for segment in dim[1:]:
+                    self.equations.demand(segment.const - dim[0].const, self.because("read in part on the example"))
+
+    def demand_constants(self, root: Value) -> None:
+        """Nothing acts on all of a parameter, or of a segment of it, alike."""
+        for const in (root.const, *(segment.const for dim in root.dims for segment in dim)):
+            self.equations.demand(const)
 
     def _meets(self, index: Index, flow: int) -> None:
         for source in index.sources:

@@ -17,9 +17,11 @@ from .values import (
     Dimension,
     Segment,
     Value,
+    extent,
     indices_of,
     is_unit,
     mapped,
+    sizes,
     value,
 )
 
@@ -155,7 +157,7 @@ class Run(Ledger):
 
     def extreme(self, a: Value, b: Value) -> Value:
         """The larger or smaller one of two, entry by entry."""
-        out = self.add(a, b)
+        out = replace(self.add(a, b), shifts=())
         self.vanish(out, scale=False, reason="maximum of two")
         return out
 
@@ -183,6 +185,9 @@ class Run(Ledger):
                 self._flow(da, -1)
                 self._flow(db, +1 if both else -1)
         dims = []
+        if raw and not both:
+            self.reads(Value(tuple(of_a.values()), const))
+            self.reads(Value(tuple(of_b.values())))
         for letter in out:
             dim = self._product(of_a.get(letter, UNIT), of_b.get(letter, UNIT))
             if raw and not both:
@@ -254,9 +259,14 @@ class Run(Ledger):
                 lead = self._beside(lead, other)
         base = _offset(self.resolved(rest[first]))
         segments: list[Segment] = []
+        made_of = {extent(part.dims[at]): sizes(self.resolve(part.dims[at])) for part in parts if not part.zero}
         for part, other in zip(parts, rest, strict=True):
             const = ZERO if part.zero else _offset(self.resolved(other)) - base
             dim = self.resolve(part.dims[at])
+            if part.zero and not self.fixed(dim):  # cut like a part beside it: else their free form is lost in the cut
+                dim = tuple(
+                    Segment(tuple(map(self.index, product))) for product in made_of.get(extent(dim), sizes(dim))
+                )
             segments += self.freed(dim) if part.zero else [Segment(s.indices, s.const + const) for s in dim]
         dims = (*lead.dims[:at], tuple(segments), *lead.dims[at + 1 :])
         return self.note(value(dims, lead.const, raw=raw, zero=all(part.zero for part in parts)), *parts)

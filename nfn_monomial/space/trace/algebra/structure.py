@@ -246,7 +246,9 @@ class Structure:
             need = size
             while need > 1:
                 index = left.pop(0)
-                if need % index.size == 0:
+                if self.atoms.is_bound(index.atom):  # by another index of its class, just now
+                    left[:0] = self._parts(index)[0]
+                elif need % index.size == 0:
                     taken.append(index)
                     need //= index.size
                 elif index.size % need == 0:

@@ -101,6 +101,12 @@ class Bundle:
     parts: tuple[Value, ...]
     dim: int
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of its dimensions."""
+        first, whole = self.parts[0].shape, sum(part.shape[self.dim] for part in self.parts)
+        return (*first[: self.dim], whole, *first[self.dim + 1 :])
+
 
 def value(
     dims: Iterable[Dimension],

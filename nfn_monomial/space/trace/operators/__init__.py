@@ -1,15 +1,17 @@
 """Rules of operators, in one table; the modules are pages of it."""
 
-from . import attention, linear, normalise, pointwise, recurrent, reduce, shape
+from . import attention, indices, linear, normalise, pointwise, recurrent, reduce, shape
 from .normalise import MOVING
-from .table import OPERATORS, Rule, entry_of, register_operator
+from .table import OPERATORS, Entry, Rule, entry_of, register_operator
 
 __all__ = [
     "MOVING",
     "OPERATORS",
+    "Entry",
     "Rule",
     "attention",
     "entry_of",
+    "indices",
     "linear",
     "normalise",
     "pointwise",

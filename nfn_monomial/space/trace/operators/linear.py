@@ -13,6 +13,7 @@ from nfn_monomial.space.trace.algebra.values import UNIT, Value, value
 from .table import operator
 
 _LETTERS = string.ascii_letters
+_LARGEST = 2  # of a bag's rows: torch's number of that mode
 
 
 @operator("linear")
@@ -25,7 +26,7 @@ def linear(run: Run, x: Value, weight: Value, bias: Value | None = None) -> Valu
     return out if bias is None else run.add(out, bias)
 
 
-@operator("matmul", "mm", "bmm", "mv", "dot", "vdot", "__matmul__")
+@operator("matmul", "mm", "bmm", "mv", "dot", "vdot")
 def matmul(run: Run, a: Value, b: Value, *_: Any) -> Value:
     """``a b``, leading dimensions broadcast."""
     batch = max(len(a.dims), len(b.dims), 2) - 2
@@ -38,7 +39,8 @@ def matmul(run: Run, a: Value, b: Value, *_: Any) -> Value:
 
 @operator("addmm", "addmv", "baddbmm", "addbmm")
 def _addmm(run: Run, bias: Value, a: Value, b: Value, *, beta: float = 1, alpha: float = 1) -> Value:
-    out = matmul(run, a, b)
+    summed = len(a.dims) > len(run.shape) > 1  # addbmm sums over the batch
+    out = run.contract(a, "xba", b, "xac", "bc") if summed else matmul(run, a, b)
     return run.add(out, bias) if beta else out
 
 
@@ -186,7 +188,23 @@ def _embedding(run: Run, weight: Value, indices: Value, *_: Any) -> Value:
     return run.note(replace(rows, dims=(*places, *rows.dims)))
 
 
-@operator("embedding_bag", "_embedding_bag")
-def _embedding_bag(run: Run, weight: Value, indices: Value, *_: Any, **__: Any) -> Any:
+@operator("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
+def _embedding_bag(
+    run: Run,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    by_frequency: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    factors: Value | None = None,
+    *_: Any,
+) -> Any:
+    for found in (indices, offsets):
+        run.placeholder(found, "an index")
     rows = _embedding(run, weight, run.inert(run.shape[:1]))
+    if factors is not None:
+        rows = run.multiply(rows, run.reduce(run.placed(factors, (0,), "looked up"), None))
+    if mode == _LARGEST:
+        rows = run.unary(rows, "homogeneous", reason="largest entry")
     return (rows, *(run.inert(shape) for shape in run.shapes[1:]))

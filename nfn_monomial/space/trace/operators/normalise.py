@@ -32,7 +32,9 @@ def _standard(run: Run, x: Value, dims: Sequence[int], eps: float, *, centred: b
     x = run.even(x, dims, scale=True, sign=centred, reason="a mean is subtracted" if centred else "its norm")
     if eps:
         run.vanish(x, sign=False, reason="eps of a norm")
-    return run.note(run.kept(x, scale=False))
+    x = run.note(run.kept(x, scale=False))
+    run.reduce(x, dims, kind="absolute")  # one statistic for all along these: nothing else is nested in them
+    return x
 
 
 @operator("layer_norm")
@@ -67,7 +69,6 @@ def _group_norm(
     parts = run.joined(run.regrouped(x, (batch, groups, channels // groups, *places)))
     inner = range(2, len(parts.dims))
     out = _standard(run, run.placed(parts, inner[1:], "position"), inner, eps)
-    run.reduce(out, inner)  # statistics of the groups: channels are nested in these
     return _affine(run, run.joined(run.regrouped(out, x.shape)), gain, shift, at=1)
 
 
@@ -131,11 +132,6 @@ def _instance_norm(
         return _tracked(run, x, gain, shift, mean, variance, eps)
     places = range(2, len(x.dims))
     return _affine(run, _standard(run, run.placed(x, places, "position"), places, eps), gain, shift, at=1)
-
-
-@operator("local_response_norm")
-def _local_response_norm(run: Run, x: Value, *_: Any) -> Value:
-    return run.opaque("neighbouring channels", x)
 
 
 MOVING = {"batch_norm": (3, 4), "instance_norm": (3, 4), "_native_batch_norm_legit_no_training": (3, 4)}

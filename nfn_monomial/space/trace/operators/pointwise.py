@@ -17,19 +17,19 @@ Operand = Value | float | int | bool
 # (keeps 0, names)
 _LINEAR = (
     "neg negative contiguous clone detach alias lift_fresh lift_fresh_copy dropout dropout_ feature_dropout "
-    "alpha_dropout feature_alpha_dropout native_dropout positive real conj resolve_conj resolve_neg _conj to _to_copy "
-    "type_as float double half bfloat16 requires_grad_ detach_ deg2rad rad2deg"
+    "alpha_dropout feature_alpha_dropout positive real conj resolve_conj resolve_neg _conj to _to_copy "
+    "type_as requires_grad_ detach_ deg2rad rad2deg"
 )
 _HOMOGENEOUS = "relu leaky_relu rrelu"
 _ODD = (
-    "tanh sin erf erfinv atan arctan asin arcsin asinh arcsinh atanh arctanh sinh tan tanhshrink softshrink hardshrink "
-    "softsign round trunc fix"
+    "tanh sin erf erfinv atan arctan asin arcsin asinh arcsinh atanh arctanh sinh tan softshrink hardshrink "
+    "round trunc fix frac"
 )
-_EVEN = "cos cosh sinc"
-_ANY_ZERO = "gelu silu mish elu selu celu hardswish relu6 expm1 log1p floor ceil frac"
+_EVEN = "cos cosh sinc i0 special_i0"
+_ANY_ZERO = "gelu silu mish elu selu celu hardswish relu6 expm1 log1p floor ceil"
 _ANY = (
     "sigmoid special_expit softplus log_sigmoid exp exp2 log log2 log10 hardsigmoid erfc special_erfcx lgamma digamma "
-    "acos arccos acosh arccosh logit threshold isnan isinf isfinite i0 special_i0 nan_to_num"
+    "acos arccos acosh arccosh logit isnan isinf isfinite nan_to_num"
 )
 
 
@@ -53,11 +53,19 @@ operator("square")(lambda run, x: run.power(x, 2))
 
 
 @operator(*_LINEAR.split(), bundles=True)
-def _linear(run: Run, x: Any, *_: Any, **options: Any) -> Any:
-    target = next((a for a in (*_, options.get("dtype")) if isinstance(a, torch.dtype)), None)
-    if target is not None and not target.is_floating_point:
-        return run.unary(run.joined(x), "any", reason="cast to whole numbers")
-    return x
+def _linear(run: Run, x: Any, *_: Any, **__: Any) -> Any:
+    return x if run.real else run.unary(run.joined(x), "any", reason="cast to whole numbers")
+
+
+@operator("native_dropout")
+def _native_dropout(run: Run, x: Value, *_: Any) -> Any:
+    return x, run.inert(run.shapes[1])
+
+
+@operator("threshold")
+def _threshold(run: Run, x: Value, threshold: float, value: float) -> Value:
+    rectifier = threshold == value == 0
+    return run.unary(x, "homogeneous" if rectifier else "any", zero=rectifier)
 
 
 def value_of(run: Run, x: Operand) -> Value:
@@ -90,9 +98,14 @@ def _div(run: Run, a: Operand, b: Operand, *, rounding_mode: str | None = None) 
     return out if rounding_mode is None else run.unary(out, "any")
 
 
-@operator("addcmul", "addcdiv")
+@operator("addcmul")
 def _addcmul(run: Run, x: Value, a: Value, b: Value, *, value: float = 1) -> Value:
     return run.add(x, run.multiply(a, b)) if value else x
+
+
+@operator("addcdiv")
+def _addcdiv(run: Run, x: Value, a: Value, b: Value, *, value: float = 1) -> Value:
+    return run.add(x, run.multiply(a, b, exponent=-1)) if value else x
 
 
 @operator("lerp")
@@ -100,25 +113,43 @@ def _lerp(run: Run, a: Value, b: Value, weight: Operand) -> Value:
     out = run.add(a, b)
     weight = value_of(run, weight)
     run.vanish(weight, reason="weight of a mean")
-    return run.multiply(out, weight) if isinstance(weight, Value) else out
+    return run.multiply(out, _nonzero(weight))
 
 
 @operator("pow")
 def _pow(run: Run, x: Operand, exponent: Operand) -> Value:
     if isinstance(x, Value) and not isinstance(exponent, Value):
         return run.power(x, exponent)
-    a, b = value_of(run, x), value_of(run, exponent)
-    for part in (a, b):
-        run.vanish(part, reason="a power of what is no constant")
-    return run.add(a, b)
+    return _both_any(run, x, exponent)
 
 
-@operator("atan2", "hypot", "fmod", "remainder", "floor_divide", "xlogy", "logaddexp")
-def _both_any(run: Run, a: Operand, b: Operand) -> Value:
+@operator("fmod", "remainder")
+def _remainder(run: Run, a: Operand, b: Operand) -> Value:
+    return replace(run.add(value_of(run, a), value_of(run, b)), shifts=())
+
+
+@operator("hypot")
+def _hypot(run: Run, a: Value, b: Value) -> Value:
+    return run.unary(run.add(a, b), "absolute")
+
+
+@operator("atan2")
+def _angle(run: Run, a: Value, b: Value) -> Value:
+    out = run.unary(run.add(a, b), "homogeneous", reason="an angle")
+    return _nonzero(run.kept(out, scale=False))
+
+
+@operator("floor_divide", "xlogy", "logaddexp", "isclose")
+def _both_any(run: Run, a: Operand, b: Operand, *_: Any, **__: Any) -> Value:
     a, b = value_of(run, a), value_of(run, b)
     for part in (a, b):
-        run.vanish(part, reason="neither odd nor homogeneous")
-    return run.multiply(a, b)
+        run.vanish(part, reason="neither odd nor homogeneous in both")
+    return _nonzero(run.multiply(a, b))
+
+
+def _nonzero(found: Value) -> Value:
+    """The same where zeros do not lead to zeros."""
+    return replace(found, zero=False)
 
 
 @operator("maximum", "minimum", "fmax", "fmin")
@@ -140,7 +171,7 @@ def _clamp(run: Run, x: Value, low: Any = None, high: Any = None, **options: Any
     ends = [bound for bound in (low, high) if isinstance(bound, int | float)]
     if all(end == 0 for end in ends):
         return run.unary(x, "homogeneous") if ends else x
-    odd = len(ends) == 2 and ends[0] == -ends[1]
+    odd = len(ends) == 2 and ends[0] == -ends[1] <= 0
     return run.unary(x, "odd" if odd else "any", zero=len(ends) == 2 and ends[0] <= 0 <= ends[1])
 
 
@@ -159,39 +190,46 @@ def _sign(run: Run, x: Value) -> Value:
     return run.kept(x, scale=False)
 
 
-@operator("gt", "ge", "lt", "le", "eq", "ne", "isclose", "greater", "less", "not_equal")
-def _compare(run: Run, a: Value, b: Operand, *_: Any) -> Value:
-    b = value_of(run, b)
-    out = run.add(a, b)
-    if not b.zero:
-        run.vanish(out, reason="compared with what is not 0") if b.data is not None else None
-    run.vanish(out, scale=False, reason="compared")
-    return run.kept(out, scale=False, sign=False)
+def _compared(*names: str, signs: bool) -> None:
+    """Comparisons; ``signs`` says that they do not change if both sides change their sign."""
+
+    def rule(run: Run, a: Value, b: Operand) -> Value:
+        out = run.add(a, value_of(run, b))  # with a constant, equal forms are none, but for 0
+        run.vanish(out, scale=False, sign=not signs, reason="compared")
+        return _nonzero(run.kept(out, scale=False, sign=False))
+
+    operator(*names)(rule)
+
+
+_compared("gt", "ge", "lt", "le", "greater", "greater_equal", "less", "less_equal", signs=False)
+_compared("eq", "ne", "not_equal", signs=True)
 
 
 @operator("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__")
 def _logical(run: Run, a: Value, b: Operand) -> Value:
-    return run.kept(run.multiply(a, value_of(run, b)), scale=False, sign=False)
+    return _nonzero(run.kept(run.multiply(a, value_of(run, b)), scale=False, sign=False))
 
 
 @operator("logical_not", "bitwise_not")
 def _logical_not(run: Run, a: Value) -> Value:
-    return run.kept(a, scale=False, sign=False)
+    return _nonzero(run.kept(a, scale=False, sign=False))
 
 
 @operator("where")
-def _where(run: Run, condition: Value, a: Operand, b: Operand) -> Value:
+def where(run: Run, condition: Value, a: Operand, b: Operand) -> Value:
+    """Entries of one or the other, which transform alike."""
     run.vanish(condition, reason="a condition")
-    return run.multiply(run.add(value_of(run, a), value_of(run, b)), run.kept(condition, scale=False, sign=False))
+    either, mask = run.add(value_of(run, a), value_of(run, b)), run.kept(condition, scale=False, sign=False)
+    return run.multiply(either, _nonzero(mask))
 
 
 @operator("masked_fill")
 def _masked_fill(run: Run, x: Value, mask: Value, number: Operand) -> Value:
     if isinstance(number, int | float) and number in (float("inf"), float("-inf")):
         run.vanish(x, scale=False, reason="filled with an infinity")
-        out = run.multiply(x, run.kept(mask, scale=False, sign=False))
+        out = run.multiply(x, _nonzero(run.kept(mask, scale=False, sign=False)))
         return replace(out, shifts=x.shifts)
-    return _where(run, mask, number, x)
+    return where(run, mask, number, x)
 
 
 @operator("prelu", "_prelu_kernel")
@@ -202,7 +240,7 @@ def _prelu(run: Run, x: Value, slope: Value) -> Value:
         dims = [UNIT] * rank
         dims[1] = slope.dims[0]
         slope = Value(tuple(dims), slope.const, slope.raw)
-    return run.unary(run.multiply(x, run.settle(slope, 0)), "homogeneous")
+    return run.unary(run.multiply(x, _nonzero(run.settle(slope, 0))), "homogeneous")
 
 
 @operator("glu")

@@ -18,7 +18,7 @@ def _dims(dim: Dims) -> Sequence[int] | None:
     return (dim,) if isinstance(dim, int) else dim
 
 
-@operator("sum", "mean", "nansum")
+@operator("sum", "mean", "nansum", "nanmean")
 def _sum(run: Run, x: Value, dim: Dims = None, keepdim: bool = False, **_: Any) -> Value:
     return run.reduce(x, _dims(dim), keepdim)
 
@@ -28,34 +28,48 @@ def _extreme(run: Run, x: Value, dim: Dims = None, keepdim: bool = False) -> Val
     return run.reduce(x, _dims(dim), keepdim, kind="homogeneous", reason="largest entry")
 
 
-@operator("max", "min")
+def _with_position(run: Run, x: Value, dim: int, keepdim: bool) -> tuple[Value, Value]:
+    """An entry picked by its size, and where it is: in other dimensions, that moves along."""
+    if 1 in run.used:
+        run.fix(run.resolve(x.dims[dim]), "position of an entry of some rank")
+    out = run.reduce(x, (dim,), keepdim, kind="homogeneous", reason="an entry of some rank")
+    return out, replace(run.kept(out, scale=False), zero=False)
+
+
+@operator("max", "min", "median", "nanmedian")
 def _max(run: Run, x: Value, dim: Any = None, keepdim: bool = False) -> Any:
     if isinstance(dim, Value):
         return run.extreme(x, dim)
-    if dim is None:
-        return _extreme(run, x)
-    if 1 in run.used:
-        run.fix(x.dims[dim], "position of the largest entry")
-    return _extreme(run, x, dim, keepdim), run.inert(run.shapes[1])
+    return _extreme(run, x) if dim is None else _with_position(run, x, dim, keepdim)
+
+
+@operator("kthvalue")
+def _kth(run: Run, x: Value, rank: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
+    return _with_position(run, x, dim, keepdim)
+
+
+operator("mode")(lambda run, x, dim=-1, keepdim=False: _with_position(run, x, dim, keepdim))
 
 
 @operator("argmax", "argmin")
 def _argmax(run: Run, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
     for at in run.positions(x, _dims(dim)):
         run.fix(run.resolve(x.dims[at]), "position of the largest entry")
-    return run.kept(_extreme(run, x, dim, keepdim), scale=False, sign=False)
+    return replace(run.kept(_extreme(run, x, dim, keepdim), scale=False, sign=False), zero=False)
 
 
-@operator("logsumexp", "prod", "any", "all", "median", "nanmean")
+@operator("logsumexp", "prod", "any", "all")
 def _any(run: Run, x: Value, dim: Dims = None, keepdim: bool = False, **_: Any) -> Value:
-    return run.reduce(x, _dims(dim), keepdim, kind="any", reason="no linear reduction")
+    return replace(run.reduce(x, _dims(dim), keepdim, kind="any", reason="no linear reduction"), zero=False)
 
 
-@operator("softmax", "log_softmax", "_softmax", "_log_softmax", "softmin", "special_log_softmax", "special_softmax")
+@operator("softmax", "log_softmax", "_softmax", "_log_softmax", "special_log_softmax", "special_softmax")
 def softmax(run: Run, x: Value, dim: int = -1, *_: Any, **__: Any) -> Value:
     """A distribution over a dimension; what is constant along it does not matter."""
     run.ignores_constants(x, (dim,), "softmax")
-    return run.unary(x, "any", reason="softmax")
+    out = run.unary(x, "any", reason="softmax")
+    run.reduce(out, (dim,))  # one sum for all along it: nothing else is nested in it
+    return out
 
 
 @operator("logcumsumexp", "cumprod")
@@ -63,46 +77,60 @@ def _cumulative(run: Run, x: Value, dim: int, **_: Any) -> Value:
     return run.positional(run.unary(x, "any"), (dim,), "cumulative")
 
 
-def _moment(run: Run, x: Value, dim: Any, options: dict[str, Any], rest: Sequence[Any], exponent: int) -> Value:
+def _moments(run: Run, x: Value, dim: Any, exponent: int) -> tuple[Value, Value]:
+    """A power of the deviation, and the mean."""
     dims = None if isinstance(dim, bool) else _dims(dim)
-    flags = [flag for flag in rest if isinstance(flag, bool)]
-    keepdim = options.get("keepdim", flags[-1] if flags else False)
+    keepdim = len(run.shape) == len(x.dims)
     centred = run.even(x, run.positions(x, dims), reason="a mean is subtracted")
-    return run.power(run.reduce(centred, dims, keepdim, kind="absolute"), exponent)
+    deviation = run.reduce(centred, dims, keepdim, kind="absolute")
+    return run.power(deviation, exponent), run.reduce(x, dims, keepdim)
 
 
-@operator("var")
-def _var(run: Run, x: Value, dim: Any = None, *rest: Any, **options: Any) -> Value:
-    return _moment(run, x, dim, options, rest, 2)
+def _enter_moments(name: str, exponent: int) -> None:
+    def both(run: Run, x: Value, dim: Any = None, *_: Any, **__: Any) -> tuple[Value, Value]:
+        return _moments(run, x, dim, exponent)
+
+    def alone(run: Run, x: Value, dim: Any = None, *_: Any, **__: Any) -> Value:
+        return _moments(run, x, dim, exponent)[0]
+
+    operator(name)(alone)
+    operator(f"{name}_mean")(both)
 
 
-@operator("std")
-def _std(run: Run, x: Value, dim: Any = None, *rest: Any, **options: Any) -> Value:
-    return _moment(run, x, dim, options, rest, 1)
+_enter_moments("var", 2)
+_enter_moments("std", 1)
 
 
-@operator("var_mean")
-def _var_mean(run: Run, x: Value, dim: Any = None, *rest: Any, **options: Any) -> tuple[Value, Value]:
-    mean = run.reduce(x, None if isinstance(dim, bool) else _dims(dim), options.get("keepdim", False))
-    return _moment(run, x, dim, options, rest, 2), mean
-
-
-@operator("std_mean")
-def _std_mean(run: Run, x: Value, dim: Any = None, *rest: Any, **options: Any) -> tuple[Value, Value]:
-    mean = run.reduce(x, None if isinstance(dim, bool) else _dims(dim), options.get("keepdim", False))
-    return _moment(run, x, dim, options, rest, 1), mean
-
-
-@operator("linalg_vector_norm", "norm", "frobenius_norm", "linalg_norm", "norm_except_dim")
-def _norm(run: Run, x: Value, order: Any = 2, dim: Dims = None, keepdim: bool = False, **_: Any) -> Value:
+@operator("linalg_vector_norm", "norm", "linalg_norm")
+def _norm(run: Run, x: Value, order: Any = 2, dim: Dims = None, keepdim: bool = False, *_: Any, **__: Any) -> Value:
+    if order == 0:  # how many entries are not 0
+        x = run.kept(x, scale=False)
     return run.reduce(x, _dims(dim), keepdim, kind="absolute", reason="a norm over it")
 
 
+@operator("linalg_matrix_norm")
+def _matrix_norm(
+    run: Run, x: Value, order: Any = "fro", dim: Dims = (-2, -1), keepdim: bool = False, **_: Any
+) -> Value:
+    return _norm(run, x, None, dim, keepdim)
+
+
+@operator("frobenius_norm", "nuclear_norm")
+def _frobenius_norm(run: Run, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    return _norm(run, x, None, None if isinstance(dim, bool) else dim, len(run.shape) == len(x.dims))
+
+
+@operator("norm_except_dim")
+def _norm_except(run: Run, x: Value, order: int = 2, dim: int = 0) -> Value:
+    others = [n for n in range(len(x.dims)) if dim == -1 or n != x.at(dim)]
+    return _norm(run, x, order, others, dim != -1)
+
+
 @operator("cdist", "_cdist_forward", "_euclidean_dist")
-def _distances(run: Run, a: Value, b: Value, *_: Any, **__: Any) -> Value:
+def _distances(run: Run, a: Value, b: Value, order: float = 2, *_: Any) -> Value:
     left = replace(a, dims=(*a.dims[:-1], UNIT, a.dims[-1]))
     right = replace(b, dims=(*b.dims[:-2], UNIT, *b.dims[-2:]))
-    return run.reduce(run.add(left, right), (-1,), kind="absolute", reason="a distance along it")
+    return _norm(run, run.add(left, right), order, (-1,))
 
 
 @operator("_weight_norm", "_weight_norm_interface")

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Dimension, Value, extent, is_unit, value
+from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Value, is_unit, value
 
 from .table import operator
 
@@ -17,14 +19,7 @@ Found = Value | Bundle
 
 
 def _rank(found: Found) -> int:
-    return len(found.dims) if isinstance(found, Value) else len(found.parts[0].dims)
-
-
-def _shape(found: Found) -> tuple[int, ...]:
-    if isinstance(found, Value):
-        return found.shape
-    first = found.parts[0].shape
-    return (*first[: found.dim], sum(part.shape[found.dim] for part in found.parts), *first[found.dim + 1 :])
+    return len(found.shape)
 
 
 def permuted(run: Run, found: Found, order: Sequence[int]) -> Found:
@@ -46,7 +41,12 @@ def _transpose(run: Run, x: Found, a: int, b: int) -> Found:
     return permuted(run, x, order)
 
 
-@operator("t", "numpy_T", "mT", "adjoint", "matrix_H", bundles=True)
+@operator("numpy_T", bundles=True)
+def _reversed(run: Run, x: Found) -> Found:
+    return permuted(run, x, range(_rank(x))[::-1])
+
+
+@operator("t", "mT", "adjoint", "matrix_H", bundles=True)
 def _t(run: Run, x: Found) -> Found:
     rank = _rank(x)
     return permuted(run, x, [*range(rank - 2), rank - 1, rank - 2]) if rank > 1 else x
@@ -70,22 +70,20 @@ def _unsqueeze(run: Run, x: Found, dim: int) -> Found:
 
 @operator("squeeze", bundles=True)
 def _squeeze(run: Run, x: Found, dims: Any = None) -> Found:
-    shape, rank = _shape(x), _rank(x)
+    shape, rank = x.shape, _rank(x)
     chosen = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
     gone = {n % rank for n in chosen if shape[n] == 1} if rank else set()
     at = x.dim - sum(n < x.dim for n in gone) if isinstance(x, Bundle) else None
     return run.each(x, lambda v: replace(v, dims=tuple(d for n, d in enumerate(v.dims) if n not in gone)), at)
 
 
-@operator("view", "reshape", "_unsafe_view", "_reshape_alias", "view_as", "reshape_as", bundles=True)
-def _view(run: Run, x: Found, *_: Any, **__: Any) -> Found:
-    if not _ and not __:
-        return x
-    return reshaped(run, x, run.shape)
-
-
-@operator("flatten", "unflatten", "view_copy", bundles=True)
-def _flatten(run: Run, x: Found, *_: Any, **__: Any) -> Found:
+@operator(
+    "view", "reshape", "_unsafe_view", "_reshape_alias", "view_as", "reshape_as", "flatten", "unflatten", "view_copy",
+    bundles=True,
+)  # fmt: skip
+def _view(run: Run, x: Found, *arguments: Any, **_: Any) -> Found:
+    if any(isinstance(a, torch.dtype) for a in arguments):
+        return run.opaque("its bits are read as another type", run.joined(x))
     return reshaped(run, x, run.shape)
 
 
@@ -94,7 +92,7 @@ def reshaped(run: Run, x: Found, shape: Sequence[int]) -> Found:
     if isinstance(x, Value):
         found = run.regrouped(x, shape)
         return run.each(found, lambda v: v)
-    old, at = _shape(x), x.dim
+    old, at = x.shape, x.dim
     lead = math.prod(old[:at])
     places = [n for n in range(len(shape)) if shape[n] == old[at] and math.prod(shape[:n]) == lead]
     if not places:
@@ -127,9 +125,12 @@ def _repeat(run: Run, x: Value, counts: Sequence[int], *_: Any) -> Value:
 
 @operator("repeat_interleave")
 def _repeat_interleave(run: Run, x: Value, count: int, dim: int | None = None, **_: Any) -> Value:
-    if not isinstance(count, int) or dim is None:
-        return run.opaque("repeated unevenly", x)
+    if dim is None:
+        return run.opaque("repeated in one row", x)
     at = x.at(dim)
+    if isinstance(count, Value):
+        run.placeholder(count, "a count")
+        return run.positional(x, (at,), "repeated unevenly")
     new = run.merged((x.dims[at], run.fresh(count)))
     return run.note(value((*x.dims[:at], new, *x.dims[at + 1 :]), x.const, raw=x.raw, zero=x.zero))
 
@@ -138,8 +139,11 @@ def _repeat_interleave(run: Run, x: Value, count: int, dim: int | None = None, *
 
 
 @operator("select", bundles=True)
-def _select(run: Run, x: Found, dim: int, index: int) -> Found:
-    dim, shape = dim % _rank(x), _shape(x)
+def _select(run: Run, x: Found, dim: int, index: Any) -> Found:
+    if isinstance(index, Value):  # a number that the program has read from a tensor
+        x = run.joined(x)
+        return run.reduce(run.placed(x, (x.at(dim),), "looked up"), (dim,), reason="looked up")
+    dim, shape = dim % _rank(x), x.shape
     if isinstance(x, Value):
         return run.selected(x, dim, index)
     if dim != x.dim:
@@ -170,7 +174,7 @@ def sliced(run: Run, x: Found, dim: int, start: int, stop: int) -> Found:
 
 @operator("slice", "narrow", bundles=True)
 def _slice(run: Run, x: Found, dim: int = 0, start: int | None = None, stop: int | None = None, step: int = 1) -> Found:
-    size = _shape(x)[dim]
+    size = x.shape[dim]
     if step != 1:
         return run.positional(run.joined(x), (dim,), "slice with a step")
     first, last, _ = slice(start, stop).indices(size)
@@ -187,7 +191,7 @@ def _split(run: Run, x: Found, _: Any, dim: int = 0) -> tuple[Found, ...]:
 
 @operator("unbind", bundles=True)
 def _unbind(run: Run, x: Found, dim: int = 0) -> tuple[Found, ...]:
-    return tuple(_select(run, x, dim, n) for n in range(_shape(x)[dim]))
+    return tuple(_select(run, x, dim, n) for n in range(x.shape[dim]))
 
 
 @operator("cat", "concat", "concatenate")
@@ -211,26 +215,6 @@ def _vstack(run: Run, parts: Sequence[Value]) -> Value:
     return run.concatenated([replace(p, dims=(UNIT, *p.dims)) if len(p.dims) == 1 else p for p in parts], 0)
 
 
-@operator("select_scatter")
-def _select_scatter(run: Run, x: Value, part: Value, dim: int, index: int) -> Value:
-    dim = x.at(dim)
-    return _written(run, x, replace(part, dims=(*part.dims[:dim], UNIT, *part.dims[dim:]), data=None), dim)
-
-
-@operator("slice_scatter")
-def _slice_scatter(run: Run, x: Value, part: Value, dim: int = 0, *_: Any) -> Value:
-    dim = x.at(dim)
-    if part.shape == x.shape:
-        return part
-    part = run.even(run.placed(part, (dim,), "written by position"), (dim,), reason="written by position")
-    return _written(run, x, replace(part, dims=(*part.dims[:dim], UNIT, *part.dims[dim + 1 :]), data=None), dim)
-
-
-def _written(run: Run, x: Value, part: Value, dim: int) -> Value:
-    x = run.even(run.placed(x, (dim,), "written by position"), (dim,), reason="written by position")
-    return run.add(x, part)
-
-
 @operator("copy", "fill")
 def _copy(run: Run, x: Value, source: Any, *_: Any) -> Value:
     source = source if isinstance(source, Value) else run.inert(())
@@ -249,14 +233,16 @@ def _pad(run: Run, x: Value, pads: Sequence[int], *options: Any, **named: Any) -
     x = run.resolved(x)
     ends = {len(x.dims) - 1 - n: tuple(pads[2 * n : 2 * n + 2]) for n in range(len(pads) // 2)}
     padded = [n for n, (a, b) in ends.items() if a or b]
-    if mode == "constant" and number:
+    if number:
         run.vanish(x, reason=f"padded with {number}")
     if mode == "constant":
         moving = [n for n in padded if not run.fixed(x.dims[n]) and min(ends[n]) >= 0]
         x = run.positional(x, [n for n in padded if n not in moving], "padding") if len(moving) < len(padded) else x
         for n in moving:
-            a, b = (run.freed(run.fresh(size)) if size else () for size in ends[n])
-            x = run.note(replace(x, dims=(*x.dims[:n], (*a, *x.dims[n], *b), *x.dims[n + 1 :])))
+            ahead, behind = (
+                (run.fresh(size) if number else run.freed(run.fresh(size))) if size else () for size in ends[n]
+            )
+            x = run.note(replace(x, dims=(*x.dims[:n], (*ahead, *x.dims[n], *behind), *x.dims[n + 1 :])))
         return x
     return run.positional(x, padded, f"{mode} padding") if padded else x
 
@@ -273,38 +259,33 @@ def _along(names: str, reason: str, dims_of: Callable[..., Any]) -> None:
 
 _along("flip", "flip", lambda x, dims: dims)
 _along("roll", "roll", lambda x, shifts, dims=(): dims or range(len(x.dims)))
-_along("cumsum cumprod_linear", "cumulative sum", lambda x, dim, **_: dim)
-_along("index_select", "index", lambda x, dim, index: dim)
+_along("cumsum", "cumulative sum", lambda x, dim, **_: dim)
 _along("tril triu", "a triangle", lambda x, *_: (-2, -1))
-_along("rot90", "rotation", lambda x, k, dims: dims)
-_along(
-    "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d "
-    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d "
-    "upsample_trilinear3d upsample_bicubic2d _upsample_nearest_exact1d _upsample_nearest_exact2d "
-    "_upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa avg_pool1d avg_pool2d avg_pool3d "
-    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d",
-    "position",
-    lambda x, *arguments, **_: _spatial(x, arguments),
-)
+_along("rot90", "rotation", lambda x, k=1, dims=(0, 1): dims)
 
 
-def _spatial(x: Value, arguments: Sequence[Any]) -> range:
-    return range(min(2, len(x.dims) - 1) if len(x.dims) != 3 else _channels_of_three(arguments), len(x.dims))
+def _last(count: int) -> Callable[..., range]:
+    """The last dimensions, those of places."""
+    return lambda x, *_, **__: range(-count, 0)
 
 
-def _channels_of_three(arguments: Sequence[Any]) -> int:
-    """Of a value with three dimensions, the first spatial one: 1 in an image without batch, 2 in a sequence."""
-    first = arguments[0] if arguments else ()
-    return 1 if isinstance(first, list | tuple) and len(first) >= 2 and len(first) != 4 else 2
+def _enter_places(count: int) -> None:
+    names = "reflection_pad replication_pad upsample_nearest _upsample_nearest_exact avg_pool adaptive_avg_pool"
+    _along(" ".join(f"{name}{count}d" for name in names.split()), "position", _last(count))
+
+    def largest(run: Run, x: Value, *_: Any, **__: Any) -> Any:
+        out = run.unary(run.positional(x, range(-count, 0), "position"), "homogeneous", reason="max-pool")
+        return out if len(run.shapes) == 1 else (out, replace(run.kept(out, scale=False), zero=False))
+
+    operator(f"max_pool{count}d", f"max_pool{count}d_with_indices", f"adaptive_max_pool{count}d")(largest)
 
 
-@operator(
-    "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
-    "max_pool2d_with_indices", "max_pool1d_with_indices", "max_pool3d_with_indices",
-)  # fmt: skip
-def _max_pool(run: Run, x: Value, *arguments: Any, **_: Any) -> Any:
-    out = run.unary(run.positional(x, _spatial(x, arguments), "position"), "homogeneous", reason="max-pool")
-    return out if len(run.shapes) == 1 else (out, run.inert(run.shapes[1]))
+for _count in (1, 2, 3):
+    _enter_places(_count)
+_along("upsample_linear1d", "position", _last(1))
+_along("upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa", "position", _last(2))
+_along("_adaptive_avg_pool2d", "position", _last(2))
+_along("upsample_trilinear3d _adaptive_avg_pool3d", "position", _last(3))
 
 
 @operator("pixel_shuffle")
@@ -334,39 +315,17 @@ def _channel_shuffle(run: Run, x: Value, groups: int) -> Value:
     return run.joined(run.regrouped(turned, x.shape))
 
 
-@operator("unfold", "im2col", "as_strided", "take", "diagonal", "diag", "index_put", "scatter", "scatter_add")
-def _opaque(run: Run, *arguments: Any, **_: Any) -> Value:
-    return run.opaque("told apart by position", *[a for a in arguments if isinstance(a, Value)])
-
-
-@operator("index")
-def _index(run: Run, x: Value, indices: Sequence[Value | None]) -> Value:
-    chosen = [n for n, index in enumerate(indices) if index is not None]
-    if not chosen:
-        return x
-    for index in indices:
-        if index is not None:
-            run.placeholder(index, "an index")
-    rows = run.reduce(run.placed(x, chosen, "looked up"), chosen, reason="looked up")
-    new = len(run.shape) - len(rows.dims)
-    adjacent = chosen == list(range(chosen[0], chosen[-1] + 1))
-    at = chosen[0] if adjacent else 0
-    places = [run.fresh(n, "looked up") for n in run.shape[at : at + new]]
-    return run.note(replace(rows, dims=(*rows.dims[:at], *places, *rows.dims[at:])))
-
-
-@operator("gather")
-def _gather(run: Run, x: Value, dim: int, index: Value, **_: Any) -> Value:
+@operator("unfold")
+def _unfold(run: Run, x: Value, dim: int, size: int, step: int) -> Value:
     at = x.at(dim)
-    rows = run.even(run.placed(x, (at,), "looked up"), (at,), reason="looked up")
-    dims: list[Dimension] = []
-    for n, (own, other) in enumerate(zip(rows.dims, index.dims, strict=True)):
-        if n == at:
-            dims.append(run.fresh(extent(other), "looked up"))
-        elif is_unit(own) or extent(own) != extent(other):
-            run.fix(own, "looked up")
-            dims.append(run.fresh(extent(other), "looked up"))
-        else:
-            dims.append(run.align(own, other)[0])
-    run.placeholder(index, "an index")
-    return run.note(value(dims, rows.const, raw=rows.raw, zero=rows.zero), rows)
+    rows = run.reduce(run.placed(x, (at,), "windows"), (at,), reason="windows")
+    windows, inside = (run.fresh(run.shape[n], "windows") for n in (at, -1))
+    return run.note(replace(rows, dims=(*rows.dims[:at], windows, *rows.dims[at:], inside)))
+
+
+@operator("im2col")
+def _im2col(run: Run, x: Value, *_: Any) -> Value:
+    flat = run.reduce(run.placed(x, (-2, -1), "position"), (-2, -1), reason="position")
+    kernel, places = run.shape[-2] // flat.shape[-1], run.fresh(run.shape[-1], "position")
+    channels = run.merged((flat.dims[-1], run.fresh(kernel, "position")))
+    return run.note(replace(flat, dims=(*flat.dims[:-1], channels, places)))

@@ -39,6 +39,7 @@ class Charges:
         gauges: class -> its gauges. FIXED classes have none.
         constants: gauges that act on all of a parameter: `Gauge.charges` has numbers of ``pieces``.
         pieces: all pieces of parameters.
+        numbers: parameter -> numbers of its pieces.
     """
 
     def __init__(self, run: Run, roots: Mapping[str, Value], parents: Mapping[int, int]) -> None:
@@ -52,6 +53,9 @@ class Charges:
             if found.atom is not None and run.atoms.cause(found.atom) is None
         }
         self.pieces = [piece for name, root in roots.items() for piece in _pieces(name, root)]
+        self.numbers: dict[str, list[int]] = {}
+        for n, (name, _) in enumerate(self.pieces):
+            self.numbers.setdefault(name, []).append(n)
         self.gauges: dict[int, list[Gauge]] = {}
         self._above = self._owners()
         self._solve()
@@ -154,14 +158,11 @@ class Charges:
 
     def _on_pieces(self, found: int) -> tuple[list[Vector], list[Vector]]:
         """Gauges of a class as they act on whole pieces, where they are equal on all items."""
-        numbers: dict[str, list[int]] = {}
-        for n, (name, _) in enumerate(self.pieces):
-            numbers.setdefault(name, []).append(n)
 
         def place(u: int) -> list[int]:
             unknown = self._run.unknowns[u]
             assert unknown.dim is not None, "of an axis"
-            return [n for n in numbers[unknown.parameter] if self.pieces[n][1][unknown.dim] == unknown.segment]
+            return [n for n in self.numbers[unknown.parameter] if self.pieces[n][1][unknown.dim] == unknown.segment]
 
         return self._images(self.gauges[found], place)
 
@@ -172,12 +173,11 @@ class Charges:
             found = self._run.unknowns[u]
             whole[found.parameter, found.dim, found.segment] = q
         total: Vector = {}
-        names = {name for name, _, _ in whole}
-        for n, (name, choice) in enumerate(self.pieces):
-            if name in names:
-                q = whole.get((name, None, None), 0) + sum(whole.get((name, d, s), 0) for d, s in enumerate(choice))
-                if q % modulus if modulus else q:
-                    total[n] = q % modulus if modulus else q
+        for n in sorted({n for name, _, _ in whole for n in self.numbers.get(name, ())}):
+            name, choice = self.pieces[n]
+            q = whole.get((name, None, None), 0) + sum(whole.get((name, d, s), 0) for d, s in enumerate(choice))
+            if q % modulus if modulus else q:
+                total[n] = q % modulus if modulus else q
         return total
 
 
@@ -191,26 +191,17 @@ def _pieces(name: str, root: Value) -> list[Entry]:
 
 def _beyond(basis: Sequence[Vector], images: Iterable[Vector], modulus: int) -> list[Vector]:
     """Vectors of a basis outside the span of others, short ones."""
-    span = Span(modulus)
-    for image in images:
-        span.add(image)
+    span = Span(modulus, images)
     return shortened([vector for vector in basis if span.add(vector)], modulus)
 
 
 def _joined(scales: Sequence[Vector], signs: Sequence[Vector]) -> list[Gauge]:
     """Scale and sign gauges; a scale whose parity is a sign becomes MONOMIAL with it."""
-    taken = Span(2)
+    taken, flips = Span(2), Span(2, signs)
     gauges = []
     for scale in scales:
         odd = {u: 1 for u, q in scale.items() if q % 2}
-        both = bool(odd) and _inside(signs, odd) and taken.add(odd)
+        both = bool(odd) and odd in flips and taken.add(odd)
         gauges.append(Gauge(Symmetry.MONOMIAL if both else Symmetry.SCALE, scale))
     gauges += [Gauge(Symmetry.SIGN, sign) for sign in signs if taken.add(sign)]
     return gauges
-
-
-def _inside(basis: Sequence[Vector], vector: Vector) -> bool:
-    span = Span(2)
-    for other in basis:
-        span.add(other)
-    return not span.add(vector)

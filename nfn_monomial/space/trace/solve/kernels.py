@@ -129,47 +129,71 @@ def _null_space(equations: Sequence[Vector], variables: Sequence[int]) -> list[V
 class Span:
     """The span of vectors over the rationals or GF(2), one added at a time."""
 
-    def __init__(self, modulus: int = 0) -> None:
-        self._rows: dict[int, dict[int, Fraction]] = {}
+    def __init__(self, modulus: int = 0, vectors: Iterable[Mapping[int, int]] = ()) -> None:
+        self._rows: dict[int, Vector] = {}
         self._modulus = modulus
+        for vector in vectors:
+            self.add(vector)
+
+    def __contains__(self, vector: Mapping[int, int]) -> bool:
+        return not self._outside(vector)
 
     def add(self, vector: Mapping[int, int]) -> bool:
         """Whether a vector lies outside; it lies inside from then on."""
-        rest = {u: Fraction(q % self._modulus if self._modulus else q) for u, q in vector.items()}
-        rest = {u: q for u, q in rest.items() if q}
-        while rest:
-            pivot = min(rest)
-            row = self._rows.get(pivot)
-            if row is None:
-                factor = rest[pivot]
-                self._rows[pivot] = {u: q / factor for u, q in rest.items()}
-                return True
-            factor = rest[pivot]
+        if rest := self._outside(vector):
+            self._rows[min(rest)] = rest
+        return bool(rest)
+
+    def _outside(self, vector: Mapping[int, int]) -> Vector:
+        """A multiple of the vector without what lies inside: whole numbers, no common divisor."""
+        rest: Vector = {}
+        for u, q in vector.items():
+            _increase(rest, u, q, self._modulus)
+        while rest and (row := self._rows.get(pivot := min(rest))) is not None:
+            shared = math.gcd(row[pivot], rest[pivot])
+            own, other = row[pivot] // shared, rest[pivot] // shared
+            rest = {u: own * q for u, q in rest.items()} if own != 1 else rest
             for u, q in row.items():
-                total = rest.get(u, Fraction(0)) - factor * q
-                total = total % self._modulus if self._modulus else total
-                if total:
-                    rest[u] = total
-                else:
-                    rest.pop(u, None)
-        return False
+                _increase(rest, u, -other * q, self._modulus)
+        divisor = math.gcd(*rest.values())
+        return {u: q // divisor for u, q in rest.items()} if divisor > 1 else rest
 
 
 def shortened(basis: Sequence[Vector], modulus: int = 0) -> list[Vector]:
-    """Another basis of the same lattice whose vectors have smaller entries, by adding one vector to another."""
+    """Another basis of the same lattice whose vectors have smaller entries, by adding one vector to another.
+
+    Only vectors that share a variable are compared, and of these none that is at least twice as long.
+    """
     found = [dict(vector) for vector in basis]
+    length = [sum(map(abs, vector.values())) for vector in found]
+    having: dict[int, set[int]] = {}
+    for i, vector in enumerate(found):
+        for u in vector:
+            having.setdefault(u, set()).add(i)
+
+    def beside(i: int, behind: int = -1) -> list[int]:
+        shared = set[int]().union(*(having[u] for u in found[i]))
+        return sorted((j for j in shared if j > behind and j != i), reverse=True)
+
     improved = True
     while improved:
         improved = False
-        for i, a in enumerate(found):
-            for j, b in enumerate(found):
-                if i == j or a.keys().isdisjoint(b):
-                    continue
+        for i in range(len(found)):
+            left = beside(i)
+            while left:
+                j = left.pop()
                 for sign in (1,) if modulus else (1, -1):
-                    total = dict(a)
-                    for u, q in b.items():
+                    if length[j] >= 2 * length[i]:
+                        continue
+                    total = dict(found[i])
+                    for u, q in found[j].items():
                         _increase(total, u, sign * q, modulus)
-                    if sum(map(abs, total.values())) < sum(map(abs, a.values())):
-                        found[i] = a = total
-                        improved = True
+                    size = sum(map(abs, total.values()))
+                    if size < length[i]:
+                        for u in found[i].keys() - total.keys():
+                            having[u].remove(i)
+                        for u in total.keys() - found[i].keys():
+                            having[u].add(i)
+                        found[i], length[i], improved = total, size, True
+                        left = beside(i, behind=j)
     return found

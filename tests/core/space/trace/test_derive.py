@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from derived_groups import error, permutations, scalings, signs
+from derived_groups import Of, error, permutations, scalings, signs
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
@@ -15,19 +15,6 @@ from nfn_monomial.symmetry import Symmetry
 
 SCALE, SIGN, MONOMIAL = Symmetry.SCALE, Symmetry.SIGN, Symmetry.MONOMIAL
 PERMUTATION, FIXED = Symmetry.PERMUTATION, Symmetry.FIXED
-
-
-class Of(nn.Module):
-    """A network of named parts and a function of these and the inputs."""
-
-    def __init__(self, function, **parts) -> None:
-        super().__init__()
-        self.function = function
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def forward(self, *inputs: Tensor):
-        return self.function(self, *inputs)
 
 
 class Attention(nn.Module):

@@ -1,0 +1,278 @@
+"""Programs of networks, run through the rules of operators."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from nfn_monomial.errors import MonomialError
+
+from .algebra.atoms import Cause, Structure
+from .algebra.moves import Run
+from .algebra.shifts import shifted_by
+from .algebra.values import Bundle, Value
+from .graph import Program, first_line, label, operation
+from .operators import Entry, entry_of
+from .operators.pointwise import value_of, where
+
+_SHAPES_ONLY = {
+    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
+}  # fmt: skip
+_RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "normal", "randint_like"}
+# What makes more of inputs than a FIXED tensor: they are repeated, or stand beside a state that is 0 at first.
+_JOINS = {"cat", "concat", "concatenate"}
+_CUTS = {"select", "slice", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unbind"}
+_REPEATS = {"expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave"}
+_COUNTS = {"arange", "linspace", "logspace", "eye", "tril", "triu", "cumsum", "cumprod", "logcumsumexp"}
+_WRAPPERS = {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
+
+
+class Interpreter:
+    """Runs a program through the rules.
+
+    Args:
+        program: what is run.
+        structures: for every parameter and each of its dimensions, the sizes that it consists of.
+
+    Attributes:
+        run: the state that rules changed.
+        roots: parameters.
+        unknown: operators without a rule that met something other than inputs and constants.
+        places: parameter -> the operations that read it first, in order.
+    """
+
+    def __init__(self, program: Program, structures: Mapping[str, Sequence[Structure]]) -> None:
+        self.run = Run()
+        self.unknown: list[str] = []
+        self.operations: list[tuple[str, tuple[Value, ...]]] = []
+        self.roots = {name: self.run.parameter(name, structure) for name, structure in structures.items()}
+        known: dict[fx.Node, Any] = {}
+        names = [n.name for n in program.graph.nodes if n.op == "placeholder"]
+        known_names = {*program.parameters, *program.states, *program.constants}
+        inputs = [n for n in names if n not in known_names]
+        for node in program.graph.nodes:
+            if node.op == "placeholder":
+                known[node] = self._placeholder(node, program, "x" if len(inputs) == 1 else node.name)
+            elif node.op == "output":
+                self._output(fx.map_arg(node.args[0], known.get))
+            else:
+                self._step(node, known)
+        for name, root in self.roots.items():
+            self.run.fix_unread(name, root)
+            if name in program.optional:  # only along neurons: what nothing acts on is left out of the space
+                self.run.demand_constants(root)
+
+    def structures(self) -> dict[str, tuple[Structure, ...]]:
+        """What the dimensions of parameters consist of in the end, as sizes."""
+        atoms = self.run.atoms
+        found = {}
+        for name, root in self.roots.items():
+            dims = []
+            for dim in root.dims:
+                parts = [atoms.product(tuple(i.atom for i in segment.indices)) for segment in dim]
+                dims.append(tuple(atoms.sizes(tuple(p for part in parts for p in part))))
+            found[name] = tuple(dims)
+        return found
+
+    def _placeholder(self, node: fx.Node, program: Program, name: str) -> Any:
+        if node.name in program.parameters:
+            return self.roots[program.parameters[node.name]]
+        if node.name in program.states:
+            self.run.cause = Cause(node.name, "")
+            return self.run.inert(program.states[node.name], "a buffer")
+        if node.name in program.constants:
+            return self.run.constant(program.constants[node.name])
+        self.run.cause = Cause(name, "input")
+        known = node.meta.get("val")
+        return self.run.inert(_shapes(known)[0]) if isinstance(known, Tensor) else _number(known)
+
+    def _output(self, found: Any) -> None:
+        self.run.cause = Cause("y", "output")
+        self.run.matter |= _shifts(found)
+        for part in torch.utils._pytree.tree_leaves(found):
+            for value in part.parts if isinstance(part, Bundle) else [part]:
+                if isinstance(value, Value):
+                    self.run.placeholder(value, "output")
+
+    def _step(self, node: fx.Node, known: dict[fx.Node, Any]) -> None:
+        if node.op == "get_attr":
+            owner = node.graph.owning_module
+            found = operator.attrgetter(str(node.target))(owner)
+            known[node] = self.run.constant(found) if isinstance(found, Tensor) else found
+            return
+        args = fx.map_arg(node.args, known.__getitem__)
+        kwargs = {k: fx.map_arg(v, known.__getitem__) for k, v in node.kwargs.items()}
+        known[node] = self._called(node, args, kwargs)
+
+    def _called(self, node: fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
+        run, name = self.run, operation(node)
+        if name in _WRAPPERS:
+            at = next(n for n, a in enumerate(args) if isinstance(a, fx.GraphModule))
+            return self._inside(args[at], args[at + 1 :])
+        outputs = node.meta.get("val")
+        run.cause = Cause(label(node), "")
+        run.shapes = _shapes(outputs)
+        run.shape = run.shapes[0] if run.shapes else ()
+        run.real = not isinstance(outputs, Tensor) or outputs.is_floating_point() or outputs.is_complex()
+        run.used = frozenset(u.args[1] for u in node.users if u.users and u.target is operator.getitem)  # type: ignore[misc]
+        args, kwargs = _mapped(run.again, (args, kwargs))
+        found = [v for v in torch.utils._pytree.tree_leaves((args, kwargs), is_leaf=_is_found) if _is_found(v)]
+        if node.target is operator.getitem:
+            return args[0][args[1]]
+        if not run.shapes:
+            return self._counted(node, args, found)
+        if name in _RANDOM:
+            return run.inert(run.shape, "random numbers")
+        if name in _SHAPES_ONLY:
+            args = (torch.empty((), dtype=node.meta["val"].dtype).expand(found[0].shape), *args[1:])
+            return self._constants(node, args, kwargs)
+        if all(isinstance(v, Value) and v.data is not None for v in found):
+            return self._constants(node, args, kwargs)
+        plain = all(isinstance(v, Value) and (v.inert or v.data is not None) for v in found)
+        mixed = name in _JOINS and not all(isinstance(v, Value) and v.inert for v in found)
+        if plain and not mixed and name not in _REPEATS:
+            return self._wrapped(outputs, [run.inert(shape, "input") for shape in run.shapes])
+        entry = Entry(self._chosen, bundles=True) if name == "cond" else entry_of(str(node.target))
+        return self._ruled(node, entry, args, kwargs, found)
+
+    def _counted(self, node: fx.Node, args: Any, found: list[Value | Bundle]) -> Any:
+        """What is no tensor: sizes are those of the example, what is read from a tensor is an unknown number."""
+        outputs = node.meta.get("val")
+        if outputs is None:
+            return None  # assertions
+        if operation(node).startswith("sym_"):
+            return _number(outputs)
+        if not found and not isinstance(node.target, torch._ops.OpOverload):
+            return node.target(*args)  # type: ignore[operator]
+        return self._opaque(found, "a number is read from it", [()])[0]
+
+    def _opaque(self, found: Sequence[Value | Bundle], reason: str, shapes: Iterable[tuple[int, ...]]) -> list[Value]:
+        """Results of an operation of which nothing is known, so that nothing may act on what it reads."""
+        for v in found:
+            for part in v.parts if isinstance(v, Bundle) else (v,):
+                self.run.placeholder(part, reason)
+        return [Value(self.run.inert(shape, reason).dims) for shape in shapes]
+
+    def _chosen(self, run: Run, condition: Any, first: Any, second: Any, operands: Sequence[Any]) -> Any:
+        """The results of one branch or the other, which transform alike."""
+        cause = run.cause
+        pairs = list(zip(*(self._inside(branch, operands) for branch in (first, second)), strict=True))
+        run.cause = cause
+        return tuple(where(run, value_of(run, condition), run.joined(a), run.joined(b)) for a, b in pairs)
+
+    def _ruled(
+        self, node: fx.Node, entry: Entry | None, args: Any, kwargs: dict[str, Any], found: list[Value | Bundle]
+    ) -> Any:
+        run, name, outputs = self.run, operation(node), node.meta["val"]
+        if entry is None:
+            self.unknown.append(label(node))
+            return self._wrapped(outputs, self._opaque(found, f"no rule for {name}", run.shapes))
+        ties, used = len(run.ties), run.used
+        try:
+            if not entry.bundles:
+                args, kwargs = torch.utils._pytree.tree_map(
+                    lambda v: run.joined(v) if isinstance(v, Bundle) else v, (args, kwargs), is_leaf=_is_found
+                )
+                found = [run.joined(v) for v in found]
+            self.operations.append((run.cause.operation, tuple(v for v in found if isinstance(v, Value))))
+            run.subtracted.clear()
+            out = entry.rule(run, *args, **kwargs)
+            _fitting(out, outputs, used)
+        except MonomialError:
+            raise
+        except Exception as reason:  # a rule may meet anything: what it did not foresee is as good as no rule
+            del run.ties[ties:]
+            run.matter |= _shifts(found)
+            run.cause = Cause(label(node), "")
+            self.unknown.append(f"{label(node)} (its rule did not fit: {first_line(reason)})")
+            return self._wrapped(outputs, self._opaque(found, f"the rule of {name} did not fit", _shapes(outputs)))
+        if name not in _CUTS:
+            run.matter |= _shifts(found) - _shifts(out) - run.subtracted
+        return out
+
+    def _inside(self, module: fx.GraphModule, args: Sequence[Any]) -> Any:
+        known: dict[fx.Node, Any] = {}
+        given = iter(args)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                known[node] = next(given)
+            elif node.op == "output":
+                return fx.map_arg(node.args[0], known.get)
+            else:
+                self._step(node, known)
+        raise AssertionError("a graph has an output")
+
+    def _constants(self, node: fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
+        args, kwargs = _mapped(lambda v: v.data, (args, kwargs))
+        try:
+            out = _evaluated(node.target, args, kwargs)
+        except Exception:  # sizes that depend on values, a device, what is made for graphs alone
+            return self._wrapped(node.meta["val"], [self.run.inert(shape) for shape in self.run.shapes])
+        if isinstance(out, Tensor) and _counts_one(operation(node), args, out.shape):
+            return self.run.untold(out.shape)
+        if isinstance(out, Tensor):
+            return self.run.constant(out)
+        return tuple(self.run.constant(part) for part in out) if isinstance(out, list | tuple) else out
+
+    @staticmethod
+    def _wrapped(outputs: Any, values: list[Value]) -> Any:
+        return tuple(values) if isinstance(outputs, list | tuple) else values[0]
+
+
+def _mapped(change: Any, found: Any) -> Any:
+    return torch.utils._pytree.tree_map(lambda v: change(v) if isinstance(v, Value) else v, found, is_leaf=_is_found)
+
+
+def _shifts(found: Any) -> set[int]:
+    """Unknowns of the parameters that were added to values."""
+    leaves = [v for v in torch.utils._pytree.tree_leaves(found, is_leaf=_is_found) if _is_found(v)]
+    parts = [part for v in leaves for part in (v.parts if isinstance(v, Bundle) else (v,))]
+    return set[int]().union(*map(shifted_by, parts))
+
+
+def _is_found(found: Any) -> bool:
+    return isinstance(found, Value | Bundle)
+
+
+def _shapes(outputs: Any) -> tuple[tuple[int, ...], ...]:
+    parts = outputs if isinstance(outputs, list | tuple) else [outputs]
+    return tuple(tuple(map(_number, part.shape)) for part in parts if isinstance(part, Tensor))
+
+
+def _fitting(out: Any, outputs: Any, used: Iterable[int]) -> None:
+    """Raise unless a rule's results have the shapes that the program says, and it knows those that are read."""
+    several = isinstance(outputs, list | tuple)
+    parts = list(out) if several else [out]
+    shapes, expected = tuple(part.shape for part in parts), _shapes(outputs)
+    if shapes != expected:
+        raise ValueError(f"shapes {shapes} in place of {expected}")
+    if several and any(isinstance(parts[n], Value) and parts[n].inert for n in used):
+        raise ValueError("an output is read of which it says nothing")
+
+
+def _number(known: Any) -> Any:
+    """A size as it is in the example; what depends on values has numbers of its own, alike wherever it is the same."""
+    if not isinstance(known, torch.SymInt):
+        return known
+    node = known.node
+    if node.has_hint():
+        return int(node.hint)
+    symbols = sorted(node.expr.free_symbols, key=str)
+    return int(node.expr.xreplace({s: 1009 + 2 * int(re.sub(r"\D", "", str(s)) or 0) for s in symbols}))
+
+
+def _counts_one(name: str, args: Sequence[Any], shape: Sequence[int]) -> bool:
+    """Whether a constant counts places of which the example has one: nobody can say what it is of more."""
+    counted = (args[1],) if "cum" in name else range(-min(len(shape), 2), 0)
+    return name in _COUNTS and len(shape) > 0 and all(shape[dim] == 1 for dim in counted)
+
+
+def _evaluated(target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    given = {k: torch.device("cpu") if k == "device" else v for k, v in kwargs.items()}
+    with torch.no_grad():
+        return target(*args, **given)

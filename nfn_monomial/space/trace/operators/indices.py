@@ -1,0 +1,133 @@
+"""Rules of look-ups by an index, and of what is written by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from nfn_monomial.space.trace.algebra.moves import Run
+from nfn_monomial.space.trace.algebra.values import UNIT, Value, extent, value
+
+from .pointwise import value_of
+from .table import operator
+
+
+@operator("index")
+def _index(run: Run, x: Value, indices: Sequence[Value | None]) -> Value:
+    for index in indices:
+        if index is not None:
+            run.placeholder(index, "an index")
+    chosen = _indexed(len(x.dims), indices, len(run.shape))
+    rows = run.reduce(run.placed(x, chosen, "looked up"), chosen, reason="looked up") if chosen else x
+    new = len(run.shape) - len(rows.dims)
+    adjacent = chosen == list(range(chosen[0], chosen[0] + len(chosen))) if chosen else True
+    at = chosen[0] if chosen and adjacent else 0
+    places = [run.fresh(n, "looked up") for n in run.shape[at : at + new]]
+    return run.note(replace(rows, dims=(*rows.dims[:at], *places, *rows.dims[at:])))
+
+
+def _indexed(rank: int, indices: Sequence[Value | None], result: int) -> list[int]:
+    """Dimensions that are indexed: a mask, alone, has as many as it has itself, and makes one of them."""
+    chosen = [n for n, index in enumerate(indices) if index is not None]
+    masked = len(indices[chosen[0]].dims) if chosen else 0  # type: ignore[union-attr]
+    new = max((len(index.dims) for index in indices if index is not None), default=0)
+    if rank - len(chosen) + new != result and len(chosen) == 1 and rank - masked + 1 == result:
+        return list(range(chosen[0], chosen[0] + masked))
+    return chosen
+
+
+@operator("index_select")
+def _index_select(run: Run, x: Value, dim: int, index: Value) -> Value:
+    run.placeholder(index, "an index")
+    return run.positional(x, (dim,), "index")
+
+
+def _told_apart(run: Run, x: Value, index: Value, dim: int) -> Value:
+    """What an index with as many dimensions tells apart along one of them: both move together in all others."""
+    run.vanish(index, reason="an index")
+    x, index = run.resolved(x), run.resolved(index)
+    parts = [n for n, size in enumerate(index.shape) if n == dim or size != x.shape[n]]  # those it reads in part, too
+    x = run.even(run.placed(x, parts, "looked up"), parts, reason="looked up")
+    run.placed(index, [n for n in parts if n != dim], "looked up")
+    whole = (replace(v, dims=tuple(UNIT if n in parts else d for n, d in enumerate(v.dims))) for v in (x, index))
+    rest, other = run.aligned(*whole)
+    run.note(rest, other)
+    return replace(x, dims=tuple(x.dims[n] if n in parts else d for n, d in enumerate(rest.dims)), data=None)
+
+
+@operator("gather")
+def _gather(run: Run, x: Value, dim: int, index: Value, **_: Any) -> Value:
+    found = _told_apart(run, x, index, x.at(dim))
+    dims = [
+        own if n != x.at(dim) and extent(own) == extent(other) else other
+        for n, (own, other) in enumerate(zip(found.dims, run.resolved(index).dims, strict=True))
+    ]
+    return run.note(value(dims, found.const, raw=x.raw, zero=x.zero))
+
+
+# Written by index: forms are those of what is written to and of what is written, as in a sum.
+
+
+def _into(run: Run, x: Value, source: Value | float, dims: Sequence[int], reduction: str | None) -> Value:
+    x = run.even(run.placed(x, dims, "written by position"), dims, reason="written by position")
+    if isinstance(source, Value) and len(source.dims) == len(x.dims):
+        source = run.even(run.placed(source, dims, "written by position"), dims, reason="written by position")
+        kept = tuple(UNIT if n in dims else dim for n, dim in enumerate(source.dims))
+        source = replace(source, dims=kept, data=None)
+    out = replace(run.add(x, value_of(run, source)), shifts=())
+    if reduction in ("amax", "amin"):
+        return run.unary(out, "homogeneous", reason="largest entry")
+    return run.unary(out, "any", reason="a product") if reduction in ("prod", "multiply") else out
+
+
+@operator("index_add", "index_copy", "index_fill", "index_reduce")
+def _index_add(
+    run: Run, x: Value, dim: int, index: Value, source: Any, reduction: str | None = None, **_: Any
+) -> Value:
+    run.placeholder(index, "an index")
+    return _into(run, x, source, (x.at(dim),), reduction)
+
+
+@operator("scatter", "scatter_add", "scatter_reduce")
+def _scatter(
+    run: Run, x: Value, dim: int, index: Value, source: Any, reduction: str | None = None, **options: Any
+) -> Value:
+    at = x.at(dim)
+    run.fix(run.resolve(index.dims[at]), "an index")
+    x, source = (_told_apart(run, v, index, at) if isinstance(v, Value) else v for v in (x, source))
+    return _into(run, x, source, (at,), options.get("reduce", reduction))
+
+
+@operator("index_put")
+def _index_put(run: Run, x: Value, indices: Sequence[Value | None], source: Value, accumulate: bool = False) -> Value:
+    for index in indices:
+        if index is not None:
+            run.placeholder(index, "an index")
+    chosen = [n for n, index in enumerate(indices) if index is not None]
+    new = max(len(index.dims) for index in indices if index is not None)
+    if len(chosen) == 1 and new > 1:  # a mask, perhaps
+        if chosen[0]:
+            return run.opaque("written by a mask", x, source)
+        chosen = list(range(min(new, len(x.dims))))
+    rank, adjacent = len(x.dims), chosen == list(range(chosen[0], chosen[0] + len(chosen)))
+    tail = rank - 1 - chosen[-1] if adjacent else rank - len(chosen)
+    lead = max(len(source.dims) - tail - new, 0) if adjacent and chosen[0] else 0
+    written = range(lead, max(len(source.dims) - tail, 0))
+    if written:
+        source = run.reduce(run.placed(source, written, "written by position"), written, reason="written by position")
+    rest = [UNIT] * (rank - len(chosen) - len(source.dims)) + list(source.dims)
+    for n in chosen:
+        rest.insert(n, UNIT)
+    return _into(run, x, replace(source, dims=tuple(rest), data=None), chosen, None)
+
+
+@operator("select_scatter")
+def _select_scatter(run: Run, x: Value, part: Value, dim: int, index: int) -> Value:
+    at = x.at(dim)
+    return _into(run, x, replace(part, dims=(*part.dims[:at], UNIT, *part.dims[at:]), data=None), (at,), None)
+
+
+@operator("slice_scatter")
+def _slice_scatter(run: Run, x: Value, part: Value, dim: int = 0, *_: Any) -> Value:
+    return part if part.shape == x.shape else _into(run, x, part, (x.at(dim),), None)

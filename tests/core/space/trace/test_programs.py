@@ -1,0 +1,139 @@
+"""Programs with more than tensors of known sizes: branches, masks, numbers read from tensors, rules that do not fit."""
+
+import pytest
+import torch
+from derived_groups import Of, error, permutations, scalings
+from torch import nn
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.space.trace import derive
+from nfn_monomial.space.trace.operators import OPERATORS
+
+VECTOR = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+
+
+def between(function, **parts) -> nn.Module:
+    """``b(function(s, a(x)))`` over 6 neurons."""
+    return Of(lambda s, x: s.b(function(s, s.a(x))), a=nn.Linear(4, 6), b=nn.Linear(6, 3), **parts)
+
+
+def test_both_branches_of_a_condition_count():
+    def function(s, x):
+        return s.b(torch.cond(x.sum() > 0, lambda h: h.relu(), lambda h: 2 * h.relu(), (s.a(x),)))
+
+    module = Of(function, a=nn.Linear(4, 6), b=nn.Linear(6, 3))
+    assert scalings(derive(module, VECTOR)) == 6
+    module.function = lambda s, x: s.b(torch.cond(x.sum() > 0, torch.relu, torch.tanh, (s.a(x),)))
+    found = derive(module, VECTOR)
+    assert (scalings(found), permutations(found)) == (0, ["6"])
+    space = WeightSpace.from_module(module, VECTOR)
+    assert space.nodes["a"].permutes
+
+
+def test_control_flow_without_a_rule_is_reported():
+    def function(s, x):
+        rows = torch.while_loop(lambda n, h: n < 3, lambda n, h: (n + 1, h.tanh()), (torch.tensor(0), s.a(x)))
+        return s.b(rows[1])
+
+    found = derive(Of(function, a=nn.Linear(4, 6), b=nn.Linear(6, 3)), VECTOR)
+    assert permutations(found) == []
+    assert found.report.unknown == ("while_loop",)
+
+
+def test_rows_that_a_mask_leaves_keep_their_neurons():
+    module = Of(lambda s, x: s.b(s.a(x)[x[:, 0] > 0].relu()), a=nn.Linear(4, 6), b=nn.Linear(6, 3))
+    found = derive(module, VECTOR)
+    assert (scalings(found), permutations(found)) == (6, ["6"])
+    assert not found.report.unknown
+    assert error(module, found, (VECTOR,)) < 1e-9
+
+
+def test_sizes_that_depend_on_values_are_alike_where_they_are_the_same():
+    def function(s, x):
+        rows = s.a(x)[x[:, 0] > 0].relu()
+        zeros = torch.zeros(rows.shape[0] + 2, 6, dtype=x.dtype)
+        return s.b(torch.cat([rows, zeros[:2]]) + zeros).sum(0)
+
+    module = Of(function, a=nn.Linear(4, 6), b=nn.Linear(6, 3))
+    found = derive(module, VECTOR)
+    assert (scalings(found), permutations(found)) == (6, ["6"])
+    assert error(module, found, (VECTOR,)) < 1e-9
+
+
+def test_a_dynamic_batch_is_that_of_the_example():
+    module = between(lambda s, h: h.relu().view(h.shape[0], 2, 3).flatten(1)).eval()
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(module, (VECTOR,), dynamic_shapes=((({0: batch},),)), strict=False)
+    assert scalings(derive(program)) == 6
+    assert WeightSpace.from_module(program).group_dimension == 6
+
+
+def test_a_number_read_from_a_parameter_is_any_number():
+    module = between(lambda s, h: h.abs() ** s.power.item(), power=nn.Parameter(torch.tensor(1.5)))
+    found = derive(module, VECTOR)
+    assert (scalings(found), permutations(found)) == (0, ["6"])
+    assert error(module, found, (VECTOR,)) < 1e-9
+    module = between(lambda s, h: h.relu() * s.factor.item(), factor=nn.Parameter(torch.tensor(1.5)))
+    found = derive(module, VECTOR)
+    assert scalings(found) == 6
+    assert error(module, found, (VECTOR,)) < 1e-9
+
+
+def test_a_number_read_from_an_input_selects_any_neuron():
+    module = Of(
+        lambda s, x, t: s.b(s.a(x).select(1, t.item())[:, None]), a=nn.Linear(4, 6), b=nn.Linear(1, 3)
+    )  # fmt: skip
+    inputs = VECTOR, torch.tensor(2)
+    found = derive(module, inputs)
+    assert permutations(found) == []
+    assert error(module, found, inputs) < 1e-9
+
+
+BROKEN = {
+    "it raises": (lambda run, x: x.dims[99], "tuple index out of range"),
+    "a shape": (lambda run, x: run.reduce(x, (1,)), "shapes ((5,),) in place of ((5, 6),)"),
+    "several": (lambda run, x: (x, x), ""),
+    "nothing": (lambda run, x: None, ""),
+    "half done": (lambda run, x: run.unary(run.regrouped(x, (5, 2, 3)), "homogeneous"), "shapes ((5, 2, 3),)"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_rule_that_does_not_fit_is_none_and_is_reported(name, monkeypatch):
+    rule, message = BROKEN[name]
+    monkeypatch.setitem(OPERATORS, "tan", OPERATORS["tan"]._replace(rule=rule))
+    found = derive(between(lambda s, h: h.tan()), VECTOR)
+    assert (scalings(found), permutations(found)) == (0, [])
+    (unknown,) = found.report.unknown
+    assert unknown.startswith(f"tan (its rule did not fit: {message}")
+    assert any("did not fit" in loss.reason for loss in found.report.losses)
+
+
+def test_an_output_that_a_rule_does_not_know_must_not_be_read():
+    module = between(lambda s, h: h * torch.ops.aten.native_layer_norm(h, [6], None, None, 0.1)[1])
+    found = derive(module, VECTOR)
+    assert permutations(found) == []
+    assert "an output is read of which it says nothing" in found.report.unknown[0]
+
+
+WRONG = {
+    "gelu": ("relu", lambda s, h: nn.functional.gelu(h)),
+    "relu": ("neg", lambda s, h: h.relu()),
+    "tanh": ("relu", lambda s, h: h.tanh()),
+    "cos": ("sin", lambda s, h: h.cos()),
+    "add": ("mul", lambda s, h: h.relu() + h.abs()),
+    "amax": ("sum", lambda s, h: h.amax(0, True)),
+    "cumsum": ("softmax", lambda s, h: h.cumsum(1)),
+    "softmax": ("neg", lambda s, h: h.softmax(1)),
+    "index_select": ("neg", lambda s, h: h.index_select(1, torch.tensor([1, 0, 2, 5, 4, 3]))),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_certificate_refuses_the_rule_of_another_operator(name, monkeypatch):
+    other, function = WRONG[name]
+    module = between(function)
+    WeightSpace.from_module(module, VECTOR)
+    monkeypatch.setitem(OPERATORS, name, OPERATORS[other])
+    with pytest.raises(ValueError, match=f"changes what Of computes.*{name}"):
+        WeightSpace.from_module(module, VECTOR)
