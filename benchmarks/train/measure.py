@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import statistics
 import time
@@ -25,6 +26,7 @@ def step_memory(
     (the batch, activations, gradients), temporary results of operators included. From the allocator: its statistics
     on CUDA, its log of allocations and frees (torch.profiler) on a CPU. Call it when gradients are freed.
     """
+    gc.collect()  # else what an earlier measured step left in cycles may be freed in this one, and count as its own
     state = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, Tensor)]
     persistent = sum(t.nbytes for t in (*model.parameters(), *model.buffers(), *state))
     if device.type == "cuda":
