@@ -18,6 +18,7 @@ from torch.export.graph_signature import InputKind
 
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
+from .decomposed import mutates
 from .operators import MOVING
 
 
@@ -77,7 +78,7 @@ def program_of(
         exported = module
     else:
         raise InvalidTypeError(f"a module or an exported program is expected, found {type(module).__name__}")
-    if any(_mutates(node) for node in exported.graph.nodes):
+    if any(mutates(node) for node in exported.graph.nodes):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             exported = exported.run_decompositions({})
@@ -173,11 +174,6 @@ def _place(reason: Exception) -> str:
 def first_line(reason: Exception) -> str:
     """The first line of an error that says anything."""
     return next((line.strip() for line in str(reason).splitlines() if line.strip()), type(reason).__name__)
-
-
-def _mutates(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
 
 
 def _program(exported: ExportedProgram, names: Iterable[str]) -> Program:

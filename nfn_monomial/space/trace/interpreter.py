@@ -16,6 +16,7 @@ from .algebra.atoms import Cause, Structure
 from .algebra.moves import Run
 from .algebra.shifts import shifted_by
 from .algebra.values import Bundle, Value
+from .decomposed import Like, decomposed
 from .graph import Program, first_line, label, operation
 from .operators import Entry, entry_of
 from .operators.pointwise import value_of, where
@@ -50,6 +51,7 @@ class Interpreter:
         self.run = Run()
         self.unknown: list[str] = []
         self.operations: list[tuple[str, tuple[Value, ...]]] = []
+        self._whole = ""  # what the current operation is a part of
         self.roots = {name: self.run.parameter(name, structure) for name, structure in structures.items()}
         known: dict[fx.Node, Any] = {}
         names = [n.name for n in program.graph.nodes if n.op == "placeholder"]
@@ -115,7 +117,7 @@ class Interpreter:
             at = next(n for n, a in enumerate(args) if isinstance(a, fx.GraphModule))
             return self._inside(args[at], args[at + 1 :])
         outputs = node.meta.get("val")
-        run.cause = Cause(label(node), "")
+        run.cause = Cause(self._whole or label(node), "")
         run.shapes = _shapes(outputs)
         run.shape = run.shapes[0] if run.shapes else ()
         run.real = not isinstance(outputs, Tensor) or outputs.is_floating_point() or outputs.is_complex()
@@ -170,7 +172,9 @@ class Interpreter:
     ) -> Any:
         run, name, outputs = self.run, operation(node), node.meta["val"]
         if entry is None:
-            self.unknown.append(label(node))
+            if (parts := decomposed(node.target, *fx.map_arg((node.args, node.kwargs), _like))) is not None:
+                return self._apart(node, parts, args, kwargs)
+            self.unknown.append(run.cause.operation)
             return self._wrapped(outputs, self._opaque(found, f"no rule for {name}", run.shapes))
         ties, used = len(run.ties), run.used
         try:
@@ -182,18 +186,32 @@ class Interpreter:
             self.operations.append((run.cause.operation, tuple(v for v in found if isinstance(v, Value))))
             run.subtracted.clear()
             out = entry.rule(run, *args, **kwargs)
+            if isinstance(outputs, list | tuple) and isinstance(out, Value):  # of others it says nothing
+                out = (out, *map(run.inert, _shapes(outputs)[1:]))
             _fitting(out, outputs, used)
         except MonomialError:
             raise
         except Exception as reason:  # a rule may meet anything: what it did not foresee is as good as no rule
             del run.ties[ties:]
             run.matter |= _shifts(found)
-            run.cause = Cause(label(node), "")
-            self.unknown.append(f"{label(node)} (its rule did not fit: {first_line(reason)})")
+            run.cause = Cause(self._whole or label(node), "")
+            self.unknown.append(f"{run.cause.operation} (its rule did not fit: {first_line(reason)})")
             return self._wrapped(outputs, self._opaque(found, f"the rule of {name} did not fit", _shapes(outputs)))
         if name not in _CUTS:
             run.matter |= _shifts(found) - _shifts(out) - run.subtracted
         return out
+
+    def _apart(self, node: fx.Node, parts: fx.GraphModule, args: Any, kwargs: Any) -> Any:
+        """The results of an operation from those of its parts."""
+        whole, self._whole = self._whole, self.run.cause.operation
+        pairs = zip(
+            torch.utils._pytree.tree_leaves(fx.map_arg((node.args, node.kwargs), _like), is_leaf=_is_like),
+            torch.utils._pytree.tree_leaves((args, kwargs), is_leaf=_is_found),
+            strict=True,
+        )
+        found = self._inside(parts, [value for like, value in pairs if _is_like(like)])
+        self._whole = whole
+        return found
 
     def _inside(self, module: fx.GraphModule, args: Sequence[Any]) -> Any:
         known: dict[fx.Node, Any] = {}
@@ -233,6 +251,17 @@ def _shifts(found: Any) -> set[int]:
     leaves = [v for v in torch.utils._pytree.tree_leaves(found, is_leaf=_is_found) if _is_found(v)]
     parts = [part for v in leaves for part in (v.parts if isinstance(v, Bundle) else (v,))]
     return set[int]().union(*map(shifted_by, parts))
+
+
+def _like(node: fx.Node) -> Any:
+    """What is known of a node's tensors before any rule."""
+    return torch.utils._pytree.tree_map(
+        lambda v: Like(_shapes(v)[0], v.dtype) if isinstance(v, Tensor) else _number(v), node.meta.get("val")
+    )
+
+
+def _is_like(found: Any) -> bool:
+    return isinstance(found, Like)
 
 
 def _is_found(found: Any) -> bool:

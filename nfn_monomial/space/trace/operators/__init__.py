@@ -2,7 +2,7 @@
 
 from . import attention, indices, linear, normalise, pointwise, recurrent, reduce, shape
 from .normalise import MOVING
-from .table import OPERATORS, Entry, Rule, entry_of, register_operator
+from .table import OPERATORS, Entry, Rule, entry_of, register_operator, short
 
 __all__ = [
     "MOVING",
@@ -19,4 +19,5 @@ __all__ = [
     "reduce",
     "register_operator",
     "shape",
+    "short",
 ]

@@ -122,12 +122,6 @@ def _index_put(run: Run, x: Value, indices: Sequence[Value | None], source: Valu
     return _into(run, x, replace(source, dims=tuple(rest), data=None), chosen, None)
 
 
-@operator("select_scatter")
-def _select_scatter(run: Run, x: Value, part: Value, dim: int, index: int) -> Value:
-    at = x.at(dim)
-    return _into(run, x, replace(part, dims=(*part.dims[:at], UNIT, *part.dims[at:]), data=None), (at,), None)
-
-
 @operator("slice_scatter")
 def _slice_scatter(run: Run, x: Value, part: Value, dim: int = 0, *_: Any) -> Value:
     return part if part.shape == x.shape else _into(run, x, part, (x.at(dim),), None)

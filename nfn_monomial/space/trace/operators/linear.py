@@ -44,17 +44,6 @@ def _addmm(run: Run, bias: Value, a: Value, b: Value, *, beta: float = 1, alpha:
     return run.add(out, bias) if beta else out
 
 
-@operator("outer", "ger")
-def _outer(run: Run, a: Value, b: Value) -> Value:
-    return run.contract(a, "a", b, "b", "ab")
-
-
-@operator("inner")
-def _inner(run: Run, a: Value, b: Value) -> Value:
-    left, right = _LETTERS[1 : len(a.dims)], _LETTERS[len(a.dims) : len(a.dims) + len(b.dims) - 1]
-    return run.contract(a, left + "Z", b, right + "Z", left + right)
-
-
 @operator("bilinear")
 def _bilinear(run: Run, a: Value, b: Value, weight: Value, bias: Value | None = None) -> Value:
     lead = _LETTERS[3 : 2 + len(a.dims)]
@@ -129,36 +118,21 @@ def _convolved(run: Run, x: Value, weight: Value, bias: Value | None, groups: in
     return out if bias is None else run.add(out, replace(bias, dims=(*bias.dims, *[UNIT] * spatial)))
 
 
-@operator("conv1d", "conv2d", "conv3d")
-def _conv(
-    run: Run,
-    x: Value,
-    weight: Value,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Value:
-    return _convolved(run, x, weight, bias, groups, transposed=False)
+def _enter(name: str, *, transposed: bool) -> None:
+    def rule(
+        run: Run, x: Value, weight: Value, bias: Any = None, stride: Any = 1, padding: Any = 0, other: Any = 0,
+        groups: int = 1, *_: Any,
+    ) -> Value:  # fmt: skip
+        return _convolved(run, x, weight, bias, groups, transposed=transposed)
+
+    operator(*(f"{name}{count}d" for count in (1, 2, 3)))(rule)
 
 
-@operator("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def _conv_transpose(
-    run: Run,
-    x: Value,
-    weight: Value,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    out: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Value:
-    return _convolved(run, x, weight, bias, groups, transposed=True)
+_enter("conv", transposed=False)
+_enter("conv_transpose", transposed=True)
 
 
-@operator("convolution", "_convolution")
+@operator("convolution")
 def _convolution(
     run: Run,
     x: Value,
@@ -188,7 +162,7 @@ def _embedding(run: Run, weight: Value, indices: Value, *_: Any) -> Value:
     return run.note(replace(rows, dims=(*places, *rows.dims)))
 
 
-@operator("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
+@operator("embedding_bag")
 def _embedding_bag(
     run: Run,
     weight: Value,
@@ -199,7 +173,7 @@ def _embedding_bag(
     sparse: bool = False,
     factors: Value | None = None,
     *_: Any,
-) -> Any:
+) -> Value:
     for found in (indices, offsets):
         run.placeholder(found, "an index")
     rows = _embedding(run, weight, run.inert(run.shape[:1]))
@@ -207,4 +181,4 @@ def _embedding_bag(
         rows = run.multiply(rows, run.reduce(run.placed(factors, (0,), "looked up"), None))
     if mode == _LARGEST:
         rows = run.unary(rows, "homogeneous", reason="largest entry")
-    return (rows, *(run.inert(shape) for shape in run.shapes[1:]))
+    return rows

@@ -37,47 +37,27 @@ def _standard(run: Run, x: Value, dims: Sequence[int], eps: float, *, centred: b
     return x
 
 
-@operator("layer_norm")
+@operator("layer_norm", "native_layer_norm")
 def _layer_norm(
     run: Run, x: Value, shape: Sequence[int], gain: Any = None, shift: Any = None, eps: float = 1e-5, *_: Any
 ) -> Value:
     return _affine(run, _standard(run, x, range(-len(shape), 0), eps), gain, shift)
 
 
-@operator("native_layer_norm")
-def _native_layer_norm(run: Run, x: Value, shape: Sequence[int], gain: Any, shift: Any, eps: float) -> Any:
-    return _layer_norm(run, x, shape, gain, shift, eps), run.inert(run.shapes[1]), run.inert(run.shapes[2])
-
-
-@operator("rms_norm")
+@operator("rms_norm", "_fused_rms_norm")
 def _rms_norm(run: Run, x: Value, shape: Sequence[int], gain: Any = None, eps: float | None = None) -> Value:
     return _affine(
         run, _standard(run, x, range(-len(shape), 0), 1.0 if eps is None else eps, centred=False), gain, None
     )
 
 
-@operator("_fused_rms_norm")
-def _fused_rms_norm(run: Run, x: Value, shape: Sequence[int], gain: Any, eps: Any) -> Any:
-    return _rms_norm(run, x, shape, gain, eps), run.inert(run.shapes[1])
-
-
-@operator("group_norm")
-def _group_norm(
-    run: Run, x: Value, groups: int, gain: Any = None, shift: Any = None, eps: float = 1e-5, *_: Any
-) -> Value:
+@operator("native_group_norm")
+def _group_norm(run: Run, x: Value, gain: Any, shift: Any, n: int, c: int, hw: int, groups: int, eps: float) -> Value:
     batch, channels, *places = x.shape
     parts = run.joined(run.regrouped(x, (batch, groups, channels // groups, *places)))
     inner = range(2, len(parts.dims))
     out = _standard(run, run.placed(parts, inner[1:], "position"), inner, eps)
     return _affine(run, run.joined(run.regrouped(out, x.shape)), gain, shift, at=1)
-
-
-@operator("native_group_norm")
-def _native_group_norm(
-    run: Run, x: Value, gain: Any, shift: Any, n: int, c: int, hw: int, groups: int, eps: float
-) -> Any:
-    out = _group_norm(run, x, groups, gain, shift, eps)
-    return out, run.inert(run.shapes[1]), run.inert(run.shapes[2])
 
 
 def _tracked(run: Run, x: Value, gain: Any, shift: Any, mean: Value, variance: Value, eps: float) -> Value:
@@ -114,14 +94,12 @@ def _batch_norm(
 def _batch_norm_eval(
     run: Run, x: Value, gain: Any, shift: Any, mean: Value, variance: Value, momentum: float, eps: float
 ) -> Any:
-    out = _tracked(run, x, gain, shift, mean, variance, eps)
-    return out, run.inert(run.shapes[1]), run.inert(run.shapes[2])
+    return _tracked(run, x, gain, shift, mean, variance, eps)
 
 
 @operator("_native_batch_norm_legit")
 def _batch_norm_of_batch(run: Run, x: Value, gain: Any, shift: Any, *rest: Any) -> Any:
-    out = _batch_norm(run, x, gain, shift, None, None, True, 0.0, rest[-1])
-    return out, run.inert(run.shapes[1]), run.inert(run.shapes[2])
+    return _batch_norm(run, x, gain, shift, None, None, True, 0.0, rest[-1])
 
 
 @operator("instance_norm")

@@ -15,21 +15,14 @@ from .table import operator
 Operand = Value | float | int | bool
 
 # (keeps 0, names)
-_LINEAR = (
-    "neg negative contiguous clone detach alias lift_fresh lift_fresh_copy dropout dropout_ feature_dropout "
-    "alpha_dropout feature_alpha_dropout positive real conj resolve_conj resolve_neg _conj to _to_copy "
-    "type_as requires_grad_ detach_ deg2rad rad2deg"
-)
+_LINEAR = "neg contiguous clone detach alias lift_fresh_copy dropout native_dropout to _to_copy"
 _HOMOGENEOUS = "relu leaky_relu rrelu"
-_ODD = (
-    "tanh sin erf erfinv atan arctan asin arcsin asinh arcsinh atanh arctanh sinh tan softshrink hardshrink "
-    "round trunc fix frac"
-)
-_EVEN = "cos cosh sinc i0 special_i0"
+_ODD = "tanh sin erf erfinv atan asin asinh atanh sinh tan softshrink hardshrink round trunc"
+_EVEN = "cos cosh i0"
 _ANY_ZERO = "gelu silu mish elu selu celu hardswish relu6 expm1 log1p floor ceil"
 _ANY = (
-    "sigmoid special_expit softplus log_sigmoid exp exp2 log log2 log10 hardsigmoid erfc special_erfcx lgamma digamma "
-    "acos arccos acosh arccosh logit isnan isinf isfinite nan_to_num"
+    "sigmoid softplus log_sigmoid exp exp2 log log2 log10 hardsigmoid erfc special_erfcx lgamma digamma acos acosh "
+    "isnan isinf"
 )
 
 
@@ -49,7 +42,6 @@ operator("abs", "absolute")(lambda run, x: run.unary(x, "absolute", zero=True))
 operator("sqrt")(lambda run, x: run.power(x, 0.5))
 operator("rsqrt")(lambda run, x: run.power(x, -0.5))
 operator("reciprocal")(lambda run, x: run.power(x, -1))
-operator("square")(lambda run, x: run.power(x, 2))
 
 
 @operator(*_LINEAR.split(), bundles=True)
@@ -57,33 +49,17 @@ def _linear(run: Run, x: Any, *_: Any, **__: Any) -> Any:
     return x if run.real else run.unary(run.joined(x), "any", reason="cast to whole numbers")
 
 
-@operator("native_dropout")
-def _native_dropout(run: Run, x: Value, *_: Any) -> Any:
-    return x, run.inert(run.shapes[1])
-
-
-@operator("threshold")
-def _threshold(run: Run, x: Value, threshold: float, value: float) -> Value:
-    rectifier = threshold == value == 0
-    return run.unary(x, "homogeneous" if rectifier else "any", zero=rectifier)
-
-
 def value_of(run: Run, x: Operand) -> Value:
     """An operand as a value; numbers are constants."""
     return x if isinstance(x, Value) else run.constant(torch.tensor(x))
 
 
-@operator("add", "sub", "subtract")
+@operator("add", "sub")
 def _add(run: Run, a: Operand, b: Operand, *, alpha: float = 1) -> Value:
     return run.add(value_of(run, a), value_of(run, b)) if alpha else value_of(run, a)
 
 
-@operator("rsub")
-def _rsub(run: Run, a: Value, b: Operand, alpha: float = 1) -> Value:
-    return _add(run, b, a, alpha=alpha)
-
-
-@operator("mul", "multiply")
+@operator("mul")
 def _mul(run: Run, a: Operand, b: Operand) -> Value:
     if isinstance(b, Value) and isinstance(a, Value):
         return run.multiply(a, b)
@@ -92,35 +68,20 @@ def _mul(run: Run, a: Operand, b: Operand) -> Value:
     return x if number else run.constant(torch.zeros(x.shape))
 
 
-@operator("div", "divide", "true_divide")
+@operator("div")
 def _div(run: Run, a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Value:
     out = run.multiply(value_of(run, a), value_of(run, b), exponent=-1) if isinstance(b, Value) else value_of(run, a)
     return out if rounding_mode is None else run.unary(out, "any")
-
-
-@operator("addcmul")
-def _addcmul(run: Run, x: Value, a: Value, b: Value, *, value: float = 1) -> Value:
-    return run.add(x, run.multiply(a, b)) if value else x
-
-
-@operator("addcdiv")
-def _addcdiv(run: Run, x: Value, a: Value, b: Value, *, value: float = 1) -> Value:
-    return run.add(x, run.multiply(a, b, exponent=-1)) if value else x
-
-
-@operator("lerp")
-def _lerp(run: Run, a: Value, b: Value, weight: Operand) -> Value:
-    out = run.add(a, b)
-    weight = value_of(run, weight)
-    run.vanish(weight, reason="weight of a mean")
-    return run.multiply(out, _nonzero(weight))
 
 
 @operator("pow")
 def _pow(run: Run, x: Operand, exponent: Operand) -> Value:
     if isinstance(x, Value) and not isinstance(exponent, Value):
         return run.power(x, exponent)
-    return _both_any(run, x, exponent)
+    a, b = value_of(run, x), value_of(run, exponent)
+    for part in (a, b):
+        run.vanish(part, reason="neither odd nor homogeneous in both")
+    return _nonzero(run.multiply(a, b))
 
 
 @operator("fmod", "remainder")
@@ -139,14 +100,6 @@ def _angle(run: Run, a: Value, b: Value) -> Value:
     return _nonzero(run.kept(out, scale=False))
 
 
-@operator("floor_divide", "xlogy", "logaddexp", "isclose")
-def _both_any(run: Run, a: Operand, b: Operand, *_: Any, **__: Any) -> Value:
-    a, b = value_of(run, a), value_of(run, b)
-    for part in (a, b):
-        run.vanish(part, reason="neither odd nor homogeneous in both")
-    return _nonzero(run.multiply(a, b))
-
-
 def _nonzero(found: Value) -> Value:
     """The same where zeros do not lead to zeros."""
     return replace(found, zero=False)
@@ -162,7 +115,7 @@ def _hardtanh(run: Run, x: Value, low: float = -1, high: float = 1) -> Value:
     return _clamp(run, x, low, high)
 
 
-@operator("clamp", "clip")
+@operator("clamp")
 def _clamp(run: Run, x: Value, low: Any = None, high: Any = None, **options: Any) -> Value:
     low, high = options.get("min", low), options.get("max", high)
     for bound in (low, high):
@@ -175,17 +128,7 @@ def _clamp(run: Run, x: Value, low: Any = None, high: Any = None, **options: Any
     return run.unary(x, "odd" if odd else "any", zero=len(ends) == 2 and ends[0] <= 0 <= ends[1])
 
 
-@operator("clamp_min")
-def _clamp_min(run: Run, x: Value, low: Any) -> Value:
-    return _clamp(run, x, low)
-
-
-@operator("clamp_max")
-def _clamp_max(run: Run, x: Value, high: Any) -> Value:
-    return _clamp(run, x, None, high)
-
-
-@operator("sign", "sgn")
+@operator("sign")
 def _sign(run: Run, x: Value) -> Value:
     return run.kept(x, scale=False)
 
@@ -201,11 +144,11 @@ def _compared(*names: str, signs: bool) -> None:
     operator(*names)(rule)
 
 
-_compared("gt", "ge", "lt", "le", "greater", "greater_equal", "less", "less_equal", signs=False)
-_compared("eq", "ne", "not_equal", signs=True)
+_compared("gt", "ge", "lt", "le", signs=False)
+_compared("eq", "ne", signs=True)
 
 
-@operator("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "__and__", "__or__")
+@operator("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
 def _logical(run: Run, a: Value, b: Operand) -> Value:
     return _nonzero(run.kept(run.multiply(a, value_of(run, b)), scale=False, sign=False))
 
@@ -241,10 +184,3 @@ def _prelu(run: Run, x: Value, slope: Value) -> Value:
         dims[1] = slope.dims[0]
         slope = Value(tuple(dims), slope.const, slope.raw)
     return run.unary(run.multiply(x, _nonzero(run.settle(slope, 0))), "homogeneous")
-
-
-@operator("glu")
-def _glu(run: Run, x: Value, dim: int = -1) -> Value:
-    half = x.shape[dim] // 2
-    gate = run.unary(run.narrowed(x, dim, half, 2 * half), "any")
-    return run.multiply(run.narrowed(x, dim, 0, half), gate)

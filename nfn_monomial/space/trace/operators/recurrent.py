@@ -136,8 +136,3 @@ def _enter(name: str, cell: Cell) -> None:
 _enter("gru", _gru_cell)
 _enter("rnn_tanh", _tanh_cell)
 _enter("rnn_relu", _relu_cell)
-
-
-@operator("lstm_cell")
-def _one_lstm(run: Run, x: Value, states: Any, *weights: Any) -> State:
-    return _lstm_cell(run, run.settle(x, +1), tuple(states), [w for w in weights if w is not None])

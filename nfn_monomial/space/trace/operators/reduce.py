@@ -18,7 +18,7 @@ def _dims(dim: Dims) -> Sequence[int] | None:
     return (dim,) if isinstance(dim, int) else dim
 
 
-@operator("sum", "mean", "nansum", "nanmean")
+@operator("sum", "mean", "nansum")
 def _sum(run: Run, x: Value, dim: Dims = None, keepdim: bool = False, **_: Any) -> Value:
     return run.reduce(x, _dims(dim), keepdim)
 
@@ -58,12 +58,12 @@ def _argmax(run: Run, x: Value, dim: Dims = None, keepdim: bool = False) -> Valu
     return replace(run.kept(_extreme(run, x, dim, keepdim), scale=False, sign=False), zero=False)
 
 
-@operator("logsumexp", "prod", "any", "all")
+@operator("prod", "any")
 def _any(run: Run, x: Value, dim: Dims = None, keepdim: bool = False, **_: Any) -> Value:
     return replace(run.reduce(x, _dims(dim), keepdim, kind="any", reason="no linear reduction"), zero=False)
 
 
-@operator("softmax", "log_softmax", "_softmax", "_log_softmax", "special_log_softmax", "special_softmax")
+@operator("softmax", "log_softmax", "_softmax", "_log_softmax")
 def softmax(run: Run, x: Value, dim: int = -1, *_: Any, **__: Any) -> Value:
     """A distribution over a dimension; what is constant along it does not matter."""
     run.ignores_constants(x, (dim,), "softmax")
@@ -77,74 +77,29 @@ def _cumulative(run: Run, x: Value, dim: int, **_: Any) -> Value:
     return run.positional(run.unary(x, "any"), (dim,), "cumulative")
 
 
-def _moments(run: Run, x: Value, dim: Any, exponent: int) -> tuple[Value, Value]:
-    """A power of the deviation, and the mean."""
+@operator("var", "var_mean")
+def _var(run: Run, x: Value, dim: Any = None, *_: Any, **__: Any) -> Any:
     dims = None if isinstance(dim, bool) else _dims(dim)
     keepdim = len(run.shape) == len(x.dims)
     centred = run.even(x, run.positions(x, dims), reason="a mean is subtracted")
-    deviation = run.reduce(centred, dims, keepdim, kind="absolute")
-    return run.power(deviation, exponent), run.reduce(x, dims, keepdim)
+    out = run.power(run.reduce(centred, dims, keepdim, kind="absolute"), 2)
+    return out if len(run.shapes) == 1 else (out, run.reduce(x, dims, keepdim))
 
 
-def _enter_moments(name: str, exponent: int) -> None:
-    def both(run: Run, x: Value, dim: Any = None, *_: Any, **__: Any) -> tuple[Value, Value]:
-        return _moments(run, x, dim, exponent)
-
-    def alone(run: Run, x: Value, dim: Any = None, *_: Any, **__: Any) -> Value:
-        return _moments(run, x, dim, exponent)[0]
-
-    operator(name)(alone)
-    operator(f"{name}_mean")(both)
-
-
-_enter_moments("var", 2)
-_enter_moments("std", 1)
-
-
-@operator("linalg_vector_norm", "norm", "linalg_norm")
+@operator("linalg_vector_norm", "linalg_norm")
 def _norm(run: Run, x: Value, order: Any = 2, dim: Dims = None, keepdim: bool = False, *_: Any, **__: Any) -> Value:
     if order == 0:  # how many entries are not 0
         x = run.kept(x, scale=False)
     return run.reduce(x, _dims(dim), keepdim, kind="absolute", reason="a norm over it")
 
 
-@operator("linalg_matrix_norm")
-def _matrix_norm(
-    run: Run, x: Value, order: Any = "fro", dim: Dims = (-2, -1), keepdim: bool = False, **_: Any
-) -> Value:
-    return _norm(run, x, None, dim, keepdim)
-
-
-@operator("frobenius_norm", "nuclear_norm")
-def _frobenius_norm(run: Run, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+@operator("nuclear_norm")
+def _nuclear_norm(run: Run, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
     return _norm(run, x, None, None if isinstance(dim, bool) else dim, len(run.shape) == len(x.dims))
 
 
-@operator("norm_except_dim")
-def _norm_except(run: Run, x: Value, order: int = 2, dim: int = 0) -> Value:
-    others = [n for n in range(len(x.dims)) if dim == -1 or n != x.at(dim)]
-    return _norm(run, x, order, others, dim != -1)
-
-
-@operator("cdist", "_cdist_forward", "_euclidean_dist")
+@operator("_cdist_forward")
 def _distances(run: Run, a: Value, b: Value, order: float = 2, *_: Any) -> Value:
     left = replace(a, dims=(*a.dims[:-1], UNIT, a.dims[-1]))
     right = replace(b, dims=(*b.dims[:-2], UNIT, *b.dims[-2:]))
     return _norm(run, run.add(left, right), order, (-1,))
-
-
-@operator("_weight_norm", "_weight_norm_interface")
-def _weight_norm(run: Run, v: Value, g: Value, dim: int = 0) -> Any:
-    others = [n for n in range(len(v.dims)) if n != dim]
-    size = run.reduce(v, others, True, kind="absolute", reason="a norm over it")
-    out = run.multiply(run.multiply(v, g), size, exponent=-1)
-    return out if len(run.shapes) < 2 else (out, size)
-
-
-@operator("cosine_similarity")
-def _cosine(run: Run, a: Value, b: Value, dim: int = 1, *_: Any, **__: Any) -> Value:
-    a, b = run.aligned(a, b)
-    sides = [run.kept(run.even(v, (dim,), sign=False, reason="a norm over it"), scale=True) for v in (a, b)]
-    for side in sides:
-        run.vanish(side, sign=False, reason="a norm with eps")
-    return run.reduce(run.multiply(*[replace(run.kept(s, scale=False), data=None) for s in sides]), (dim,))

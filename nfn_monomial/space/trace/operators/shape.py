@@ -34,31 +34,11 @@ def _permute(run: Run, x: Found, *order: Any) -> Found:
     return permuted(run, x, order[0] if isinstance(order[0], list | tuple) else order)
 
 
-@operator("transpose", "swapaxes", "swapdims", bundles=True)
+@operator("transpose", bundles=True)
 def _transpose(run: Run, x: Found, a: int, b: int) -> Found:
     order = list(range(_rank(x)))
     order[a], order[b] = order[b], order[a]
     return permuted(run, x, order)
-
-
-@operator("numpy_T", bundles=True)
-def _reversed(run: Run, x: Found) -> Found:
-    return permuted(run, x, range(_rank(x))[::-1])
-
-
-@operator("t", "mT", "adjoint", "matrix_H", bundles=True)
-def _t(run: Run, x: Found) -> Found:
-    rank = _rank(x)
-    return permuted(run, x, [*range(rank - 2), rank - 1, rank - 2]) if rank > 1 else x
-
-
-@operator("movedim", "moveaxis", bundles=True)
-def _movedim(run: Run, x: Found, source: Any, target: Any) -> Found:
-    rank = _rank(x)
-    old = [n % rank for n in ([source] if isinstance(source, int) else source)]
-    new = [n % rank for n in ([target] if isinstance(target, int) else target)]
-    rest = iter(n for n in range(rank) if n not in old)
-    return permuted(run, x, [old[new.index(n)] if n in new else next(rest) for n in range(rank)])
 
 
 @operator("unsqueeze", bundles=True)
@@ -77,10 +57,7 @@ def _squeeze(run: Run, x: Found, dims: Any = None) -> Found:
     return run.each(x, lambda v: replace(v, dims=tuple(d for n, d in enumerate(v.dims) if n not in gone)), at)
 
 
-@operator(
-    "view", "reshape", "_unsafe_view", "_reshape_alias", "view_as", "reshape_as", "flatten", "unflatten", "view_copy",
-    bundles=True,
-)  # fmt: skip
+@operator("view", "reshape", "flatten", "unflatten", "view_copy", bundles=True)
 def _view(run: Run, x: Found, *arguments: Any, **_: Any) -> Found:
     if any(isinstance(a, torch.dtype) for a in arguments):
         return run.opaque("its bits are read as another type", run.joined(x))
@@ -108,14 +85,14 @@ def reshaped(run: Run, x: Found, shape: Sequence[int]) -> Found:
     return Bundle(tuple(parts), new)
 
 
-@operator("expand", "expand_as", "broadcast_to", "expand_copy")
+@operator("expand")
 def _expand(run: Run, x: Value, *_: Any, **__: Any) -> Value:
     dims = [UNIT] * (len(run.shape) - len(x.dims)) + list(x.dims)
     new = [run.fresh(n) if is_unit(dim) else dim for dim, n in zip(dims, run.shape, strict=True)]
     return run.note(replace(x, dims=tuple(new), data=None, inert=False))
 
 
-@operator("repeat", "tile")
+@operator("repeat")
 def _repeat(run: Run, x: Value, counts: Sequence[int], *_: Any) -> Value:
     dims = [UNIT] * (len(run.shape) - len(x.dims)) + list(x.dims)
     counts = [1] * (len(dims) - len(counts)) + list(counts)
@@ -172,50 +149,26 @@ def sliced(run: Run, x: Found, dim: int, start: int, stop: int) -> Found:
     return parts[0] if len(parts) == 1 else Bundle(tuple(parts), dim)
 
 
-@operator("slice", "narrow", bundles=True)
+@operator("slice", bundles=True)
 def _slice(run: Run, x: Found, dim: int = 0, start: int | None = None, stop: int | None = None, step: int = 1) -> Found:
     size = x.shape[dim]
     if step != 1:
         return run.positional(run.joined(x), (dim,), "slice with a step")
-    first, last, _ = slice(start, stop).indices(size)
-    if last - first != run.shape[dim]:  # narrow(dim, start, length)
-        last = first + run.shape[dim]
-    return sliced(run, x, dim, first, last)
+    return sliced(run, x, dim, *slice(start, stop).indices(size)[:2])
 
 
-@operator("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "unsafe_chunk", bundles=True)
+@operator("split", "split_with_sizes", bundles=True)
 def _split(run: Run, x: Found, _: Any, dim: int = 0) -> tuple[Found, ...]:
     ends = [0, *itertools.accumulate(shape[dim] for shape in run.shapes)]
     return tuple(sliced(run, x, dim, a, b) for a, b in itertools.pairwise(ends))
 
 
-@operator("unbind", bundles=True)
-def _unbind(run: Run, x: Found, dim: int = 0) -> tuple[Found, ...]:
-    return tuple(_select(run, x, dim, n) for n in range(x.shape[dim]))
-
-
-@operator("cat", "concat", "concatenate")
+@operator("cat")
 def _cat(run: Run, parts: Sequence[Value], dim: int = 0) -> Value:
     return run.concatenated(parts, dim)
 
 
-@operator("stack")
-def _stack(run: Run, parts: Sequence[Value], dim: int = 0) -> Value:
-    dim %= len(parts[0].dims) + 1
-    return run.concatenated([replace(p, dims=(*p.dims[:dim], UNIT, *p.dims[dim:]), data=None) for p in parts], dim)
-
-
-@operator("hstack", "column_stack")
-def _hstack(run: Run, parts: Sequence[Value]) -> Value:
-    return run.concatenated(parts, 0 if len(parts[0].dims) == 1 else 1)
-
-
-@operator("vstack")
-def _vstack(run: Run, parts: Sequence[Value]) -> Value:
-    return run.concatenated([replace(p, dims=(UNIT, *p.dims)) if len(p.dims) == 1 else p for p in parts], 0)
-
-
-@operator("copy", "fill")
+@operator("copy")
 def _copy(run: Run, x: Value, source: Any, *_: Any) -> Value:
     source = source if isinstance(source, Value) else run.inert(())
     dims = [UNIT] * (len(x.dims) - len(source.dims)) + list(source.dims)
@@ -226,25 +179,21 @@ def _copy(run: Run, x: Value, source: Any, *_: Any) -> Value:
 # By position.
 
 
-@operator("pad", "constant_pad_nd")
-def _pad(run: Run, x: Value, pads: Sequence[int], *options: Any, **named: Any) -> Value:
-    mode = next((o for o in (*options, named.get("mode")) if isinstance(o, str)), "constant")
-    number = next((o for o in (*options, named.get("value")) if isinstance(o, int | float)), 0)
+@operator("constant_pad_nd")
+def _pad(run: Run, x: Value, pads: Sequence[int], number: float = 0) -> Value:
     x = run.resolved(x)
     ends = {len(x.dims) - 1 - n: tuple(pads[2 * n : 2 * n + 2]) for n in range(len(pads) // 2)}
     padded = [n for n, (a, b) in ends.items() if a or b]
     if number:
         run.vanish(x, reason=f"padded with {number}")
-    if mode == "constant":
-        moving = [n for n in padded if not run.fixed(x.dims[n]) and min(ends[n]) >= 0]
-        x = run.positional(x, [n for n in padded if n not in moving], "padding") if len(moving) < len(padded) else x
-        for n in moving:
-            ahead, behind = (
-                (run.fresh(size) if number else run.freed(run.fresh(size))) if size else () for size in ends[n]
-            )
-            x = run.note(replace(x, dims=(*x.dims[:n], (*ahead, *x.dims[n], *behind), *x.dims[n + 1 :])))
-        return x
-    return run.positional(x, padded, f"{mode} padding") if padded else x
+    moving = [n for n in padded if not run.fixed(x.dims[n]) and min(ends[n]) >= 0]
+    x = run.positional(x, [n for n in padded if n not in moving], "padding") if len(moving) < len(padded) else x
+    for n in moving:
+        ahead, behind = (
+            (run.fresh(size) if number else run.freed(run.fresh(size))) if size else () for size in ends[n]
+        )
+        x = run.note(replace(x, dims=(*x.dims[:n], (*ahead, *x.dims[n], *behind), *x.dims[n + 1 :])))
+    return x
 
 
 def _along(names: str, reason: str, dims_of: Callable[..., Any]) -> None:
@@ -260,8 +209,6 @@ def _along(names: str, reason: str, dims_of: Callable[..., Any]) -> None:
 _along("flip", "flip", lambda x, dims: dims)
 _along("roll", "roll", lambda x, shifts, dims=(): dims or range(len(x.dims)))
 _along("cumsum", "cumulative sum", lambda x, dim, **_: dim)
-_along("tril triu", "a triangle", lambda x, *_: (-2, -1))
-_along("rot90", "rotation", lambda x, k=1, dims=(0, 1): dims)
 
 
 def _last(count: int) -> Callable[..., range]:
@@ -288,44 +235,9 @@ _along("_adaptive_avg_pool2d", "position", _last(2))
 _along("upsample_trilinear3d _adaptive_avg_pool3d", "position", _last(3))
 
 
-@operator("pixel_shuffle")
-def _pixel_shuffle(run: Run, x: Value, r: int) -> Value:
-    *lead, channels, _, _ = x.shape
-    at = len(lead)
-    flat = run.reduce(run.placed(x, (-2, -1), "position"), (-2, -1), reason="position")
-    parts = run.joined(run.regrouped(flat, (*lead, channels // (r * r), r, r)))
-    out = run.reduce(run.placed(parts, (-2, -1), "position"), (-2, -1), reason="position")
-    places = [run.fresh(n, "position") for n in run.shape[at + 1 :]]
-    return run.note(replace(out, dims=(*out.dims, *places)))
-
-
-@operator("pixel_unshuffle")
-def _pixel_unshuffle(run: Run, x: Value, r: int) -> Value:
-    flat = run.reduce(run.placed(x, (-2, -1), "position"), (-2, -1), reason="position")
-    channels = run.merged((flat.dims[-1], run.fresh(r, "position"), run.fresh(r, "position")))
-    places = [run.fresh(n, "position") for n in run.shape[-2:]]
-    return run.note(replace(flat, dims=(*flat.dims[:-1], channels, *places)))
-
-
-@operator("channel_shuffle")
-def _channel_shuffle(run: Run, x: Value, groups: int) -> Value:
-    batch, channels, *places = x.shape
-    parts = run.joined(run.regrouped(x, (batch, groups, channels // groups, *places)))
-    turned = replace(parts, dims=(parts.dims[0], parts.dims[2], parts.dims[1], *parts.dims[3:]))
-    return run.joined(run.regrouped(turned, x.shape))
-
-
 @operator("unfold")
 def _unfold(run: Run, x: Value, dim: int, size: int, step: int) -> Value:
     at = x.at(dim)
     rows = run.reduce(run.placed(x, (at,), "windows"), (at,), reason="windows")
     windows, inside = (run.fresh(run.shape[n], "windows") for n in (at, -1))
     return run.note(replace(rows, dims=(*rows.dims[:at], windows, *rows.dims[at:], inside)))
-
-
-@operator("im2col")
-def _im2col(run: Run, x: Value, *_: Any) -> Value:
-    flat = run.reduce(run.placed(x, (-2, -1), "position"), (-2, -1), reason="position")
-    kernel, places = run.shape[-2] // flat.shape[-1], run.fresh(run.shape[-1], "position")
-    channels = run.merged((flat.dims[-1], run.fresh(kernel, "position")))
-    return run.note(replace(flat, dims=(*flat.dims[:-1], channels, places)))

@@ -57,15 +57,15 @@ def register_operator(target: Any, rule: Rule) -> None:
     name = str(target)
     if not isinstance(target, str | OpOverload | OpOverloadPacket) or "." not in name or " " in name:
         raise InvalidTypeError(f"{target!r} is no operator; give its name as 'library.operator', or one of torch.ops")
-    OPERATORS[_short(name)] = Entry(rule)
+    OPERATORS[short(name)] = Entry(rule)
 
 
 def entry_of(name: str) -> Entry | None:
     """The entry of an operator named as graphs name it; None where there is none."""
-    return OPERATORS.get(_short(name))
+    return OPERATORS.get(short(name))
 
 
-def _short(name: str) -> str:
-    """``aten.add.Tensor`` -> ``add``, ``mylib.f.default`` -> ``mylib.f``."""
+def short(name: str) -> str:
+    """The name of an operator in the table: ``aten.add.Tensor`` -> ``add``, ``mylib.f.default`` -> ``mylib.f``."""
     parts = name.split(".")
     return parts[1] if parts[0] == "aten" else ".".join(parts[:2])

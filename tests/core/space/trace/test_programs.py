@@ -109,6 +109,19 @@ def test_a_rule_that_does_not_fit_is_none_and_is_reported(name, monkeypatch):
     assert any("did not fit" in loss.reason for loss in found.report.losses)
 
 
+def test_an_operator_without_a_rule_is_what_its_parts_are(monkeypatch):
+    module = Of(lambda s, x: s.b(nn.functional.glu(s.a(x))), a=nn.Linear(4, 6), b=nn.Linear(3, 2))
+    found = derive(module, VECTOR)
+    assert (scalings(found), permutations(found), found.report.unknown) == (3, ["3"], ())
+    assert {op for node in found.report.nodes for op in node.operations} >= {"glu"}
+    monkeypatch.delitem(OPERATORS, "sigmoid")
+    found = derive(module, VECTOR)
+    assert (permutations(found), found.report.unknown) == ([], ("glu",))
+    assert any(loss.operation == "glu" and loss.reason == "no rule for sigmoid" for loss in found.report.losses)
+    monkeypatch.setitem(OPERATORS, "glu", OPERATORS["relu"])  # its own rule goes first, and has another shape
+    assert "its rule did not fit" in derive(module, VECTOR).report.unknown[0]
+
+
 def test_an_output_that_a_rule_does_not_know_must_not_be_read():
     module = between(lambda s, h: h * torch.ops.aten.native_layer_norm(h, [6], None, None, 0.1)[1])
     found = derive(module, VECTOR)

@@ -1,0 +1,66 @@
+"""Operators that have no rule, taken apart into smaller ones."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import default_decompositions
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from .operators import OPERATORS, short
+
+
+class Like(NamedTuple):
+    """A tensor of this shape and type, whatever is in it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def decomposed(target: Any, args: Any, kwargs: Any) -> fx.GraphModule | None:
+    """What an operator consists of, as a graph whose placeholders are its tensors; None where it has no parts.
+
+    Args:
+        target: the operator.
+        args, kwargs: of the call, a `Like` for each tensor.
+    """
+    if not isinstance(target, OpOverload):
+        return None
+    leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf=lambda v: isinstance(v, Like))
+    try:
+        found = _traced(target, tuple(leaves), spec, frozenset(OPERATORS))
+    except Exception:  # of an operator that needs values, or of none that can be traced, nothing is known
+        return None
+    return None if any(node.target is target for node in found.graph.nodes) else found
+
+
+@functools.lru_cache(maxsize=1024)
+def _traced(target: OpOverload, leaves: tuple[Any, ...], spec: Any, ruled: frozenset[str]) -> fx.GraphModule:
+    def call(*tensors: Tensor) -> Any:
+        given = iter(tensors)
+        filled = [next(given) if isinstance(leaf, Like) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(filled, spec)
+        return target(*args, **kwargs)
+
+    every = default_decompositions()
+    table = {op: every[op] for op in every if short(str(op)) not in ruled}
+    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        warnings.simplefilter("ignore")
+        tensors = [torch.empty(leaf.shape, dtype=leaf.dtype) for leaf in leaves if isinstance(leaf, Like)]
+        graph = make_fx(call, decomposition_table=table)(*tensors)
+        if any(node.op == "call_function" and mutates(node) for node in graph.graph.nodes):
+            graph = make_fx(torch.func.functionalize(graph), decomposition_table=table)(*tensors)
+    return graph
+
+
+def mutates(node: fx.Node) -> bool:
+    """Whether an operation changes its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
