@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from typing import TypeAlias
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -113,8 +114,69 @@ class Symmetry(enum.Enum):
         return self.name
 
 
-_BY_NAME: dict[str, Symmetry] = {}
-_BY_OBJECT: dict[object, Symmetry] = {}
+class Parity(NamedTuple):
+    """What a pointwise function does with factors of its argument.
+
+    Attributes:
+        power: p, where f(d x) = d^p f(x) for all d > 0; None where there is none.
+        sign: 1 for an odd function, 0 for an even one, None for any other.
+        zero: whether f(0) = 0.
+    """
+
+    power: int | None
+    sign: int | None
+    zero: bool = False
+
+    @property
+    def symmetry(self) -> Symmetry:
+        """The largest group that commutes with the function."""
+        return Symmetry(_PERMUTES | (_SCALES if self.power == 1 else 0) | (_FLIPS if self.sign == 1 else 0))
+
+
+# fmt: off
+FUNCTIONS: dict[str, Parity] = {name: parity for parity, names in (
+    (Parity(1, 1, True), "identity"),
+    (Parity(1, None, True), "relu leaky_relu rrelu"),
+    (Parity(1, 0, True), "abs absolute"),
+    (Parity(2, 0, True), "square"),
+    (Parity(None, 1, True), "tanh sin erf erfinv atan arctan asin arcsin asinh arcsinh atanh arctanh sinh tan softsign "
+                            "tanhshrink softshrink hardshrink round trunc fix frac"),
+    (Parity(None, 0), "cos cosh sinc i0 special_i0"),
+    (Parity(None, None, True), "gelu silu mish elu selu celu hardswish relu6 expm1 log1p floor ceil"),
+    (Parity(None, None), "sigmoid special_expit softplus log_sigmoid exp exp2 log log2 log10 hardsigmoid erfc "
+                         "special_erfcx lgamma digamma acos arccos acosh arccosh logit"),
+) for name in names.split()}
+# fmt: on
+"""Functions by their names in torch. What an activation and what an operator of a module keeps is read off here."""
+
+
+def _plain(name: str) -> str:
+    """A name without underscores: those of a module's class, of a function and of an operator are alike."""
+    return name.lower().replace("_", "")
+
+
+_PARITIES: dict[object, Parity] = {_plain(name): parity for name, parity in FUNCTIONS.items()}
+"""The same by plain names; by the functions and classes of torch that have them; and what users have registered."""
+
+
+def _things(*owners: Any) -> Iterator[tuple[str, Any]]:
+    """Plain names, and what there is of them."""
+    for name, thing in itertools.chain.from_iterable(vars(owner).items() for owner in owners):
+        if _plain(name) in _PARITIES and callable(thing) and not name.endswith("_"):  # which writes into its argument
+            yield _plain(name), thing
+
+
+_NAMED: dict[str, Callable[[Tensor], Tensor]] = {**dict(_things(F, torch)), "identity": nn.Identity()}
+"""Functions by plain names."""
+_PARITIES |= {thing: _PARITIES[name] for name, thing in [*_things(F, torch, torch._C.TensorBase, nn)]}
+_PARITIES |= dict.fromkeys(("prelu", nn.PReLU), FUNCTIONS["relu"])
+_PARITIES |= dict.fromkeys(("hardtanh", F.hardtanh, "sine", "siren"), FUNCTIONS["sin"])
+_PARITIES |= {"swish": FUNCTIONS["silu"], "linear": FUNCTIONS["identity"]}
+
+
+def function_named(name: str) -> Callable[[Tensor], Tensor] | None:
+    """The function of torch that an activation's name stands for, None where there is none."""
+    return _NAMED.get(_plain(name))
 
 
 @checked
@@ -134,19 +196,13 @@ def register_activation(activation: Activation, symmetry: Symmetry | str) -> Non
         raise InvalidValueError(
             "register_activation: any pointwise function commutes with permutations; use PERMUTATION"
         )
-    if isinstance(activation, str):
-        _BY_NAME[activation.lower()] = symmetry
-    elif isinstance(activation, nn.Module):
-        _BY_OBJECT[type(activation)] = symmetry
-    else:
-        _BY_OBJECT[activation] = symmetry
+    key = type(activation) if isinstance(activation, nn.Module) else activation
+    parity = Parity(1 if symmetry.scales else None, 1 if symmetry.flips else None)
+    _PARITIES[_plain(key) if isinstance(key, str) else key] = parity
 
 
-def symmetry_of(activation: Activation) -> Symmetry:
-    """The largest group of monomial matrices that commutes with a pointwise activation (paper Prop. 3.4).
-
-    In front of even functions (abs, cos, square) rows may flip besides, which what reads them does not take back: that
-    is no commuting, so that `WeightSpace.mlp` has not these signs. `WeightSpace.from_module` has them.
+def parity_of(activation: Activation) -> Parity:
+    """What a pointwise activation does with scales and signs.
 
     Args:
         activation: a name (``"relu"``), a module or its class (``nn.ReLU()``), or a function (``torch.relu``).
@@ -155,15 +211,16 @@ def symmetry_of(activation: Activation) -> Symmetry:
         ValueError: if the activation is not known: `register_activation` adds it; or if it is not the same
             function on every neuron (``nn.PReLU(num_parameters=n)``).
 
-    >>> symmetry_of("leaky_relu"), symmetry_of(torch.sin), symmetry_of(nn.GELU())
-    (<Symmetry.SCALE: 5>, <Symmetry.SIGN: 3>, <Symmetry.PERMUTATION: 1>)
+    >>> parity_of("abs"), parity_of(torch.sin).sign, parity_of(nn.GELU()).power
+    (Parity(power=1, sign=0, zero=True), 1, None)
     """
     if isinstance(activation, str):
-        if activation.lower() in _BY_NAME:
-            return _BY_NAME[activation.lower()]
+        if _plain(activation) in _PARITIES:
+            return _PARITIES[_plain(activation)]
         raise InvalidValueError(
             f"unknown activation or symmetry {activation!r}; symmetries: "
-            f"{', '.join(s.name.lower() for s in Symmetry)}; activations: {', '.join(sorted(_BY_NAME))}. "
+            f"{', '.join(s.name.lower() for s in Symmetry)}; activations: "
+            f"{', '.join(sorted(key for key in _PARITIES if isinstance(key, str)))}. "
             "Add one with register_activation(activation, symmetry)"
         )
     if isinstance(activation, nn.PReLU) and activation.num_parameters != 1:
@@ -172,11 +229,11 @@ def symmetry_of(activation: Activation) -> Symmetry:
             "permutations nor scalings of the neurons preserve; use nn.PReLU() (one slope) or symmetry='fixed'"
         )
     if isinstance(activation, nn.Hardtanh) and not isinstance(activation, nn.ReLU6):
-        return Symmetry.SIGN if activation.min_val == -activation.max_val else Symmetry.PERMUTATION
+        return Parity(None, 1 if activation.min_val == -activation.max_val else None)
     kind = type(activation) if isinstance(activation, nn.Module) else activation
     try:
-        if kind in _BY_OBJECT:
-            return _BY_OBJECT[kind]
+        if kind in _PARITIES:
+            return _PARITIES[kind]
     except TypeError:  # unhashable
         pass
     raise InvalidValueError(
@@ -185,36 +242,19 @@ def symmetry_of(activation: Activation) -> Symmetry:
     )
 
 
-def _register_defaults() -> None:
-    # fmt: off
-    names = {
-        Symmetry.SCALE: "relu leaky_relu leakyrelu prelu abs",
-        Symmetry.SIGN: "tanh sin sine siren softsign erf hardtanh arctan sinh asinh",
-        Symmetry.MONOMIAL: "identity linear",
-        Symmetry.PERMUTATION: "gelu silu swish mish sigmoid elu selu celu softplus relu6 hardswish hardsigmoid cos exp "
-                              "square",
-    }
-    objects: dict[Symmetry, list[object]] = {
-        Symmetry.SCALE: [
-            nn.ReLU, nn.LeakyReLU, nn.PReLU, F.relu, F.leaky_relu, torch.relu, torch.abs, Tensor.relu, Tensor.abs,
-        ],
-        Symmetry.SIGN: [
-            nn.Tanh, nn.Softsign, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink, F.tanh, F.softsign, F.tanhshrink,
-            F.softshrink, F.hardshrink, F.hardtanh, torch.tanh, torch.sin, torch.erf, torch.atan, torch.arctan,
-            torch.sinh, torch.asinh, Tensor.tanh, Tensor.sin, Tensor.erf,
-        ],
-        Symmetry.MONOMIAL: [nn.Identity],
-        Symmetry.PERMUTATION: [
-            nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.ELU, nn.SELU, nn.CELU, nn.Softplus, nn.ReLU6, nn.Hardswish,
-            nn.Hardsigmoid, nn.LogSigmoid, F.gelu, F.silu, F.mish, F.elu, F.selu, F.celu, F.softplus, F.relu6,
-            F.hardswish, F.hardsigmoid, F.logsigmoid, F.sigmoid, torch.sigmoid, torch.selu, torch.celu, torch.cos,
-            torch.exp, torch.square,
-        ],
-    }
-    # fmt: on
-    for symmetry in names:
-        _BY_NAME.update(dict.fromkeys(names[symmetry].split(), symmetry))
-        _BY_OBJECT.update(dict.fromkeys(objects[symmetry], symmetry))
+def symmetry_of(activation: Activation) -> Symmetry:
+    """The largest group of monomial matrices that commutes with a pointwise activation (paper Prop. 3.4).
 
+    In front of even functions (abs, cos, square) rows may flip besides, and factors in front of square come out as
+    their squares: no commuting, but a symmetry of the network, which `WeightSpace.mlp` and ``from_module`` have.
 
-_register_defaults()
+    Args:
+        activation: a name, a module or its class, or a function.
+
+    Raises:
+        ValueError: as `parity_of`.
+
+    >>> symmetry_of("leaky_relu"), symmetry_of(torch.sin), symmetry_of(nn.GELU())
+    (<Symmetry.SCALE: 5>, <Symmetry.SIGN: 3>, <Symmetry.PERMUTATION: 1>)
+    """
+    return parity_of(activation).symmetry

@@ -59,7 +59,7 @@ def kept(register):
     """A function that enters something into the tables of activations or operators, which are then as they were."""
 
     def call(**given):
-        tables = (symmetry._BY_NAME, symmetry._BY_OBJECT, OPERATORS)
+        tables = (symmetry._PARITIES, OPERATORS)
         before = [dict(table) for table in tables]
         try:
             register(**given)

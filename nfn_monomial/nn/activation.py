@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from nfn_monomial.checks import checked
@@ -12,21 +11,8 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import field_name
 from nfn_monomial.space.features import Features, Layout
 from nfn_monomial.space.weight_space import WeightSpace
-from nfn_monomial.symmetry import Activation, Symmetry, symmetry_of
+from nfn_monomial.symmetry import Activation, Symmetry, function_named, symmetry_of
 
-_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "leaky_relu": nn.functional.leaky_relu,
-    "abs": torch.abs,
-    "tanh": torch.tanh,
-    "sin": torch.sin,
-    "erf": torch.erf,
-    "softsign": nn.functional.softsign,
-    "identity": nn.Identity(),
-    "gelu": nn.functional.gelu,
-    "silu": nn.functional.silu,
-    "sigmoid": torch.sigmoid,
-}
 _LEGAL_DEFAULT = {
     Symmetry.FIXED: "relu",
     Symmetry.PERMUTATION: "relu",
@@ -69,10 +55,8 @@ class PointwiseActivation(nn.Module):
                     f"{_name(fn)} commutes with {allowed} only. Legal there: {_LEGAL_DEFAULT[felt]!r}; "
                     "'auto' picks a legal one for every field"
                 )
-        if isinstance(fn, str) and fn.lower() not in _FUNCTIONS:
-            raise InvalidValueError(
-                f"no function is known by the name {fn!r} (names: {', '.join(_FUNCTIONS)}); pass it itself"
-            )
+        if isinstance(fn, str) and function_named(fn) is None:
+            raise InvalidValueError(f"no function of torch is known by the name {fn!r}; pass it itself")
 
     def forward(self, features: Features) -> Features:
         """Features of the layout -> the same layout and shapes."""
@@ -81,9 +65,8 @@ class PointwiseActivation(nn.Module):
         return Features(self.layout, tuple(self._function(felt)(x) for x, felt in fields))
 
     def _function(self, felt: Symmetry) -> Callable[[Tensor], Tensor]:
-        if isinstance(self.fn, str):
-            return _FUNCTIONS[_LEGAL_DEFAULT[felt] if self.fn == "auto" else self.fn.lower()]
-        return self.fn
+        fn = _LEGAL_DEFAULT[felt] if self.fn == "auto" else self.fn
+        return function_named(fn) or fn if isinstance(fn, str) else fn
 
     def extra_repr(self) -> str:
         return f"{self.space}, {_name(self.fn)}"

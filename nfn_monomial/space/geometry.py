@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from nfn_monomial.checks import shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
-from nfn_monomial.symmetry import Activation, Symmetry
+from nfn_monomial.symmetry import Activation, Symmetry, parity_of
 
-from .axes import Axis, Dim
+from .axes import Axis, Charge, Dim
 from .specification import Node
 
 SymmetryLike: TypeAlias = Symmetry | Activation
@@ -90,26 +91,54 @@ def sequential_geometry(
     has_bias = [bias] * depth if isinstance(bias, bool) else list(bias)
     if len(has_bias) != depth or len(kernels) != depth:
         raise InvalidValueError(f"{len(has_bias)} bias flags and {len(kernels)} kernels for {depth} layers")
-    io = Symmetry.coerce(io_symmetry)
+    io = Acting((Symmetry.coerce(io_symmetry),))
     node_names = ["x", *(f"h{i}" for i in range(1, depth)), "y"]
-    nodes = {n: Node((s,), size) for n, s, size in zip(node_names, [io, *hidden, io], sizes, strict=True)}
+    acting = dict(zip(node_names, [io, *hidden, io], strict=True))
+    nodes = {n: Node(acting[n].gauges, size) for n, size in zip(node_names, sizes, strict=True)}
     parameters: dict[str, tuple[Dim, ...]] = {}
-    for i in range(depth):
+    for i, (source, target) in enumerate(itertools.pairwise(node_names)):
         weight, bias_name = names[i] if names else (f"weight.{i}", f"bias.{i}")
-        rows, columns = Axis(node_names[i + 1], +1), Axis(node_names[i], -1)
+        rows, columns = Axis(target, acting[target].rows), Axis(source, acting[source].columns)
         folded = (positions or {}).get(i, 1)
         parameters[weight] = (rows, columns if folded == 1 else (columns, folded), *kernels[i])
         if has_bias[i] and bias_name is not None:
             parameters[bias_name] = (rows,)
     kind = "cnn" if any(kernels) else "mlp"
-    distinct = list(dict.fromkeys(map(str, hidden)))
-    shown = "/".join(distinct if len(distinct) < 2 else map(str, hidden)) or "no hidden layer"
+    symmetries = ["+".join(map(str, h.gauges[len(h.gauges) > 1 :])) for h in hidden]
+    distinct = list(dict.fromkeys(symmetries))
+    shown = "/".join(distinct if len(distinct) < 2 else symmetries) or "no hidden layer"
     return nodes, parameters, f"{kind}({'-'.join('?' if n is None else str(n) for n in sizes)}, {shown})"
 
 
-def _one_per(value: SymmetryLike | Sequence[SymmetryLike], count: int, what: str) -> list[Symmetry]:
+class Acting(NamedTuple):
+    """What acts on hidden neurons in front of an activation: gauges, and the charges of what writes and reads them."""
+
+    gauges: tuple[Symmetry, ...]
+    rows: Charge = 1
+    columns: Charge = -1
+
+
+def acting_before(value: SymmetryLike) -> Acting:
+    """Of an activation, or of a symmetry that is meant to act.
+
+    Where factors do not come out of the activation as they went in, a first gauge without any says which way the
+    network runs.
+    """
+    if isinstance(value, Symmetry) or (isinstance(value, str) and value.upper() in Symmetry.__members__):
+        return Acting((Symmetry.coerce(value),))
+    power, sign, _ = parity = parity_of(value)
+    both = [(Symmetry.SCALE, power), (Symmetry.SIGN, sign)]
+    if power is not None and sign == power % 2:
+        both = [(Symmetry.MONOMIAL, power)]
+    gauges = {group: q for group, q in both if q is not None}
+    if {*gauges.values()} <= {1}:
+        return Acting((parity.symmetry,))
+    return Acting((Symmetry.PERMUTATION, *gauges), (1, *[1] * len(gauges)), (-1, *(-q for q in gauges.values())))
+
+
+def _one_per(value: SymmetryLike | Sequence[SymmetryLike], count: int, what: str) -> list[Acting]:
     if isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) != count:
             raise InvalidValueError(f"{len(value)} symmetries for {count} {what}s; give one, or one per {what}")
-        return [Symmetry.coerce(v) for v in value]
-    return [Symmetry.coerce(value)] * count
+        return [acting_before(v) for v in value]
+    return [acting_before(value)] * count

@@ -9,36 +9,29 @@ import torch
 
 from nfn_monomial.space.trace.algebra.moves import Run
 from nfn_monomial.space.trace.algebra.values import UNIT, Value
+from nfn_monomial.symmetry import FUNCTIONS
 
 from .table import operator
 
 Operand = Value | float | int | bool
 
-# (keeps 0, names)
 _LINEAR = "neg contiguous clone detach alias lift_fresh_copy dropout native_dropout to _to_copy"
-_HOMOGENEOUS = "relu leaky_relu rrelu"
-_ODD = "tanh sin erf erfinv atan asin asinh atanh sinh tan softshrink hardshrink round trunc"
-_EVEN = "cos cosh i0"
-_ANY_ZERO = "gelu silu mish elu selu celu hardswish relu6 expm1 log1p floor ceil"
-_ANY = (
-    "sigmoid softplus log_sigmoid exp exp2 log log2 log10 hardsigmoid erfc special_erfcx lgamma digamma acos acosh "
-    "isnan isinf"
-)
+_ANY = "isnan isinf"
+_KINDS = {(1, None): "homogeneous", (1, 0): "absolute", (None, 1): "odd", (None, 0): "even", (None, None): "any"}
 
 
-def _enter(names: str, kind: Any, *, zero: bool = False) -> None:
+def _enter(name: str, kind: Any, *, zero: bool = False) -> None:
     def rule(run: Run, x: Value, *_: Any, **__: Any) -> Value:
         return run.unary(x, kind, zero=zero)
 
-    operator(*names.split())(rule)
+    operator(name)(rule)
 
 
-_enter(_HOMOGENEOUS, "homogeneous", zero=True)
-_enter(_ODD, "odd", zero=True)
-_enter(_EVEN, "even")
-_enter(_ANY_ZERO, "any", zero=True)
-_enter(_ANY, "any")
-operator("abs", "absolute")(lambda run, x: run.unary(x, "absolute", zero=True))
+for _name, _parity in FUNCTIONS.items():
+    if hasattr(torch.ops.aten, _name) and _parity[:2] in _KINDS:
+        _enter(_name, _KINDS[_parity[:2]], zero=_parity.zero)
+for _name in _ANY.split():
+    _enter(_name, "any")
 operator("sqrt")(lambda run, x: run.power(x, 0.5))
 operator("rsqrt")(lambda run, x: run.power(x, -0.5))
 operator("reciprocal")(lambda run, x: run.power(x, -1))

@@ -1,80 +1,85 @@
-"""One truth about activations: what their rules, their names and they themselves say of scales and signs."""
+"""One truth about activations: the table says what functions do, and chains and traced networks read it alike."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial import WeightSpace, symmetry_of
-from nfn_monomial.nn.activation import _FUNCTIONS
-from nfn_monomial.space.trace.operators import pointwise
-from nfn_monomial.symmetry import _BY_NAME, Symmetry
+from nfn_monomial import Symmetry, WeightSpace, symmetry_of
+from nfn_monomial.symmetry import _PARITIES, FUNCTIONS, Parity, _plain, function_named
+from nfn_monomial.testing import assert_function_preserved
 
 X = torch.linspace(-3, 3, 200, dtype=torch.float64)
-ARGUMENTS = {"threshold": (0.1, 2.0)}
-CAUTIOUS = {"isnan", "isinf", "isfinite", "nan_to_num"}  # what they do with finite numbers alone is something else
-KINDS = {
-    name: kind
-    for names, kind in (
-        (pointwise._HOMOGENEOUS, "homogeneous"),
-        (pointwise._ODD, "odd"),
-        (pointwise._EVEN, "even"),
-        (pointwise._ANY_ZERO, "any"),
-        (pointwise._ANY, "any"),
-        ("abs", "absolute"),
-    )
-    for name in names.split()
-}
-COMMUTES = {
-    "homogeneous": Symmetry.SCALE, "absolute": Symmetry.SCALE, "odd": Symmetry.SIGN, "linear": Symmetry.MONOMIAL,
-    "even": Symmetry.PERMUTATION, "any": Symmetry.PERMUTATION,
-}  # fmt: skip
-"""What a kind of function commutes with. Even ones let rows flip besides, which no column has to take back."""
+FACTORS = (0.3, 2.7, 11.0)
 
 
-def kind_of(function) -> str:
+def parity_seen(function) -> Parity:
     """What a function does with factors of its argument, seen at numbers."""
 
     def alike(a: Tensor, b: Tensor) -> bool:
         return torch.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True)
 
-    y, mirrored = function(X).double(), function(-X).double()
-    homogeneous = all(alike(function(c * X).double(), c * y) for c in (0.3, 2.7, 11.0))
-    if homogeneous:
-        return "linear" if alike(mirrored, -y) else "absolute" if alike(mirrored, y) else "homogeneous"
-    return "odd" if alike(mirrored, -y) else "even" if alike(mirrored, y) else "any"
+    with torch.no_grad():
+        y, mirrored, scaled = function(X), function(-X), [function(c * X) for c in FACTORS]
+        power = next((p for p in (1, 2) if all(map(alike, scaled, [c**p * y for c in FACTORS]))), None)
+        sign = 1 if alike(mirrored, -y) else 0 if alike(mirrored, y) else None
+        return Parity(power, sign, not function(torch.zeros((), dtype=torch.float64)))
 
 
-@pytest.mark.parametrize("name", sorted(KINDS.keys() - CAUTIOUS))
-def test_rules_say_what_functions_do(name):
-    function = getattr(torch.ops.aten, name, None) or getattr(nn.functional, name)
-    assert kind_of(lambda x: function(x, *ARGUMENTS.get(name, ()))) == KINDS[name]
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_table_says_what_operators_do(name):
+    assert parity_seen(getattr(torch.ops.aten, name, None) or function_named(name)) == FUNCTIONS[name]
 
 
-@pytest.mark.parametrize("name", sorted(KINDS.keys() & _BY_NAME.keys()))
-def test_names_commute_with_what_rules_say(name):
-    assert symmetry_of(name) is COMMUTES[KINDS[name]]
+THINGS = [thing for thing in _PARITIES if not isinstance(thing, str)]
 
 
-@pytest.mark.parametrize("name", _FUNCTIONS)
-def test_functions_for_layers_are_what_their_names_say(name):
-    function = _FUNCTIONS[name]
-    assert symmetry_of(name) is COMMUTES[kind_of(function)]
-    if not isinstance(function, nn.Module):
-        assert symmetry_of(function) is symmetry_of(name)
+@pytest.mark.parametrize("thing", THINGS, ids=lambda thing: thing.__name__)
+def test_functions_and_modules_are_what_the_table_says(thing):
+    function = thing().double().eval() if isinstance(thing, type) else thing
+    assert symmetry_of(thing) is symmetry_of(function) is parity_seen(function).symmetry
 
 
-@pytest.mark.parametrize("name", ["abs", "cos", "square"])
-def test_a_traced_network_has_the_flips_of_rows_besides(name):
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Linear(2, 4), nn.Linear(4, 1)
+def test_names_of_functions_modules_and_activations_are_known():
+    assert len(THINGS) > 100
+    assert {nn.LeakyReLU, nn.LogSigmoid, nn.functional.leaky_relu, torch.relu, Tensor.relu} <= {*THINGS}
+    assert symmetry_of("LeakyReLU") is symmetry_of("leaky_relu") is symmetry_of("prelu") is Symmetry.SCALE
+    assert symmetry_of("siren") is symmetry_of("hardtanh") is Symmetry.SIGN
+    with pytest.raises(ValueError, match="unknown activation"):
+        symmetry_of(nn.Linear)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.b(getattr(torch, name)(self.a(x)))
 
-    node = WeightSpace.from_module(Net(), torch.randn(5, 2)).nodes["a"]
-    chain = WeightSpace.mlp([2, 4, 1], name).nodes["h1"]
-    assert chain.symmetry <= node.symmetry
-    assert node.flips
-    assert not chain.flips
+class Applied(nn.Module):
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+NAMED = {_plain(name) for name in FUNCTIONS if function_named(name)}
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_chains_and_traced_networks_have_one_group(name):
+    function = Applied(function_named(name))
+    net = nn.Sequential(
+        nn.Conv2d(1, 3, 2), function, nn.Flatten(), nn.Linear(12, 5), function, nn.Linear(5, 4), function,
+        nn.Linear(4, 2),
+    )  # fmt: skip
+    traced = WeightSpace.from_module(net, torch.rand(5, 1, 3, 3), certify=False)
+    chain = WeightSpace.cnn([1, 3], 2, name, head=[5, 4, 2], positions=4)
+    assert chain.group_dimension == traced.group_dimension
+    for own, found in zip(("h1", "h2", "h3"), ("0", "3", "5"), strict=True):
+        node, other = chain.nodes[own], next(n for n in traced.nodes.values() if n.size == chain.nodes[own].size)
+        assert node.permutes == other.permutes, found
+        assert sum(g.flips for g in node.gauges) == sum(g.flips for g in other.gauges), found
+        assert sum(g.scales for g in node.gauges) == sum(g.scales for g in other.gauges), found
+
+
+@pytest.mark.parametrize("name", ["relu", "abs", "square", "cos", "sin", "gelu", "identity"])
+def test_the_group_of_a_chain_keeps_what_it_computes(name):
+    net = nn.Sequential(nn.Linear(3, 5), Applied(function_named(name)), nn.Linear(5, 2)).double()
+    names = [("0.weight", "0.bias"), ("2.weight", "2.bias")]
+    chain = WeightSpace.sequential([3, 5, 2], [(), ()], name, names=names)
+    assert_function_preserved(net, chain, torch.randn(6, 3, dtype=torch.float64))
