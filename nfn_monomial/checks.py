@@ -14,21 +14,10 @@ import inspect
 import numbers
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    ParamSpec,
-    TypeAlias,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -43,14 +32,13 @@ FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The dtypes that torch computes with."""
 
 
-@dataclass(frozen=True)
-class Within:
+class Within(NamedTuple):
     """Numbers in a range; NaN is in none."""
 
     low: float
     high: float
 
-    def require(self, value: Any, name: str) -> None:
+    def __call__(self, value: Any, name: str) -> None:
         """Raise unless the value is in it."""
         if not self.low <= value <= self.high:
             bound = f"at least {self.low}" if value < self.low else f"at most {self.high}"
@@ -58,21 +46,19 @@ class Within:
             raise InvalidValueError(f"{name} must be {'finite' if finite else bound}, found {shown(value)}")
 
 
-@dataclass(frozen=True)
-class Usable:
-    """Devices that are there, and dtypes that torch computes with."""
+def _there(value: torch.device | str, name: str) -> None:
+    """Raise unless the device is there."""
+    try:
+        torch.empty(0, device=value)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidValueError(f"{name} must be a device that is there, found {value!r}: {reason}") from None
 
-    def require(self, value: Any, name: str) -> None:
-        """Raise unless it is one of them."""
-        if isinstance(value, torch.dtype):
-            if value not in FLOATING:
-                raise InvalidTypeError(f"{name} must be {_either(map(str, FLOATING))}, found {value}")
-            return
-        try:
-            torch.empty(0, device=value)
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            reason = str(error).partition("\n")[0]
-            raise InvalidValueError(f"{name} must be a device that is there, found {value!r}: {reason}") from None
+
+def _floating(value: torch.dtype, name: str) -> None:
+    """Raise unless torch computes with the dtype."""
+    if value not in FLOATING:
+        raise InvalidTypeError(f"{name} must be {_either(map(str, FLOATING))}, found {value}")
 
 
 Count: TypeAlias = Annotated[int, Within(1, 2**20)]
@@ -84,8 +70,8 @@ AtLeastZero: TypeAlias = Annotated[float, Within(0, sys.float_info.max)]
 Share: TypeAlias = Annotated[float, Within(0, 1)]
 Seed: TypeAlias = Annotated[int, Within(-(2**63), 2**64 - 1)]
 """What a generator takes."""
-Device: TypeAlias = Annotated[torch.device | str, Usable()]
-Floating: TypeAlias = Annotated[torch.dtype, Usable()]
+Device: TypeAlias = Annotated[torch.device | str, _there]
+Floating: TypeAlias = Annotated[torch.dtype, _floating]
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -101,7 +87,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _check(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    signature, hints, where = _door(function)
+    signature, hints = _door(function)
+    where = function.__qualname__.removesuffix(".__init__")
     try:
         given = signature.bind(*args, **kwargs).arguments
     except TypeError:  # Python itself says what is missing or too much
@@ -114,46 +101,32 @@ def _check(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
 
 
 @functools.cache
-def _door(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any], str]:
-    where = function.__qualname__.removesuffix(".__init__")
-    return inspect.signature(function), get_type_hints(function, include_extras=True), where
+def _door(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    return inspect.signature(function), typing.get_type_hints(function, include_extras=True)
 
 
 def require(value: Any, kind: Any, name: str) -> None:
-    """Raise unless a value is what a type says, `Within` and `Usable` in it included.
+    """Raise unless a value is what a type says, bounds in ``Annotated`` included.
 
-    Items of sequences and mappings are looked at, those of other iterables are not, as that would use them up.
+    Items of sequences and dicts are looked at, those of other iterables are not, as that would use them up.
 
     Raises:
         TypeError: for something of another kind, such as a bool or a text where a number is expected.
         ValueError: for a number out of range, or a word that is none of those expected.
     """
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin is Annotated:
         require(value, inner[0], name)
         for bound in inner[1:]:
-            bound.require(value, name)
+            bound(value, name)
     elif origin in (Union, UnionType):
         _require_any(value, inner, kind, name)
-    elif origin is Literal:
-        if not any(type(value) is type(word) and value == word for word in inner):
-            words = _either(map(repr, inner))
-            raise (InvalidValueError if isinstance(value, str) else InvalidTypeError)(
-                f"{name} must be {words}, found {shown(value)}"
-            )
-    elif not _fits(value, kind, origin):
-        raise InvalidTypeError(f"{name} must be {_text(kind)}, found {shown(value)}")
-    elif isinstance(kind, type) and hasattr(kind, "_fields"):
-        for field, each in _fields(kind).items():
-            require(getattr(value, field), each, f"{name}.{field}")
-    elif origin is not None and issubclass(origin, Mapping):
-        if not isinstance(value, dict):
-            return  # it may read its items from a file: whoever asks for one looks at it
-        for key, item in value.items():
-            require(key, inner[0], f"a name in {name}")
-            require(item, inner[1], f"{name}[{key!r}]")
-    elif origin is not None and issubclass(origin, Iterable) and isinstance(value, Sequence):
-        _require_items(value, inner, origin, name)
+    elif not _fits(value, origin, inner):
+        error = InvalidValueError if origin is Literal and isinstance(value, str) else InvalidTypeError
+        raise error(f"{name} must be {_text(kind)}, found {shown(value)}")
+    else:
+        for place, item, each in _inside(value, origin, inner, name):
+            require(item, each, place)
 
 
 def _require_any(value: Any, kinds: Sequence[Any], kind: Any, name: str) -> None:
@@ -169,43 +142,45 @@ def _require_any(value: Any, kinds: Sequence[Any], kind: Any, name: str) -> None
     raise (*inside, InvalidTypeError(f"{name} must be {_text(kind)}, found {shown(value)}"))[0]
 
 
+def _inside(value: Any, origin: Any, inner: Sequence[Any], name: str) -> Iterator[tuple[str, Any, Any]]:
+    """What a value holds: places, items, and what these must be."""
+    if not isinstance(origin, type):
+        return  # Any, a word, or a variable of types
+    if hasattr(origin, "_fields"):
+        for field, each in _fields(origin).items():
+            yield f"{name}.{field}", getattr(value, field), each
+    elif inner and isinstance(value, dict) and issubclass(origin, Mapping):  # others may read their items from a file
+        for key, item in value.items():
+            yield f"a name in {name}", key, inner[0]
+            yield f"{name}[{key!r}]", item, inner[1]
+    elif inner and isinstance(value, Sequence) and issubclass(origin, Iterable):
+        if origin is not tuple or Ellipsis in inner:
+            if inner[0] is int and {*map(type, value)} <= {int}:
+                return  # charges of deep networks are long
+            inner = inner[:1] * len(value)
+        elif len(value) != len(inner):
+            raise InvalidValueError(f"{name} must be {len(inner)} values, found {shown(value)}")
+        yield from ((f"{name}[{i}]", item, each) for i, (item, each) in enumerate(zip(value, inner, strict=True)))
+
+
 @functools.cache
 def _fields(kind: type) -> dict[str, Any]:
     """Field -> type, of a named tuple."""
-    return get_type_hints(kind, include_extras=True)
+    return typing.get_type_hints(kind, include_extras=True)
 
 
-def _require_items(value: Sequence[Any], inner: Sequence[Any], origin: Any, name: str) -> None:
-    if origin is tuple and Ellipsis not in inner:
-        if len(value) != len(inner):
-            raise InvalidValueError(f"{name} must be {len(inner)} values, found {shown(value)}")
-        kinds = list(inner)
-    else:
-        if inner[0] is int and {*map(type, value)} <= {int}:
-            return  # charges of deep networks are long
-        kinds = [inner[0]] * len(value)
-    for i, (item, each) in enumerate(zip(value, kinds, strict=True)):
-        require(item, each, f"{name}[{i}]")
-
-
-def _fits(value: Any, kind: Any, origin: Any) -> bool:
-    if kind in _NUMBERS:
-        # A bool is an int to Python, and a mistake where a number is meant.
-        return isinstance(value, _NUMBERS[kind]) and (kind is bool or not isinstance(value, bool))
-    if kind is Tensor:
-        return isinstance(value, Tensor) and is_dense(value)
-    if origin is Callable:
-        return callable(value)
-    if origin is type:
-        return isinstance(value, type)
-    known = kind if origin is None else origin
+def _fits(value: Any, known: Any, inner: Sequence[Any]) -> bool:
+    if known is Literal:
+        return any(type(value) is type(word) and value == word for word in inner)
     if known is Any or not isinstance(known, type):
-        return True  # Any, and variables of types
+        return True
     if known in _CONTAINERS and (isinstance(value, (str, bytes, Mapping)) or hasattr(value, "__array__")):
         return False  # which would be read letter by letter, name by name or row by row
-    if known is tuple and hasattr(value, "_fields"):
-        return False  # a record, which means something else
-    return isinstance(value, known)
+    if known is tuple and hasattr(value, "_fields") or known in (int, float) and isinstance(value, bool):
+        return False  # a record means something else; a bool is an int to Python, and a mistake where a number is meant
+    if known is Callable or known is Tensor:
+        return callable(value) if known is Callable else isinstance(value, Tensor) and is_dense(value)
+    return isinstance(value, {int: numbers.Integral, float: numbers.Real}.get(known, known))
 
 
 def is_dense(x: Tensor) -> bool:
@@ -240,31 +215,27 @@ def shown(value: Any) -> str:
 
 
 _SHOWN = 60
-_NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real, bool: bool}
 _CONTAINERS = (Sequence, Collection, Iterable, list, tuple)
-_WORDS: dict[Any, str] = {
-    int: "a whole number", float: "a number", bool: "True or False", str: "a text", NoneType: "None",
-    Tensor: "a dense tensor", Callable: "a function", Sequence: "a sequence", Collection: "a sequence",
-    Iterable: "a sequence", tuple: "a tuple", Mapping: "a mapping", os.PathLike: "a path",
-}  # fmt: skip
+_WORDS = [
+    (int, "a whole number"), (float, "a number"), (bool, "True or False"), (str, "a text"), (NoneType, "None"),
+    (Tensor, "a dense tensor"), (Callable, "a function"), (tuple, "a tuple"), (Sequence, "a sequence"),
+    (Collection, "a sequence"), (Iterable, "a sequence"), (Mapping, "a mapping"), (os.PathLike, "a path"),
+]  # fmt: skip
 
 
 def _text(kind: Any) -> str:
     """A type in words."""
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin is Annotated:
         return _text(inner[0])
-    if origin in (Union, UnionType):
-        return _either(dict.fromkeys(map(_text, inner)))
-    if origin is Literal:
-        return _either(map(repr, inner))
-    known = kind if origin is None else origin
-    if known in (Sequence, Collection, Iterable, tuple) and inner:
-        named = [_text(each) for each in inner if each is not Ellipsis]
-        return f"{_WORDS[known]} of {' and '.join(dict.fromkeys(named))}"
-    if known is Mapping:
-        return "named tensors, parameter name -> tensor" if inner == (str, Tensor) else "a mapping"
-    return _WORDS.get(known) or str(getattr(known, "__name__", known))
+    if origin in (Union, UnionType, Literal):
+        return _either(dict.fromkeys(map(repr if origin is Literal else _text, inner)))
+    if origin is Mapping and inner == (str, Tensor):
+        return "named tensors, parameter name -> tensor"
+    word = next((words for known, words in _WORDS if known is origin), str(getattr(origin, "__name__", kind)))
+    if origin not in _CONTAINERS or not inner:
+        return word
+    return f"{word} of {' and '.join(dict.fromkeys(_text(each) for each in inner if each is not Ellipsis))}"
 
 
 def _either(words: Iterable[str]) -> str:
