@@ -48,6 +48,12 @@ class Symmetry(enum.Enum):
             return NotImplemented
         return Symmetry(self.value & other.value)
 
+    def __or__(self, other: Symmetry) -> Symmetry:
+        """The smallest of these groups that contains both."""
+        if not isinstance(other, Symmetry):
+            return NotImplemented
+        return Symmetry(self.value | other.value)
+
     def __le__(self, other: Symmetry) -> bool:
         """Whether this group is a subgroup of ``other``."""
         if not isinstance(other, Symmetry):
@@ -83,12 +89,7 @@ class Symmetry(enum.Enum):
         """The part of this group that an axis of this charge feels: ``d_j^charge`` for all allowed ``d_j``."""
         if not self.permutes:
             return Symmetry.FIXED
-        bits = _PERMUTES
-        if self.scales and charge:
-            bits |= _SCALES
-        if self.flips and charge % 2:
-            bits |= _FLIPS
-        return Symmetry(bits)
+        return Symmetry(_PERMUTES | (self.value & _SCALES * bool(charge)) | (self.value & _FLIPS * (charge % 2)))
 
     @classmethod
     def _missing_(cls, value: object) -> Symmetry:

@@ -95,18 +95,14 @@ def segments_of(dim: Dim) -> tuple[tuple[Axis | int, ...], ...]:
     return ((dim,),) if isinstance(dim, Axis | int) else (tuple(dim),)
 
 
-def each_axis(dim: Dim, change: Callable[[Axis], Axis | None]) -> Dim:
-    """A dimension with every axis changed, or left out, which is for axes of one neuron."""
+def each_axis(dim: Dim, change: Callable[[Axis], Iterable[Axis]]) -> Dim:
+    """A dimension with every axis replaced by others: one, several, or none, which is for axes of one neuron."""
     if isinstance(dim, Sum):
         return Sum(tuple(each_axis(part, change) for part in dim.parts))  # type: ignore[misc]
-    if isinstance(dim, int):
-        return dim
-    if isinstance(dim, Axis):
-        changed = change(dim)
-        return 1 if changed is None else changed
-    factors = (part if isinstance(part, int) else change(part) for part in dim)
-    left = tuple(part for part in factors if part is not None)
-    return left if len(left) > 1 else left[0] if left else 1
+    factors: list[Axis | int] = []
+    for factor in (dim,) if isinstance(dim, Axis | int) else dim:
+        factors += [factor] if isinstance(factor, int) else change(factor)
+    return tuple(factors) if len(factors) > 1 else factors[0] if factors else 1
 
 
 def parents_of(axes: Sequence[Axis | int], nesting: dict[str, str]) -> tuple[int | None, ...]:

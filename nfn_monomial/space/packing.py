@@ -36,7 +36,7 @@ def unpack(space: Specification, folding: Folding, features: Features) -> dict[s
     """See `WeightSpace.unpack`."""
     folding.layout.require(features, None, "unpack")
     found = dict(zip(space.pieces, folding.unfold(features), strict=True))
-    return whole(space, found, {} if space.plain else node_sizes(space, features))
+    return whole(space, found, node_sizes(space, features))
 
 
 def node_sizes(space: Specification, features: Features) -> dict[str, int]:
@@ -51,15 +51,11 @@ def node_sizes(space: Specification, features: Features) -> dict[str, int]:
 
 def pieces(space: Specification, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
     """Parameters ``(..., *shape)`` as pieces ``(..., *axes)``: sums cut, products taken apart, in ``space.axes``."""
-    if space.plain:
-        return {name: tensors[name] for name in space.parameters}
     return {name: x for parameter in space.parameters for name, x in cut(space, parameter, tensors[parameter], sizes)}
 
 
 def whole(space: Specification, found: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:
     """The inverse of `pieces`."""
-    if space.plain:
-        return {name: found[name] for name in space.parameters}
     return {name: joined(space, name, found, sizes) for name in space.parameters}
 
 
@@ -83,10 +79,11 @@ def joined(space: Specification, parameter: str, found: Mapping[str, Tensor], si
     """The inverse of `cut`."""
     if parameter in space.uncut:
         return found[parameter]
-    parts = []
+    extents, parts = space.extents(parameter, sizes), []
     for name in space.pieces_of[parameter]:
+        shape = [lengths[chosen] for lengths, chosen in zip(extents, space.pieces[name].choice, strict=True)]
         x = found[name]
-        parts.append(x.reshape((*x.shape[: x.ndim - len(space.axes[name])], *space.shape_of(name, sizes))))
+        parts.append(x.reshape((*x.shape[: x.ndim - len(space.axes[name])], *shape)))
     # Choices count up with the last dimension first, so that is put together first.
     for dim, segments in reversed(list(enumerate(space.concatenated[parameter]))):
         if len(segments) > 1:

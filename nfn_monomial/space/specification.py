@@ -6,8 +6,8 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
 
@@ -17,7 +17,6 @@ from nfn_monomial.symmetry import Symmetry
 
 from .axes import Axis, Charge, Dim, FieldType, Sum, each_axis, flatten_dims, parents_of, powers, segments_of
 from .links import links_of
-from .written import read, written
 
 Made = TypeVar("Made")
 
@@ -44,7 +43,7 @@ class Node(NamedTuple):
     @property
     def symmetry(self) -> Symmetry:
         """The smallest symmetry that contains what acts: that of the one gauge, of most nodes."""
-        return Symmetry(functools.reduce(operator.or_, (gauge.value for gauge in self.gauges)))
+        return functools.reduce(operator.or_, self.gauges)
 
     @property
     def permutes(self) -> bool:
@@ -80,8 +79,8 @@ class Node(NamedTuple):
 
     def acting(self, charge: Charge) -> Symmetry:
         """What an axis of this charge feels of the node's group."""
-        felt = [g.acting(q).value for g, q in zip(self.gauges, self.spelled(charge), strict=True) if q]
-        return Symmetry(functools.reduce(operator.or_, felt, self.gauges[0].acting(0).value))
+        felt = (gauge.acting(q) for gauge, q in zip(self.gauges, self.spelled(charge), strict=True))
+        return functools.reduce(operator.or_, felt)
 
     def restricted(self, group: Symmetry) -> Node:
         """The same neurons under a smaller group, all gauges intersected with it; charges mean what they did."""
@@ -121,20 +120,19 @@ class Specification:
         self.nodes = {name: _node(node) for name, node in nodes.items()}
         self.nesting = {name: node.parent for name, node in self.nodes.items() if node.parent is not None}
         self.label, self.dead, self.ties = label, tuple(dead), dict(ties or {})
-        self._check(parameters)
-        self.parameters = {name: tuple(map(self._spelled, self._completed(dims))) for name, dims in parameters.items()}
+        self._check_nodes()
         self._rank = {name: position for position, name in enumerate(self.nodes)}
+        self._check_parameters(parameters)
+        self.parameters = {name: self._completed(dims) for name, dims in parameters.items()}
         self.concatenated = {name: [segments_of(dim) for dim in dims] for name, dims in self.parameters.items()}
-        found = {name: self._pieces(name) for name in self.parameters}
+        found = {name: list(self._pieces(name)) for name in self.parameters}
+        self.pieces_of = {name: [piece for piece, _ in pieces] for name, pieces in found.items()}
         self.pieces = dict(itertools.chain.from_iterable(found.values()))
-        self.pieces_of = {name: tuple(piece for piece, _ in pieces) for name, pieces in found.items()}
-        self._check_names()
         self.axes = {name: flatten_dims(piece.dims) for name, piece in self.pieces.items()}
-        self.parts = {name: [flatten_dims((dim,)) for dim in piece.dims] for name, piece in self.pieces.items()}
+        self._check_names()
         dims_of = {name: piece.dims for name, piece in self.pieces.items()}
         self.links = links_of(list(self.nodes), dims_of, self.nesting)
-        self.uncut = {n for n, dims in self.parameters.items() if self.axes.get(n) == dims}
-        self.plain = len(self.uncut) == len(self.pieces)
+        self.uncut = {name for name, dims in self.parameters.items() if self.axes.get(name) == dims}
         self.passed: tuple[object, dict[str, int]] = (None, {})
         self._made: dict[tuple[Hashable, ...], Any] = {}
 
@@ -148,7 +146,7 @@ class Specification:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": {}, "passed": (None, {})}
 
-    def _check(self, parameters: Mapping[str, Sequence[Dim]]) -> None:
+    def _check_nodes(self) -> None:
         for name, node in self.nodes.items():
             if not name.isidentifier():
                 raise InvalidValueError(f"node name {name!r}: names must be identifiers, as h1 or conv_2")
@@ -157,18 +155,32 @@ class Specification:
                     f"node name {name!r}: torch's containers of modules, in which layers keep what belongs to a node, "
                     f"have an attribute of that name; use {name}_"
                 )
-            if not node.gauges or (not node.permutes and len(node.gauges) > 1) or len({*map(_fixed, node.gauges)}) > 1:
+            if not node.gauges or (len(node.gauges) > 1 and Symmetry.FIXED in node.gauges):
                 raise InvalidValueError(f"node {name!r} has gauges {node.gauges}: one or more, FIXED only alone")
             if not node.permutes and node.size is None:
                 raise InvalidValueError(f"node {name!r} is FIXED, so its size must be given: its axes become channels")
             if node.size is not None and node.size < 1:
                 raise InvalidValueError(f"node {name!r} has size {node.size}; at least 1 is needed")
-            if node.parent is not None:
-                self._check_parent(name, node.parent)
+        for name, parent in self.nesting.items():
+            if parent not in self.nodes:
+                raise InvalidValueError(
+                    f"node {name!r} is nested in {parent!r}, which is no node; nodes: {', '.join(self.nodes)}"
+                )
+            if not (self.nodes[name].permutes and self.nodes[parent].permutes):
+                raise InvalidValueError(
+                    f"node {name!r} is nested in {parent!r}: neither may be FIXED; use nodes of their own"
+                )
+            path = [name]
+            while (above := self.nesting.get(path[-1])) is not None:
+                if above in path:
+                    raise InvalidValueError(f"node {above!r} is nested in itself")
+                path.append(above)
+
+    def _check_parameters(self, parameters: Mapping[str, Sequence[Dim]]) -> None:
         if not parameters:
             raise InvalidValueError("a weight space needs at least one parameter")
         for name, dims in parameters.items():
-            for dim in itertools.chain.from_iterable(itertools.chain.from_iterable(map(segments_of, dims))):
+            for dim in _factors(dims):
                 if isinstance(dim, Axis) and dim.node not in self.nodes:
                     raise InvalidValueError(f"{name}: axis {dim} names no node; nodes: {', '.join(self.nodes)}")
                 if isinstance(dim, int) and not 1 <= dim < 2**63:
@@ -184,87 +196,27 @@ class Specification:
                     f"{', '.join(self.parameters)}"
                 )
 
-    def _check_parent(self, name: str, parent: str) -> None:
-        if parent not in self.nodes:
-            raise InvalidValueError(
-                f"node {name!r} is nested in {parent!r}, which is no node; nodes: {', '.join(self.nodes)}"
-            )
-        if not (self.nodes[name].permutes and self.nodes[parent].permutes):
-            raise InvalidValueError(
-                f"node {name!r} is nested in {parent!r}: neither may be FIXED; use nodes of their own"
-            )
-        above, seen = self.nesting.get(parent), {name, parent}
-        while above is not None:
-            if above in seen:
-                raise InvalidValueError(f"node {above!r} is nested in itself")
-            seen.add(above)
-            above = self.nesting.get(above)
-
-    def _spelled(self, dim: Dim) -> Dim:
-        """The same with every charge in the form that its node's gauges have."""
-
-        def spelled(axis: Axis) -> Axis:
-            charge = self.nodes[axis.node].spelled(axis.charge)
-            return Axis(axis.node, charge if len(charge) > 1 else charge[0])
-
-        return each_axis(dim, spelled)
-
     def _completed(self, dims: Sequence[Dim]) -> tuple[Dim, ...]:
-        """The same with an axis of the parent in front of every nested axis, where none is written."""
-        named = {axis.node for axis in _axes(dims)}
+        """The same with charges for all gauges, and in front of an axis those that it is nested in and that lack."""
+        named = {factor.node for factor in _factors(dims) if isinstance(factor, Axis)}
 
-        def complete(dim: Dim) -> Dim:
-            if isinstance(dim, Sum):
-                return Sum(tuple(complete(part) for part in dim.parts))  # type: ignore[misc]
-            if isinstance(dim, int):
-                return dim
-            factors: list[Axis | int] = []
-            for factor in (dim,) if isinstance(dim, Axis) else dim:
-                factors += [factor] if isinstance(factor, int) else [*self._ancestors(factor, named), factor]
-            return factors[0] if len(factors) == 1 else tuple(factors)
+        def spelled(name: str, charge: Charge) -> Axis:
+            charges = self.nodes[name].spelled(charge)
+            return Axis(name, charges if len(charges) > 1 else charges[0])
 
-        return tuple(map(complete, dims)) if self.nesting else tuple(dims)
+        def complete(axis: Axis) -> list[Axis]:
+            above = itertools.takewhile(lambda name: name not in named, self.ancestry(axis.node)[-2::-1])
+            return [*reversed([spelled(name, 0) for name in above]), spelled(*axis)]
 
-    def _ancestors(self, axis: Axis, named: set[str]) -> list[Axis]:
-        above = self.nesting.get(axis.node)
-        found: list[Axis] = []
-        while above is not None and above not in named:
-            found.insert(0, Axis(above, 0))
-            above = self.nesting.get(above)
-        return found
+        return tuple([each_axis(dim, complete) for dim in dims])
 
-    def _pieces(self, name: str) -> list[tuple[str, Piece]]:
-        dims = self.parameters[name]
-        sums = [i for i, dim in enumerate(dims) if isinstance(dim, Sum)]
-        found = []
-        for choice in itertools.product(*(range(len(segments)) for segments in self.concatenated[name])):
-            chosen = [segments[i] for segments, i in zip(self.concatenated[name], choice, strict=True)]
-            plain = tuple(part[0] if len(part) == 1 else part for part in chosen)
+    def _pieces(self, name: str) -> Iterator[tuple[str, Piece]]:
+        segments = self.concatenated[name]
+        sums = [i for i, dim in enumerate(self.parameters[name]) if isinstance(dim, Sum)]
+        for choice in itertools.product(*(range(len(parts)) for parts in segments)):
+            chosen = [parts[i] for parts, i in zip(segments, choice, strict=True)]
             own = f"{name}[{','.join(str(choice[i]) for i in sums)}]" if sums else name
-            found.append((own, Piece(name, choice, plain if sums else dims)))
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        """All that the constructor takes, as JSON holds it; `from_json` is the exact inverse.
-
-        What `explain` knows of a module besides, which operator cost what, is not kept.
-        """
-        return written(self.nodes, self.parameters, label=self.label, dead=self.dead, ties=self.ties)
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        """The space that `to_json` has written. Every number is checked, and none of them is allocated.
-
-        Raises:
-            ValueError: naming the place, if it is anything else; as the class.
-
-        >>> from nfn_monomial import WeightSpace
-        >>> space = WeightSpace.mlp([2, 8, 1], "relu")
-        >>> WeightSpace.from_json(space.to_json()) == space
-        True
-        """
-        nodes, parameters, rest = read(value)
-        return cls({name: Node(*node) for name, node in nodes.items()}, parameters, **rest)
+            yield own, Piece(name, choice, tuple([part[0] if len(part) == 1 else part for part in chosen]))
 
     @property
     def group_dimension(self) -> int:
@@ -308,7 +260,7 @@ class Specification:
 
     def complete(self, axes: Iterable[Axis]) -> FieldType:
         """Axes with those that they are nested in, where none of these is among them, and charges for all gauges."""
-        return tuple(a for a in flatten_dims(map(self._spelled, self._completed(tuple(axes)))) if isinstance(a, Axis))
+        return tuple(axis for axis in flatten_dims(self._completed(tuple(axes))) if isinstance(axis, Axis))
 
     def canonical(self, axes: Sequence[Axis]) -> tuple[FieldType, tuple[int, ...]]:
         """The field type of some axes (charges reduced, canonical order), and the order in which they were taken.
@@ -342,8 +294,9 @@ class Specification:
         """The shape of a parameter or a piece, without batch and channels, for given node sizes."""
         if name in self.parameters:
             return tuple(map(sum, self.extents(name, sizes)))
-        dims = self.parts[name]
-        return tuple([math.prod([p if isinstance(p, int) else sizes[p.node] for p in parts]) for parts in dims])
+        piece = self.pieces[name]
+        extents = self.extents(piece.parameter, sizes)
+        return tuple([lengths[i] for lengths, i in zip(extents, piece.choice, strict=True)])
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Parameter name -> shape, without batch and channels; needs every node's size."""
@@ -385,16 +338,12 @@ def _node(node: Symmetry | tuple[Symmetry, int | None] | Node) -> Node:
     return Node((node,)) if isinstance(node, Symmetry) else Node((node[0],), *node[1:])
 
 
-def _fixed(gauge: Symmetry) -> bool:
-    return gauge is Symmetry.FIXED
-
-
 def _described(item: tuple[str, Node]) -> str:
     name, node = item
     size = f" {node.size}" if node.size else ""
     return f"{name}: {'+'.join(map(str, node.gauges))}{size}{f' in {node.parent}' if node.parent else ''}"
 
 
-def _axes(dims: Sequence[Dim]) -> list[Axis]:
-    factors = itertools.chain.from_iterable(itertools.chain.from_iterable(map(segments_of, dims)))
-    return [factor for factor in factors if isinstance(factor, Axis)]
+def _factors(dims: Sequence[Dim]) -> Iterator[Axis | int]:
+    """All axes and sizes, sums and products taken apart."""
+    return itertools.chain.from_iterable(itertools.chain.from_iterable(map(segments_of, dims)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from .groups import GroupElement, random_element
 from .report import Drawing, draw, explain
 from .specification import Node, Specification
 from .trace import Report, derive
+from .written import read, written
 
 
 class WeightSpace(Specification):
@@ -210,6 +211,26 @@ class WeightSpace(Specification):
         )
         return space
 
+    def to_json(self) -> dict[str, Any]:
+        """All that the constructor takes, as JSON holds it; `from_json` is the exact inverse.
+
+        What `explain` knows of a module besides, which operator cost what, is not kept.
+        """
+        return written(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """The space that `to_json` has written. Every number is checked, and none of them is allocated.
+
+        Raises:
+            ValueError: naming the place, if it is anything else; as the class.
+
+        >>> space = WeightSpace.mlp([2, 8, 1], "relu")
+        >>> WeightSpace.from_json(space.to_json()) == space
+        True
+        """
+        return cls(**read(value))
+
     @classmethod
     @checked
     def sequential(
@@ -287,8 +308,8 @@ class WeightSpace(Specification):
         gone = {name for name in nodes if self.nodes[name].size == 1}
         left = {n: Node((Symmetry.FIXED,), m.size) if n in nodes else m for n, m in self.nodes.items() if n not in gone}
 
-        def change(axis: Axis) -> Axis | None:
-            return None if axis.node in gone else Axis(axis.node, 0) if axis.node in nodes else axis
+        def change(axis: Axis) -> list[Axis]:
+            return [] if axis.node in gone else [Axis(axis.node, 0) if axis.node in nodes else axis]
 
         parameters = {name: tuple(each_axis(dim, change) for dim in dims) for name, dims in self.parameters.items()}
         return _regrouped(self, left, parameters, f".fixed({', '.join(nodes)})")
@@ -388,7 +409,7 @@ class WeightSpace(Specification):
 
 
 def _uncharged(s: WeightSpace) -> WeightSpace:
-    neutral = {n: tuple(each_axis(d, lambda a: Axis(a.node, 0)) for d in dims) for n, dims in s.parameters.items()}
+    neutral = {n: tuple(each_axis(d, lambda a: [Axis(a.node, 0)]) for d in dims) for n, dims in s.parameters.items()}
     return _regrouped(s, s.nodes, neutral, ".uncharged()")
 
 

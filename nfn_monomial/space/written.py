@@ -12,40 +12,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
 from .axes import Axis, Charge, Dim, Sum, segments_of
+from .specification import Node, Specification
 
 MOST_SIZE = 2**31 - 1  # of a dimension or node
 MOST_CHARGE = 2**20
 MOST_PIECES = 4096  # of a parameter whose dimensions are sums
 LONGEST = 500  # name or label
+_EXPECTED = {list: "a list", dict: "an object, names by names", str: f"a text of at most {LONGEST} characters"}
 
-RawNode = tuple[tuple[Symmetry, ...], int | None, str | None]
+T = TypeVar("T")
 
 
-def written(
-    nodes: Mapping[str, RawNode],
-    parameters: Mapping[str, Sequence[Dim]],
-    *,
-    label: str,
-    dead: Sequence[str],
-    ties: Mapping[str, str],
-) -> dict[str, Any]:
+def written(space: Specification) -> dict[str, Any]:
     """What `read` reads."""
     return {
-        "label": label,
+        "label": space.label,
         "nodes": [
-            {"name": name, "gauges": [str(gauge) for gauge in gauges], "size": size, "parent": parent}
-            for name, (gauges, size, parent) in nodes.items()
+            {"name": name, "gauges": [*map(str, node.gauges)], "size": node.size, "parent": node.parent}
+            for name, node in space.nodes.items()
         ],
-        "parameters": [{"name": name, "dims": list(map(_written, dims))} for name, dims in parameters.items()],
-        "dead": list(dead),
-        "ties": dict(ties),
+        "parameters": [{"name": name, "dims": [*map(_written, dims)]} for name, dims in space.parameters.items()],
+        "dead": list(space.dead),
+        "ties": dict(space.ties),
     }
 
 
@@ -55,50 +50,49 @@ def _written(dim: Dim) -> Any:
     if isinstance(dim, Axis):
         return {"node": dim.node, "charge": dim.charge if isinstance(dim.charge, int) else list(dim.charge)}
     if isinstance(dim, Sum):
-        return {"sum": list(map(_written, dim.parts))}
-    return {"product": list(map(_written, dim))}
+        return {"sum": [*map(_written, dim.parts)]}
+    return {"product": [*map(_written, dim)]}
 
 
-def read(value: Any) -> tuple[dict[str, RawNode], dict[str, tuple[Dim, ...]], dict[str, Any]]:
-    """Nodes, parameters and all else, as `written` writes them; nothing of the sizes that it states is allocated.
+def read(value: Any) -> dict[str, Any]:
+    """The arguments of a weight space, as `written` writes them; nothing of the sizes that it states is allocated.
 
     Raises:
         ValueError: naming the place, what was found and what is expected.
     """
     fields = _fields(value, ("label", "nodes", "parameters"), "a weight space", may_have=("dead", "ties"))
-    ties = fields.get("ties", {})
-    if not isinstance(ties, dict):
-        raise InvalidValueError(f"ties: expected an object, names by names, found {type(ties).__name__}")
-    rest = {
-        "label": _text(fields["label"], "label"),
-        "dead": [_text(name, "a name in dead") for name in _list(fields.get("dead", []), "dead")],
-        "ties": {_text(name, "a name in ties"): _text(own, f"ties of {name!r}") for name, own in ties.items()},
-    }
-    nodes: dict[str, RawNode] = {}
-    for entry in _list(fields["nodes"], "nodes"):
+    nodes: dict[str, Node] = {}
+    for entry in _typed(list, fields["nodes"], "nodes"):
         node = _fields(entry, ("name", "gauges", "size", "parent"), "a node")
         name = _new(node["name"], nodes, "node")
-        gauges = tuple(_symmetry(gauge, name) for gauge in _list(node["gauges"], f"gauges of node {name!r}"))
+        gauges = tuple(_symmetry(gauge, name) for gauge in _typed(list, node["gauges"], f"gauges of node {name!r}"))
         size = None if node["size"] is None else _number(node["size"], 1, MOST_SIZE, f"size of node {name!r}")
-        parent = None if node["parent"] is None else _text(node["parent"], f"parent of node {name!r}")
-        nodes[name] = (gauges, size, parent)
+        parent = None if node["parent"] is None else _typed(str, node["parent"], f"parent of node {name!r}")
+        nodes[name] = Node(gauges, size, parent)
     parameters: dict[str, tuple[Dim, ...]] = {}
-    for entry in _list(fields["parameters"], "parameters"):
+    for entry in _typed(list, fields["parameters"], "parameters"):
         parameter = _fields(entry, ("name", "dims"), "a parameter")
         name = _new(parameter["name"], parameters, "parameter")
-        dims = tuple(_dim(dim, f"parameter {name!r}", 2) for dim in _list(parameter["dims"], f"dims of {name!r}"))
-        pieces = math.prod(len(segments_of(dim)) for dim in dims)
+        found = _typed(list, parameter["dims"], f"dims of {name!r}")
+        parameters[name] = tuple(_dim(dim, f"parameter {name!r}", 2) for dim in found)
+        pieces = math.prod(len(segments_of(dim)) for dim in parameters[name])
         if not 1 <= pieces <= MOST_PIECES:
             raise InvalidValueError(f"parameter {name!r} is made of {pieces} pieces, expected 1 to {MOST_PIECES}")
-        parameters[name] = dims
-    return nodes, parameters, rest
+    ties = _typed(dict, fields.get("ties", {}), "ties")
+    return {
+        "nodes": nodes,
+        "parameters": parameters,
+        "label": _typed(str, fields["label"], "label"),
+        "dead": [_typed(str, name, "a name in dead") for name in _typed(list, fields.get("dead", []), "dead")],
+        "ties": {_typed(str, n, "a name in ties"): _typed(str, own, f"ties of {n!r}") for n, own in ties.items()},
+    }
 
 
 def _dim(value: Any, where: str, depth: int) -> Any:
     """``depth``: how many of sum and product may still be opened, in this order."""
     match value:
         case {"node": node, "charge": charge, **rest} if not rest:
-            return Axis(_text(node, f"node of an axis of {where}"), _charge(charge, where))
+            return Axis(_typed(str, node, f"node of an axis of {where}"), _charge(charge, where))
         case {"sum": list(parts), **rest} if not rest and parts and depth > 1:
             return Sum(tuple(_dim(part, where, 1) for part in parts))
         case {"product": list(factors), **rest} if not rest and factors and depth > 0:
@@ -120,21 +114,15 @@ def _fields(value: Any, names: tuple[str, ...], what: str, may_have: tuple[str, 
     return value
 
 
-def _list(value: Any, what: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise InvalidValueError(f"{what}: expected a list, found {type(value).__name__}")
-    return value
-
-
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str) or len(value) > LONGEST:
-        found = f"{len(value)} characters" if isinstance(value, str) else type(value).__name__
-        raise InvalidValueError(f"{what}: expected a text of at most {LONGEST} characters, found {found}")
+def _typed(kind: type[T], value: Any, what: str) -> T:
+    if not isinstance(value, kind) or (isinstance(value, str) and len(value) > LONGEST):
+        found = f"{len(value)} characters" if isinstance(value, str) and kind is str else type(value).__name__
+        raise InvalidValueError(f"{what}: expected {_EXPECTED[kind]}, found {found}")
     return value
 
 
 def _new(value: Any, known: Mapping[str, object], what: str) -> str:
-    name = _text(value, f"name of a {what}")
+    name = _typed(str, value, f"name of a {what}")
     if name in known:
         raise InvalidValueError(f"{what} {name!r} is there twice")
     return name
