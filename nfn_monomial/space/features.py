@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import numbers
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.checks import FLOATING, Size, checked, is_dense, same_numbers, shown
+from nfn_monomial.checks import FLOATING, WHOLE, Size, checked, is_dense, same_numbers, shown
 from nfn_monomial.errors import InvalidIndexError, InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
@@ -60,7 +62,7 @@ class Layout:
         if key not in cls._interned:
             layout = super().__new__(cls)
             layout.types, layout.multiplicities, layout.acting, layout.content = key
-            layout.felt = tuple(map(_union, acting))
+            layout.felt = tuple([functools.reduce(operator.or_, felt or [Symmetry.PERMUTATION]) for felt in acting])
             cls._interned[key] = layout
         return cls._interned[key]
 
@@ -140,13 +142,6 @@ Types: TypeAlias = Layout | Mapping[FieldType, int] | Iterable[FieldType] | None
 """Fields: a layout, field types, with the multiplicity of each or 1, or None for those of the space's parameters."""
 
 
-def _union(acting: tuple[Symmetry, ...]) -> Symmetry:
-    bits = 0
-    for symmetry in acting:
-        bits |= symmetry.value
-    return Symmetry(bits) if acting else Symmetry.PERMUTATION
-
-
 def _content_text(content: Content) -> str:
     ordered = sorted(content, key=lambda part: part[1:3])
     return ", ".join(f"{name} {' x '.join(map(_dim_text, dims))}" for name, _, _, dims in ordered) or "no parameters"
@@ -201,24 +196,8 @@ class Features:
         Raises:
             IndexError: for a number past the end, or anything else, such as an index into other dimensions.
         """
-        if _whole(index):
-            count, found = len(self), operator.index(index)
-            if not -count <= found < count:
-                raise InvalidIndexError(f"network {found} of a batch of {count}")
-            index = slice(found % count, found % count + 1)
-        elif not isinstance(index, slice):
-            picked = _picked(index)
-            if picked is None or picked.ndim != 1 or picked.dtype not in (torch.bool, torch.int64, torch.int32):
-                raise InvalidIndexError(
-                    f"networks are picked by number, slice, mask or list of numbers, found {index!r}"
-                )
-            if picked.dtype is torch.bool and len(picked) != len(self):
-                raise InvalidIndexError(f"a mask of {len(picked)} for a batch of {len(self)} networks")
-            index = picked
-            count = len(self)
-            if picked.dtype is not torch.bool and bool(((picked < -count) | (picked >= count)).any()):
-                raise InvalidIndexError(f"networks {shown(picked.tolist())} of a batch of {count}")
-        return self.map(lambda t: t[index])
+        picked = index if isinstance(index, slice) else _picked(index, len(self))
+        return self.map(lambda t: t[picked])
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Features:
         """Apply ``fn`` to every field. Equivariance is not checked: use `PointwiseActivation` for that."""
@@ -278,23 +257,24 @@ class Features:
         return f"Features({shapes})"
 
 
-def _whole(index: Any) -> bool:
-    """Whether it is one whole number, a tensor or an array of no dimension among them."""
-    if isinstance(index, bool) or getattr(index, "ndim", 0) > 0:
-        return False
-    try:
-        operator.index(index)
-    except (TypeError, ValueError, RuntimeError):
-        return False
-    return getattr(index, "dtype", None) is not torch.bool
-
-
-def _picked(index: object) -> Tensor | None:
-    """An index or mask as a tensor, None if it is neither."""
-    try:
-        return torch.as_tensor(index) if isinstance(index, list) or hasattr(index, "ndim") else None
-    except (TypeError, ValueError, RuntimeError):
-        return None
+def _picked(index: Any, count: int) -> Tensor | slice:
+    """Networks of a batch of ``count``, see `Features.__getitem__`."""
+    found = None
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # of what is no index, has no values, is ragged
+        found = torch.as_tensor(index if isinstance(index, list) or hasattr(index, "ndim") else operator.index(index))
+        if not found.ndim and found.dtype in WHOLE and not isinstance(index, bool):
+            number = int(found)
+            if -count <= number < count:
+                return slice(number % count, number % count + 1)
+            raise InvalidIndexError(f"network {number} of a batch of {count}")
+    if found is None or found.ndim != 1 or found.dtype not in (torch.bool, torch.int64, torch.int32):
+        raise InvalidIndexError(f"networks are picked by number, slice, mask or list of numbers, found {index!r}")
+    if found.dtype is torch.bool:
+        if len(found) != count:
+            raise InvalidIndexError(f"a mask of {len(found)} for a batch of {count} networks")
+    elif bool(((found < -count) | (found >= count)).any()):
+        raise InvalidIndexError(f"networks {shown(found.tolist())} of a batch of {count}")
+    return found
 
 
 def _flatten(features: Features) -> tuple[list[Tensor], Layout]:

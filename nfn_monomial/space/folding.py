@@ -8,13 +8,15 @@ of neurons, into the fields that it computes with. Both are one mechanism, and e
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .axes import Axis, Dim, FieldType, flatten_dims
+from nfn_monomial.errors import InvalidValueError
+
+from .axes import Axis, Dim, FieldType, field_name, flatten_dims
 from .features import Features, Layout
 from .specification import Specification
 
@@ -53,27 +55,25 @@ class Folding:
 
     def __init__(self, space: Specification, sources: Mapping[str, Sequence[Dim]]) -> None:
         totals: dict[FieldType, int] = {}
-        fields: dict[FieldType, list[int]] = {}
-        number: dict[FieldType, int] = {}
-        segments: list[Segment] = []
-        content = []
+        numbers: dict[FieldType, int] = {}
+        segments, content = [], []
         for name, dims in sources.items():
             placed = [_placed(space, dim) for dim in flatten_dims(dims)]
             moving = [i for i, dim in enumerate(placed) if isinstance(dim, Axis)]
             others = {i: dim for i, dim in enumerate(placed) if isinstance(dim, int)}
             field_type, taken = space.canonical([dim for dim in placed if isinstance(dim, Axis)])
+            field, offset = numbers.setdefault(field_type, len(numbers)), totals.get(field_type, 0)
             multiplicity = math.prod(others.values())
-            offset = totals.get(field_type, 0)
             totals[field_type] = offset + multiplicity
             order = (0, *(2 + moving[i] for i in taken), *(2 + i for i in others), 1)
             back = tuple(order.index(i) for i in range(len(order)))
-            fields.setdefault(field_type, []).append(len(segments))
-            field = number.setdefault(field_type, len(number))
             segments.append(Segment(field, offset, multiplicity, tuple(others.values()), order, back))
             if name in space.pieces:
                 content.append((name, field, offset, tuple(_reduced(space, dim) for dim in dims)))
         self.segments = tuple(segments)
-        self._members = tuple(map(tuple, fields.values()))
+        self._members: list[list[int]] = [[] for _ in totals]
+        for i, segment in enumerate(segments):
+            self._members[segment.field].append(i)
         acting = tuple(map(space.acting, totals))
         self.layout = Layout(tuple(totals), tuple(totals.values()), acting, tuple(sorted(content)))
 
@@ -81,7 +81,7 @@ class Folding:
         """One tensor for each source, in their order, -> `Features`."""
         return Features(self.layout, tuple(self._folded(members, tensors) for members in self._members))
 
-    def _folded(self, members: tuple[int, ...], tensors: Sequence[Tensor]) -> Tensor:
+    def _folded(self, members: Sequence[int], tensors: Sequence[Tensor]) -> Tensor:
         parts = []
         for i in members:
             segment, x = self.segments[i], tensors[i].permute(self.segments[i].order)
@@ -103,6 +103,34 @@ class Folding:
                 others, back = self.segments[i].others, self.segments[i].back
                 tensors[i] = (part.reshape(*part.shape[:-1], *others, channels) if others else part).permute(back)
         return tensors
+
+
+def layout_of(
+    space: Specification, types: Layout | Mapping[FieldType, int] | Iterable[FieldType], fold: bool
+) -> Layout:
+    """See `WeightSpace.layout_of`."""
+    if isinstance(types, Layout):
+        for field_type in types.types:
+            _require_nodes(space, field_type, fixed=True)
+        return types
+    total: dict[FieldType, int] = {}
+    for axes, multiplicity in (types if isinstance(types, Mapping) else dict.fromkeys(types, 1)).items():
+        _require_nodes(space, axes, fixed=not fold)
+        complete = space.complete(axes)
+        kept = space.canonical(complete)[0] if fold else complete
+        total[kept] = total.get(kept, 0) + multiplicity
+    return Layout(tuple(total), tuple(total.values()), tuple(map(space.acting, total)))
+
+
+def _require_nodes(space: Specification, axes: FieldType, fixed: bool) -> None:
+    for axis in axes:
+        if axis.node not in space.nodes:
+            raise InvalidValueError(f"field [{field_name(axes)}]: no node {axis.node!r} in {space}")
+        if not fixed and not space.nodes[axis.node].permutes:
+            raise InvalidValueError(
+                f"field [{field_name(axes)}]: node {axis.node!r} is FIXED; its axes are multiplicity, or stay in "
+                "their places with layout_of(types, fold=False)"
+            )
 
 
 class LayoutFolding:

@@ -164,40 +164,43 @@ def _checked(space: Specification, tensors: Mapping[str, Tensor]) -> dict[str, i
             )
         if not lead[1]:
             raise InvalidValueError(f"{name} has shape {tuple(x.shape)}: no channels; at least one is needed")
-    sizes, seen_in = _read_sizes(space, tensors)
+    sizes, seen_in = _read_sizes(space, {name: tensors[name].shape[2:] for name in space.parameters}, _fixed(space))
     for name in space.parameters:
         require_shape(space, name, tuple(tensors[name].shape[2:]), sizes, seen_in)
     return sizes
 
 
-def _read_sizes(space: Specification, tensors: Mapping[str, Tensor]) -> tuple[dict[str, int], dict[str, str]]:
-    """Node -> size, and -> the parameter it was read off.
+def _fixed(space: Specification) -> dict[str, int]:
+    return {name: node.size for name, node in space.nodes.items() if not node.permutes and node.size is not None}
+
+
+def _read_sizes(
+    space: Specification, shapes: Mapping[str, Sequence[int]], known: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Node -> size, and -> the parameter it was read off, of shapes without batch and channels.
 
     A dimension on several nodes waits until all but one are known; where it waits in vain, declared sizes count.
     """
-    sizes = {n: node.size for n, node in space.nodes.items() if not node.permutes and node.size is not None}
-    seen_in: dict[str, str] = {}
+    sizes, seen_in = dict(known), dict[str, str]()
     waiting = [
         (name, segments, extent)
-        for name, dims in space.concatenated.items()
-        for segments, extent in zip(dims, tensors[name].shape[2:], strict=True)
+        for name, shape in shapes.items()
+        for segments, extent in zip(space.concatenated[name], shape, strict=True)
     ]
     while waiting:
-        later = []
+        later, declared = [], dict[str, int]()
         for name, segments, extent in waiting:
-            unknown = {p.node for parts in segments for p in parts if isinstance(p, Axis) and p.node not in sizes}
+            axes = [p.node for parts in segments for p in parts if isinstance(p, Axis)]
+            unknown = [node for node in dict.fromkeys(axes) if node not in sizes]
             if len(unknown) > 1:
                 later.append((name, segments, extent))
-            elif unknown:
-                (node,) = unknown
-                if (size := _size_in(segments, node, extent, sizes)) is not None:
-                    sizes[node], seen_in[node] = size, name
+                declared |= {node: size for node in unknown if (size := space.nodes[node].size) is not None}
+            elif unknown and (size := _size_in(segments, unknown[0], extent, sizes)) is not None:
+                sizes[unknown[0]], seen_in[unknown[0]] = size, name
         if len(later) == len(waiting):
-            missing = [p.node for _, segments, _ in later for parts in segments for p in parts if isinstance(p, Axis)]
-            declared = [(n, size) for n in missing if n not in sizes and (size := space.nodes[n].size) is not None]
             if not declared:
                 break
-            sizes |= dict(declared[:1])
+            sizes |= [*declared.items()][:1]
         waiting = later
     return sizes, seen_in
 
@@ -243,15 +246,7 @@ def sizes_in(space: Specification, name: str, shape: tuple[int, ...], sizes: Map
         shape: of its tensor, without batch and channels.
         sizes: node sizes known so far; where several are not known in one dimension, those that the space declares.
     """
-    known = dict(sizes)
-    for extent, segments in zip(shape, space.concatenated[name], strict=True):
-        axes = [p.node for parts in segments for p in parts if isinstance(p, Axis)]
-        unknown = [node for node in dict.fromkeys(axes) if node not in known]
-        for node in unknown[1:] if len(unknown) > 1 else ():
-            if (size := space.nodes[node].size) is not None:
-                known[node] = size
-        if unknown and (found := _size_in(segments, unknown[0], extent, known)) is not None:
-            known[unknown[0]] = found
+    known, _ = _read_sizes(space, {name: shape}, sizes)
     require_shape(space, name, shape, known)
     return known
 

@@ -14,11 +14,11 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
 from . import packing
-from .axes import Axis, Dim, FieldType, each_axis, field_name
+from .axes import Axis, Dim, each_axis
 from .certificate import certify as require_kept
 from .certificate import inputs_of
 from .features import Features, Layout, Types
-from .folding import Folding
+from .folding import Folding, layout_of
 from .geometry import SymmetryLike, cnn_geometry, sequential_geometry, spec_geometry
 from .groups import GroupElement, random_element
 from .report import Drawing, draw, explain
@@ -199,16 +199,14 @@ class WeightSpace(Specification):
         nodes, parameters, report, ties = derive(program, inputs, kwargs=kwargs)
         dead = [found.parameter for found in report.dead if not found.left_out]
         space = cls(nodes, parameters, label=f"from_module({name})", dead=dead, ties=ties)
-        space._report = report
-        ran = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in report.nodes}
-        if not certify:
-            space._tested = "Not tested: from_module(..., certify=False)"
-            return space
-        count = require_kept(module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})")
-        space._tested = (
-            f"Tested: {count} random elements of the group changed no output by more than 1e-9 in float64: 1 at the "
-            f"module's own weights, {count - 1} at random weights, buffers and inputs near these"
-        )
+        space._report, space._tested = report, "Not tested: from_module(..., certify=False)"
+        if certify:
+            ran = {node.name: ", ".join(dict.fromkeys(node.operations)) for node in report.nodes}
+            count = require_kept(module, inputs, space.sample, kwargs=kwargs, blame=lambda n: f"{n} ({ran.get(n, '')})")
+            space._tested = (
+                f"Tested: {count} random elements of the group changed no output by more than 1e-9 in float64: 1 at "
+                f"the module's own weights, {count - 1} at random weights, buffers and inputs near these"
+            )
         return space
 
     def to_json(self) -> dict[str, Any]:
@@ -328,30 +326,7 @@ class WeightSpace(Specification):
         Raises:
             ValueError: if an axis is on no node of the space, or is to be folded and FIXED.
         """
-        if types is None:
-            return self.layout
-        if isinstance(types, Layout):
-            for field_type in types.types:
-                self._require_nodes(field_type, fixed=True)
-            return types
-        total: dict[FieldType, int] = {}
-        counted = types if isinstance(types, Mapping) else dict.fromkeys(types, 1)
-        for axes, multiplicity in counted.items():
-            self._require_nodes(axes, fixed=not fold)
-            complete = self.complete(axes)
-            kept = self.canonical(complete)[0] if fold else complete
-            total[kept] = total.get(kept, 0) + multiplicity
-        return Layout(tuple(total), tuple(total.values()), tuple(map(self.acting, total)))
-
-    def _require_nodes(self, axes: FieldType, fixed: bool) -> None:
-        for axis in axes:
-            if axis.node not in self.nodes:
-                raise InvalidValueError(f"field [{field_name(axes)}]: no node {axis.node!r} in {self}")
-            if not fixed and not self.nodes[axis.node].permutes:
-                raise InvalidValueError(
-                    f"field [{field_name(axes)}]: node {axis.node!r} is FIXED; its axes are multiplicity, or stay in "
-                    "their places with layout_of(types, fold=False)"
-                )
+        return self.layout if types is None else layout_of(self, types, fold)
 
     def pack(self, tensors: Mapping[str, Tensor], *, check_finite: bool = True) -> Features:
         """Named parameters of a batch of networks -> `Features`, checked; `unpack` is the exact inverse.
