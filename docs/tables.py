@@ -146,18 +146,21 @@ def filled(text: str, page: Path) -> str:
 
 
 def made(page: Path) -> str:
-    """A line for every results folder: the command for it, what ``made.json`` says of it, and its seeds."""
-    commands = {made.name: made.command for made in REGENERATED}
+    """A line for every results folder: what ``made.json`` says of it, and its seeds.
+
+    ``+`` behind a commit: files had been changed since. Where no command is recorded, the one that makes it again.
+    """
+    again = {made.name: f"nfn-monomial {made.command}" for made in REGENERATED}
     lines = [
         "",
-        "| results | made again by | version | commit | date | seeds |",
+        "| results | made by | version | commit | date | seeds |",
         "| --- | --- | --- | --- | --- | ---: |",
     ]
     for path in sorted((ROOT / "benchmarks" / "results").glob("*/made.json")):
         said = json.loads(path.read_text(encoding="utf-8"))
         link = Path(os.path.relpath(path.with_name("table.md"), page.parent)).as_posix()
-        commit = said["commit"][:7] if said["commit"] else "not recorded"
-        command = f"`nfn-monomial {commands[path.parent.name]}`"
+        commit = said["commit"][:7] + "+" * said["commit"].endswith("+") if said["commit"] else "not recorded"
+        command = f"`{said['command'] or again[path.parent.name]}`" + " (not recorded)" * (not said["command"])
         cells = (f"[{path.parent.name}]({link})", command, said["version"], commit, said["date"])
         lines.append("| " + " | ".join((*cells, _seeds(path.parent))) + " |")
     return "\n".join([*lines, "", ""]) + "\n"

@@ -14,9 +14,8 @@ from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkInfo
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.errors import InvalidValueError
 
-from . import baselines, inr, monomial, sets
+from . import baselines, combined, inr, monomial, sets
 from .base import BALANCED, Model, Register, Task, register
-from .invariant import combined, scale_gmn
 
 __all__ = ["build_model", "model_class", "model_names", "model_options", "require_task", "training_of"]
 
@@ -26,7 +25,7 @@ ORDER = [
     baselines.__name__,
     monomial.__name__,
     GRAPHS,
-    *(module.__name__ for module in (sets, scale_gmn, combined, inr)),
+    *(module.__name__ for module in (sets, combined, inr)),
 ]
 """Of tables."""
 

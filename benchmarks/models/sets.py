@@ -1,8 +1,8 @@
 """Models that read the tensors of a network as a set: statistics of each, whatever the architecture.
 
-What a vector of statistics is to networks of one architecture (`baselines.StatNN`, `invariant.Stats`), these are to
+What a vector of statistics is to networks of one architecture (`baselines.StatNN`, `combined.Stats`), these are to
 networks of any: a small MLP reads the statistics of every tensor and what kind of tensor it is; the mean and the
-maximum over all tensors go on, or what a recurrent network makes of the tensors in order.
+maximum over all tensors go on.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
+from torch.nn.utils.rnn import pad_sequence
 
-from nfn_monomial import Axis, InvariantStatistics, WeightSpace, balance
+from nfn_monomial import Axis, InvariantStatistics, WeightSpace
 from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkGroup, NetworkInfo
 from nfn_monomial.space.axes import flow
 
 from .base import Model, register
 from .parts import Standardise, logits, mlp, statistics
 
-__all__ = ["InvariantSet", "Recurrent", "StatisticsSet"]
+__all__ = ["InvariantSet", "StatisticsSet"]
 
 WIDTH = 64  # of a tensor's features
 HEAD_WIDTH = 200
@@ -68,14 +68,11 @@ class _TensorSet(Model):
 
     def forward(self, batch: Prepared) -> Tensor:
         features = self.each(self.inputs(batch["tensors"]).clamp(-self.clamp, self.clamp))
-        return logits(self.head(self.joined(features, batch["counts"])))
-
-    def joined(self, features: Tensor, counts: Tensor) -> Tensor:
-        """Features of tensors, at least 0, ``(N, longest, WIDTH)``, and the numbers of them -> ``(N, 2 WIDTH)``."""
+        counts = batch["counts"]
         present = _present(features, counts)[..., None]
         mean = (features * present).sum(1) / counts[:, None]
         largest = features.masked_fill(~present, 0).amax(1)  # what a ReLU gives is 0 at least
-        return torch.cat([mean, largest], -1)
+        return logits(self.head(torch.cat([mean, largest], -1)))
 
 
 def _present(tensors: Tensor, counts: Tensor) -> Tensor:
@@ -110,12 +107,6 @@ class StatisticsSet(_TensorSet):
         return torch.stack([statistics(tensors[name].flatten(1)) for name in space.parameters], 1)
 
 
-def _invariant(tensors: Mapping[str, Tensor], space: WeightSpace) -> Tensor:
-    """`InvariantStatistics` of every tensor, ``(N, parameters, 11)``; those of nodes are left out."""
-    found: Tensor = InvariantStatistics(space)(tensors)
-    return found[:, : OF_TENSOR * len(space.parameters)].reshape(len(found), -1, OF_TENSOR)
-
-
 @register("stats-set")
 class InvariantSet(_TensorSet):
     """Invariant statistics of any architecture: those that `InvariantStatistics` takes of every tensor."""
@@ -124,36 +115,6 @@ class InvariantSet(_TensorSet):
     width, clamp = OF_TENSOR, FURTHEST
 
     def statistics(self, tensors: Mapping[str, Tensor], space: WeightSpace) -> Tensor:
-        return _invariant(tensors, space)
-
-
-@register("recurrent")
-class Recurrent(InvariantSet):
-    """Invariant statistics of tensors and of their neurons' norms, read in order by a GRU, forwards and backwards.
-
-    Neurons have the norms of what enters and of what leaves them in the balanced network: of every tensor, statistics
-    of the logarithms of the norms of its rows and of its columns.
-    """
-
-    label, width = "recurrent", OF_TENSOR + 2 * 7
-
-    def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1) -> None:
-        super().__init__(networks, out_features)
-        self.gru = nn.GRU(WIDTH, WIDTH, batch_first=True, bidirectional=True)
-
-    def statistics(self, tensors: Mapping[str, Tensor], space: WeightSpace) -> Tensor:
-        balanced, _ = balance(tensors, space, signs=False)
-        norms = []
-        for name in space.parameters:
-            x = balanced[name].squeeze(1)
-            ways = [
-                x.flatten(2) if x.ndim > 2 else x[..., None],
-                x.transpose(1, 2).flatten(2) if x.ndim > 2 else x[:, None],
-            ]
-            norms.append(torch.cat([statistics(way.norm(dim=-1).log1p()) for way in ways], -1))
-        return torch.cat([_invariant(tensors, space), torch.stack(norms, 1)], -1)
-
-    def joined(self, features: Tensor, counts: Tensor) -> Tensor:
-        packed = pack_padded_sequence(features, counts.cpu(), batch_first=True, enforce_sorted=False)
-        last: Tensor = self.gru(packed)[1]
-        return last.transpose(0, 1).flatten(1)
+        """Those of nodes are left out."""
+        found: Tensor = InvariantStatistics(space)(tensors)
+        return found[:, : OF_TENSOR * len(space.parameters)].reshape(len(found), -1, OF_TENSOR)

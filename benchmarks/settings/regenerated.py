@@ -107,12 +107,6 @@ REGENERATED = (
         "predict-generalization --preset tuned --data zoos/fresh",
         25, "zoos/fresh",
     ),
-    Regenerated(
-        "newest",
-        "predict-generalization --preset tuned --data zoos/fresh --seeds 1 --set activations=relu --models "
-        "quasi-monomial,message-passing-stats,deep-probes,probed-messages,recurrent,scale-gmn,scale-gmn-bidirectional",
-        25, "zoos/fresh",
-    ),
     Regenerated("edit-contrast", "edit-inr --set task=contrast --seeds 3", 25, "inrs/crops"),
     Regenerated("augment", "augment --data zoos/digits --seeds 3", 40, "zoos/digits"),
     Regenerated("streaming", "bench streaming --models stats,monomial --set passes=2 --set seconds=10", 30),

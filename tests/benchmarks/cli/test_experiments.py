@@ -61,7 +61,7 @@ def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path) -> None:
     assert "Test accuracy of mixed networks predicted from their weights" in text
     results = read(tmp_path / "out")
     models = {row["model"] for row in results["rows"]}
-    assert models == {"gnn", "monomial-conv", "recurrent", "statnn-set", "stats-set"}, (
+    assert models == {"gnn", "monomial-conv", "statnn-set", "stats-set"}, (
         "no model of the preset can read them, but these"
     )
     assert set(results["rows"][0]["tau"]) == {"original", "scale 10", "widened"}

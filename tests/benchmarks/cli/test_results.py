@@ -16,6 +16,8 @@ from nfn_monomial.benchmarks.settings.regenerated import DATA, REGENERATED
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "benchmarks" / "results"
+GONE = {"newest"}
+"""Tables of models that are no longer in the package: docs/results.md says at which commit they were."""
 
 
 class Calls:
@@ -45,8 +47,9 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
 
 
 def test_every_committed_table_is_made_again() -> None:
-    assert {entry.name for entry in REGENERATED} == {path.parent.name for path in COMMITTED.glob("*/table.md")}
-    assert {path.parent.name for path in COMMITTED.glob("*/made.json")} == {entry.name for entry in REGENERATED}
+    there = {path.parent.name for path in COMMITTED.glob("*/table.md")}
+    assert {path.parent.name for path in COMMITTED.glob("*/made.json")} == there
+    assert {entry.name for entry in REGENERATED} == there - GONE
     assert {entry.data for entry in REGENERATED} <= {*DATA, ""}
 
 

@@ -16,7 +16,7 @@ ARCHITECTURES = (
     ResidualCNN(1, (3, 4), (1, 2), (2, 3, 4), normalised=True, activations=("relu",), classes=3),
     Transformer(1, 4, 2, 4, (2, 1), 2, (3, 2), ("relu", "gelu"), 3),
 )
-NAMES = ("statnn-set", "stats-set", "recurrent", "gnn", "monomial-conv")
+NAMES = ("statnn-set", "stats-set", "gnn", "monomial-conv")
 MIXED = MixedInfo(tuple(NetworkInfo(a.space, a.activation) for a in ARCHITECTURES))
 
 

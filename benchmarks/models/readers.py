@@ -1,4 +1,4 @@
-"""What models read off networks that no symmetry changes, each as a vector: answers, hidden activations, messages.
+"""What models read off networks that no symmetry changes, each as a vector: answers and messages.
 
 All are called with networks whose scales are balanced, so that signs and permutations are left of the group, and with
 what these do on the learned inputs, for models that run them.
@@ -17,12 +17,9 @@ from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models.blocks import Blocks
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool
-from nfn_monomial.nn.canonicalize import degree_zero
-from nfn_monomial.nn.pool import pool_field
 from nfn_monomial.read import Probed
-from nfn_monomial.space.axes import Axis
 
-__all__ = ["Answers", "HiddenReader", "LinearGenerator", "Messages", "probes_of"]
+__all__ = ["Answers", "LinearGenerator", "Messages", "probes_of"]
 
 LEAST_LOG = -12.0  # log probabilities of networks that are sure and wrong are cut off here
 
@@ -56,35 +53,6 @@ class Answers(nn.Module):
         """Outputs ``(B, P, classes)`` -> ``(B, 2 P classes)``."""
         log = torch.log_softmax(probed.outputs, -1)
         return torch.cat([log.clamp(min=LEAST_LOG).flatten(1), log.exp().flatten(1)], -1)
-
-
-class HiddenReader(nn.Module):
-    """Hidden activations on P inputs -> means and deviations over the neurons of each node of functions of them.
-
-    Of a neuron's activations ``h_j`` (P numbers, their sizes as logarithms by ``asinh``, which is odd): ``phi(A h_j)``,
-    where signs flip ``phi(|A h_j|)``, with a matrix A and a layer phi for each node. Moments know no order of neurons.
-
-    Args:
-        space: in which the charges of the activations count.
-        probe: whose activations are read.
-        channels: of phi.
-    """
-
-    def __init__(self, space: WeightSpace, probe: ProbeFeatures, channels: int) -> None:
-        super().__init__()
-        self.first = nn.ModuleDict({n: nn.Linear(probe.count, channels, bias=False) for n in probe.charges})
-        self.then = nn.ModuleDict({n: nn.Sequential(nn.Linear(channels, channels), nn.SiLU()) for n in probe.charges})
-        paths = {n: [*(Axis(a, 0) for a in space.ancestry(n)[:-1]), Axis(n, q)] for n, q in probe.charges.items()}
-        self._felt = {n: space.layout_of([tuple(path)], fold=False).felt[0] for n, path in paths.items()}
-        self.out_features = 2 * channels * len(probe.charges)
-
-    def forward(self, networks: Mapping[str, Tensor], probed: Probed) -> Tensor:
-        """Node -> ``(B, *neurons, P)``, to ``(B, out_features)``."""
-        found = []
-        for node, felt in self._felt.items():
-            x = self.then[node](degree_zero(self.first[node](probed.hidden[node].asinh()), felt))
-            found.append(pool_field(x, range(1, x.ndim - 1), "moments"))
-        return torch.cat(found, -1)
 
 
 class Messages(nn.Module):

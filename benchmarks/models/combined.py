@@ -1,4 +1,4 @@
-"""Models of up to four kinds of invariants: answers to probes, hidden activations, messages, statistics.
+"""Models of up to three kinds of invariants: answers to probes, messages, statistics.
 
 Scales are balanced once, when networks are prepared (`balance`), not in every step. Models with probes run the
 networks, the others see only their weights.
@@ -14,19 +14,17 @@ from torch import Tensor, nn
 
 from nfn_monomial import InvariantStatistics, balance
 from nfn_monomial.benchmarks.data.networks import NetworkInfo
-from nfn_monomial.benchmarks.models.base import Model, register
-from nfn_monomial.benchmarks.models.parts import Heads, Standardise, logits
 from nfn_monomial.benchmarks.settings.training import Head
 
-from .readers import Answers, HiddenReader, Messages, probes_of
+from .base import Model, register
+from .parts import Heads, Standardise, logits
+from .readers import Answers, Messages, probes_of
 
 __all__ = [
     "Combined",
-    "DeepProbes",
     "GeneratedProbes",
     "MessagePassingModel",
     "MessagePassingStats",
-    "ProbedMessages",
     "Probes",
     "ProbesStats",
     "Stats",
@@ -38,7 +36,7 @@ FURTHEST = 5.0  # standard deviations: statistics beyond are cut off
 
 
 class _Invariants(Model):
-    """Invariants of up to four kinds in one vector, then an MLP; or several, of which each learns by its own loss.
+    """Invariants of up to three kinds in one vector, then an MLP; or several, of which each learns by its own loss.
 
     With several heads the answers in training are ``(B, heads)``, in evaluation their mean. A loss of the mean would
     train one wide MLP. They cost a few products more; trainings with other seeds, whose readers differ, too, would cost
@@ -48,7 +46,6 @@ class _Invariants(Model):
 
     Attributes:
         answers: whether the networks' answers to probes are read.
-        hidden: channels of what is read off their hidden activations, or None.
         messages: channels and layers of message passing, or None.
         stats: whether `InvariantStatistics` are taken.
         probed: whether the hidden activations join the neurons' features in message passing.
@@ -58,7 +55,6 @@ class _Invariants(Model):
     invariant_under = "group"
     train_with: ClassVar[Mapping[str, Any]] = {"weight_decay": 0.1}
     answers: ClassVar[bool] = False
-    hidden: ClassVar[int | None] = None
     messages: ClassVar[tuple[int, int] | None] = None
     stats: ClassVar[bool] = False
     probed: ClassVar[bool] = False
@@ -76,12 +72,10 @@ class _Invariants(Model):
         super().__init__()
         self.space, self.heads = networks.space, heads
         inner = self.space.restricted("sign")  # behind `balance` of the scales
-        readers: dict[str, Answers | HiddenReader | Messages] = {}
+        readers: dict[str, Answers | Messages] = {}
         self.probe = probes_of(networks, PROBES, self.generated) if self.sees == "functions" else None
         if self.probe is not None and self.answers:
             readers["answers"] = Answers(self.probe)
-        if self.probe is not None and self.hidden is not None:
-            readers["hidden"] = HiddenReader(inner, self.probe, self.hidden)
         if self.messages is not None:
             readers["messages"] = Messages(inner, *self.messages, self.probe if self.probed else None)
         self.readers = nn.ModuleDict(readers)
@@ -162,25 +156,11 @@ class ProbesStats(_Running):
     label, answers, generated, stats = "probes + stats", True, True, True
 
 
-@register("deep-probes")
-class DeepProbes(_Running):
-    """Answers and what hidden neurons do on the same inputs."""
-
-    label, answers, hidden = "deep probes", True, 32
-
-
 @register("generated-probes")
 class GeneratedProbes(_Running):
     """Answers to inputs that a deep linear generator makes."""
 
     label, answers, generated = "generated probes", True, True
-
-
-@register("probed-messages")
-class ProbedMessages(_Running):
-    """Message passing between neurons that start from what they do on learned inputs."""
-
-    label, messages, probed = "probed messages", (CHANNELS, LAYERS), True
 
 
 @register("combined")

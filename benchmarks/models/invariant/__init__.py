@@ -1,1 +1,0 @@
-"""Models beyond the paper, all invariant under the networks' whole group."""
