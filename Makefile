@@ -11,7 +11,7 @@ KILLS ?= 6
 TRAINING := tests/benchmarks/train tests/benchmarks/make tests/benchmarks/studies
 FETCH := --quiet --disable-pip-version-check --retries 1
 
-.PHONY: help install demo bench results test test-rounding test-networks test-matrix kill fuzz lint docs tree clean
+.PHONY: help install demo bench results test test-rounding test-networks test-matrix slow kill fuzz lint docs tree clean
 
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (5 min)"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-rounding  the tests that train, with matrix products that round as on another processor"
 	@echo "make test-networks  networks of other packages: transformers, and weights that ship in wheels"
 	@echo "make test-matrix  the tests as on other machines: instructions, rounding, threads, order, locale, time zone, no home"
+	@echo "make slow   tests that take minutes: align and compare on many pairs of networks, compiled models"
 	@echo "make kill   commands that are killed, interrupted, or find the disk full, for an hour; KILLS=N of every kind"
 	@echo "make fuzz   damaged files, for an hour; FUZZ=N for N damages in all, a second call goes on"
 	@echo "make lint   ruff, mypy --strict, and the order of imports that pyproject.toml states"
@@ -79,6 +80,10 @@ test-networks: $(INSTALLED)
 	  $(BIN)/python -m pip download $(FETCH) --no-deps --only-binary :all: -f $(WHEELS) -d $(WHEELS) $$wheel \
 	    || echo "no $$wheel: skipped"; done
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/networks -m networks -n 2 --dist worksteal
+
+# What takes long beside what else tests the same: many pairs of networks, compiled models.
+slow: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -q -n 2 --dist worksteal
 
 kill: $(INSTALLED)
 	KILLS=$(KILLS) OMP_NUM_THREADS=1 $(BIN)/pytest tests/kill -m kill -s -q

@@ -9,7 +9,7 @@ import threading
 from types import FrameType
 
 BENCH_PACKAGES = (
-    "PIL", "jinja2", "lightning_fabric", "markdown_it", "matplotlib", "mlxtend", "pydantic", "rich", "scipy", "sklearn",
+    "PIL", "lightning_fabric", "matplotlib", "mlxtend", "pydantic", "rich", "scipy", "sklearn",
     "typer",
 )  # fmt: skip
 """What the extra ``[bench]`` installs, as it is imported: by a command when it runs."""
@@ -34,9 +34,10 @@ def main() -> None:
             signal.signal(number, _interrupt)
         run()
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in BENCH_PACKAGES:
+        package = (error.name or "").split(".")[0]
+        if package not in BENCH_PACKAGES:
             raise
-        sys.exit(f"nfn-monomial needs the package {error.name}: pip install nfn-monomial[bench]")
+        sys.exit(f"nfn-monomial needs the package {package}: pip install nfn-monomial[bench]")
     except KeyboardInterrupt as interruption:
         sys.stderr.write("Interrupted.\n")
         sys.exit(getattr(interruption, "code", 130))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 STUDIES = (
-    "ablation", "alignment.planted", "alignment.verdicts", "augment", "classify_report", "cost", "edit_report",
+    "ablation", "augment", "classify_report", "cost", "edit_report",
     "expressivity", "merge.measure", "merge.report", "params_report", "predict_report",
 )  # fmt: skip
 PRELOADED = (
@@ -37,7 +37,6 @@ PRELOADED = (
     "nfn_monomial.benchmarks.make.inrs",
     "nfn_monomial.benchmarks.make.zoo",
     "nfn_monomial.benchmarks.predictors.answers",
-    "nfn_monomial.benchmarks.report.page",
     "nfn_monomial.benchmarks.report.reconstructions",
     "nfn_monomial.benchmarks.speed.graphs",
     "nfn_monomial.benchmarks.train.sweep",

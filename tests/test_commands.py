@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ COMMANDS = dict(leaves(typer.main.get_command(app)))
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_command_lines_on_pages(page: Path) -> None:
-    for line in command_lines(page.read_text(encoding="utf-8")):
+    """But for those that tables were made with, by versions that had them."""
+    text = re.sub("<!-- made -->.*<!-- end of made -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for line in command_lines(text):
         check(line)
 
 
@@ -62,7 +65,7 @@ def test_settings_that_there_are_not_are_found(assignment: str) -> None:
 
 
 def test_lines_of_a_text() -> None:
-    text = """Use `nfn-monomial report results`, and `nfn-monomial COMMAND --help` for more:
+    text = """Use `nfn-monomial list models`, and `nfn-monomial COMMAND --help` for more:
 
 ```sh
 cd somewhere
@@ -79,7 +82,7 @@ nfn-monomial --version
     assert [line.split() for line in lines] == [
         ["$", "nfn-monomial", "inr", "make", "--images", "crops", "#", "colours"],
         ["nfn-monomial", "--version"],
-        ["nfn-monomial", "report", "results"],
+        ["nfn-monomial", "list", "models"],
     ]
     for line in lines:
         check(line)

@@ -15,7 +15,7 @@ from .measure import add_measurements, bench_app
 from .options import console, debug, own_process
 from .predict import predict
 from .results import results
-from .show import list_app, report
+from .show import list_app
 
 __all__ = ["app", "run"]
 
@@ -56,7 +56,6 @@ app.add_typer(zoo_app, name="zoo")
 app.add_typer(inr_app, name="inr")
 add_measurements(app)
 app.add_typer(bench_app, name="bench")
-app.command("report")(report)
 app.command("results")(results)
 app.add_typer(list_app, name="list")
 

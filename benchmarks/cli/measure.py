@@ -24,13 +24,8 @@ def add_measurements(app: typer.Typer) -> None:
         (app, "params", ("assignments",), _params, PARAMS),
         (app, "cost", ("preset", "models", *common), _cost, COST),
         (bench_app, "layers", ("preset", *common), _layers, LAYERS),
-        (bench_app, "scaling", common, _scaling, SCALING),
-        (bench_app, "streaming", ("models", "assignments"), _streaming, STREAMING),
-        (bench_app, "processes", ("models", "assignments"), _processes, PROCESSES),
         (bench_app, "expressivity", ("seeds", "seed", *common), _expressivity, EXPRESSIVITY),
-        (bench_app, "planted", ("assignments",), _planted, PLANTED),
         (bench_app, "merge", ("assignments",), _merge, MERGE),
-        (bench_app, "verdicts", ("assignments",), _verdicts, VERDICTS),
     ):
         command(
             group,
@@ -39,7 +34,7 @@ def add_measurements(app: typer.Typer) -> None:
             f"results/{name}",
             text,
             _body(name, measure),
-            keeps=measure in (_merge, _scaling, _verdicts),
+            keeps=measure is _merge,
         )
 
 
@@ -129,77 +124,6 @@ def _layers(config: Any, folder: Path) -> Any:
         return bench_speed(config, lambda text: status.update(f"timing {text}"))
 
 
-SCALING = """How time and memory of a training step grow with width, depth and the number of blocks.
-
-Layers on MLPs up to 2,048 wide and 100 deep: slopes over the edges, where 1 is linear. Then a whole message-passing
-model, with its blocks' activations kept and computed again in backward (`recompute_blocks`). What would take more than
-half of the free memory is left out. Some minutes on one core; an interrupted run goes on where it was. Writes
-`table.md`, `results.json`, `scaling.png`, `cells.json` and `config.json`.
-
-Examples:
-
-- `nfn-monomial bench scaling`
-
-- `nfn-monomial bench scaling --set widths=16,64,256 --set depths=2,8 --set blocks=8`
-"""
-
-
-def _scaling(config: Any, folder: Path) -> Any:
-    from nfn_monomial.benchmarks.make.jobs import progress_bar
-    from nfn_monomial.benchmarks.speed.scaling import measure_scaling, scaling_report
-
-    with progress_bar("timing") as progress:
-        scaling = measure_scaling(config, folder, progress)
-    return scaling_report(scaling)
-
-
-STREAMING = """Train on a zoo of 20 GiB that stays on disk: how fast beside one in memory, and in how much memory.
-
-The zoo is made up and written to the folder of the results; it is removed at the end. Passes streamed and in
-memory take turns. Some ten minutes, most of them for writing and reading. Writes `table.md`, `results.json` and
-`config.json`.
-
-Examples:
-
-- `nfn-monomial bench streaming`
-
-- `nfn-monomial bench streaming --set gib=2 --models stats --out /mnt/disk/streaming`
-"""
-
-
-def _streaming(config: Any, folder: Path) -> Any:
-    from nfn_monomial.benchmarks.models.catalogue import require_task
-    from nfn_monomial.benchmarks.speed.streaming import measure_streaming, streaming_report
-
-    require_task(config.models, "generalization", "ablation")
-    with console.status("streaming") as status:
-        return streaming_report(measure_streaming(config, folder, lambda text: status.update(text)))
-
-
-PROCESSES = """Train in one process and in two: what is left of the seconds of an epoch.
-
-Every training is a torchrun of its own on random networks; numbers of processes take turns. Each process has one
-thread. Some minutes; use an idle machine. Writes `table.md`, `results.json` and `config.json`.
-
-Examples:
-
-- `nfn-monomial bench processes`
-
-- `nfn-monomial bench processes --models message-passing --set processes=1,2,4 --set batch_sizes=512`
-"""
-
-
-def _processes(config: Any, folder: Path) -> Any:
-    from nfn_monomial.benchmarks.make.jobs import progress_bar
-    from nfn_monomial.benchmarks.models.catalogue import require_task
-    from nfn_monomial.benchmarks.speed.processes import measure_processes, processes_report
-
-    require_task(config.models, "generalization", "ablation")
-    with progress_bar("training") as progress:
-        timings = measure_processes(config, progress)
-    return processes_report(timings, config)
-
-
 EXPRESSIVITY = """Predict the outputs of random networks from their weights: message passing against linear layers.
 
 Both models have equally many parameters. Five to ten minutes on 2 cores. Writes `table.md`, `results.json`,
@@ -218,28 +142,6 @@ def _expressivity(config: Any, folder: Path) -> Any:
     with progress_bar("training") as progress:
         outcomes = bench_expressivity(config, progress)
     return expressivity_report(outcomes, config)
-
-
-PLANTED = """Move networks by random group elements, and count how often `align` finds the way back.
-
-MLPs, VGGs, ResNet-18 with norms, and a GPT block; as they are, rounded to float32, and with noise on every weight. Half
-an hour on one core. Writes `table.md`, `results.json` and `config.json`.
-
-Examples:
-
-- `nfn-monomial bench planted`
-
-- `nfn-monomial bench planted --set runs=20 --set changed_runs=20 --set noise=0.03`
-"""
-
-
-def _planted(config: Any, folder: Path) -> Any:
-    from nfn_monomial.benchmarks.make.jobs import progress_bar
-    from nfn_monomial.benchmarks.studies.alignment.planted import planted_report, recover_planted
-
-    with progress_bar("aligning") as progress:
-        recoveries = recover_planted(config, progress)
-    return planted_report(recoveries, config)
 
 
 MERGE = """Merge networks that were trained on their own: as they are, permuted, permuted and scaled.
@@ -265,26 +167,3 @@ def _merge(config: Any, folder: Path) -> Any:
     with progress_bar("merging") as progress:
         findings = measure_merging(config, folder, progress)
     return merge_report(findings, config)
-
-
-VERDICTS = """Count how often `compare` calls pairs of networks the same function that are, and that are not.
-
-Pairs that are not: independent ones, and ones that differ by a single weight, by noise, by the sign or the place of a
-neuron on one side. 11,000 pairs take about a quarter of an hour on one core; an interrupted run goes on where it was.
-Writes `table.md`, `results.json`, `cells.json` and `config.json`.
-
-Examples:
-
-- `nfn-monomial bench verdicts`
-
-- `nfn-monomial bench verdicts --set different=500 --set same=100`
-"""
-
-
-def _verdicts(config: Any, folder: Path) -> Any:
-    from nfn_monomial.benchmarks.make.jobs import progress_bar
-    from nfn_monomial.benchmarks.studies.alignment.verdicts import count_verdicts, verdicts_report
-
-    with progress_bar("comparing") as progress:
-        cells = count_verdicts(config, folder, progress)
-    return verdicts_report(cells, config)

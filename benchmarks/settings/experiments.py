@@ -7,7 +7,7 @@ from typing import Any
 
 from .generalization import ABLATION, AUGMENT, PREDICT, TUNE
 from .inrs import CLASSIFY, EDIT
-from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS, PLANTED, PROCESSES, SCALING, STREAMING, VERDICTS
+from .measurements import COST, EXPRESSIVITY, LAYERS, PARAMS
 from .merging import MERGE
 
 __all__ = ["EXPERIMENTS"]
@@ -23,11 +23,6 @@ EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
     "params": PARAMS,
     "expressivity": EXPRESSIVITY,
     "layers": LAYERS,
-    "scaling": SCALING,
-    "streaming": STREAMING,
-    "processes": PROCESSES,
-    "planted": PLANTED,
     "merge": MERGE,
-    "verdicts": VERDICTS,
 }
 """Name -> preset -> configuration; every experiment has the preset ``small``."""

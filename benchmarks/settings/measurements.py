@@ -17,21 +17,11 @@ __all__ = [
     "EXPRESSIVITY",
     "LAYERS",
     "PARAMS",
-    "PLANTED",
-    "PROCESSES",
     "REFERENCE",
-    "SCALING",
-    "STREAMING",
-    "VERDICTS",
     "CostConfig",
     "ExpressivityConfig",
     "LayersConfig",
     "ParamsConfig",
-    "PlantedConfig",
-    "ProcessesConfig",
-    "ScalingConfig",
-    "StreamingConfig",
-    "VerdictsConfig",
     "Way",
 ]
 
@@ -174,127 +164,3 @@ LAYERS = {
     # Every kind of ratio, in less than five minutes of an idle machine: a third of them for the compiler.
     "quick": LayersConfig((8, 64), repeats=5, ways=("float32", "bfloat16", "compiled"), blocks=1, depth=500),
 }
-
-
-@dataclass(frozen=True)
-class ScalingConfig(Settings):
-    """Sizes over which costs are drawn, see `nfn_monomial.benchmarks.speed.scaling`.
-
-    Attributes:
-        widths: n of MLPs 2-n-n-1.
-        depths: layers of MLPs.
-        deep_width: of their hidden layers.
-        blocks: of a whole message-passing model, with and without recomputing them.
-        block_width: n of the MLPs 2-n-n-1 that it reads.
-        batch: networks in a step.
-        channels: of all features.
-        repeats: timed repetitions, after three that are not counted.
-        seconds: after so many a size has no further repetition.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
-    """
-
-    widths: tuple[Count, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048)
-    depths: tuple[Annotated[int, Field(ge=2)], ...] = (2, 4, 8, 16, 32, 64, 100)
-    deep_width: Count = 64
-    blocks: tuple[Count, ...] = (1, 2, 4, 8, 16, 32)
-    block_width: Count = 64
-    batch: Count = 1
-    channels: Count = 16
-    repeats: Count = 3
-    seconds: Annotated[float, Field(gt=0)] = 10.0
-    device: str = "cpu"
-
-    def check(self) -> None:
-        if not (self.widths or self.depths or self.blocks):
-            raise InvalidValueError("widths, depths and blocks are all empty: give sizes for one of them at least")
-
-
-SCALING = {"small": ScalingConfig()}
-
-
-@dataclass(frozen=True)
-class StreamingConfig(Settings):
-    """How much is streamed, see `nfn_monomial.benchmarks.speed.streaming`.
-
-    Attributes:
-        gib: size of the zoo on disk.
-        memory_gib: of that in memory, which it is held against.
-        models: registered names.
-        batch_size: networks in a step.
-        passes: of each, by turns.
-        seconds: of a pass.
-    """
-
-    gib: Positive = 20.0
-    memory_gib: Positive = 0.25
-    models: Some[str] = ("stats", "monomial", "message-passing")
-    batch_size: Count = 64
-    passes: Count = 3
-    seconds: Positive = 20.0
-
-
-STREAMING = {"small": StreamingConfig()}
-
-
-@dataclass(frozen=True)
-class ProcessesConfig(Settings):
-    """What is trained in how many processes, see `nfn_monomial.benchmarks.speed.processes`.
-
-    Attributes:
-        models: registered names.
-        processes: numbers of them; the first is what the others are held against.
-        batch_sizes: networks in a step, of all processes together.
-        steps: of an epoch.
-        epochs: of a training; the median counts.
-        rounds: trainings of each, by turns.
-    """
-
-    models: Some[str] = ("monomial", "message-passing")
-    processes: Some[Count] = (1, 2)
-    batch_sizes: Some[Count] = (64, 256)
-    steps: Count = 8
-    epochs: Count = 3
-    rounds: Count = 3
-
-
-PROCESSES = {"small": ProcessesConfig()}
-
-
-@dataclass(frozen=True)
-class PlantedConfig(Settings):
-    """How many networks are moved and aligned, see `nfn_monomial.benchmarks.studies.alignment.planted`.
-
-    Attributes:
-        runs: of every kind of network, moved and not changed.
-        changed_runs: of every kind, rounded to float32; and as many with noise.
-        largest: scales are up to this, and down to its inverse.
-        noise: standard deviation of what every entry is changed by, relative to the entry.
-        seed: of networks and elements.
-    """
-
-    runs: Count = 1000
-    changed_runs: Count = 300
-    largest: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1e6
-    noise: Positive = 0.01
-    seed: int = 0
-
-
-PLANTED = {"small": PlantedConfig()}
-
-
-@dataclass(frozen=True)
-class VerdictsConfig(Settings):
-    """Pairs of networks to compare, see `nfn_monomial.benchmarks.studies.alignment.verdicts`.
-
-    Attributes:
-        different: pairs that are not the same function, in equal parts for every kind.
-        same: pairs that are.
-        seed: of networks and changes.
-    """
-
-    different: Count = 10_000
-    same: Count = 1_000
-    seed: int = 0
-
-
-VERDICTS = {"small": VerdictsConfig()}

@@ -51,8 +51,6 @@ _WIDE = (
 )
 REGENERATED = (
     Regenerated("params", "params", 1),
-    Regenerated("scaling", "bench scaling", 3),
-    Regenerated("processes", "bench processes", 4),
     Regenerated("ratios", "bench layers --preset quick", 3),
     Regenerated("demo", "demo", 5),
     Regenerated("cost", "cost", 5),
@@ -109,9 +107,6 @@ REGENERATED = (
     ),
     Regenerated("edit-contrast", "edit-inr --set task=contrast --seeds 3", 25, "inrs/crops"),
     Regenerated("augment", "augment --data zoos/digits --seeds 3", 40, "zoos/digits"),
-    Regenerated("streaming", "bench streaming --models stats,monomial --set passes=2 --set seconds=10", 30),
-    Regenerated("planted", "bench planted", 30),
-    Regenerated("verdicts", "bench verdicts", 60),
     Regenerated("edit-dilate", "edit-inr --set task=dilate --seeds 3", 40, "inrs/mnist5k"),
     Regenerated("classify-inr", "classify-inr --data inrs/mnist5k", 40, "inrs/mnist5k"),
     Regenerated(

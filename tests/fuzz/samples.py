@@ -19,7 +19,6 @@ import published_small_cnns as published
 import published_writers as writers
 import small_predictors
 import torch
-from made_up_runs import made_up_run
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -37,8 +36,6 @@ from nfn_monomial.benchmarks.files import write_json
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, ResidualRanges, TransformerRanges, draw_architecture
 from nfn_monomial.benchmarks.predictors.predictor import SHIPPED, Predictor
-from nfn_monomial.benchmarks.reading import read_bytes
-from nfn_monomial.benchmarks.report.page_records import read_run, read_settings
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
 
 Facts = dict[str, "Tensor | str"]
@@ -253,19 +250,6 @@ def _predictor(path: Path) -> Sample:
     return Sample(path, (path,), Predictor.load, sealed=True)
 
 
-def settings_of_results(folder: Path) -> Sample:
-    path = folder / "config.json"
-    write_json(path, {"command": "x", "version": "1", "config": {"models": ["np"], "seeds": [0, 1], "a": {"b": 1.5}}})
-    return Sample(path, (path,), lambda file: read_settings(read_bytes(file)))
-
-
-def finished_run(folder: Path) -> Sample:
-    folder.mkdir()
-    path = folder / "run.json"
-    path.write_text(made_up_run().to_json(), encoding="utf-8")
-    return Sample(path, (path,), lambda file: read_run(read_bytes(file)))
-
-
 def unfinished_run(folder: Path) -> Sample:
     """Damage makes it start anew, of which a warning tells."""
     path = folder / "run.ckpt"
@@ -285,7 +269,7 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     for made in (
         nfn_sirens, dws_mnist, dws_fashion, model_zoo, wild_park, hub, hub_targets, published_zoo, made_zoo, mixed_zoo,
         made_inrs, streamed_inrs, torch_file, legacy_torch_file, safetensors_file, sharded_checkpoint,
-        torch_checkpoint, shipped_predictor, classifier, editor, settings_of_results, finished_run, unfinished_run,
+        torch_checkpoint, shipped_predictor, classifier, editor, unfinished_run,
         program,
     )
 }  # fmt: skip

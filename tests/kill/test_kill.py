@@ -56,24 +56,11 @@ WRITING: Mapping[str, tuple[str, ...]] = {
         "--set", "activations=relu", "--set", "networks=8", "--set", "test_networks=4", "--set", "epochs=3",
         "--set", "sizes=2,3,1", "--set", "channels=2",
     ),
-    "bench scaling": (
-        "--set", "widths=2", "--set", "depths=2", "--set", "blocks=1", "--set", "repeats=1", "--set", "channels=2",
-    ),
-    "bench streaming": (
-        "--set", "gib=0.001", "--set", "memory_gib=0.001", "--models", "stats", "--set", "passes=1",
-        "--set", "seconds=0.1",
-    ),
-    "bench processes": (
-        "--models", "stats", "--set", "processes=1", "--set", "networks=4", "--set", "epochs=1", "--set", "rounds=1",
-    ),
-    "bench planted": ("--set", "runs=1", "--set", "changed_runs=1"),
     "bench merge": (
         "--set", "subjects=digits-mlp-4", "--set", "several=digits-mlp-4", "--set", "together=2", "--set", "pairs=1",
         "--set", "validation_pairs=1", "--set", "steps=5", "--set", "points=3", "--set", "inputs=20",
     ),
-    "bench verdicts": ("--set", "different=25", "--set", "same=5"),
     "results": ("--only", "params"),
-    "report": (),
     "symmetries": ("{a}", *OWN),
     "compare": ("{a}", "{b}", *OWN),
     "compare, several": ("{a}", "{b}", "{c}", *OWN),
@@ -90,7 +77,6 @@ QUICK: Mapping[str, tuple[How, ...]] = {
     "inr make": ("kill", "full"),
     "predict-generalization": ("kill",),
     "balance": ("interrupt", "full"),
-    "report": ("kill",),
 }
 CODES: Mapping[How, int] = {"kill": -9, "interrupt": 130, "terminate": 143, "full": 2, "read-only": 2, "locked": 2}
 
@@ -173,16 +159,12 @@ class Command:
         self.calls += 1
         made = self.root / str(self.calls)
         made.mkdir()
-        if self.name == "report":
-            (made / "o").mkdir()
-            (made / "o" / "table.md").write_text("| a |\n|---|\n| 1 |\n")
         return made
 
     def call(self, folder: Path, plan: Plan | None = None) -> Ended:
         words = self.name.partition(",")[0].split()
         given = [text.format_map(self.data) for text in WRITING[self.name]]
-        out = ["o", "--out", "o/report.html"] if self.name == "report" else ["--out", "o"]
-        return run([*words, *given, *out], folder, plan)
+        return run([*words, *given, "--out", "o"], folder, plan)
 
     def undisturbed(self) -> tuple[Ended, dict[str, bytes]]:
         folder = self.folder()

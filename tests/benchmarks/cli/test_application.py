@@ -84,20 +84,20 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     assert isinstance(invoke(*asked).exception, SystemExit)
 
 
-def test_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nfn_monomial.benchmarks.report.page.write_page", interrupted)
-    assert "Interrupted. Finished work is kept" in said("report", ".", code=130)
+    monkeypatch.setattr("nfn_monomial.benchmarks.studies.params_report.params_report", interrupted)
+    assert "Interrupted. Finished work is kept" in said("params", "--out", tmp_path, code=130)
 
 
-@pytest.mark.parametrize("missing", ["markdown_it", "jinja2"])
-def test_a_missing_package_of_the_extra_is_named(missing: str) -> None:
+@pytest.mark.parametrize("missing", ["matplotlib"])
+def test_a_missing_package_of_the_extra_is_named(missing: str, tmp_path: Path) -> None:
     """When a command runs that needs it; help works."""
     code = f"import sys; sys.modules['{missing}'] = None; sys.argv = sys.argv[:1] + sys.stdin.read().split()\n"
     code += "from nfn_monomial.benchmarks.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], input="report .", capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], input="params", cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr == f"nfn-monomial needs the package {missing}: pip install nfn-monomial[bench]\n"
 

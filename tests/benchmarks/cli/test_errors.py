@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from invoking import invoke, said
@@ -52,7 +53,7 @@ def failing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("nfn_monomial.benchmarks.report.page.write_page", fail)
+    monkeypatch.setattr("nfn_monomial.benchmarks.studies.params_report.params_report", fail)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +73,12 @@ def failing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_errors_are_one_line(error: Exception, code: int, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_one_line(
+    error: Exception, code: int, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failing(error, monkeypatch)
-    assert said("report", ".", code=code).strip().startswith(line)
-    assert invoke("--debug", "report", ".").exception is error
+    assert said("params", "--out", tmp_path, code=code).strip().startswith(line)
+    assert invoke("--debug", "params", "--out", tmp_path).exception is error
 
 
 @pytest.mark.parametrize(

@@ -69,30 +69,12 @@ def test_bench_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(read(tmp_path / "without")) == {"environment", "layers"}
 
 
-def test_bench_scaling(tmp_path: Path) -> None:
-    tiny = ("widths=2,3", "depths=2", "blocks=1", "deep_width=2", "block_width=2", "channels=2", "repeats=1")
-    options = [part for text in tiny for part in ("--set", text)]
-    assert "slopes over the edges" in said("bench", "scaling", *options, "--out", tmp_path)
-    assert files(tmp_path) == {"table.md", "results.json", "scaling.png", "cells.json", "config.json"}
-    assert set(read(tmp_path)["slopes"]) == {"width", "depth"}
-
-
 def test_bench_expressivity(tmp_path: Path) -> None:
     tiny = ("networks=8", "test_networks=8", "epochs=3", "channels=2", "sizes=2,3,1", "activations=relu")
     options = [part for text in tiny for part in ("--set", text)]
     assert "message passing" in said("bench", "expressivity", *options, "--seeds", 2, "--out", tmp_path)
     assert files(tmp_path) == {"table.md", "results.json", "expressivity.png", "config.json"}
     assert sorted({o["seed"] for o in read(tmp_path)["outcomes"]}) == [0, 1]
-
-
-def test_bench_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nfn_monomial.benchmarks.studies.alignment import planted
-
-    monkeypatch.setattr(planted, "KINDS", {"MLP": planted.KINDS["MLP"]})
-    options = ("--set", "runs=2", "--set", "changed_runs=1", "--out", tmp_path)
-    assert "Planted group elements found" in said("bench", "planted", *options)
-    assert files(tmp_path) == {"table.md", "results.json", "config.json"}
-    assert [row["recovered"] for row in read(tmp_path)["rows"]] == [2, 1, 1]
 
 
 def test_bench_merge(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""How well networks are brought into one frame."""
