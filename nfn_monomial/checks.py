@@ -176,7 +176,7 @@ def _fits(value: Any, known: Any, inner: Sequence[Any]) -> bool:
         return True
     if known in _CONTAINERS and (isinstance(value, (str, bytes, Mapping)) or hasattr(value, "__array__")):
         return False  # which would be read letter by letter, name by name or row by row
-    if known is tuple and hasattr(value, "_fields") or known in (int, float) and isinstance(value, bool):
+    if (known is tuple and hasattr(value, "_fields")) or (known in (int, float) and isinstance(value, bool)):
         return False  # a record means something else; a bool is an int to Python, and a mistake where a number is meant
     if known is Callable or known is Tensor:
         return callable(value) if known is Callable else isinstance(value, Tensor) and is_dense(value)

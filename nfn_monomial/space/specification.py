@@ -79,8 +79,9 @@ class Node(NamedTuple):
 
     def acting(self, charge: Charge) -> Symmetry:
         """What an axis of this charge feels of the node's group."""
-        felt = (gauge.acting(q) for gauge, q in zip(self.gauges, self.spelled(charge), strict=True))
-        return functools.reduce(operator.or_, felt)
+        # Of hundreds of gauges, as on the stream of a deep network, an axis feels one or two.
+        felt = (gauge.acting(q) for gauge, q in zip(self.gauges, self.spelled(charge), strict=True) if q)
+        return functools.reduce(operator.or_, felt, self.gauges[0].acting(0))
 
     def restricted(self, group: Symmetry) -> Node:
         """The same neurons under a smaller group, all gauges intersected with it; charges mean what they did."""
