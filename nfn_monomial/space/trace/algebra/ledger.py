@@ -16,10 +16,12 @@ from .values import (
     Index,
     Segment,
     Value,
+    changed,
     extent,
+    formed,
+    indices,
     indices_of,
     settled,
-    stripped,
     tokens_of,
 )
 
@@ -200,14 +202,13 @@ class Ledger(Structure):
             if not found.zero:
                 self._constant_along(new[at], scale, sign, self.because(reason))
             const += new[at][0].const.kept(scale=scale, sign=sign)
-            new[at] = stripped(new[at], scale=not scale, sign=not sign)
+            (new[at],) = formed((new[at],), lambda form: form.kept(scale=not scale, sign=not sign))
         return replace(found, dims=tuple(new), const=const)
 
     def kept(self, found: Value, *, scale: bool = True, sign: bool = True) -> Value:
         """The same, its scales or its signs dropped."""
-        dims = tuple(stripped(dim, scale=scale, sign=sign) for dim in found.dims)
-        const = found.const.kept(scale=scale, sign=sign)
-        return replace(found, dims=dims, const=const, data=None, inert=False, shifts=())
+        dims = formed(found.dims, lambda form: form.kept(scale=scale, sign=sign))
+        return Value(dims, found.const.kept(scale=scale, sign=sign), found.raw, found.zero)
 
     def settle(self, found: Value, flow: int) -> Value:
         """A value that is no longer a parameter as such: its axes run this way."""
@@ -216,7 +217,7 @@ class Ledger(Structure):
         for index in indices_of(found):
             self._meets(index, flow)
         self.reads(found)
-        return settled(found)
+        return replace(found, dims=tuple(map(settled, found.dims)), raw=False)
 
     def reads(self, found: Value) -> None:
         """A value is read: so are the segments of parameters that it is made of."""
@@ -246,19 +247,13 @@ class Ledger(Structure):
             self.readers[source] = self.readers.get(source, 0) + 1
 
     def _flow(self, dim: Dimension, flow: int) -> None:
-        for segment in dim:
-            for index in segment.indices:
-                self._meets(index, flow)
+        for index in indices(dim):
+            self._meets(index, flow)
 
     def freed(self, dim: Dimension) -> Dimension:
         """A dimension of zeros, beside others in one value: any form is theirs, a new unknown."""
-        return tuple(
-            Segment(
-                tuple(i._replace(form=self._auxiliary(i.atom), sources=frozenset()) for i in segment.indices),
-                self._auxiliary(None),
-            )
-            for segment in dim
-        )
+        free = changed(dim, lambda i: i._replace(form=self._auxiliary(i.atom), sources=frozenset()))
+        return tuple(Segment(segment.indices, self._auxiliary(None)) for segment in free)
 
     def _auxiliary(self, atom: int | None) -> Form:
         return unknown(self._unknown(Unknown("", None, None, None, atom)))
@@ -266,8 +261,4 @@ class Ledger(Structure):
 
 def _same_along(data: Tensor, dim: int) -> bool:
     first = data.narrow(dim, 0, 1)
-    return (
-        bool(((data == first) | (data.isnan() & first.isnan())).all())
-        if data.is_floating_point()
-        else bool((data == first).all())
-    )
+    return bool(((data == first) | ((data != data) & (first != first))).all())  # NaN beside NaN

@@ -17,10 +17,14 @@ from .values import (
     Dimension,
     Segment,
     Value,
+    changed,
     extent,
+    formed,
+    indices,
     indices_of,
     is_unit,
-    mapped,
+    product,
+    settled,
     sizes,
     value,
 )
@@ -54,13 +58,7 @@ class Run(Ledger):
             return self.unary(found, "any", reason="an irrational power")
         if ratio.denominator > 1:
             self.vanish(found, scale=False, reason="a root")
-        dims = tuple(
-            tuple(
-                Segment(tuple(i._replace(form=i.form.power(ratio)) for i in s.indices), s.const.power(ratio))
-                for s in dim
-            )
-            for dim in found.dims
-        )
+        dims = formed(found.dims, lambda form: form.power(ratio))
         return self.note(Value(dims, found.const.power(ratio), found.raw, found.zero and exponent > 0))
 
     def aligned(self, *values: Value) -> list[Value]:
@@ -82,10 +80,10 @@ class Run(Ledger):
 
     def _roles(self, dims: list[Dimension], others: list[Dimension]) -> list[Dimension]:
         """The same with other tokens, where some are those of another value."""
-        taken = {i.token for dim in others for s in dim for i in s.indices}
-        if not any(i.token in taken for dim in dims for s in dim for i in s.indices):
+        taken = {i.token for i in indices_of(Value(tuple(others)))}
+        if not any(i.token in taken for i in indices_of(Value(tuple(dims)))):
             return dims
-        new = [tuple(Segment(tuple(map(self.renamed, s.indices)), s.const) for s in dim) for dim in dims]
+        new = [changed(dim, self.renamed) for dim in dims]
         kept, self.ties = self.ties, []
         pairs = zip(indices_of(Value(tuple(dims))), indices_of(Value(tuple(new))), strict=True)
         self.ties.extend((i.token, j.token) for i, j in pairs)
@@ -108,8 +106,12 @@ class Run(Ledger):
         for da, db in zip(a.dims, b.dims, strict=True):
             if not b.zero:
                 const += self._alike(da, db, cause)
-            sources = self._product(da, db) if a.raw and b.raw else da
-            dims.append(mapped(db, ZERO) if is_unit(da) else _with_sources(da, sources))
+            if is_unit(da):
+                da = formed((db,), lambda _: ZERO)[0]
+            elif a.raw and b.raw:
+                sources = iter(indices(product(da, db)))
+                da = changed(da, lambda i, sources=sources: i._replace(sources=next(sources).sources))
+            dims.append(da)
         if not b.zero:
             self.equations.demand(const, cause)
         return self.note(Value(tuple(dims), a.const, a.raw and b.raw, a.zero and b.zero, shifts=shifts), a, b)
@@ -137,23 +139,8 @@ class Run(Ledger):
         b = self.power(b, exponent) if exponent != 1 else b
         a, b = self.aligned(a, b)
         a, b = self._met(a, b, 0)
-        dims = [self._product(da, db) for da, db in zip(a.dims, b.dims, strict=True)]
+        dims = map(product, a.dims, b.dims)
         return self.note(value(dims, a.const + b.const, raw=a.raw and b.raw, zero=a.zero or b.zero), a, b)
-
-    @staticmethod
-    def _product(a: Dimension, b: Dimension) -> Dimension:
-        if is_unit(a) or is_unit(b):
-            return b if is_unit(a) else a
-        return tuple(
-            Segment(
-                tuple(
-                    i._replace(form=i.form + j.form, sources=i.sources | j.sources)
-                    for i, j in zip(s.indices, t.indices, strict=True)
-                ),
-                s.const + t.const,
-            )
-            for s, t in zip(a, b, strict=True)
-        )
 
     def extreme(self, a: Value, b: Value) -> Value:
         """The larger or smaller one of two, entry by entry."""
@@ -177,7 +164,7 @@ class Run(Ledger):
             if letter in out:
                 continue
             da, db = of_a.get(letter, UNIT), of_b.get(letter, UNIT)
-            dim = self._product(da, db)
+            dim = product(da, db)
             if not zero:
                 self._constant_along(dim, True, True, None)
             const += dim[0].const
@@ -189,11 +176,11 @@ class Run(Ledger):
             self.reads(Value(tuple(of_a.values()), const))
             self.reads(Value(tuple(of_b.values())))
         for letter in out:
-            dim = self._product(of_a.get(letter, UNIT), of_b.get(letter, UNIT))
+            dim = product(of_a.get(letter, UNIT), of_b.get(letter, UNIT))
             if raw and not both:
                 shared = letter in of_a and letter in of_b
                 self._flow(dim, 0 if shared else +1)
-                dim = mapped(dim, drop_sources=True)
+                dim = settled(dim)
             dims.append(dim)
         met = Value(tuple(of_a.values())), Value(tuple(of_b.values()))
         shifts = (*carried(a, left, of_a, right, out), *carried(b, right, of_b, left, out))
@@ -218,7 +205,7 @@ class Run(Ledger):
         if kind in ("absolute", "homogeneous"):
             out = self.kept(out, sign=False)
         new = [UNIT if n in at else dim for n, dim in enumerate(out.dims) if keepdim or n not in at]
-        return self.note(value(new, out.const, raw=found.raw, zero=found.zero), found)
+        return self.note(found.over(new, out.const), found)
 
     @staticmethod
     def positions(found: Value, dims: Iterable[int] | int | None) -> set[int]:
@@ -244,7 +231,7 @@ class Run(Ledger):
         at = {dim % len(found.dims) for dim in dims}
         found = self.even(self.placed(found, at, reason), at, reason=reason)
         new = [self.fresh(shape[n], reason) if n in at else dim for n, dim in enumerate(found.dims)]
-        return self.note(value(new, found.const, raw=found.raw, zero=found.zero), found)
+        return self.note(found.over(new), found)
 
     def concatenated(self, parts: Sequence[Value], at: int) -> Value:
         """Values behind one another along a dimension; in the others their forms are equal but for constants."""
@@ -252,7 +239,7 @@ class Run(Ledger):
         raw = all(part.raw for part in parts)
         parts = [part if raw else self.settle(part, +1) for part in parts if part.shape != (0,)]
         first = next((n for n, part in enumerate(parts) if not part.zero), 0)
-        rest = [replace(part, dims=(*part.dims[:at], UNIT, *part.dims[at + 1 :]), data=None) for part in parts]
+        rest = [part.put(at, at + 1, UNIT) for part in parts]
         lead = rest[first]
         for n, other in enumerate(rest):
             if n != first:
@@ -264,11 +251,9 @@ class Run(Ledger):
             const = ZERO if part.zero else _offset(self.resolved(other)) - base
             dim = self.resolve(part.dims[at])
             if part.zero and not self.fixed(dim):  # cut like a part beside it: else their free form is lost in the cut
-                dim = tuple(
-                    Segment(tuple(map(self.index, product))) for product in made_of.get(extent(dim), sizes(dim))
-                )
+                dim = tuple(Segment(tuple(map(self.index, own))) for own in made_of.get(extent(dim), sizes(dim)))
             segments += self.freed(dim) if part.zero else [Segment(s.indices, s.const + const) for s in dim]
-        dims = (*lead.dims[:at], tuple(segments), *lead.dims[at + 1 :])
+        dims = lead.put(at, at + 1, tuple(segments)).dims
         return self.note(value(dims, lead.const, raw=raw, zero=all(part.zero for part in parts)), *parts)
 
     def _beside(self, a: Value, b: Value) -> Value:
@@ -287,40 +272,19 @@ class Run(Ledger):
         dim = self.resolve(found.dims[at])
         if self.fixed(dim) and len(dim) == 1:
             flat = self.even(found, (at,), reason="slice")
-            new = self.fresh(stop - start, "slice")
-            return self.note(
-                value(
-                    (*flat.dims[:at], new, *flat.dims[at + 1 :]),
-                    flat.const,
-                    raw=found.raw,
-                    zero=found.zero,
-                    shifts=found.shifts,
-                ),
-                found,
-            )
+            new = flat.put(at, at + 1, self.fresh(stop - start, "slice"))
+            return self.note(found.over(new.dims, flat.const, shifts=found.shifts), found)
         _, right = self.split(dim, start)
         left, _ = self.split(right, stop - start)
-        return self.note(
-            value(
-                (*found.dims[:at], left, *found.dims[at + 1 :]),
-                found.const,
-                raw=found.raw,
-                zero=found.zero,
-                shifts=found.shifts,
-            )
-        )
+        return self.note(found.over(found.put(at, at + 1, left).dims, shifts=found.shifts))
 
     def selected(self, found: Value, at: int, index: int) -> Value:
         """One entry along a dimension, which is dropped."""
         at = found.at(at)
         index %= found.shape[at]
         one = self.narrowed(found, at, index, index + 1)
-        const = one.dims[at][0].const
-        return self.note(
-            value(
-                (*one.dims[:at], *one.dims[at + 1 :]), one.const + const, raw=one.raw, zero=one.zero, shifts=one.shifts
-            )
-        )
+        const = one.const + one.dims[at][0].const
+        return self.note(one.over(one.put(at, at + 1).dims, const, shifts=one.shifts))
 
     def each(self, found: Value | Bundle, move: Callable[[Value], Value], at: int | None = None) -> Value | Bundle:
         """A move on a value, or on every part of a bundle whose dimension is ``at`` behind the move."""
@@ -336,14 +300,6 @@ class Run(Ledger):
 def _offset(found: Value) -> Form:
     """The constant part of its form in the first segments."""
     return sum((dim[0].const for dim in found.dims), found.const)
-
-
-def _with_sources(dim: Dimension, other: Dimension) -> Dimension:
-    """A dimension with the sources of another that is made of the same."""
-    return tuple(
-        Segment(tuple(i._replace(sources=j.sources) for i, j in zip(s.indices, t.indices, strict=True)), s.const)
-        for s, t in zip(dim, other, strict=True)
-    )
 
 
 _KINDS: Mapping[str, str] = {

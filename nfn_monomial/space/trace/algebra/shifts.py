@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .values import Dimension, Shift, Value, indices_of, is_unit, tokens_of
+from .values import Dimension, Shift, Value, indices, indices_of, is_unit, tokens_of
 
 
 def shifted_by(found: Value) -> set[int]:
@@ -22,8 +22,8 @@ def added(a: Value, b: Value) -> list[Shift]:
     for da, db in zip(a.dims, b.dims, strict=True):
         if is_unit(db):
             constant |= tokens_of(da)
-        for one, other in zip(da, db, strict=True) if not is_unit(da) and not is_unit(db) else ():
-            sources += [(i.token, j.sources) for i, j in zip(one.indices, other.indices, strict=True)]
+        elif not is_unit(da):
+            sources += [(i.token, j.sources) for i, j in zip(indices(da), indices(db), strict=True)]
     return [Shift(tuple(sources), constant)]
 
 
@@ -35,8 +35,7 @@ def broadcast(found: Value, other: Value, names: Value | None = None) -> list[Sh
         if is_unit(own):
             constant |= tokens_of(beside)
         elif names is not None and not is_unit(beside):
-            pairs = zip(own, beside, strict=True)
-            token |= {i.token: j.token for s, t in pairs for i, j in zip(s.indices, t.indices, strict=True)}
+            token |= {i.token: j.token for i, j in zip(indices(own), indices(beside), strict=True)}
     return [_told(shift, token, constant) for shift in found.shifts]
 
 

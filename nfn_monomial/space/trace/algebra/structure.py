@@ -14,7 +14,7 @@ from dataclasses import replace
 from .atoms import Atoms, Cause
 from .atoms import Structure as Shape
 from .forms import ZERO, Equations
-from .values import UNIT, Bundle, Dimension, Index, Segment, Value, extent, is_unit, sizes, value
+from .values import UNIT, Bundle, Dimension, Index, Segment, Value, extent, indices, is_unit, sizes
 
 
 class Structure:
@@ -52,14 +52,13 @@ class Structure:
     def fixed(self, dim: Dimension) -> bool:
         """Whether every atom of a dimension is FIXED."""
         cause = self.atoms.cause
-        return all(cause(index.atom) is not None for segment in dim for index in segment.indices)
+        return all(cause(index.atom) is not None for index in indices(dim))
 
     def fix(self, dim: Dimension, reason: str) -> None:
         """Make every atom of a dimension FIXED."""
         cause = Cause(self.cause.operation, reason)
-        for segment in dim:
-            for index in segment.indices:
-                self.atoms.fix(index.atom, cause)
+        for index in indices(dim):
+            self.atoms.fix(index.atom, cause)
 
     def resolve(self, dim: Dimension) -> Dimension:
         """The same with every atom taken apart into what it consists of.
@@ -67,7 +66,7 @@ class Structure:
         A sum inside a product, behind its first factor, is no sum of products: its atom stays whole, and FIXED.
         """
         bound = self.atoms.is_bound
-        if not any(bound(index.atom) for segment in dim for index in segment.indices):
+        if not any(bound(index.atom) for index in indices(dim)):
             return dim
         return tuple(
             Segment(indices, segment.const)
@@ -118,10 +117,9 @@ class Structure:
                 a, b = self.collapse(a, reason), self.collapse(b, reason)
                 break
             a, b = self._refined(a, b)
-        for one, other in zip(a, b, strict=True):
-            for i, j in zip(one.indices, other.indices, strict=True):
-                self.atoms.unite(i.atom, j.atom)
-                self.ties.append((i.token, j.token))
+        for i, j in zip(indices(a), indices(b), strict=True):
+            self.atoms.unite(i.atom, j.atom)
+            self.ties.append((i.token, j.token))
         return a, b
 
     def _refined(self, a: Dimension, b: Dimension) -> tuple[Dimension, Dimension]:
@@ -229,13 +227,10 @@ class Structure:
                 ragged = len(dims) + at, [[*dims, *part] for part in parts]
                 dims += parts[0]
         if ragged is None:
-            return value(dims, found.const, raw=found.raw, zero=found.zero, shifts=found.shifts)
+            return found.over(dims, shifts=found.shifts)
         at, heads = ragged
         whole = [[*head, *dims[len(head) :]] for head in heads]
-        return Bundle(
-            tuple(value(part, found.const, raw=found.raw, zero=found.zero, shifts=found.shifts) for part in whole),
-            at,
-        )
+        return Bundle(tuple(found.over(part, shifts=found.shifts) for part in whole), at)
 
     def _spread(self, segment: Segment, target: Sequence[int]) -> list[Dimension]:
         """One segment as several dimensions."""

@@ -7,7 +7,7 @@ entry is acted on by the sum of the forms of its indices, of its segments' const
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -93,6 +93,14 @@ class Value:
         """A dimension's position, where it may be given from behind."""
         return dim % max(len(self.dims), 1)
 
+    def put(self, start: int, stop: int, *dims: Dimension) -> Value:
+        """The same with other dimensions in place of those from ``start`` to ``stop``."""
+        return replace(self, dims=(*self.dims[:start], *dims, *self.dims[stop:]))
+
+    def over(self, dims: Iterable[Dimension], const: Form | None = None, *, shifts: tuple[Shift, ...] = ()) -> Value:
+        """The same entries, moved about or summed, over other dimensions."""
+        return value(dims, self.const if const is None else const, raw=self.raw, zero=self.zero, shifts=shifts)
+
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
@@ -141,46 +149,53 @@ def is_unit(dim: Dimension) -> bool:
     return len(dim) == 1 and not dim[0].indices
 
 
+def indices(dim: Dimension) -> list[Index]:
+    """All indices of a dimension."""
+    return [index for segment in dim for index in segment.indices]
+
+
 def indices_of(found: Value) -> list[Index]:
     """All indices of a value."""
-    return [index for dim in found.dims for segment in dim for index in segment.indices]
+    return [index for dim in found.dims for index in indices(dim)]
 
 
 def tokens_of(dim: Dimension) -> frozenset[int]:
     """Tokens of a dimension's indices."""
-    return frozenset(index.token for segment in dim for index in segment.indices)
+    return frozenset(index.token for index in indices(dim))
 
 
-def mapped(dim: Dimension, form: Form | None = None, *, drop_sources: bool = False) -> Dimension:
-    """The same with other forms on all indices and constants, or without sources."""
+def changed(dim: Dimension, change: Callable[[Index], Index]) -> Dimension:
+    """The same with other indices."""
+    return tuple(Segment(tuple(map(change, segment.indices)), segment.const) for segment in dim)
+
+
+def formed(dims: Sequence[Dimension], change: Callable[[Form], Form]) -> tuple[Dimension, ...]:
+    """The same with other forms on all indices and constants."""
+    return tuple(
+        tuple(
+            Segment(tuple(i._replace(form=change(i.form)) for i in segment.indices), change(segment.const))
+            for segment in dim
+        )
+        for dim in dims
+    )
+
+
+def product(a: Dimension, b: Dimension) -> Dimension:
+    """A dimension of a product of two values: forms add up."""
+    if is_unit(a) or is_unit(b):
+        return b if is_unit(a) else a
     return tuple(
         Segment(
             tuple(
-                index._replace(
-                    form=index.form if form is None else form,
-                    sources=frozenset() if drop_sources else index.sources,
-                )
-                for index in segment.indices
+                i._replace(form=i.form + j.form, sources=i.sources | j.sources)
+                for i, j in zip(s.indices, t.indices, strict=True)
             ),
-            segment.const if form is None else form,
+            s.const + t.const,
         )
-        for segment in dim
+        for s, t in zip(a, b, strict=True)
     )
 
 
-def stripped(dim: Dimension, *, scale: bool, sign: bool) -> Dimension:
-    """The same with the scales of all forms kept or not, and their signs."""
-    return tuple(
-        Segment(
-            tuple(index._replace(form=index.form.kept(scale=scale, sign=sign)) for index in segment.indices),
-            segment.const.kept(scale=scale, sign=sign),
-        )
-        for segment in dim
-    )
-
-
-def settled(found: Value) -> Value:
-    """The same, no longer a parameter as such."""
-    if not found.raw:
-        return found
-    return replace(found, dims=tuple(mapped(dim, drop_sources=True) for dim in found.dims), raw=False)
+def settled(dim: Dimension) -> Dimension:
+    """The same of what is no longer a parameter as such."""
+    return changed(dim, lambda index: index._replace(sources=frozenset()))

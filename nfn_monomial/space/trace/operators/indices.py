@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import UNIT, Value, extent, value
+from nfn_monomial.space.trace.algebra.values import UNIT, Value, extent
 
 from .pointwise import value_of
 from .table import operator
@@ -24,7 +24,7 @@ def _index(run: Run, x: Value, indices: Sequence[Value | None]) -> Value:
     adjacent = chosen == list(range(chosen[0], chosen[0] + len(chosen))) if chosen else True
     at = chosen[0] if chosen and adjacent else 0
     places = [run.fresh(n, "looked up") for n in run.shape[at : at + new]]
-    return run.note(replace(rows, dims=(*rows.dims[:at], *places, *rows.dims[at:])))
+    return run.note(rows.put(at, at, *places))
 
 
 def _indexed(rank: int, indices: Sequence[Value | None], result: int) -> list[int]:
@@ -63,7 +63,7 @@ def _gather(run: Run, x: Value, dim: int, index: Value, **_: Any) -> Value:
         own if n != x.at(dim) and extent(own) == extent(other) else other
         for n, (own, other) in enumerate(zip(found.dims, run.resolved(index).dims, strict=True))
     ]
-    return run.note(value(dims, found.const, raw=x.raw, zero=x.zero))
+    return run.note(found.over(dims))
 
 
 # Written by index: forms are those of what is written to and of what is written, as in a sum.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import UNIT, Value, value
+from nfn_monomial.space.trace.algebra.values import UNIT, Value
 
 from .table import operator
 
@@ -66,7 +66,7 @@ def _einsum(run: Run, equation: str, operands: Sequence[Value], **_: Any) -> Val
         gone = [n for n, c in enumerate(letters) if c not in out]
         found = run.reduce(found, gone) if gone else found
         rest = [c for c in letters if c in out]
-        found = value([found.dims[rest.index(c)] for c in out], found.const, raw=found.raw, zero=found.zero)
+        found = found.over([found.dims[rest.index(c)] for c in out])
     return found
 
 

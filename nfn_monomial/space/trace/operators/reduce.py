@@ -100,6 +100,4 @@ def _nuclear_norm(run: Run, x: Value, dim: Any = None, keepdim: bool = False) ->
 
 @operator("_cdist_forward")
 def _distances(run: Run, a: Value, b: Value, order: float = 2, *_: Any) -> Value:
-    left = replace(a, dims=(*a.dims[:-1], UNIT, a.dims[-1]))
-    right = replace(b, dims=(*b.dims[:-2], UNIT, *b.dims[-2:]))
-    return _norm(run, run.add(left, right), order, (-1,))
+    return _norm(run, run.add(a.put(-1, len(a.dims) - 1, UNIT), b.put(-2, len(b.dims) - 2, UNIT)), order, (-1,))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Value, is_unit, value
+from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Value, is_unit
 
 from .table import operator
 
@@ -45,7 +45,7 @@ def _transpose(run: Run, x: Found, a: int, b: int) -> Found:
 def _unsqueeze(run: Run, x: Found, dim: int) -> Found:
     dim %= _rank(x) + 1
     at = x.dim + (dim <= x.dim) if isinstance(x, Bundle) else None
-    return run.each(x, lambda v: replace(v, dims=(*v.dims[:dim], UNIT, *v.dims[dim:])), at)
+    return run.each(x, lambda v: v.put(dim, dim, UNIT), at)
 
 
 @operator("squeeze", bundles=True)
@@ -97,7 +97,7 @@ def _repeat(run: Run, x: Value, counts: Sequence[int], *_: Any) -> Value:
     dims = [UNIT] * (len(run.shape) - len(x.dims)) + list(x.dims)
     counts = [1] * (len(dims) - len(counts)) + list(counts)
     new = [run.merged((run.fresh(n), dim)) for n, dim in zip(counts, dims, strict=True)]
-    return run.note(value(new, x.const, raw=x.raw, zero=x.zero))
+    return run.note(x.over(new))
 
 
 @operator("repeat_interleave")
@@ -109,7 +109,7 @@ def _repeat_interleave(run: Run, x: Value, count: int, dim: int | None = None, *
         run.placeholder(count, "a count")
         return run.positional(x, (at,), "repeated unevenly")
     new = run.merged((x.dims[at], run.fresh(count)))
-    return run.note(value((*x.dims[:at], new, *x.dims[at + 1 :]), x.const, raw=x.raw, zero=x.zero))
+    return run.note(x.over(x.put(at, at + 1, new).dims))
 
 
 # Cuts and joins.
@@ -192,7 +192,7 @@ def _pad(run: Run, x: Value, pads: Sequence[int], number: float = 0) -> Value:
         ahead, behind = (
             (run.fresh(size) if number else run.freed(run.fresh(size))) if size else () for size in ends[n]
         )
-        x = run.note(replace(x, dims=(*x.dims[:n], (*ahead, *x.dims[n], *behind), *x.dims[n + 1 :])))
+        x = run.note(x.put(n, n + 1, (*ahead, *x.dims[n], *behind)))
     return x
 
 
