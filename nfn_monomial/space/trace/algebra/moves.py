@@ -225,6 +225,11 @@ class Run(Ledger):
             self.fix(found.dims[at], reason)
         return found
 
+    def without(self, found: Value, dims: Iterable[int], reason: str) -> Value:
+        """The sum over dimensions, whose entries it weighs by position."""
+        at = {found.at(dim) for dim in dims}
+        return self.reduce(self.placed(found, at, reason), at, reason=reason) if at else found
+
     def positional(self, found: Value, dims: Iterable[int], reason: str, shape: Sequence[int] | None = None) -> Value:
         """What mixes entries along some dimensions linearly, by position: these become new FIXED ones of ``shape``."""
         shape = self.shape if shape is None else shape
@@ -291,6 +296,10 @@ class Run(Ledger):
         if isinstance(found, Value):
             return self.note(move(found))
         return Bundle(tuple(self.note(move(part)) for part in found.parts), found.dim if at is None else at)
+
+    def viewed(self, found: Value, shape: Sequence[int]) -> Value:
+        """A view, as one value."""
+        return self.note(self.joined(self.regrouped(found, shape)))
 
     def joined(self, found: Value | Bundle) -> Value:
         """A bundle as one value: what its parts have apart becomes tied."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import Value
+from nfn_monomial.space.trace.algebra.values import UNIT, Value
 
 from .pointwise import value_of
 from .reduce import softmax
@@ -30,22 +30,20 @@ def _attention(
     heads = "h" if options.get("enable_gqa") and q.shape[-3] != k.shape[-3] else ""
     if heads:
         ratio = q.shape[-3] // k.shape[-3]
-        q = run.joined(run.regrouped(q, (*q.shape[:-3], k.shape[-3], ratio, *q.shape[-2:])))
+        q = run.viewed(q, (*q.shape[:-3], k.shape[-3], ratio, *q.shape[-2:]))
     lead = "uvwxyz"[: len(k.dims) - 2]
     scores = run.contract(q, lead + heads + "td", k, lead + "sd", lead + heads + "ts")
     if mask is not None:
         if heads and len(mask.dims) > 2 and mask.shape[-3] > 1:
-            mask = run.joined(run.regrouped(mask, (*mask.shape[:-3], k.shape[-3], -1, *mask.shape[-2:])))
+            mask = run.viewed(mask, (*mask.shape[:-3], k.shape[-3], ratio, *mask.shape[-2:]))
         elif heads and len(mask.dims) > 2:
-            mask = Value((*mask.dims[:-2], *mask.dims[-3:]), mask.const, mask.raw, mask.zero)
+            mask = mask.put(-2, len(mask.dims) - 2, UNIT)
         masked = run.add(scores, value_of(run, mask)) if _additive(mask) else run.multiply(scores, mask)
         scores = replace(masked, shifts=scores.shifts)
     weights = softmax(run, scores)
     out = run.contract(weights, lead + heads + "ts", v, lead + "sd", lead + heads + "td")
     if heads:
-        merged = run.regrouped(out, (*out.shape[:-4], out.shape[-4] * out.shape[-3], *out.shape[-2:]))
-        assert isinstance(merged, Value), "a flatten makes no bundle"
-        out = run.note(merged)
+        out = run.viewed(out, (*out.shape[:-4], out.shape[-4] * out.shape[-3], *out.shape[-2:]))
     return out
 
 

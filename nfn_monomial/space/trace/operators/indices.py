@@ -19,7 +19,7 @@ def _index(run: Run, x: Value, indices: Sequence[Value | None]) -> Value:
         if index is not None:
             run.placeholder(index, "an index")
     chosen = _indexed(len(x.dims), indices, len(run.shape))
-    rows = run.reduce(run.placed(x, chosen, "looked up"), chosen, reason="looked up") if chosen else x
+    rows = run.without(x, chosen, "looked up")
     new = len(run.shape) - len(rows.dims)
     adjacent = chosen == list(range(chosen[0], chosen[0] + len(chosen))) if chosen else True
     at = chosen[0] if chosen and adjacent else 0
@@ -114,8 +114,7 @@ def _index_put(run: Run, x: Value, indices: Sequence[Value | None], source: Valu
     tail = rank - 1 - chosen[-1] if adjacent else rank - len(chosen)
     lead = max(len(source.dims) - tail - new, 0) if adjacent and chosen[0] else 0
     written = range(lead, max(len(source.dims) - tail, 0))
-    if written:
-        source = run.reduce(run.placed(source, written, "written by position"), written, reason="written by position")
+    source = run.without(source, written, "written by position")
     rest = [UNIT] * (rank - len(chosen) - len(source.dims)) + list(source.dims)
     for n in chosen:
         rest.insert(n, UNIT)

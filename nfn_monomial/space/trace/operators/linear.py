@@ -87,32 +87,19 @@ def _spelled(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     return full, out.replace("...", dots)
 
 
-def _without(run: Run, found: Value, dims: Sequence[int], reason: str) -> Value:
-    """The same without dimensions that an operation sums over by position."""
-    if not dims:
-        return found
-    return run.reduce(run.placed(found, dims, reason), dims, reason=reason)
-
-
-def _grouped(run: Run, found: Value, at: int, groups: int) -> Value:
-    shape = found.shape
-    return run.joined(run.regrouped(found, (*shape[:at], groups, shape[at] // groups, *shape[at + 1 :])))
-
-
 def _convolved(run: Run, x: Value, weight: Value, bias: Value | None, groups: int, *, transposed: bool) -> Value:
     spatial = len(weight.dims) - 2
     batched = len(x.dims) == spatial + 2
     lead = "b" if batched else ""
-    kernel = _without(run, weight, range(2, 2 + spatial), "kernel")
-    x = _without(run, run.settle(x, +1), range(len(x.dims) - spatial, len(x.dims)), "position")
+    kernel = run.without(weight, range(2, 2 + spatial), "kernel")
+    x = run.without(run.settle(x, +1), range(-spatial, 0), "position")
     if groups == 1:
         out = run.contract(x, lead + "i", kernel, "io" if transposed else "oi", lead + "o")
     else:
-        x, kernel = _grouped(run, x, len(lead), groups), _grouped(run, kernel, 0, groups)
+        x = run.viewed(x, (*x.shape[:-1], groups, x.shape[-1] // groups))
+        kernel = run.viewed(kernel, (groups, kernel.shape[0] // groups, kernel.shape[1]))
         parts = run.contract(x, lead + "gi", kernel, "gio" if transposed else "goi", lead + "go")
-        merged = run.regrouped(parts, (*parts.shape[: len(lead)], parts.shape[-1] * groups))
-        assert isinstance(merged, Value), "a flatten makes no bundle"
-        out = run.note(merged)
+        out = run.viewed(parts, (*parts.shape[: len(lead)], parts.shape[-1] * groups))
     places = [run.fresh(n, "position") for n in run.shape[len(out.dims) :]]
     out = run.note(replace(out, dims=(*out.dims, *places)))
     return out if bias is None else run.add(out, replace(bias, dims=(*bias.dims, *[UNIT] * spatial)))

@@ -54,10 +54,10 @@ def _rms_norm(run: Run, x: Value, shape: Sequence[int], gain: Any = None, eps: f
 @operator("native_group_norm")
 def _group_norm(run: Run, x: Value, gain: Any, shift: Any, n: int, c: int, hw: int, groups: int, eps: float) -> Value:
     batch, channels, *places = x.shape
-    parts = run.joined(run.regrouped(x, (batch, groups, channels // groups, *places)))
+    parts = run.viewed(x, (batch, groups, channels // groups, *places))
     inner = range(2, len(parts.dims))
     out = _standard(run, run.placed(parts, inner[1:], "position"), inner, eps)
-    return _affine(run, run.joined(run.regrouped(out, x.shape)), gain, shift, at=1)
+    return _affine(run, run.viewed(out, x.shape), gain, shift, at=1)
 
 
 def _tracked(run: Run, x: Value, gain: Any, shift: Any, mean: Value, variance: Value, eps: float) -> Value:

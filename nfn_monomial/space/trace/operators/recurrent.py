@@ -86,7 +86,7 @@ def _stacked(
     batched = len(x.dims) == 3
     time = 1 if batched and batch_first else 0
     steps, count = x.shape[time], len(params) // (layers * (1 + both))
-    x = run.reduce(run.placed(run.settle(x, +1), (time,), "time"), (time,), reason="time")
+    x = run.without(run.settle(x, +1), (time,), "time")
     ends: list[list[Value]] = [[] for _ in states]
     for layer in range(layers):
         outputs = []

@@ -119,7 +119,7 @@ def _repeat_interleave(run: Run, x: Value, count: int, dim: int | None = None, *
 def _select(run: Run, x: Found, dim: int, index: Any) -> Found:
     if isinstance(index, Value):  # a number that the program has read from a tensor
         x = run.joined(x)
-        return run.reduce(run.placed(x, (x.at(dim),), "looked up"), (dim,), reason="looked up")
+        return run.without(x, (dim,), "looked up")
     dim, shape = dim % _rank(x), x.shape
     if isinstance(x, Value):
         return run.selected(x, dim, index)
@@ -238,6 +238,6 @@ _along("upsample_trilinear3d _adaptive_avg_pool3d", "position", _last(3))
 @operator("unfold")
 def _unfold(run: Run, x: Value, dim: int, size: int, step: int) -> Value:
     at = x.at(dim)
-    rows = run.reduce(run.placed(x, (at,), "windows"), (at,), reason="windows")
+    rows = run.without(x, (at,), "windows")
     windows, inside = (run.fresh(run.shape[n], "windows") for n in (at, -1))
     return run.note(replace(rows, dims=(*rows.dims[:at], windows, *rows.dims[at:], inside)))
