@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from nfn_monomial.errors import MonomialError
 
 from .algebra.atoms import Cause, Structure
+from .algebra.ledger import OpaqueError
 from .algebra.moves import Run
 from .algebra.shifts import shifted_by
 from .algebra.values import Bundle, Value
@@ -191,6 +192,8 @@ class Interpreter:
             _fitting(out, outputs, used)
         except MonomialError:
             raise
+        except OpaqueError as reason:
+            return self._wrapped(outputs, self._opaque(found, str(reason), _shapes(outputs)))
         except Exception as reason:  # a rule may meet anything: what it did not foresee is as good as no rule
             del run.ties[ties:]
             run.matter |= _shifts(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,7 +10,7 @@ from nfn_monomial.space.axes import Axis, Charge, Dim, Sum
 from nfn_monomial.space.specification import TAKEN, Node
 from nfn_monomial.symmetry import Symmetry
 
-from .algebra.values import Dimension, Index, Segment, Value, is_unit
+from .algebra.values import Dimension, Index, Segment, Value, extent, indices, indices_of, is_unit
 from .graph import Program
 from .interpreter import Interpreter
 from .report import Dead, Loss, NodeReport, Report
@@ -55,25 +56,21 @@ class Writer:
         first: dict[str, int] = {}
         for n, (_, values) in enumerate(self._found.operations):
             for value in values:
-                if value.raw:
-                    for index in (i for dim in value.dims for s in dim for i in s.indices):
-                        for u in index.sources:
-                            first.setdefault(self._run.unknowns[u].parameter, n)
+                for u in (u for index in indices_of(value) for u in index.sources) if value.raw else ():
+                    first.setdefault(self._run.unknowns[u].parameter, n)
         return first
 
     def _users(self) -> dict[int, list[tuple[int, str]]]:
         """Class (FIXED ones too) -> unknowns on it and their parameters, in the order of execution."""
         uses: dict[int, list[tuple[int, str]]] = {}
         for name, root in self._roots.items():
-            for dim in root.dims:
-                for segment in dim:
-                    for index in segment.indices:
-                        uses.setdefault(self._find(index.atom), []).append((min(index.sources), name))
+            for index in indices_of(root):
+                uses.setdefault(self._find(index.atom), []).append((min(index.sources), name))
         return uses
 
     def _moves(self, root: Value) -> bool:
         """Whether neurons that are permuted lie along any of its dimensions."""
-        return any(not self._fixed(index) for dim in root.dims for segment in dim for index in segment.indices)
+        return not all(map(self._fixed, indices_of(root)))
 
     def _fixed(self, index: Index) -> bool:
         return self._run.atoms.cause(index.atom) is not None
@@ -175,9 +172,8 @@ class Writer:
         )
 
     def _dim(self, dim: Dimension, extra: Sequence[Sequence[Axis]]) -> Dim:
-        if len(dim) > 1 and all(self._fixed(i) for segment in dim for i in segment.indices):
-            whole = sum(segment.size for segment in dim)
-            return _one((whole, *extra[0]))
+        if len(dim) > 1 and all(map(self._fixed, indices(dim))):
+            return _one((extent(dim), *extra[0]))
         parts = [_one((*self._factors(dim, segment), *more)) for segment, more in zip(dim, extra, strict=True)]
         return parts[0] if len(parts) == 1 else Sum(tuple(parts))
 
@@ -187,7 +183,7 @@ class Writer:
         factors: list[Axis | int] = []
         for group in self._grouped(dim, segment):
             if self._is_size(segment, group):
-                factors.append(_product(group))
+                factors.append(math.prod(index.size for index in group))
             else:
                 factors.append(Axis(self._names[self._key(group)], self._charge(group[0])))
         return factors
@@ -222,9 +218,7 @@ class Writer:
         outputs: dict[str, Node] = {}
         for key, name in self._names.items():
             cause = self._run.atoms.cause(key[0])
-            size = 1
-            for atom in key:
-                size *= self._run.atoms.size(atom)
+            size = self._run.atoms.extent(key)
             if cause is not None:
                 place = inputs if cause.reason == "input" else outputs if cause.reason == "output" else hidden
                 place[name] = Node((Symmetry.FIXED,), size)
@@ -243,7 +237,7 @@ class Writer:
         operations: dict[int, dict[str, None]] = {}
         for operation, values in self._found.operations:
             for value in values:
-                for index in (i for dim in value.dims for s in dim for i in s.indices):
+                for index in indices_of(value):
                     operations.setdefault(self._find(index.atom), {})[operation] = None
         names = {name: key for key, name in self._names.items()}
         nodes = []
@@ -297,10 +291,3 @@ def _one(factors: Sequence[Axis | int]) -> Part:
     """Factors as a dimension; a 1 beside others is none."""
     kept = [f for f in factors if f != 1] or [1]
     return kept[0] if len(kept) == 1 else tuple(kept)
-
-
-def _product(group: Sequence[Index]) -> int:
-    size = 1
-    for index in group:
-        size *= index.size
-    return size

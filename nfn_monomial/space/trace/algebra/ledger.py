@@ -50,6 +50,10 @@ class Step(NamedTuple):
     ties: tuple[tuple[int, int], ...]
 
 
+class OpaqueError(Exception):
+    """What a rule raises that cannot say what an operation does: all that meets in it is FIXED."""
+
+
 class Ledger(Structure):
     """One pass over a program: the state that rules change, and the moves that they are made of.
 
@@ -131,12 +135,6 @@ class Ledger(Structure):
         """A constant of which the example shows one place: what it is elsewhere may be anything."""
         self.short.append(self.cause.operation)
         return self.inert(shape, "too short to tell")
-
-    def opaque(self, reason: str, *values: Value, shape: Sequence[int] | None = None) -> Value:
-        """The result of an operation about which nothing is known: all that meets in it is FIXED."""
-        for found in values:
-            self.placeholder(found, reason)
-        return Value(tuple(self.fresh(n, reason) for n in (self.shape if shape is None else shape)))
 
     def placeholder(self, found: Value, reason: str) -> None:
         """Nothing at all may act on a value."""

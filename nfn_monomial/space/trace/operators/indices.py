@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from nfn_monomial.space.trace.algebra.ledger import OpaqueError
 from nfn_monomial.space.trace.algebra.moves import Run
 from nfn_monomial.space.trace.algebra.values import UNIT, Value, extent
 
@@ -108,7 +109,7 @@ def _index_put(run: Run, x: Value, indices: Sequence[Value | None], source: Valu
     new = max(len(index.dims) for index in indices if index is not None)
     if len(chosen) == 1 and new > 1:  # a mask, perhaps
         if chosen[0]:
-            return run.opaque("written by a mask", x, source)
+            raise OpaqueError("written by a mask")
         chosen = list(range(min(new, len(x.dims))))
     rank, adjacent = len(x.dims), chosen == list(range(chosen[0], chosen[0] + len(chosen)))
     tail = rank - 1 - chosen[-1] if adjacent else rank - len(chosen)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from nfn_monomial.space.trace.algebra.ledger import OpaqueError
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import UNIT, Value
+from nfn_monomial.space.trace.algebra.values import UNIT, Value, indices
 
 from .table import operator
 
@@ -56,7 +57,7 @@ def _bilinear(run: Run, a: Value, b: Value, weight: Value, bias: Value | None = 
 def _einsum(run: Run, equation: str, operands: Sequence[Value], **_: Any) -> Value:
     inputs, out = _spelled(equation.replace(" ", ""), [len(found.dims) for found in operands])
     if any(len(set(letters)) < len(letters) for letters in inputs):
-        return run.opaque("einsum along a diagonal", *operands)
+        raise OpaqueError("einsum along a diagonal")
     found, letters = operands[0], inputs[0]
     for n, (other, right) in enumerate(zip(operands[1:], inputs[1:], strict=True), start=2):
         later = out + "".join(inputs[n:])
@@ -100,8 +101,8 @@ def _convolved(run: Run, x: Value, weight: Value, bias: Value | None, groups: in
         kernel = run.viewed(kernel, (groups, kernel.shape[0] // groups, kernel.shape[1]))
         parts = run.contract(x, lead + "gi", kernel, "gio" if transposed else "goi", lead + "go")
         out = run.viewed(parts, (*parts.shape[: len(lead)], parts.shape[-1] * groups))
-    places = [run.fresh(n, "position") for n in run.shape[len(out.dims) :]]
-    out = run.note(replace(out, dims=(*out.dims, *places)))
+    rank = len(out.dims)
+    out = run.note(out.put(rank, rank, *(run.fresh(n, "position") for n in run.shape[rank:])))
     return out if bias is None else run.add(out, replace(bias, dims=(*bias.dims, *[UNIT] * spatial)))
 
 
@@ -137,16 +138,14 @@ def _convolution(
 
 
 @operator("embedding")
-def _embedding(run: Run, weight: Value, indices: Value, *_: Any) -> Value:
-    run.placeholder(indices, "an index")
+def _embedding(run: Run, weight: Value, places: Value, *_: Any) -> Value:
+    run.placeholder(places, "an index")
     run.fix(run.resolve(weight.dims[0]), "looked up")
-    for segment in run.resolve(weight.dims[0]):
-        for index in segment.indices:
-            for source in index.sources:
-                run.flows.setdefault(source, -1)
+    for index in indices(run.resolve(weight.dims[0])):
+        for source in index.sources:
+            run.flows.setdefault(source, -1)
     rows = run.settle(run.reduce(weight, (0,), reason="looked up"), +1)
-    places = [run.fresh(n, "position") for n in indices.shape]
-    return run.note(replace(rows, dims=(*places, *rows.dims)))
+    return run.note(rows.put(0, 0, *(run.fresh(n, "position") for n in places.shape)))
 
 
 @operator("embedding_bag")

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nfn_monomial.space.trace.algebra.ledger import OpaqueError
 from nfn_monomial.space.trace.algebra.moves import Run
 from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Value, is_unit
 
@@ -60,7 +61,7 @@ def _squeeze(run: Run, x: Found, dims: Any = None) -> Found:
 @operator("view", "reshape", "flatten", "unflatten", "view_copy", bundles=True)
 def _view(run: Run, x: Found, *arguments: Any, **_: Any) -> Found:
     if any(isinstance(a, torch.dtype) for a in arguments):
-        return run.opaque("its bits are read as another type", run.joined(x))
+        raise OpaqueError("its bits are read as another type")
     return reshaped(run, x, run.shape)
 
 
@@ -103,7 +104,7 @@ def _repeat(run: Run, x: Value, counts: Sequence[int], *_: Any) -> Value:
 @operator("repeat_interleave")
 def _repeat_interleave(run: Run, x: Value, count: int, dim: int | None = None, **_: Any) -> Value:
     if dim is None:
-        return run.opaque("repeated in one row", x)
+        raise OpaqueError("repeated in one row")
     at = x.at(dim)
     if isinstance(count, Value):
         run.placeholder(count, "a count")

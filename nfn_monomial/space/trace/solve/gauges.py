@@ -44,9 +44,6 @@ class Charges:
 
     def __init__(self, run: Run, roots: Mapping[str, Value], parents: Mapping[int, int]) -> None:
         self._run, self._roots, self._parents = run, roots, parents
-        self._children: dict[int, list[int]] = {}
-        for child, parent in sorted(parents.items()):
-            self._children.setdefault(parent, []).append(child)
         self._class = {
             u: run.atoms.find(found.atom)
             for u, found in enumerate(run.unknowns)
@@ -83,8 +80,9 @@ class Charges:
         constants = [u for u, found in enumerate(self._run.unknowns) if found.atom is None and not self._uniform(u)]
         scales = self._sorted(self._run.equations.scales)
         signs = self._sorted([dict.fromkeys(sign, 1) for sign in self._run.equations.signs])
-        for found in sorted(variables, key=self._depth, reverse=True):
-            images = [self._image(child, found) for child in self._descendants(found) if child in variables]
+        inside: dict[int, list[tuple[list[Vector], list[Vector]]]] = {}
+        for found in sorted(variables, key=lambda c: len(self._ancestors(c)), reverse=True):
+            images = inside.get(found, [])
             bases = [
                 _beyond(
                     self._owned(kernel(eqs.get(found, ()), variables[found], m)),
@@ -94,6 +92,8 @@ class Charges:
                 for m, eqs in ((0, scales), (2, signs))
             ]
             self.gauges[found] = _joined(bases[0], bases[1])
+            for above in self._ancestors(found):
+                inside.setdefault(above, []).append(self._image(found, above))
         images = [self._on_pieces(found) for found in variables]
         bases = [
             _beyond(
@@ -126,12 +126,9 @@ class Charges:
         """What vectors say of parameters."""
         return [{u: q for u, q in vector.items() if self._run.unknowns[u].parameter} for vector in basis]
 
-    def _depth(self, found: int) -> int:
-        return 1 + self._depth(self._parents[found]) if found in self._parents else 0
-
-    def _descendants(self, found: int) -> list[int]:
-        children = self._children.get(found, [])
-        return [*children, *itertools.chain.from_iterable(map(self._descendants, children))]
+    def _ancestors(self, found: int) -> list[int]:
+        above = self._parents.get(found)
+        return [] if above is None else [above, *self._ancestors(above)]
 
     def _image(self, child: int, ancestor: int) -> tuple[list[Vector], list[Vector]]:
         """Gauges of a nested class as they act on one above it, equal on all items in each of its own."""

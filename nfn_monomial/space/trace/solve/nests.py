@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from nfn_monomial.space.trace.algebra.ledger import Step
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import Index, Segment, Value
+from nfn_monomial.space.trace.algebra.values import Index, Segment, Value, indices
 
 
 def nests_of(run: Run, classes: Iterable[int], roots: Iterable[Value]) -> dict[int, int]:
@@ -131,4 +131,4 @@ def _filter_layout(run: Run, root: Value, candidates: dict[int, list[int]]) -> N
                     near = [i for i in (*before, *segment.indices[:n]) if find(i.atom) == parent]
                     if not near or near[-1] != parent_index(run, segment, single, index, parent):
                         candidates[find(index.atom)].remove(parent)
-        before += [index for segment in dim for index in segment.indices] if len(dim) == 1 else []
+        before += indices(dim) if len(dim) == 1 else []
