@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils import _pytree as pytree
 
 from nfn_monomial.errors import MonomialError
 
@@ -28,7 +29,7 @@ _SHAPES_ONLY = {
 _RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "randperm", "bernoulli", "normal", "randint_like"}
 # What makes more of inputs than a FIXED tensor: they are repeated, or stand beside a state that is 0 at first.
 _JOINS = {"cat", "concat", "concatenate"}
-_CUTS = {"select", "slice", "narrow", "split", "split_with_sizes", "chunk", "tensor_split", "unbind"}
+_CUTS = {"select", "slice", "split", "split_with_sizes"}
 _REPEATS = {"expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave"}
 _COUNTS = {"arange", "linspace", "logspace", "eye", "tril", "triu", "cumsum", "cumprod", "logcumsumexp"}
 _WRAPPERS = {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
@@ -45,7 +46,7 @@ class Interpreter:
         run: the state that rules changed.
         roots: parameters.
         unknown: operators without a rule that met something other than inputs and constants.
-        places: parameter -> the operations that read it first, in order.
+        operations: those that a rule said something of, with what they read, in order.
     """
 
     def __init__(self, program: Program, structures: Mapping[str, Sequence[Structure]]) -> None:
@@ -54,17 +55,10 @@ class Interpreter:
         self.operations: list[tuple[str, tuple[Value, ...]]] = []
         self._whole = ""  # what the current operation is a part of
         self.roots = {name: self.run.parameter(name, structure) for name, structure in structures.items()}
-        known: dict[fx.Node, Any] = {}
-        names = [n.name for n in program.graph.nodes if n.op == "placeholder"]
-        known_names = {*program.parameters, *program.states, *program.constants}
-        inputs = [n for n in names if n not in known_names]
-        for node in program.graph.nodes:
-            if node.op == "placeholder":
-                known[node] = self._placeholder(node, program, "x" if len(inputs) == 1 else node.name)
-            elif node.op == "output":
-                self._output(fx.map_arg(node.args[0], known.get))
-            else:
-                self._step(node, known)
+        places = [node for node in program.graph.nodes if node.op == "placeholder"]
+        inputs = {n.name for n in places} - {*program.parameters, *program.states, *program.constants}
+        given = [self._placeholder(node, program, "x" if len(inputs) == 1 else node.name) for node in places]
+        self._output(self._inside(program.graph, given))
         for name, root in self.roots.items():
             self.run.fix_unread(name, root)
             if name in program.optional:  # only along neurons: what nothing acts on is left out of the space
@@ -96,11 +90,7 @@ class Interpreter:
 
     def _output(self, found: Any) -> None:
         self.run.cause = Cause("y", "output")
-        self.run.matter |= _shifts(found)
-        for part in torch.utils._pytree.tree_leaves(found):
-            for value in part.parts if isinstance(part, Bundle) else [part]:
-                if isinstance(value, Value):
-                    self.run.placeholder(value, "output")
+        self._fixed(_found(found), "output")
 
     def _step(self, node: fx.Node, known: dict[fx.Node, Any]) -> None:
         if node.op == "get_attr":
@@ -116,7 +106,7 @@ class Interpreter:
         run, name = self.run, operation(node)
         if name in _WRAPPERS:
             at = next(n for n, a in enumerate(args) if isinstance(a, fx.GraphModule))
-            return self._inside(args[at], args[at + 1 :])
+            return self._inside(args[at].graph, args[at + 1 :])
         outputs = node.meta.get("val")
         run.cause = Cause(self._whole or label(node), "")
         run.shapes = _shapes(outputs)
@@ -124,7 +114,7 @@ class Interpreter:
         run.real = not isinstance(outputs, Tensor) or outputs.is_floating_point() or outputs.is_complex()
         run.used = frozenset(u.args[1] for u in node.users if u.users and u.target is operator.getitem)  # type: ignore[misc]
         args, kwargs = _mapped(run.again, (args, kwargs))
-        found = [v for v in torch.utils._pytree.tree_leaves((args, kwargs), is_leaf=_is_found) if _is_found(v)]
+        found = _found((args, kwargs))
         if node.target is operator.getitem:
             return args[0][args[1]]
         if not run.shapes:
@@ -139,7 +129,7 @@ class Interpreter:
         plain = all(isinstance(v, Value) and (v.inert or v.data is not None) for v in found)
         mixed = name in _JOINS and not all(isinstance(v, Value) and v.inert for v in found)
         if plain and not mixed and name not in _REPEATS:
-            return self._wrapped(outputs, [run.inert(shape, "input") for shape in run.shapes])
+            return _each(outputs, run.inert)
         entry = Entry(self._chosen, bundles=True) if name == "cond" else entry_of(str(node.target))
         return self._ruled(node, entry, args, kwargs, found)
 
@@ -152,19 +142,24 @@ class Interpreter:
             return _number(outputs)
         if not found and not isinstance(node.target, torch._ops.OpOverload):
             return node.target(*args)  # type: ignore[operator]
-        return self._opaque(found, "a number is read from it", [()])[0]
+        self._fixed(found, "a number is read from it")
+        return Value(())
 
-    def _opaque(self, found: Sequence[Value | Bundle], reason: str, shapes: Iterable[tuple[int, ...]]) -> list[Value]:
-        """Results of an operation of which nothing is known, so that nothing may act on what it reads."""
-        for v in found:
-            for part in v.parts if isinstance(v, Bundle) else (v,):
-                self.run.placeholder(part, reason)
-        return [Value(self.run.inert(shape, reason).dims) for shape in shapes]
+    def _fixed(self, found: Sequence[Value | Bundle], reason: str) -> None:
+        """Nothing may act on values, and all that was added to them matters."""
+        self.run.matter |= _shifts(found)
+        for part in _parts(found):
+            self.run.placeholder(part, reason)
+
+    def _opaque(self, found: Sequence[Value | Bundle], reason: str, outputs: Any) -> Any:
+        """Results of an operation of which nothing is known."""
+        self._fixed(found, reason)
+        return _each(outputs, lambda shape: Value(tuple(self.run.fresh(n, reason) for n in shape)))
 
     def _chosen(self, run: Run, condition: Any, first: Any, second: Any, operands: Sequence[Any]) -> Any:
         """The results of one branch or the other, which transform alike."""
         cause = run.cause
-        pairs = list(zip(*(self._inside(branch, operands) for branch in (first, second)), strict=True))
+        pairs = list(zip(*(self._inside(branch.graph, operands) for branch in (first, second)), strict=True))
         run.cause = cause
         return tuple(where(run, value_of(run, condition), run.joined(a), run.joined(b)) for a, b in pairs)
 
@@ -173,14 +168,15 @@ class Interpreter:
     ) -> Any:
         run, name, outputs = self.run, operation(node), node.meta["val"]
         if entry is None:
-            if (parts := decomposed(node.target, *fx.map_arg((node.args, node.kwargs), _like))) is not None:
-                return self._apart(node, parts, args, kwargs)
+            likes = fx.map_arg((node.args, node.kwargs), _like)
+            if (parts := decomposed(node.target, *likes)) is not None:
+                return self._apart(parts, likes, (args, kwargs))
             self.unknown.append(run.cause.operation)
-            return self._wrapped(outputs, self._opaque(found, f"no rule for {name}", run.shapes))
-        ties, used = len(run.ties), run.used
+            return self._opaque(found, f"no rule for {name}", outputs)
+        cause, ties, used = run.cause, len(run.ties), run.used
         try:
             if not entry.bundles:
-                args, kwargs = torch.utils._pytree.tree_map(
+                args, kwargs = pytree.tree_map(
                     lambda v: run.joined(v) if isinstance(v, Bundle) else v, (args, kwargs), is_leaf=_is_found
                 )
                 found = [run.joined(v) for v in found]
@@ -192,34 +188,34 @@ class Interpreter:
             _fitting(out, outputs, used)
         except MonomialError:
             raise
-        except OpaqueError as reason:
-            return self._wrapped(outputs, self._opaque(found, str(reason), _shapes(outputs)))
         except Exception as reason:  # a rule may meet anything: what it did not foresee is as good as no rule
             del run.ties[ties:]
-            run.matter |= _shifts(found)
-            run.cause = Cause(self._whole or label(node), "")
-            self.unknown.append(f"{run.cause.operation} (its rule did not fit: {first_line(reason)})")
-            return self._wrapped(outputs, self._opaque(found, f"the rule of {name} did not fit", _shapes(outputs)))
+            run.cause = cause
+            if isinstance(reason, OpaqueError):
+                return self._opaque(found, str(reason), outputs)
+            self.unknown.append(f"{cause.operation} (its rule did not fit: {first_line(reason)})")
+            return self._opaque(found, f"the rule of {name} did not fit", outputs)
         if name not in _CUTS:
             run.matter |= _shifts(found) - _shifts(out) - run.subtracted
         return out
 
-    def _apart(self, node: fx.Node, parts: fx.GraphModule, args: Any, kwargs: Any) -> Any:
+    def _apart(self, parts: fx.GraphModule, likes: Any, arguments: Any) -> Any:
         """The results of an operation from those of its parts."""
         whole, self._whole = self._whole, self.run.cause.operation
         pairs = zip(
-            torch.utils._pytree.tree_leaves(fx.map_arg((node.args, node.kwargs), _like), is_leaf=_is_like),
-            torch.utils._pytree.tree_leaves((args, kwargs), is_leaf=_is_found),
+            pytree.tree_leaves(likes, is_leaf=lambda v: isinstance(v, Like)),
+            pytree.tree_leaves(arguments, is_leaf=_is_found),
             strict=True,
         )
-        found = self._inside(parts, [value for like, value in pairs if _is_like(like)])
+        found = self._inside(parts.graph, [value for like, value in pairs if isinstance(like, Like)])
         self._whole = whole
         return found
 
-    def _inside(self, module: fx.GraphModule, args: Sequence[Any]) -> Any:
+    def _inside(self, graph: fx.Graph, args: Sequence[Any]) -> Any:
+        """What a graph gives for these arguments."""
         known: dict[fx.Node, Any] = {}
         given = iter(args)
-        for node in module.graph.nodes:
+        for node in graph.nodes:
             if node.op == "placeholder":
                 known[node] = next(given)
             elif node.op == "output":
@@ -233,38 +229,42 @@ class Interpreter:
         try:
             out = _evaluated(node.target, args, kwargs)
         except Exception:  # sizes that depend on values, a device, what is made for graphs alone
-            return self._wrapped(node.meta["val"], [self.run.inert(shape) for shape in self.run.shapes])
+            return _each(node.meta["val"], self.run.inert)
         if isinstance(out, Tensor) and _counts_one(operation(node), args, out.shape):
             return self.run.untold(out.shape)
         if isinstance(out, Tensor):
             return self.run.constant(out)
         return tuple(self.run.constant(part) for part in out) if isinstance(out, list | tuple) else out
 
-    @staticmethod
-    def _wrapped(outputs: Any, values: list[Value]) -> Any:
-        return tuple(values) if isinstance(outputs, list | tuple) else values[0]
+
+def _each(outputs: Any, change: Callable[[tuple[int, ...]], Value]) -> Any:
+    """A value for each tensor that an operation gives, made of its shape."""
+    made = tuple(map(change, _shapes(outputs)))
+    return made if isinstance(outputs, list | tuple) else made[0]
 
 
 def _mapped(change: Any, found: Any) -> Any:
-    return torch.utils._pytree.tree_map(lambda v: change(v) if isinstance(v, Value) else v, found, is_leaf=_is_found)
+    return pytree.tree_map(lambda v: change(v) if isinstance(v, Value) else v, found, is_leaf=_is_found)
+
+
+def _found(tree: Any) -> list[Value | Bundle]:
+    return [v for v in pytree.tree_leaves(tree, is_leaf=_is_found) if _is_found(v)]
+
+
+def _parts(found: Iterable[Value | Bundle]) -> list[Value]:
+    return [part for v in found for part in (v.parts if isinstance(v, Bundle) else (v,))]
 
 
 def _shifts(found: Any) -> set[int]:
     """Unknowns of the parameters that were added to values."""
-    leaves = [v for v in torch.utils._pytree.tree_leaves(found, is_leaf=_is_found) if _is_found(v)]
-    parts = [part for v in leaves for part in (v.parts if isinstance(v, Bundle) else (v,))]
-    return set[int]().union(*map(shifted_by, parts))
+    return set[int]().union(*map(shifted_by, _parts(_found(found))))
 
 
 def _like(node: fx.Node) -> Any:
     """What is known of a node's tensors before any rule."""
-    return torch.utils._pytree.tree_map(
+    return pytree.tree_map(
         lambda v: Like(_shapes(v)[0], v.dtype) if isinstance(v, Tensor) else _number(v), node.meta.get("val")
     )
-
-
-def _is_like(found: Any) -> bool:
-    return isinstance(found, Like)
 
 
 def _is_found(found: Any) -> bool:

@@ -331,6 +331,19 @@ def test_the_bias_of_keys_is_dead(norm_first):
     assert [dead.parameter for dead in found.report.dead] == ["attention.qkv.bias[1]"]
 
 
+def test_what_an_operator_without_a_rule_reads_is_not_dead():
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(4, 6) for _ in range(3))
+
+        def forward(self, x):
+            scores = self.q(x) @ self.k(x).mT
+            return scores.softmax(-1) @ self.v(x), torch.special.bessel_j0(scores)
+
+    assert derive(Scores(), VECTOR).report.dead == ()
+
+
 def test_a_bias_in_front_of_statistics_of_the_example_is_dead():
     layers = nn.Conv2d(2, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.ReLU(), nn.Conv2d(4, 3, 1)
     assert [dead.parameter for dead in derive(convolutions(*layers), IMAGE).report.dead] == ["0.bias"]
