@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -77,33 +77,34 @@ class Charges:
         variables: dict[int, list[int]] = {}
         for u, found in self._class.items():
             variables.setdefault(found, []).append(u)
-        constants = [u for u, found in enumerate(self._run.unknowns) if found.atom is None and not self._uniform(u)]
-        scales = self._sorted(self._run.equations.scales)
-        signs = self._sorted([dict.fromkeys(sign, 1) for sign in self._run.equations.signs])
-        inside: dict[int, list[tuple[list[Vector], list[Vector]]]] = {}
+        self._equations = {
+            0: self._sorted(self._run.equations.scales),
+            2: self._sorted(dict.fromkeys(sign, 1) for sign in self._run.equations.signs),
+        }
+        inside: dict[int | None, list[Gauge]] = {}
         for found in sorted(variables, key=lambda c: len(self._ancestors(c)), reverse=True):
-            images = inside.get(found, [])
-            bases = [
-                _beyond(
-                    self._owned(kernel(eqs.get(found, ()), variables[found], m)),
-                    [v for i in images for v in i[m // 2]],
-                    m,
-                )
-                for m, eqs in ((0, scales), (2, signs))
-            ]
-            self.gauges[found] = _joined(bases[0], bases[1])
+            gauges = self._beyond(inside.get(found, ()), found, variables[found], self._owned)
+            self.gauges[found] = gauges
             for above in self._ancestors(found):
-                inside.setdefault(above, []).append(self._image(found, above))
-        images = [self._on_pieces(found) for found in variables]
-        bases = [
-            _beyond(
-                [self._piecewise(vector, m) for vector in kernel(eqs.get(None, ()), constants, m)],
-                [v for image in images for v in image[m // 2]],
-                m,
-            )
-            for m, eqs in ((0, scales), (2, signs))
-        ]
-        self.constants = _joined(bases[0], bases[1])
+                inside.setdefault(above, []).extend(_moved(gauges, lambda u, above=above: [self._owner(u, above)]))
+            inside.setdefault(None, []).extend(_moved(gauges, self._pieces_of))
+        constants = [u for u, found in enumerate(self._run.unknowns) if found.atom is None and not self._uniform(u)]
+        self.constants = self._beyond(inside.get(None, ()), None, constants, self._piecewise)
+
+    def _beyond(
+        self,
+        known: Iterable[Gauge],
+        found: int | None,
+        variables: Sequence[int],
+        told: Callable[[Vector, int], Vector],
+    ) -> list[Gauge]:
+        """Gauges of a class (of constants, for None) outside the span of those that are known, short ones."""
+        bases = []
+        for modulus in (0, 2):
+            span = Span(modulus, [g.charges for g in known if (g.symmetry.flips if modulus else g.symmetry.scales)])
+            basis = [told(v, modulus) for v in kernel(self._equations[modulus].get(found, ()), variables, modulus)]
+            bases.append(shortened([vector for vector in basis if span.add(vector)], modulus))
+        return _joined(*bases)
 
     def _uniform(self, u: int) -> bool:
         """Whether a constant belongs to a segment of a dimension of which all parts are FIXED: such become one."""
@@ -122,46 +123,25 @@ class Charges:
                 found.setdefault(self._class[first], []).append(equation)
         return found
 
-    def _owned(self, basis: Iterable[Vector]) -> list[Vector]:
-        """What vectors say of parameters."""
-        return [{u: q for u, q in vector.items() if self._run.unknowns[u].parameter} for vector in basis]
+    def _owned(self, vector: Vector, _: int) -> Vector:
+        """What a vector says of parameters."""
+        return {u: q for u, q in vector.items() if self._run.unknowns[u].parameter}
 
     def _ancestors(self, found: int) -> list[int]:
         above = self._parents.get(found)
         return [] if above is None else [above, *self._ancestors(above)]
 
-    def _image(self, child: int, ancestor: int) -> tuple[list[Vector], list[Vector]]:
-        """Gauges of a nested class as they act on one above it, equal on all items in each of its own."""
+    def _owner(self, u: int, ancestor: int) -> int:
+        """The unknown of the index of a class that a nested one belongs to."""
+        while self._class[u] != ancestor:
+            u = self._above[u]
+        return u
 
-        def owner(u: int) -> int:
-            while self._class[u] != ancestor:
-                u = self._above[u]
-            return u
-
-        return self._images(self.gauges[child], owner)
-
-    def _images(self, gauges: Iterable[Gauge], place: object) -> tuple[list[Vector], list[Vector]]:
-        scales, signs = [], []
-        for gauge in gauges:
-            total: Vector = {}
-            for u, q in gauge.charges.items():
-                for at in _several(place(u)):  # type: ignore[operator]
-                    total[at] = total.get(at, 0) + q
-            if gauge.symmetry.scales:
-                scales.append(total)
-            if gauge.symmetry.flips:
-                signs.append(total)
-        return scales, signs
-
-    def _on_pieces(self, found: int) -> tuple[list[Vector], list[Vector]]:
-        """Gauges of a class as they act on whole pieces, where they are equal on all items."""
-
-        def place(u: int) -> list[int]:
-            unknown = self._run.unknowns[u]
-            assert unknown.dim is not None, "of an axis"
-            return [n for n in self.numbers[unknown.parameter] if self.pieces[n][1][unknown.dim] == unknown.segment]
-
-        return self._images(self.gauges[found], place)
+    def _pieces_of(self, u: int) -> list[int]:
+        """Numbers of the whole pieces that an index belongs to."""
+        found = self._run.unknowns[u]
+        assert found.dim is not None, "of an axis"
+        return [n for n in self.numbers[found.parameter] if self.pieces[n][1][found.dim] == found.segment]
 
     def _piecewise(self, vector: Vector, modulus: int) -> Vector:
         """Constants of parameters and of their segments as those of pieces."""
@@ -178,18 +158,18 @@ class Charges:
         return total
 
 
-def _several(place: int | Sequence[int]) -> Sequence[int]:
-    return (place,) if isinstance(place, int) else place
-
-
 def _pieces(name: str, root: Value) -> list[Entry]:
     return [(name, choice) for choice in itertools.product(*(range(len(dim)) for dim in root.dims))]
 
 
-def _beyond(basis: Sequence[Vector], images: Iterable[Vector], modulus: int) -> list[Vector]:
-    """Vectors of a basis outside the span of others, short ones."""
-    span = Span(modulus, images)
-    return shortened([vector for vector in basis if span.add(vector)], modulus)
+def _moved(gauges: Iterable[Gauge], places: Callable[[int], Iterable[int]]) -> Iterable[Gauge]:
+    """Gauges as they act on something larger, where they are equal on all items."""
+    for gauge in gauges:
+        total: Vector = {}
+        for u, q in gauge.charges.items():
+            for at in places(u):
+                total[at] = total.get(at, 0) + q
+        yield Gauge(gauge.symmetry, total)
 
 
 def _joined(scales: Sequence[Vector], signs: Sequence[Vector]) -> list[Gauge]:
