@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# The three packages as one, as they are once installed: tools that read files do not know of the mapping in pyproject.toml.
+# The packages as one, as they are once installed: tools that read files do not know of the mapping in pyproject.toml.
 TREE := build/tree/nfn_monomial
 WHEELS := build/wheels
 FUZZ ?= 600000

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import os
-import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,73 +16,20 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from nfn_monomial.adapters.files import FileError, open_regular, shown
+from nfn_monomial.adapters.files import open_regular, shown
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.reading import parse_json, read_bytes
 
-__all__ = ["map_array", "number", "parse_json", "read_bytes", "read_json", "read_rows", "whole"]
+__all__ = ["map_array", "number", "read_json", "read_rows", "whole"]
 
-TEXT_BYTES = 2**25  # of a file that is read whole; the longest published one has 6 MB
-DEPTH = 64  # of brackets in JSON
-LARGEST = 2**53  # whole numbers up to this are exact in every program
 LINE_BYTES = 2**20
 EXPANSION = 200  # bytes that a compressed byte may become: tables of numbers give 3 to 20, all zeros 1,000
 HEADROOM = 2**20  # beyond that, for short files
-SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def read_bytes(path: Path, most: int = TEXT_BYTES) -> bytes:
-    """All of a file.
-
-    Raises:
-        FileNotFoundError: as `require_regular`.
-        ValueError: if it has more than ``most`` bytes.
-    """
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise FileError(f"{path} has {size} bytes, expected at most {most}: it is no file of this kind")
-        return file.read(size)
 
 
 def read_json(path: Path) -> Any:
     """What a JSON file holds; as `read_bytes` and `parse_json`."""
     return parse_json(read_bytes(path))
-
-
-def parse_json(data: bytes | str, *, strict: bool = True) -> Any:
-    """JSON within limits: nested 64 deep at most, whole numbers up to 2**53, all numbers finite, proper Unicode.
-
-    ``strict``: False lets any numbers pass, also NaN, which other programs write where a training diverged, and halves
-    of surrogate pairs.
-
-    Raises:
-        ValueError: if it is anything else.
-    """
-    try:
-        value = json.loads(data.decode("utf-8-sig") if isinstance(data, bytes) else data)
-    except RecursionError:
-        raise InvalidValueError(f"not JSON: nested more than {DEPTH} deep") from None
-    except ValueError as error:
-        raise InvalidValueError(f"not JSON: {error}") from error
-    inside, depth = [value], 0
-    while inside:
-        depth += 1
-        if depth > DEPTH:
-            raise InvalidValueError(f"not JSON that is read here: nested more than {DEPTH} deep")
-        following: list[Any] = []
-        for item in inside:
-            if isinstance(item, dict):
-                following += [*item, *item.values()]
-            elif isinstance(item, list):
-                following += item
-            elif strict and isinstance(item, float) and not math.isfinite(item):
-                raise InvalidValueError(f"not JSON: it has the number {item}")
-            elif strict and isinstance(item, int) and abs(item) > LARGEST:
-                raise InvalidValueError(f"not JSON that is read here: the whole number {shown(item)} is over 2**53")
-            elif strict and isinstance(item, str) and not item.isascii() and SURROGATE.search(item):
-                raise InvalidValueError(f"not JSON: half a surrogate pair in {shown(item)}")
-        inside = following
-    return value
 
 
 def number(value: object, what: str) -> float:

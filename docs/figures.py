@@ -179,19 +179,19 @@ def partitions() -> Figure:
 
 
 def contracts() -> dict[str, list[list[str]]]:
-    """Contract on the imports of the core's and of the experiments' rooms -> its layers, the highest first."""
+    """Contract on the imports of the rooms of core, tools and experiments -> its layers, the highest first."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return {
         contract["name"]: [re.findall(r"\w+", layer) for layer in contract["layers"]]
         for contract in settings["tool"]["importlinter"]["contracts"]
-        if contract.get("containers") in (["nfn_monomial"], ["nfn_monomial.benchmarks"])
+        if contract.get("containers") in (["nfn_monomial"], ["nfn_monomial.tools"], ["nfn_monomial.benchmarks"])
     }
 
 
 def rooms() -> Figure:
     """The rooms of the packages, each above all that it may import."""
     found = contracts()
-    figure = Figure(figsize=(9, 0.75 * max(map(len, found.values())) + 0.6), layout="constrained")
+    figure = Figure(figsize=(12, 0.75 * max(map(len, found.values())) + 0.6), layout="constrained")
     for axes, (name, layers) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
         for level, names in enumerate(reversed(layers)):
             width = 6 / len(names)

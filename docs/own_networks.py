@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.cli.application import app
+from nfn_monomial.tools.cli.application import app
 
 PAGE = Path(__file__).parent / "own-networks.md"
 IMAGES = PAGE.parent / "images"

@@ -3,7 +3,8 @@
 The core is pure torch. Its rooms, each of which has more than what is named here: ``space`` (weight spaces, groups and
 features), ``basis`` (which maps are equivariant), ``nn`` (layers), ``canonical`` (canonical forms), ``read``
 (statistics and probes), ``models``, ``alignment`` (two networks in one frame); and ``testing``. Every error is a
-`MonomialError`. Converters live in ``nfn_monomial.adapters``, experiments in ``nfn_monomial.benchmarks``.
+`MonomialError`. Converters live in ``nfn_monomial.adapters``, tools for checkpoints in
+``nfn_monomial.tools``, experiments in ``nfn_monomial.benchmarks``.
 
 Names are looked up when they are first asked for: a program that needs none of them does not wait for torch.
 """

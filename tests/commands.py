@@ -12,9 +12,9 @@ from typing import Any
 
 import typer
 
-from nfn_monomial.benchmarks.cli.application import app
 from nfn_monomial.benchmarks.cli.options import configured
 from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+from nfn_monomial.tools.cli.application import app
 
 SHELL = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`]*\b(?:nfn-monomial|nfn_monomial.benchmarks) [^`]+)`")

@@ -25,7 +25,6 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.batches import Data, DataSet, StreamedData
-from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.models.monomial import Monomial  # alone: all models take a second to import
 from nfn_monomial.benchmarks.settings.training import TrainConfig
@@ -33,6 +32,7 @@ from nfn_monomial.benchmarks.train.devices import make_fabric, on_main_process_f
 from nfn_monomial.benchmarks.train.runs import RunSettings, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, Test, Trial, sweep
 from nfn_monomial.testing import random_networks
+from nfn_monomial.tools.predictors.models import NetworkInfo
 
 SPACE = WeightSpace.mlp([2, 4, 1], "relu")
 # Clipped, with warm-up, decay and a cosine, averaged; 13 networks in batches of 4 leave a last batch of one, smaller

@@ -6,7 +6,7 @@ import re
 
 from typer.testing import CliRunner, Result
 
-from nfn_monomial.benchmarks.cli.application import app
+from nfn_monomial.tools.cli.application import app
 
 
 def invoke(*arguments: object) -> Result:

@@ -27,16 +27,13 @@ STUDIES = (
     "expressivity", "merge.measure", "merge.report", "params_report", "predict_report",
 )  # fmt: skip
 PRELOADED = (
-    *(
-        f"nfn_monomial.benchmarks.checkpoints.{name}"
-        for name in ("alignments", "balancing", "comparison", "inspection")
-    ),
-    "nfn_monomial.benchmarks.cli.application",
+    *(f"nfn_monomial.tools.checkpoints.{name}" for name in ("alignments", "balancing", "comparison", "inspection")),
+    "nfn_monomial.tools.cli.application",
     "nfn_monomial.benchmarks.data.formats.detection",
     "nfn_monomial.benchmarks.make.mixed",
     "nfn_monomial.benchmarks.make.inrs",
     "nfn_monomial.benchmarks.make.zoo",
-    "nfn_monomial.benchmarks.predictors.answers",
+    "nfn_monomial.tools.predictors.answers",
     "nfn_monomial.benchmarks.report.reconstructions",
     "nfn_monomial.benchmarks.speed.graphs",
     "nfn_monomial.benchmarks.train.sweep",
@@ -93,7 +90,7 @@ def _command(arguments: list[str], folder: str, plan: Plan | None) -> None:
     for number, name in ((1, ".out"), (2, ".err")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-    options = importlib.import_module("nfn_monomial.benchmarks.cli.options")
+    options = importlib.import_module("nfn_monomial.tools.cli.options")
     for console in (options.console, options.errors):
         console.file = sys.stderr if console.stderr else sys.stdout
     import torch
@@ -105,7 +102,7 @@ def _command(arguments: list[str], folder: str, plan: Plan | None) -> None:
         _allow(Path(), 0o555)
         _obey_modes()
     sys.argv = ["nfn-monomial", *arguments]
-    importlib.import_module("nfn_monomial.benchmarks.__main__").main()
+    importlib.import_module("nfn_monomial.tools.__main__").main()
 
 
 def _make_quick() -> None:

@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.benchmarks.data.definitions import Definition
+from nfn_monomial.adapters.definitions import Definition
 
 SOURCE = '''
 import torch

@@ -9,7 +9,7 @@ import pytest
 import typer
 from commands import check, command_lines, leaves
 
-from nfn_monomial.benchmarks.cli.application import app
+from nfn_monomial.tools.cli.application import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]

@@ -12,7 +12,7 @@ FOLDERS = {name: ROOT / folder for name, folder in SETUPTOOLS["package-dir"].ite
 
 
 def packages() -> dict[str, Path]:
-    """Name -> folder of every package that lies in the three."""
+    """Name -> folder of every package that lies in the folders of the mapping."""
     found = {}
     for name, folder in FOLDERS.items():
         for init in folder.rglob("__init__.py"):

@@ -3,9 +3,9 @@
 from torch import Tensor
 
 from nfn_monomial.adapters.modules import network_outputs
-from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.formats.mixed_zoo import Group
 from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
+from nfn_monomial.tools.predictors.architectures import PlainCNN
 
 # 22 networks of 6 architectures, the last of which has 2 networks, trained for a few steps.
 TINY = MixedConfig(networks=22, per_architecture=4, widths=(8, 16), epochs=(1, 2), train_fractions=(0.1, 0.2), seed=1)

@@ -16,9 +16,10 @@ from rich.progress import Progress as Bar
 
 from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.cli.options import console, errors
 
 from .make import make_zoo_at
-from .options import command, command_line, configured, console, errors, prepare_process
+from .options import command, command_line, configured, prepare_process
 
 if TYPE_CHECKING:  # they import torch
     from nfn_monomial.benchmarks.studies import News, Study

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.cli.options import console, user_errors
 
-from .options import Device, Networks, console, prepare_process, split, user_errors
+from .options import Device, Networks, prepare_process, split
 
 __all__ = ["DIGITS", "inr_app", "make_zoo_at", "zoo_app"]
 
@@ -139,12 +140,12 @@ def inr_make(
     """
     prepare_process()
     from nfn_monomial.benchmarks.data.formats.made_inrs import load_inrs
-    from nfn_monomial.benchmarks.files import write_atomically
     from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
     from nfn_monomial.benchmarks.make.jobs import progress_bar
     from nfn_monomial.benchmarks.make.siren_fit import psnr
-    from nfn_monomial.benchmarks.report.figures import png
     from nfn_monomial.benchmarks.report.reconstructions import draw_reconstructions
+    from nfn_monomial.tools.files import write_atomically
+    from nfn_monomial.tools.report import png
 
     start = time.perf_counter()
     folder = out or Path("inrs") / images

@@ -9,8 +9,9 @@ from typing import Any
 import typer
 
 from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+from nfn_monomial.tools.cli.options import console
 
-from .options import command, command_line, configured, console, prepare_process
+from .options import command, command_line, configured, prepare_process
 
 __all__ = ["add_measurements", "bench_app"]
 

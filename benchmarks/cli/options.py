@@ -1,55 +1,27 @@
-"""What all commands share: consoles, errors as one line, options that have one meaning, and what makes a command."""
+"""What the commands of experiments share: options that have one meaning, and configurations made of them."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, cast, get_args
+from typing import Annotated, Any, TypeVar, cast, get_args
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from nfn_monomial.benchmarks.settings import assignment, override
 from nfn_monomial.benchmarks.settings.training import Precision
-from nfn_monomial.errors import InvalidValueError, MonomialError
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.cli import options as tools
+from nfn_monomial.tools.cli.options import add_command, own_process
 
-if TYPE_CHECKING:  # it imports torch
-    from nfn_monomial.benchmarks.calls import Call
-
-__all__ = [
-    "OWN_OPTIONS",
-    "Device",
-    "Networks",
-    "command",
-    "command_line",
-    "configured",
-    "console",
-    "debug",
-    "errors",
-    "own_process",
-    "prepare_process",
-    "split",
-    "unfinished_call",
-    "user_errors",
-]
+__all__ = ["OWN_OPTIONS", "Device", "Networks", "command", "command_line", "configured", "prepare_process", "split"]
 
 C = TypeVar("C")
-P = ParamSpec("P")
-R = TypeVar("R")
-
-console = Console()
-errors = Console(stderr=True)
-debug: ContextVar[bool] = ContextVar("debug", default=False)  # set before a command runs, read where it fails
-own_process: ContextVar[bool] = ContextVar("own_process", default=False)  # whether the process is the command's alone
 
 Networks = Annotated[
     int, typer.Option("--networks", min=1, max=10**6, help="How many networks to train, shared by the activations.")
@@ -170,91 +142,17 @@ def command(
         typer.Option("--out", "-o", help=f"Folder for the results, by default {out}; {kept}.", show_default=False),
     ]
     kinds = {name: _KINDS[name] for name in options} | {"out": (folder, None)}
-
-    def run(**given: Any) -> None:
-        body(**given)
-
-    only = inspect.Parameter.KEYWORD_ONLY
-    parameters = [inspect.Parameter(n, only, default=default, annotation=a) for n, (a, default) in kinds.items()]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {n: a for n, (a, _) in kinds.items()}
-    group.command(name, help=text)(user_errors(run))
+    add_command(group, name, kinds, text, body)
 
 
-def user_errors(run: Callable[P, R]) -> Callable[P, R]:
-    """Show every error as one line; exit with 2 for what a user can mend, 1 for a fault of ours, 130 if interrupted."""
-
-    @functools.wraps(run)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return run(*args, **kwargs)
-        except KeyboardInterrupt as interruption:
-            errors.print("Interrupted. Finished work is kept: the same command continues from here.", soft_wrap=True)
-            raise typer.Exit(getattr(interruption, "code", 130)) from None
-        except (ModuleNotFoundError, typer.Exit, typer.Abort):  # the first is explained by the entry point
-            raise
-        except Exception as error:
-            if debug.get():
-                raise
-            line = escape(" ".join(str(error).split()) or repr(error))
-            if isinstance(error, (MonomialError, OSError)):
-                errors.print(f"[bold red]error:[/] {line}", soft_wrap=True, highlight=False)
-                raise typer.Exit(2) from None
-            errors.print(
-                f"[bold red]internal error:[/] {type(error).__name__}: {line}. This is a fault of nfn-monomial: please "
-                "report it, with what `nfn-monomial --debug` and the same command say",
-                soft_wrap=True, highlight=False,
-            )  # fmt: skip
-            raise typer.Exit(1) from None
-
-    return wrapper
-
-
-def prepare_process(*, trains: bool = True) -> None:
-    """Choices for a process that computes, if it is the command's alone; commands call it first."""
-    if not own_process.get():
-        return
+def prepare_process() -> None:
+    """As that of all commands, for one that trains."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler, which measures memory, writes two lines at its start
-    if trains:
+    tools.prepare_process()
+    if own_process.get():
         import lightning_fabric  # noqa: F401  (which sets the level of its log, and takes seconds)
-    import torch
 
-    # Optimiser states of unused parameters decay to denormal numbers, which a CPU adds 100 times as slowly.
-    torch.set_flush_denormal(True)
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # every process would say that it is there
-
-
-def unfinished_call(
-    out: Path | None,
-    command: str,
-    given: Mapping[str, Any],
-    checkpoints: Sequence[Path],
-    code: Sequence[str | None],
-    leaves: str,
-    *,
-    force: bool,
-) -> Call:
-    """What an interrupted call of a command for networks of one's own has finished in its folder.
-
-    Args:
-        out: the folder, if there is one.
-        command: its name.
-        given: its options, as far as they determine the results.
-        checkpoints: those that it reads, or folders of them.
-        code: what else it reads, by path, or ``module.py:NAME``.
-        leaves: a file that it writes in any case.
-        force: whether files that are there may be replaced.
-    """
-    from nfn_monomial.benchmarks.calls import Call
-    from nfn_monomial.benchmarks.checkpoints.files import files_of
-
-    if out is None:
-        return Call()
-    named = (text for text in code if text)
-    files = [Path(text if Path(text).is_file() else text.rpartition(":")[0]) for text in named]
-    inputs = files_of(checkpoints) + [file for file in files if file.is_file()]
-    arguments = {"checkpoints": list(map(str, checkpoints)), **given}
-    return Call(out, command, arguments, inputs, leaves=[leaves], force=force)
+        logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # every process would say that it is there
 
 
 def configured(

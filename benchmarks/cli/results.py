@@ -18,11 +18,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from nfn_monomial import __version__
-from nfn_monomial.benchmarks.files import write_atomically, write_json
 from nfn_monomial.benchmarks.settings.regenerated import DATA, REGENERATED, Regenerated
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.cli.options import console, user_errors
+from nfn_monomial.tools.files import write_atomically, write_json
 
-from .options import console, split, user_errors
+from .options import split
 
 __all__ = ["MADE", "results"]
 

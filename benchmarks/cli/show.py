@@ -11,8 +11,8 @@ from rich.table import Table
 
 from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.cli.options import console, user_errors
 
-from .options import console, user_errors
 from .settings import settings_of
 
 __all__ = ["list_app"]
@@ -24,9 +24,10 @@ list_app = typer.Typer(no_args_is_help=True, help="List models, formats of data,
 @user_errors
 def list_models() -> None:
     """The models of every experiment; `balanced-` in front of any name brings networks into canonical form first."""
-    from nfn_monomial.benchmarks.models.catalogue import model_class, model_names
+    from nfn_monomial.benchmarks.models.catalogue import model_names
     from nfn_monomial.benchmarks.models.editors import editor_class, editor_names
     from nfn_monomial.benchmarks.report.tables import INVARIANT, SEES
+    from nfn_monomial.tools.predictors.models import model_class
 
     named = [name for name in model_names("ablation") if model_class(name).task == "ablation"]
     kinds = {

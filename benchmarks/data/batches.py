@@ -15,21 +15,19 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.models import NetworkGroup
 
-from .networks import NetworkGroup, Parts, accuracies, group_of, groups_of
+from .networks import Parts, accuracies, group_of, groups_of
 from .rows import IN_MEMORY_BYTES, MixedRows, Mixture, Rows, Source
 
 __all__ = [
     "BLOCK_BYTES",
     "BUFFER_BYTES",
-    "EVALUATION_BATCH",
-    "EVALUATION_BYTES",
     "KEPT_BYTES",
     "Data",
     "DataSet",
     "Made",
     "StreamedData",
-    "at_once",
     "pick",
     "prepared",
     "shuffled_blocks",
@@ -41,8 +39,6 @@ BUFFER_BYTES = 2**26
 """Of networks that are read at once, from blocks all over the set, and shuffled among one another."""
 KEPT_BYTES, KEPT_SHARE = 2**29, 1 / 8
 """Prepared inputs of a streamed set stay in memory if they take at most so much, and such a share of the networks."""
-EVALUATION_BATCH, EVALUATION_BYTES = 256, 2**26
-"""Examples that are predicted at once, at most, and what they take, unless one takes more."""
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -53,11 +49,6 @@ def pick(tree: Any, index: Tensor) -> Any:
     leaves, structure = pytree.tree_flatten(tree)
     index = index.to(leaves[0].device, non_blocking=True)
     return pytree.tree_unflatten([t.index_select(0, index) for t in leaves], structure)
-
-
-def at_once(nbytes: float) -> int:
-    """How many examples of so many bytes each are predicted at once: within both bounds, and one at least."""
-    return max(1, min(EVALUATION_BATCH, int(EVALUATION_BYTES / max(1, nbytes))))
 
 
 def _bytes(tree: Any) -> int:

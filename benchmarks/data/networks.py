@@ -7,23 +7,21 @@ than a block of them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.models import MixedInfo, NetworkGroup, NetworkInfo
 
 from .rows import IN_MEMORY_BYTES, Rows, TensorRows, checksum
 
 __all__ = [
     "Corpus",
-    "MixedInfo",
-    "NetworkGroup",
-    "NetworkInfo",
     "Networks",
     "Part",
     "Parts",
@@ -36,9 +34,6 @@ __all__ = [
 
 BLOCK_BYTES = 2**26  # of networks that are read at once for the fingerprint
 LOOKED_AT = 10_000  # training networks that input statistics are taken of, at most
-
-NetworkGroup: TypeAlias = "tuple[Mapping[str, Tensor], WeightSpace]"
-"""Networks of one architecture, parameter name -> ``(N, 1, *shape)``, and their weight space."""
 
 
 class Networks:
@@ -73,36 +68,6 @@ class Networks:
         if not isinstance(index, slice):
             index = torch.as_tensor(index)
         return Networks(self.rows.subset(index), self.accuracy[index])
-
-
-@dataclass(frozen=True)
-class NetworkInfo:
-    """What a model is told of the networks it will read.
-
-    Attributes:
-        space: their weight space.
-        activation: their activation function, or several with ``/`` between.
-        template: builds the torch module of one network, whose parameters and buffers have the space's names, or are
-            the space's in order; None where it is not known.
-        input_shape: of one input of that module, as ``(channels, height, width)``; None where it is not known.
-    """
-
-    space: WeightSpace
-    activation: str
-    template: Callable[[], nn.Module] | None = None
-    input_shape: tuple[int, ...] | None = None
-
-    @property
-    def architectures(self) -> tuple[NetworkInfo, ...]:
-        """This one; see `MixedInfo`."""
-        return (self,)
-
-
-@dataclass(frozen=True)
-class MixedInfo:
-    """The same of networks of different architectures; what a ``mixed`` model is built with."""
-
-    architectures: tuple[NetworkInfo, ...]
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ from nfn_monomial.benchmarks.data.formats.made_inrs import (
 from nfn_monomial.benchmarks.data.images import Pictures, PictureSet, load_pictures
 from nfn_monomial.benchmarks.data.shards import require_finite
 from nfn_monomial.benchmarks.data.sirens import Siren
-from nfn_monomial.benchmarks.files import write_atomically, write_json
-from nfn_monomial.benchmarks.sealed import seal
 from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.files import write_atomically, write_json
+from nfn_monomial.tools.sealed import seal
 
 from .jobs import Place, Progress, Tick, make_parts
 from .siren_fit import FitConfig, fit_sirens

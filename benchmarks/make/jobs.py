@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from nfn_monomial.benchmarks.files import results_folder
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.files import results_folder
 
 __all__ = ["Place", "Progress", "Tick", "make_parts", "progress_bar"]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.architectures.base import Architecture
 from nfn_monomial.benchmarks.data.formats.mixed_zoo import KIND, Group, group_path, read_group, write_group
 from nfn_monomial.benchmarks.data.formats.zoo_files import CONFIG_FILE
 from nfn_monomial.benchmarks.data.images import Images, load_images
 from nfn_monomial.benchmarks.data.layout import ZooError
-from nfn_monomial.benchmarks.files import write_json
 from nfn_monomial.benchmarks.train.devices import require_device
+from nfn_monomial.tools.files import write_json
+from nfn_monomial.tools.predictors.architectures import Architecture
 
 from .jobs import Progress, make_parts
 from .mixed_recipes import MixedConfig, draw_architecture

@@ -6,19 +6,19 @@ import random
 from dataclasses import dataclass, field, fields
 from typing import get_args
 
-from nfn_monomial.benchmarks.data.architectures.base import (
+from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
+from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
+from nfn_monomial.benchmarks.data.images import ImageSet
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.architectures import (
     KINDS,
     MODULES,
     Architecture,
     ArchitectureKind,
     MixedActivation,
+    PlainCNN,
     require_activations,
 )
-from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
-from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
-from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
-from nfn_monomial.benchmarks.data.images import ImageSet
-from nfn_monomial.errors import InvalidValueError
 
 from .recipes import BiasInit, Optimizer, WeightInit, ZooConfig
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nfn_monomial.benchmarks.data.architectures.base import Architecture
 from nfn_monomial.benchmarks.data.images import Images
+from nfn_monomial.tools.predictors.architectures import Architecture
 
 from .plans import Schedule, initial_parameters
 from .recipes import Recipe

@@ -33,10 +33,10 @@ from nfn_monomial.benchmarks.data.formats.zoo_files import (
 )
 from nfn_monomial.benchmarks.data.images import ImageSet, load_images
 from nfn_monomial.benchmarks.data.layout import cnn_geometry, cnn_layout
-from nfn_monomial.benchmarks.files import write_atomically, write_json
-from nfn_monomial.benchmarks.sealed import read_sealed, seal
 from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.errors import InvalidValueError, MonomialError
+from nfn_monomial.tools.files import write_atomically, write_json
+from nfn_monomial.tools.sealed import read_sealed, seal
 
 from .jobs import Place, Progress, make_parts
 from .plans import train_bounded

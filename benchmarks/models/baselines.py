@@ -20,10 +20,9 @@ from nfn.layers import (
 )
 from torch import Tensor, nn
 
-from nfn_monomial.benchmarks.data.networks import NetworkInfo
+from nfn_monomial.tools.predictors.models import Model, NetworkInfo, Standardise, logits, register
 
-from .base import Model, register
-from .parts import CHANNELS, Residual, Standardise, logits, mlp, nfn_chain, statistics
+from .parts import CHANNELS, Residual, mlp, nfn_chain, statistics
 
 __all__ = ["HNP", "NFT", "NP", "FlatMLP", "StatNN"]
 

@@ -43,8 +43,8 @@ from nfn_monomial.benchmarks.settings.inrs import EditorConfig
 from nfn_monomial.canonical import Balance, absorb_omega, canonical_phase
 from nfn_monomial.models import MessagePassingEditor, equivariant_stack
 from nfn_monomial.nn import InputNorm
+from nfn_monomial.tools.predictors.models import InvariantUnder, Register, Sees
 
-from .base import InvariantUnder, Register, Sees
 from .parts import network_spec
 
 __all__ = ["Editor", "build_editor", "editor_class", "editor_names", "register_editor"]
@@ -59,7 +59,7 @@ class Editor(nn.Module):
         label: name in tables and figures.
         invariant_under: what may be done to a network without changing the edited image: its whole symmetry group
             (permutations and sign flips), permutations of hidden neurons only, or nothing.
-        sees: the weights alone; see `nfn_monomial.benchmarks.models.base.Model`, as for ``any_width``.
+        sees: the weights alone; see `nfn_monomial.tools.predictors.models.Model`, as for ``any_width``.
         siren: of the prepared networks; the one that was given, but for its omega_0 where that is absorbed.
         space: their weight space.
     """

@@ -23,12 +23,11 @@ from torch_geometric.nn import PNAConv, global_mean_pool
 
 from nfn_monomial import Canonicalize, EquivariantLinear, Features, InvariantPool, PointwiseActivation, WeightSpace
 from nfn_monomial.adapters.pyg import MonomialGNN, ToGraph, common_kernel, from_graph, to_graphs
-from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkGroup, NetworkInfo
 from nfn_monomial.canonical.balance import balance
 from nfn_monomial.models import equivariant_stack
+from nfn_monomial.tools.predictors.models import MixedInfo, Model, NetworkGroup, NetworkInfo, logits, register
 
-from .base import Model, register
-from .parts import logits, mlp
+from .parts import mlp
 
 __all__ = [
     "GNN",

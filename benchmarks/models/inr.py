@@ -27,13 +27,12 @@ from torch import Tensor, nn
 
 from nfn_monomial import Canonicalize, ProbeFeatures, Symmetry, WeightSpace
 from nfn_monomial.adapters.nfn import MonomialLinear, from_tensors
-from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models import MessagePassingNFN, equivariant_stack
+from nfn_monomial.tools.predictors.models import InvariantUnder, Model, NetworkInfo, logits, register
 
-from .base import InvariantUnder, Model, register
-from .parts import Residual, logits, network_spec
+from .parts import Residual, network_spec
 
 __all__ = [
     "InrHNP",

@@ -12,8 +12,7 @@ from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.settings.inrs import InputConfig
 from nfn_monomial.canonical import absorb_omega, canonical_phase
 from nfn_monomial.nn import Augment, InputNorm
-
-from .base import Model
+from nfn_monomial.tools.predictors.models import Model
 
 __all__ = ["Classifier", "Warp", "prepared_siren"]
 

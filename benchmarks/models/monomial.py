@@ -8,12 +8,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from nfn_monomial import Canonicalize, EquivariantLinear, Features, InvariantPool, PointwiseActivation, WeightSpace
-from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.settings.generalization import STACKS
 from nfn_monomial.models import equivariant_stack
+from nfn_monomial.tools.predictors.models import Model, NetworkInfo, logits, register
 
-from .base import Model, register
-from .parts import CHANNELS, logits, mlp
+from .parts import CHANNELS, mlp
 
 __all__ = ["Monomial", "MonomialHNP", "MonomialStack"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -15,11 +15,8 @@ from nfn_monomial.space.links import Link
 
 __all__ = [
     "CHANNELS",
-    "Heads",
     "NfnChain",
     "Residual",
-    "Standardise",
-    "logits",
     "mlp",
     "network_spec",
     "nfn_chain",
@@ -36,25 +33,6 @@ def mlp(in_features: int, hidden: int, out_features: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-class Heads(nn.Linear):
-    """A linear layer for each of K heads, in one product: ``(B, K in_features)`` -> ``(B, K out_features)``."""
-
-    def __init__(self, in_features: int, out_features: int, heads: int) -> None:
-        super().__init__(in_features, heads * out_features)
-        self.heads = heads
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.heads == 1:
-            return super().forward(x)
-        weight, bias = self.weight.view(self.heads, -1, self.in_features), self.bias.view(self.heads, 1, -1)
-        own = x.view(len(x), self.heads, -1).transpose(0, 1)
-        return torch.baddbmm(bias, own, weight.mT).transpose(0, 1).flatten(1)
-
-
-def logits(out: Tensor) -> Tensor:
-    return out.squeeze(-1) if out.shape[-1] == 1 else out
-
-
 def statistics(x: Tensor) -> Tensor:
     """Mean, variance and quartiles of every row: ``(N, n)`` -> ``(N, 7)``.
 
@@ -65,33 +43,6 @@ def statistics(x: Tensor) -> Tensor:
     low, high = ordered[:, place.floor().long()], ordered[:, place.ceil().long()]
     quartiles = torch.lerp(low, high, (place - place.floor()).to(x.dtype))
     return torch.cat([x.mean(-1, keepdim=True), x.var(-1, correction=0, keepdim=True), quartiles], -1)
-
-
-class Standardise(nn.Module):
-    """``(x - mean) / std`` with the training set's statistics, over the networks and over ``dims`` besides.
-
-    Statistics are those of the training networks as they are given, so they follow the train set (original or
-    augmented). Entries that never vary are only centred.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, shape: Sequence[int], dims: Sequence[int] = ()) -> None:
-        super().__init__()
-        self.dims = (0, *dims)
-        kept = [1 if i in self.dims else n for i, n in enumerate((1, *shape))]
-        self.register_buffer("mean", torch.zeros(kept))
-        self.register_buffer("std", torch.ones(kept))
-
-    def fit(self, x: Tensor) -> None:
-        wide = x.double()
-        std = wide.std(self.dims, correction=0, keepdim=True)
-        self.mean.copy_(wide.mean(self.dims, keepdim=True))
-        self.std.copy_(std.masked_fill(std == 0, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.std
 
 
 class NfnChain(NamedTuple):

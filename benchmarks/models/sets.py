@@ -15,11 +15,18 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from nfn_monomial import Axis, InvariantStatistics, WeightSpace
-from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkGroup, NetworkInfo
 from nfn_monomial.space.axes import flow
+from nfn_monomial.tools.predictors.models import (
+    MixedInfo,
+    Model,
+    NetworkGroup,
+    NetworkInfo,
+    Standardise,
+    logits,
+    register,
+)
 
-from .base import Model, register
-from .parts import Standardise, logits, mlp, statistics
+from .parts import mlp, statistics
 
 __all__ = ["InvariantSet", "StatisticsSet"]
 

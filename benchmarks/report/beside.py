@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from nfn_monomial.tools.report import Report, Table
+
 from .published import AS_IN_PAPER, PAPER, Cell, Claim, Published, Row
-from .results import Report
-from .tables import Mean, Table, over
+from .tables import Mean, over
 
 __all__ = ["beside_paper", "verdict"]
 

@@ -1,59 +1,24 @@
-"""What all figures have in common: colours, axes, legends, learning curves, and how they become files.
-
-Functions that draw return a `Figure`, so that tests and notebooks can look at what it shows; `png` makes the bytes.
-"""
+"""What figures of trained models have in common: lines, legends, learning curves."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.tools.report import look, panels
 
 from .tables import by_model
 
-__all__ = ["MARKERS", "PALETTE", "draw_learning", "legend_beside", "look", "panels", "png", "stroke"]
+__all__ = ["draw_learning", "legend_beside", "stroke"]
 
-# Okabe and Ito's palette, which people with any form of colour blindness can tell apart; yellow is too light for lines.
-PALETTE = ("#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#000000", "#7F7F7F")
-MARKERS = "osv^DPX*<>hpd8"  # so that models of one colour differ, too
-DPI = 130
 LEGEND = 1.9  # inches beside the panels
 LEGEND_LINE = 0.21  # inches that a model's name needs there
-
-
-def panels(rows: int, columns: int, size: tuple[float, float], *, grid: bool = True) -> tuple[Figure, list[Axes]]:
-    """An empty figure of so many inches and its axes, row by row; without a grid, they are for images."""
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).flatten().tolist()
-    for ax in axes if grid else ():
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(color="#E5E5E5", linewidth=0.8)
-        ax.set_axisbelow(True)
-    return figure, axes
-
-
-def png(figure: Figure) -> bytes:
-    """The figure as a file, the same whenever it is drawn the same; panels in which nothing was drawn are left out."""
-    for ax in figure.axes:
-        ax.set_visible(ax.has_data())
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
-    return file.getvalue()
-
-
-def look(number: int) -> dict[str, Any]:
-    """Colour and marker of a model by its number in the figure."""
-    return {"color": PALETTE[number % len(PALETTE)], "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
 
 
 def stroke(invariant: bool) -> dict[str, Any]:

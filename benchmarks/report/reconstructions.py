@@ -10,8 +10,7 @@ from torch import Tensor
 
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.errors import InvalidValueError
-
-from .figures import panels
+from nfn_monomial.tools.report import panels
 
 __all__ = ["draw_reconstructions"]
 

@@ -1,18 +1,15 @@
-"""Tables of results: built once, shown in the terminal and as Markdown. What ± means is said here, for all of them."""
+"""Tables of trained models. What ± means is said here, for all of them."""
 
 from __future__ import annotations
 
 import math
 import statistics
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rich import box
-from rich.table import Table as RichTable
-
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.report import Table
 
 __all__ = [
     "COST_COLUMNS",
@@ -20,11 +17,9 @@ __all__ = [
     "MIB",
     "SEES",
     "Mean",
-    "Table",
     "by_model",
     "cost_cells",
     "count",
-    "fit_cells",
     "model_table",
     "over",
     "over_seeds",
@@ -32,8 +27,6 @@ __all__ = [
 
 INVARIANT = {"group": "yes", "permutations": "perm. only", "nothing": "no"}
 SEES = {"weights": "weights", "functions": "runs them"}
-LABEL_WIDTH = 16  # of models' names, where there is little room
-LEAST_WIDTH = 6  # of a column
 MIB = 2**20
 COST_COLUMNS = ("params", "s/epoch", "peak MiB", "seeds")
 
@@ -62,93 +55,6 @@ class Mean:
 def over(number: int, unit: str = "seed") -> str:
     """What numbers and their ± are, in the words of every table and figure; of one alone there is no ±."""
     return f"one {unit}" if number == 1 else f"mean ± standard error over {unit}s ({number})"
-
-
-@dataclass(frozen=True)
-class Table:
-    """Header and cells as text.
-
-    Attributes:
-        title: what is shown.
-        header: a name for every column.
-        cells: line by line.
-        text_columns: so many are flush left, the others hold numbers.
-        names: columns that say what a line is about; every part of a table that is too wide for a terminal has them.
-        bold: lines that stand out; in Markdown, their first cell does.
-        notes: what has to be known to read it.
-    """
-
-    title: str
-    header: tuple[str, ...]
-    cells: tuple[tuple[str, ...], ...]
-    text_columns: int = 1
-    names: tuple[int, ...] = (0,)
-    bold: frozenset[int] = frozenset()
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if wrong := [line for line in self.cells if len(line) != len(self.header)]:
-            raise InvalidValueError(f"a line of {len(wrong[0])} cells under {len(self.header)} columns: {wrong[0]}")
-
-    def markdown(self) -> str:
-        """The table with its title above and its notes below."""
-        rule = ["---" if i < self.text_columns else "---:" for i in range(len(self.header))]
-        cells = [(f"**{line[0]}**" if i in self.bold else line[0], *line[1:]) for i, line in enumerate(self.cells)]
-        lines = ["| " + " | ".join(line) + " |" for line in (self.header, rule, *cells)]
-        notes = [text for note in self.notes for text in ("", note)]
-        return "\n".join([f"**{self.title}**", "", *lines, *notes]) + "\n"
-
-    def rich(self, width: int = 80) -> RichTable:
-        """The table for a terminal of so many columns."""
-        table = RichTable(
-            title=self.title, caption="\n".join(self.notes) or None, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
-            title_justify="left", caption_justify="left", title_style="bold",
-        )  # fmt: skip
-        lines = fit_cells([list(self.header), *map(list, self.cells)], width)
-        for i, name in enumerate(lines[0]):
-            table.add_column(name, justify="left" if i < self.text_columns else "right", no_wrap=True)
-        for i, line in enumerate(lines[1:]):
-            table.add_row(*line, style="bold" if i in self.bold else None)
-        return table
-
-    def parts(self, width: int) -> list[Table]:
-        """Tables that fit into so many columns, one below the other: this one, if it does."""
-        least = [w + 1 for w in _least([self.header, *self.cells])]
-        groups = [list(self.names)]
-        for i in (i for i in range(len(least)) if i not in self.names):
-            if len(groups[-1]) > len(self.names) and sum(least[j] for j in (*groups[-1], i)) > width + 1:
-                groups.append(list(self.names))
-            groups[-1].append(i)
-        return [self._part(sorted(group), group is groups[0], group is groups[-1]) for group in groups]
-
-    def _part(self, columns: Sequence[int], first: bool, last: bool) -> Table:
-        return replace(
-            self,
-            title=self.title if first else f"{self.title}, continued",
-            header=tuple(self.header[i] for i in columns),
-            cells=tuple(tuple(line[i] for i in columns) for line in self.cells),
-            text_columns=sum(i < self.text_columns for i in columns),
-            names=tuple(columns.index(i) for i in self.names),
-            notes=self.notes if last else (),
-        )
-
-
-def _least(lines: Sequence[Sequence[str]]) -> list[int]:
-    """The widths that columns need if their cells are broken between words; names have more room."""
-    columns = list(zip(*lines, strict=True))
-    least = [max([LEAST_WIDTH, *(len(word) for cell in column for word in cell.split())]) for column in columns]
-    return [max(least[0], min(LABEL_WIDTH, max(map(len, columns[0])))), *least[1:]]
-
-
-def fit_cells(lines: list[list[str]], width: int) -> list[list[str]]:
-    """Cells with line breaks between words, if they need them to fit; rich would break words to make columns equal."""
-    wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    if sum(wide) + len(wide) - 1 <= width:
-        return lines
-    narrow = _least(lines)
-    return [
-        [textwrap.fill(cell, n, break_on_hyphens=False) for cell, n in zip(line, narrow, strict=True)] for line in lines
-    ]
 
 
 def by_model(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.pyg import to_graph
-from nfn_monomial.benchmarks.report.tables import MIB, Table
+from nfn_monomial.benchmarks.report.tables import MIB
 from nfn_monomial.benchmarks.train.measure import race
 from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.testing import random_networks
+from nfn_monomial.tools.report import Table
 
 from .contenders import Contender, Make
 from .scale_gmn import ScaleGMN

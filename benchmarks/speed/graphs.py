@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from nfn_monomial import Features, WeightSpace
-from nfn_monomial.benchmarks.report.results import Report
-from nfn_monomial.benchmarks.report.tables import MIB, Table
+from nfn_monomial.benchmarks.report.tables import MIB
 from nfn_monomial.benchmarks.settings.measurements import LayersConfig
 from nfn_monomial.benchmarks.train.measure import race
 from nfn_monomial.benchmarks.train.runs import environment
+from nfn_monomial.tools.report import Report, Table
 
 from .beside import BesideTiming, bench_beside, beside_table
 from .contenders import (

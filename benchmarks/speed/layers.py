@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from nfn_monomial import EquivariantLinear, PointwiseActivation, WeightSpace
 from nfn_monomial.adapters.nfn import MonomialActivation, MonomialLinear, MonomialStack, from_tensors
-from nfn_monomial.benchmarks.report.tables import Table
 from nfn_monomial.benchmarks.train.measure import race
 from nfn_monomial.testing import random_networks
+from nfn_monomial.tools.report import Table
 
 __all__ = ["CORE", "GEMM", "HNP", "NETWORKS", "Timing", "bench_layers", "layer_tables", "matrices"]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nfn_monomial import EquivariantLinear, EquivariantNorm, MessagePassing, WeightSpace
-from nfn_monomial.benchmarks.report.tables import Table
 from nfn_monomial.models import MonomialNFN
+from nfn_monomial.tools.report import Table
 
 __all__ = ["Start", "bench_starting", "starting_table"]
 

@@ -16,15 +16,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.data.networks import NetworkInfo
-from nfn_monomial.benchmarks.models.catalogue import build_model
-from nfn_monomial.benchmarks.report.tables import Table
 from nfn_monomial.benchmarks.settings.measurements import Way
 from nfn_monomial.benchmarks.train.devices import compiled
 from nfn_monomial.benchmarks.train.measure import race
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.testing import random_networks
+from nfn_monomial.tools.predictors.models import NetworkInfo, build_model
+from nfn_monomial.tools.report import Table
 
 from .layers import NETWORKS
 

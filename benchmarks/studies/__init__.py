@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from nfn_monomial.benchmarks.report.results import Report
 from nfn_monomial.benchmarks.train.runs import RunStore
+from nfn_monomial.tools.report import Report
 
 __all__ = ["News", "Study"]
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from nfn_monomial.benchmarks.report.figures import PALETTE, panels
-from nfn_monomial.benchmarks.report.results import Report, record_of
-from nfn_monomial.benchmarks.report.tables import COST_COLUMNS, Mean, Table, by_model, cost_cells, over, over_seeds
+from nfn_monomial.benchmarks.report.results import record_of
+from nfn_monomial.benchmarks.report.tables import COST_COLUMNS, Mean, by_model, cost_cells, over, over_seeds
 from nfn_monomial.benchmarks.settings.generalization import STACKS, PredictConfig
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.report import PALETTE, Report, Table, panels
 
 from . import Study
 from .predict import predict_generalization, require_models

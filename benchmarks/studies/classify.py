@@ -22,16 +22,10 @@ from nfn_monomial.benchmarks.data.batches import Data, DataSet, StreamedData
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, TensorRows
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
-from nfn_monomial.benchmarks.models.catalogue import (
-    build_model,
-    model_class,
-    model_options,
-    require_task,
-    training_of,
-)
+from nfn_monomial.benchmarks.models.catalogue import require_task, training_of
 from nfn_monomial.benchmarks.models.inr import inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, prepared_siren
-from nfn_monomial.benchmarks.predictors.tasks import Classification
+from nfn_monomial.benchmarks.predictors import Classification
 from nfn_monomial.benchmarks.settings.inrs import ClassifyConfig, InputConfig, Sizes
 from nfn_monomial.benchmarks.train.loop import Loss
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
@@ -39,6 +33,7 @@ from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 from nfn_monomial.canonical import absorb_omega, shift_phase
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.models import build_model, model_class, model_options
 
 __all__ = [
     "LOSSES",

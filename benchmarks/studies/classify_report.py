@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from nfn_monomial.benchmarks.report.figures import draw_learning, panels
-from nfn_monomial.benchmarks.report.results import Report, record_of
-from nfn_monomial.benchmarks.report.tables import INVARIANT, Mean, Table, by_model, model_table, over_seeds
+from nfn_monomial.benchmarks.report.figures import draw_learning
+from nfn_monomial.benchmarks.report.results import record_of
+from nfn_monomial.benchmarks.report.tables import INVARIANT, Mean, by_model, model_table, over_seeds
 from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.tools.report import Report, Table, panels
 
 from . import Study
 from .classify import classify_inrs, require_models

@@ -18,16 +18,14 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from nfn_monomial.benchmarks.data.batches import Data
-from nfn_monomial.benchmarks.data.networks import NetworkInfo
-from nfn_monomial.benchmarks.models.base import Model
-from nfn_monomial.benchmarks.models.catalogue import build_model, model_names, require_task
-from nfn_monomial.benchmarks.report.figures import PALETTE, panels
-from nfn_monomial.benchmarks.report.results import Report
-from nfn_monomial.benchmarks.report.tables import INVARIANT, MIB, Table, count
+from nfn_monomial.benchmarks.models.catalogue import model_names, require_task
+from nfn_monomial.benchmarks.report.tables import INVARIANT, MIB, count
 from nfn_monomial.benchmarks.settings.measurements import REFERENCE, CostConfig
 from nfn_monomial.benchmarks.train.measure import race, step_memory
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.testing import random_networks
+from nfn_monomial.tools.predictors.models import Model, NetworkInfo, build_model
+from nfn_monomial.tools.report import PALETTE, Report, Table, panels
 
 from .params import zoo_network
 

@@ -32,7 +32,7 @@ from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart
 from nfn_monomial.benchmarks.models.editors import build_editor, editor_class
-from nfn_monomial.benchmarks.predictors.tasks import Editing
+from nfn_monomial.benchmarks.predictors import Editing
 from nfn_monomial.benchmarks.settings.inrs import EditConfig, EditorConfig, Task
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.source import code_of

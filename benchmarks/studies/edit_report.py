@@ -12,10 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from nfn_monomial.benchmarks.report.figures import draw_learning, panels
-from nfn_monomial.benchmarks.report.results import Report, record_of
-from nfn_monomial.benchmarks.report.tables import Mean, Table, by_model, model_table, over_seeds
+from nfn_monomial.benchmarks.report.figures import draw_learning
+from nfn_monomial.benchmarks.report.results import record_of
+from nfn_monomial.benchmarks.report.tables import Mean, by_model, model_table, over_seeds
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
+from nfn_monomial.tools.report import Report, Table, panels
 
 from . import Study
 from .edit import edit_inrs, require_models

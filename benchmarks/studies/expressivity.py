@@ -23,9 +23,7 @@ from torch import Tensor, nn
 from nfn_monomial import MonomialNFN, WeightSpace, balance
 from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.data.seeds import derive_seed
-from nfn_monomial.benchmarks.report.figures import PALETTE, panels
-from nfn_monomial.benchmarks.report.results import Report
-from nfn_monomial.benchmarks.report.tables import Mean, Table, over
+from nfn_monomial.benchmarks.report.tables import Mean, over
 from nfn_monomial.benchmarks.settings.measurements import ExpressivityConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.devices import make_fabric
@@ -33,6 +31,7 @@ from nfn_monomial.benchmarks.train.loop import Epoch, fit, predict
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.nn import neuron_layout
+from nfn_monomial.tools.report import PALETTE, Report, Table, panels
 
 __all__ = ["Outcome", "bench_expressivity", "draw_outcomes", "expressivity_report", "expressivity_table"]
 

@@ -30,11 +30,11 @@ from nfn.layers import HNPLinear, NPLinear
 from torch import nn
 
 from nfn_monomial import EquivariantLinear, WeightSpace
-from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
-from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.models.parts import network_spec
 from nfn_monomial.benchmarks.settings.measurements import ParamsConfig
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.architectures import PlainCNN
+from nfn_monomial.tools.predictors.models import NetworkInfo
 
 __all__ = [
     "FAMILIES",

@@ -10,15 +10,15 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from nfn_monomial.benchmarks.data.sirens import Siren
-from nfn_monomial.benchmarks.models.catalogue import build_model, model_names
+from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.editors import build_editor, editor_names
 from nfn_monomial.benchmarks.models.inr import inr_info
-from nfn_monomial.benchmarks.report.figures import PALETTE, panels
-from nfn_monomial.benchmarks.report.results import Report
-from nfn_monomial.benchmarks.report.tables import INVARIANT, Table, count
+from nfn_monomial.benchmarks.report.tables import INVARIANT, count
 from nfn_monomial.benchmarks.settings.inrs import CLASSIFY as CLASSIFY
 from nfn_monomial.benchmarks.settings.inrs import EditorConfig
 from nfn_monomial.benchmarks.settings.measurements import ParamsConfig
+from nfn_monomial.tools.predictors.models import build_model
+from nfn_monomial.tools.report import PALETTE, Report, Table, panels
 
 from .classify import sizes_of
 from .params import FAMILIES, IO, Family, LayerCount, closed_form, counted, layer_counts, zoo_network

@@ -33,21 +33,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss, soft
 
 from nfn_monomial.benchmarks.data.batches import prepared
 from nfn_monomial.benchmarks.data.moves import WIDENED, TestSet, augment, test_sets
-from nfn_monomial.benchmarks.data.networks import (
-    Corpus,
-    MixedInfo,
-    NetworkInfo,
-    Parts,
-    accuracies,
-    fingerprint,
-    groups_of,
-    looked_at,
-)
+from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies, fingerprint, groups_of, looked_at
 from nfn_monomial.benchmarks.data.seeds import derive_seed
-from nfn_monomial.benchmarks.models.base import BALANCED
-from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names, require_task, training_of
-from nfn_monomial.benchmarks.predictors.quantiles import Quantiles
-from nfn_monomial.benchmarks.predictors.tasks import Generalization
+from nfn_monomial.benchmarks.models.catalogue import model_names, require_task, training_of
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig, TrainSet
 from nfn_monomial.benchmarks.train.loop import Loss
 from nfn_monomial.benchmarks.train.recipes import Recipe, read_recipes
@@ -55,6 +43,9 @@ from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.models import BALANCED, MixedInfo, NetworkInfo, build_model, model_class
+from nfn_monomial.tools.predictors.quantiles import Quantiles
+from nfn_monomial.tools.predictors.tasks import Generalization
 
 __all__ = [
     "Sets",

@@ -15,21 +15,12 @@ from matplotlib.lines import Line2D
 
 from nfn_monomial.benchmarks.data.moves import WIDENED
 from nfn_monomial.benchmarks.data.networks import Corpus
-from nfn_monomial.benchmarks.report.figures import legend_beside, look, panels, stroke
-from nfn_monomial.benchmarks.report.results import Report, record_of
-from nfn_monomial.benchmarks.report.tables import (
-    COST_COLUMNS,
-    INVARIANT,
-    MIB,
-    SEES,
-    Mean,
-    Table,
-    by_model,
-    count,
-    over,
-)
+from nfn_monomial.benchmarks.report.figures import legend_beside, stroke
+from nfn_monomial.benchmarks.report.results import record_of
+from nfn_monomial.benchmarks.report.tables import COST_COLUMNS, INVARIANT, MIB, SEES, Mean, by_model, count, over
 from nfn_monomial.benchmarks.settings.generalization import PREDICT, PredictConfig
 from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.tools.report import Report, Table, look, panels
 
 from . import Study
 from .predict import default_models, predict_generalization, require_models

@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial.adapters.files import damaged
 from nfn_monomial.adapters.tensor_files import Inert, read_torch_file
-from nfn_monomial.benchmarks.files import partial_path, write_atomically
 from nfn_monomial.errors import InvalidValueError, MonomialError
+from nfn_monomial.tools.files import partial_path, write_atomically
 
 __all__ = ["Checkpoint"]
 

@@ -28,11 +28,12 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.benchmarks.data.batches import DataSet, at_once, pick
+from nfn_monomial.benchmarks.data.batches import DataSet, pick
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models import recompute_blocks
+from nfn_monomial.tools.predictors.models import at_once
 
 from .checkpoint import Checkpoint
 from .devices import compiled, compiling, gathered, make_fabric, share

@@ -27,11 +27,11 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from nfn_monomial import __version__
-from nfn_monomial.benchmarks.files import results_folder, write_atomically
-from nfn_monomial.benchmarks.reading import parse_json, read_bytes
-from nfn_monomial.benchmarks.sealed import seal
 from nfn_monomial.benchmarks.settings.training import RUNTIME, TrainConfig
 from nfn_monomial.errors import InvalidValueError, MonomialError
+from nfn_monomial.tools.files import results_folder, write_atomically
+from nfn_monomial.tools.reading import parse_json, read_bytes
+from nfn_monomial.tools.sealed import seal
 
 from .checkpoint import Checkpoint
 
@@ -171,7 +171,7 @@ class RunStore:
         return self.folder / "runs" / f"{settings.name}.json"
 
     def predictor_file(self, settings: RunSettings) -> Path:
-        """The trained model, with all that it takes to apply it: see `nfn_monomial.benchmarks.predictors`."""
+        """The trained model, with all that it takes to apply it: see `nfn_monomial.tools.Predictor`."""
         return self.folder / "predictors" / f"{settings.name}.safetensors"
 
     def artifacts_file(self, settings: RunSettings) -> Path:

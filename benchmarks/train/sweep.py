@@ -53,7 +53,7 @@ __all__ = [
 
 
 class Trainable(Protocol):
-    """A model as tables show it; see `nfn_monomial.benchmarks.models.base.Model` for the attributes."""
+    """A model as tables show it; see `nfn_monomial.tools.predictors.models.Model` for the attributes."""
 
     label: str
     invariant_under: str

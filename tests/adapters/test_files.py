@@ -18,7 +18,7 @@ from nfn_monomial import MonomialError, WeightSpace
 from nfn_monomial.adapters.files import require_regular, shown
 from nfn_monomial.adapters.modules import load_checkpoint, load_safetensors, save_safetensors
 from nfn_monomial.adapters.tensor_files import read_safetensors, read_torch_file, require_numbers
-from nfn_monomial.benchmarks.reading import read_bytes
+from nfn_monomial.tools.reading import read_bytes
 
 
 @pytest.mark.parametrize("legacy", [False, True])

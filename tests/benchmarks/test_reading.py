@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from nfn_monomial import MonomialError
-from nfn_monomial.benchmarks.reading import map_array, parse_json, read_rows, whole
-from nfn_monomial.benchmarks.sealed import read_sealed, seal
+from nfn_monomial.benchmarks.reading import map_array, read_rows, whole
+from nfn_monomial.tools.reading import parse_json
+from nfn_monomial.tools.sealed import read_sealed, seal
 
 DEEP = "[" * 1500 + "]" * 1500
 

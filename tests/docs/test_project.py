@@ -62,7 +62,7 @@ def test_the_api_has_every_room_and_every_name_at_the_top() -> None:
 
 def test_rooms_of_the_core_have_pages() -> None:
     rooms = {path.parent.name for path in (ROOT / "nfn_monomial").glob("*/__init__.py")}
-    assert rooms == set(MODULES) - {"errors", "testing"}
+    assert rooms - {"tools"} == set(MODULES) - {"errors", "testing"}
 
 
 @pytest.mark.parametrize(

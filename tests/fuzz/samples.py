@@ -23,20 +23,20 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.adapters.definitions import Definition, read_definition
 from nfn_monomial.adapters.modules import load_checkpoint, load_safetensors, save_safetensors
-from nfn_monomial.benchmarks.checkpoints.files import read_checkpoint
-from nfn_monomial.benchmarks.data.definitions import Definition, read_definition
 from nfn_monomial.benchmarks.data.formats.detection import load_corpus
 from nfn_monomial.benchmarks.data.formats.mixed_zoo import KIND, Group, write_group
 from nfn_monomial.benchmarks.data.formats.zoo_files import write_zoo
 from nfn_monomial.benchmarks.data.layout import cnn_layout
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
-from nfn_monomial.benchmarks.files import write_json
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, ResidualRanges, TransformerRanges, draw_architecture
-from nfn_monomial.benchmarks.predictors.predictor import SHIPPED, Predictor
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
+from nfn_monomial.tools.checkpoints.files import read_checkpoint
+from nfn_monomial.tools.files import write_json
+from nfn_monomial.tools.predictors.predictor import SHIPPED, Predictor
 
 Facts = dict[str, "Tensor | str"]
 """What a file means: tensors and texts by name."""

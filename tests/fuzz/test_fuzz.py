@@ -15,7 +15,7 @@ from fuzz.samples import SAMPLES, make
 from fuzz.trial import Bench
 
 from nfn_monomial.adapters import tensor_files
-from nfn_monomial.benchmarks import sealed
+from nfn_monomial.tools import sealed
 
 TRIALS = 80  # of each sample
 

@@ -1,1 +1,1 @@
-"""What networks of one weight space have in common: their architecture, as data and as a torch module."""
+"""Architectures besides plain CNNs: residual ones and transformers."""

@@ -12,8 +12,14 @@ from torch import Tensor, nn
 from nfn_monomial import Axis, Symmetry, WeightSpace, symmetry_of
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import Dim, Node
-
-from .base import MODULES, Architecture, ArchitectureKind, MixedActivation, require_activations, require_sizes
+from nfn_monomial.tools.predictors.architectures import (
+    MODULES,
+    Architecture,
+    ArchitectureKind,
+    MixedActivation,
+    require_activations,
+    require_sizes,
+)
 
 __all__ = ["ResidualCNN"]
 

@@ -11,23 +11,17 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from nfn_monomial import symmetry_of
+from nfn_monomial.adapters.chains import shape_of
+from nfn_monomial.adapters.definitions import Definition, DefinitionError, read_definition
 from nfn_monomial.adapters.files import damaged, listed, shown
 from nfn_monomial.adapters.matching import match_names
-from nfn_monomial.benchmarks.data.definitions import Definition, DefinitionError, read_definition
-from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Part
+from nfn_monomial.benchmarks.data.networks import Corpus, Part
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
 from nfn_monomial.benchmarks.reading import read_json, read_rows
+from nfn_monomial.tools.predictors.models import NetworkInfo
 
 from .base import CorpusError, Format, OnProgress, register_format
-from .checkpoints import (
-    layers_of,
-    parameters_of,
-    read_safetensors,
-    require_folder,
-    shape_of,
-    silent,
-    some_folders,
-)
+from .checkpoints import read_layers, read_safetensors, require_folder, silent, some_folders
 from .model_zoos import share, split, stack_parts
 
 __all__ = ["HubFolder"]
@@ -228,7 +222,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise CorpusError(
             f"{path} has {found}: no chain of layers with {{layer}}.weight and {{layer}}.bias; say what it is by {NET}"
         )
-    tensors = parameters_of(layers_of(state, path, r".+", "{layer}.weight and {layer}.bias"), path, biases=False)
+    _, tensors = read_layers(state, path, r".+", "{layer}.weight and {layer}.bias", biases=False)
     space = shape_of({name: t.shape for name, t in tensors.items()}).space("permutation")
     try:
         match_names(state, space)  # which finds out whether another order would fit as well

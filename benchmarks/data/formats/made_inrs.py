@@ -21,8 +21,8 @@ from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows
 from nfn_monomial.benchmarks.data.shards import OpenedShards, ShardRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
-from nfn_monomial.benchmarks.sealed import checksum_of, read_sealed
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.sealed import checksum_of, read_sealed
 
 from .base import CorpusError, Format, register_format
 

@@ -23,17 +23,17 @@ from torch import Tensor
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.files import damaged, shown
 from nfn_monomial.adapters.tensor_files import require_numbers
-from nfn_monomial.benchmarks.data.architectures.base import Architecture
-from nfn_monomial.benchmarks.data.architectures.reading import architecture_of
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
 from nfn_monomial.benchmarks.data.layout import ZooError
-from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows
 from nfn_monomial.benchmarks.data.shards import OpenedShards, ShardRows
-from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.reading import whole
-from nfn_monomial.benchmarks.sealed import checksum_of, read_sealed, seal
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.files import write_atomically
+from nfn_monomial.tools.predictors.architectures import Architecture, architecture_of
+from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
+from nfn_monomial.tools.sealed import checksum_of, read_sealed, seal
 
 from .base import Format, register_format
 from .zoo_files import CONFIG_FILE, stated

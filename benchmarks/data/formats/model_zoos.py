@@ -16,24 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import Symmetry, symmetry_of
+from nfn_monomial.adapters.chains import Shape, shape_of
 from nfn_monomial.adapters.files import damaged, listed, shown
-from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Networks, Part
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows
-from nfn_monomial.benchmarks.reading import number, parse_json, read_bytes, whole
+from nfn_monomial.benchmarks.reading import number, whole
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.models import NetworkInfo
+from nfn_monomial.tools.reading import parse_json, read_bytes
 
 from .base import CorpusError, Format, OnProgress, register_format
-from .checkpoints import (
-    FileRows,
-    Shape,
-    counter,
-    layers_of,
-    parameters_of,
-    read_mapping,
-    require_folder,
-    shape_of,
-    silent,
-)
+from .checkpoints import FileRows, counter, read_layers, read_mapping, require_folder, silent
 
 __all__ = ["MODULES", "ModelZoos", "share", "split", "stack_parts"]
 
@@ -217,8 +210,8 @@ class ModelZoos(Format):
         poolings: set[Poolings] = set()
 
         def read(file: Path) -> dict[str, Tensor]:
-            layers = layers_of(read_mapping(file), file, r"module_list\.[0-9]{1,9}", "module_list.{i}.weight and .bias")
-            tensors = parameters_of(layers, file)
+            example = "module_list.{i}.weight and .bias"
+            layers, tensors = read_layers(read_mapping(file), file, r"module_list\.[0-9]{1,9}", example)
             numbers = [int(name.rpartition(".")[2]) for name in layers]
             shape = shape_of({name: t.shape for name, t in tensors.items()})
             poolings.add(_poolings(shape, numbers, dropout=dropout[file.parent.parent]))

@@ -19,15 +19,7 @@ from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 
 from .base import CorpusError, Format, OnProgress, register_format
-from .checkpoints import (
-    FileRows,
-    in_memory,
-    layers_of,
-    parameters_of,
-    read_mapping,
-    require_folder,
-    silent,
-)
+from .checkpoints import FileRows, in_memory, read_layers, read_mapping, require_folder, silent
 
 __all__ = ["OMEGA_0", "PARTS", "Fit", "NfnSirens", "corpus_of_files", "first", "read_siren"]
 
@@ -122,16 +114,16 @@ def read_siren(
         ignore: keys that are no parameters.
 
     Raises:
-        CorpusError: naming the file and the key, as `layers_of` and `parameters_of`, and for other names.
+        CorpusError: naming the file and the key, as `read_layers`, and for other names.
     """
     state = {key: value for key, value in read_mapping(path).items() if key not in ignore}
     example = ", ".join(f"{name}.weight" for name in names(3)) + " and their .bias"
-    layers = layers_of(state, path, layer, example)
+    layers, tensors = read_layers(state, path, layer, example)
     if list(layers) != names(len(layers)):
         raise CorpusError(
             f"{path}: layers {', '.join(layers)}, expected {', '.join(names(len(layers)))} as in {example}"
         )
-    return parameters_of(layers, path)
+    return tensors
 
 
 def _nfn_names(depth: int) -> list[str]:

@@ -27,14 +27,15 @@ from torch import Tensor
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.files import damaged, shown
-from nfn_monomial.benchmarks.data.architectures.base import MODULES
-from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
 from nfn_monomial.benchmarks.data.layout import Layout, ZooError, cnn_geometry, parse_layout, unflatten
-from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Networks, Part
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
 from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows, checksum
-from nfn_monomial.benchmarks.reading import read_bytes, whole
+from nfn_monomial.benchmarks.reading import whole
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.architectures import MODULES, PlainCNN
+from nfn_monomial.tools.predictors.models import NetworkInfo
+from nfn_monomial.tools.reading import read_bytes
 
 from .base import Format, register_format
 from .zoo_files import (

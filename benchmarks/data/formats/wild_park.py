@@ -13,22 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.adapters.chains import Shape, shape_of
 from nfn_monomial.adapters.files import damaged, listed, shown
 from nfn_monomial.adapters.tensor_files import Inert
-from nfn_monomial.benchmarks.data.networks import Corpus, MixedInfo, NetworkInfo, Networks, Part, Parts
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part, Parts
+from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 
 from .base import CorpusError, Format, OnProgress, register_format
-from .checkpoints import (
-    Shape,
-    counter,
-    layers_of,
-    parameters_of,
-    read_mapping,
-    require_folder,
-    shape_of,
-    silent,
-    some_folders,
-)
+from .checkpoints import counter, read_layers, read_mapping, require_folder, silent, some_folders
 from .model_zoos import MODULES, share, split
 
 __all__ = ["CnnWildPark", "WildNetwork"]
@@ -201,11 +193,10 @@ def _parse_wild(path: Path) -> tuple[_Wild, dict[str, Tensor], float]:
     state, config, result = content.get("model"), _plain(content.get("config")), content.get("last_result")
     if not all(isinstance(value, Mapping) for value in (state, config, result)):
         raise CorpusError(f"{path} has entries {listed(content)}, expected dicts model, config, last_result")
-    layers = layers_of(state, path, r"layers\.\d+|fc", "layers.{i}.weight, fc.weight and their .bias")  # type: ignore[arg-type]
+    layers, tensors = read_layers(state, path, r"layers\.\d+|fc", "layers.{i}.weight, fc.weight and their .bias")  # type: ignore[arg-type]
     depth = len(layers) - 1
     if list(layers) != [*(f"layers.{i}" for i in range(depth)), "fc"] or depth < 1:
         raise CorpusError(f"{path}: layers {', '.join(layers)}, expected layers.0, layers.1, ... and fc")
-    tensors = parameters_of(layers, path)
     shape = shape_of({name: t.shape for name, t in tensors.items()})
 
     if config.get("n_layers") != depth:

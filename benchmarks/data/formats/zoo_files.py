@@ -21,9 +21,10 @@ from torch import Tensor
 
 from nfn_monomial.adapters.files import damaged, open_regular, shown
 from nfn_monomial.benchmarks.data.layout import Layout, ZooError, check_layout
-from nfn_monomial.benchmarks.files import write_atomically
-from nfn_monomial.benchmarks.reading import map_array, number, read_bytes, read_json, read_rows, whole
+from nfn_monomial.benchmarks.reading import map_array, number, read_json, read_rows, whole
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.files import write_atomically
+from nfn_monomial.tools.reading import read_bytes
 
 __all__ = [
     "CONFIG_FILE",

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.alignment import align, align_all, barrier, interpolate, mean_measures, mean_of, repair
-from nfn_monomial.benchmarks.files import write_json
 from nfn_monomial.benchmarks.settings.merging import MergeConfig, Subject, read_subject
+from nfn_monomial.tools.files import write_json
 
 from .methods import BASELINES, VARIANTS, Pair
 from .networks import Data, Network, Trained, data_of, trained

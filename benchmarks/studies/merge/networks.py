@@ -14,15 +14,14 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.data.architectures.base import Architecture
-from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES, Images, load_images
 from nfn_monomial.benchmarks.data.seeds import derive_seed
-from nfn_monomial.benchmarks.files import write_atomically
 from nfn_monomial.benchmarks.make.mixed_training import train_group
 from nfn_monomial.benchmarks.make.recipes import Recipe
 from nfn_monomial.benchmarks.settings.merging import MergeConfig, Subject
+from nfn_monomial.tools.files import write_atomically
+from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
 
 __all__ = ["Data", "Network", "Trained", "architecture_of", "data_of", "space_of", "trained"]
 

@@ -8,11 +8,10 @@ from dataclasses import asdict
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from nfn_monomial.benchmarks.report.figures import look, panels
-from nfn_monomial.benchmarks.report.results import Report
-from nfn_monomial.benchmarks.report.tables import Mean, Table, over
+from nfn_monomial.benchmarks.report.tables import Mean, over
 from nfn_monomial.benchmarks.settings.merging import MergeConfig, Subject, read_subject
 from nfn_monomial.benchmarks.train.runs import environment
+from nfn_monomial.tools.report import Report, Table, look, panels
 
 from .measure import OURS, Findings, Line, shares_left
 from .methods import BASELINES, VARIANTS

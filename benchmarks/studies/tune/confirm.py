@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from nfn_monomial.benchmarks.data.networks import Corpus, fingerprint
-from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, require_task, training_of
+from nfn_monomial.benchmarks.models.catalogue import require_task, training_of
 from nfn_monomial.benchmarks.settings.generalization import TuneConfig
 from nfn_monomial.benchmarks.studies import News
 from nfn_monomial.benchmarks.studies.predict import Sets, learned, prepare
@@ -16,6 +16,7 @@ from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, Test, Trial, sweep
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.models import build_model, model_class
 
 from .cuts import cut, halved, require_differences
 from .search import Search, best

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies
 from nfn_monomial.benchmarks.data.seeds import derive_seed
-from nfn_monomial.benchmarks.predictors.quantiles import Quantiles
 from nfn_monomial.benchmarks.studies.predict import scores
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.quantiles import Quantiles
 
 __all__ = ["crossed", "cut", "halved", "require_differences"]
 

@@ -19,8 +19,7 @@ from nfn_monomial import __version__
 from nfn_monomial.benchmarks.data.batches import DataSet, prepared
 from nfn_monomial.benchmarks.data.networks import Corpus, fingerprint, groups_of, looked_at
 from nfn_monomial.benchmarks.data.seeds import derive_seed
-from nfn_monomial.benchmarks.files import write_json
-from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, training_of
+from nfn_monomial.benchmarks.models.catalogue import training_of
 from nfn_monomial.benchmarks.reading import read_json
 from nfn_monomial.benchmarks.settings.generalization import TuneConfig
 from nfn_monomial.benchmarks.settings.training import RUNTIME
@@ -31,6 +30,8 @@ from nfn_monomial.benchmarks.train.devices import make_fabric, threads
 from nfn_monomial.benchmarks.train.loop import Epoch, fit
 from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.files import write_json
+from nfn_monomial.tools.predictors.models import build_model, model_class
 
 from .cuts import crossed, cut, halved
 from .space import STEPS, Attempt, propose, recipe_of, space_of, start_of

@@ -17,10 +17,10 @@ from optuna.distributions import (
 from optuna.trial import TrialState
 
 from nfn_monomial.benchmarks.data.seeds import derive_seed
-from nfn_monomial.benchmarks.models.catalogue import model_options
 from nfn_monomial.benchmarks.settings.generalization import TuneConfig
 from nfn_monomial.benchmarks.settings.training import Head, TrainConfig
 from nfn_monomial.benchmarks.train.recipes import OPTIONS, Recipe
+from nfn_monomial.tools.predictors.models import model_options
 
 __all__ = ["STEPS", "Attempt", "Space", "importances", "propose", "recipe_of", "space_of", "start_of"]
 

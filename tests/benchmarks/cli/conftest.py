@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from nfn_monomial.benchmarks.cli.options import console, errors
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.recipes import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
+from nfn_monomial.tools.cli.options import console, errors
 
 
 @pytest.fixture(autouse=True)

@@ -13,16 +13,16 @@ from commands import leaves
 from invoking import invoke, plain, said
 
 from nfn_monomial import __version__
-from nfn_monomial.benchmarks import __main__ as main_module
-from nfn_monomial.benchmarks.cli import application, options
+from nfn_monomial.benchmarks.cli import options
 from nfn_monomial.benchmarks.cli.experiments import SHARED
 from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+from nfn_monomial.tools.cli import application
 
 COMMANDS = dict(leaves(typer.main.get_command(application.app)))
 TRAINED = ("predict-generalization", "ablation", "augment", "classify-inr", "edit-inr")
 WITHOUT_TORCH = """
 import contextlib, io, sys
-from nfn_monomial.benchmarks.__main__ import main
+from nfn_monomial.tools.__main__ import main
 for line in sys.stdin.read().splitlines():
     sys.argv = ["nfn-monomial", *line.split()]
     with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -90,22 +90,6 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("nfn_monomial.benchmarks.studies.params_report.params_report", interrupted)
     assert "Interrupted. Finished work is kept" in said("params", "--out", tmp_path, code=130)
-
-
-@pytest.mark.parametrize("missing", ["matplotlib"])
-def test_a_missing_package_of_the_extra_is_named(missing: str, tmp_path: Path) -> None:
-    """When a command runs that needs it; help works."""
-    code = f"import sys; sys.modules['{missing}'] = None; sys.argv = sys.argv[:1] + sys.stdin.read().split()\n"
-    code += "from nfn_monomial.benchmarks.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], input="params", cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr == f"nfn-monomial needs the package {missing}: pip install nfn-monomial[bench]\n"
-
-
-def test_the_command_line_itself_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nfn_monomial.benchmarks.cli.application", None)
-    with pytest.raises(ModuleNotFoundError):  # a fault of ours is no missing extra
-        main_module.main()
 
 
 def walk(config: Any, prefix: str = "") -> Iterator[str]:

@@ -25,7 +25,7 @@ class Watch:
 
 sys.meta_path.insert(0, Watch())
 sys.argv[1:] = arguments
-from nfn_monomial.benchmarks.__main__ import main
+from nfn_monomial.tools.__main__ import main
 main()
 """
 

@@ -10,11 +10,11 @@ import pytest
 from invoking import said
 from published_writers import write_nfn
 
-from nfn_monomial.benchmarks.cli.options import console
 from nfn_monomial.benchmarks.make import recipes
 from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
 from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
+from nfn_monomial.tools.cli.options import console
 
 QUICK = ("--seeds", 1, "--set", "training.epochs=1")
 TWO = ("--models", "statnn,monomial")
@@ -188,7 +188,7 @@ def test_what_makes_missing_data_is_named(
     ("arguments", "message"),
     [
         ("--data {missing}", "{missing} does not exist"),
-        ("--data {zoo} --models hpn", "unknown model 'hpn': choose from statnn"),
+        ("--data {zoo} --models hpn", "unknown model 'hpn': choose from stats"),
         ("--data {zoo} --preset large", "unknown preset 'large': choose from small, tuned, paper"),
         ("--data {zoo} --set training.epochs=0", "training.epochs is '0', but"),
         ("--data {zoo} --set models=np", "--set models=np: use --models"),

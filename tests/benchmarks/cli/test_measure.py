@@ -8,11 +8,11 @@ import pytest
 from invoking import invoke, said
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.cli.options import console
-from nfn_monomial.benchmarks.report.tables import Table
 from nfn_monomial.benchmarks.speed import graphs, layers
 from nfn_monomial.benchmarks.studies import params_report
 from nfn_monomial.benchmarks.studies.params import closed_form
+from nfn_monomial.tools.cli.options import console
+from nfn_monomial.tools.report import Table
 
 
 def read(folder: Path) -> Any:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from invoking import said
 
-from nfn_monomial.benchmarks.cli.options import console
 from nfn_monomial.benchmarks.cli.settings import settings_of
 from nfn_monomial.benchmarks.data.formats.detection import FORMATS
 from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.editors import editor_names
 from nfn_monomial.benchmarks.settings import override
 from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+from nfn_monomial.tools.cli.options import console
 
 
 def test_models() -> None:

@@ -9,11 +9,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
-from nfn_monomial.benchmarks.data.architectures.base import Architecture, MixedActivation
-from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
-from nfn_monomial.benchmarks.data.architectures.reading import architecture_of
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
+from nfn_monomial.tools.predictors.architectures import Architecture, MixedActivation, PlainCNN, architecture_of
 
 PLAIN = PlainCNN((1, 3, 4), (3, 1), (2, 1), (1, 0), (5, 3), ("tanh", "relu", "gelu"))
 RESIDUAL = ResidualCNN(1, (3, 4), (1, 2), (2, 3, 4), normalised=False, activations=("relu",), classes=3)

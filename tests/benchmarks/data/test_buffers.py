@@ -13,10 +13,10 @@ from torch import Tensor
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data import batches
 from nfn_monomial.benchmarks.data.batches import Data, Made, StreamedData, pick, prepared, shuffled_blocks
-from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkInfo, Networks, Part, Parts
+from nfn_monomial.benchmarks.data.networks import Networks, Part, Parts
 from nfn_monomial.benchmarks.data.rows import Rows, TensorRows
-from nfn_monomial.benchmarks.models.catalogue import build_model
 from nfn_monomial.testing import random_networks
+from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo, build_model
 
 
 class Watched(TensorRows):

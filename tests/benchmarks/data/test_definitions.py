@@ -14,8 +14,8 @@ import torch
 from published_writers import Marker
 from torch import Tensor, fx, nn
 
+from nfn_monomial.adapters.definitions import DefinitionError, read_definition
 from nfn_monomial.adapters.modules import network_outputs
-from nfn_monomial.benchmarks.data.definitions import DefinitionError, read_definition
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
 from nfn_monomial.benchmarks.data.moves import transform

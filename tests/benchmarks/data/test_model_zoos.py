@@ -30,8 +30,9 @@ from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
 from nfn_monomial.benchmarks.data.formats.model_zoos import split
 from nfn_monomial.benchmarks.data.moves import MovedRows, draw_elements, transform, widened
-from nfn_monomial.benchmarks.data.networks import MixedInfo, Networks, Part, Parts, groups_of
-from nfn_monomial.benchmarks.models.catalogue import build_model, model_names
+from nfn_monomial.benchmarks.data.networks import Networks, Part, Parts, groups_of
+from nfn_monomial.benchmarks.models.catalogue import model_names
+from nfn_monomial.tools.predictors.models import MixedInfo, build_model
 
 
 @given(st.integers(3, 500), st.integers(0, 10))

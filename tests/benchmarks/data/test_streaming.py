@@ -16,15 +16,15 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial.benchmarks.data import batches
 from nfn_monomial.benchmarks.data import networks as predict_data
-from nfn_monomial.benchmarks.data.batches import EVALUATION_BATCH, prepared
+from nfn_monomial.benchmarks.data.batches import prepared
 from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import MappedRows
 from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.data.moves import augment
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Parts, fingerprint, groups_of, looked_at
-from nfn_monomial.benchmarks.models.catalogue import build_model
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig
 from nfn_monomial.benchmarks.studies import predict
 from nfn_monomial.benchmarks.train.sweep import Finished, run_job
+from nfn_monomial.tools.predictors.models import EVALUATION_BATCH, build_model
 
 
 def runs(corpus: Corpus, config: PredictConfig) -> list[Finished]:

@@ -14,10 +14,10 @@ from nfn_monomial.adapters.modules import network_outputs
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
 from nfn_monomial.benchmarks.data.moves import test_sets, transform, widened
-from nfn_monomial.benchmarks.data.networks import Corpus, NetworkInfo, Part, groups_of
+from nfn_monomial.benchmarks.data.networks import Corpus, Part, groups_of
 from nfn_monomial.benchmarks.models import graphs  # noqa: F401
-from nfn_monomial.benchmarks.models.catalogue import build_model
 from nfn_monomial.testing import assert_equivariant
+from nfn_monomial.tools.predictors.models import NetworkInfo, build_model
 
 BAD = torch.full((4,), float("inf"))
 

@@ -18,8 +18,8 @@ from nfn_monomial.benchmarks.data.formats.made_inrs import CORPUS_FILE, load_inr
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.shards import ShardRows
 from nfn_monomial.benchmarks.make.inrs import make_inrs
-from nfn_monomial.benchmarks.sealed import read_sealed, seal
 from nfn_monomial.benchmarks.studies.classify import fingerprint, subset
+from nfn_monomial.tools.sealed import read_sealed, seal
 
 # Damage
 

@@ -11,13 +11,13 @@ from safetensors.torch import load_file
 from tiny_inrs import TINY, shards
 from typer.testing import CliRunner
 
-from nfn_monomial.benchmarks.cli.application import app
 from nfn_monomial.benchmarks.data.formats.made_inrs import load_inrs
 from nfn_monomial.benchmarks.data.images import load_pictures
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.siren_fit import psnr
 from nfn_monomial.benchmarks.report.reconstructions import draw_reconstructions
+from nfn_monomial.tools.cli.application import app
 
 # Corpora
 

@@ -6,14 +6,13 @@ from torch import Tensor
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.pyg import check_graph, common_kernel, to_graphs
-from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkGroup, NetworkInfo
 from nfn_monomial.benchmarks.data.widen import widen
-from nfn_monomial.benchmarks.models.base import Model
-from nfn_monomial.benchmarks.models.catalogue import build_model, model_names
+from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.graphs import WIDTH, PNABlock, PNAStack, assemble, store
 from nfn_monomial.benchmarks.settings.generalization import PREDICT
 from nfn_monomial.benchmarks.studies.params import zoo_network
 from nfn_monomial.testing import random_networks
+from nfn_monomial.tools.predictors.models import MixedInfo, Model, NetworkGroup, NetworkInfo, build_model
 
 SPACES = [
     WeightSpace.cnn([1, 4, 5], 3, "relu", head=[3]),

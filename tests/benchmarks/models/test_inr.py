@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
 from nfn_monomial.adapters.nfn import MonomialLinear
-from nfn_monomial.benchmarks.data.networks import NetworkInfo
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
-from nfn_monomial.benchmarks.models.base import Model
-from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names, model_options
+from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.editors import build_editor
 from nfn_monomial.benchmarks.models.inr import MonomialFront, SineNetwork, inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier
@@ -27,6 +25,7 @@ from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import classify as classify_inr
 from nfn_monomial.benchmarks.studies import edit as edit_inr
 from nfn_monomial.benchmarks.train.sweep import run_job
+from nfn_monomial.tools.predictors.models import Model, NetworkInfo, build_model, model_class, model_options
 
 NETWORKS, CLASSES = 12, 3
 SIREN = Siren((2, 6, 5, 1), 1.0, (1, 4, 4))

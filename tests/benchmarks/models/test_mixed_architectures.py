@@ -3,13 +3,11 @@
 import pytest
 import torch
 
-from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
-from nfn_monomial.benchmarks.data.networks import MixedInfo, NetworkGroup, NetworkInfo
-from nfn_monomial.benchmarks.models.base import Model
-from nfn_monomial.benchmarks.models.catalogue import build_model
 from nfn_monomial.testing import random_networks
+from nfn_monomial.tools.predictors.architectures import PlainCNN
+from nfn_monomial.tools.predictors.models import MixedInfo, Model, NetworkGroup, NetworkInfo, build_model
 
 ARCHITECTURES = (
     PlainCNN((1, 3, 4), (3, 1), (2, 1), (1, 0), (5, 3), ("tanh", "relu", "gelu")),

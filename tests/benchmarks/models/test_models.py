@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
-from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
-from nfn_monomial.benchmarks.data.networks import NetworkInfo
-from nfn_monomial.benchmarks.models.base import Model, register
 from nfn_monomial.benchmarks.models.baselines import NP, FlatMLP, StatNN
-from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
+from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.parts import network_spec
-from nfn_monomial.benchmarks.models.readers import LinearGenerator
 from nfn_monomial.benchmarks.studies.predict import objective
+from nfn_monomial.tools.predictors.architectures import PlainCNN
+from nfn_monomial.tools.predictors.models import Model, NetworkInfo, build_model, model_class, register
+from nfn_monomial.tools.predictors.readers import LinearGenerator
 
 NETWORKS = 12
 SIZES = {

@@ -8,7 +8,8 @@ import pytest
 from made_up_runs import made_up_run
 from PIL import Image
 
-from nfn_monomial.benchmarks.report.figures import MARKERS, PALETTE, draw_learning, look, panels, png, stroke
+from nfn_monomial.benchmarks.report.figures import draw_learning, stroke
+from nfn_monomial.tools.report import MARKERS, PALETTE, look, panels, png
 
 
 def test_png_is_the_same_every_time_and_leaves_out_empty_panels() -> None:

@@ -11,11 +11,10 @@ from made_up_runs import made_up_run
 from PIL import Image
 from rich.console import Console
 
-from nfn_monomial.benchmarks.report.figures import panels
-from nfn_monomial.benchmarks.report.results import Report, record_of
-from nfn_monomial.benchmarks.report.tables import Table
+from nfn_monomial.benchmarks.report.results import record_of
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.tools.report import Report, Table, panels
 
 TABLE = Table("T", ("model", "tau"), (("NP", "0.1"),), notes=("N.",))
 

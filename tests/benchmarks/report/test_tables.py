@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from made_up_runs import made_up_run
 from rich.console import Console
 
-from nfn_monomial.benchmarks.report.tables import Mean, Table, by_model, count, fit_cells, model_table, over
+from nfn_monomial.benchmarks.report.tables import Mean, by_model, count, model_table, over
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.tools.report import Table, fit_cells
 
 NUMBERS = st.floats(-1e6, 1e6)
 WORDS = st.text("ab |-", max_size=12)

@@ -12,7 +12,7 @@ from made_up_runs import made_up_run
 from small_zoo import small_zoo
 
 from nfn_monomial import GroupElement, MonomialNFN
-from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
+from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.parts import CHANNELS
 from nfn_monomial.benchmarks.settings.generalization import ABLATION as PRESETS
 from nfn_monomial.benchmarks.settings.generalization import STACKS, PredictConfig
@@ -21,6 +21,7 @@ from nfn_monomial.benchmarks.studies.ablation import ablation_report, ablation_t
 from nfn_monomial.benchmarks.studies.predict import predict_generalization
 from nfn_monomial.benchmarks.train.runs import RunStore, TestResult
 from nfn_monomial.testing import random_networks
+from nfn_monomial.tools.predictors.models import build_model, model_class
 
 
 def relative_change(name: str, activation: str, element: GroupElement) -> float:

@@ -10,7 +10,6 @@ import torch
 from small_zoo import small_zoo
 
 from nfn_monomial.benchmarks.data.networks import Corpus
-from nfn_monomial.benchmarks.models.catalogue import model_class
 from nfn_monomial.benchmarks.settings.generalization import AUGMENT as PRESETS
 from nfn_monomial.benchmarks.settings.generalization import AugmentConfig, PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
@@ -23,6 +22,7 @@ from nfn_monomial.benchmarks.studies.augment import (
 )
 from nfn_monomial.benchmarks.studies.predict import plan, predict_generalization
 from nfn_monomial.benchmarks.train.runs import RunStore
+from nfn_monomial.tools.predictors.models import model_class
 
 TINY = AugmentConfig(
     models=("statnn", "monomial"),

@@ -15,7 +15,6 @@ from torch import Tensor
 from nfn_monomial.benchmarks.data import batches
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
-from nfn_monomial.benchmarks.models.catalogue import build_model
 from nfn_monomial.benchmarks.models.inr import SineNetwork, inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, Warp, prepared_siren
 from nfn_monomial.benchmarks.settings.inrs import CLASSIFY as PRESETS
@@ -35,6 +34,7 @@ from nfn_monomial.benchmarks.studies.classify_report import classify_report, cla
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import run_job
 from nfn_monomial.nn import InputNorm
+from nfn_monomial.tools.predictors.models import build_model
 
 SIREN = Siren((2, 4, 4, 1), 5.0, (1, 6, 6))
 TINY = Sizes(hidden=4, width=8, attention=8, head=16, fourier=8, fourier_scale=0.3, channels=8, rounds=2, probes=16)

@@ -14,10 +14,10 @@ from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import load_zoo
 from nfn_monomial.benchmarks.data.images import load_images
 from nfn_monomial.benchmarks.data.layout import cnn_layout, unflatten
 from nfn_monomial.benchmarks.data.moves import augment, test_sets, transform, widened
-from nfn_monomial.benchmarks.data.networks import Corpus, NetworkGroup, Networks, accuracies, fingerprint, groups_of
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, fingerprint, groups_of
 from nfn_monomial.benchmarks.make.recipes import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
-from nfn_monomial.benchmarks.models.catalogue import build_model
+from nfn_monomial.tools.predictors.models import NetworkGroup, build_model
 
 
 def answers(model: Any, networks: Any) -> Tensor:

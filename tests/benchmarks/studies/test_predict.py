@@ -12,9 +12,7 @@ from small_zoo import corpus, small_zoo
 
 from nfn_monomial.benchmarks.data.moves import test_sets
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, groups_of
-from nfn_monomial.benchmarks.files import write_atomically
-from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
-from nfn_monomial.benchmarks.sealed import read_sealed
+from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
@@ -29,6 +27,9 @@ from nfn_monomial.benchmarks.train import sweep as experiment
 from nfn_monomial.benchmarks.train.runs import Run, RunStore, environment
 from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, Progress, run_job
+from nfn_monomial.tools.files import write_atomically
+from nfn_monomial.tools.predictors.models import build_model, model_class
+from nfn_monomial.tools.sealed import read_sealed
 
 TINY = TrainConfig(epochs=2, batch_size=16)
 CONFIG = PredictConfig(models=("statnn", "monomial"), seeds=(0, 1), scales=(1e1, 1e6), training=TINY)

@@ -13,10 +13,10 @@ from matplotlib.colors import to_hex
 from matplotlib.container import BarContainer
 from rich.console import Console
 
-from nfn_monomial.benchmarks.report.figures import PALETTE
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.predict_report import Row, draw_figure, predict_report, predict_tables, summarise
 from nfn_monomial.benchmarks.train.runs import Run, TestResult
+from nfn_monomial.tools.report import PALETTE
 
 MODELS = {
     "statnn": ("STATNN", "permutations", "weights"),

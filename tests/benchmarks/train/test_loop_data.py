@@ -16,6 +16,7 @@ from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.train.devices import make_fabric
 from nfn_monomial.benchmarks.train.loop import fit, predict
 from nfn_monomial.testing import random_networks
+from nfn_monomial.tools.predictors import models
 
 
 def test_features_are_batchable() -> None:
@@ -51,7 +52,7 @@ def test_large_examples_are_predicted_few_at_once(
     model, x = Counting(2, 3), torch.randn(11, 2)
     with torch.no_grad():
         expected = nn.functional.linear(x, model.weight, model.bias)
-    monkeypatch.setattr(batches, "EVALUATION_BYTES", most)
+    monkeypatch.setattr(models, "EVALUATION_BYTES", most)
     torch.testing.assert_close(predict(model, Data(x, x), make_fabric(CONFIG)), expected)
     assert asked == asked_for
 

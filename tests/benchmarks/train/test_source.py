@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nfn_monomial.benchmarks.models.catalogue import model_class
 from nfn_monomial.benchmarks.models.editors import editor_class
 from nfn_monomial.benchmarks.train.source import code_of, made_of
+from nfn_monomial.tools.predictors.models import model_class
 
 WRITTEN = """
 from nfn_monomial.nn import {layer}

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from nfn_monomial import Axis, GroupElement, MonomialMatrix, WeightSpace, align, compare
-from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
 from nfn_monomial.space import packing
+from nfn_monomial.tools.predictors.architectures import PlainCNN
 
 pytestmark = pytest.mark.slow
 RUNS, PAIRS = 10, 10  # of every kind and change

@@ -1,0 +1,144 @@
+"""Chains of layers: read off the names and shapes of a state dict, convolutions first, then linear layers.
+
+`layers_of` gives the layers in order of execution under their own names, `parameters_of` the tensors ``weight.i``,
+``bias.i`` of a weight space, and `shape_of` what `WeightSpace.sequential` takes.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.errors import MonomialError
+from nfn_monomial.space import SymmetryLike
+
+from .files import FileError, listed
+from .tensor_files import require_dense
+
+__all__ = ["Layer", "Shape", "layers_of", "parameters_of", "shape_of"]
+
+
+class Layer(NamedTuple):
+    """One layer's parameters: ``weight (out, in, *kernel)``, ``bias (out,)``."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+def layers_of(state: Mapping[Any, Any], path: Path, layer: str, example: str) -> dict[str, Layer]:
+    """The layers of a state dict by name, in order of execution: convolutions, then linear ones, each by number.
+
+    Args:
+        state: keys ``{layer}.weight`` and ``{layer}.bias`` and no others.
+        path: of the file, for messages.
+        layer: regular expression of a layer's name.
+        example: the keys that are expected, for messages.
+
+    Raises:
+        FileError: naming the file and the key, for other keys, a bias without a weight, and values that are no
+            finite floating point tensors, or not of the dimensions of a weight or bias.
+    """
+    found: dict[str, dict[str, Tensor]] = {}
+    pattern = re.compile(rf"({layer})\.(weight|bias)")
+    unexpected = []
+    for key, value in state.items():
+        match = pattern.fullmatch(key) if isinstance(key, str) else None
+        if match is None:
+            unexpected.append(key)
+            continue
+        role = match[match.lastindex or 0]
+        found.setdefault(key.removesuffix(f".{role}"), {})[role] = _checked(value, path, key, role)
+    if unexpected or not found:
+        what = f"has keys {listed(unexpected, 5)}" if unexpected else "is empty"
+        raise FileError(f"{path} {what}; expected {example} and no others: these are networks of another kind")
+    for name, parts in found.items():
+        if "weight" not in parts:
+            raise FileError(f"{path}: there is {name}.bias but no {name}.weight; expected {example}")
+    ordered = sorted(found, key=lambda name: (found[name]["weight"].ndim == 2, _natural(name)))
+    return {name: Layer(found[name]["weight"], found[name].get("bias")) for name in ordered}
+
+
+def _checked(value: Any, path: Path, key: str, role: str) -> Tensor:
+    key = listed([key])  # of any length in the file
+    try:
+        tensor = require_dense(value, key).detach().float()
+    except MonomialError as error:
+        raise FileError(f"{path}: {error}") from error
+    if tensor.numel() == 0 or not (tensor.ndim == 1 if role == "bias" else 2 <= tensor.ndim <= 5):
+        expected = "(out,)" if role == "bias" else "(out, in) or (out, in, *kernel)"
+        raise FileError(f"{path}: {key} has shape {tuple(tensor.shape)}, expected {expected}")
+    if not bool(torch.isfinite(tensor).all()):
+        raise FileError(f"{path}: {key} holds NaN or infinite values: its training diverged, delete the file")
+    return tensor
+
+
+@functools.cache
+def _natural(name: str) -> tuple[tuple[int, str, str], ...]:
+    """So that 2 is before 10, whatever the number of digits."""
+    parts = ((part.lstrip("0"), part) if i % 2 else ("", part) for i, part in enumerate(re.split("([0-9]+)", name)))
+    return tuple((len(digits), digits, part) for digits, part in parts)
+
+
+def parameters_of(layers: Mapping[str, Layer], path: Path, *, biases: bool = True) -> dict[str, Tensor]:
+    """Layers as ``weight.i``, ``bias.i``.
+
+    Raises:
+        FileError: naming the file and the layer, if one does not follow the one before it, or (``biases``) has none.
+    """
+    tensors: dict[str, Tensor] = {}
+    for i, (name, (weight, bias)) in enumerate(layers.items()):
+        if biases and bias is None:
+            raise FileError(f"{path}: {name}.bias is missing beside {name}.weight")
+        if bias is not None and len(bias) != len(weight):
+            raise FileError(f"{path}: {name}.bias has {len(bias)} entries, but {name}.weight {len(weight)} rows")
+        tensors[f"weight.{i}"] = weight
+        if bias is not None:
+            tensors[f"bias.{i}"] = bias
+    for (before, first), (name, second) in itertools.pairwise(layers.items()):
+        rows, columns = first.weight.shape[0], second.weight.shape[1]
+        flattens = first.weight.ndim > 2 and second.weight.ndim == 2
+        if columns != rows and (not flattens or columns % rows):
+            raise FileError(
+                f"{path}: {name}.weight reads {columns} inputs, but {before}.weight before it has {rows} outputs"
+            )
+    return tensors
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a chain of layers: what `WeightSpace.sequential` takes, one entry a layer but for ``sizes``.
+
+    ``positions``: spatial positions that a flatten folds into a linear layer's columns, 1 elsewhere.
+    """
+
+    sizes: tuple[int, ...]
+    kernels: tuple[tuple[int, ...], ...]
+    positions: tuple[int, ...]
+    biases: tuple[bool, ...]
+
+    def space(self, symmetry: SymmetryLike | Sequence[SymmetryLike]) -> WeightSpace:
+        """The weight space, with parameters ``weight.i`` and ``bias.i``."""
+        return WeightSpace.sequential(
+            self.sizes, self.kernels, symmetry, bias=self.biases, positions=dict(enumerate(self.positions))
+        )
+
+
+def shape_of(shapes: Mapping[str, Sequence[int]]) -> Shape:
+    """The sizes of a network with these parameters (as `parameters_of` gives them) -> shape."""
+    weights = [tuple(shape) for name, shape in shapes.items() if name.startswith("weight.")]
+    outputs = [w[0] for w in weights]
+    return Shape(
+        sizes=(weights[0][1], *outputs),
+        kernels=tuple(w[2:] for w in weights),
+        positions=(1, *(w[1] // rows for rows, w in zip(outputs[:-1], weights[1:], strict=True))),
+        biases=tuple(f"bias.{i}" in shapes for i in range(len(weights))),
+    )

@@ -1,0 +1,232 @@
+"""Calls that go on: what a call of a command has finished, kept in the folder for its results until all of it is there.
+
+While a call is at work, its folder has a folder ``unfinished``. There ``call.json`` says which call it is: the command,
+its arguments, checksums of the files that it reads, and the versions of what computes. The files beside it hold a
+finished piece each, sealed. The same call takes these and makes the rest; another one is refused. When the results are
+written, ``unfinished`` is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from nfn_monomial import __version__
+from nfn_monomial.adapters.files import damaged
+from nfn_monomial.errors import InvalidValueError, MonomialError
+
+from .files import results_folder, write_atomically, write_json
+from .reading import parse_json, read_bytes
+from .sealed import read_sealed, seal
+
+__all__ = ["ALONE", "UNFINISHED", "Call", "Piece"]
+
+UNFINISHED = "unfinished"
+SUFFIX = ".piece"  # not that of a checkpoint, as which a folder that is read may hold it
+AGAIN = "give another --out, or --force to begin anew"
+
+log = logging.getLogger(__name__)
+
+Piece: TypeAlias = "tuple[Any, dict[str, Tensor]]"
+"""A finished piece of work: what is stated, as JSON has it, and tensors."""
+
+
+class Call:
+    """A call of a command, what it has finished, and what it may write. A context, which removes what it has kept.
+
+    It is removed at the end, and at an error that a user has to mend before anything of the results was written. It is
+    left where the call is interrupted, or the disk is full.
+
+    Args:
+        folder: for the results; None for a call that writes nothing, and keeps nothing.
+        command: its name; without one nothing is kept.
+        arguments: all that determines the results, as JSON has it.
+        inputs: the files that are read.
+        leaves: files that the results have in any case.
+        force: whether files that are there may be replaced, those of another unfinished call among them.
+
+    Raises:
+        ValueError: if the folder is a file, has results, or what another call has finished, each without ``force``.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        command: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        inputs: Iterable[Path] = (),
+        *,
+        leaves: Sequence[str] = (),
+        force: bool = False,
+    ) -> None:
+        self.folder = None if folder is None else results_folder(folder)
+        self._made = self.folder is not None and not self.folder.exists()
+        self._force, self._keeps = force, bool(command and folder is not None)
+        self._goes_on = self._claimed = False
+        self._own: set[str] = set()  # the files that an earlier call of this kind began to write
+        if self._keeps:
+            self._stated = {
+                "command": command,
+                "arguments": json.loads(json.dumps(arguments or {})),
+                "inputs": {str(path): _digest(path) for path in inputs},
+                "versions": {"nfn-monomial": __version__, "torch": torch.__version__},
+            }
+            self._digest = hashlib.sha256(json.dumps(self._stated, sort_keys=True).encode()).hexdigest()
+            if self._place.joinpath("call.json").exists():
+                self._find()
+        if self.folder is not None:
+            self._require_free(leaves)
+
+    def __enter__(self) -> Call:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._remove()
+        elif issubclass(kind, MonomialError) and not self._claimed:
+            with contextlib.suppress(OSError):
+                self._remove()
+                if self._made and self.folder is not None:
+                    self.folder.rmdir()
+
+    @property
+    def _place(self) -> Path:
+        assert self.folder is not None, "asked of calls that write"
+        return self.folder / UNFINISHED
+
+    def piece(self, name: str, make: Callable[[], tuple[Any, Mapping[str, Tensor]]]) -> Piece:
+        """A piece of the work: as it was kept, or made, and kept."""
+        found = self.get(name)
+        return self.put(name, *make()) if found is None else found
+
+    def get(self, name: str) -> Piece | None:
+        """A piece that this call has kept before it was interrupted; None if there is none that is whole."""
+        path = self._place / f"{name}{SUFFIX}" if self._goes_on else None
+        if path is None or not path.exists():
+            return None
+        try:
+            with damaged(path, "it is made again"):
+                tensors, stated = read_sealed(path)
+                if not isinstance(stated, dict) or (stated.get("call"), stated.get("piece")) != (self._digest, name):
+                    raise InvalidValueError("it is of another call")
+        except MonomialError as error:
+            log.warning("%s", error)
+            return None
+        return stated["stated"], {key: t.clone() for key, t in tensors.items()}  # of a file that is removed later
+
+    def put(self, name: str, stated: Any, tensors: Mapping[str, Tensor]) -> Piece:
+        """Keep a piece; returns it as `get` does, so that what follows is the same to the last bit."""
+        held = {key: t.detach().contiguous() for key, t in tensors.items()}
+        if self._keeps:
+            self._begin()
+            record = {"call": self._digest, "piece": name, "stated": stated}
+            write_atomically(self._place / f"{name}{SUFFIX}", seal(held, record))
+        return json.loads(json.dumps(stated)), held
+
+    def claim(self, names: Sequence[str | Path], read: Mapping[Path, str]) -> list[Path]:
+        """The paths of the files that are written from here on, in its folder.
+
+        Args:
+            names: of all of them, relative to the folder.
+            read: resolved path of every file that was read -> what to call it.
+
+        Raises:
+            ValueError: if two would have one name, a file was read, or is there already (without ``force``).
+        """
+        assert self.folder is not None, "asked of calls that write"
+        texts = list(map(str, names))
+        if twice := sorted({name for name in texts if texts.count(name) > 1}):
+            raise InvalidValueError(
+                f"{', '.join(twice)} would be written twice: give the checkpoints other names, or one call each"
+            )
+        paths = [self.folder / name for name in texts]
+        for path in paths:
+            if (what := read.get(path.resolve())) is not None:
+                raise InvalidValueError(
+                    f"{path} is {what}, which was read, and is not written over: give another --out"
+                )
+        self._require_free(texts)
+        if self._keeps:
+            self._begin()
+            write_json(self._place / "call.json", {"call": self._stated, "writes": texts})
+        self._claimed = True
+        return paths
+
+    def _find(self) -> None:
+        path = self._place / "call.json"
+        try:
+            with damaged(path, AGAIN):
+                match parse_json(read_bytes(path)):
+                    case {"call": dict(stated), "writes": list(writes)}:
+                        pass
+                    case _:
+                        raise InvalidValueError("it does not say which call it belongs to")
+            if stated != self._stated:
+                raise InvalidValueError(
+                    f"{self.folder} has what an interrupted call of {stated.get('command')} has finished, which had "
+                    f"other {_differences(stated, self._stated)}: repeat that call to finish it, or {AGAIN}"
+                )
+        except MonomialError:
+            if not self._force:
+                raise
+            return
+        self._goes_on, self._own = True, set(map(str, writes))
+
+    def _require_free(self, names: Iterable[str]) -> None:
+        assert self.folder is not None, "asked of calls that write"
+        for name in names:
+            if not self._force and name not in self._own and (path := self.folder / name).exists():
+                raise InvalidValueError(f"{path} is there already: give another --out, or --force to replace it")
+
+    def _begin(self) -> None:
+        """Say which call it is, in the place of what another one has left."""
+        if not self._goes_on:
+            self._remove()
+            write_json(self._place / "call.json", {"call": self._stated, "writes": []})
+            self._goes_on = True
+
+    def _remove(self) -> None:
+        if not self._keeps or not self._place.is_dir():
+            return
+        for path in self._place.glob(f"*{SUFFIX}"):
+            path.unlink()
+        self._place.joinpath("call.json").unlink(missing_ok=True)  # the last: without it nothing is trusted
+        with contextlib.suppress(OSError):  # something of a user's is in it
+            self._place.rmdir()
+
+
+ALONE = Call()
+"""A call that keeps nothing."""
+
+
+def _digest(path: Path) -> str | None:
+    """A checksum of a file; None for what is no file, which the reader will say."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What two calls do not have in common, in words."""
+    if before.get("command") != now["command"]:
+        return "work to do"
+    found = []
+    for part in ("arguments", "inputs", "versions"):
+        old = before.get(part)
+        old = old if isinstance(old, dict) else {}
+        if names := sorted(key for key in old.keys() | now[part] if old.get(key) != now[part].get(key)):
+            what = {"arguments": "arguments", "inputs": "contents of", "versions": "versions of"}[part]
+            found.append(f"{what} ({', '.join(names)})" if part == "arguments" else f"{what} {', '.join(names)}")
+    return " and ".join(found)

@@ -1,0 +1,98 @@
+"""Plain chains of layers, read off the names and shapes of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.adapters.chains import layers_of, parameters_of, shape_of
+from nfn_monomial.adapters.definitions import Definition, define
+from nfn_monomial.adapters.matching import match_names
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.symmetry import symmetry_of
+
+from .files import Checkpoint, CheckpointError
+
+__all__ = ["NET", "chain_of"]
+
+PROBES = 64  # random inputs of a chain of layers
+NET = "--net module.py:Class, --net package.module:Class or --net PATH.pt2"
+
+
+def chain_of(
+    checkpoint: Checkpoint, activation: str, input_shape: Sequence[int] | None
+) -> tuple[WeightSpace, Definition | None]:
+    """The weight space of a chain of layers, and its definition where no convolution is in it.
+
+    Args:
+        checkpoint: whose keys and shapes are looked at.
+        activation: between the layers, by name.
+        input_shape: of the example inputs, batch included.
+
+    Raises:
+        ValueError: naming what cannot be used, and the way out.
+    """
+    path = checkpoint.path
+    symmetry = symmetry_of(activation)
+    ranks = {".weight": (2, 3, 4, 5), ".bias": (1,)}
+    shapes = checkpoint.shapes
+    if odd := [key for key, shape in shapes.items() if len(shape) not in ranks.get(f".{key.rpartition('.')[2]}", ())]:
+        shown = ", ".join(f"{key} {shapes[key]}" for key in odd[:5]) + ", ..." * (len(odd) > 5)
+        raise CheckpointError(
+            f"{path} has {shown}: no chain of layers with {{layer}}.weight and {{layer}}.bias; say what it is by {NET}"
+        )
+    layers = layers_of(checkpoint, path, r".+", "{layer}.weight and {layer}.bias")
+    shape = shape_of({name: t.shape for name, t in parameters_of(layers, path, biases=False).items()})
+    names = [(f"{n}.weight", None if bias is None else f"{n}.bias") for n, (_, bias) in layers.items()]
+    space = WeightSpace.sequential(
+        shape.sizes, shape.kernels, symmetry, bias=shape.biases, positions=dict(enumerate(shape.positions)), names=names
+    )
+    plain = shape.space(symmetry)  # whose names are nobody's keys, so that the order is found out
+    try:
+        match_names({key: torch.empty(s, device="meta") for key, s in shapes.items()}, plain)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: the order of the layers is not clear ({error}); say it by {NET}") from error
+    function = getattr(F, activation, None) or getattr(torch, activation, None)
+    if any(shape.kernels) or not callable(function):
+        return space, None
+    if input_shape is not None and input_shape[-1] != shape.sizes[0]:
+        raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: {path} reads {shape.sizes[0]} inputs")
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(*(input_shape or (PROBES, shape.sizes[0])), generator=generator)
+    definition = define(Chain({name: layers[name].bias is not None for name in layers}, shape.sizes, function), inputs)
+    return definition.space, definition
+
+
+class Chain(nn.Module):
+    """Linear layers with an activation between them, under any names.
+
+    Args:
+        biases: dotted name of a layer, in order -> whether it has a bias.
+        sizes: of inputs, hidden layers and outputs.
+        activation: between the layers.
+    """
+
+    def __init__(
+        self, biases: Mapping[str, bool], sizes: Sequence[int], activation: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self._names, self._activation = list(biases), activation
+        for (name, bias), inputs, outputs in zip(biases.items(), sizes, sizes[1:], strict=False):
+            *path, last = name.split(".")
+            place: nn.Module = self
+            for part in path:
+                if part not in place._modules:
+                    place.add_module(part, nn.Module())
+                place = place.get_submodule(part)
+            place.add_module(last, nn.Linear(inputs, outputs, bias=bias))
+
+    def forward(self, x: Tensor) -> Any:
+        """``(B, inputs)`` -> ``(B, outputs)``."""
+        for i, name in enumerate(self._names):
+            x = self.get_submodule(name)(x if not i else self._activation(x))
+        return x

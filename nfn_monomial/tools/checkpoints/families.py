@@ -1,0 +1,159 @@
+"""Who is related to whom: distances of many networks once symmetry is taken out, and the tree that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nfn_monomial import align, balance
+from nfn_monomial.alignment.rounding import differing
+from nfn_monomial.space import packing
+from nfn_monomial.tools.calls import ALONE, Call
+from nfn_monomial.tools.report import Report, Table
+
+from .figures import draw_family
+from .networks import Network
+from .outputs import Finding
+
+__all__ = ["Family", "family_of"]
+
+
+@dataclass(frozen=True)
+class Family(Finding):
+    """What `compare` found of more than two networks.
+
+    Attributes:
+        members: the networks.
+        distances: between each two, 0 for the same function; symmetric.
+        merges: the tree, as scipy's ``linkage`` gives it: which two clusters are joined at which distance.
+        fingerprints: of the members.
+    """
+
+    members: tuple[Network, ...]
+    distances: tuple[tuple[float, ...], ...]
+    merges: tuple[tuple[float, ...], ...]
+    fingerprints: tuple[str, ...]
+
+    @property
+    def networks(self) -> Sequence[Network]:
+        return self.members
+
+    @property
+    def summary(self) -> str:
+        lines = [f"{len(self.members)} networks; the nearest relatives first:"]
+        lines += [f"  {a} - {b}: {distance:.3g}" for a, b, distance in self.links]
+        return "\n".join(lines)
+
+    @property
+    def links(self) -> list[tuple[str, str, float]]:
+        """The shortest ways that join all members: pairs and their distance, the nearest first."""
+        from scipy.sparse.csgraph import minimum_spanning_tree
+
+        # Edges of 0 are none to scipy, and shifting all of them alike leaves the tree as it is.
+        tree = minimum_spanning_tree(np.asarray(self.distances) + 1.0).tocoo()
+        labels = [network.label for network in self.members]
+        found = [sorted(pair) for pair in zip(tree.row.tolist(), tree.col.tolist(), strict=True)]
+        return sorted(((labels[i], labels[j], self.distances[i][j]) for i, j in found), key=lambda link: link[2])
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """Clusters in clusters: ``name`` of a member, or ``distance`` and ``parts``."""
+        clusters: list[dict[str, Any]] = [{"name": network.label} for network in self.members]
+        for a, b, distance, _ in self.merges:
+            clusters.append({"distance": distance, "parts": [clusters[int(a)], clusters[int(b)]]})
+        return clusters[-1]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "network": self.members[0].architecture.name,
+            "members": {
+                network.label: {"path": str(network.checkpoint.path), "fingerprint": found}
+                for network, found in zip(self.members, self.fingerprints, strict=True)
+            },
+            "distances": [list(row) for row in self.distances],
+            "links": [{"a": a, "b": b, "distance": distance} for a, b, distance in self.links],
+            "tree": self.tree,
+        }
+
+    def report(self) -> Report:
+        labels = [network.label for network in self.members]
+        header = ("", *(str(i) for i in range(1, len(labels) + 1)))
+        cells = [
+            (f"{i} {label}", *(f"{x:.3f}" for x in row))
+            for i, (label, row) in enumerate(zip(labels, self.distances, strict=True), 1)
+        ]
+        note = (
+            "Distances of weights once symmetry is taken out: 0 for the same function, 1 for networks at right angles. "
+            "They say who is related; which one came first they do not say."
+        )
+        table = Table("Distances", header, tuple(cells), notes=(note,))
+        return Report([table], self.to_json(), {"family.png": draw_family(labels, self.distances, self.merges)})
+
+
+def family_of(
+    networks: Sequence[Network],
+    *,
+    seed: int = 0,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    call: Call = ALONE,
+) -> Family:
+    """Distances between all pairs of networks, and their tree.
+
+    All networks are balanced, so that scales are those of the canonical form, then each two aligned by permutations and
+    signs. The distance is ``||a - b|| / sqrt(||a||^2 + ||b||^2)`` over the tensors that join neurons (weights, without
+    biases, gains and statistics), which is the same whichever is moved: 0 for equal functions, 1 for networks at right
+    angles. Where that is larger, it is the distance of a tensor that no symmetry moves, such as a mask. The tree joins
+    the nearest clusters first, by the mean distance of their members (UPGMA).
+
+    Args:
+        networks: three or more of one architecture and width.
+        seed: of the alignments.
+        on_progress: called with the number of pairs done and of all.
+        call: which keeps the distances, a row of them after each pair.
+    """
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
+    space = networks[0].space
+    rigid = space.restricted("sign")
+    names = [link.parameter for link in space.links if len(link.ends) > 1]
+    weights = list(dict.fromkeys(space.pieces[name].parameter for name in names)) or list(space.parameters)
+    balanced: list[Mapping[str, Tensor]] = []
+    fingerprints = []
+    for network in networks:
+        fingerprints.append(network.fingerprint())
+        tensors = {name: packing.without_dead(space, name, t, network.sizes) for name, t in network.items()}
+        found, _ = balance({name: t.double()[None, None] for name, t in tensors.items()}, space)
+        balanced.append({name: t[0, 0] for name, t in found.items()})
+    norms = [sum(float(network[name].square().sum()) for name in weights) for network in balanced]
+    count = len(networks)
+    distances = np.zeros((count, count))
+    for i in range(1, count):
+        row, _ = call.get(f"distances-{i}") or ([], {})
+        for j in range(i):
+            if j == len(row):
+                moved = align(rigid, balanced[j], balanced[i], seed=seed).aligned
+                apart = sum(float((balanced[j][name] - moved[name]).square().sum()) for name in weights)
+                distance = (apart / (norms[i] + norms[j] or 1.0)) ** 0.5
+                row.append(max(distance, _unmoved_distance(networks[i], networks[j])))
+                call.put(f"distances-{i}", row, {})
+            on_progress(i * (i - 1) // 2 + j + 1, count * (count - 1) // 2)
+        distances[i, :i] = distances[:i, i] = row
+    merges = linkage(squareform(distances), "average")
+    return Family(
+        tuple(networks), tuple(map(tuple, distances.tolist())), tuple(map(tuple, merges.tolist())), tuple(fingerprints)
+    )
+
+
+def _unmoved_distance(a: Network, b: Network) -> float:
+    """The largest distance of two tensors that no symmetry moves, relative as those of networks; 1 of one alone."""
+    distances = [0.0]
+    for key in differing(a.unmoved, b.unmoved):
+        both = [network.unmoved[key].double() for network in (a, b) if key in network.unmoved]
+        distances.append(float((both[0] - both[1]).norm() / torch.stack(both).norm()) if len(both) == 2 else 1.0)
+    return max(distances)

@@ -1,0 +1,334 @@
+"""Checkpoints as they lie on disk: read without running code, tensor by tensor, and written back in the same form.
+
+A checkpoint is a ``.safetensors`` file, several with an index beside them, or what ``torch.save`` wrote. What this
+module writes has the keys, the dtypes and the metadata of the checkpoint that it was made from, so that the code that
+loads the one loads the other.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from nfn_monomial.adapters.files import FileError, damaged, listed, require_regular
+from nfn_monomial.adapters.tensor_files import Inert, SavedFile, kind_of
+from nfn_monomial.errors import MissingFileError
+from nfn_monomial.tools.files import partial_path
+from nfn_monomial.tools.reading import parse_json, read_bytes
+
+__all__ = ["Checkpoint", "CheckpointError", "checkpoints_in", "files_of", "read_checkpoint"]
+
+SAFE = ".safetensors"
+INDEX = ".safetensors.index.json"
+TORCH = (".pt", ".pth", ".bin", ".ckpt")
+FORMS = f"a {SAFE} file, the *{INDEX} of several, a file of torch.save ({', '.join(TORCH)}), or a folder with one"
+AGAIN = "download it again"
+
+
+class CheckpointError(FileError):
+    """A checkpoint that cannot be used; the message names the file, what was found and the way out."""
+
+
+class Checkpoint(Mapping[str, Tensor], ABC):
+    """The state dict of one network on disk: key -> tensor, read when it is asked for.
+
+    Attributes:
+        path: of the file; of several, of their index.
+        shapes: key -> shape.
+    """
+
+    path: Path
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def name(self) -> str:
+        """Of the file; of several, of their folder."""
+        return self.path.name
+
+    @property
+    def files(self) -> list[Path]:
+        """All files that it lies in."""
+        return [self.path]
+
+    def renamed(self, stem: str) -> str:
+        """A name for another one of its form."""
+        return stem + self.path.suffix
+
+    @abstractmethod
+    def outputs(self, name: str) -> list[Path]:
+        """The files that `write` makes, in its folder."""
+
+    @abstractmethod
+    def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
+        """Write the same checkpoint with other values, each file whole or not at all.
+
+        Args:
+            folder: where to.
+            name: of the file or, of several, of their folder.
+            changed: key -> tensor of the same shape, of any dtype; the others stay as they are.
+        """
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
+
+    def _with(self, key: str, changed: Mapping[str, Tensor]) -> Tensor:
+        """A tensor to write, of the dtype that it has here.
+
+        Raises:
+            CheckpointError: if that cannot hold it.
+        """
+        own = self[key]
+        if key not in changed:
+            return own.contiguous()
+        found = changed[key].detach().to("cpu", own.dtype, copy=True).contiguous()  # tied ones may share memory
+        if not bool(torch.isfinite(found).all()):
+            raise CheckpointError(
+                f"{self.path}: {key} gets entries of up to {float(changed[key].abs().max()):.1e}, more than "
+                f"{own.dtype} holds: convert the checkpoint to float32 first"
+            )
+        return found
+
+
+class SafeTensors(Checkpoint):
+    """One safetensors file, or several with an index.
+
+    Args:
+        path: of the file, or of the index.
+        shards: the files; the index says which.
+        index: the index as it is on disk.
+    """
+
+    def __init__(self, path: Path, shards: Mapping[str, Path], index: bytes | None = None) -> None:
+        self.path, self._index = path, index
+        self._shards = {name: (file, _identity(file)) for name, file in shards.items()}
+        opened = {name: _opened(file) for name, file in shards.items()}
+        self._keys = {name: list(file.keys()) for name, file in opened.items()}
+        self._shard = {key: name for name, keys in self._keys.items() for key in keys}
+        if len(self._shard) < sum(map(len, self._keys.values())):
+            raise CheckpointError(f"{path}: a key occurs in several files; delete what is not part of the checkpoint")
+        self.shapes = {key: tuple(opened[name].get_slice(key).get_shape()) for key, name in sorted(self._shard.items())}
+
+    @property
+    def name(self) -> str:
+        return self.path.name if self._index is None else self.path.resolve().parent.name
+
+    def renamed(self, stem: str) -> str:
+        return stem if self._index is not None else super().renamed(stem)
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.path, *(self.path.parent / name for name in self._keys)]
+
+    def _file(self, name: str) -> Any:
+        """One of the files, mapped anew, so that what is read of it leaves the memory along with the tensor.
+
+        Raises:
+            CheckpointError: if it is not the file any more whose keys were read.
+        """
+        path, identity = self._shards[name]
+        if _identity(path) != identity:
+            raise CheckpointError(f"{path} was changed while it was read: start again")
+        return _opened(path)
+
+    def __getitem__(self, key: str) -> Tensor:
+        tensor: Tensor = self._file(self._shard[key]).get_tensor(key)
+        return tensor
+
+    def outputs(self, name: str) -> list[Path]:
+        if self._index is None:
+            return [Path(name)]
+        return [Path(name, file) for file in (*self._keys, self.path.name)]
+
+    def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
+        for target, (shard, keys) in zip(self.outputs(name), self._keys.items(), strict=False):
+            # of one file at a time, so that of a large network not all is in memory
+            tensors = {key: self._with(key, changed) for key in keys}
+            metadata = self._file(shard).metadata() or {"format": "pt"}
+            save = functools.partial(safetensors.torch.save_file, tensors, metadata=metadata)
+            _write(folder / target, save)
+        if self._index is not None:
+            index = self._index
+            _write(folder / name / self.path.name, lambda partial: partial.write_bytes(index))
+
+
+class TorchFile(Checkpoint):
+    """A file of ``torch.save``: a state dict, or a dict that has one under a key.
+
+    Args:
+        path: the file.
+        key: of the state dict in it; by default what is one, if only one is.
+    """
+
+    def __init__(self, path: Path, key: str | None = None) -> None:
+        self.path, self._given_key, self._identity = path, key, _identity(path)
+        self._saved = SavedFile(path)
+        self._state = {
+            str(k): t for k, t in _state_dict(path, self._saved.content, key).items() if isinstance(t, Tensor)
+        }
+        self.shapes = {k: tuple(t.shape) for k, t in self._state.items()}
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self._state[key]
+
+    def outputs(self, name: str) -> list[Path]:
+        return [Path(name)]
+
+    def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
+        copy = TorchFile(self.path, self._given_key)  # in memory of its own
+        if copy._identity != self._identity:
+            raise CheckpointError(f"{self.path} was changed after it was read: start again")
+        for key in changed:
+            copy[key].detach().copy_(self._with(key, changed))
+        _write(folder / name, lambda partial: partial.write_bytes(copy._saved.to_bytes()))
+
+
+def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
+    """The checkpoint at a path; tensors are read when they are asked for.
+
+    Args:
+        path: a ``.safetensors`` file, the index of several, a file of ``torch.save``, or a folder with one of these.
+        key: of the state dict in a file of ``torch.save``, where it has more than one.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        CheckpointError: naming the file, if it is damaged, would run code, or holds no state dict or several.
+    """
+    file = Path(path)
+    if file.is_dir():
+        found = checkpoints_in(file)
+        own = [p for p in found if p.parent == file]
+        if len(own or found) != 1:
+            names = listed(map(str, found))
+            raise CheckpointError(f"{file} holds {len(found)} checkpoints, expected one: {names}; name it")
+        (file,) = own or found
+    if not file.is_file():
+        raise MissingFileError(f"{file}: no such file, expected {FORMS}")
+    if key is not None and file.suffix not in TORCH:
+        raise CheckpointError(f"{file}: --key {key} is for files of torch.save; this one has no entries")
+    if file.name.endswith(INDEX):
+        return _sharded(file)
+    if file.suffix == SAFE:
+        return SafeTensors(file, {file.name: file})
+    if file.suffix in TORCH:
+        return TorchFile(file, key)
+    raise CheckpointError(f"{file} is called {file.suffix or 'without a suffix'}, expected {FORMS}")
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The paths of the checkpoints in a folder, and of those that are alone in folders below it, sorted.
+
+    Raises:
+        CheckpointError: if there are none.
+    """
+    inner = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    found = _files(folder) + [file for place in inner if len(files := _files(place)) == 1 for file in files]
+    if not found:
+        raise CheckpointError(f"{folder} has no checkpoints, expected {FORMS}")
+    return found
+
+
+def files_of(paths: Iterable[str | Path]) -> list[Path]:
+    """All files in which the checkpoints at some paths lie, those of folders among them, which need not exist.
+
+    Raises:
+        CheckpointError: for a folder without checkpoints, or an index that is none.
+    """
+    found = [file for path in map(Path, paths) for file in (checkpoints_in(path) if path.is_dir() else [path])]
+    indices = [file for file in found if file.name.endswith(INDEX) and file.is_file()]
+    return found + [index.parent / name for index in indices for name in _shards(index)[0]]
+
+
+def _files(folder: Path) -> list[Path]:
+    """Checkpoints of one folder; of several files with an index, the index."""
+    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    indices = [p for p in files if p.name.endswith(INDEX)]
+    shards = {shard for index in indices for shard in _shards(index)[0]}
+    return indices + [p for p in files if p.suffix in (SAFE, *TORCH) and p.name not in shards]
+
+
+def _sharded(path: Path) -> SafeTensors:
+    names, data = _shards(path)
+    if missing := [name for name in names if not (path.parent / name).is_file()]:
+        raise MissingFileError(f"{path} names {listed(missing)}, which is not beside it: download it again")
+    found = SafeTensors(path, {name: path.parent / name for name in names}, data)
+    wanted = parse_json(data)["weight_map"]
+    if set(wanted) != set(found):
+        odd = sorted(set(wanted) ^ set(found))
+        raise CheckpointError(f"{path} and its files have other keys: {listed(odd)}; download it again")
+    return found
+
+
+def _shards(path: Path) -> tuple[list[str], bytes]:
+    """The names of the files of an index, and its bytes."""
+    with damaged(path, AGAIN, CheckpointError):
+        data = read_bytes(path)
+        found = parse_json(data)
+    places = found.get("weight_map") if isinstance(found, Mapping) else None
+    if not isinstance(places, Mapping):
+        raise CheckpointError(f"{path} is no index of {SAFE} files, it has no weight_map: {AGAIN}")
+    names = sorted(set(map(str, places.values())))
+    if not names or not all(Path(name).name == name and name.endswith(SAFE) for name in names):
+        raise CheckpointError(f"{path} names {listed(names) or 'no files'}, expected {SAFE} files beside it")
+    return names, data
+
+
+def _identity(file: Path) -> tuple[int, ...]:
+    with damaged(file, AGAIN, CheckpointError):
+        found = file.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _opened(file: Path) -> Any:
+    with damaged(file, AGAIN, CheckpointError):
+        require_regular(file)
+        return safetensors.safe_open(str(file), framework="pt")
+
+
+def _state_dict(path: Path, content: Any, key: str | None) -> Mapping[Any, Any]:
+    """The state dict in what a file holds: all of it, or one of its entries."""
+
+    def is_state(value: Any) -> bool:
+        return isinstance(value, Mapping) and any(isinstance(v, Tensor) for v in value.values())
+
+    way_out = "save one by torch.save(module.state_dict(), path)"
+    if not isinstance(content, Mapping):
+        raise CheckpointError(f"{path} holds a {kind_of(content)}, expected a state dict: {way_out}")
+    inner = [k for k, value in content.items() if is_state(value)]
+    if not inner and is_state(content):  # which needs no key
+        return content
+    if key is None and len(inner) > 1:
+        raise CheckpointError(f"{path} holds several state dicts, {listed(inner)}: say which by --key")
+    entries = listed(f"{k} ({kind_of(v)})" if isinstance(v, Inert) else k for k, v in content.items()) or "nothing"
+    if key is not None and key not in inner:
+        raise CheckpointError(f"{path} has no state dict {key!r}; it holds {entries}")
+    if not inner:
+        raise CheckpointError(f"{path} holds no tensors but {entries}, expected a state dict: {way_out}")
+    found: Mapping[Any, Any] = content[inner[0] if key is None else key]
+    return found
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_path(path)
+    try:
+        write(partial)
+        os.replace(partial, path)
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f"{path} cannot be written: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,396 @@
+"""Networks of one's own: an architecture, and checkpoints as points of its weight space.
+
+The architecture is what a user names (``module.py:Class``, an importable class, an exported program, or a module that
+is there in Python), see `read_definition`. Without one it is a chain of layers, read off the names and shapes of a
+checkpoint. Of layers that are all linear the chain is a module, too: with the activation between them it says what they
+compute. Where convolutions are in it, strides and pools are not known, and so it has a space alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import math
+from collections import ChainMap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from nfn_monomial import WeightSpace, fingerprint
+from nfn_monomial.adapters.definitions import Definition, DefinitionError, finite, one_value, read_definition
+from nfn_monomial.adapters.matching import match_names
+from nfn_monomial.alignment.outputs import Reading
+from nfn_monomial.alignment.rounding import COUNTERS
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.space.certificate import answers, doubled, largest_change, steady_answers
+from nfn_monomial.space.packing import check_tensors
+
+from .chains import NET, chain_of
+from .files import Checkpoint, CheckpointError, checkpoints_in, read_checkpoint
+
+__all__ = [
+    "Architecture",
+    "Net",
+    "Network",
+    "difference_as_written",
+    "largest_difference",
+    "left_behind",
+    "paths_of",
+    "read_architecture",
+    "read_networks",
+]
+
+Net: TypeAlias = "str | Definition | None"
+"""How an architecture is given: by name, as `define` makes one of a module, or not at all, for a chain of layers."""
+PathLike: TypeAlias = "str | Path"
+KEPT = 1e-8  # change of outputs in float64 that is one of rounding
+
+
+class Architecture:
+    """What networks have in common: their weight space and, where it is known, the module that runs them.
+
+    Args:
+        name: for messages.
+        space: with the names of the networks' state dicts.
+        definition: of the module.
+        chain: whether it was read off a checkpoint, so that others may have other keys.
+    """
+
+    def __init__(self, name: str, space: WeightSpace, definition: Definition | None, chain: bool = False) -> None:
+        self.name, self.space, self.definition, self.chain = name, space, definition, chain
+
+    @functools.cached_property
+    def read(self) -> frozenset[str]:
+        """Keys of the tensors that the module reads in eval mode on its example inputs; all, if it has none."""
+        if self.definition is None:
+            return frozenset()
+        if not self.definition.inputs:
+            return frozenset(self.definition.shapes)
+        module = self.definition.template()
+        parameters = module.named_parameters(remove_duplicate=False)
+        tensors = dict((*parameters, *module.named_buffers(remove_duplicate=False)))
+        with Reading(tensors) as reading:
+            answers(module, tensors, self.definition.inputs)
+        return frozenset(reading.keys)
+
+    def network(self, checkpoint: Checkpoint, *, label: str = "") -> Network:
+        """A checkpoint as a network of this architecture; its keys and shapes are checked, its values when read.
+
+        Args:
+            checkpoint: whose keys may all have a prefix more, such as ``module.`` of ``DataParallel``.
+            label: what to call it.
+
+        Raises:
+            CheckpointError: naming the file and the keys, if it is of another architecture.
+        """
+        shapes = dict(checkpoint.shapes)
+        prefix = _prefix(shapes, self.space.parameters)
+        own = {key.removeprefix(prefix): key for key in shapes}
+        try:
+            if self.chain:
+                meta = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+                return Network(self, checkpoint, match_names(meta, self.space), {}, label)
+            assert self.definition is not None, "an architecture without a definition is a chain"
+            found = self.definition.keys({key: shapes[full] for key, full in own.items()}, widths=True)
+        except ValueError as error:
+            raise CheckpointError(f"{checkpoint.path}: {error}") from error
+        shared = {key: self.definition.tied.get(key, key) for key in own}
+        tied = {own[key]: name for key, name in shared.items() if found.get(name, key) != key}
+        return Network(self, checkpoint, {name: own[key] for name, key in found.items()}, tied, label, prefix)
+
+
+class Network(Mapping[str, Tensor]):
+    """A checkpoint as a point of a weight space: parameter of the space -> tensor ``(*shape)``, read when asked for.
+
+    Args:
+        architecture: what it is a network of.
+        checkpoint: where the tensors are.
+        keys: parameter of the space -> key in the checkpoint.
+        tied: further key in the checkpoint -> parameter that it holds as well.
+        label: what to call it, by default the path.
+        prefix: that all keys of the checkpoint have before those of the module.
+
+    Attributes:
+        sizes: node -> number of neurons.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        checkpoint: Checkpoint,
+        keys: Mapping[str, str],
+        tied: Mapping[str, str],
+        label: str = "",
+        prefix: str = "",
+    ) -> None:
+        self.architecture, self.checkpoint, self.keys_of = architecture, checkpoint, keys
+        self.label, self._tied, self._prefix = label or str(checkpoint.path), tied, prefix
+        self._seen: set[str] = set()  # names whose values are known to be finite
+        meta = {n: torch.empty((1, 1, *checkpoint.shapes[key]), device="meta") for n, key in keys.items()}
+        self.sizes = check_tensors(architecture.space, meta)
+
+    @property
+    def space(self) -> WeightSpace:
+        """Its weight space."""
+        return self.architecture.space
+
+    def __getitem__(self, name: str) -> Tensor:
+        key = self.keys_of[name]
+        if name in self._seen:
+            return self.checkpoint[key].detach()
+        tied = [other for other, shared in self._tied.items() if shared == name and other != key]
+        try:
+            found = finite(key, one_value([key, *tied], self.checkpoint))
+        except DefinitionError as error:
+            raise CheckpointError(f"{self.checkpoint.path}: {error}") from error
+        self._seen.add(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.space.parameters)
+
+    def __len__(self) -> int:
+        return len(self.space.parameters)
+
+    @property
+    def others(self) -> dict[str, str]:
+        """Key in the module -> key in the checkpoint of the tensors that are not in the space."""
+        known = {*self.keys_of.values(), *self._tied}
+        return {key.removeprefix(self._prefix): key for key in self.checkpoint if key not in known}
+
+    @property
+    def unmoved(self) -> dict[str, Tensor]:
+        """Key in the module -> what no symmetry moves and the function reads: masks, orders and scales of inputs."""
+        return {key: self.checkpoint[full] for key, full in self.others.items() if key in self.architecture.read}
+
+    @property
+    def unread(self) -> dict[str, Tensor]:
+        """Key in the module -> what the function does not read, as auxiliary heads; without counters of batches."""
+        keys = sorted(key for key in self.others if key not in self.architecture.read and not key.endswith(COUNTERS))
+        return {key: self.checkpoint[self.others[key]] for key in keys}
+
+    @property
+    def state(self) -> Mapping[str, Tensor]:
+        """All that the function reads: the parameters, each read when it is asked for, and what is unmoved."""
+        parameters: Any = self
+        return ChainMap(self.unmoved, parameters)
+
+    def fingerprint(self) -> str:
+        """`nfn_monomial.fingerprint`, hashed with the values of what is unmoved, if anything is."""
+        found = fingerprint(self.space, self)
+        if not self.unmoved:
+            return found
+        values = safetensors.torch.save({key: t.detach().clone().contiguous() for key, t in self.unmoved.items()})
+        return hashlib.sha256(found.encode() + values).hexdigest()[: len(found)]
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a module that computes what this network does: not for other widths than the module's."""
+        definition = self.architecture.definition
+        if definition is None or not definition.inputs:
+            return False
+        return all(self.checkpoint.shapes[key] == definition.shapes[name] for name, key in self.keys_of.items())
+
+    def module(self) -> nn.Module:
+        """The module with these weights, a copy; eval mode is for the caller to set.
+
+        Raises:
+            CheckpointError: if there is none, see `runs`.
+        """
+        definition = self.architecture.definition
+        if definition is None or not self.runs:
+            raise CheckpointError(f"{self.label}: no module runs it: {self.why_not}")
+        module = copy.deepcopy(definition.template())
+        state = {key: self.checkpoint[full] for key, full in self.others.items()}
+        state |= {name: self[name] for name in self}
+        module.load_state_dict({key: t for key, t in state.items() if key in definition.shapes}, strict=False)
+        return module
+
+    @property
+    def why_not(self) -> str:
+        """Why `runs` is False, and what to do about it."""
+        if self.architecture.definition is None:
+            return f"strides and pools are not known of a chain of layers; say what it is by {NET}"
+        if not self.architecture.definition.inputs:
+            return "the exported program has no positional example inputs; export it with some"
+        return f"its widths are not those of {self.architecture.name}; give a class with its widths"
+
+    def write(self, folder: Path, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Write a checkpoint like this one with other values, see `Checkpoint.write`.
+
+        Args:
+            folder: where to.
+            name: of the file or, of several, of their folder.
+            tensors: parameter of the space -> value, of all; and other keys in the module, where they change, too.
+        """
+        changed = {key: tensors[n] for n, key in self.keys_of.items()} | {k: tensors[n] for k, n in self._tied.items()}
+        changed |= {full: tensors[key] for key, full in self.others.items() if key in tensors}
+        self.checkpoint.write(folder, name, changed)
+
+
+def read_architecture(
+    net: Net,
+    *,
+    input_shape: Sequence[int] | None = None,
+    activation: str | None = None,
+    like: Checkpoint | None = None,
+) -> Architecture:
+    """The architecture that a user names or, without a name, that of a chain of layers like a checkpoint's.
+
+    Args:
+        net: see `Net`. **Its code runs.**
+        input_shape: of the example inputs, batch included; of a module that does not state any.
+        activation: between the layers of a chain, by name.
+        like: a checkpoint, for a chain.
+
+    Raises:
+        ValueError: naming what cannot be used, and the way out.
+    """
+    if input_shape is not None and (not input_shape or min(input_shape) < 1):
+        raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: sizes are at least 1, as 1,3,32,32")
+    if isinstance(net, str):
+        if activation is not None:
+            raise InvalidValueError(f"--activation {activation} is for a chain of layers, but --net {net} is given")
+        shape, batch = (None, {}) if input_shape is None else (input_shape[1:], {"batch": input_shape[0]})
+        net = read_definition(net, shape, **batch)
+    if net is not None:
+        return Architecture(net.name, net.space, net)
+    if like is None:
+        raise InvalidValueError(f"which network? {NET}; or a checkpoint of a chain of layers, and --activation")
+    if activation is None:
+        raise InvalidValueError(
+            f"{like.path}: say what network it is by {NET}; of a plain chain of layers, --activation relu is enough"
+        )
+    return Architecture("the chain of layers", *chain_of(like, activation, input_shape), chain=True)
+
+
+def paths_of(paths: Sequence[PathLike]) -> list[PathLike]:
+    """Paths as they are; of a single folder, those of the checkpoints in it.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    if not paths:
+        raise InvalidValueError("no checkpoints given")
+    if len(paths) == 1 and Path(paths[0]).is_dir():
+        return list(checkpoints_in(Path(paths[0])))
+    return list(paths)
+
+
+def read_networks(
+    paths: Sequence[PathLike],
+    net: Net = None,
+    *,
+    input_shape: Sequence[int] | None = None,
+    activation: str | None = None,
+    key: str | None = None,
+) -> list[Network]:
+    """Checkpoints as networks of one architecture.
+
+    Args:
+        paths: of the checkpoints, see `read_checkpoint`.
+        net: as in `read_architecture`, as are ``input_shape`` and ``activation``.
+        input_shape: of the example inputs.
+        activation: of a chain of layers.
+        key: of the state dict in files of ``torch.save``, where they have several.
+
+    Raises:
+        FileNotFoundError: for a path that does not exist.
+        ValueError: naming the file or the architecture that cannot be used, and the way out; for two paths that are
+            one file.
+    """
+    checkpoints = [read_checkpoint(path, key) for path in paths]
+    places: dict[Path, Checkpoint] = {}
+    for found in checkpoints:
+        place = found.path.resolve()
+        if place in places:
+            raise InvalidValueError(f"{places[place].path} and {found.path} are the same file: give two networks")
+        places[place] = found
+    architecture = read_architecture(net, input_shape=input_shape, activation=activation, like=checkpoints[0])
+    networks = [
+        architecture.network(found, label=label)
+        for found, label in zip(checkpoints, _labels([c.path for c in checkpoints]), strict=True)
+    ]
+    first = networks[0]
+    for network in networks:
+        for node, size in network.sizes.items():
+            if size != first.sizes[node]:
+                raise CheckpointError(
+                    f"{network.checkpoint.path} has {size} neurons of node {node}, but {first.checkpoint.path} has "
+                    f"{first.sizes[node]}: networks of one width can be put side by side"
+                )
+    return networks
+
+
+def largest_difference(network: Network, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float | None:
+    """By how much two sets of values for a network's parameters differ in their outputs, relative to the largest.
+
+    On the example inputs, in float64; None where no module runs the network.
+    """
+    definition = network.architecture.definition
+    if definition is None or not network.runs:
+        return None
+    module = network.module()
+    own = {name: doubled(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
+    inputs = pytree.tree_map_only(Tensor, doubled, definition.inputs)
+    before, after = (own | {n: doubled(t) for n, t in tensors.items()} for tensors in (a, b))
+    return largest_change(answers(module, after, inputs), steady_answers(module, before, inputs))
+
+
+def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> float | None:
+    """`largest_difference` of a network from what was made of it by the group, in the dtypes that it is written in.
+
+    Args:
+        network: as it is.
+        tensors: parameter -> value, float64.
+
+    Raises:
+        CheckpointError: if the function is another one: the group does not keep it, or rounding changes it too much.
+    """
+    written = {name: t.to(network[name].dtype) for name, t in tensors.items()}
+    exact, rounded = (largest_difference(network, network, values) for values in (tensors, written))
+    if exact is None or rounded is None:
+        return None
+    reason, most = "", math.sqrt(max(torch.finfo(t.dtype).eps for t in written.values()))
+    if exact > KEPT:
+        reason = f"the group of --net does not keep it; build {', '.join(network.unmoved) or 'it'} into the module"
+    elif rounded > most:
+        reason = f"it is rounded to {', '.join({str(t.dtype) for t in written.values()})}; convert it to float32 first"
+    if reason:
+        change = f"outputs would change by {max(exact, rounded):.1e} of the largest"
+        raise CheckpointError(f"{network.checkpoint.path}: {change}, as {reason}")
+    return rounded
+
+
+def left_behind(networks: Sequence[Network]) -> list[str]:
+    """In words, if there is any, what is not moved along with the neurons, as the function does not read it."""
+    keys = sorted({key for network in networks for key in network.unread})
+    said = f"Left as they are, as the network does not read them: {', '.join(keys)}"
+    return [f"{said}. Whatever else reads them finds other neurons than before."] if keys else []
+
+
+def _prefix(keys: Collection[str], names: Iterable[str]) -> str:
+    """What all keys have before the names of a module; nothing, if that is not so."""
+    first = next(iter(names))
+    found = "" if first in keys else next((k.removesuffix(first) for k in keys if k.endswith(f".{first}")), "")
+    return found if all(key.startswith(found) for key in keys) else ""
+
+
+def _labels(paths: Sequence[Path]) -> list[str]:
+    """Short names for paths: without the folders that they share, nor names or suffixes of files that are the same."""
+    parts = [path.parts for path in paths]
+    if len(parts) == 1:
+        return [paths[0].name]
+    while len({p[0] for p in parts}) == 1 and min(map(len, parts)) > 1:
+        parts = [p[1:] for p in parts]
+    while len({p[-1] for p in parts}) == 1 and min(map(len, parts)) > 1:
+        parts = [p[:-1] for p in parts]
+    found = ["/".join(p) for p in parts]
+    suffix = paths[0].suffix
+    return [name.removesuffix(suffix) for name in found] if all(name.endswith(suffix) for name in found) else found

@@ -1,0 +1,260 @@
+"""The commands for networks of one's own: each is a function of `nfn_monomial.tools`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from nfn_monomial.errors import InvalidValueError
+
+from .options import add_command, console, errors, prepare_process, unfinished_call
+
+if TYPE_CHECKING:  # it imports torch
+    from nfn_monomial.tools.checkpoints.outputs import Finding
+
+__all__ = ["add_checkpoints"]
+
+READ = "read without running code: .safetensors (a file, or the index of several), .pt or .pth"
+_NETWORK: dict[str, tuple[Any, Any]] = {
+    "net": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--net",
+                show_default=False,
+                help="The network: module.py:NAME or package.module:NAME, a class or a function that returns a module "
+                "(or a pair of it and its example inputs), or an exported program, net.pt2. **Its code runs.** Without "
+                "it a chain of layers is read off the checkpoint.",
+            ),
+        ],
+        None,
+    ),
+    "input_shape": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--input",
+                show_default=False,
+                help="Shape of its inputs, batch included, as 1,3,32,32; not needed where a function example_inputs() "
+                "stands beside it.",
+            ),
+        ],
+        None,
+    ),
+    "activation": (
+        Annotated[
+            str | None,
+            typer.Option(
+                "--activation", show_default=False, help="Of a chain of layers without --net, between them, as relu."
+            ),
+        ],
+        None,
+    ),
+    "key": (
+        Annotated[
+            str | None,
+            typer.Option("--key", show_default=False, help="Of the state dict in a .pt file that has several."),
+        ],
+        None,
+    ),
+}
+"""Options that say what network it is, as of the Python function."""
+_SEED = {"seed": (Annotated[int, typer.Option("--seed", min=0, help="Of the alignment.")], 0)}
+_SEVERAL: Any = Annotated[
+    list[Path],
+    typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"Two or more, or a folder of them; {READ}."),
+]
+_OUTPUT: dict[str, tuple[Any, Any]] = {
+    "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")], False),
+    "force": (Annotated[bool, typer.Option("--force", help="Replace files that are there.")], False),
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command for networks of one's own.
+
+    Attributes:
+        function: of `nfn_monomial.tools`.
+        paths: the checkpoints, as typer takes them, and their default.
+        options: of its own, as of the Python function, each with its default.
+        out: the results folder by default; empty for a command that writes nothing unless it is asked to.
+        text: the help.
+    """
+
+    function: str
+    paths: tuple[Any, Any]
+    options: Mapping[str, tuple[Any, Any]]
+    out: str
+    text: str
+
+
+COMMANDS = {
+    "symmetries": Command(
+        "find_symmetries",
+        (
+            Annotated[
+                Path | None,
+                typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"Weights on which to test it; {READ}."),
+            ],
+            None,
+        ),
+        {},
+        "",
+        """Which neurons of a network may be permuted, scaled and flipped without a change of its function, and why.
+
+Found from what the network computes, and tested: random elements of the group are applied, and outputs compared in
+float64. With a checkpoint the test is on its weights, and of every node it is told how far apart the scales of its
+neurons are, how many are dead, and how many are there twice. `--out` writes a picture, too: symmetries.svg.
+
+Examples:
+
+- `nfn-monomial symmetries --net resnet.py:ResNet --input 1,3,32,32 --out results/symmetries`
+
+- `nfn-monomial symmetries mlp.safetensors --activation relu`
+""",
+    ),
+    "compare": Command(
+        "compare_checkpoints",
+        (_SEVERAL, ...),
+        _SEED,
+        "",
+        """Are two networks the same function up to symmetry, and what is left between them? Of more: who is related?
+
+Of two, the second is moved next to the first by permutations, scales and signs. Told are the verdict, the largest
+difference of outputs, the distance of every parameter before and after, what part of it each kind of symmetry
+explains, and the CKA of what layers read. Of more, or of a folder: the distances of all pairs once symmetry is taken
+out, and their tree. `--out` writes the picture, too: compare.png or family.png.
+
+Examples:
+
+- `nfn-monomial compare a.safetensors b.safetensors --net resnet.py:ResNet --input 16,3,32,32`
+
+- `nfn-monomial compare mlps --activation relu --out results/family`
+""",
+    ),
+    "align": Command(
+        "align_checkpoints",
+        (_SEVERAL, ...),
+        {
+            "merge": (
+                Annotated[
+                    float | None,
+                    typer.Option(
+                        "--merge",
+                        show_default=False,
+                        help="Write a merged network, too; of this share of all but the first, as 0.5.",
+                    ),
+                ],
+                None,
+            ),
+            "data": (
+                Annotated[
+                    str | None,
+                    typer.Option(
+                        "--data",
+                        show_default=False,
+                        help="module.py:NAME, a function that returns inputs and targets, or a list of such pairs. "
+                        "**Its code runs.** Without it outputs on the example inputs are compared.",
+                    ),
+                ],
+                None,
+            ),
+            **_SEED,
+        },
+        "results/align",
+        """Move networks into the frame of the first one, without a change of what they compute, and merge them.
+
+Writes the second checkpoint, and all behind it, in the frame of the first, with its own name, keys, dtypes and form, so
+that it loads where it did before. On the line from the first to the mean of the others the loss is taken: as they are,
+moved by permutations only, and moved by all symmetries; the figure is barrier.png. With data, networks with running
+statistics (batch norm) get new ones, too (REPAIR).
+
+Examples:
+
+- `nfn-monomial align a.safetensors b.safetensors --net resnet.py:ResNet --input 64,3,32,32 --merge 0.5`
+
+- `nfn-monomial align a.pt b.pt --net resnet.py:ResNet --input 1,3,32,32 --data data.py:test_set --out aligned`
+""",
+    ),
+    "balance": Command(
+        "balance_checkpoint",
+        (Annotated[Path, typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"The network; {READ}.")], ...),
+        {},
+        "results/balance",
+        """Write the canonical form of a network: balanced scales, fixed signs, the same function.
+
+Of all networks that scalings and sign flips lead to it is the one of least norm, which is useful in front of
+quantisation. The checkpoint keeps its name, keys, dtypes and form. The fingerprint that is printed is the same for all
+networks that are equal up to permutations, scales and signs.
+
+Examples:
+
+- `nfn-monomial balance model.safetensors --net resnet.py:ResNet --input 1,3,32,32`
+
+- `nfn-monomial balance mlp.pt --activation tanh --out balanced --json`
+""",
+    ),
+}
+
+
+def add_checkpoints(app: typer.Typer) -> None:
+    """Add all of them."""
+    for name, command in COMMANDS.items():
+        _add(app, name, command)
+
+
+def _add(app: typer.Typer, name: str, command: Command) -> None:
+    written = f"by default {command.out}" if command.out else "without which nothing is written"
+    kind = Annotated[
+        Path | None, typer.Option("--out", "-o", show_default=False, help=f"Folder for the results, {written}.")
+    ]
+    folder = {"out": (kind, Path(command.out) if command.out else None)}
+    kinds = {"paths": command.paths} | _NETWORK | dict(command.options) | folder | _OUTPUT
+
+    def run(paths: Any, out: Path | None, as_json: bool, force: bool, input_shape: str | None, **given: Any) -> None:
+        prepare_process()
+        from nfn_monomial import tools
+
+        given["input_shape"] = _sizes(input_shape)
+        several = isinstance(paths, list)
+        read = paths if several else [path for path in (paths,) if path is not None]
+        call = unfinished_call(out, name, given, read, [given["net"], given.get("data")], "table.md", force=force)
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        with call, Bar(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+            task = bar.add_task(name, total=None)
+            if several:
+                given["on_progress"] = lambda done, total: bar.update(task, completed=done, total=total)
+            found = getattr(tools, command.function)(*(paths if several else [paths]), call=call, **given)
+            written = found.write(out, call=call) if out else []
+        _show(found, written, as_json)
+
+    add_command(app, name, kinds, command.text, run)
+
+
+def _sizes(text: str | None) -> tuple[int, ...] | None:
+    """Sizes between commas."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise InvalidValueError(f"--input {text}: give sizes with commas between, batch included, as 1,3,32,32")
+    return tuple(map(int, parts))
+
+
+def _show(found: Finding, paths: list[Path], as_json: bool) -> None:
+    report = found.report()
+    if as_json:
+        typer.echo(json.dumps(report.results, indent=1, allow_nan=False))
+        return
+    console.print(found.summary, highlight=False, markup=False, soft_wrap=True)
+    report.show(console)
+    if paths:
+        console.print("", *map(str, paths), sep="\n", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,140 @@
+"""What all commands share: consoles, errors as one line, and what makes a command."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from nfn_monomial.errors import MonomialError
+from nfn_monomial.tools.experiments import missing_extra
+
+if TYPE_CHECKING:  # it imports torch
+    from nfn_monomial.tools.calls import Call
+
+__all__ = [
+    "add_command",
+    "console",
+    "debug",
+    "errors",
+    "own_process",
+    "prepare_process",
+    "unfinished_call",
+    "user_errors",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+console = Console()
+errors = Console(stderr=True)
+debug: ContextVar[bool] = ContextVar("debug", default=False)  # set before a command runs, read where it fails
+own_process: ContextVar[bool] = ContextVar("own_process", default=False)  # whether the process is the command's alone
+
+
+def user_errors(run: Callable[P, R]) -> Callable[P, R]:
+    """Show every error as one line; exit with 2 for what a user can mend, 1 for a fault of ours, 130 if interrupted."""
+
+    @functools.wraps(run)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return run(*args, **kwargs)
+        except KeyboardInterrupt as interruption:
+            errors.print("Interrupted. Finished work is kept: the same command continues from here.", soft_wrap=True)
+            raise typer.Exit(getattr(interruption, "code", 130)) from None
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            if debug.get():
+                raise
+            if isinstance(error, ModuleNotFoundError):
+                with contextlib.suppress(ModuleNotFoundError):
+                    error = missing_extra(error, "this")
+            line = escape(" ".join(str(error).split()) or repr(error))
+            if isinstance(error, (MonomialError, OSError)):
+                errors.print(f"[bold red]error:[/] {line}", soft_wrap=True, highlight=False)
+                raise typer.Exit(2) from None
+            errors.print(
+                f"[bold red]internal error:[/] {type(error).__name__}: {line}. This is a fault of nfn-monomial: please "
+                "report it, with what `nfn-monomial --debug` and the same command say",
+                soft_wrap=True, highlight=False,
+            )  # fmt: skip
+            raise typer.Exit(1) from None
+
+    return wrapper
+
+
+def add_command(
+    group: typer.Typer, name: str, kinds: Mapping[str, tuple[Any, Any]], text: str, body: Callable[..., None]
+) -> None:
+    """Add a command.
+
+    Args:
+        group: what it belongs to.
+        name: of the command.
+        kinds: argument or option, as the body calls it -> its type for typer and its default, ``...`` for none.
+        text: the help.
+        body: called with all of them as keyword arguments.
+    """
+
+    def run(**given: Any) -> None:
+        body(**given)
+
+    only, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+    parameters = [
+        inspect.Parameter(n, only, default=empty if default is ... else default, annotation=a)
+        for n, (a, default) in kinds.items()
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {n: a for n, (a, _) in kinds.items()}
+    group.command(name, help=text)(user_errors(run))
+
+
+def prepare_process() -> None:
+    """Choices for a process that computes, if it is the command's alone; commands call it first."""
+    if own_process.get():
+        import torch
+
+        # Optimiser states of unused parameters decay to denormal numbers, which a CPU adds 100 times as slowly.
+        torch.set_flush_denormal(True)
+
+
+def unfinished_call(
+    out: Path | None,
+    command: str,
+    given: Mapping[str, Any],
+    checkpoints: Sequence[Path],
+    code: Sequence[str | None],
+    leaves: str,
+    *,
+    force: bool,
+) -> Call:
+    """What an interrupted call of a command for networks of one's own has finished in its folder.
+
+    Args:
+        out: the folder, if there is one.
+        command: its name.
+        given: its options, as far as they determine the results.
+        checkpoints: those that it reads, or folders of them.
+        code: what else it reads, by path, or ``module.py:NAME``.
+        leaves: a file that it writes in any case.
+        force: whether files that are there may be replaced.
+    """
+    from nfn_monomial.tools.calls import Call
+    from nfn_monomial.tools.checkpoints.files import files_of
+
+    if out is None:
+        return Call()
+    named = (text for text in code if text)
+    files = [Path(text if Path(text).is_file() else text.rpartition(":")[0]) for text in named]
+    inputs = files_of(checkpoints) + [file for file in files if file.is_file()]
+    arguments = {"checkpoints": list(map(str, checkpoints)), **given}
+    return Call(out, command, arguments, inputs, leaves=[leaves], force=force)

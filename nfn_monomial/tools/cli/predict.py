@@ -1,0 +1,102 @@
+"""The command that applies a trained model: `predict`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from .options import console, prepare_process, unfinished_call, user_errors
+
+__all__ = ["predict"]
+
+
+@user_errors
+def predict(
+    checkpoints: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="CHECKPOINT",
+            help=".safetensors (a file, or the index of several), .pt or .pth; or folders.",
+        ),
+    ],
+    predictor: Annotated[
+        Path | None,
+        typer.Option(
+            "--predictor",
+            "-p",
+            help="A file in predictors/ of a results folder; by default the one that ships with this package.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder for predictions.json, edited networks and pictures. Editors need one."
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="Of the state dict in a .pt file that has several.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are in --out already.")] = False,
+) -> None:
+    """Ask a trained predictor about checkpoints: how accurate is a network, which digit does an INR show, edit it.
+
+    `predict-generalization`, `classify-inr` and `edit-inr` leave a predictor for every model that they have trained, in
+    `predictors/` of their results folder. One ships with this package: it reads the ReLU networks of the demo, small
+    CNNs on 8x8 digits, and tells their test accuracy from their weights; neurons may be permuted and scaled.
+
+    A checkpoint is checked first: it must have the layers that the predictor was trained on; more neurons are welcome
+    where the model reads any width. Weights say nothing of activations: those of the training networks are taken.
+    Nothing that a checkpoint names is imported or called.
+
+    Examples:
+
+    - `nfn-monomial predict net.safetensors`
+
+    - `nfn-monomial predict runs/ --json`
+
+    - `nfn-monomial predict --predictor results/edit-dilate/predictors/editor.safetensors siren.pt --out edited`
+    """
+    prepare_process()
+    from nfn_monomial.errors import InvalidValueError
+    from nfn_monomial.tools.predictors.answers import PREDICTIONS, Answers
+    from nfn_monomial.tools.predictors.predictor import SHIPPED, Predictor
+
+    loaded = Predictor.load(predictor or SHIPPED)
+    if loaded.task.edits and out is None:
+        raise InvalidValueError(f"{predictor} edits networks: give a folder for them, --out DIR")
+    code = [str(predictor or SHIPPED)]
+    call = unfinished_call(out, "predict", {"key": key}, checkpoints, code, PREDICTIONS, force=force)
+    with call, Bar(console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
+        task = bar.add_task("reading", total=None)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        answers = Answers(loaded, tuple(loaded.predict(checkpoints, key=key, on_progress=show, call=call)))
+        paths = answers.write(call) if out else []
+    if as_json:
+        typer.echo(json.dumps(answers.to_json(), indent=1, allow_nan=False))
+        return
+    head, rows = answers.rows()
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for i, name in enumerate(head):
+        table.add_column(name, overflow="fold", justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    kept = {name: value for name, value in loaded.metrics.items() if name != "selection"}  # which chose the epoch
+    measured = ", ".join(f"{name} {value:.3f}" for name, value in kept.items())
+    console.print(f"Trained on networks of {escape(loaded.reads)}.", soft_wrap=True, highlight=False)
+    console.print(f"On test networks of that kind: {escape(measured)}.", soft_wrap=True, highlight=False)
+    console.print(table)
+    if paths:
+        console.print("", *map(str, paths), sep="\n", highlight=False)

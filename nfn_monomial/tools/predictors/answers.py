@@ -1,0 +1,79 @@
+"""What predictors say of checkpoints, for people and programs: rows of a table, JSON, edited networks and pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nfn_monomial.tools.calls import Call
+from nfn_monomial.tools.files import write_atomically, write_json
+
+from .predictor import Predictor
+from .tasks import Prediction
+
+__all__ = ["PREDICTIONS", "Answers"]
+
+PREDICTIONS = "predictions.json"
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a predictor says of some checkpoints.
+
+    Attributes:
+        predictor: who says it.
+        predictions: what, in the order of the files.
+    """
+
+    predictor: Predictor
+    predictions: tuple[Prediction, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Which predictor, and an entry for each file; numbers that are not finite are None."""
+        record = self.predictor.record
+        return {
+            "predictor": {
+                "task": self.predictor.task.name,
+                "answers": self.predictor.task.answers,
+                "reads": self.predictor.reads,
+                "model": record["settings"]["model"],
+                "metrics": self.predictor.metrics,
+            },
+            "networks": [
+                {"path": str(prediction.path), **entry}
+                for prediction, entry in zip(self.predictions, self._entries, strict=True)
+            ],
+        }
+
+    def rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Headings and rows of a table."""
+        task = self.predictor.task
+        rows = [(str(p.path), *task.cells(entry)) for p, entry in zip(self.predictions, self._entries, strict=True)]
+        return ("checkpoint", *task.heads), rows
+
+    def write(self, call: Call) -> list[Path]:
+        """Write ``predictions.json``; of an editor also every edited network, in the form it came in, and its picture.
+
+        Args:
+            call: whose results these are; it says where to, and whether files that are there are replaced.
+
+        Raises:
+            ValueError: if a file is there already, was read, or two would have one name; nothing is written then.
+        """
+        edits = self.predictions if self.predictor.task.edits else ()
+        names = [Path(edit.checkpoint.name) for edit in edits]
+        files = [file for name, edit in zip(names, edits, strict=True)
+                 for file in (name.with_suffix(".png"), *edit.checkpoint.outputs(str(name)))]  # fmt: skip
+        read = {file.resolve(): str(p.path) for p in self.predictions for file in p.checkpoint.files}
+        paths = call.claim([PREDICTIONS, *files], read)
+        folder = paths[0].parent
+        for name, edit in zip(names, edits, strict=True):
+            edit.checkpoint.write(folder, str(name), edit.answer)
+            write_atomically(folder / name.with_suffix(".png"), self.predictor.task.picture(edit))
+        write_json(paths[0], self.to_json())
+        return paths
+
+    @property
+    def _entries(self) -> list[dict[str, Any]]:
+        return self.predictor.task.entries(self.predictions)

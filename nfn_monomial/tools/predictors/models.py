@@ -1,0 +1,319 @@
+"""What a model is, which networks it reads, and the register of models.
+
+A model reads a batch of networks and answers with one logit per network. What it does to a network without learned
+parameters (statistics, flattening, packing) is its `Model.prepare`, called once per data set, so that an epoch is
+nothing but indexing, forward, backward and optimiser.
+
+Adding a model is adding a class:
+
+    @register("my-model")
+    class MyModel(Model):
+        label, invariant_under = "Mine", "permutations"
+
+        def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None: ...
+        def prepare(self, tensors: Mapping[str, Tensor]) -> Any: ...
+        def forward(self, batch: Any) -> Tensor: ...
+
+Keyword-only parameters of the class, such as widths, are its options, which an experiment sets by name, for all models
+that have them alike (`model_options`).
+
+A model of networks of different architectures is ``mixed``: it is built with a `MixedInfo` too, and has
+`Model.prepare_groups` instead of ``prepare``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial import WeightSpace, balance
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.experiments import experiments
+
+__all__ = [
+    "BALANCED",
+    "Heads",
+    "InvariantUnder",
+    "MixedInfo",
+    "Model",
+    "NetworkGroup",
+    "NetworkInfo",
+    "Register",
+    "Sees",
+    "Standardise",
+    "Task",
+    "at_once",
+    "build_model",
+    "logits",
+    "model_class",
+    "model_options",
+    "register",
+]
+
+EVALUATION_BATCH, EVALUATION_BYTES = 256, 2**26
+"""Examples that are predicted at once, at most, and what they take, unless one takes more."""
+
+NetworkGroup: TypeAlias = "tuple[Mapping[str, Tensor], WeightSpace]"
+"""Networks of one architecture, parameter name -> ``(N, 1, *shape)``, and their weight space."""
+
+
+InvariantUnder = Literal["group", "permutations", "nothing"]
+Sees = Literal["weights", "functions"]
+Task = Literal["any", "generalization", "inr", "ablation"]
+
+
+@dataclass(frozen=True)
+class NetworkInfo:
+    """What a model is told of the networks it will read.
+
+    Attributes:
+        space: their weight space.
+        activation: their activation function, or several with ``/`` between.
+        template: builds the torch module of one network, whose parameters and buffers have the space's names, or are
+            the space's in order; None where it is not known.
+        input_shape: of one input of that module, as ``(channels, height, width)``; None where it is not known.
+    """
+
+    space: WeightSpace
+    activation: str
+    template: Callable[[], nn.Module] | None = None
+    input_shape: tuple[int, ...] | None = None
+
+    @property
+    def architectures(self) -> tuple[NetworkInfo, ...]:
+        """This one; see `MixedInfo`."""
+        return (self,)
+
+
+@dataclass(frozen=True)
+class MixedInfo:
+    """The same of networks of different architectures; what a ``mixed`` model is built with."""
+
+    architectures: tuple[NetworkInfo, ...]
+
+
+class Model(nn.Module):
+    """Base of all models: prepared networks -> logits ``(B,)``, or ``(B, out_features)`` for several outputs.
+
+    Attributes:
+        label: name in tables and figures.
+        invariant_under: what leaves the output as it is: the networks' whole symmetry group (with scalings or sign
+            flips), permutations of hidden neurons only, or nothing.
+        sees: the networks' weights alone, or also what they compute (the model runs them).
+        any_width: whether it reads networks with more hidden neurons than those it was built for.
+        task: what it was made for: ``any`` network and question, ``generalization`` of CNNs, ``inr``s, or ``ablation``
+            alone.
+        mixed: whether it reads networks of different architectures and activations.
+        train_with: fields of `TrainConfig`, and ``loss``, that this model is trained with whatever the experiment says.
+    """
+
+    label: ClassVar[str]
+    invariant_under: ClassVar[InvariantUnder]
+    sees: ClassVar[Sees] = "weights"
+    any_width: ClassVar[bool] = True
+    task: ClassVar[Task] = "any"
+    mixed: ClassVar[bool] = False
+    train_with: ClassVar[Mapping[str, Any]] = {}  # `training` is torch's
+
+    def prepare(self, tensors: Mapping[str, Tensor]) -> Any:
+        """Everything without learned parameters: for a data set in memory at once, otherwise batch by batch.
+
+        Args:
+            tensors: parameter name -> ``(N, 1, *shape)``.
+
+        Returns:
+            A pytree of tensors whose first dimension is N; `forward` takes any part of it along that dimension.
+        """
+        raise NotImplementedError
+
+    def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Any:
+        """What experiments call: `prepare` for networks of several architectures, N in all, in this order."""
+        if len(groups) != 1:
+            raise InvalidValueError(f"{type(self).__name__} reads networks of one architecture, found {len(groups)}")
+        return self.prepare(groups[0][0])
+
+    def fit_inputs(self, prepared: Any) -> None:
+        """Take input statistics from the prepared training networks; called once, before training."""
+
+    def forward(self, batch: Any) -> Tensor:
+        raise NotImplementedError
+
+
+BALANCED = "balanced-"
+T = TypeVar("T", bound=type[Any])
+
+
+class Register(Generic[T]):
+    """Classes by name, in the order in which they were added. A name that is not
+    among them is looked for in the experiments.
+
+    ``balanced-`` in front of a name makes a subclass whose networks are brought into canonical form first, which takes
+    scalings and sign flips away from it.
+
+    Args:
+        what: they are, as ``model``.
+        balanced: makes that subclass; ``label`` and ``invariant_under`` are set here.
+    """
+
+    def __init__(self, what: str, balanced: Callable[[T], T]) -> None:
+        self._what = what
+        self._balanced: Callable[[Any], Any] = functools.cache(functools.partial(_named, balanced))
+        self.classes: dict[str, T] = {}
+
+    def __call__(self, name: str) -> Callable[[T], T]:
+        """Class decorator: make a class known by this name."""
+
+        def add(cls: T) -> T:
+            if self.classes.setdefault(name, cls) is not cls:
+                taken = self.classes[name].__qualname__
+                raise InvalidValueError(f"another {self._what} is registered as {name!r} already: {taken}")
+            return cls
+
+        return add
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.classes)
+
+    def __getitem__(self, name: str) -> T:
+        """The class of a name.
+
+        Raises:
+            ValueError: listing the known names.
+        """
+        plain = name.removeprefix(BALANCED)
+        if plain not in self.classes:
+            catalogue = experiments("models.catalogue")
+            if plain not in self.classes:
+                catalogue.register_all()
+        if plain not in self.classes:
+            known = ", ".join(self.classes)
+            raise InvalidValueError(
+                f"unknown {self._what} {name!r}: choose from {known}, each also with {BALANCED!r} in front"
+            )
+        found: T = self.classes[plain] if plain == name else self._balanced(self.classes[plain])
+        return found
+
+
+def _named(balanced: Callable[[Any], Any], base: Any) -> Any:
+    cls = balanced(base)
+    cls.label = f"balanced {base.label}"
+    cls.invariant_under = "group" if base.invariant_under == "permutations" else base.invariant_under
+    return cls
+
+
+def _balanced(base: Any) -> Any:
+    class Balanced(base):  # type: ignore[misc]
+        def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Any:
+            return super().prepare_groups([(balance(tensors, space)[0], space) for tensors, space in groups])
+
+    return Balanced
+
+
+register: Register[type[Model]] = Register("model", _balanced)
+"""Class decorator: ``@register("name")`` makes a model known to every experiment and on the command line."""
+
+
+def model_class(name: str) -> type[Model]:
+    """The class registered under a name; ``balanced-`` in front of any puts `balance` in front of the model.
+
+    Raises:
+        ValueError: listing the known names.
+    """
+    return register[name]
+
+
+def model_options(name: str) -> tuple[str, ...]:
+    """What can be set of a model: keyword-only parameters of its class, and of the bases that it hands others on to."""
+    found: dict[str, None] = {}
+    for cls in model_class(name).__mro__:
+        if "__init__" in vars(cls):
+            parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+            found |= dict.fromkeys(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    return tuple(found)
+
+
+def build_model(
+    name: str, networks: NetworkInfo | MixedInfo, *, seed: int, out_features: int = 1, **options: Any
+) -> Model:
+    """A freshly initialised model on the CPU; the seed fixes its parameters and the global generator is left alone.
+
+    Args:
+        name: see `model_class`.
+        networks: what it will read.
+        seed: of its parameters.
+        out_features: outputs for each network.
+        **options: what the experiment sets, see `model_options`; the others keep the model's own values.
+
+    Raises:
+        ValueError: if there is no such model, it has no such option, or it cannot read networks of different
+            architectures, but shall.
+    """
+    cls: Any = model_class(name)
+    if unknown := sorted(set(options) - set(known := model_options(name))):
+        raise InvalidValueError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}")
+    if isinstance(networks, MixedInfo) and not cls.mixed:
+        able = ", ".join(known for known in register if register[known].mixed)
+        raise InvalidValueError(f"{name} reads networks of one architecture; for a mixed zoo choose from {able}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Model = cls(networks, out_features, **options)
+        return model
+
+
+class Heads(nn.Linear):
+    """A linear layer for each of K heads, in one product: ``(B, K in_features)`` -> ``(B, K out_features)``."""
+
+    def __init__(self, in_features: int, out_features: int, heads: int) -> None:
+        super().__init__(in_features, heads * out_features)
+        self.heads = heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.heads == 1:
+            return super().forward(x)
+        weight, bias = self.weight.view(self.heads, -1, self.in_features), self.bias.view(self.heads, 1, -1)
+        own = x.view(len(x), self.heads, -1).transpose(0, 1)
+        return torch.baddbmm(bias, own, weight.mT).transpose(0, 1).flatten(1)
+
+
+def logits(out: Tensor) -> Tensor:
+    return out.squeeze(-1) if out.shape[-1] == 1 else out
+
+
+class Standardise(nn.Module):
+    """``(x - mean) / std`` with the training set's statistics, over the networks and over ``dims`` besides.
+
+    Statistics are those of the training networks as they are given, so they follow the train set (original or
+    augmented). Entries that never vary are only centred.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, shape: Sequence[int], dims: Sequence[int] = ()) -> None:
+        super().__init__()
+        self.dims = (0, *dims)
+        kept = [1 if i in self.dims else n for i, n in enumerate((1, *shape))]
+        self.register_buffer("mean", torch.zeros(kept))
+        self.register_buffer("std", torch.ones(kept))
+
+    def fit(self, x: Tensor) -> None:
+        wide = x.double()
+        std = wide.std(self.dims, correction=0, keepdim=True)
+        self.mean.copy_(wide.mean(self.dims, keepdim=True))
+        self.std.copy_(std.masked_fill(std == 0, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+
+def at_once(nbytes: float) -> int:
+    """How many examples of so many bytes each are predicted at once: within both bounds, and one at least."""
+    return max(1, min(EVALUATION_BATCH, int(EVALUATION_BYTES / max(1, nbytes))))

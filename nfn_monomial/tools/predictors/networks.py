@@ -1,0 +1,178 @@
+"""The networks that predictors are asked about: modules, state dicts, checkpoints; matched to what was trained for.
+
+Weights say neither how they are wired nor which activations stand between them. So every network is matched to the
+weight spaces that a predictor knows, by names and shapes, and what does not fit is refused in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial import Symmetry, symmetry_of
+from nfn_monomial.adapters.modules import match_names
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
+from nfn_monomial.tools.checkpoints.files import Checkpoint, checkpoints_in
+
+from .models import NetworkInfo
+from .words import in_words, some
+
+__all__ = ["Given", "Network", "checkpoint_paths", "given_networks", "in_checkpoint", "match"]
+
+Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
+PARALLEL = "module."  # what DataParallel puts in front of every key
+COUNTER = "num_batches_tracked"  # of batch norms: no parameter
+
+
+@dataclass(frozen=True)
+class Given:
+    """A network as it was given.
+
+    Attributes:
+        label: what it is called in messages.
+        state: key -> tensor.
+        ordered: whether the keys come in the order in which the layers run.
+        activations: the symmetries of its activations, where these are known.
+    """
+
+    label: str
+    state: Mapping[str, Tensor]
+    ordered: bool = False
+    activations: frozenset[Symmetry] = frozenset()
+
+
+def given_networks(networks: Network | Iterable[Network]) -> list[Given]:
+    """Modules and state dicts, one or several.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: for weights that are no numbers, as `match`.
+    """
+    if isinstance(networks, Mapping) or (isinstance(networks, nn.Module) and not isinstance(networks, nn.ModuleList)):
+        networks = [networks]
+    if not isinstance(networks, Iterable):
+        raise InvalidTypeError(
+            f"a {type(networks).__name__} was given; expected modules, state dicts, or tensors (N, 1, *shape) by name"
+        )
+    return [_given(network, f"network {number}") for number, network in enumerate(networks)]
+
+
+def _given(network: Any, label: str) -> Given:
+    if isinstance(network, nn.Module):
+        plain = (nn.Sequential.forward, nn.Flatten.forward)
+        chain = all(type(m).forward in plain for m in network.modules() if m._modules)
+        state = network.state_dict()
+        return Given(label, _checked(state, label), chain, frozenset(_activations(network)))
+    if not isinstance(network, Mapping):
+        raise InvalidTypeError(f"{label} is a {type(network).__name__}, expected a module or a state dict")
+    return Given(label, _checked(network, label))
+
+
+def _activations(module: nn.Module) -> Iterable[Symmetry]:
+    for part in module.modules():
+        if not part._modules and not isinstance(part, nn.Identity):
+            try:
+                yield symmetry_of(part)
+            except ValueError:  # a layer, or an activation that is not known
+                continue
+
+
+def _checked(state: Mapping[Any, Any], label: str) -> dict[str, Tensor]:
+    """What may be a parameter: all but counters."""
+    found: dict[str, Tensor] = {}
+    for key, value in state.items():
+        name = str(key)
+        if name.endswith(COUNTER):
+            continue
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.layout != torch.strided:
+            what = f"{value.dtype}, {value.layout}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise InvalidTypeError(
+                f"{label}: {name[:200]} is {what}, expected a dense tensor of floating point numbers"
+            )
+        if value.is_meta or not bool(torch.isfinite(value.float()).all()):
+            what = "no values" if value.is_meta else "NaN or infinite values: its training diverged"
+            raise InvalidValueError(f"{label}: {name[:200]} holds {what}")
+        found[name] = value.detach()
+    if not found:
+        raise InvalidValueError(f"{label} holds no weights")
+    return found
+
+
+def checkpoint_paths(paths: Sequence[str | Path]) -> list[Path]:
+    """The checkpoints that are meant: those named, and all that lie in folders, each once.
+
+    Raises:
+        FileNotFoundError: for a path that is not there.
+        ValueError: for a folder without checkpoints.
+    """
+    found = [file for path in map(Path, paths) for file in (checkpoints_in(path) if path.is_dir() else [path])]
+    places: dict[Path, Path] = {}
+    for file in found:
+        places.setdefault(file.resolve(), file)
+    return list(places.values())
+
+
+def in_checkpoint(checkpoint: Checkpoint) -> Given:
+    """The network in a checkpoint.
+
+    Raises:
+        ValueError: naming the file, if it holds no weights, or NaN.
+        TypeError: naming the file and key of what is no dense tensor of floating point numbers.
+    """
+    label = str(checkpoint.path)
+    return Given(label, _checked(checkpoint, label))
+
+
+def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: str) -> tuple[int, dict[str, str]]:
+    """Which of the architectures a network has, and parameter of its space -> key.
+
+    Args:
+        given: the network.
+        infos: the architectures.
+        any_width: whether it may be wider than these.
+        reads: they in words.
+
+    Raises:
+        ValueError: in words, if it has none of them, or the weights do not tell which.
+    """
+    fits: dict[int, dict[str, str]] = {}
+    reasons = []
+    for number, info in enumerate(infos):
+        try:
+            fits[number] = _names(given, info, any_width)
+        except (ValueError, TypeError) as error:
+            reasons.append(str(error))
+    if not fits:
+        found = in_words({key: tuple(t.shape) for key, t in given.state.items()})
+        shapes = infos[0].space.shapes()
+        known = len(infos) == 1 and found == in_words(shapes)  # then it is not the layers that differ
+        raise InvalidValueError(
+            f"{given.label}: this predictor reads networks of {reads}; this one has {found}"
+            + (f": {reasons[0]}" if known else "")
+        )
+    if len({infos[number].space for number in fits}) > 1:
+        names = some(list(dict.fromkeys(infos[number].activation for number in fits)))
+        raise InvalidValueError(
+            f"{given.label} may have any of {len(fits)} architectures that this predictor reads, with the activations "
+            f"{names}: its weights do not tell; use a predictor of networks of one architecture"
+        )
+    return next(iter(fits.items()))
+
+
+def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
+    prefix = PARALLEL if all(key.startswith(PARALLEL) for key in given.state) else ""
+    state = {key.removeprefix(prefix): t for key, t in given.state.items()}
+    names = match_names(state, info.space, ordered=given.ordered)
+    tensors = {name: state[key].float()[None, None] for name, key in names.items()}
+    info.space.validate(tensors)
+    if not any_width and (wrong := [n for n, shape in info.space.shapes().items() if tensors[n].shape[2:] != shape]):
+        raise InvalidValueError(f"{some(wrong)} are of another width")
+    own = {node.symmetry for node in info.space.nodes.values() if node.permutes}
+    if other := sorted(map(str, given.activations - own)):
+        raise InvalidValueError(f"its activations are of the symmetry {', '.join(other)}")
+    return {name: prefix + key for name, key in names.items()}

@@ -1,0 +1,273 @@
+"""A trained model that was saved and loaded says of networks what it said when it was tested."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from small_predictors import SIREN, Left, accuracy_predictors, inrs, stacked
+from small_zoo import corpus
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.adapters.modules import unstack_networks
+from nfn_monomial.benchmarks.models.inr import SineNetwork
+from nfn_monomial.benchmarks.studies import classify, predict
+from nfn_monomial.benchmarks.train.runs import RunStore
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError, MissingFileError
+from nfn_monomial.tools.predictors import Predictor, models
+from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
+from nfn_monomial.tools.predictors.tasks import Generalization, read_task
+
+ZOO = corpus("relu").test[0]
+CNNS, SPACE = stacked(ZOO.networks.tensors), ZOO.info.space
+INRS = inrs().test
+SIRENS = stacked(INRS.rows.read_all())
+
+
+def cnn(width: int = 4, activation: Callable[[], nn.Module] = nn.ReLU, kernel: int = 3) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, width, kernel, 2), activation(), nn.Conv2d(width, 5, kernel, 2), activation(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 3),
+    )  # fmt: skip
+
+
+def test_accuracies_are_those_that_were_tested(accuracy_predictors: Left) -> None:
+    for name, (run, path) in accuracy_predictors.items():
+        predictor = Predictor.load(path)
+        found = predictor(CNNS)
+        assert found.shape == (len(ZOO),)
+        assert bool(((found >= 0) & (found <= 1)).all())
+        tested = predict.scores(torch.logit(found.double()), ZOO.networks.accuracy)
+        assert tested == pytest.approx(run.tests[0].metrics, rel=1e-4), name
+        assert predictor.metrics == run.tests[0].metrics
+        assert predictor.record["val"] == run.val
+        assert predictor.record["settings"]["seed"] == 0
+
+
+def test_probabilities_are_those_that_were_tested(classifiers: Left) -> None:
+    for name, (run, path) in classifiers.items():
+        found = Predictor.load(path)(SIRENS)
+        torch.testing.assert_close(found.sum(-1), torch.ones(len(INRS)))
+        tested = classify.scores(found.double().log(), INRS.labels)
+        assert tested == pytest.approx(run.tests[0].metrics, rel=1e-4), name
+
+
+def test_edited_networks_show_what_was_tested(editors: Left) -> None:
+    for name, (run, path) in editors.items():
+        answers = Predictor.load(path)(SIRENS)
+        edited = {key: torch.stack([network[key] for network in answers]) for key in SIRENS}
+        shown = RunStore(path.parents[1]).artifacts(run.settings)["edited"]
+        # In float32 two layers of sin(30 x) make some thousand roundings of one.
+        torch.testing.assert_close(SIREN.render(edited), shown, rtol=1e-3, atol=2e-4, msg=name)
+        assert not torch.allclose(shown, SIREN.render({n: t.squeeze(1) for n, t in SIRENS.items()}), atol=1e-3)
+
+
+def test_what_the_group_leaves_alone_the_answer_does_too(accuracy_predictors: Left, classifiers: Left) -> None:
+    for left, networks, space in ((accuracy_predictors, CNNS, SPACE), (classifiers, SIRENS, SIREN.space)):
+        wide = {name: t[:8].double() for name, t in networks.items()}
+        moved = space.sample(8).act(wide)
+        for name, (run, path) in left.items():
+            predictor = Predictor.load(path)
+            predictor.model.double()
+            difference = float((predictor(wide) - predictor(moved)).abs().max())
+            assert (difference < 1e-7) == (run.invariant_under == "group"), (name, difference)
+
+
+def test_modules_state_dicts_and_tensors_are_one(accuracy_predictors: Left) -> None:
+    predictor = Predictor.load(accuracy_predictors["message-passing-stats"][1])
+    modules = [cnn(), cnn(6), cnn()]
+    expected = torch.cat([predictor(module) for module in modules])
+    assert len(set(expected.tolist())) == 3
+    torch.testing.assert_close(predictor(modules), expected)
+    torch.testing.assert_close(predictor(nn.ModuleList(modules)), expected)
+    torch.testing.assert_close(predictor([module.state_dict() for module in modules]), expected)
+    reverse = [dict(reversed(module.state_dict().items())) for module in modules]
+    torch.testing.assert_close(predictor(reverse), expected)
+    named = {f"module.{name}": t for name, t in modules[0].state_dict().items()}
+    torch.testing.assert_close(predictor(named), expected[:1])
+    torch.testing.assert_close(predictor(modules[0].double()), expected[:1])
+    states = unstack_networks({name: t[:3] for name, t in CNNS.items()}, SPACE)
+    torch.testing.assert_close(predictor(states), predictor({name: t[:3] for name, t in CNNS.items()}))
+
+
+def test_wider_networks_are_welcome_where_the_model_reads_them(
+    accuracy_predictors: Left, classifiers: Left, editors: Left
+) -> None:
+    sine = SineNetwork(replace(SIREN, sizes=(2, 6, 9, 1)))
+    for left, wide in ((accuracy_predictors, cnn(7)), (classifiers, sine), (editors, sine)):
+        for name, (_, path) in left.items():
+            predictor = Predictor.load(path)
+            if predictor.reads.endswith("of any width"):
+                assert all(bool(torch.isfinite(t).all()) for t in pytree.tree_leaves(predictor(wide))), name
+            else:
+                assert name in ("mlp", "balanced-mlp")
+                with pytest.raises(InvalidValueError, match=r"layers (1-4-5-3|2-6-6-1).* has 3 layers (1-7-5|2-6-9)"):
+                    predictor(wide)
+
+
+def test_edited_networks_have_the_keys_and_dtypes_they_came_with(editors: Left) -> None:
+    predictor = Predictor.load(editors["message-passing"][1])
+    module = SineNetwork(replace(SIREN, sizes=(2, 6, 9, 1))).double()
+    (edited,) = predictor(module)
+    assert {k: (t.dtype, t.shape) for k, t in edited.items()} == {
+        k: (t.dtype, t.shape) for k, t in module.state_dict().items()
+    }
+    other = {f"net.{key}": t.float() for key, t in module.state_dict().items()}
+    first, second = predictor([module, other])
+    assert list(second) == list(other)
+    for a, b in zip(first.values(), second.values(), strict=True):
+        assert (a.dtype, b.dtype) == (torch.float64, torch.float32)
+        torch.testing.assert_close(a.float(), b)
+    module.load_state_dict(edited)
+
+
+def test_large_networks_are_answered_few_at_once(
+    accuracy_predictors: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors, modules and files: as many as fit into the bytes, of files if all were as the largest."""
+    predictor = Predictor.load(accuracy_predictors["message-passing-stats"][1])
+    modules = [cnn() for _ in range(7)]
+    paths = [tmp_path / f"{number}.safetensors" for number in range(7)]
+    for module, path in zip(modules, paths, strict=True):
+        save_file(module.state_dict(), path)
+    tensors = {name: t[:7] for name, t in CNNS.items()}
+    expected = predictor(modules), predictor(tensors)
+    at_once: list[int] = []
+    real = Predictor._answers
+
+    def answers(self: Predictor, tensors: dict[str, torch.Tensor], info: NetworkInfo) -> list[torch.Tensor]:
+        at_once.append(len(tensors["bias.0"]))
+        return real(self, tensors, info)
+
+    monkeypatch.setattr(Predictor, "_answers", answers)
+    for nbytes in (sum(t[0].nbytes for t in CNNS.values()), paths[0].stat().st_size):
+        monkeypatch.setattr(models, "EVALUATION_BYTES", 3 * nbytes)
+        found = predictor(modules), predictor(tensors)
+        torch.testing.assert_close(found, expected)
+    assert at_once[:6] == [3, 3, 1] * 2
+    at_once.clear()
+    told: list[tuple[int, int]] = []
+    predictions = predictor.predict(paths, on_progress=lambda *done: told.append(done))
+    torch.testing.assert_close(torch.stack([p.answer for p in predictions]), expected[0])
+    assert at_once == [3, 3, 1]
+    assert told == [(n, 7) for n in range(1, 8)]
+    assert [p.path for p in predictions] == paths
+
+
+@pytest.mark.parametrize(
+    ("networks", "error", "said"),
+    [
+        (cnn(kernel=5), ValueError, "reads networks of 3 layers 1-4-5-3, kernels 3x3, 3x3, relu"),
+        (cnn(kernel=5), ValueError, "; this one has 3 layers 1-4-5-3, kernels 5x5, 5x5$"),
+        (nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), ValueError, "has 2 layers 2-8-1$"),
+        (cnn(activation=nn.Tanh), ValueError, "its activations are of the symmetry SIGN"),
+        ([cnn(), {"weight": torch.zeros(2, 3)}], ValueError, "network 1: .* has 1 layer 3-2"),
+        ({**cnn().state_dict(), "0.bias": torch.tensor([0, 1, torch.nan, 0])}, ValueError, "0.bias holds NaN or inf"),
+        ({**cnn().state_dict(), "0.bias": torch.arange(4)}, TypeError, "0.bias is torch.int64"),
+        ({**cnn().state_dict(), "0.bias": torch.zeros(4).to_sparse()}, TypeError, "0.bias is torch.float32, torch.sp"),
+        ({**cnn().state_dict(), "0.bias": torch.zeros(4, device="meta")}, ValueError, "0.bias holds no values"),
+        ({}, ValueError, "network 0 holds no weights"),
+        ({name: t[:, :0] for name, t in CNNS.items()}, ValueError, "no channels"),
+        ({name: t[:0] for name, t in CNNS.items()}, ValueError, "an empty batch"),
+        ([], ValueError, "no networks given"),
+        (3, TypeError, "a int was given"),
+        ([3], TypeError, "network 0 is a int"),
+        ({"epoch": 3}, TypeError, "epoch is a int"),
+    ],
+)  # fmt: skip
+def test_what_it_was_not_trained_for_is_refused_in_words(
+    networks: object, error: type[Exception], said: str, accuracy_predictors: Left
+) -> None:
+    predictor = Predictor.load(accuracy_predictors["monomial"][1])
+    with pytest.raises(error, match=said) as found:
+        predictor(networks)  # type: ignore[arg-type]
+    assert isinstance(found.value, InvalidValueError | InvalidTypeError)
+    assert "\n" not in str(found.value)
+
+
+def test_a_batch_with_a_nan_is_refused(accuracy_predictors: Left) -> None:
+    predictor = Predictor.load(accuracy_predictors["monomial"][1])
+    broken = {**CNNS, "bias.0": CNNS["bias.0"].index_fill(0, torch.tensor(3), torch.nan)}
+    with pytest.raises(InvalidValueError, match=r"bias.0 holds 4 NaN or infinite values, the first at index \[3"):
+        predictor(broken)
+
+
+def test_what_is_saved_again_is_the_same_file(accuracy_predictors: Left, editors: Left, tmp_path: Path) -> None:
+    for path in (accuracy_predictors["combined"][1], editors["np"][1]):
+        Predictor.load(path).save(tmp_path / "again" / "copy.safetensors")
+        assert (tmp_path / "again" / "copy.safetensors").read_bytes() == path.read_bytes()
+
+
+def test_the_random_generator_is_left_alone(accuracy_predictors: Left) -> None:
+    before = torch.get_rng_state()
+    Predictor.load(accuracy_predictors["combined"][1])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_file_that_is_not_there_or_no_file(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError, match="no such file"):
+        Predictor.load(tmp_path / "none.safetensors")
+    with pytest.raises(MissingFileError, match="no such file, it is a folder"):
+        Predictor.load(tmp_path)
+
+
+# -- what can be written, and what cannot
+
+
+def _info(template: Callable[[], nn.Module] | None, shape: tuple[int, ...] | None = (1, 8, 8)) -> NetworkInfo:
+    return NetworkInfo(SPACE, "relu", template, shape)
+
+
+def test_models_that_run_networks_of_code_alone_say_so() -> None:
+    info = _info(partial(cnn, 4))
+    assert "how they run is known from code alone" in Generalization.of(info, "combined")["unusable"]
+    with pytest.raises(InvalidValueError, match="combined runs the networks"):
+        read_task(Generalization.of(info, "combined"))
+    large = NetworkInfo(WeightSpace.mlp([2, 5000, 5000, 1], "relu"), "relu")
+    assert "networks of 25025001 weights" in Generalization.of(large, "monomial")["unusable"]
+    task = read_task(Generalization.of(info, "monomial"))
+    assert task.infos[0].space == SPACE
+    assert task.infos[0].template is None
+
+
+def test_networks_of_several_architectures_are_told_apart_by_their_weights() -> None:
+    tanh = WeightSpace.cnn([1, 4, 5], 3, "tanh", head=[3])
+    deep = WeightSpace.cnn([1, 4, 4, 5], 3, "tanh", head=[3])
+    for known, said in (([SPACE, deep], None), ([SPACE, tanh], "any of 2 architectures .* activations relu, tanh")):
+        infos = MixedInfo(tuple(NetworkInfo(space, name) for space, name in zip(known, ("relu", "tanh"), strict=True)))
+        task = read_task(Generalization.of(infos, "stats-set"))
+        assert [info.space for info in task.infos] == known
+        predictor = Predictor(task, task.build("stats-set", {}).eval(), {})
+        if said is None:
+            assert "or one of 1 other architectures" in predictor.reads
+            assert predictor(cnn()).shape == (1,)
+            with pytest.raises(InvalidValueError, match="this one has 2 layers 1-4-3"):
+                predictor(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3)))
+        else:
+            assert predictor(cnn()).shape == (1,), "a module has activations"
+            with pytest.raises(InvalidValueError, match=said):
+                predictor(cnn().state_dict())
+            with pytest.raises(InvalidValueError, match=said):
+                predictor(CNNS)
+
+
+# -- results that are there
+
+
+def test_results_of_older_versions_stay_valid(tmp_path: Path) -> None:
+    left = accuracy_predictors(tmp_path, ["stats"])
+    run, path = left["stats"]
+    older = tmp_path / "checkpoints" / path.name
+    older.parent.mkdir()
+    path.rename(older)
+    store = RunStore(tmp_path)
+    assert store.load(run.settings) == run
+    older.unlink()
+    assert store.load(run.settings) is None, "a finished run has its model"
+    assert accuracy_predictors(tmp_path, ["stats"])["stats"][1] == path
+    assert path.exists()
