@@ -1,7 +1,7 @@
 """The experiments, which need more packages: they add commands, and models, tasks and architectures of predictors.
 
-They are known by their name only. Their commands are always there, and say what to install; the rest is imported when it
-is asked for and not known here.
+They are known by their name only. Their commands are always there, and say what to install; the rest is imported when
+it is asked for and not known here.
 """
 
 from __future__ import annotations

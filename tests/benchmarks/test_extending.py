@@ -13,10 +13,10 @@ from invoking import said
 
 from nfn_monomial.benchmarks.data.formats import base as formats
 from nfn_monomial.benchmarks.data.formats.detection import detect
-from nfn_monomial.benchmarks.models import base as registry
 from nfn_monomial.benchmarks.models import catalogue
 from nfn_monomial.benchmarks.studies.predict import predict_generalization
 from nfn_monomial.benchmarks.train.runs import RunStore
+from nfn_monomial.tools.predictors import models as registry
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 NAMES = ("cli", "model", "zoo", "inrs", "experiment")
