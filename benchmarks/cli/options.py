@@ -17,7 +17,7 @@ from nfn_monomial.benchmarks.settings import assignment, override
 from nfn_monomial.benchmarks.settings.training import Precision
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.cli import options as tools
-from nfn_monomial.tools.cli.options import add_command, own_process
+from nfn_monomial.tools.cli.options import add_command, option, own_process
 
 __all__ = ["OWN_OPTIONS", "Device", "Networks", "command", "command_line", "configured", "prepare_process", "split"]
 
@@ -29,85 +29,38 @@ Networks = Annotated[
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N.")]
 _KINDS: dict[str, tuple[Any, Any]] = {
     "networks": (Networks, 1000),
-    "augmented": (
-        Annotated[bool, typer.Option("--augmented", help="Train on augmented ReLU networks, too, which takes longer.")],
-        False,
-    ),
-    "data": (
-        Annotated[
-            Path | None,
-            typer.Option("--data", help="Folder of networks, made here or published; its format is detected."),
-        ],
-        None,
-    ),
-    "zoos": (
-        Annotated[
-            list[Path],
-            typer.Option("--data", help="Folder of networks, made here or published; repeat it for several."),
-        ],
+    "augmented": option(bool, "--augmented", "Train on augmented ReLU networks, too, which takes longer.", False),
+    "data": option(Path | None, "--data", "Folder of networks, made here or published; its format is detected."),
+    "zoos": option(list[Path], "--data", "Folder of networks, made here or published; repeat it for several.", []),
+    "data_options": option(
+        list[str],
+        "--data-option",
+        "key=value for an option of the format of the data, as limit=1000; repeat it for several. "
+        "`list formats` has all.",
         [],
     ),
-    "data_options": (
-        Annotated[
-            list[str],
-            typer.Option(
-                "--data-option",
-                help="key=value for an option of the format of the data, as limit=1000; repeat it for several. "
-                "`list formats` has all.",
-            ),
-        ],
-        [],
-    ),
-    "preset": (
-        Annotated[
-            str,
-            typer.Option(
-                "--preset",
-                help="small (minutes on 2 cores), paper (its hyperparameters), or others that `list settings` names.",
-            ),
-        ],
+    "preset": option(
+        str,
+        "--preset",
+        "small (minutes on 2 cores), paper (its hyperparameters), or others that `list settings` names.",
         "small",
     ),
-    "assignments": (
-        Annotated[
-            list[str],
-            typer.Option(
-                "--set",
-                help="key=value for any setting that has no option, as training.epochs=3; repeat it for several. "
-                "`list settings` has all.",
-            ),
-        ],
+    "assignments": option(
+        list[str],
+        "--set",
+        "key=value for any setting that has no option, as training.epochs=3; repeat it for several. "
+        "`list settings` has all.",
         [],
     ),
-    "models": (
-        Annotated[
-            str,
-            typer.Option("--models", help="Comma-separated; by default the preset's. `list models` has all."),
-        ],
-        "",
-    ),
-    "seeds": (
-        Annotated[
-            int | None, typer.Option("--seeds", min=1, max=1000, help="Number of seeds; by default the preset's.")
-        ],
-        None,
-    ),
-    "seed": (Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="First seed.")], 0),
+    "models": option(str, "--models", "Comma-separated; by default the preset's. `list models` has all.", ""),
+    "seeds": option(int | None, "--seeds", "Number of seeds; by default the preset's.", min=1, max=1000),
+    "seed": option(int, "--seed", "First seed.", 0, min=0, max=2**31 - 1),
     "device": (Device, "cpu"),
-    "devices": (
-        Annotated[
-            int,
-            typer.Option(
-                "--devices", min=1, max=1024, help="Processes that share every batch; on cuda, a GPU for each."
-            ),
-        ],
-        1,
+    "devices": option(
+        int, "--devices", "Processes that share every batch; on cuda, a GPU for each.", 1, min=1, max=1024
     ),
-    "precision": (Annotated[str | None, typer.Option("--precision", help=f"{', '.join(get_args(Precision))}.")], None),
-    "tensorboard": (
-        Annotated[bool, typer.Option("--tensorboard", help="Log epochs to tensorboard/ in the results folder.")],
-        False,
-    ),
+    "precision": option(str | None, "--precision", f"{', '.join(get_args(Precision))}."),
+    "tensorboard": option(bool, "--tensorboard", "Log epochs to tensorboard/ in the results folder.", False),
 }
 """Option -> its type and default. ``out`` has a default of its own for every command."""
 OWN_OPTIONS = {
@@ -137,11 +90,8 @@ def command(
         keeps: whether finished work in the results folder is kept.
     """
     kept = "finished work in it is kept" if keeps else "what it has of an earlier call is replaced"
-    folder = Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help=f"Folder for the results, by default {out}; {kept}.", show_default=False),
-    ]
-    kinds = {name: _KINDS[name] for name in options} | {"out": (folder, None)}
+    folder = option(Path | None, "--out -o", f"Folder for the results, by default {out}; {kept}.", show_default=False)
+    kinds = {name: _KINDS[name] for name in options} | {"out": folder}
     add_command(group, name, kinds, text, body)
 
 

@@ -11,7 +11,7 @@ from nfn_monomial.tools.experiments import experiments
 
 from .checkpoints import add_checkpoints
 from .options import console, debug, own_process
-from .predict import predict
+from .predict import add_predict
 
 __all__ = ["app", "run"]
 
@@ -46,7 +46,7 @@ def options(
 
 
 add_checkpoints(app)
-app.command("predict")(predict)
+add_predict(app)
 experiments("cli.commands").add_commands(app)
 
 

@@ -14,7 +14,7 @@ from rich.progress import Progress as Bar
 
 from nfn_monomial.errors import InvalidValueError
 
-from .options import add_command, console, errors, prepare_process, unfinished_call
+from .options import add_command, console, errors, option, prepare_process, unfinished_call
 
 if TYPE_CHECKING:  # it imports torch
     from nfn_monomial.tools.checkpoints.outputs import Finding
@@ -22,58 +22,32 @@ if TYPE_CHECKING:  # it imports torch
 __all__ = ["add_checkpoints"]
 
 READ = "read without running code: .safetensors (a file, or the index of several), .pt or .pth"
-_NETWORK: dict[str, tuple[Any, Any]] = {
-    "net": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--net",
-                show_default=False,
-                help="The network: module.py:NAME or package.module:NAME, a class or a function that returns a module "
-                "(or a pair of it and its example inputs), or an exported program, net.pt2. **Its code runs.** Without "
-                "it a chain of layers is read off the checkpoint.",
-            ),
-        ],
-        None,
+_NETWORK = {
+    "net": option(
+        str | None,
+        "--net",
+        "The network: module.py:NAME or package.module:NAME, a class or a function that returns a module (or a pair of "
+        "it and its example inputs), or an exported program, net.pt2. **Its code runs.** Without it a chain of layers "
+        "is read off the checkpoint.",
     ),
-    "input_shape": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--input",
-                show_default=False,
-                help="Shape of its inputs, batch included, as 1,3,32,32; not needed where a function example_inputs() "
-                "stands beside it.",
-            ),
-        ],
-        None,
+    "input_shape": option(
+        str | None,
+        "--input",
+        "Shape of its inputs, batch included, as 1,3,32,32; not needed where a function example_inputs() stands beside "
+        "it.",
     ),
-    "activation": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--activation", show_default=False, help="Of a chain of layers without --net, between them, as relu."
-            ),
-        ],
-        None,
-    ),
-    "key": (
-        Annotated[
-            str | None,
-            typer.Option("--key", show_default=False, help="Of the state dict in a .pt file that has several."),
-        ],
-        None,
-    ),
+    "activation": option(str | None, "--activation", "Of a chain of layers without --net, between them, as relu."),
+    "key": option(str | None, "--key", "Of the state dict in a .pt file that has several."),
 }
 """Options that say what network it is, as of the Python function."""
-_SEED = {"seed": (Annotated[int, typer.Option("--seed", min=0, help="Of the alignment.")], 0)}
+_SEED = {"seed": option(int, "--seed", "Of the alignment.", 0, min=0)}
 _SEVERAL: Any = Annotated[
     list[Path],
     typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"Two or more, or a folder of them; {READ}."),
 ]
-_OUTPUT: dict[str, tuple[Any, Any]] = {
-    "as_json": (Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else.")], False),
-    "force": (Annotated[bool, typer.Option("--force", help="Replace files that are there.")], False),
+_OUTPUT = {
+    "as_json": option(bool, "--json", "Print JSON, and nothing else.", False),
+    "force": option(bool, "--force", "Replace files that are there.", False),
 }
 
 
@@ -144,28 +118,14 @@ Examples:
         "align_checkpoints",
         (_SEVERAL, ...),
         {
-            "merge": (
-                Annotated[
-                    float | None,
-                    typer.Option(
-                        "--merge",
-                        show_default=False,
-                        help="Write a merged network, too; of this share of all but the first, as 0.5.",
-                    ),
-                ],
-                None,
+            "merge": option(
+                float | None, "--merge", "Write a merged network, too; of this share of all but the first, as 0.5."
             ),
-            "data": (
-                Annotated[
-                    str | None,
-                    typer.Option(
-                        "--data",
-                        show_default=False,
-                        help="module.py:NAME, a function that returns inputs and targets, or a list of such pairs. "
-                        "**Its code runs.** Without it outputs on the example inputs are compared.",
-                    ),
-                ],
-                None,
+            "data": option(
+                str | None,
+                "--data",
+                "module.py:NAME, a function that returns inputs and targets, or a list of such pairs. **Its code "
+                "runs.** Without it outputs on the example inputs are compared.",
             ),
             **_SEED,
         },
@@ -213,11 +173,9 @@ def add_checkpoints(app: typer.Typer) -> None:
 
 def _add(app: typer.Typer, name: str, command: Command) -> None:
     written = f"by default {command.out}" if command.out else "without which nothing is written"
-    kind = Annotated[
-        Path | None, typer.Option("--out", "-o", show_default=False, help=f"Folder for the results, {written}.")
-    ]
-    folder = {"out": (kind, Path(command.out) if command.out else None)}
-    kinds = {"paths": command.paths} | _NETWORK | dict(command.options) | folder | _OUTPUT
+    default = Path(command.out) if command.out else None
+    out = option(Path | None, "--out -o", f"Folder for the results, {written}.", default, show_default=False)
+    kinds = {"paths": command.paths, **_NETWORK, **command.options, "out": out, **_OUTPUT}
 
     def run(paths: Any, out: Path | None, as_json: bool, force: bool, input_shape: str | None, **given: Any) -> None:
         prepare_process()

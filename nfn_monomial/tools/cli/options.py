@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -25,6 +25,7 @@ __all__ = [
     "console",
     "debug",
     "errors",
+    "option",
     "own_process",
     "prepare_process",
     "unfinished_call",
@@ -70,6 +71,12 @@ def user_errors(run: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(1) from None
 
     return wrapper
+
+
+def option(kind: Any, flags: str, text: str, default: Any = None, **more: Any) -> tuple[Any, Any]:
+    """An option for `add_command`: its type, as typer takes it, and its default; ``more``: of `typer.Option`."""
+    annotated: Any = Annotated
+    return annotated[kind, typer.Option(*flags.split(), help=text, **more)], default
 
 
 def add_command(

@@ -12,62 +12,63 @@ from rich.markup import escape
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from .options import console, prepare_process, unfinished_call, user_errors
+from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["predict"]
+from .options import add_command, console, option, prepare_process, unfinished_call
 
+__all__ = ["add_predict"]
 
-@user_errors
-def predict(
-    checkpoints: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="CHECKPOINT",
-            help=".safetensors (a file, or the index of several), .pt or .pth; or folders.",
-        ),
-    ],
-    predictor: Annotated[
+TEXT = """Ask a trained predictor about checkpoints: how accurate is a network, which digit does an INR show, edit it.
+
+`predict-generalization`, `classify-inr` and `edit-inr` leave a predictor for every model that they have trained, in
+`predictors/` of their results folder. One ships with this package: it reads the ReLU networks of the demo, small
+CNNs on 8x8 digits, and tells their test accuracy from their weights; neurons may be permuted and scaled.
+
+A checkpoint is checked first: it must have the layers that the predictor was trained on; more neurons are welcome
+where the model reads any width. Weights say nothing of activations: those of the training networks are taken.
+Nothing that a checkpoint names is imported or called.
+
+Examples:
+
+- `nfn-monomial predict net.safetensors`
+
+- `nfn-monomial predict runs/ --json`
+
+- `nfn-monomial predict --predictor results/edit-dilate/predictors/editor.safetensors siren.pt --out edited`
+"""
+KINDS = {
+    "checkpoints": (
+        Annotated[
+            list[Path],
+            typer.Argument(
+                metavar="CHECKPOINT", help=".safetensors (a file, or the index of several), .pt or .pth; or folders."
+            ),
+        ],
+        ...,
+    ),
+    "predictor": option(
         Path | None,
-        typer.Option(
-            "--predictor",
-            "-p",
-            help="A file in predictors/ of a results folder; by default the one that ships with this package.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder for predictions.json, edited networks and pictures. Editors need one."
-        ),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", help="Of the state dict in a .pt file that has several.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are in --out already.")] = False,
+        "--predictor -p",
+        "A file in predictors/ of a results folder; by default the one that ships with this package.",
+    ),
+    "out": option(
+        Path | None, "--out -o", "Folder for predictions.json, edited networks and pictures. Editors need one."
+    ),
+    "key": option(str | None, "--key", "Of the state dict in a .pt file that has several."),
+    "as_json": option(bool, "--json", "Print JSON and nothing else.", False),
+    "force": option(bool, "--force", "Replace files that are in --out already.", False),
+}
+
+
+def add_predict(app: typer.Typer) -> None:
+    """Add it."""
+    add_command(app, "predict", KINDS, TEXT, _predict)
+
+
+def _predict(
+    checkpoints: list[Path], predictor: Path | None, out: Path | None, key: str | None, as_json: bool, force: bool
 ) -> None:
-    """Ask a trained predictor about checkpoints: how accurate is a network, which digit does an INR show, edit it.
-
-    `predict-generalization`, `classify-inr` and `edit-inr` leave a predictor for every model that they have trained, in
-    `predictors/` of their results folder. One ships with this package: it reads the ReLU networks of the demo, small
-    CNNs on 8x8 digits, and tells their test accuracy from their weights; neurons may be permuted and scaled.
-
-    A checkpoint is checked first: it must have the layers that the predictor was trained on; more neurons are welcome
-    where the model reads any width. Weights say nothing of activations: those of the training networks are taken.
-    Nothing that a checkpoint names is imported or called.
-
-    Examples:
-
-    - `nfn-monomial predict net.safetensors`
-
-    - `nfn-monomial predict runs/ --json`
-
-    - `nfn-monomial predict --predictor results/edit-dilate/predictors/editor.safetensors siren.pt --out edited`
-    """
     prepare_process()
-    from nfn_monomial.errors import InvalidValueError
     from nfn_monomial.tools.predictors.answers import PREDICTIONS, Answers
     from nfn_monomial.tools.predictors.predictor import SHIPPED, Predictor
 
