@@ -140,24 +140,31 @@ def finite(key: str, tensor: Tensor) -> Tensor:
     return tensor.detach()
 
 
-def read_definition(text: str, input_shape: Sequence[int] | None = None, batch: int = BATCH) -> Definition:
+def read_definition(
+    text: str, input_shape: Sequence[int] | None = None, batch: int = BATCH, arguments: Mapping[str, Any] | None = None
+) -> Definition:
     """What ``module.py:Class``, ``package.module:Class`` or ``net.pt2`` defines. Runs its code.
 
-    The class, or function, is called without arguments. It makes the module, or a pair of it and its example inputs (a
-    tensor or a tuple), which a function ``example_inputs()`` beside it may state as well.
+    The class, or function, is called without arguments, or with those given. It makes the module, or a pair of it and
+    its example inputs (a tensor or a tuple), which a function ``example_inputs()`` beside it may state as well.
 
     Args:
         text: as a user gives it.
         input_shape: of one input without the batch, for a module of one real input that states no example; where it
             states one, this counts.
         batch: how many random inputs of that shape are the example.
+        arguments: of the class or function, by keyword; a program has none.
 
     Raises:
         DefinitionError: naming what was not found or cannot be used, and the way out.
     """
     if text.endswith(PROGRAM):
+        if arguments:
+            raise DefinitionError(f"{text} is a program, which takes no arguments: name a class or function")
         return _of_program(Path(text))
     home, build = named(text)
+    if arguments:
+        build = functools.partial(build, **arguments)
     name = text.rpartition(":")[2]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -262,7 +269,8 @@ def called(function: Callable[[], Any], text: str) -> Any:
         return function()
     except TypeError as error:
         raise DefinitionError(
-            f"{text} is called without arguments: {error}; name a function that gives them"
+            f"{text} cannot be called: {error}; it gets no arguments but those that a table states: name a function "
+            "that gives the others"
         ) from error
     except Exception as error:  # whatever a user's own code raises
         raise DefinitionError(f"{text} fails: {type(error).__name__}: {error}") from error

@@ -49,7 +49,7 @@ class DwsInr(nn.Module):
 
     def image(self, size: int) -> Tensor:
         axis = torch.linspace(-1, 1, size)
-        x = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1)
+        x = torch.stack(torch.meshgrid(axis, axis, indexing="xy"), -1)  # column and row
         for layer in self.seq[:2]:
             x = torch.sin(30 * layer(x))
         return self.seq[2](x).permute(2, 0, 1) + 0.5
@@ -108,8 +108,7 @@ class ZooCnn(nn.Module):
         self.module_list = nn.ModuleList([
             nn.Conv2d(channels, 8, 5), nn.MaxPool2d(2, 2), activation(), *drop,
             nn.Conv2d(8, 6, 5), nn.MaxPool2d(2, 2), activation(), *drop,
-            nn.Conv2d(6, 4, 2), activation(), *drop,
-            nn.Flatten(), nn.Linear(36, 20), activation(), *drop, nn.Linear(20, 10),
+            nn.Conv2d(6, 4, 2), activation(), nn.Flatten(), nn.Linear(36, 20), activation(), *drop, nn.Linear(20, 10),
         ])
         # fmt: on
 

@@ -30,6 +30,7 @@ class Siren:
             linspace(-1, 1, width)[j])``.
         gain: with ``offset``: pixels in [0, 1] are ``gain * output + offset``.
         offset: see ``gain``.
+        column_first: whether the two coordinates are the other way round.
     """
 
     sizes: tuple[int, ...]
@@ -37,6 +38,7 @@ class Siren:
     image: tuple[int, int, int]
     gain: float = 0.5
     offset: float = 0.5
+    column_first: bool = False
 
     def __post_init__(self) -> None:
         for name in ("sizes", "image"):
@@ -59,7 +61,8 @@ class Siren:
     def coordinates(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """``(height * width, 2)``, row by row."""
         axes = [torch.linspace(-1, 1, n, dtype=dtype) for n in self.image[1:]]
-        return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).view(-1, 2)
+        found = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).view(-1, 2)
+        return found.flip(-1) if self.column_first else found
 
     def render(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The images of N networks, differentiable: ``weight.i (N, out, in)``, ``bias.i (N, out)`` -> ``(N, C, H, W)``.

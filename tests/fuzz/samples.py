@@ -117,30 +117,40 @@ def dws_fashion(folder: Path) -> Sample:
     return _folder(folder)
 
 
-def model_zoo(folder: Path) -> Sample:
-    writers.write_model_zoo(folder, 4, epochs=(10,))
-    return _folder(folder)
+NET = """
+import torch
+from fuzz.samples import _network
 
 
-def wild_park(folder: Path) -> Sample:
-    config = writers.wild_config([4, 4], [3, 3], ["relu", "tanh"], [-1, 0])
-    made = writers.write_wild_park(folder, [config] * 4)
-    path = next(iter(made))
-    content = {"model": made[path].state_dict(), "config": config, "last_result": {"test/acc": 0.25}}
-    writers.save_as_omegaconf(content, path)
-    return _folder(folder)
+def build():
+    return _network(), torch.randn(2, 3)
+"""
 
 
-def hub(folder: Path) -> Sample:
-    writers.write_hub(folder, ["a", "b", "c", "d"])
-    return _folder(folder)
+def _checkpoints(folder: Path) -> str:
+    """Networks in both kinds of files; where the function is that makes them."""
+    folder.mkdir(parents=True)
+    for name in ("a.pt", "c.pt"):
+        torch.save(_network().state_dict(), folder / name)
+    save_file(_network().state_dict(), folder / "b.safetensors")
+    net = folder.with_name(f"{folder.name}.py")
+    net.write_text(NET, encoding="utf-8")
+    return f"{net}:build"
 
 
-def hub_targets(folder: Path) -> Sample:
-    writers.write_hub(folder / "hub", ["a", "b", "c"])
-    targets = folder / "targets.csv"
-    targets.write_text("repo,accuracy\na,0.1\nb,0.2\nc,0.3\n", encoding="utf-8")
-    return Sample(folder / "hub", (targets,), _loaded(targets=str(targets)))
+def checkpoints_csv(folder: Path) -> Sample:
+    net = _checkpoints(folder)
+    lines = "checkpoint,accuracy\na.pt,0.1\nb.safetensors,0.2\nc.pt,0.3\n"
+    (folder / "targets.csv").write_text(lines, encoding="utf-8")
+    return _folder(folder, _loaded(net=net))
+
+
+def checkpoints_json(folder: Path) -> Sample:
+    net = _checkpoints(folder)
+    names = zip(("a.pt", "b.safetensors", "c.pt"), ("train", "val", "test"), strict=True)
+    table = folder / "targets.json"
+    write_json(table, [{"checkpoint": c, "accuracy": 0.5, "split": s, "arguments": {}} for c, s in names])
+    return Sample(folder, (table,), _loaded(net=net))
 
 
 def published_zoo(folder: Path) -> Sample:
@@ -267,7 +277,7 @@ def program(folder: Path) -> Sample:
 SAMPLES: dict[str, Callable[[Path], Sample]] = {
     made.__name__: made
     for made in (
-        nfn_sirens, dws_mnist, dws_fashion, model_zoo, wild_park, hub, hub_targets, published_zoo, made_zoo, mixed_zoo,
+        nfn_sirens, dws_mnist, dws_fashion, checkpoints_csv, checkpoints_json, published_zoo, made_zoo, mixed_zoo,
         made_inrs, streamed_inrs, torch_file, legacy_torch_file, safetensors_file, sharded_checkpoint,
         torch_checkpoint, shipped_predictor, classifier, editor, unfinished_run,
         program,

@@ -29,13 +29,13 @@ def test_damage_is_an_error_or_does_not_matter(name: str, tmp_path: Path) -> Non
 
 
 def test_trials_are_the_same_again(tmp_path: Path) -> None:
-    first, second = (Bench("hub", tmp_path / name) for name in "ab")
+    first, second = (Bench("checkpoints_csv", tmp_path / name) for name in "ab")
     assert [first.trial(n)[0] for n in range(20)] == [second.trial(n)[0] for n in range(20)]
 
 
 def test_every_mutation_is_used(tmp_path: Path) -> None:
     used = set()
-    for name in ("hub", "published_zoo", "torch_file"):
+    for name in ("checkpoints_csv", "checkpoints_json", "published_zoo", "torch_file"):
         bench = Bench(name, tmp_path)
         used |= {bench.trial(number)[0].split()[1] for number in range(150)}
     assert used == {*OF_BYTES, *OF_MEANING}
@@ -67,11 +67,11 @@ def test_faults_are_found(
 
 def test_longer_runs_count_on(tmp_path: Path) -> None:
     counts = tmp_path / "counts.json"
-    first = run(40, counts, names=("hub", "torch_file"))
-    second = run(60, counts, names=("hub", "torch_file"))
-    assert sum(first["hub"].values()) == 20
-    assert sum(second["hub"].values()) + sum(second["torch_file"].values()) == 60
-    assert all(second["hub"][kind] >= number for kind, number in first["hub"].items())
+    first = run(40, counts, names=("checkpoints_csv", "torch_file"))
+    second = run(60, counts, names=("checkpoints_csv", "torch_file"))
+    assert sum(first["checkpoints_csv"].values()) == 20
+    assert sum(second["checkpoints_csv"].values()) + sum(second["torch_file"].values()) == 60
+    assert all(second["checkpoints_csv"][kind] >= number for kind, number in first["checkpoints_csv"].items())
 
 
 def test_samples_are_always_the_same(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ networks of many such files, each checked against the first.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,7 @@ __all__ = [
     "read_safetensors",
     "require_folder",
     "silent",
-    "some_folders",
 ]
-
-GLIMPSE = 100  # folders in a folder that are looked at to tell its format
 
 
 def read_mapping(path: Path) -> Mapping[str, Any]:
@@ -169,9 +165,3 @@ def require_folder(path: str | Path) -> Path:
         what = "is a file" if folder.exists() else "does not exist"
         raise CorpusError(f"{folder} {what}, expected the folder of a data set")
     return folder
-
-
-def some_folders(path: Path) -> list[Path]:
-    """A few of the folders in a folder: enough to tell its format by, however many there are."""
-    with os.scandir(path) as entries:
-        return [Path(entry.path) for entry in itertools.islice(filter(os.DirEntry.is_dir, entries), GLIMPSE)]

@@ -16,14 +16,12 @@ from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.settings import assignment, read_value
 
 from . import (  # noqa: F401  (which register their formats)
+    checkpoint_folder,
     dws,
-    hub,
     made_inrs,
     mixed_zoo,
-    model_zoos,
     nfn_sirens,
     small_cnn_zoo,
-    wild_park,
 )
 from .base import FORMATS, CorpusError, Kind
 from .checkpoints import require_folder

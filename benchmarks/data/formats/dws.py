@@ -1,8 +1,7 @@
 """The INRs of DWSNets (Navon et al. 2023): MNIST and FashionMNIST. Pixels are the networks' outputs + 0.5.
 
-The two coordinates are taken to be row and column, in this order, as in nfn's files (`Siren`). This has not
-been checked against the published images. It decides how images are oriented and nothing else: were it column and row,
-all images would be transposed.
+The two coordinates are column and row, in this order, as their code makes them (``experiments/utils.py``,
+``make_coordinates``).
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class DwsMnistInrs(Format):
         classes = 1 + max((fit.label for fits in parts.values() for fit in fits), default=0)
         return corpus_of_files(
             folder, parts, partial(read_siren, layer=r"seq\.[0-9]{1,9}", names=_dws_names), classes,
-            omega_0=omega_0, gain=1.0, in_memory_bytes=in_memory_bytes, on_progress=on_progress,
+            omega_0=omega_0, gain=1.0, column_first=True, in_memory_bytes=in_memory_bytes, on_progress=on_progress,
             info={"format": "dws-mnist", "splits": str(file)},
         )  # fmt: skip
 
@@ -190,7 +189,7 @@ class DwsFashionInrs(Format):
         classes = 1 + max((fit.label for fits in parts.values() for fit in fits), default=0)
         return corpus_of_files(
             folder, parts, partial(read_siren, layer=r"seq\.[0-9]{1,9}", names=_dws_names, ignore=("label",)), classes,
-            omega_0=omega_0, gain=1.0, in_memory_bytes=in_memory_bytes, on_progress=on_progress,
+            omega_0=omega_0, gain=1.0, column_first=True, in_memory_bytes=in_memory_bytes, on_progress=on_progress,
             info={"format": "dws-fashion"},
         )  # fmt: skip
 

@@ -54,6 +54,7 @@ def corpus_of_files(
     in_memory_bytes: int,
     on_progress: OnProgress,
     info: Mapping[str, Any],
+    column_first: bool = False,
 ) -> InrCorpus:
     """The corpus of these files; images are square and have the size that belongs to their channels.
 
@@ -67,6 +68,7 @@ def corpus_of_files(
         in_memory_bytes: larger sets stay in their files.
         on_progress: called while files are read into memory.
         info: for the record.
+        column_first: see `Siren`.
 
     Raises:
         CorpusError: if a part is empty, the first network makes no image, or a file that is read is damaged.
@@ -90,7 +92,7 @@ def corpus_of_files(
     }
     return InrCorpus(
         folder.resolve().name,
-        Siren(sizes, omega_0, (sizes[-1], size, size), gain=gain, offset=0.5),
+        Siren(sizes, omega_0, (sizes[-1], size, size), gain=gain, column_first=column_first),
         classes,
         **made,
         info={

@@ -257,8 +257,7 @@ def read_architecture(
     if isinstance(net, str):
         if activation is not None:
             raise InvalidValueError(f"--activation {activation} is for a chain of layers, but --net {net} is given")
-        shape, batch = (None, {}) if input_shape is None else (input_shape[1:], {"batch": input_shape[0]})
-        net = read_definition(net, shape, **batch)
+        net = read_definition(net) if input_shape is None else read_definition(net, input_shape[1:], input_shape[0])
     if net is not None:
         return Architecture(net.name, net.space, net)
     if like is None:

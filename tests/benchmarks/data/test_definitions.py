@@ -1,4 +1,4 @@
-"""Networks of any architecture in the style of the hub: the user names their class or program, and nobody else does."""
+"""Networks of any architecture in a folder: the user names their class or program, and nobody else does."""
 
 import io
 import json
@@ -67,7 +67,7 @@ def source(tmp_path: Path) -> Path:
 
 def write_snapshots(folder: Path, build: Callable[[], nn.Module], count: int = 4) -> list[nn.Module]:
     """Networks of a class, with random statistics, in a folder each; of tied tensors a file has one."""
-    made = []
+    made, lines = [], ["checkpoint,accuracy"]
     for n in range(count):
         network = build().eval()
         for name, buffer in network.named_buffers():
@@ -75,8 +75,10 @@ def write_snapshots(folder: Path, build: Callable[[], nn.Module], count: int = 4
                 buffer.uniform_(0.5, 2.0) if "var" in name else buffer.normal_()
         kept = dict(network.named_parameters()) | dict(network.named_buffers())
         (folder / f"net-{n}").mkdir(parents=True)
-        safetensors.torch.save_file(kept, folder / f"net-{n}" / "model.safetensors", metadata={"accuracy": str(n / 10)})
+        safetensors.torch.save_file(kept, folder / f"net-{n}" / "model.safetensors")
         made.append(network)
+        lines.append(f"net-{n}/model.safetensors,{n / 10}")
+    (folder / "targets.csv").write_text("\n".join(lines), encoding="utf-8")
     return made
 
 
@@ -145,29 +147,25 @@ def poisoned(program: Path, marker: Path) -> None:
             archive.writestr(name, content)
 
 
-def test_programs_run_code_so_none_is_read_that_the_user_does_not_name(tmp_path: Path) -> None:
+def test_programs_run_code_so_none_is_read_that_the_user_does_not_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What `torch.export.load` does with a program is why; should it run no code one day, this test says so."""
     marker, folder = tmp_path / "marker", tmp_path / "hub"
     write_snapshots(folder, lambda: nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
+    chain = "nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), torch.randn(4, 2)"
+    text = f"import torch\nfrom torch import nn\n\ndef chain():\n    return {chain}\n"
+    (tmp_path / "my_chains.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
     program = folder / "net-0" / "model.pt2"
     torch.export.save(torch.export.export(nn.Linear(2, 3), (torch.randn(4, 2),)), program)
     poisoned(program, marker)
     (folder / "net-0" / "model.py").write_text(f"open({str(marker)!r}, 'w')", encoding="utf-8")
-    config = {"auto_map": {"AutoModel": "model.Net"}, "net": "model.pt2", "activation": "relu"}
-    (folder / "net-0" / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    load_generalization(folder, activation="relu")
+    load_generalization(folder, net="my_chains:chain")
     assert not marker.exists()
     with pytest.raises(CorpusError, match=r"model\.pt2 cannot be used as an exported program"):
         load_generalization(folder, net=str(program))
     assert marker.exists(), "torch.export.load ran no code: programs beside weights could be trusted"
-
-
-def test_networks_without_a_definition_say_how_to_give_one(tmp_path: Path, source: Path) -> None:
-    write_snapshots(tmp_path, read_definition(f"{source}:ResidualNet", (1, 6, 6)).template)
-    with pytest.raises(CorpusError, match=r"norm\.running_mean .*no chain of layers .*net=module\.py:Class, .*\.pt2"):
-        load_generalization(tmp_path, activation="relu")
-    with pytest.raises(CorpusError, match=r"does not state activation, .* or net"):
-        load_generalization(tmp_path)
 
 
 STATES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
@@ -192,7 +190,10 @@ def test_weights_that_do_not_fit_are_named(
     made = write_snapshots(folder, read_definition(net, (1, 6, 6)).template)
     state = dict(made[2].state_dict())
     change(state)
-    safetensors.torch.save_file(state, folder / "net-2" / "model.safetensors", metadata={"accuracy": "0.5"})
+    safetensors.torch.save_file(
+        state,
+        folder / "net-2" / "model.safetensors",
+    )
     with pytest.raises(CorpusError, match=rf"net-2/model\.safetensors: .*{message}"):
         load_generalization(folder, net=net, input_shape=(1, 6, 6))
 
@@ -203,8 +204,8 @@ NETS = [
     ("{here}/other.pt2", r"other\.pt2: no such file, expected an exported program"),
     ("no_such_package.here:Net", "no_such_package.here cannot be imported"),
     ("{file}:Net", r"my_networks\.py has no class or function Net; its modules: ResidualNet, Words"),
-    ("{file}:sized", "sized is called without arguments: .*'width'.*name a function that gives them"),
-    ("{file}:LINEAR", "LINEAR is called without arguments"),
+    ("{file}:sized", "sized cannot be called: .*'width'.*name a function that gives the others"),
+    ("{file}:LINEAR", "LINEAR cannot be called"),
     ("{file}:ResidualNet", r"give their shape \(--input 2,3,32,32, .*input_shape=3,32,32.*example_inputs\(\)"),
     ("builtins:dict", r"builtins:dict returns dict, expected an nn\.Module"),
 ]

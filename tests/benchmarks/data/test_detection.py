@@ -5,14 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 from published_writers import (
-    wild_config,
     write_dws_fashion,
     write_dws_mnist,
-    write_hub,
-    write_model_zoo,
     write_nfn,
-    write_wild_park,
 )
+from torch import nn
 
 from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError, Format, register_format
 from nfn_monomial.benchmarks.data.formats.detection import detect, load_corpus, load_generalization, load_inr
@@ -38,16 +35,27 @@ def dws_mnist(folder: Path) -> None:
     write_dws_mnist(folder, {part: [(kind, 1, n)] for n, (part, kind) in enumerate(parts.items())})
 
 
+def checkpoints(folder: Path) -> None:
+    for n in range(3):
+        torch.save(nn.Linear(2, 2).state_dict(), folder / f"{n}.pt")
+    (folder / "targets.csv").write_text("checkpoint,accuracy\n0.pt,0.1\n1.pt,0.2\n2.pt,0.3\n", encoding="utf-8")
+
+
+def linear() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Linear(2, 2), torch.randn(3, 2)
+
+
+OPTIONS = {"checkpoints": [f"net={__name__}:linear"]}
+
+
 WRITERS = {
     "small-cnn-zoo": small_zoo,
     "mixed-zoo": lambda p: make_mixed_zoo(p, MixedConfig(networks=10, epochs=(1, 1), depths=(2, 2), widths=(2, 2))),
     "nfn-sirens": lambda p: write_nfn(p, (0, 45_000, 50_000)),
     "dws-mnist": dws_mnist,
     "dws-fashion": lambda p: write_dws_fashion(p, {"train": [1], "val": [0], "test": [2]}),
-    "model-zoos": lambda p: write_model_zoo(p, 3),
-    "cnn-wild-park": lambda p: write_wild_park(p, [wild_config([2], [3], ["relu"])] * 4),
     "made-inrs": lambda p: make_inrs(p, InrConfig("digits", limit=40, steps=1)),
-    "hub": lambda p: write_hub(p, ["a", "b", "c"]),
+    "checkpoints": checkpoints,
 }
 
 
@@ -62,12 +70,12 @@ def test_every_format_is_found_and_read_for_its_kind(tmp_path: Path, name: str) 
         with pytest.raises(CorpusError, match=rf"{name}: images \(INRs\), .* nfn-monomial classify-inr and edit-inr"):
             load_generalization(tmp_path)
     else:
-        corpora = load_generalization(str(tmp_path))
+        corpora = load_generalization(str(tmp_path), OPTIONS.get(name, []))
         assert all(len(part) for corpus in corpora.values() for part in (corpus.train, corpus.val, corpus.test))
         assert all(corpus.source["path"] == str(tmp_path) for corpus in corpora.values())
         with pytest.raises(CorpusError, match=rf"{name}: classifiers .* data for nfn-monomial predict-generalization"):
             load_inr(tmp_path)
-    assert type(load_corpus(tmp_path)) is (InrCorpus if FORMATS[name].kind == "inr" else dict)
+    assert type(load_corpus(tmp_path, OPTIONS.get(name, []))) is (InrCorpus if FORMATS[name].kind == "inr" else dict)
     with pytest.raises(CorpusError, match=rf"format {name}, which has no option sead; it has "):
         load_corpus(tmp_path, sead=1)
 
@@ -110,14 +118,14 @@ def test_unknown_folders(tmp_path: Path) -> None:
 
 def test_two_formats_in_one_folder(tmp_path: Path) -> None:
     small_zoo(tmp_path)
-    write_hub(tmp_path, ["a", "b", "c"])
-    with pytest.raises(CorpusError, match="looks like several formats, hub, small-cnn-zoo"):
+    checkpoints(tmp_path)
+    with pytest.raises(CorpusError, match="looks like several formats, checkpoints, small-cnn-zoo"):
         detect(tmp_path)
 
 
 def test_a_name_is_taken_once() -> None:
-    with pytest.raises(ValueError, match="a format is registered as 'hub' already: HubFolder"):
-        register_format("hub")(type("Other", (Format,), {}))
+    with pytest.raises(ValueError, match="a format is registered as 'checkpoints' already: CheckpointFolder"):
+        register_format("checkpoints")(type("Other", (Format,), {}))
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -131,7 +139,7 @@ def test_options_as_texts(tmp_path: Path, name: str) -> None:
         load_corpus(tmp_path, ["on_progress=print"])
     numbers = {"limit": "2", "seed": "3", "in_memory_bytes": "0", "omega_0": "20"}
     for option in numbers.keys() & known:
-        load_corpus(tmp_path, [f"{option}={numbers[option]}"])
+        load_corpus(tmp_path, [*OPTIONS.get(name, []), f"{option}={numbers[option]}"])
         with pytest.raises(ValueError, match=f"{option} is 'many', but should be a valid (integer|number)"):
             load_corpus(tmp_path, [f"{option}=many"])
     with pytest.raises(ValueError, match="'limit': expected key=value"):
@@ -149,16 +157,15 @@ def test_options_as_texts_do_what_options_do(tmp_path: Path) -> None:
     found = load_inr(tmp_path / "nfn", ["omega_0=20", "limit=1"], on_progress=lambda *at: done.append(at))
     assert (found.siren.omega_0, len(found.train), done[-1]) == (20.0, 1, (3, 3))
     assert load_inr(tmp_path / "nfn").siren.omega_0 == 30.0
-    write_model_zoo(tmp_path / "models", 4)
-    load_generalization(tmp_path / "models", ["target=val_acc"])
-    with pytest.raises(ValueError, match="target is 'loss', but should be 'test_acc' or 'val_acc'"):
-        load_generalization(tmp_path / "models", ["target=loss"])
+    with pytest.raises(ValueError, match="split_order is 'never', but should be 'activation-then-split' or"):
+        load_generalization(zoo, ["split_order=never"])
 
 
 def test_activations_of_formats_without_such_an_option(tmp_path: Path) -> None:
-    write_hub(tmp_path, ["a", "b", "c"])
-    everything = load_generalization(tmp_path)
+    checkpoints(tmp_path)
+    net = f"{__name__}:linear"
+    everything = load_generalization(tmp_path, net=net)
     (name,) = everything
-    assert list(load_generalization(tmp_path, activations=[name])) == [name]
+    assert list(load_generalization(tmp_path, net=net, activations=[name])) == [name]
     with pytest.raises(CorpusError, match=f"no network has the activation 'gelu'; those present: {name}"):
-        load_generalization(tmp_path, activations=[name, "gelu"])
+        load_generalization(tmp_path, net=net, activations=[name, "gelu"])

@@ -209,7 +209,7 @@ def test_networks_of_anything_but_coordinates_are_refused(tmp_path: Path) -> Non
 def test_dws_mnist_follows_the_split_file(tmp_path: Path, inside: bool) -> None:
     made = write_dws_mnist(tmp_path, IMAGES)
     corpus = load_inr(tmp_path / "mnist-inrs" if inside else tmp_path)
-    assert corpus.siren == Siren((2, 8, 8, 1), 30.0, (1, 28, 28), gain=1.0, offset=0.5)
+    assert corpus.siren == Siren((2, 8, 8, 1), 30.0, (1, 28, 28), gain=1.0, offset=0.5, column_first=True)
     assert corpus.classes == 6
     networks = iter(made.values())
     for part, found in (("train", corpus.train), ("val", corpus.val), ("test", corpus.test)):

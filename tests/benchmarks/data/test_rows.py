@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from on_disk import OnDisk
-from published_writers import write_hub, write_model_zoo
 from streamed_zoos import COUNT, LAYOUT, SPACE, both, config, written
 
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
@@ -28,7 +27,7 @@ from nfn_monomial.benchmarks.data.moves import (
     transform,
     widened,
 )
-from nfn_monomial.benchmarks.data.networks import Networks, Parts, fingerprint
+from nfn_monomial.benchmarks.data.networks import Networks, Parts
 from nfn_monomial.benchmarks.data.rows import ConcatRows, Rows, TensorRows
 from nfn_monomial.benchmarks.studies import predict
 from nfn_monomial.testing import random_networks
@@ -159,21 +158,6 @@ def test_weights_that_are_not_finite_are_found_when_they_are_read(tmp_path: Path
     (corpus,) = load_generalization(folder, in_memory_bytes=0).values()
     with pytest.raises(ZooError, match=r"weights\.npy: NaN or infinite weights in row 17"):
         predict.plan(config("statnn"), {"relu": corpus})
-
-
-@pytest.mark.parametrize("write", [lambda f: write_model_zoo(f, 9), lambda f: write_hub(f, "abcdefg")])
-def test_networks_in_a_file_each_stay_there(write: Callable[[Path], object], tmp_path: Path) -> None:
-    write(tmp_path)
-    told: list[tuple[int, int]] = []
-    held, streamed = both(tmp_path)
-    load_generalization(tmp_path, in_memory_bytes=0, on_progress=lambda *news: told.append(news))
-    assert told[-1] == (len(told), len(told)), "all files are looked at"
-    assert repr(held.info) == repr(streamed.info)
-    assert held.source == streamed.source
-    assert fingerprint(held) == fingerprint(streamed)
-    index = torch.tensor([2, 0, 3, 2])
-    for name, tensor in streamed.train[0].networks.rows.read(index).items():
-        assert torch.equal(tensor, held.train[0].networks.tensors[name][index])
 
 
 def test_what_is_read_of_a_mapped_file_is_let_go(tmp_path: Path) -> None:

@@ -1,0 +1,216 @@
+"""A folder of checkpoints with a table of targets, and published sets that the page brings into that form."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from corpora import parts, template_outputs
+from published_writers import (
+    save,
+    save_as_omegaconf,
+    truncate,
+    wild_config,
+    write_hub,
+    write_model_zoo,
+    write_wild_park,
+)
+from torch import nn
+
+from nfn_monomial.benchmarks.data.formats.base import CorpusError
+from nfn_monomial.benchmarks.data.formats.detection import load_generalization
+from nfn_monomial.benchmarks.data.moves import transform
+from nfn_monomial.benchmarks.data.networks import Corpus, fingerprint
+
+PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+SOURCE = """
+import torch
+from torch import nn
+
+def network(width=3, activation="ReLU"):
+    return nn.Sequential(nn.Linear(2, width), getattr(nn, activation)(), nn.Linear(width, 2)), torch.randn(4, 2)
+"""
+
+
+def network(width: int = 3, activation: str = "ReLU") -> nn.Module:
+    return nn.Sequential(nn.Linear(2, width), getattr(nn, activation)(), nn.Linear(width, 2))
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    path = tmp_path / "net.py"
+    path.write_text(SOURCE, encoding="utf-8")
+    return f"{path}:network"
+
+
+def written(folder: Path, networks: list[nn.Module], lines: list[dict[str, Any]] | None = None) -> Path:
+    """Checkpoints of both kinds; the accuracy of the n-th is n / 100."""
+    table = []
+    for n, one in enumerate(networks):
+        name = f"runs/{n}/model.safetensors" if n % 2 else f"{n}.pt"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if n % 2:
+            safetensors.torch.save_file(one.state_dict(), folder / name)
+        else:
+            torch.save(one.state_dict(), folder / name)
+        table.append({"checkpoint": name, "accuracy": n / 100, **(lines[n] if lines else {})})
+    (folder / "targets.json").write_text(json.dumps(table), encoding="utf-8")
+    return folder
+
+
+def check_functions(corpus: Corpus, made: list[nn.Module], x: torch.Tensor, times: int = 100) -> None:
+    """Every network computes what it did, and so it does when it is moved by its group."""
+    for part in parts(corpus):
+        own = [made[round(times * a)].eval() for a in part.networks.accuracy.tolist()]
+        with torch.no_grad():
+            expected = torch.stack([one(x) for one in own])
+        for moved in (part, transform((part,), 10.0, seed=1)[0]):
+            torch.testing.assert_close(template_outputs(moved, x), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_both_tables_and_both_kinds_of_files_say_the_same(tmp_path: Path, net: str) -> None:
+    splits = [{"split": name} for name in ("train", "val", "test", "train", "test")]
+    made = [network() for _ in splits]
+    folder = written(tmp_path / "runs", made, splits)
+    (corpus,) = load_generalization(folder, net=net).values()
+    found = [[round(100 * a) for p in own for a in p.networks.accuracy.tolist()] for own in (corpus.train, corpus.test)]
+    assert found == [[0, 3], [2, 4]]
+    check_functions(corpus, made, torch.randn(3, 2))
+    before = fingerprint(corpus)
+    lines = json.loads((folder / "targets.json").read_text())
+    (folder / "targets.json").unlink()
+    rows = [f"{line['accuracy']},{line['checkpoint']},{line['split']},\n" for line in lines]
+    (folder / "targets.csv").write_text("accuracy,checkpoint,split,arguments\n" + "".join(rows), encoding="utf-8")
+    (again,) = load_generalization(folder, net=net, in_memory_bytes=0).values()
+    assert again.train[0].streamed
+    assert fingerprint(again) == before
+
+
+def test_without_splits_they_are_drawn(tmp_path: Path, net: str) -> None:
+    folder = written(tmp_path / "runs", [network() for _ in range(10)])
+    (corpus,) = load_generalization(folder, [f"net={net}", "limit=3", "seed=2"]).values()
+    assert (corpus.source["train"], corpus.source["val"], corpus.source["test"]) == (3, 2, 2)
+    assert corpus.source["split"] == "70/15/15 percent of networks, seed 2"
+
+
+def test_arguments_make_a_mixed_set(tmp_path: Path, net: str) -> None:
+    arguments = [{}, {"width": 5}, {"activation": "Tanh", "width": 4}] * 4
+    made = [network(**own) for own in arguments]
+    lines = [{"arguments": own, "split": ("train", "val", "test", "train")[n // 3]} for n, own in enumerate(arguments)]
+    corpus = load_generalization(written(tmp_path / "runs", made, lines), net=net)["mixed"]
+    assert corpus.mixed
+    assert [len(own) for own in (corpus.train, corpus.val, corpus.test)] == [3, 3, 3]
+    check_functions(corpus, made, torch.randn(3, 2))
+
+
+LINES: list[tuple[Any, str]] = [
+    ("{", r"targets\.json is damaged"),
+    ({"a": 1}, r"targets\.json holds .*, expected a list of objects"),
+    ([{"checkpoint": "0.pt"}], r"targets\.json, entry 0 has no accuracy, expected columns checkpoint and accuracy"),
+    ([{"checkpoint": "0.pt", "accuracy": 95}], r"entry 0: accuracy is 95, expected a share in \[0, 1\]"),
+    ([{"checkpoint": "7.pt", "accuracy": 0.5}], r"entry 0: checkpoint '7\.pt' is no file in"),
+    ([{"checkpoint": "../net.py", "accuracy": 0.5}], r"checkpoint '\.\./net\.py' is no file in"),
+    ([{"checkpoint": "0.pt", "accuracy": 0.5}] * 2, r"entry 1: checkpoint '0\.pt' occurs twice"),
+    ([{"checkpoint": "0.pt", "accuracy": 0.5, "split": "dev"}], r"entry 0: split is 'dev', expected train, val, test"),
+    ([{"checkpoint": "0.pt", "accuracy": 0.5, "name": "a"}], r"has columns name, expected columns checkpoint"),
+    ([{"checkpoint": "0.pt", "accuracy": 0.5, "arguments": [1]}], r"entry 0: arguments are \[1\], expected an object"),
+    ([{"checkpoint": "0.pt", "accuracy": 0.5}], r"1 networks, none of them for train and val and test"),
+    (
+        [{"checkpoint": f"{n}.pt", "accuracy": 0.5, "arguments": {"depth": 3}} for n in (0, 2, 4)],
+        r"unexpected keyword argument 'depth'.*\(of networks with the arguments \{\"depth\": 3\}\)",
+    ),
+    (
+        [{"checkpoint": f"{n}.pt", "accuracy": 0.5} | ({"split": "train"} if n else {}) for n in (0, 2, 4)],
+        r"0\.pt has no split, but others have",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), LINES)
+def test_tables_that_cannot_be_used_are_named(tmp_path: Path, net: str, content: Any, message: str) -> None:
+    folder = written(tmp_path / "runs", [network() for _ in range(5)])
+    text = content if isinstance(content, str) else json.dumps(content)
+    (folder / "targets.json").write_text(text, encoding="utf-8")
+    with pytest.raises(CorpusError, match=message):
+        load_generalization(folder, net=net)
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path, net: str) -> None:
+    folder = written(tmp_path / "runs", [network() for _ in range(5)])
+    with pytest.raises(CorpusError, match=r"say what these networks are: net \(--data-option net=module\.py:Class"):
+        load_generalization(folder)
+    torch.save(network(4).state_dict(), folder / "2.pt")
+    with pytest.raises(CorpusError, match=r"2\.pt: the weights are of another architecture than network: of other sha"):
+        load_generalization(folder, net=net)
+    save({"model": network().state_dict(), "epoch": 3}, folder / "2.pt")
+    with pytest.raises(CorpusError, match=r"2\.pt holds entries that are no tensors"):
+        load_generalization(folder, net=net)
+    truncate(folder / "runs" / "1" / "model.safetensors")
+    torch.save(network().state_dict(), folder / "2.pt")
+    with pytest.raises(CorpusError, match=r"runs/1/model\.safetensors is damaged"):
+        load_generalization(folder, net=net)
+    (folder / "targets.csv").write_text("checkpoint,accuracy\n0.pt\n", encoding="utf-8")
+    with pytest.raises(CorpusError, match=r"targets\.json are both there|and targets\.json"):
+        load_generalization(folder, net=net)
+    (folder / "targets.json").unlink()
+    with pytest.raises(CorpusError, match=r"targets\.csv, line 2 has 1 cells, expected 2"):
+        load_generalization(folder, net=net)
+
+
+# -- the functions of the page ----------------------------------------------------------------------------------------
+
+
+def on_page(tmp_path: Path, heading: str, name: str) -> tuple[dict[str, Any], str]:
+    """The code under a heading, and the path of a file that has it."""
+    code = PAGE.split(f"\n### {heading}")[1].split("```python\n")[1].split("```")[0]
+    path = tmp_path / f"{name}.py"
+    path.write_text(code, encoding="utf-8")
+    found: dict[str, Any] = {"__name__": name}
+    exec(compile(code, str(path), "exec", dont_inherit=True), found)
+    return found, str(path)
+
+
+def test_the_wild_park(tmp_path: Path) -> None:
+    """Residual networks of several checkpoints, their configurations pickled by OmegaConf."""
+    configs = [
+        wild_config([4, 6, 8], [3, 5, 3], ["relu", "gelu", "tanh"], [-1, -1, 0]),
+        wild_config([4, 4, 6], [3, 3, 5], ["leaky_relu", "none", "sigmoid"], [-1, -1, -1]),
+    ]
+    made = {}
+    for n in range(8):
+        made |= write_wild_park(tmp_path / "park" / f"trial-{n}", [configs[n % 2]] * 2, start=2 * n)
+        for path in (tmp_path / "park" / f"trial-{n}").iterdir():
+            path.rename(path.with_name(f"checkpoint_{path.name}"))
+    for path in (tmp_path / "park").rglob("checkpoint.pt"):
+        save_as_omegaconf(torch.load(path, weights_only=True), path)
+    found, module = on_page(tmp_path, "CNN Wild Park", "wild")
+    found["write_wild_park_table"](tmp_path / "park")
+    corpus = load_generalization(tmp_path / "park", net=f"{module}:WildCnn", key="model")["mixed"]
+    assert corpus.source["architectures"] == 2
+    check_functions(corpus, list(made.values()), torch.randn(2, 3, 9, 9), times=1000)
+    trials = [{round(1000 * a) // 2 for p in own for a in p.networks.accuracy.tolist()} for own in
+              (corpus.train, corpus.val, corpus.test)]  # fmt: skip
+    assert sum(map(len, trials)) == len(set.union(*trials)) == 8
+
+
+@pytest.mark.parametrize("dropout", [0, 0.3])
+def test_model_zoos(tmp_path: Path, dropout: float) -> None:
+    config = {"model::nlin": "tanh", "model::dropout": dropout}
+    made = write_model_zoo(tmp_path / "zoo", 6, config=config, dropout=bool(dropout))
+    with (tmp_path / "zoo" / "NN_tune_trainable_00002_2_seed=2" / "result.json").open("a") as file:
+        file.write('{"training_iteration": 11, "test_')
+    found, module = on_page(tmp_path, "ModelZoos", "zoo")
+    found["write_model_zoo_table"](tmp_path / "zoo")
+    (corpus,) = load_generalization(tmp_path / "zoo", net=f"{module}:network").values()
+    last = [one for path, one in made.items() if path.parent.name == "checkpoint_000010"]
+    check_functions(corpus, last, torch.randn(2, 1, 28, 28))
+
+
+def test_hub(tmp_path: Path) -> None:
+    made = write_hub(tmp_path / "hub", [f"models--me--{n}/snapshots/abc" for n in range(6)])
+    found, _ = on_page(tmp_path, "Snapshots", "hub")
+    found["write_hub_table"](tmp_path / "hub")
+    (corpus,) = load_generalization(tmp_path / "hub", net="published_writers:HubNet", input_shape=(1, 6, 6)).values()
+    check_functions(corpus, list(made.values()), torch.randn(4, 1, 6, 6))
