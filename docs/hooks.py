@@ -1,7 +1,7 @@
-"""What the site takes from outside ``docs/``: committed results with their readings, the changelog, how to contribute.
+"""What the site makes of files outside ``docs/``: its first page of README.md, a page of every results folder.
 
-On the pages themselves such files are linked by their place in the repository (``../benchmarks/results/...``), so that
-the pages read as well there.
+Such files are linked on the pages by their place in the repository (``../benchmarks/results/NAME/README.md``),
+so that the pages read as well there.
 """
 
 from __future__ import annotations
@@ -12,9 +12,23 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from tables import experiment
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/results/**/*.md", "benchmarks/results/**/*.png")
+RESULTS = ROOT / "benchmarks" / "results"
+OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/results/*.md", "benchmarks/results/**/*.png")
+
+
+def experiments() -> list[Path]:
+    """Folders of results that have a page."""
+    return sorted(path.parent for path in RESULTS.glob("*/README.md"))
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Pages of experiments stand below the results in the navigation."""
+    pages = [f"results/{folder.name}.md" for folder in experiments()]
+    config.nav = [{"Results": [*entry["Results"], *pages]} if "Results" in entry else entry for entry in config.nav]
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -22,6 +36,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for pattern in OUTSIDE:
         for path in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
+    files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text(encoding="utf-8")))
+    for folder in experiments():
+        files.append(File.generated(config, f"results/{folder.name}.md", content=experiment(folder)))
     return files
 
 
@@ -32,6 +49,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def linked(markdown: str, page: str) -> str:
     """The text of a page with links as they are on the site."""
-    if page in ("CHANGELOG.md", "CONTRIBUTING.md"):
-        return re.sub(r"\]\(docs/", "](", markdown)
-    return re.sub(r"\]\(\.\./(?=benchmarks/|CHANGELOG|CONTRIBUTING)", "](", markdown)
+    folder, _, name = page.rpartition("/")
+    if folder == "results":  # written in benchmarks/results/NAME
+        markdown = re.sub(r"\]\((?:\.\./)?([\w-]+)/(?:README|table)\.md", r"](\1.md", markdown)
+        markdown = re.sub(r"\]\((?:README|table)\.md", f"]({name}", markdown)
+        markdown = re.sub(r"\]\(\.\./(?=search\.md)", "](../benchmarks/results/", markdown)
+        return re.sub(r"\]\((?=[\w-]+\.png)", f"](../benchmarks/results/{name.removesuffix('.md')}/", markdown)
+    if page in ("index.md", "CHANGELOG.md", "CONTRIBUTING.md"):  # written at the top
+        markdown = re.sub(r"\]\(docs/", "](", markdown)
+    else:
+        up = "../" * (1 + page.count("/"))
+        markdown = re.sub(rf"\]\({re.escape(up)}(?=benchmarks/|CHANGELOG|CONTRIBUTING)", f"]({up[3:]}", markdown)
+    return re.sub(r"\]\(((?:\.\./)*)benchmarks/results/([\w-]+)/(?:README|table)\.md", r"](\1results/\2.md", markdown)

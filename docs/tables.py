@@ -1,4 +1,4 @@
-"""Tables of committed results on pages: ``python docs/tables.py`` copies them from the folder that each of them names.
+"""Numbers of committed results on pages: ``python docs/tables.py`` copies them from the folder that each of them names.
 
 A page says what it shows, and the script writes what stands between the comments:
 
@@ -15,7 +15,15 @@ A page says what it shows, and the script writes what stands between the comment
 cell, ``rows`` lines by their first cell, in this order, ``columns`` their cells; with ``=``, under a name of the page's
 own. Cells are copied as they are, never counted anew. Below the table its file is named, and what ± means in it.
 
-Between ``<!-- made -->`` and ``<!-- end of made -->`` stands of which version, commit, day and seeds every folder is.
+    <!-- numbers
+    networks; baseline; ours
+    500 ReLU networks; predict500; relu networks; tau original; STATNN; combined
+    -->
+    <!-- end of numbers -->
+
+makes a line of each experiment: its name on the page, its folder, its table, a column, and under each further heading
+the line of that table whose cell is shown (``-`` for none). ``<!-- scorecard -->`` gathers the claims of the paper from
+all folders. `experiment` is the page of one folder, which the site has and the repository need not.
 """
 
 from __future__ import annotations
@@ -29,12 +37,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nfn_monomial.benchmarks.settings.regenerated import REGENERATED
-
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-MADE = re.compile(r"(<!-- made -->\n).*?(<!-- end of made -->)", re.DOTALL)
+RESULTS = Path("benchmarks/results")
 BLOCK = re.compile(r"(<!-- table\n(.*?)-->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+NUMBERS = re.compile(r"(<!-- numbers\n(.*?)-->\n)(.*?)(<!-- end of numbers -->)", re.DOTALL)
+SCORECARD = re.compile(r"(<!-- scorecard -->\n)(.*?)(<!-- end of scorecard -->)", re.DOTALL)
+VERDICTS = ("holds", "does not hold", "cannot be told")
 
 
 @dataclass(frozen=True)
@@ -139,38 +148,68 @@ def shown(wishes: dict[str, str], page: Path) -> str:
     return "\n".join(["", *lines, "", f"<small>{source}.</small>", ""]) + "\n"
 
 
+def numbers(wishes: str, page: Path) -> str:
+    """A line of each experiment that is asked for, with one number of each kind of model."""
+    header, *lines = (line.split("; ") for line in wishes.strip().splitlines())
+    made = []
+    for name, folder, of, column, *models in lines:
+        cells = []
+        for model in models:
+            wish = {"from": f"{RESULTS}/{folder}/table.md", "of": of, "rows": model, "columns": column}
+            cells.append("-" if model == "-" else f"{model} {table_of(wish).rows[0][0]}")
+        made.append((f"[{name}]({_link(folder, page)})", *cells))
+    return _written((tuple(header), ("---",) * len(header), *made))
+
+
+def scorecard(page: Path) -> str:
+    """The claims of the paper that were measured: where they hold, do not hold, or cannot be told."""
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for path in sorted((ROOT / RESULTS).glob("*/table.md")):
+        for table in read_tables(path.read_text(encoding="utf-8")):
+            for row in table.rows if "Claims of the paper" in table.above else ():
+                cells = dict(zip(table.header, row, strict=True))
+                if not cells["why"].startswith("not measured"):
+                    claim = f"{cells['of'].split()[0].lower()}: {cells['claim']}"
+                    verdicts = found.setdefault((claim, cells["paper"]), {})
+                    name = path.parent.name
+                    verdicts.setdefault(cells["verdict"], []).append(f"[{name}]({_link(name, page)})")
+    lines = [(*key, *(", ".join(said.get(verdict, ())) for verdict in VERDICTS)) for key, said in sorted(found.items())]
+    return _written((("claim", "paper", *VERDICTS), ("---",) * 5, *lines))
+
+
+def _written(rows: Sequence[tuple[str, ...]]) -> str:
+    return "\n".join(["", *("| " + " | ".join(cells) + " |" for cells in rows), "", ""])
+
+
+def _link(folder: str, page: Path) -> str:
+    return Path(os.path.relpath(ROOT / RESULTS / folder / "README.md", page.parent)).as_posix()
+
+
 def filled(text: str, page: Path) -> str:
-    """The text of a page with its tables as they are in the results folders."""
+    """The text of a page with its numbers as they are in the results folders."""
     text = BLOCK.sub(lambda m: m[1] + shown(asked(m[2]), page) + m[4], text)
-    return MADE.sub(lambda m: m[1] + made(page) + m[2], text)
+    text = NUMBERS.sub(lambda m: m[1] + numbers(m[2], page) + m[4], text)
+    return SCORECARD.sub(lambda m: m[1] + scorecard(page) + m[3], text)
 
 
-def made(page: Path) -> str:
-    """A line for every results folder: what ``made.json`` says of it, and its seeds.
-
-    ``+`` behind a commit: files had been changed since. Where no command is recorded, the one that makes it again.
-    """
-    again = {made.name: f"nfn-monomial {made.command}" for made in REGENERATED}
-    lines = [
-        "",
-        "| results | made by | version | commit | date | seeds |",
-        "| --- | --- | --- | --- | --- | ---: |",
-    ]
-    for path in sorted((ROOT / "benchmarks" / "results").glob("*/made.json")):
-        said = json.loads(path.read_text(encoding="utf-8"))
-        link = Path(os.path.relpath(path.with_name("table.md"), page.parent)).as_posix()
-        commit = said["commit"][:7] + "+" * said["commit"].endswith("+") if said["commit"] else "not recorded"
-        command = f"`{said['command'] or again[path.parent.name]}`" + " (not recorded)" * (not said["command"])
-        cells = (f"[{path.parent.name}]({link})", command, said["version"], commit, said["date"])
-        lines.append("| " + " | ".join((*cells, _seeds(path.parent))) + " |")
-    return "\n".join([*lines, "", ""]) + "\n"
+def experiment(folder: Path) -> str:
+    """The page of a results folder: what made it, its reading, its figures, its tables."""
+    title, _, reading = (folder / "README.md").read_text(encoding="utf-8").partition("\n")
+    figures = [f"![{path.stem}]({path.name})" for path in sorted(folder.glob("*.png"))]
+    parts = [title, made(folder), reading.strip(), *figures]
+    if (folder / "table.md").exists():
+        parts += ["## Tables", (folder / "table.md").read_text(encoding="utf-8").strip()]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _seeds(folder: Path) -> str:
-    """How many seeds its tables are of; - where nothing is random or repeated."""
-    tables = read_tables((folder / "table.md").read_text(encoding="utf-8"))
-    found = {row[t.header.index("seeds")] for t in tables if "seeds" in t.header for row in t.rows}
-    return "/".join(sorted(found - {"-"})) or "-"
+def made(folder: Path) -> str:
+    """What ``made.json`` says of a folder; ``+`` behind a commit: files had been changed since."""
+    if not (folder / "made.json").exists():
+        return ""
+    said = json.loads((folder / "made.json").read_text(encoding="utf-8"))
+    command = f"`{said['command']}`" if said["command"] else "a command that was not recorded"
+    commit = said["commit"][:7] + "+" * said["commit"].endswith("+") if said["commit"] else "not recorded"
+    return f"Made by {command}; commit {commit}, version {said['version']}, {said['date']}."
 
 
 def main() -> None:

@@ -18,7 +18,9 @@ def load(name: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs")  # as mkdocs loads hooks
+        spec.loader.exec_module(module)
     return module
 
 

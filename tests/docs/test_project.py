@@ -44,8 +44,9 @@ def test_citation() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:")[1].split("\n\n")[0]
-    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
-    assert set(re.findall(r"[\w/-]+\.md", navigation)) == pages | {"CHANGELOG.md", "CONTRIBUTING.md"}
+    folder = ROOT / "docs"
+    pages = {page.relative_to(folder).as_posix() for page in (*folder.rglob("*.md"), *folder.glob("tutorials/*.py"))}
+    assert set(re.findall(r"[\w/-]+\.(?:md|py)", navigation)) == pages | {"index.md", "CHANGELOG.md", "CONTRIBUTING.md"}
 
 
 def test_the_api_has_every_room_and_every_name_at_the_top() -> None:
@@ -69,10 +70,17 @@ def test_rooms_of_the_core_have_pages() -> None:
     ("page", "written", "on_the_site"),
     [
         ("results.md", "[a](../benchmarks/results/search.md)", "[a](benchmarks/results/search.md)"),
-        ("index.md", "[a](../CONTRIBUTING.md) [b](guide.md)", "[a](CONTRIBUTING.md) [b](guide.md)"),
+        ("results.md", "[a](../benchmarks/results/demo/table.md)", "[a](results/demo.md)"),
+        ("index.md", "[a](CONTRIBUTING.md) [b](docs/guide.md#c)", "[a](CONTRIBUTING.md) [b](guide.md#c)"),
+        ("index.md", "![a](benchmarks/results/a/a.png)", "![a](benchmarks/results/a/a.png)"),
+        ("guide.md", "[a](../CONTRIBUTING.md) [b](inrs.md)", "[a](CONTRIBUTING.md) [b](inrs.md)"),
+        ("tutorials/a.py", "[a](../../benchmarks/results/demo/README.md)", "[a](../results/demo.md)"),
+        ("results/demo.md", "[a](table.md#b) [c](../tune/README.md)", "[a](demo.md#b) [c](tune.md)"),
+        ("results/demo.md", "![a](a.png) [b](../search.md)",
+         "![a](../benchmarks/results/demo/a.png) [b](../benchmarks/results/search.md)"),
         ("CONTRIBUTING.md", "[a](docs/extending.md)", "[a](extending.md)"),
     ],
-)
+)  # fmt: skip
 def test_links_on_the_site(page: str, written: str, on_the_site: str, hooks: ModuleType) -> None:
     assert hooks.linked(written, page) == on_the_site
 

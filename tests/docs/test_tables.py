@@ -28,32 +28,30 @@ def test_tables_are_those_of_their_folders(name: str, tables: ModuleType) -> Non
     assert tables.filled(read(name), page) == read(name), "run: python docs/tables.py"
 
 
-def test_every_folder_with_a_table_is_shown(tables: ModuleType) -> None:
-    asked = {tables.asked(comment)["from"] for _, comment, _, _ in tables.BLOCK.findall(read("docs/results.md"))}
-    made = {path.relative_to(ROOT).as_posix() for path in RESULTS.glob("*/*.md") if path.name != "README.md"}
-    assert asked == made
+def test_every_folder_has_a_page(hooks: ModuleType, tables: ModuleType) -> None:
+    assert {path.parent for path in RESULTS.glob("*/table.md")} <= set(hooks.experiments())
+    for folder in hooks.experiments():
+        page = tables.experiment(folder)
+        assert page.startswith("# ")
+        assert "**Reading.**" in page
 
 
 @pytest.mark.parametrize("name", SHOWING)
 def test_numbers_stand_in_such_tables_only(name: str, tables: ModuleType) -> None:
-    rest = tables.MADE.sub("", tables.BLOCK.sub("", read(name)))
+    rest = tables.NUMBERS.sub("", tables.BLOCK.sub("", read(name)))
     assert not re.findall(r"^\|.*\d\.\d.*\|$", rest, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize(("model", "table"), [("probes", 1), ("combined", 0), ("STATNN", 0)])
-def test_a_value_of_another_table_or_line_is_found(model: str, table: int, tables: ModuleType) -> None:
-    """Of tanh networks, of other models: values that stand elsewhere on the page."""
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("combined", "probes"), ("tau original", "tau widened"), ("relu", "tanh")]
+)
+def test_a_value_of_another_line_column_or_table_is_found(right: str, wrong: str, tables: ModuleType) -> None:
     page, text = ROOT / "docs" / "results.md", read("docs/results.md")
-    text = text[text.index("### 500 training networks") :]
-
-    def line(model: str, table: int) -> str:
-        return re.findall(rf"^\| \**{model}\** \| (?:weights|runs them) \| .*$", text, flags=re.MULTILINE)[table]
-
-    right, wrong = line("probes", 0), line(model, table)
-    value, other = (cells.split(" | ")[2] for cells in (right, wrong))
-    assert value != other
-    changed = text.replace(right, right.replace(value, other))
-    assert tables.filled(changed, page) == text != changed
+    asked = "predict500; relu networks; tau original; STATNN; Monomial-HNP; message passing + stats; combined"
+    assert asked in text
+    assert tables.filled(text.replace(asked, asked.replace(right, wrong)), page) != text.replace(
+        asked, asked.replace(right, wrong)
+    )
 
 
 TABLE = """**One**
@@ -113,6 +111,51 @@ def test_what_is_not_there_is_named(wishes: dict[str, str], message: str, tables
         shown(tables, folder, **wishes)
     with pytest.raises(ValueError, match="comment has form"):
         tables.asked("form: table.md")
+
+
+def test_a_line_of_numbers_for_each_experiment(tables: ModuleType, folder: Path) -> None:
+    (folder / tables.RESULTS / "a").mkdir(parents=True)
+    (folder / tables.RESULTS / "a" / "table.md").write_text(TABLE, encoding="utf-8")
+    text = tables.numbers("what; one; two; three\nfirst; a; One; tau; A; -; B\n", folder / "page.md")
+    assert text.split("\n")[1:-2] == [
+        "| what | one | two | three |", "| --- | --- | --- | --- |",
+        "| [first](benchmarks/results/a/README.md) | A 0.1 ±0.2 | - | B - |",
+    ]  # fmt: skip
+
+
+CLAIMS = """**Claims of the paper**
+
+| of | claim | verdict | paper | why |
+| --- | --- | --- | --- | --- |
+| relu networks | A is above B | {verdict} | Table 1 | difference |
+| relu networks | A is above C | cannot be told | Table 1 | not measured: C |
+"""
+
+
+def test_claims_are_gathered_from_all_folders(tables: ModuleType, folder: Path) -> None:
+    for name, verdict in {"a": "holds", "b": "does not hold", "c": "holds"}.items():
+        (folder / tables.RESULTS / name).mkdir(parents=True)
+        (folder / tables.RESULTS / name / "table.md").write_text(CLAIMS.format(verdict=verdict), encoding="utf-8")
+    a, b, c = (f"[{name}](benchmarks/results/{name}/README.md)" for name in "abc")
+    assert tables.scorecard(folder / "page.md").split("\n")[3:-2] == [
+        f"| relu: A is above B | Table 1 | {a}, {c} | {b} |  |"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "commit", "words"),
+    [
+        ("nfn-monomial demo", "0123456789", "`nfn-monomial demo`; commit 0123456,"),
+        ("nfn-monomial demo", "0123456789+", "`nfn-monomial demo`; commit 0123456+,"),
+        (None, None, "a command that was not recorded; commit not recorded,"),
+    ],
+)
+def test_what_made_a_folder_is_what_was_recorded(
+    command: str | None, commit: str | None, words: str, tables: ModuleType, tmp_path: Path
+) -> None:
+    said = {"command": command, "commit": commit, "version": "0.1.0", "date": "2026-11-22"}
+    (tmp_path / "made.json").write_text(json.dumps(said), encoding="utf-8")
+    assert tables.made(tmp_path) == f"Made by {words} version 0.1.0, 2026-11-22."
 
 
 def test_means_may_be_over_something_else_than_seeds(tables: ModuleType, folder: Path) -> None:
@@ -207,9 +250,3 @@ def test_the_table_of_the_ablation_is_what_its_runs_say(tables: ModuleType) -> N
         for column, values in zip(("original", "1e1", "1e2", "1e3", "1e4"), zip(*seeds, strict=True), strict=True):
             error = statistics.stdev(values) / math.sqrt(len(values))
             assert lines[stack][f"tau {column}"] == digits(statistics.fmean(values), error, 3)
-
-
-@pytest.mark.parametrize("number", ["118,944", "1,132,256"])
-def test_numbers_of_the_first_page_are_those_of_the_count(number: str) -> None:
-    assert number in read("docs/index.md")
-    assert number in (RESULTS / "params" / "table.md").read_text(encoding="utf-8")
