@@ -16,7 +16,7 @@ from tables import experiment
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/results/*.md", "benchmarks/results/**/*.png")
+OUTSIDE = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "benchmarks/results/*.md", "benchmarks/results/**/*.png")
 
 
 def experiments() -> list[Path]:

@@ -52,3 +52,8 @@ def any_network() -> ModuleType:
 @pytest.fixture(scope="session")
 def own_networks() -> ModuleType:
     return load("own_networks")
+
+
+@pytest.fixture(scope="session")
+def which_model() -> ModuleType:
+    return load("which_model")

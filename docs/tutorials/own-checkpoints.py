@@ -1,0 +1,132 @@
+# %% [markdown]
+# # Your own checkpoints
+#
+# You have a folder of checkpoints of one architecture. Here a predictor of their accuracy is trained on them; two of
+# them are compared; and two that were trained apart are merged.
+#
+# ## A folder of checkpoints
+#
+# Yours is there already. This one has 80 small classifiers of digits, trained for one to forty steps.
+
+# %%
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+centres = torch.randn(10, 64)
+labels = torch.randint(10, (600,))
+images = centres[labels] + 2.5 * torch.randn(600, 64)  # ten blurred patterns of 64 pixels
+train, test = slice(0, 300), slice(300, 600)
+
+
+def classifier():
+    return nn.Sequential(nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 10))
+
+
+def trained(steps):
+    net = classifier()
+    optimizer = torch.optim.Adam(net.parameters(), 0.005)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(images[train]), labels[train]).backward()
+        optimizer.step()
+    return net
+
+
+@torch.no_grad()
+def accuracy(net):
+    return (net(images[test]).argmax(1) == labels[test]).float().mean().item()
+
+
+folder = Path(tempfile.mkdtemp())
+accuracies = []
+for number in range(80):
+    net = trained(steps=1 + number // 2)
+    torch.save(net.state_dict(), folder / f"{number:02}.pt")
+    accuracies.append(accuracy(net))
+print(f"80 checkpoints, accuracies from {min(accuracies):.2f} to {max(accuracies):.2f}")
+
+# %% [markdown]
+# ## A predictor
+#
+# The weight space is derived from the class and an example of its inputs. Invariant statistics are the first thing to
+# try: they see the weights only, respect every symmetry, and have little to learn. With thousands of checkpoints,
+# take `MessagePassingNFN` ([which model when](../which-model.md)).
+
+# %%
+from nfn_monomial import WeightSpace
+from nfn_monomial.adapters.modules import load_checkpoint, stack_networks
+from nfn_monomial.read import InvariantStatistics
+
+space = WeightSpace.from_module(classifier(), images[:8])
+networks = stack_networks([load_checkpoint(path) for path in sorted(folder.glob("*.pt"))], space)
+targets = torch.tensor(accuracies)
+
+statistics = InvariantStatistics(space)
+seen = statistics(networks)  # (80, features)
+order = torch.randperm(80)
+fitted, held_out = order[:60], order[60:]
+predictor = nn.Sequential(
+    nn.BatchNorm1d(seen.shape[1]), nn.Linear(seen.shape[1], 32), nn.ReLU(), nn.Linear(32, 1), nn.Sigmoid()
+)
+optimizer = torch.optim.AdamW(predictor.parameters(), 0.01, weight_decay=0.1)
+for _ in range(100):
+    optimizer.zero_grad()
+    (predictor(seen[fitted]).squeeze(1) - targets[fitted]).square().mean().backward()
+    optimizer.step()
+
+predictor.eval()
+with torch.no_grad():
+    predicted = predictor(seen[held_out]).squeeze(1)
+error = (predicted - targets[held_out]).abs().mean()
+guess = (targets[fitted].mean() - targets[held_out]).abs().mean()
+print(f"mean error on 20 checkpoints that were held out: {error:.3f}; guessing the mean: {guess:.3f}")
+
+# %% [markdown]
+# ## Are two the same function?
+#
+# The last checkpoint is moved by a symmetry. Its weights are others, and `compare` finds the element of the group
+# that takes one to the other. Two checkpoints that were trained apart are not the same.
+
+# %%
+from nfn_monomial import compare
+
+a, b = (load_checkpoint(folder / f"{number}.pt") for number in (78, 79))
+moved = space.sample(scale_range=(1, 100)).act(a)
+for name, other in {"moved": moved, "another": b}.items():
+    found = compare(space, a, other, module=classifier(), inputs=images[test])
+    print(f"{name}: the same function: {found.same_function}")
+
+# %% [markdown]
+# ## Merge them
+#
+# Halfway between two networks that were trained apart lies little of use: neuron 3 of one has nothing to do with
+# neuron 3 of the other. `align` moves the second next to the first, without changing its function, and then the mean
+# makes sense.
+
+# %%
+from nfn_monomial import align
+
+
+def with_weights(state):
+    net = classifier()
+    net.load_state_dict(state)
+    return net
+
+
+aligned = align(space, a, b).aligned
+means = {
+    "as they are": {name: (a[name] + b[name]) / 2 for name in a},
+    "aligned": {name: (a[name] + aligned[name]) / 2 for name in a},
+}
+print(f"the two: {accuracy(with_weights(a)):.2f} and {accuracy(with_weights(b)):.2f}")
+print(f"b, moved next to a: {accuracy(with_weights(aligned)):.2f}")
+for name, mean in means.items():
+    print(f"their mean, {name}: {accuracy(with_weights(mean)):.2f}")
+
+# %% [markdown]
+# The same from the command line, with tables, figures and checkpoints that load where yours do: [your own
+# networks](../own-networks.md).

@@ -1,0 +1,103 @@
+"""The table of docs/which-model.md: ``python docs/which_model.py`` asks every registered model, and writes the answers.
+
+What a model says of itself (`Model.sees`, `Model.mixed`) is taken from its class. What it can read is tried on small
+networks, and what it is exact under is measured there in float64.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from tables import RESULTS, ROOT, plain, read_tables
+from torch import Tensor
+
+from nfn_monomial.benchmarks.data.architectures.base import Architecture
+from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
+from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
+from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
+from nfn_monomial.benchmarks.data.networks import NetworkInfo
+from nfn_monomial.benchmarks.models.base import Model
+from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
+from nfn_monomial.errors import MonomialError
+from nfn_monomial.testing import random_networks
+
+PAGE = ROOT / "docs" / "which-model.md"
+TABLE = re.compile(r"(<!-- models -->\n).*?(<!-- end of models -->)", re.DOTALL)
+SIZE = (1, 8, 8)
+CHAINS = [PlainCNN((1, n, n), (3, 3), (2, 1), (1, 1), (5, 3), ("relu",) * 3) for n in (4, 6)]
+NORMS = ResidualCNN(1, (3, 4), (1, 2), (2, 3, 4), normalised=True, activations=("relu",), classes=3)
+ATTENTION = Transformer(1, 8, 4, 4, (2, 1), 2, (3, 2), ("relu", "gelu"), 3)
+EXACT = {"group": "permutations, scalings, signs", "permutations": "permutations", "nothing": "nothing"}
+
+
+def built(name: str, architecture: Architecture) -> tuple[Model, dict[str, Tensor]] | None:
+    """A model of networks of this architecture and four of them; None if it refuses them."""
+    info = NetworkInfo(architecture.space, architecture.activation, architecture.module, SIZE)
+    networks = random_networks(info.space, 4, generator=torch.Generator().manual_seed(0))
+    networks = {key: t.abs() + 0.1 if key.endswith("running_var") else t for key, t in networks.items()}
+    try:
+        model = build_model(name, info, seed=0).double()
+        model.fit_inputs(model.prepare_groups([(networks, info.space)]))
+    except MonomialError:
+        return None
+    return model.eval(), networks
+
+
+@torch.no_grad()
+def reads(name: str, architecture: Architecture) -> bool:
+    """Whether a model reads networks of this architecture, and is exact under what it claims to be exact under."""
+    found = built(name, architecture)
+    if found is None:
+        return False
+    model, networks = found
+    space = architecture.space if model.invariant_under == "group" else architecture.space.restricted("permutation")
+    moved = space.sample(4, scale_range=(1, 100), generator=torch.Generator().manual_seed(1)).act(networks)
+    before, after = (model(model.prepare_groups([(x, architecture.space)])) for x in (networks, moved))
+    return model.invariant_under == "nothing" or bool((after - before).abs().max() < 1e-8 * before.std())
+
+
+@torch.no_grad()
+def reads_any_width(name: str) -> bool:
+    """Whether a model of one width answers about networks of another."""
+    narrow, wide = (built(name, chain) for chain in CHAINS)
+    assert narrow is not None
+    assert wide is not None
+    try:
+        return bool(narrow[0](narrow[0].prepare_groups([(wide[1], CHAINS[1].space)])).isfinite().all())
+    except (MonomialError, RuntimeError):
+        return False
+
+
+def costs() -> dict[str, tuple[str, str]]:
+    """Label -> parameters, and the time of a training step as a multiple of HNP's, of the committed measurement."""
+    tables = read_tables((ROOT / RESULTS / "cost" / "table.md").read_text(encoding="utf-8"))
+    table = next(t for t in tables if "relu networks in batches of 64" in t.above)
+    lines = [dict(zip(table.header, row, strict=True)) for row in table.rows]
+    return {plain(line["model"]): (line["params"], line["time / HNP"]) for line in lines}
+
+
+def table() -> str:
+    """A line of every model that predicts a property of networks."""
+    known, lines = costs(), []
+    for name in model_names("generalization"):
+        model = model_class(name)
+        assert reads(name, CHAINS[0]), f"{name} is not what it claims to be"
+        yes = [reads_any_width(name), model.mixed, reads(name, NORMS) and reads(name, ATTENTION)]
+        sees = "runs them" if model.sees == "functions" else "weights"
+        answers = ["yes" if answer else "no" for answer in yes]
+        lines.append(
+            (f"`{name}`", model.label, sees, EXACT[model.invariant_under], *answers, *known.get(model.label, "--"))
+        )
+    header = ("name", "in tables", "sees", "exact under", "any width", "mixed architectures", "norms, attention",
+              "parameters", "time of a step / HNP")  # fmt: skip
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header), *lines))
+
+
+def written(page: str) -> str:
+    """The page with the table as it is now."""
+    return TABLE.sub(lambda m: f"{m[1]}\n{table()}\n\n{m[2]}", page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
