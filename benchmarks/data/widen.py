@@ -16,7 +16,7 @@ from torch import Tensor
 from nfn_monomial import Axis, WeightSpace
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import flow
+from nfn_monomial.space.axes import flatten_dims, flow
 
 __all__ = ["Widening", "can_widen", "draw_widening", "widen"]
 
@@ -161,8 +161,8 @@ def _widths(
 def _factors(space: WeightSpace) -> set[str]:
     """Nodes of size 1 that are in a product with other nodes: a factor on whole tensors, and no neuron."""
     found = set()
-    for part in itertools.chain.from_iterable(space.parts.values()):
-        axes = [axis.node for axis in part if isinstance(axis, Axis)]
+    for dim in itertools.chain.from_iterable(piece.dims for piece in space.pieces.values()):
+        axes = [axis.node for axis in flatten_dims((dim,)) if isinstance(axis, Axis)]
         found |= {node for node in axes if len(axes) > 1 and space.nodes[node].size == 1}
     return found
 
