@@ -15,7 +15,7 @@ __all__ = ["EXTRAS", "experiments", "missing_extra"]
 
 EXTRAS = {
     "tools": ("matplotlib", "pydantic", "rich", "typer"),
-    "bench": ("PIL", "jinja2", "lightning_fabric", "markdown_it", "mlxtend", "optuna", "sklearn"),
+    "bench": ("PIL", "lightning_fabric", "mlxtend", "optuna", "sklearn"),
 }
 """Extra -> the packages that it installs, as they are imported."""
 

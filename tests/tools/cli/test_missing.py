@@ -36,8 +36,12 @@ def run(missing: str, arguments: str, code: int) -> str:
 @pytest.mark.parametrize(
     ("missing", "arguments", "code", "said"),
     [
-        ("markdown_it", "report .", 2, "error: this needs the package markdown_it: pip install 'nfn-monomial[bench]' "),
-        ("jinja2", "report .", 2, "error: this needs the package jinja2: pip install 'nfn-monomial[bench]' "),
+        (
+            "lightning_fabric",
+            "params",
+            2,
+            "error: this needs the package lightning_fabric: pip install 'nfn-monomial[bench]' ",
+        ),
         ("typer", "compare a b", 1, "error: nfn-monomial needs the package typer: pip install 'nfn-monomial[tools]' "),
         (
             "matplotlib",
@@ -56,7 +60,7 @@ def test_tuning_says_that_it_needs_optuna(tmp_path: Path) -> None:
     assert said == "error: this needs the package optuna: pip install 'nfn-monomial[bench]' "
 
 
-BENCH = ",".join({*EXTRAS["bench"]} - {"PIL", "markdown_it"})  # which come with matplotlib and rich
+BENCH = ",".join({*EXTRAS["bench"]} - {"PIL"})  # which comes with matplotlib
 
 
 @pytest.mark.parametrize("command", ["demo", "zoo make", "params"])
