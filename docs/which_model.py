@@ -1,7 +1,7 @@
 """The table of docs/which-model.md: ``python docs/which_model.py`` asks every registered model, and writes the answers.
 
 What a model says of itself (`Model.sees`, `Model.mixed`) is taken from its class. What it can read is tried on small
-networks, and what it is exact under is measured there in float64.
+networks; what it claims to be exact under is measured there in float64.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ def table() -> str:
     known, lines = costs(), []
     for name in model_names("generalization"):
         model = model_class(name)
-        assert reads(name, CHAINS[0]), f"{name} is not what it claims to be"
         yes = [reads_any_width(name), model.mixed, reads(name, NORMS) and reads(name, ATTENTION)]
         sees = "runs them" if model.sees == "functions" else "weights"
         answers = ["yes" if answer else "no" for answer in yes]

@@ -35,7 +35,7 @@ def loss(network):
     return nn.functional.binary_cross_entropy_with_logits(logits, labels[train])
 
 
-for _ in range(150):
+for _ in range(100):
     for name, gradient in vmap(grad(loss))(zoo).items():
         zoo[name] = zoo[name] - rates.view(-1, *[1] * (gradient.ndim - 1)) * gradient
 
@@ -95,8 +95,8 @@ def rows(networks, index):
     return {name: tensor[index].unsqueeze(1) for name, tensor in networks.items()}
 
 
-def fit(model, epochs=30):
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+def fit(model, epochs=15):
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     for _ in range(epochs):
         for index in torch.randperm(192).split(32):
             optimizer.zero_grad()
@@ -105,7 +105,7 @@ def fit(model, epochs=30):
     return model.eval()
 
 
-ours, statistics = fit(MessagePassingNFN(space, channels=8, layers=2)), fit(Statistics())
+ours, statistics = fit(MessagePassingNFN(space, channels=8, layers=1)), fit(Statistics())
 
 # %% [markdown]
 # ## Who notices?

@@ -26,7 +26,7 @@ def mlp(widths, activation):
     return nn.Sequential(*layers)
 
 
-def trained(widths, activation, count=32, steps=100):
+def trained(widths, activation, count=32, steps=80):
     """Networks side by side, name -> (count, *shape), and their accuracies."""
     skeleton = mlp(widths, activation)
     networks, _ = stack_module_state([mlp(widths, activation) for _ in range(count)])
@@ -96,7 +96,7 @@ fitted, held_out = [graphs[i] for i in order[:144]], [graphs[i] for i in order[1
 pairs = graphs[0].stream_symmetry.shape[1]
 model = MonomialGNN(channels=8, layers=2, kernel=common_kernel(*spaces), inputs=2, outputs=1, pairs=pairs)
 optimizer = torch.optim.Adam(model.parameters(), 5e-3)
-for _ in range(25):
+for _ in range(20):
     for batch in DataLoader(fitted, batch_size=24, shuffle=True):
         optimizer.zero_grad()
         (model(batch).squeeze(-1) - batch.y).square().mean().backward()
