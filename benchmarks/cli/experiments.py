@@ -160,7 +160,7 @@ Trains every model on the training networks, selects the epoch by the accuracy o
 the test networks as they are, with signs flipped and neurons permuted, and with phases shifted. Writes `table.md`,
 `results.json`, `confusion.png`, `learning.png` and `config.json`. {KEPT}
 
-Presets: small; medium (six models on several fits of every image, some three hours of one core); paper (the paper's
+Presets: small; medium (eight models on several fits of every image, some two hours of one core); paper (the paper's
 hyperparameters for MNIST), paper-fashion and paper-cifar. How networks are prepared
 is part of the configuration: `inputs.absorb_omega`, `.canonical_phase`, `.normalize`, `.augment`, `.warp`.
 
