@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -150,27 +150,23 @@ class Weights(Mapping[str, Tensor]):
     """
 
     def __init__(self, module: nn.Module, seed: int | None = None, keep_signs: bool = False) -> None:
-        parameters = dict(module.named_parameters())
-        self._own = parameters | dict(module.named_buffers())
-        self._keeps = {name: keep_signs or name not in parameters for name in self._own}
-        self._seeds = {} if seed is None else {name: seed + i for i, name in enumerate(self._own)}
+        self._parameters = dict(module.named_parameters())
+        self.own = self._parameters | dict(module.named_buffers())
+        self._keep_signs = keep_signs
+        self._seeds = {} if seed is None else {name: seed + i for i, name in enumerate(self.own)}
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor = doubled(self._own[name])
+        tensor = doubled(self.own[name])
         if name not in self._seeds:
             return tensor
-        return disturbed(tensor, torch.Generator().manual_seed(self._seeds[name]), self._keeps[name])
+        generator = torch.Generator().manual_seed(self._seeds[name])
+        return disturbed(tensor, generator, self._keep_signs or name not in self._parameters)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._own)
+        return iter(self.own)
 
     def __len__(self) -> int:
-        return len(self._own)
-
-    @property
-    def count(self) -> int:
-        """Number of entries of all."""
-        return sum(tensor.numel() for tensor in self._own.values())
+        return len(self.own)
 
 
 class Point(NamedTuple):
@@ -180,11 +176,13 @@ class Point(NamedTuple):
         module: that runs.
         weights: of it.
         inputs: positional arguments, and those with names.
+        where: what its inputs are, in words.
     """
 
     module: nn.Module
     weights: Weights
     inputs: tuple[Any, Any]
+    where: str = "the example inputs"
 
     def answers(self, element: GroupElement | None = None) -> list[Tensor]:
         """What the module answers here, or where the element moves the weights."""
@@ -194,11 +192,35 @@ class Point(NamedTuple):
         """The same here, see `steady_answers`."""
         return steady_answers(self.module, dict(self.weights), *self.inputs)
 
-    def near(self, generator: torch.Generator, keep_signs: bool) -> Point:
-        """With random weights and inputs."""
-        seed = int(torch.randint(2**48, (), generator=generator))
-        inputs = pytree.tree_map_only(Tensor, lambda t: disturbed(t, generator, keep_signs=True), self.inputs)
-        return Point(self.module, Weights(self.module, seed, keep_signs), inputs)
+    def near(self, generator: torch.Generator, draws: int) -> Iterator[tuple[Point, list[Tensor]]]:
+        """A point with random weights and inputs, and what the module answers there: none if it is not defined there.
+
+        Others are drawn, up to as many as said, until all that it answers is finite.
+        """
+        for draw in range(draws):
+            seed = int(torch.randint(2**48, (), generator=generator))
+            inputs = pytree.tree_map_only(Tensor, lambda t: disturbed(t, generator, keep_signs=True), self.inputs)
+            point, found = self._replace(weights=Weights(self.module, seed, keep_signs=draw > 0), inputs=inputs), None
+            with contextlib.suppress(Exception):  # of any kind: modules raise what they like
+                found = point.answers()
+            if found is not None and all(bool(t.isfinite().all()) for t in found):
+                yield point, found
+                return
+
+    def resized(self) -> Iterator[Point]:
+        """Inputs with one more, or one less, along all of their dimensions that have one size; entries recur."""
+        for n in sorted({n for t in pytree.tree_leaves(self.inputs) if isinstance(t, Tensor) for n in t.shape}):
+            for size in (n + 1, n - 1) if n > 1 else (2,):
+                changed = functools.partial(_resized, n=n, size=size)
+                inputs = pytree.tree_map_only(Tensor, changed, self.inputs)
+                shapes = (str(tuple(t.shape)) for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor))
+                yield self._replace(inputs=inputs, where=f"inputs of shape {', '.join(shapes)}")
+
+
+def _resized(t: Tensor, n: int, size: int) -> Tensor:
+    for dim in (dim for dim, extent in enumerate(t.shape) if extent == n):
+        t = t.index_select(dim, torch.arange(size) % n)
+    return t
 
 
 def certify(
@@ -215,7 +237,9 @@ def certify(
     element acts on the module's own parameters, those after it on random ones, with random buffers and inputs, all of
     the size of the module's own: what holds for weights of 0, or for the statistics of a fresh norm, alone is not
     enough. Where the function is not defined for these (its outputs are not finite, or it raises an error), others are
-    drawn; after a few, the element is left out.
+    drawn; after a few, the element is left out. These elements move every neuron, so that none of a node's neurons is
+    told apart from the others unseen. At last, inputs get another size of each dimension that the module lets vary, one
+    after the other: a number of tokens, of networks, of pixels.
 
     Args:
         module: the network, run in eval mode, each submodule's mode and all parameters left as they are.
@@ -223,9 +247,6 @@ def certify(
         sample: `WeightSpace.sample` of the space that is in question.
         kwargs: further arguments of the module.
         blame: what to say of a node whose part of the group changes the function, such as what runs on it.
-
-    At last, inputs get another size of each dimension that the module lets vary, one after the other: a number of
-    tokens, of networks, of pixels. A group is one of the module, whatever the size of its example.
 
     Returns:
         The number of elements that were tested: 2 at least, one at the module's own parameters, the others at random
@@ -244,35 +265,41 @@ def certify(
         )
     generator = torch.Generator().manual_seed(0)
     own = Point(module, Weights(module), pytree.tree_map_only(Tensor, doubled, (inputs, dict(kwargs or {}))))
-    trials = _TRIALS if own.weights.count < _LARGE else 2
+    trials = _TRIALS if sum(t.numel() for t in own.weights.own.values()) < _LARGE else 2
+
+    def elements() -> Iterator[GroupElement]:
+        yield widened(sample(generator=generator).proper())
+        while True:
+            yield widened(sample(generator=generator).proper().cyclic())
+
+    def points() -> Iterator[tuple[Point, list[Tensor]]]:
+        yield own, own.steady_answers()
+        for _ in range(trials - 1):
+            yield from own.near(generator, _DRAWS)
+        for other in own.resized():  # at most sizes a module does not run, whatever its weights
+            yield from other.near(generator, 1)
+
     tested = 0
-    others = (own._replace(inputs=inputs) for inputs in _resized(own.inputs))
-    for trial, start in enumerate(itertools.chain([own] * trials, others)):
-        element = widened(sample(generator=generator).proper())
-        try:
-            draws = _DRAWS if trial < trials else 1  # at most sizes a module does not run, whatever its weights
-            found = _defined(start, generator, draws) if trial else (own, own.steady_answers())
-            if found is None:
-                continue
-            point, expected = found
+    try:
+        for element, (point, expected) in zip(elements(), points(), strict=False):
             error = largest_change(point.answers(element), expected)
-        except RuntimeError as reason:
-            raise InvalidValueError(
-                f"{name} does not run on the CPU in float64, in which the example inputs are used to check the space "
-                f"({reason}). A module that turns its inputs into another dtype itself cannot be checked"
-            ) from reason
-        if not error <= _RTOL:
-            point.steady_answers()  # own weights of 0 may have hidden that it is random
-            parts = {node: GroupElement(element.space, {node: m}) for node, m in element.matrices.items()}
-            changes = {node: largest_change(point.answers(part), expected) for node, part in parts.items()}
-            wrong = [node for node, change in changes.items() if not change <= _RTOL]
-            where = "the example inputs" if trial < trials else _sizes_of(point.inputs)
-            raise InvalidValueError(
-                f"the group of {element.space} changes what {name} computes on {where}, by {error:.1e} (relative), "
-                f"through {'; '.join(map(blame, wrong)) or 'several nodes together'}. An operator has a rule that is "
-                "not true of it, or not of this size: register_operator(name, rule) gives it another; and tell us of it"
-            )
-        tested += trial < trials
+            if not error <= _RTOL:
+                point.steady_answers()  # own weights of 0 may have hidden that it is random
+                parts = {node: GroupElement(element.space, {node: m}) for node, m in element.matrices.items()}
+                changes = {node: largest_change(point.answers(part), expected) for node, part in parts.items()}
+                wrong = [blame(node) for node, change in changes.items() if not change <= _RTOL]
+                raise InvalidValueError(
+                    f"the group of {element.space} changes what {name} computes on {point.where}, by {error:.1e} "
+                    f"(relative), through {'; '.join(wrong) or 'several nodes together'}. An operator has a rule that "
+                    "is not true of it, or not of this size: register_operator(name, rule) gives it another; and tell "
+                    "us of it"
+                )
+            tested += point.where == own.where
+    except RuntimeError as reason:
+        raise InvalidValueError(
+            f"{name} does not run on the CPU in float64, in which the example inputs are used to check the space "
+            f"({reason}). A module that turns its inputs into another dtype itself cannot be checked"
+        ) from reason
     if tested < 2:
         raise InvalidValueError(
             f"{name} could be tested at no weights but its own: at random ones near these its outputs are not finite, "
@@ -280,25 +307,6 @@ def certify(
             "nothing has tested"
         )
     return tested
-
-
-def _resized(inputs: Any) -> Iterator[Any]:
-    """Inputs with one more, or one less, along all of their dimensions that have one size; entries recur."""
-    sizes = {n for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor) for n in t.shape}
-    for n in sorted(sizes):
-        for size in (n + 1, n - 1) if n > 1 else (2,):
-
-            def changed(t: Tensor, n: int = n, size: int = size) -> Tensor:
-                for dim in (dim for dim, extent in enumerate(t.shape) if extent == n):
-                    t = t.index_select(dim, torch.arange(size) % n)
-                return t
-
-            yield pytree.tree_map_only(Tensor, changed, inputs)
-
-
-def _sizes_of(inputs: Any) -> str:
-    shapes = [str(tuple(t.shape)) for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor)]
-    return f"inputs of shape {', '.join(shapes) or 'none'}"
 
 
 def widened(element: GroupElement) -> GroupElement:
@@ -316,17 +324,6 @@ def widened(element: GroupElement) -> GroupElement:
         for name, matrix in element.matrices.items()
     }
     return GroupElement(element.space, matrices)
-
-
-def _defined(own: Point, generator: torch.Generator, draws: int) -> tuple[Point, list[Tensor]] | None:
-    """A point near another one, and what a module answers there, all of it finite; None if a few draws had no such."""
-    for draw in range(draws):
-        point = own.near(generator, keep_signs=draw > 0)
-        with contextlib.suppress(Exception):  # of any kind: modules raise what they like
-            found = point.answers()
-            if all(bool(t.isfinite().all()) for t in found):
-                return point, found
-    return None
 
 
 @contextlib.contextmanager

@@ -183,6 +183,11 @@ class Features:
         """Field type -> tensor."""
         return dict(zip(self.layout.types, self.tensors, strict=True))
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Node -> number of its neurons, of the nodes in the fields."""
+        return {axis.node: x.shape[1 + i] for axes, x in self.fields.items() for i, axis in enumerate(axes)}
+
     __array_ufunc__: ClassVar[None] = None  # or numpy would take a product with an array apart
     __iter__: ClassVar[None] = None  # or Python would call __getitem__ with 0, 1, ..., slices that never end
 

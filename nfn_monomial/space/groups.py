@@ -94,6 +94,18 @@ class GroupElement:
             {name: _proper(m, self.space.nodes[name], self._blocks(name)) for name, m in self.matrices.items()},
         )
 
+    def cyclic(self) -> GroupElement:
+        """The element with permutations that leave no part of a node's neurons in its place: one cycle of them all.
+
+        Those of a nested node, in each of its parent's neurons.
+        """
+        matrices = {}
+        for name, m in self.matrices.items():
+            cycle = torch.arange(m.size, device=m.permutation.device).view(self._blocks(name), -1).roll(1, -1).flatten()
+            turned = MonomialMatrix(torch.ones_like(m.scales[0]), cycle.expand_as(m.permutation)).moved_by(m.motion)
+            matrices[name] = MonomialMatrix(m.scales, turned.permutation if m.permutes else m.permutation, m.permutes)
+        return GroupElement(self.space, matrices)
+
     def _blocks(self, name: str) -> int:
         """In how many of its parent's neurons a node's neurons lie."""
         parent = self.space.nodes[name].parent

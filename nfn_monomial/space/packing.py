@@ -12,41 +12,12 @@ from nfn_monomial.checks import FLOATING, is_dense, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .axes import Axis
-from .features import Features
-from .folding import Folding
 from .specification import Specification
-
-
-def pack(space: Specification, folding: Folding, tensors: Mapping[str, Tensor], check_finite: bool) -> Features:
-    """See `WeightSpace.pack`."""
-    if not isinstance(check_finite, bool):
-        raise InvalidTypeError(f"pack: check_finite must be True or False, found {shown(check_finite)}")
-    sizes = check_tensors(space, tensors)
-    if check_finite:
-        require_finite(tensors)
-    return folding.fold(list(pieces(space, tensors, sizes).values()))
 
 
 def on_cpu(tensors: Mapping[str, Tensor]) -> bool:
     """Whether a look at values waits for no device."""
     return isinstance(tensors, Mapping) and all(isinstance(t, Tensor) and t.is_cpu for t in tensors.values())
-
-
-def unpack(space: Specification, folding: Folding, features: Features) -> dict[str, Tensor]:
-    """See `WeightSpace.unpack`."""
-    folding.layout.require(features, None, "unpack")
-    found = dict(zip(space.pieces, folding.unfold(features), strict=True))
-    return whole(space, found, node_sizes(space, features))
-
-
-def node_sizes(space: Specification, features: Features) -> dict[str, int]:
-    """See `WeightSpace.node_sizes`."""
-    if not isinstance(features, Features):
-        raise InvalidTypeError(f"node_sizes: Features are expected, found {shown(features)}")
-    sizes = {name: node.size for name, node in space.nodes.items() if node.size is not None}
-    for field_type, x in features.fields.items():
-        sizes.update({axis.node: x.shape[1 + i] for i, axis in enumerate(field_type)})
-    return sizes
 
 
 def pieces(space: Specification, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> dict[str, Tensor]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from nfn_monomial.checks import Device, Size, Within, checked
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.checks import Device, Size, Within, checked, require, shown
+from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
 from . import packing
@@ -117,10 +117,9 @@ class WeightSpace(Specification):
 
         Args:
             channels: ``[c_0, ..., c_K]`` of the convolutions, input channels first.
-            kernel_sizes: one, or one per convolution; an int is a cube in ``ndim`` dimensions.
+            kernel_sizes: one, or one per convolution; an int is a cube in ``ndim`` dimensions, 1 to 3.
             symmetry: of the hidden nodes, one or one per node, convolutions first.
             head: sizes of the linear layers after the convolutions, outputs last. Empty: all convolutional.
-            ndim: spatial dimensions of the kernels given as an int (1, 2 or 3).
             positions: spatial positions that reach the first linear layer: 1 after global pooling, height x width
                 after a flatten.
             bias: whether layers have biases, one or one per layer.
@@ -164,17 +163,15 @@ class WeightSpace(Specification):
         The module is exported in eval mode (``torch.export``); every operator says which dimensions of its tensors are
         the same neurons, and what it demands of their scales and signs; the solutions are the gauges, see `derive`.
         What an operator is not known to keep is left out, which `explain` tells. Then random group elements must leave
-        alone what the network computes, on the example at its own weights, and at random weights, buffers and inputs of
-        the same shapes, see `nfn_monomial.space.certificate.certify`. That is a test: what it cannot see is in
-        docs/any-network.md.
+        alone what the network computes, see `nfn_monomial.space.certificate.certify`. That is a test: what it cannot
+        see is in docs/any-network.md.
 
         Args:
             module: any network that ``torch.export`` can trace; or an exported program.
             example_inputs: a tensor, or a tuple of all positional arguments. Of an exported program its own by default.
             kwargs: further arguments of the call.
-            certify: whether the group is tested. It takes a few forward passes in float64 on the CPU, and a copy of the
-                weights in it; without it, a wrong rule of an operator goes unseen, and `explain` says that nothing was
-                tested.
+            certify: whether the group is tested: a few forward passes in float64 on the CPU, and a copy of the weights
+                in it. Without it, a wrong rule of an operator goes unseen, and `explain` says so.
 
         Returns:
             A space with the names of the state dict: of all parameters that are used, tied ones once (``ties`` has
@@ -261,7 +258,7 @@ class WeightSpace(Specification):
 
         Of a space that `from_module` made also what each node runs through, which operator cost which symmetry and why,
         and which parameters do not matter. Repeated blocks are one line; of what does not fit two screens, also those
-        of other sizes, unless it is to be ``full``. Print it.
+        of other sizes, unless it is to be ``full``.
         """
         return explain(self, self._report, self._tested, full=full)
 
@@ -333,15 +330,18 @@ class WeightSpace(Specification):
 
         Args:
             tensors: parameter name -> ``(B, C, *shape)``: B networks, C channels.
-            check_finite: look for NaN and infinities, at the price of one pass over the tensors. Skipped while
-                compiling or under ``torch.func`` transforms, where values cannot be looked at.
+            check_finite: look for NaN and infinities, in one pass over the tensors, where values can be looked at.
 
         Raises:
             ValueError: naming the tensor, the shape found and the shape expected, if names, ranks or sizes do not
                 fit, there are no channels, or a value is not finite.
             TypeError: if tensors are not floating point, or not all of one dtype and device.
         """
-        return packing.pack(self, self._folding, tensors, check_finite)
+        require(check_finite, bool, "pack: check_finite")
+        sizes = packing.check_tensors(self, tensors)
+        if check_finite:
+            packing.require_finite(tensors)
+        return self._folding.fold(list(packing.pieces(self, tensors, sizes).values()))
 
     def unpack(self, features: Features) -> dict[str, Tensor]:
         """`Features` -> parameter name -> tensor ``(B, C, *shape)``, views of the fields: not to be written into.
@@ -349,11 +349,15 @@ class WeightSpace(Specification):
         Raises:
             ValueError: if the features are of another space.
         """
-        return packing.unpack(self, self._folding, features)
+        self.layout.require(features, None, "unpack")
+        found = dict(zip(self.pieces, self._folding.unfold(features), strict=True))
+        return packing.whole(self, found, self.node_sizes(features))
 
     def node_sizes(self, features: Features) -> dict[str, int]:
         """Node name -> number of neurons in these features (FIXED nodes: as in the space)."""
-        return packing.node_sizes(self, features)
+        if not isinstance(features, Features):
+            raise InvalidTypeError(f"node_sizes: Features are expected, found {shown(features)}")
+        return {name: node.size for name, node in self.nodes.items() if node.size is not None} | features.sizes
 
     def validate(self, tensors: Mapping[str, Tensor]) -> None:
         """Raise what `pack` would raise, without packing."""

@@ -6,8 +6,7 @@ import itertools
 import re
 import textwrap
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from nfn_monomial.space.axes import Axis, powers
 from nfn_monomial.space.specification import Node, Specification
@@ -19,10 +18,11 @@ _SCREENS = 100  # lines that two screens hold
 _WIDTH = 118
 Fold: TypeAlias = Callable[[Iterable[str]], list[str]]
 _STILL = (Symmetry.PERMUTATION, Symmetry.FIXED)
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """Nodes that are alike: of repeated blocks, one for all.
 
     Attributes:
@@ -40,6 +40,23 @@ class Row:
         """The first of them."""
         return self.nodes[0]
 
+    @property
+    def parent(self) -> str | None:
+        """What they are nested in, without its numbers."""
+        return None if self.node.parent is None else pattern_of(self.node.parent)
+
+
+def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def _merged(rows: Iterable[Row], alike: Callable[[Row], Hashable]) -> list[Row]:
+    groups = _grouped(rows, alike).values()
+    return [Row(*(tuple(itertools.chain.from_iterable(part)) for part in zip(*rows, strict=True))) for rows in groups]
+
 
 def rows_of(space: Specification) -> list[Row]:
     """The nodes, those of repeated blocks together: alike are those of equal kind whose tensors differ in numbers."""
@@ -49,21 +66,12 @@ def rows_of(space: Specification) -> list[Row]:
         for axis in axes:
             if isinstance(axis, Axis) and not (axis.node in inner and not any(powers(axis.charge))):
                 tensors[axis.node].append((piece, acting_charges(space.nodes[axis.node], powers(axis.charge))))
-    alike: dict[Hashable, list[str]] = {}
-    for name, node in space.nodes.items():
-        parent = None if node.parent is None else pattern_of(node.parent)
-        own = tuple(sorted((pattern_of(piece), charge) for piece, charge in tensors[name]))
-        alike.setdefault((node.gauges, node.size, parent, own), []).append(name)
-    rows = [
-        Row(
-            tuple(names),
-            tuple(space.nodes[name] for name in names),
-            tuple(entry for name in names for entry in tensors[name]),
-        )
-        for names in alike.values()
-    ]
-    rank = {name: i for i, name in enumerate(space.nodes)}
-    return sorted(rows, key=lambda row: rank[row.names[0]])
+
+    def alike(row: Row) -> Hashable:
+        own = tuple(sorted((pattern_of(piece), charge) for piece, charge in row.tensors))
+        return row.node.gauges, row.node.size, row.parent, own
+
+    return _merged((Row((name,), (node,), tuple(tensors[name])) for name, node in space.nodes.items()), alike)
 
 
 def outlined(rows: Iterable[Row]) -> list[Row]:
@@ -71,15 +79,12 @@ def outlined(rows: Iterable[Row]) -> list[Row]:
 
     Alike are nodes of one kind of symmetry whose first tensor is the same in every block.
     """
-    alike: dict[Hashable, list[Row]] = {}
-    for row in rows:
-        parent = None if row.node.parent is None else pattern_of(row.node.parent)
+
+    def alike(row: Row) -> Hashable:
         first = next((_kind_of(piece) for piece, _ in row.tensors), row.names[0])
-        alike.setdefault((row.node.symmetry, parent, first), []).append(row)
-    return [
-        Row(*(tuple(item for row in found for item in getattr(row, field)) for field in ("names", "nodes", "tensors")))
-        for found in alike.values()
-    ]
+        return row.node.symmetry, row.parent, first
+
+    return _merged(rows, alike)
 
 
 def _kind_of(name: str) -> str:
@@ -95,15 +100,10 @@ def ranges(names: Iterable[str]) -> list[str]:
     >>> ranges(["block1.layer1.norm1.bias[0]", "block1.layer2.norm1.bias[1]", "block2.layer1.norm1.bias[0]"])
     ['block{1-2}.layer{1-2}.norm1.bias[{0-1}]']
     """
-    alike: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        alike.setdefault(_kind_of(name), []).append(name)
     found = []
-    for group in alike.values():
-        places: list[tuple[str, ...]] = list(zip(*(re.findall(r"\d+", name) for name in group), strict=False))
-        numbers = iter(
-            [values[0] if len({*values}) == 1 else f"{{{_ranges(sorted({*map(int, values)}))}}}" for values in places]
-        )
+    for group in _grouped(dict.fromkeys(names), _kind_of).values():
+        places = zip(*(re.findall(r"\d+", name) for name in group), strict=False)
+        numbers = iter([_range(sorted({*map(int, values)}), values[0]) for values in places])
         found.append(re.sub(r"\d+", lambda match: next(numbers, match[0]), group[0]))  # noqa: B023
     return found
 
@@ -130,20 +130,21 @@ def folded(names: Iterable[str]) -> list[str]:
             else:
                 groups[name] = []
         found = [
-            key.replace("\0", values[0] if len(values) == 1 else f"{{{_ranges(sorted(map(int, values)))}}}")
-            if values
-            else key
+            key.replace("\0", _range(sorted(map(int, values)), values[0])) if values else key
             for key, values in groups.items()
         ]
     return found
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def _range(numbers: Sequence[int], alone: str) -> str:
+    """``{0-2,5}``; one number as it is written."""
+    if len(numbers) == 1:
+        return alone
     parts = []
     for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         first, *rest = [number for _, number in run]
         parts.append(f"{first}-{rest[-1]}" if rest else f"{first}")
-    return ",".join(parts)
+    return f"{{{','.join(parts)}}}"
 
 
 def group_name(*nodes: Node) -> str:
@@ -195,13 +196,10 @@ def _told(space: Specification, rows: Sequence[Row], report: Report | None, test
     if report is not None:
         if losses := [loss for loss in report.losses if loss.reason not in ("input", "output")]:
             parts.append(_losses(losses, fold))
-        dead = [found for found in report.dead if not found.left_out]
-        unused = [found for found in report.dead if found.left_out]
-        for title, those in (("Does not matter to the function", dead), ("Not in the space", unused)):
-            if those:
+        for title, left_out in (("Does not matter to the function", False), ("Not in the space", True)):
+            if those := [found for found in report.dead if found.left_out == left_out]:
                 reasons = "; ".join(dict.fromkeys(found.reason for found in those))
-                names = ", ".join(fold(found.parameter for found in those))
-                parts.append(_wrapped(f"{title}: {names} ({reasons})"))
+                parts.append(_wrapped(f"{title}: {', '.join(fold(found.parameter for found in those))} ({reasons})"))
         if report.unknown:
             listed = ", ".join(fold(report.unknown))
             parts.append(f"Operators without a rule: {listed}; give them one with register_operator(name, rule)")
@@ -243,11 +241,9 @@ def _cell(names: Sequence[str], fold: Fold) -> str:
 
 def by_charge(row: Row, only: Container[str] | None = None) -> dict[str, list[str]]:
     """Charges as text -> the tensors on a row's nodes that have them; of many gauges it does not matter which."""
-    found: dict[tuple[int, ...], list[tuple[str, tuple[int, ...]]]] = {}
-    for piece, acting in row.tensors:
-        if only is None or piece in only:
-            found.setdefault(tuple(sorted(q for q in acting if q)), []).append((piece, acting))
-    return {charge_text({acting for _, acting in pieces}): [piece for piece, _ in pieces] for pieces in found.values()}
+    tensors = (tensor for tensor in row.tensors if only is None or tensor[0] in only)
+    found = _grouped(tensors, lambda tensor: tuple(sorted(q for q in tensor[1] if q))).values()
+    return {charge_text({acting for _, acting in pieces}): [piece for piece, _ in pieces] for pieces in found}
 
 
 def acting_charges(node: Node, charge: Sequence[int]) -> tuple[int, ...]:
@@ -269,10 +265,8 @@ def charge_text(charges: Collection[tuple[int, ...]]) -> str:
 
 
 def _losses(losses: Sequence[Loss], fold: Fold) -> str:
-    alike: dict[tuple[str, str, str], list[Loss]] = {}
-    for loss in losses:
-        alike.setdefault((_kind(loss.operation), loss.symmetry, loss.reason), []).append(loss)
     table = [("operation", "cost", "why", "where", "node")]
+    alike = _grouped(losses, lambda loss: (_kind(loss.operation), loss.symmetry, loss.reason))
     for (kind, cost, reason), found in alike.items():
         where = [loss.operation.rsplit(": ", 1)[0] for loss in found if ": " in loss.operation]
         table.append((kind, cost, reason, _cell(where, fold), _cell([loss.node for loss in found if loss.node], fold)))

@@ -221,3 +221,17 @@ def test_diagonal_elements_move_nothing():
     torch.testing.assert_close((g @ element).dense(), g.dense() @ element.dense())
     with pytest.raises(ValueError, match="finite and nonzero"):
         MonomialMatrix.diagonal(torch.tensor([1.0, 0.0]))
+
+
+def test_a_cyclic_element_leaves_no_part_of_the_neurons_in_its_place():
+    nodes = {"h": (Symmetry.SCALE, 2), "k": Node((Symmetry.SIGN,), 5, "h")}
+    space = WeightSpace(nodes, {"w": (Axis("h"),), "v": (Axis("h"), Axis("k"))})
+    element = space.sample(3, generator=torch.Generator().manual_seed(0))
+    found = element.cyclic().matrices
+    assert all(torch.equal(found[name].scale, matrix.scale) for name, matrix in element.matrices.items())
+    for row in found["k"].permutation.tolist():
+        for start in (0, 5):
+            orbit = [start]
+            while (following := row[orbit[-1]]) != start:
+                orbit.append(following)
+            assert sorted(orbit) == list(range(start, start + 5))
