@@ -157,7 +157,7 @@ def _inside(value: Any, origin: Any, inner: Sequence[Any], name: str) -> Iterato
         if origin is not tuple or Ellipsis in inner:
             if inner[0] is int and {*map(type, value)} <= {int}:
                 return  # charges of deep networks are long
-            inner = inner[:1] * len(value)
+            inner = [inner[0]] * len(value)
         elif len(value) != len(inner):
             raise InvalidValueError(f"{name} must be {len(inner)} values, found {shown(value)}")
         yield from ((f"{name}[{i}]", item, each) for i, (item, each) in enumerate(zip(value, inner, strict=True)))
@@ -180,7 +180,7 @@ def _fits(value: Any, known: Any, inner: Sequence[Any]) -> bool:
         return False  # a record means something else; a bool is an int to Python, and a mistake where a number is meant
     if known is Callable or known is Tensor:
         return callable(value) if known is Callable else isinstance(value, Tensor) and is_dense(value)
-    return isinstance(value, {int: numbers.Integral, float: numbers.Real}.get(known, known))
+    return isinstance(value, numbers.Integral if known is int else numbers.Real if known is float else known)
 
 
 def is_dense(x: Tensor) -> bool:

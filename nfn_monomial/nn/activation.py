@@ -66,7 +66,7 @@ class PointwiseActivation(nn.Module):
 
     def _function(self, felt: Symmetry) -> Callable[[Tensor], Tensor]:
         fn = _LEGAL_DEFAULT[felt] if self.fn == "auto" else self.fn
-        return function_named(fn) or fn if isinstance(fn, str) else fn
+        return function_named(fn) if isinstance(fn, str) else fn  # type: ignore[return-value]  # it has a function
 
     def extra_repr(self) -> str:
         return f"{self.space}, {_name(self.fn)}"
