@@ -152,14 +152,16 @@ def _read_sizes(
 
     A dimension on several nodes waits until all but one are known; where it waits in vain, declared sizes count.
     """
-    sizes, seen_in = dict(known), dict[str, str]()
+    sizes: dict[str, int] = dict(known)
+    seen_in: dict[str, str] = {}
     waiting = [
         (name, segments, extent)
         for name, shape in shapes.items()
         for segments, extent in zip(space.concatenated[name], shape, strict=True)
     ]
     while waiting:
-        later, declared = [], dict[str, int]()
+        later: list[tuple[str, tuple[tuple[Axis | int, ...], ...], int]] = []
+        declared: dict[str, int] = {}
         for name, segments, extent in waiting:
             axes = [p.node for parts in segments for p in parts if isinstance(p, Axis)]
             unknown = [node for node in dict.fromkeys(axes) if node not in sizes]
@@ -171,7 +173,7 @@ def _read_sizes(
         if len(later) == len(waiting):
             if not declared:
                 break
-            sizes |= [*declared.items()][:1]
+            sizes.update(list(declared.items())[:1])
         waiting = later
     return sizes, seen_in
 
@@ -230,36 +232,25 @@ def require_shape(
     seen_in: Mapping[str, str] | None = None,
 ) -> None:
     """Raise unless a parameter has this shape, without batch and channels, for these node sizes."""
-    for extent, segments in zip(shape, space.concatenated[name], strict=True):
-        known = all(p.node in sizes for parts in segments for p in parts if isinstance(p, Axis))
-        lengths = [math.prod([p if isinstance(p, int) else sizes.get(p.node, 0) for p in parts]) for parts in segments]
-        if not known or sum(lengths) != extent:
-            raise InvalidValueError(_size_error(space, name, shape, segments, extent, sizes, seen_in or {}))
 
-
-def _size_error(
-    space: Specification,
-    name: str,
-    shape: tuple[int, ...],
-    segments: Sequence[tuple[Axis | int, ...]],
-    extent: int,
-    sizes: Mapping[str, int],
-    seen_in: Mapping[str, str],
-) -> str:
     def reason(part: Axis | int, alone: bool) -> str:
         if isinstance(part, int):
             return f"{'kernel size' if alone else 'folded positions'} {part}"
         if part.node not in sizes:
             return f"axis '{part.node}'"
-        source = f" in {seen_in[part.node]}" if part.node in seen_in else ""
+        source = f" in {seen_in[part.node]}" if seen_in and part.node in seen_in else ""
         return f"axis '{part.node}' is {sizes[part.node]}{source}"
 
-    reasons = [" times ".join(reason(part, len(parts) == 1) for part in parts) for parts in segments]
-    return (
-        f"{name} has shape {shape} (after batch and channels) but the space expects "
-        f"{space.describe(name, sizes)}: {' plus '.join(reasons)}, and {extent} here. Was this network made with "
-        f"a different width or kernel? Space: {space}"
-    )
+    for extent, segments in zip(shape, space.concatenated[name], strict=True):
+        known = all(p.node in sizes for parts in segments for p in parts if isinstance(p, Axis))
+        lengths = [math.prod([p if isinstance(p, int) else sizes.get(p.node, 0) for p in parts]) for parts in segments]
+        if not known or sum(lengths) != extent:
+            reasons = [" times ".join(reason(part, len(parts) == 1) for part in parts) for parts in segments]
+            raise InvalidValueError(
+                f"{name} has shape {shape} (after batch and channels) but the space expects "
+                f"{space.describe(name, sizes)}: {' plus '.join(reasons)}, and {extent} here. Was this network made "
+                f"with a different width or kernel? Space: {space}"
+            )
 
 
 def concrete(tensors: Iterable[Tensor]) -> bool:

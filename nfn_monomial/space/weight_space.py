@@ -118,12 +118,10 @@ class WeightSpace(Specification):
         Args:
             channels: ``[c_0, ..., c_K]`` of the convolutions, input channels first.
             kernel_sizes: one, or one per convolution; an int is a cube in ``ndim`` dimensions, 1 to 3.
-            symmetry: of the hidden nodes, one or one per node, convolutions first.
+            symmetry: of the hidden nodes, convolutions first; as ``bias`` and ``io_symmetry`` see `mlp`.
             head: sizes of the linear layers after the convolutions, outputs last. Empty: all convolutional.
             positions: spatial positions that reach the first linear layer: 1 after global pooling, height x width
                 after a flatten.
-            bias: whether layers have biases, one or one per layer.
-            io_symmetry: of the input channels and the outputs.
 
         >>> WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10])
         WeightSpace.cnn(1-16-16-16-10, SCALE)
@@ -244,9 +242,7 @@ class WeightSpace(Specification):
         Args:
             sizes: ``L + 1`` node sizes; None for a hidden size that is not known.
             kernels: ``L`` kernel shapes, ``()`` for a linear layer.
-            symmetry: of the hidden nodes, one or one per node.
-            bias: one, or one per layer.
-            io_symmetry: of the first and the last node.
+            symmetry: of the hidden nodes; as ``bias`` and ``io_symmetry`` see `mlp`.
             positions: layer index -> spatial positions folded into that layer's columns by a flatten.
             names: ``L`` pairs (weight name, bias name); ``weight.i`` and ``bias.i`` by default.
         """

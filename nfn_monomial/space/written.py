@@ -25,7 +25,8 @@ MOST_SIZE = 2**31 - 1  # of a dimension or node
 MOST_CHARGE = 2**20
 MOST_PIECES = 4096  # of a parameter whose dimensions are sums
 LONGEST = 500  # name or label
-_EXPECTED: dict[type, str] = {list: "a list", dict: "an object", str: f"a text of at most {LONGEST} characters"}
+_TEXT = f"a text of at most {LONGEST} characters"
+_EXPECTED: dict[type, str] = {list: "a list", dict: "an object, names by names", str: _TEXT}
 
 T = TypeVar("T")
 
