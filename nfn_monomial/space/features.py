@@ -69,12 +69,6 @@ class Layout:
     def __reduce__(self) -> tuple[type[Layout], tuple[object, ...]]:
         return Layout, (self.types, self.multiplicities, self.acting, self.content)
 
-    def __copy__(self) -> Layout:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Layout:
-        return self
-
     def __len__(self) -> int:
         return len(self.types)
 
@@ -143,12 +137,11 @@ Types: TypeAlias = Layout | Mapping[FieldType, int] | Iterable[FieldType] | None
 
 
 def _content_text(content: Content) -> str:
+    def text(dim: Dim) -> str:
+        return str(dim) if isinstance(dim, Axis | int) else "*".join(map(str, dim))
+
     ordered = sorted(content, key=lambda part: part[1:3])
-    return ", ".join(f"{name} {' x '.join(map(_dim_text, dims))}" for name, _, _, dims in ordered) or "no parameters"
-
-
-def _dim_text(dim: Dim) -> str:
-    return str(dim) if isinstance(dim, Axis | int) else "*".join(map(str, dim))
+    return ", ".join(f"{name} {' x '.join(map(text, dims))}" for name, _, _, dims in ordered) or "no parameters"
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -250,10 +243,8 @@ class Features:
     __rmul__ = __mul__
 
     def _pairs(self, other: Features, operation: str) -> list[tuple[Tensor, Tensor]]:
-        same_axes = [[a.node for a in t] for t in self.layout.types] == [
-            [a.node for a in t] for t in other.layout.types
-        ]
-        if other.layout is not self.layout and (operation == "+" or not same_axes):
+        mine, others = ([[a.node for a in t] for t in features.layout.types] for features in (self, other))
+        if other.layout is not self.layout and (operation == "+" or mine != others):
             raise InvalidValueError(f"features [{self.layout}] {operation} features [{other.layout}]: fields differ")
         return list(zip(self.tensors, other.tensors, strict=True))
 

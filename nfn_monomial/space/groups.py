@@ -101,9 +101,9 @@ class GroupElement:
         """
         matrices = {}
         for name, m in self.matrices.items():
-            cycle = torch.arange(m.size, device=m.permutation.device).view(self._blocks(name), -1).roll(1, -1).flatten()
-            turned = MonomialMatrix(torch.ones_like(m.scales[0]), cycle.expand_as(m.permutation)).moved_by(m.motion)
-            matrices[name] = MonomialMatrix(m.scales, turned.permutation if m.permutes else m.permutation, m.permutes)
+            cycle = MonomialMatrix(torch.ones_like(m.scales[0]), _rolled(m.places, self._blocks(name)))
+            turned = cycle.moved_by(m.motion).permutation if m.permutes else m.permutation
+            matrices[name] = MonomialMatrix(m.scales, turned, m.permutes)
         return GroupElement(self.space, matrices)
 
     def _blocks(self, name: str) -> int:
@@ -226,12 +226,16 @@ def random_element(space: Specification, sizes: Mapping[str, int | None], **opti
     return GroupElement(space, matrices)
 
 
+def _rolled(permutation: Tensor, blocks: int) -> Tensor:
+    """What each neuron's neighbour has, in each of some blocks."""
+    return permutation.view(*permutation.shape[:-1], blocks, -1).roll(1, -1).flatten(-2)
+
+
 def _proper(matrix: MonomialMatrix, node: Node, blocks: int) -> MonomialMatrix:
     permutation = matrix.permutation.clone()
-    trivial = (permutation == torch.arange(matrix.size, device=permutation.device)).all(-1, keepdim=True)
     if node.permutes:
-        inside = permutation.view(*permutation.shape[:-1], blocks, -1).roll(1, -1).flatten(-2)
-        permutation = torch.where(trivial, inside, permutation)
+        trivial = (permutation == matrix.places).all(-1, keepdim=True)
+        permutation = torch.where(trivial, _rolled(permutation, blocks), permutation)
     scales = [scale.clone() for scale in matrix.scales]
     for gauge, scale in zip(node.gauges, scales, strict=True):
         if gauge.flips:
@@ -245,10 +249,9 @@ def _require_member(name: str, matrix: MonomialMatrix, node: Node) -> None:
         raise InvalidValueError(f"node {name!r} has {len(node.gauges)} gauges, its matrix {len(matrix.scales)}")
     if not concrete((*matrix.scales, matrix.permutation)):
         return
-    if not node.permutes:
-        identity = torch.arange(matrix.size, device=matrix.permutation.device).expand_as(matrix.permutation)
-        if not torch.equal(matrix.permutation, identity) or not bool((matrix.scale == 1).all()):
-            raise InvalidValueError(f"node {name!r} is FIXED: only the identity acts on it")
+    identity = torch.equal(matrix.permutation, matrix.places) and all(bool((d == 1).all()) for d in matrix.scales)
+    if not node.permutes and not identity:
+        raise InvalidValueError(f"node {name!r} is FIXED: only the identity acts on it")
     for gauge, scale in zip(node.gauges, matrix.scales, strict=True):
         if not gauge.flips and not bool((scale > 0).all()):
             raise InvalidValueError(
@@ -264,12 +267,9 @@ def _require_nested(name: str, matrix: MonomialMatrix, blocks: int) -> None:
         raise InvalidValueError(
             f"node {name!r} has {matrix.size} neurons, which do not lie evenly in {blocks} of its parent"
         )
-    if matrix.permutes and concrete((matrix.permutation,)):
-        size = matrix.size // blocks
-        if not torch.equal(
-            matrix.permutation // size,
-            torch.arange(matrix.size, device=matrix.permutation.device).expand_as(matrix.permutation) // size,
-        ):
-            raise InvalidValueError(
-                f"node {name!r} is nested: its matrix must leave each neuron in the one that it lies in"
-            )
+    size = matrix.size // blocks
+    known = matrix.permutes and concrete((matrix.permutation,))
+    if known and not torch.equal(matrix.permutation // size, matrix.places // size):
+        raise InvalidValueError(
+            f"node {name!r} is nested: its matrix must leave each neuron in the one that it lies in"
+        )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from nfn_monomial.checks import FLOATING, WHOLE, Device, Floating, Size, checked, is_dense, shown
+from nfn_monomial.checks import FLOATING, WHOLE, Device, Floating, Size, checked, shown
 from nfn_monomial.errors import InvalidIndexError, InvalidTypeError, InvalidValueError
 from nfn_monomial.symmetry import Activation, Symmetry
 
@@ -38,19 +38,12 @@ class MonomialMatrix:
     __array_ufunc__: None = None  # or numpy would take a product with an array apart
     __slots__ = ("permutation", "permutes", "scales")
 
+    @checked
     def __init__(self, scale: Tensor | Sequence[Tensor], permutation: Tensor, permutes: bool = True) -> None:
-        if not isinstance(scale, Tensor | Sequence) or isinstance(scale, str) or not isinstance(permutes, bool):
-            raise InvalidTypeError(
-                f"MonomialMatrix: scale must be a tensor or a sequence of tensors, permutes True or False, found "
-                f"{shown(scale)} and {shown(permutes)}"
-            )
         self.scales = (scale,) if isinstance(scale, Tensor) else tuple(scale)
         self.permutation, self.permutes = permutation, permutes
         if not self.scales:
             raise InvalidValueError("MonomialMatrix: one scale for each gauge is needed, found none")
-        for name, x in (*(("scale", scale) for scale in self.scales), ("permutation", permutation)):
-            if not isinstance(x, Tensor) or not is_dense(x):
-                raise InvalidTypeError(f"MonomialMatrix: {name} must be a dense tensor, found {shown(x)}")
         for scale in self.scales:
             if scale.shape != self.permutation.shape or scale.ndim not in (1, 2) or not scale.shape[-1]:
                 raise InvalidValueError(
@@ -69,10 +62,15 @@ class MonomialMatrix:
             raise InvalidValueError("MonomialMatrix: scale must be finite and nonzero")
         if not self.permutes:
             return
-        n = self.permutation.shape[-1]
-        expected = torch.arange(n, device=self.permutation.device).expand(self.permutation.shape)
-        if not torch.equal(self.permutation.sort(-1).values.long(), expected):
-            raise InvalidValueError(f"MonomialMatrix: permutation must hold each of 0..{n - 1} once in every row")
+        if not torch.equal(self.permutation.sort(-1).values.long(), self.places):
+            raise InvalidValueError(
+                f"MonomialMatrix: permutation must hold each of 0..{self.size - 1} once in every row"
+            )
+
+    @property
+    def places(self) -> Tensor:
+        """The numbers of the neurons, of the permutation's shape: where it is the identity, it is these."""
+        return torch.arange(self.size, device=self.permutation.device).expand_as(self.permutation)
 
     @property
     def scale(self) -> Tensor:
@@ -161,8 +159,7 @@ class MonomialMatrix:
     @property
     def motion(self) -> MonomialMatrix:
         """The permutation alone."""
-        ones = torch.ones_like(self.permutation, dtype=self.scales[0].dtype)
-        return MonomialMatrix(ones, self.permutation, self.permutes)
+        return MonomialMatrix(torch.ones_like(self.scales[0]), self.permutation, self.permutes)
 
     def lifted(self, size: int) -> MonomialMatrix:
         """How the neurons nested in these move along with them, ``size`` in each: as blocks, without a scale."""
@@ -224,6 +221,7 @@ class MonomialMatrix:
                 found = scale.pow(q) if found is None else found * scale.pow(q)
         return found
 
+    @checked
     def act(self, x: Tensor, dim: int, charge: Charge = 1) -> Tensor:
         """Act on one axis of a tensor: ``x_j -> d_j^charge x_{pi^{-1}(j)}``.
 
@@ -238,17 +236,14 @@ class MonomialMatrix:
             TypeError: for anything but a dense tensor of real or complex numbers; whole numbers cannot be scaled.
             ValueError: for a size or batch that does not fit; if a float16 entry is not representable any more.
         """
-        if not isinstance(x, Tensor) or not is_dense(x):
-            raise InvalidTypeError(f"MonomialMatrix.act: x must be a dense tensor, found {shown(x)}")
-        if isinstance(dim, bool) or not isinstance(dim, int):
-            raise InvalidTypeError(f"MonomialMatrix.act: dim must be a whole number, found {shown(dim)}")
         if not -x.ndim <= dim < x.ndim:
             raise InvalidIndexError(f"MonomialMatrix.act: dim {dim} of a tensor of shape {tuple(x.shape)}")
         if x.device != self.permutation.device or (x.dtype not in FLOATING and x.is_floating_point()):
             raise InvalidTypeError(
                 f"MonomialMatrix.act: a matrix on {self.permutation.device} cannot act on {shown(x)}; convert it"
             )
-        require_charge(charge, len(self.scales))
+        if len(powers(charge)) > len(self.scales):
+            raise InvalidValueError(f"charge {charge} has {len(powers(charge))} entries for {len(self.scales)} gauges")
         return within_range("the tensor", x, lambda wide: self._act(wide, dim % x.ndim, charge))
 
     def _act(self, x: Tensor, dim: int, charge: Charge) -> Tensor:
@@ -281,14 +276,6 @@ class MonomialMatrix:
     def __repr__(self) -> str:
         batch = "" if self.batch is None else f", batch={self.batch}"
         return f"MonomialMatrix(n={self.size}{batch})"
-
-
-def require_charge(charge: Charge, gauges: int) -> None:
-    """Raise unless it is whole numbers, no more than there are gauges."""
-    if any(isinstance(q, bool) or not isinstance(q, int) for q in (charge if isinstance(charge, tuple) else (charge,))):
-        raise InvalidTypeError(f"charge must be a whole number or a tuple of these, found {shown(charge)}")
-    if len(powers(charge)) > gauges:
-        raise InvalidValueError(f"charge {charge} has {len(powers(charge))} entries for {gauges} gauges")
 
 
 def require_range(scale_range: tuple[float, float] | None) -> None:

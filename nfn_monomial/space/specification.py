@@ -306,7 +306,7 @@ class Specification:
 
     def describe(self, name: str, sizes: Mapping[str, int] | None = None) -> str:
         """A parameter and the shape it is expected to have, as text."""
-        known = {n: s.size for n, s in self.nodes.items()} | dict(sizes or {})
+        known = self.declared(sizes)
 
         def text(dim: Axis | int) -> str:
             if isinstance(dim, int):
