@@ -140,57 +140,41 @@ def largest_change(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float
     return float("nan") if any(e != e for e in errors) else max(errors)
 
 
-class Weights(Mapping[str, Tensor]):
-    """A module's parameters and buffers in float64 on the CPU, each made when it is asked for: none is kept.
-
-    Args:
-        module: whose they are.
-        seed: of random numbers in place of those of floating point, see `disturbed`; None for the module's own.
-        keep_signs: whether parameters keep theirs. Buffers do: masks and variances are among them.
-    """
-
-    def __init__(self, module: nn.Module, seed: int | None = None, keep_signs: bool = False) -> None:
-        self._parameters = dict(module.named_parameters())
-        self.own = self._parameters | dict(module.named_buffers())
-        self._keep_signs = keep_signs
-        self._seeds = {} if seed is None else {name: seed + i for i, name in enumerate(self.own)}
-
-    def __getitem__(self, name: str) -> Tensor:
-        tensor = doubled(self.own[name])
-        if name not in self._seeds:
-            return tensor
-        generator = torch.Generator().manual_seed(self._seeds[name])
-        return disturbed(tensor, generator, self._keep_signs or name not in self._parameters)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.own)
-
-    def __len__(self) -> int:
-        return len(self.own)
-
-
 class Point(NamedTuple):
     """Where a module is tested.
 
     Attributes:
         module: that runs.
-        weights: of it.
         inputs: positional arguments, and those with names.
+        seed: of random numbers in place of its weights, see `disturbed`; None for its own.
+        keep_signs: whether parameters keep theirs. Buffers do: masks and variances are among them.
         where: what its inputs are, in words.
     """
 
     module: nn.Module
-    weights: Weights
     inputs: tuple[Any, Any]
+    seed: int | None = None
+    keep_signs: bool = False
     where: str = "the example inputs"
+
+    def weights(self, element: GroupElement | None = None) -> dict[str, Tensor]:
+        """Parameters and buffers in float64 on the CPU, moved by an element one by one: there is one copy of them."""
+        parameters, found = dict(self.module.named_parameters()), {}
+        for i, (name, own) in enumerate((parameters | dict(self.module.named_buffers())).items()):
+            tensor = doubled(own)
+            if self.seed is not None:
+                generator = torch.Generator().manual_seed(self.seed + i)
+                tensor = disturbed(tensor, generator, self.keep_signs or name not in parameters)
+            found[name] = tensor if element is None else element.act({name: tensor})[name]
+        return found
 
     def answers(self, element: GroupElement | None = None) -> list[Tensor]:
         """What the module answers here, or where the element moves the weights."""
-        return answers(self.module, dict(self.weights) if element is None else element.act(self.weights), *self.inputs)
+        return answers(self.module, self.weights(element), *self.inputs)
 
     def steady_answers(self) -> list[Tensor]:
         """The same here, see `steady_answers`."""
-        return steady_answers(self.module, dict(self.weights), *self.inputs)
+        return steady_answers(self.module, self.weights(), *self.inputs)
 
     def near(self, generator: torch.Generator, draws: int) -> Iterator[tuple[Point, list[Tensor]]]:
         """A point with random weights and inputs, and what the module answers there: none if it is not defined there.
@@ -200,7 +184,7 @@ class Point(NamedTuple):
         for draw in range(draws):
             seed = int(torch.randint(2**48, (), generator=generator))
             inputs = pytree.tree_map_only(Tensor, lambda t: disturbed(t, generator, keep_signs=True), self.inputs)
-            point, found = self._replace(weights=Weights(self.module, seed, keep_signs=draw > 0), inputs=inputs), None
+            point, found = self._replace(seed=seed, keep_signs=draw > 0, inputs=inputs), None
             with contextlib.suppress(Exception):  # of any kind: modules raise what they like
                 found = point.answers()
             if found is not None and all(bool(t.isfinite().all()) for t in found):
@@ -264,8 +248,8 @@ def certify(
             "example_inputs hold no values (meta tensors, or under a transform): nothing can be checked"
         )
     generator = torch.Generator().manual_seed(0)
-    own = Point(module, Weights(module), pytree.tree_map_only(Tensor, doubled, (inputs, dict(kwargs or {}))))
-    trials = _TRIALS if sum(t.numel() for t in own.weights.own.values()) < _LARGE else 2
+    own = Point(module, pytree.tree_map_only(Tensor, doubled, (inputs, dict(kwargs or {}))))
+    trials = _TRIALS if sum(t.numel() for t in (*module.parameters(), *module.buffers())) < _LARGE else 2
 
     def elements() -> Iterator[GroupElement]:
         yield widened(sample(generator=generator).proper())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
@@ -136,12 +137,12 @@ class GroupElement:
             return Features(tensors.layout, tuple(self._act_field(field, x) for field, x in fields))
         if not isinstance(tensors, Mapping):
             raise InvalidTypeError(f"named tensors or Features are expected, found {shown(tensors)}")
-        known, out = self._sizes(), {}
+        out = {}
         moved: dict[tuple[str, int], Tensor] = {}  # what is one tensor under two names stays one
         for name, tensor in tensors.items():
             own = self.space.ties.get(name, name)
             if own in self.space.parameters and (own, id(tensor)) not in moved:
-                moved[own, id(tensor)] = self._act_parameter(own, tensor, known)
+                moved[own, id(tensor)] = self._act_parameter(own, tensor)
             out[name] = moved.get((own, id(tensor)), tensor)
         return out
 
@@ -167,7 +168,7 @@ class GroupElement:
     def _act_field(self, field: FieldType, x: Tensor) -> Tensor:
         return within_range(f"[{field_name(field)}]", x, lambda wide: self._moved(wide, field, behind=1))
 
-    def _act_parameter(self, name: str, tensor: Tensor, known: Mapping[str, int]) -> Tensor:
+    def _act_parameter(self, name: str, tensor: Tensor) -> Tensor:
         if not isinstance(tensor, Tensor) or not is_dense(tensor) or not tensor.is_floating_point():
             raise InvalidTypeError(f"{name} must be a dense tensor of floating point numbers, found {shown(tensor)}")
         dims = self.space.parameters[name]
@@ -176,7 +177,7 @@ class GroupElement:
             raise InvalidValueError(
                 f"{name} has shape {tuple(tensor.shape)} but {self.space.describe(name)} is expected"
             )
-        sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), known)
+        sizes = sizes_in(self.space, name, tuple(tensor.shape[lead:]), self._sizes)
 
         def move(x: Tensor) -> Tensor:
             parts = {piece: self._moved(x, self.space.axes[piece]) for piece, x in cut(self.space, name, x, sizes)}
@@ -184,6 +185,7 @@ class GroupElement:
 
         return within_range(name, tensor, move)
 
+    @functools.cached_property
     def _sizes(self) -> dict[str, int]:
         """Sizes of the nodes that matrices or the space tell."""
         nesting = self.space.nesting
