@@ -121,11 +121,8 @@ def assert_invariant(
         fn: maps features (or named tensors, if ``inputs`` is a mapping) to a tensor ``(B, ...)``.
         space: whose group acts.
         inputs: at least two networks; random ones by default.
-        channels: see `assert_equivariant`, as are ``trials``, ``rtol`` and ``seed``.
-        batch: networks in a random batch.
-        trials: group elements tried.
+        channels: see `assert_equivariant`, as are ``batch``, ``trials`` and ``seed``.
         rtol: largest change allowed, relative to the largest standard deviation over networks.
-        seed: of inputs and elements.
 
     Raises:
         AssertionError: with the error; or if the output is the same for all networks, which proves nothing.

@@ -16,22 +16,6 @@ from .specification import Node
 SymmetryLike: TypeAlias = Symmetry | Activation
 
 
-class Geometry(NamedTuple):
-    """A chain of layers.
-
-    Attributes:
-        sizes: ``L + 1`` node sizes; None for one that is not known.
-        kernels: ``L`` kernel shapes, ``()`` for a linear layer.
-        positions: layer index -> spatial positions folded into that layer's columns by a flatten.
-        biases: whether each layer has one.
-    """
-
-    sizes: list[int | None]
-    kernels: list[tuple[int, ...]]
-    positions: dict[int, int]
-    biases: list[bool]
-
-
 def cnn_geometry(
     channels: Sequence[int],
     kernel_sizes: int | Sequence[int | Sequence[int]],
@@ -39,8 +23,8 @@ def cnn_geometry(
     *,
     ndim: int,
     positions: int,
-) -> Geometry:
-    """Convolutions, then linear layers; see `WeightSpace.cnn`."""
+) -> dict[str, Any]:
+    """Arguments of `WeightSpace.sequential` for convolutions, then linear layers; see `WeightSpace.cnn`."""
     count = len(channels) - 1
     if count < 1:
         raise InvalidValueError(f"cnn needs at least two channel numbers, found {list(channels)}; without any use mlp")
@@ -48,11 +32,11 @@ def cnn_geometry(
     if len(kernels) != count:
         raise InvalidValueError(f"{len(kernels)} kernel sizes for {count} convolutions")
     shapes = [(k,) * ndim if isinstance(k, int) else tuple(k) for k in kernels] + [()] * len(head)
-    return Geometry([*channels, *head], shapes, {count: positions} if head else {}, [True] * len(shapes))
+    return {"sizes": [*channels, *head], "kernels": shapes, "positions": {count: positions} if head else {}}
 
 
-def spec_geometry(network_spec: Any) -> Geometry:
-    """Of an ``nfn.common.NetworkSpec``; see `WeightSpace.from_network_spec`."""
+def spec_geometry(network_spec: Any) -> dict[str, Any]:
+    """Arguments of `WeightSpace.sequential` for an ``nfn.common.NetworkSpec``."""
     if not all(hasattr(network_spec, name) for name in ("weight_spec", "bias_spec")):
         raise InvalidTypeError(f"network_spec must be an nfn.common.NetworkSpec, found {shown(network_spec)}")
     shapes = [tuple(spec.shape) for spec in network_spec.weight_spec]
@@ -73,7 +57,7 @@ def spec_geometry(network_spec: Any) -> Geometry:
                 )
             positions[i] = columns // known
         sizes.append(None if rows == -1 else rows)
-    return Geometry(sizes, [shape[2:] for shape in shapes], positions, biases)
+    return {"sizes": sizes, "kernels": [shape[2:] for shape in shapes], "positions": positions, "bias": biases}
 
 
 def sequential_geometry(

@@ -127,7 +127,7 @@ class WeightSpace(Specification):
         WeightSpace.cnn(1-16-16-16-10, SCALE)
         """
         geometry = cnn_geometry(channels, kernel_sizes, head, ndim=ndim, positions=positions)
-        return cls.sequential(*geometry[:2], symmetry, bias=bias, io_symmetry=io_symmetry, positions=geometry.positions)
+        return cls.sequential(symmetry=symmetry, bias=bias, io_symmetry=io_symmetry, **geometry)
 
     @classmethod
     @checked
@@ -143,8 +143,7 @@ class WeightSpace(Specification):
         Raises:
             ValueError: if the spec's layers do not fit together, or the size of a FIXED node is unknown (-1).
         """
-        sizes, kernels, positions, biases = spec_geometry(network_spec)
-        return cls.sequential(sizes, kernels, symmetry, bias=biases, io_symmetry=io_symmetry, positions=positions)
+        return cls.sequential(symmetry=symmetry, io_symmetry=io_symmetry, **spec_geometry(network_spec))
 
     @classmethod
     @checked
