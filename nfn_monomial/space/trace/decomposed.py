@@ -35,22 +35,28 @@ def decomposed(target: Any, args: Any, kwargs: Any) -> fx.GraphModule | None:
         return None
     leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf=lambda v: isinstance(v, Like))
     try:
-        found = _traced(target, tuple(leaves), spec, frozenset(OPERATORS))
+        found = _traced(target, spec, frozenset(OPERATORS), *leaves)
     except Exception:  # of an operator that needs values, or of none that can be traced, nothing is known
         return None
     return None if any(node.target is target for node in found.graph.nodes) else found
 
 
-@functools.lru_cache(maxsize=1024)
-def _traced(target: OpOverload, leaves: tuple[Any, ...], spec: Any, ruled: frozenset[str]) -> fx.GraphModule:
+@functools.lru_cache(maxsize=1)
+def _table(ruled: frozenset[str]) -> dict[Any, Any]:
+    """Torch's decompositions of all operators but those that have a rule."""
+    every = default_decompositions()
+    return {op: every[op] for op in every if short(str(op)) not in ruled}
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _traced(target: OpOverload, spec: Any, ruled: frozenset[str], *leaves: Any) -> fx.GraphModule:
     def call(*tensors: Tensor) -> Any:
         given = iter(tensors)
         filled = [next(given) if isinstance(leaf, Like) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(filled, spec)
         return target(*args, **kwargs)
 
-    every = default_decompositions()
-    table = {op: every[op] for op in every if short(str(op)) not in ruled}
+    table = _table(ruled)
     with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         warnings.simplefilter("ignore")
         tensors = [torch.empty(leaf.shape, dtype=leaf.dtype) for leaf in leaves if isinstance(leaf, Like)]
