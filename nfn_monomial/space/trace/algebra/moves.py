@@ -20,7 +20,6 @@ from .values import (
     changed,
     extent,
     formed,
-    indices,
     indices_of,
     is_unit,
     product,
@@ -102,19 +101,13 @@ class Run(Ledger):
             a, b = self._met(b, a, +1)
         plain = [v.inert or v.data is not None for v in (a, b)]
         cause = self.because("a constant is added") if any(plain) else None
-        dims, const = [], a.const - b.const
-        for da, db in zip(a.dims, b.dims, strict=True):
-            if not b.zero:
-                const += self._alike(da, db, cause)
-            if is_unit(da):
-                da = formed((db,), lambda _: ZERO)[0]
-            elif a.raw and b.raw:
-                sources = iter(indices(product(da, db)))
-                da = changed(da, lambda i, sources=sources: i._replace(sources=next(sources).sources))
-            dims.append(da)
+        const = a.const - b.const
+        for da, db in zip(a.dims, b.dims, strict=True) if not b.zero else ():
+            const += self._alike(da, db, cause)
         if not b.zero:
             self.equations.demand(const, cause)
-        return self.note(Value(tuple(dims), a.const, a.raw and b.raw, a.zero and b.zero, shifts=shifts), a, b)
+        dims = tuple(map(product, a.dims, formed(b.dims, lambda _: ZERO)))
+        return self.note(Value(dims, a.const, a.raw and b.raw, a.zero and b.zero, shifts=shifts), a, b)
 
     def _alike(self, a: Dimension, b: Dimension, cause: Cause | None) -> Form:
         """Demand that forms along a dimension are equal in two values, but for a constant: that is given back."""

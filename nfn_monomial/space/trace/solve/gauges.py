@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class Charges:
             gauges = self._beyond(inside.get(found, ()), found, variables[found], self._owned)
             self.gauges[found] = gauges
             for above in self._ancestors(found):
-                inside.setdefault(above, []).extend(_moved(gauges, lambda u, above=above: [self._owner(u, above)]))
+                inside.setdefault(above, []).extend(_moved(gauges, functools.partial(self._owner, above)))
             inside.setdefault(None, []).extend(_moved(gauges, self._pieces_of))
         constants = [u for u, found in enumerate(self._run.unknowns) if found.atom is None and not self._uniform(u)]
         self.constants = self._beyond(inside.get(None, ()), None, constants, self._piecewise)
@@ -131,11 +132,11 @@ class Charges:
         above = self._parents.get(found)
         return [] if above is None else [above, *self._ancestors(above)]
 
-    def _owner(self, u: int, ancestor: int) -> int:
+    def _owner(self, ancestor: int, u: int) -> list[int]:
         """The unknown of the index of a class that a nested one belongs to."""
         while self._class[u] != ancestor:
             u = self._above[u]
-        return u
+        return [u]
 
     def _pieces_of(self, u: int) -> list[int]:
         """Numbers of the whole pieces that an index belongs to."""
