@@ -121,19 +121,8 @@ _enter("conv_transpose", transposed=True)
 
 
 @operator("convolution")
-def _convolution(
-    run: Run,
-    x: Value,
-    weight: Value,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    out: Any,
-    groups: int,
-    *_: Any,
-) -> Value:
+def _convolution(run: Run, x: Value, weight: Value, bias: Any, *rest: Any) -> Value:
+    _, _, _, transposed, _, groups = rest
     return _convolved(run, x, weight, bias, groups, transposed=transposed)
 
 

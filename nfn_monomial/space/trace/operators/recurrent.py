@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Value, value
+from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Value
 
 from .linear import linear
 from .table import operator
@@ -72,67 +71,40 @@ def _layer(run: Run, cell: Cell, x: Value, state: State, weights: Weights) -> St
     return tuple(run.add(a, b) for a, b in zip(first, after, strict=True))
 
 
-def _stacked(
-    run: Run,
-    cell: Cell,
-    x: Value,
-    states: State,
-    params: Weights,
-    biases: bool,
-    layers: int,
-    both: bool,
-    batch_first: bool,
-) -> tuple[Any, ...]:
-    batched = len(x.dims) == 3
-    time = 1 if batched and batch_first else 0
-    steps, count = x.shape[time], len(params) // (layers * (1 + both))
-    x = run.without(run.settle(x, +1), (time,), "time")
-    ends: list[list[Value]] = [[] for _ in states]
-    for layer in range(layers):
-        outputs = []
-        for side in range(1 + both):
-            n = layer * (1 + both) + side
-            begin = tuple(run.selected(run.again(s), 0, n) for s in states)
-            found = _layer(run, cell, x, begin, params[n * count : (n + 1) * count])
-            outputs.append(found[0])
-            for end, part in zip(ends, found, strict=True):
-                end.append(replace(part, dims=(UNIT, *part.dims)))
-        x = outputs[0] if len(outputs) == 1 else run.concatenated(outputs, -1)
-    dims = list(x.dims)
-    dims.insert(time, run.fresh(steps, "time"))
-    out = run.note(value(dims, x.const))
-    return out, *(end[0] if len(end) == 1 else Bundle(tuple(end), 0) for end in ends)
-
-
-@operator("lstm")
-def _lstm(
-    run: Run,
-    x: Value,
-    states: Any,
-    params: Any,
-    biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    both: bool,
-    batch_first: bool,
-) -> Any:
-    return _stacked(run, _lstm_cell, x, tuple(states), params, biases, layers, both, batch_first)
-
-
 def _enter(name: str, cell: Cell) -> None:
-    def rule(run: Run, x: Value, state: Value, params: Any, biases: bool, layers: int, *rest: Any) -> Any:
-        _, _, both, batch_first = rest
-        return _stacked(run, cell, x, (state,), params, biases, layers, both, batch_first)
+    def rule(
+        run: Run, x: Value, state: Any, params: Weights, biases: bool, layers: int, dropout: float, train: bool,
+        both: bool, batch_first: bool,
+    ) -> Any:  # fmt: skip
+        time = 1 if len(x.dims) == 3 and batch_first else 0
+        places, states, count = run.fresh(x.shape[time], "time"), _states(state), len(params) // (layers * (1 + both))
+        x = run.without(run.settle(x, +1), (time,), "time")
+        ends: list[list[Value]] = [[] for _ in states]
+        for layer in range(layers):
+            outputs = []
+            for n in range(layer * (1 + both), (layer + 1) * (1 + both)):
+                begin = tuple(run.selected(run.again(s), 0, n) for s in states)
+                found = _layer(run, cell, x, begin, params[n * count : (n + 1) * count])
+                outputs.append(found[0])
+                for end, part in zip(ends, found, strict=True):
+                    end.append(part.put(0, 0, UNIT))
+            x = outputs[0] if len(outputs) == 1 else run.concatenated(outputs, -1)
+        out = run.note(x.over(x.put(time, time, places).dims))
+        return out, *(end[0] if len(end) == 1 else Bundle(tuple(end), 0) for end in ends)
+
+    def one(run: Run, x: Value, state: Any, *weights: Any) -> Any:
+        found = cell(run, run.settle(x, +1), _states(state), [w for w in weights if w is not None])
+        return found[0] if len(found) == 1 else found
 
     operator(name)(rule)
-
-    def one(run: Run, x: Value, state: Value, *weights: Any) -> Value:
-        return cell(run, run.settle(x, +1), (state,), [w for w in weights if w is not None])[0]
-
     operator(f"{name}_cell")(one)
 
 
+def _states(state: Any) -> State:
+    return (state,) if isinstance(state, Value) else tuple(state)
+
+
+_enter("lstm", _lstm_cell)
 _enter("gru", _gru_cell)
 _enter("rnn_tanh", _tanh_cell)
 _enter("rnn_relu", _relu_cell)
