@@ -21,7 +21,7 @@ from .algebra.values import Bundle, Value
 from .decomposed import Like, decomposed
 from .graph import Program, first_line, label, operation
 from .operators import Entry, entry_of
-from .operators.pointwise import value_of, where
+from .operators.pointwise import where
 
 _SHAPES_ONLY = {
     "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty",
@@ -161,7 +161,7 @@ class Interpreter:
         cause = run.cause
         pairs = list(zip(*(self._inside(branch.graph, operands) for branch in (first, second)), strict=True))
         run.cause = cause
-        return tuple(where(run, value_of(run, condition), run.joined(a), run.joined(b)) for a, b in pairs)
+        return tuple(where(run, run.operand(condition), run.joined(a), run.joined(b)) for a, b in pairs)
 
     def _ruled(
         self, node: fx.Node, entry: Entry | None, args: Any, kwargs: dict[str, Any], found: list[Value | Bundle]

@@ -93,11 +93,8 @@ class Equations:
 
     def demand(self, form: Form, cause: Cause | None = None) -> None:
         """``form = 0``."""
-        if form.scale:
-            self.scales.append(form.scale)
-            for u in form.scale if cause else ():
-                self.causes[0].setdefault(u, cause)  # type: ignore[arg-type]
-        if form.sign:
-            self.signs.append(form.sign)
-            for u in form.sign if cause else ():
-                self.causes[1].setdefault(u, cause)  # type: ignore[arg-type]
+        for forms, own, causes in zip((self.scales, self.signs), (form.scale, form.sign), self.causes, strict=True):
+            if own:
+                forms.append(own)  # type: ignore[attr-defined]
+            for u in own if cause else ():
+                causes.setdefault(u, cause)  # type: ignore[arg-type]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, TypeAlias
+
+import torch
 
 from .atoms import Cause
 from .forms import ZERO, Form
@@ -28,11 +30,17 @@ from .values import (
     value,
 )
 
+Operand: TypeAlias = Value | float
+
 
 class Run(Ledger):
     """The moves that rules are made of."""
 
     # Pointwise.
+
+    def operand(self, found: Operand) -> Value:
+        """An operand as a value; numbers are constants."""
+        return found if isinstance(found, Value) else self.constant(torch.tensor(found))
 
     def unary(
         self,
@@ -60,8 +68,9 @@ class Run(Ledger):
         dims = formed(found.dims, lambda form: form.power(ratio))
         return self.note(Value(dims, found.const.power(ratio), found.raw, found.zero and exponent > 0))
 
-    def aligned(self, *values: Value) -> list[Value]:
+    def aligned(self, *operands: Operand) -> list[Value]:
         """Values broadcast against one another, with what they share tied; the first dimensions are added."""
+        values = list(map(self.operand, operands))
         rank = max(len(found.dims) for found in values)
         rows = [[UNIT] * (rank - len(v.dims)) + list(v.dims) for v in map(self.resolved, values)]
         rows = [rows[0], *([self._roles(row, rows[0]) for row in rows[1:]])]
@@ -90,7 +99,7 @@ class Run(Ledger):
         self.ties = kept
         return new
 
-    def add(self, a: Value, b: Value) -> Value:
+    def add(self, a: Operand, b: Operand) -> Value:
         """``a + b``, or anything else that is linear in both at once: their forms are equal."""
         a, b = self.aligned(a, b)
         every = (*broadcast(a, b), *broadcast(b, a, a), *added(a, b))
@@ -127,15 +136,15 @@ class Run(Ledger):
             return a, b
         return self.settle(a, flow), self.settle(b, flow)
 
-    def multiply(self, a: Value, b: Value, *, exponent: int = 1) -> Value:
+    def multiply(self, a: Operand, b: Operand, *, exponent: int = 1) -> Value:
         """``a * b ** exponent``."""
-        b = self.power(b, exponent) if exponent != 1 else b
+        b = self.power(self.operand(b), exponent) if exponent != 1 else b
         a, b = self.aligned(a, b)
         a, b = self._met(a, b, 0)
         dims = map(product, a.dims, b.dims)
         return self.note(value(dims, a.const + b.const, raw=a.raw and b.raw, zero=a.zero or b.zero), a, b)
 
-    def extreme(self, a: Value, b: Value) -> Value:
+    def extreme(self, a: Operand, b: Operand) -> Value:
         """The larger or smaller one of two, entry by entry."""
         out = replace(self.add(a, b), shifts=())
         self.vanish(out, scale=False, reason="maximum of two")

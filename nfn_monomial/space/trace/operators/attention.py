@@ -8,7 +8,6 @@ from typing import Any
 from nfn_monomial.space.trace.algebra.moves import Run
 from nfn_monomial.space.trace.algebra.values import UNIT, Value
 
-from .pointwise import value_of
 from .reduce import softmax
 from .table import operator
 
@@ -38,7 +37,7 @@ def _attention(
             mask = run.viewed(mask, (*mask.shape[:-3], k.shape[-3], ratio, *mask.shape[-2:]))
         elif heads and len(mask.dims) > 2:
             mask = mask.put(-2, len(mask.dims) - 2, UNIT)
-        masked = run.add(scores, value_of(run, mask)) if _additive(mask) else run.multiply(scores, mask)
+        masked = run.add(scores, mask) if _additive(mask) else run.multiply(scores, mask)
         scores = replace(masked, shifts=scores.shifts)
     weights = softmax(run, scores)
     out = run.contract(weights, lead + heads + "ts", v, lead + "sd", lead + heads + "td")

@@ -10,7 +10,6 @@ from nfn_monomial.space.trace.algebra.ledger import OpaqueError
 from nfn_monomial.space.trace.algebra.moves import Run
 from nfn_monomial.space.trace.algebra.values import UNIT, Value, extent
 
-from .pointwise import value_of
 from .table import operator
 
 
@@ -76,7 +75,7 @@ def _into(run: Run, x: Value, source: Value | float, dims: Sequence[int], reduct
         source = run.even(run.placed(source, dims, "written by position"), dims, reason="written by position")
         kept = tuple(UNIT if n in dims else dim for n, dim in enumerate(source.dims))
         source = replace(source, dims=kept, data=None)
-    out = replace(run.add(x, value_of(run, source)), shifts=())
+    out = replace(run.add(x, source), shifts=())
     if reduction in ("amax", "amin"):
         return run.unary(out, "homogeneous", reason="largest entry")
     return run.unary(out, "any", reason="a product") if reduction in ("prod", "multiply") else out

@@ -6,22 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import UNIT, Value
+from nfn_monomial.space.trace.algebra.values import Value
 
+from .pointwise import along
 from .table import operator
 
 
-def _channels(found: Value, rank: int, at: int = 1) -> Value:
-    """A vector over channels as a tensor that broadcasts."""
-    dims = [UNIT] * rank
-    dims[at] = found.dims[0]
-    return Value(tuple(dims), found.const, found.raw, found.zero)
-
-
-def _affine(run: Run, x: Value, gain: Value | None, shift: Value | None, *, at: int | None = None) -> Value:
+def _affine(run: Run, x: Value, gain: Value | None, shift: Value | None, *, channels: bool = True) -> Value:
     for part, meet in ((gain, run.multiply), (shift, run.add)):
         if part is not None:
-            x = meet(x, part if at is None else _channels(part, len(x.dims), at))
+            x = meet(x, along(part, len(x.dims)) if channels else part)
     return x
 
 
@@ -41,14 +35,13 @@ def _standard(run: Run, x: Value, dims: Sequence[int], eps: float, *, centred: b
 def _layer_norm(
     run: Run, x: Value, shape: Sequence[int], gain: Any = None, shift: Any = None, eps: float = 1e-5, *_: Any
 ) -> Value:
-    return _affine(run, _standard(run, x, range(-len(shape), 0), eps), gain, shift)
+    return _affine(run, _standard(run, x, range(-len(shape), 0), eps), gain, shift, channels=False)
 
 
 @operator("rms_norm", "_fused_rms_norm")
 def _rms_norm(run: Run, x: Value, shape: Sequence[int], gain: Any = None, eps: float | None = None) -> Value:
-    return _affine(
-        run, _standard(run, x, range(-len(shape), 0), 1.0 if eps is None else eps, centred=False), gain, None
-    )
+    out = _standard(run, x, range(-len(shape), 0), 1.0 if eps is None else eps, centred=False)
+    return _affine(run, out, gain, None, channels=False)
 
 
 @operator("native_group_norm")
@@ -57,17 +50,17 @@ def _group_norm(run: Run, x: Value, gain: Any, shift: Any, n: int, c: int, hw: i
     parts = run.viewed(x, (batch, groups, channels // groups, *places))
     inner = range(2, len(parts.dims))
     out = _standard(run, run.placed(parts, inner[1:], "position"), inner, eps)
-    return _affine(run, run.viewed(out, x.shape), gain, shift, at=1)
+    return _affine(run, run.viewed(out, x.shape), gain, shift)
 
 
 def _tracked(run: Run, x: Value, gain: Any, shift: Any, mean: Value, variance: Value, eps: float) -> Value:
     """With statistics that were tracked: ``(x - mean) / sqrt(variance + eps)``."""
     rank = len(x.dims)
-    shifted = run.add(run.settle(x, +1), _channels(mean, rank))
-    spread = run.settle(_channels(variance, rank), 0)
+    shifted = run.add(run.settle(x, +1), along(mean, rank))
+    spread = run.settle(along(variance, rank), 0)
     if eps:
         run.vanish(spread, reason="eps of a norm")
-    return _affine(run, run.multiply(shifted, run.power(spread, -0.5)), gain, shift, at=1)
+    return _affine(run, run.multiply(shifted, run.power(spread, -0.5)), gain, shift)
 
 
 @operator("batch_norm")
@@ -86,7 +79,7 @@ def _batch_norm(
     if training or mean is None:
         others = [n for n in range(len(x.dims)) if n != 1]
         x = run.placed(x, others, "batch and position")
-        return _affine(run, _standard(run, x, others, eps), gain, shift, at=1)
+        return _affine(run, _standard(run, x, others, eps), gain, shift)
     return _tracked(run, x, gain, shift, mean, variance, eps)
 
 
@@ -109,7 +102,7 @@ def _instance_norm(
     if not own:
         return _tracked(run, x, gain, shift, mean, variance, eps)
     places = range(2, len(x.dims))
-    return _affine(run, _standard(run, run.placed(x, places, "position"), places, eps), gain, shift, at=1)
+    return _affine(run, _standard(run, run.placed(x, places, "position"), places, eps), gain, shift)
 
 
 MOVING = {"batch_norm": (3, 4), "instance_norm": (3, 4), "_native_batch_norm_legit_no_training": (3, 4)}

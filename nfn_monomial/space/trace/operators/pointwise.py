@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 
-from nfn_monomial.space.trace.algebra.moves import Run
+from nfn_monomial.space.trace.algebra.moves import Operand, Run
 from nfn_monomial.space.trace.algebra.values import UNIT, Value
 from nfn_monomial.symmetry import FUNCTIONS
 
 from .table import operator
-
-Operand = Value | float | int | bool
 
 _LINEAR = "neg contiguous clone detach alias lift_fresh_copy dropout native_dropout to _to_copy"
 _ANY = "isnan isinf"
@@ -42,14 +40,9 @@ def _linear(run: Run, x: Any, *_: Any, **__: Any) -> Any:
     return x if run.real else run.unary(run.joined(x), "any", reason="cast to whole numbers")
 
 
-def value_of(run: Run, x: Operand) -> Value:
-    """An operand as a value; numbers are constants."""
-    return x if isinstance(x, Value) else run.constant(torch.tensor(x))
-
-
 @operator("add", "sub")
 def _add(run: Run, a: Operand, b: Operand, *, alpha: float = 1) -> Value:
-    return run.add(value_of(run, a), value_of(run, b)) if alpha else value_of(run, a)
+    return run.add(a, b) if alpha else run.operand(a)
 
 
 @operator("mul")
@@ -63,7 +56,7 @@ def _mul(run: Run, a: Operand, b: Operand) -> Value:
 
 @operator("div")
 def _div(run: Run, a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Value:
-    out = run.multiply(value_of(run, a), value_of(run, b), exponent=-1) if isinstance(b, Value) else value_of(run, a)
+    out = run.multiply(a, b, exponent=-1) if isinstance(b, Value) else run.operand(a)
     return out if rounding_mode is None else run.unary(out, "any")
 
 
@@ -71,7 +64,7 @@ def _div(run: Run, a: Operand, b: Operand, *, rounding_mode: str | None = None) 
 def _pow(run: Run, x: Operand, exponent: Operand) -> Value:
     if isinstance(x, Value) and not isinstance(exponent, Value):
         return run.power(x, exponent)
-    a, b = value_of(run, x), value_of(run, exponent)
+    a, b = run.operand(x), run.operand(exponent)
     for part in (a, b):
         run.vanish(part, reason="neither odd nor homogeneous in both")
     return _nonzero(run.multiply(a, b))
@@ -79,7 +72,7 @@ def _pow(run: Run, x: Operand, exponent: Operand) -> Value:
 
 @operator("fmod", "remainder")
 def _remainder(run: Run, a: Operand, b: Operand) -> Value:
-    return replace(run.add(value_of(run, a), value_of(run, b)), shifts=())
+    return replace(run.add(a, b), shifts=())
 
 
 @operator("hypot")
@@ -98,9 +91,14 @@ def _nonzero(found: Value) -> Value:
     return replace(found, zero=False)
 
 
+def mask_of(run: Run, found: Value) -> Value:
+    """What may be read off its entries, whatever acts on them."""
+    return _nonzero(run.kept(found, scale=False, sign=False))
+
+
 @operator("maximum", "minimum", "fmax", "fmin")
 def _maximum(run: Run, a: Operand, b: Operand) -> Value:
-    return run.extreme(value_of(run, a), value_of(run, b))
+    return run.extreme(a, b)
 
 
 @operator("hardtanh")
@@ -130,9 +128,9 @@ def _compared(*names: str, signs: bool) -> None:
     """Comparisons; ``signs`` says that they do not change if both sides change their sign."""
 
     def rule(run: Run, a: Value, b: Operand) -> Value:
-        out = run.add(a, value_of(run, b))  # with a constant, equal forms are none, but for 0
+        out = run.add(a, b)  # with a constant, equal forms are none, but for 0
         run.vanish(out, scale=False, sign=not signs, reason="compared")
-        return _nonzero(run.kept(out, scale=False, sign=False))
+        return mask_of(run, out)
 
     operator(*names)(rule)
 
@@ -143,37 +141,35 @@ _compared("eq", "ne", signs=True)
 
 @operator("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor")
 def _logical(run: Run, a: Value, b: Operand) -> Value:
-    return _nonzero(run.kept(run.multiply(a, value_of(run, b)), scale=False, sign=False))
+    return mask_of(run, run.multiply(a, b))
 
 
-@operator("logical_not", "bitwise_not")
-def _logical_not(run: Run, a: Value) -> Value:
-    return _nonzero(run.kept(a, scale=False, sign=False))
+operator("logical_not", "bitwise_not")(mask_of)
 
 
 @operator("where")
 def where(run: Run, condition: Value, a: Operand, b: Operand) -> Value:
     """Entries of one or the other, which transform alike."""
     run.vanish(condition, reason="a condition")
-    either, mask = run.add(value_of(run, a), value_of(run, b)), run.kept(condition, scale=False, sign=False)
-    return run.multiply(either, _nonzero(mask))
+    return run.multiply(run.add(a, b), mask_of(run, condition))
 
 
 @operator("masked_fill")
 def _masked_fill(run: Run, x: Value, mask: Value, number: Operand) -> Value:
     if isinstance(number, int | float) and number in (float("inf"), float("-inf")):
         run.vanish(x, scale=False, reason="filled with an infinity")
-        out = run.multiply(x, _nonzero(run.kept(mask, scale=False, sign=False)))
-        return replace(out, shifts=x.shifts)
+        return replace(run.multiply(x, mask_of(run, mask)), shifts=x.shifts)
     return where(run, mask, number, x)
+
+
+def along(found: Value, rank: int) -> Value:
+    """A vector over channels as a tensor that broadcasts."""
+    return replace(found, dims=(UNIT, found.dims[0], *[UNIT] * (rank - 2)))
 
 
 @operator("prelu", "_prelu_kernel")
 def _prelu(run: Run, x: Value, slope: Value) -> Value:
     run.vanish(slope, reason="a slope")
-    rank = len(x.dims)
-    if len(slope.dims) == 1 and rank > 1:
-        dims = [UNIT] * rank
-        dims[1] = slope.dims[0]
-        slope = Value(tuple(dims), slope.const, slope.raw)
+    if len(slope.dims) == 1 and len(x.dims) > 1:
+        slope = along(slope, len(x.dims))
     return run.unary(run.multiply(x, _nonzero(run.settle(slope, 0))), "homogeneous")

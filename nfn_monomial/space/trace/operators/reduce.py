@@ -9,6 +9,7 @@ from typing import Any
 from nfn_monomial.space.trace.algebra.moves import Run
 from nfn_monomial.space.trace.algebra.values import UNIT, Value
 
+from .pointwise import mask_of
 from .table import operator
 
 Dims = int | Sequence[int] | None
@@ -55,7 +56,7 @@ operator("mode")(lambda run, x, dim=-1, keepdim=False: _with_position(run, x, di
 def _argmax(run: Run, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
     for at in run.positions(x, _dims(dim)):
         run.fix(run.resolve(x.dims[at]), "position of the largest entry")
-    return replace(run.kept(_extreme(run, x, dim, keepdim), scale=False, sign=False), zero=False)
+    return mask_of(run, _extreme(run, x, dim, keepdim))
 
 
 @operator("prod", "any")
