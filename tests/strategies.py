@@ -79,6 +79,7 @@ def general(draw, max_size=3):
         "embed": (axis("x"), axis("stream")),
         "gain": (axis("stream"),),
         "qkv": (Sum((axis("q"), axis("q"), axis("v"))), axis("stream")),
+        "side": (Sum(tuple((Axis("heads", 0), axis(n)) for n in "qqv"), 1), axis("stream")),
         "out": (axis("stream"), axis("v")),
         "up": (Sum((axis("hidden"), (axis("hidden"), 2))), axis("stream")),
         "grouped": ((Axis("heads", 0), axis("q")), axis("v"), 2),

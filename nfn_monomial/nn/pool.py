@@ -60,9 +60,7 @@ class InvariantPool(nn.Module):
     def forward(self, features: Features) -> Tensor:
         """Features -> ``(B, out_features)``."""
         self.layout.require(features, self.channels, "InvariantPool")
-        acting = [[d for d, symmetry in enumerate(axes, 1) if symmetry.permutes] for axes in self.layout.acting]
-        pooled = (pool_field(x, moving, self.reduce) for x, moving in zip(features.tensors, acting, strict=True))
-        return torch.cat(list(pooled), -1)
+        return torch.cat([pool_field(x, range(1, x.ndim - 1), self.reduce) for x in features.tensors], -1)
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, reduce={self.reduce!r}, out_features={self.out_features}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import Axis, Charge, opposite
+from nfn_monomial.space.axes import Axis, Charge, Dim, opposite, segments_of
 from nfn_monomial.space.certificate import answers, disturbed, doubled, largest_change
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.weight_space import WeightSpace
@@ -27,8 +26,8 @@ class Site:
         layer: whose input it is, see `LAYERS`.
         node: of the neurons.
         charge: of their activations.
-        segments: what the layer's columns run over: parts of a sum, each the factors of a product.
-        number: of the segment that is the node's.
+        columns: what the layer's columns run over.
+        number: of the segment of these that is the node's.
         kept: which of its factors the node's axes are, the outermost first.
         seen: what entered the layer, averaged over positions, ``(P, columns)`` for each call until someone clears it.
     """
@@ -36,7 +35,7 @@ class Site:
     layer: InitVar[nn.Module]
     node: str
     charge: Charge
-    segments: tuple[tuple[Axis | int, ...], ...]
+    columns: Dim
     number: int
     kept: tuple[int, ...]
     seen: list[Tensor] = field(default_factory=list)
@@ -55,13 +54,12 @@ class Site:
 
     def fields(self, sizes: Mapping[str, int]) -> list[Tensor]:
         """What was seen, averaged over positions: ``(*sizes, P)`` for each call of the layer; of all nodes' sizes."""
-        extents = [[p if isinstance(p, int) else sizes[p.node] for p in segment] for segment in self.segments]
-        lengths = [math.prod(extent) for extent in extents]
-        others = [1 + i for i in range(len(extents[self.number])) if i not in self.kept]
+        factors_of = segments_of(self.columns)[self.number]
+        extents = [p if isinstance(p, int) else sizes[p.node] for p in factors_of]
+        others = [1 + i for i in range(len(extents)) if i not in self.kept]
         fields = []
         for x in self.seen:
-            columns = x.narrow(1, sum(lengths[: self.number]), lengths[self.number])
-            factors = columns.reshape(len(x), *extents[self.number])
+            factors = packing.parted(x, 1, self.columns, sizes)[self.number].reshape(len(x), *extents)
             fields.append((factors.mean(others) if others else factors).movedim(0, -1))
         return fields
 
@@ -78,15 +76,15 @@ def sites_of(template: nn.Module, space: WeightSpace, names: Mapping[str, str]) 
         layer = template.get_submodule(path)
         if kind != "weight" or not isinstance(layer, LAYERS) or getattr(layer, "groups", 1) != 1:
             continue
-        segments = tuple(space.concatenated[name][1])
-        for number, segment in enumerate(segments):
+        columns = space.parameters[name][1]
+        for number, segment in enumerate(segments_of(columns)):
             axes = [i for i, part in enumerate(segment) if isinstance(part, Axis)]
             last = segment[axes[-1]] if axes else None
             if not isinstance(last, Axis) or last.node not in reached or not space.nodes[last.node].permutes:
                 continue
             # The axes of the segment are those of the one node, behind what it is nested in.
             if [part.node for part in segment if isinstance(part, Axis)] == list(space.ancestry(last.node)):
-                sites.append(Site(layer, last.node, opposite(last.charge), segments, number, tuple(axes)))
+                sites.append(Site(layer, last.node, opposite(last.charge), columns, number, tuple(axes)))
     return sites
 
 

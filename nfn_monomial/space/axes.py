@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from nfn_monomial.checks import checked
@@ -32,10 +33,19 @@ class Axis(NamedTuple):
 class Sum(NamedTuple):
     """A dimension of a tensor that is the concatenation of several: ``Sum((Axis("q"), Axis("k"), Axis("v")))``.
 
-    Parts are axes, sizes on which nothing acts, or row-major products of those.
+    Parts are axes, sizes on which nothing acts, row-major products of those, or sums again. They stand side by side in
+    every item of what the first ``shared`` factors of all of them are, which is why they have to be of one size: the
+    rows of ``Sum(((heads, q), (heads, k), (heads, v)), shared=1)`` are queries, keys and values of one head, then of
+    the next.
     """
 
-    parts: tuple[Axis | int | tuple[Axis | int, ...], ...]
+    parts: tuple[Axis | int | tuple[Axis | int, ...] | Sum, ...]
+    shared: int = 0
+
+    @property
+    def lead(self) -> tuple[Axis | int, ...]:
+        """The factors that are shared, as the first part has them."""
+        return segments_of(self)[0][: self.shared] if self.shared else ()
 
 
 Dim: TypeAlias = Axis | int | tuple[Axis | int, ...] | Sum
@@ -95,10 +105,24 @@ def segments_of(dim: Dim) -> tuple[tuple[Axis | int, ...], ...]:
     return ((dim,),) if isinstance(dim, Axis | int) else (tuple(dim),)
 
 
-def each_axis(dim: Dim, change: Callable[[Axis], Iterable[Axis]]) -> Dim:
+def sums_in(dim: Dim) -> Iterator[Sum]:
+    """A dimension's sum and those that are parts of it."""
+    if isinstance(dim, Sum):
+        yield dim
+        for part in dim.parts:
+            yield from sums_in(part)
+
+
+def size_of(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """The size of a dimension, for those of nodes."""
+    return sum(math.prod([p if isinstance(p, int) else sizes[p.node] for p in parts]) for parts in segments_of(dim))
+
+
+def each_axis(dim: Dim, change: Callable[[Axis], Collection[Axis]]) -> Dim:
     """A dimension with every axis replaced by others: one, several, or none, which is for axes of one neuron."""
     if isinstance(dim, Sum):
-        return Sum(tuple(each_axis(part, change) for part in dim.parts))  # type: ignore[misc]
+        shared = sum(1 if isinstance(factor, int) else len(change(factor)) for factor in dim.lead)
+        return Sum(tuple(each_axis(part, change) for part in dim.parts), shared)  # type: ignore[misc]
     factors: list[Axis | int] = []
     for factor in (dim,) if isinstance(dim, Axis | int) else dim:
         factors += [factor] if isinstance(factor, int) else change(factor)

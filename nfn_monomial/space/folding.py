@@ -126,7 +126,7 @@ def _require_nodes(space: Specification, axes: FieldType, fixed: bool) -> None:
     for axis in axes:
         if axis.node not in space.nodes:
             raise InvalidValueError(f"field [{field_name(axes)}]: no node {axis.node!r} in {space}")
-        if not fixed and not space.nodes[axis.node].permutes:
+        if not fixed and not space.lies_in_fields(axis.node):
             raise InvalidValueError(
                 f"field [{field_name(axes)}]: node {axis.node!r} is FIXED; its axes are multiplicity, or stay in "
                 "their places with layout_of(types, fold=False)"
@@ -147,7 +147,7 @@ class LayoutFolding:
     def __init__(self, space: Specification, layout: Layout) -> None:
         self.outer = self.inner = layout
         self._folding: Folding | None = None
-        moves = all(space.nodes[axis.node].permutes for t in layout.types for axis in t)
+        moves = all(space.lies_in_fields(axis.node) for t in layout.types for axis in t)
         if not moves or any(space.canonical(t)[0] != t for t in layout.types):
             fields = enumerate(zip(layout.types, layout.multiplicities, strict=True))
             self._folding = Folding(space, {f"field {i}": (*t, multiplicity) for i, (t, multiplicity) in fields})
@@ -174,7 +174,7 @@ class LayoutFolding:
 
 def _placed(space: Specification, dim: Axis | int) -> Axis | int:
     """A dimension as it lies in a field: a FIXED axis is nothing but a size."""
-    if isinstance(dim, int) or space.nodes[dim.node].permutes:
+    if isinstance(dim, int) or space.lies_in_fields(dim.node):
         return dim
     size = space.nodes[dim.node].size
     assert size is not None, "FIXED nodes have sizes"

@@ -109,8 +109,10 @@ class GroupElement:
 
     def _blocks(self, name: str) -> int:
         """In how many of its parent's neurons a node's neurons lie."""
-        parent = self.space.nodes[name].parent
-        return self.matrices[parent].size if parent in self.matrices else 1
+        above = self.space.nodes[name].parent
+        if above in self.matrices:
+            return self.matrices[above].size
+        return 1 if above is None or self.space.nodes[above].permutes else self.space.nodes[above].size or 1
 
     @overload
     def act(self, tensors: Features) -> Features: ...
@@ -189,9 +191,9 @@ class GroupElement:
     def _sizes(self) -> dict[str, int]:
         """Sizes of the nodes that matrices or the space tell."""
         nesting = self.space.nesting
-        known = {n: m.size // self._blocks(n) for n, m in self.matrices.items() if nesting.get(n, n) in self.matrices}
         fixed = {n: node.size for n, node in self.space.nodes.items() if not node.permutes and node.size is not None}
-        return fixed | known
+        told = {*fixed, *self.matrices}
+        return fixed | {n: m.size // self._blocks(n) for n, m in self.matrices.items() if nesting.get(n, n) in told}
 
     def _moved(self, x: Tensor, axes: Sequence[Axis | int], behind: int = 0) -> Tensor:
         """``x``, whose last dimensions are ``axes``, with ``behind`` more behind them."""

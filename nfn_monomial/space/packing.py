@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from nfn_monomial.checks import FLOATING, is_dense, shown
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
-from .axes import Axis
+from .axes import Axis, Dim, Sum, segments_of, size_of, sums_in
 from .specification import Specification
 
 
@@ -35,13 +36,11 @@ def cut(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str
     if parameter in space.uncut:
         yield parameter, tensor
         return
-    extents = space.extents(parameter, sizes)
-    lead = tensor.ndim - len(extents)
-    for name in space.pieces_of[parameter]:
-        x = tensor
-        for dim, (chosen, lengths) in enumerate(zip(space.pieces[name].choice, extents, strict=True), lead):
-            if len(lengths) > 1:
-                x = x.narrow(dim, sum(lengths[:chosen]), lengths[chosen])
+    dims = space.parameters[parameter]
+    lead, parts = tensor.ndim - len(dims), [tensor]
+    for at, dim in enumerate(dims, lead):
+        parts = [part for x in parts for part in parted(x, at, dim, sizes)]
+    for name, x in zip(space.pieces_of[parameter], parts, strict=True):
         shape = [a if isinstance(a, int) else sizes[a.node] for a in space.axes[name]]
         yield name, x.reshape((*x.shape[:lead], *shape))
 
@@ -50,17 +49,36 @@ def joined(space: Specification, parameter: str, found: Mapping[str, Tensor], si
     """The inverse of `cut`."""
     if parameter in space.uncut:
         return found[parameter]
-    extents, parts = space.extents(parameter, sizes), []
+    parts = []
     for name in space.pieces_of[parameter]:
-        shape = [lengths[chosen] for lengths, chosen in zip(extents, space.pieces[name].choice, strict=True)]
         x = found[name]
-        parts.append(x.reshape((*x.shape[: x.ndim - len(space.axes[name])], *shape)))
-    # Choices count up with the last dimension first, so that is put together first.
-    for dim, segments in reversed(list(enumerate(space.concatenated[parameter]))):
-        if len(segments) > 1:
-            at = dim - len(space.parameters[parameter])
-            parts = [torch.cat(parts[i : i + len(segments)], at) for i in range(0, len(parts), len(segments))]
+        parts.append(x.reshape((*x.shape[: x.ndim - len(space.axes[name])], *space.shape_of(name, sizes))))
+    # The segments of the last dimension count up first, so that is put together first.
+    dims, lead = space.parameters[parameter], parts[0].ndim - len(space.parameters[parameter])
+    for at, dim in reversed(list(enumerate(dims, lead))):
+        left, parts = iter(parts), []
+        while (first := next(left, None)) is not None:
+            parts.append(_unsplit(itertools.chain((first,), left), at, dim, sizes))
     return parts[0]
+
+
+def parted(x: Tensor, at: int, dim: Dim, sizes: Mapping[str, int]) -> list[Tensor]:
+    """The segments of a dimension of a tensor, in its place ``at``."""
+    if not isinstance(dim, Sum):
+        return [x]
+    lead = size_of(dim.lead, sizes)
+    lengths = [size_of(part, sizes) // lead for part in dim.parts]
+    rows = x.unflatten(at, (lead, -1)).split(lengths, at + 1)
+    parts = zip(rows, dim.parts, strict=True)
+    return [found for row, part in parts for found in parted(row.flatten(at, at + 1), at, part, sizes)]
+
+
+def _unsplit(left: Iterator[Tensor], at: int, dim: Dim, sizes: Mapping[str, int]) -> Tensor:
+    """The inverse of `parted`, which takes from the left as many as it needs."""
+    if not isinstance(dim, Sum):
+        return next(left)
+    parts = [_unsplit(left, at, part, sizes) for part in dim.parts]
+    return torch.cat([x.unflatten(at, (size_of(dim.lead, sizes), -1)) for x in parts], at + 1).flatten(at, at + 1)
 
 
 def without_dead(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
@@ -241,7 +259,8 @@ def require_shape(
         source = f" in {seen_in[part.node]}" if seen_in and part.node in seen_in else ""
         return f"axis '{part.node}' is {sizes[part.node]}{source}"
 
-    for extent, segments in zip(shape, space.concatenated[name], strict=True):
+    dims = space.parameters[name]
+    for extent, dim, segments in zip(shape, dims, space.concatenated[name], strict=True):
         known = all(p.node in sizes for parts in segments for p in parts if isinstance(p, Axis))
         lengths = [math.prod([p if isinstance(p, int) else sizes.get(p.node, 0) for p in parts]) for parts in segments]
         if not known or sum(lengths) != extent:
@@ -251,6 +270,9 @@ def require_shape(
                 f"{space.describe(name, sizes)}: {' plus '.join(reasons)}, and {extent} here. Was this network made "
                 f"with a different width or kernel? Space: {space}"
             )
+        for lead, part in [(found.lead, part) for found in sums_in(dim) for part in segments_of(found)]:
+            if size_of(lead, sizes) not in {size_of(part[:n], sizes) for n in range(len(part) + 1)}:
+                raise InvalidValueError(f"{name}: {part} begins with nothing of the size of {lead}, shared by its sum")
 
 
 def concrete(tensors: Iterable[Tensor]) -> bool:

@@ -15,7 +15,20 @@ from nfn_monomial.checks import Size, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import Symmetry
 
-from .axes import Axis, Charge, Dim, FieldType, Sum, each_axis, flatten_dims, parents_of, powers, segments_of
+from .axes import (
+    Axis,
+    Charge,
+    Dim,
+    FieldType,
+    Sum,
+    each_axis,
+    flatten_dims,
+    parents_of,
+    powers,
+    segments_of,
+    size_of,
+    sums_in,
+)
 from .links import links_of
 
 Made = TypeVar("Made")
@@ -93,12 +106,10 @@ class Piece(NamedTuple):
 
     Attributes:
         parameter: its name.
-        choice: for each of its dimensions, the segment.
         dims: the dimensions of the piece, without sums.
     """
 
     parameter: str
-    choice: tuple[int, ...]
     dims: tuple[Dim, ...]
 
 
@@ -167,9 +178,9 @@ class Specification:
                 raise InvalidValueError(
                     f"node {name!r} is nested in {parent!r}, which is no node; nodes: {', '.join(self.nodes)}"
                 )
-            if not (self.nodes[name].permutes and self.nodes[parent].permutes):
+            if not self.nodes[name].permutes:
                 raise InvalidValueError(
-                    f"node {name!r} is nested in {parent!r}: neither may be FIXED; use nodes of their own"
+                    f"node {name!r} is nested in {parent!r}, so it may not be FIXED; use a size instead"
                 )
             path = [name]
             while (above := self.nesting.get(path[-1])) is not None:
@@ -186,6 +197,9 @@ class Specification:
                     raise InvalidValueError(f"{name}: axis {dim} names no node; nodes: {', '.join(self.nodes)}")
                 if isinstance(dim, int) and not 1 <= dim < 2**63:
                     raise InvalidValueError(f"{name}: dimension {dim} must be at least 1, and what a tensor can have")
+            for found in itertools.chain.from_iterable(map(sums_in, dims)):
+                if found.shared < 0 or len(found.lead) < found.shared:
+                    raise InvalidValueError(f"{name}: {found.shared} factors are shared, of {found.parts[0]}")
 
     def _check_names(self) -> None:
         if unknown := [name for name in self.dead if name not in self.pieces]:
@@ -217,7 +231,7 @@ class Specification:
         for choice in itertools.product(*(range(len(parts)) for parts in segments)):
             chosen = [parts[i] for parts, i in zip(segments, choice, strict=True)]
             own = f"{name}[{','.join(str(choice[i]) for i in sums)}]" if sums else name
-            yield own, Piece(name, choice, tuple([part[0] if len(part) == 1 else part for part in chosen]))
+            yield own, Piece(name, tuple([part[0] if len(part) == 1 else part for part in chosen]))
 
     @property
     def group_dimension(self) -> int:
@@ -239,6 +253,10 @@ class Specification:
                 f"{self}: sizes of {', '.join(unknown)} are not known; give them to the constructor"
             )
         return {name: node.size for name, node in self.nodes.items() if node.size is not None}
+
+    def lies_in_fields(self, name: str) -> bool:
+        """Whether axes on a node are axes of fields: others, FIXED ones in which none are nested, are multiplicity."""
+        return self.nodes[name].permutes or name in self.nesting.values()
 
     def declared(self, given: Mapping[str, int] | None = None) -> dict[str, int | None]:
         """Node -> its size, as given or else as declared.
@@ -284,20 +302,10 @@ class Specification:
         """What each of some axes feels of its node's symmetry."""
         return tuple(self.nodes[axis.node].acting(axis.charge) for axis in axes)
 
-    def extents(self, name: str, sizes: Mapping[str, int]) -> list[list[int]]:
-        """For each dimension of a parameter the sizes of the segments that it is the concatenation of."""
-        return [
-            [math.prod([p if isinstance(p, int) else sizes[p.node] for p in segment]) for segment in segments]
-            for segments in self.concatenated[name]
-        ]
-
     def shape_of(self, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of a parameter or a piece, without batch and channels, for given node sizes."""
-        if name in self.parameters:
-            return tuple(map(sum, self.extents(name, sizes)))
-        piece = self.pieces[name]
-        extents = self.extents(piece.parameter, sizes)
-        return tuple([lengths[i] for lengths, i in zip(extents, piece.choice, strict=True)])
+        dims = self.parameters[name] if name in self.parameters else self.pieces[name].dims
+        return tuple([size_of(dim, sizes) for dim in dims])
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Parameter name -> shape, without batch and channels; needs every node's size."""
@@ -313,7 +321,14 @@ class Specification:
                 return str(dim)
             return dim.node if known[dim.node] is None else f"{dim.node}={known[dim.node]}"
 
-        shown = [" + ".join("*".join(map(text, part)) for part in segments) for segments in self.concatenated[name]]
+        def spelled(dim: Dim, shared: int) -> str:
+            if not isinstance(dim, Sum):
+                return "*".join(map(text, flatten_dims((dim,))[shared:])) or "1"
+            inside = " + ".join(spelled(part, dim.shared) for part in dim.parts)
+            lead = dim.lead[shared:]
+            return "*".join((*map(text, lead), f"({inside})")) if lead else inside
+
+        shown = [spelled(dim, 0) for dim in self.parameters[name]]
         return f"{name} (B, C, {', '.join(shown)})"
 
     def _key(self) -> tuple[object, ...]:

@@ -6,7 +6,7 @@
      "dead": [], "ties": {}}
 
 "dead" and "ties" may be left out. A dimension is a number, an axis, ``{"product": [...]}`` of both, or
-``{"sum": [...]}`` of all of these.
+``{"sum": [...], "shared": 0}`` of all of these and of sums; "shared" may be left out where it is 0.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .specification import Node, Specification
 
 MOST_SIZE = 2**31 - 1  # of a dimension or node
 MOST_CHARGE = 2**20
+MOST_DEPTH = 8  # of sums in sums
 MOST_PIECES = 4096  # of a parameter whose dimensions are sums
 LONGEST = 500  # name or label
 _TEXT = f"a text of at most {LONGEST} characters"
@@ -51,7 +52,7 @@ def _written(dim: Dim) -> Any:
     if isinstance(dim, Axis):
         return {"node": dim.node, "charge": dim.charge if isinstance(dim.charge, int) else list(dim.charge)}
     if isinstance(dim, Sum):
-        return {"sum": [*map(_written, dim.parts)]}
+        return {"sum": [*map(_written, dim.parts)], **({"shared": dim.shared} if dim.shared else {})}
     return {"product": [*map(_written, dim)]}
 
 
@@ -75,7 +76,7 @@ def read(value: Any) -> dict[str, Any]:
         parameter = _fields(entry, ("name", "dims"), "a parameter")
         name = _new(parameter["name"], parameters, "parameter")
         found = _typed(list, parameter["dims"], f"dims of {name!r}")
-        parameters[name] = tuple(_dim(dim, f"parameter {name!r}", 2) for dim in found)
+        parameters[name] = tuple(_dim(dim, f"parameter {name!r}", MOST_DEPTH) for dim in found)
         pieces = math.prod(len(segments_of(dim)) for dim in parameters[name])
         if not 1 <= pieces <= MOST_PIECES:
             raise InvalidValueError(f"parameter {name!r} is made of {pieces} pieces, expected 1 to {MOST_PIECES}")
@@ -90,12 +91,13 @@ def read(value: Any) -> dict[str, Any]:
 
 
 def _dim(value: Any, where: str, depth: int) -> Any:
-    """``depth``: how many of sum and product may still be opened, in this order."""
+    """``depth``: how many sums, and a product in them, may still be opened."""
     match value:
         case {"node": node, "charge": charge, **rest} if not rest:
             return Axis(_typed(str, node, f"node of an axis of {where}"), _charge(charge, where))
-        case {"sum": list(parts), **rest} if not rest and parts and depth > 1:
-            return Sum(tuple(_dim(part, where, 1) for part in parts))
+        case {"sum": list(parts), **rest} if not rest.keys() - {"shared"} and parts and depth > 1:
+            shared = _number(rest.get("shared", 0), 0, MOST_SIZE, f"shared of a sum of {where}")
+            return Sum(tuple(_dim(part, where, depth - 1) for part in parts), shared)
         case {"product": list(factors), **rest} if not rest and factors and depth > 0:
             return tuple(_dim(factor, where, 0) for factor in factors)
     return _number(value, 1, MOST_SIZE, f"a dimension of {where}")

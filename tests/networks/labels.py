@@ -50,10 +50,15 @@ class Labels:
         return [self._nested(entry) for entry in entries]
 
     def _rows(self, name: str, dim: int, text: str, length: int) -> list[dict[Place, Label]]:
-        parts = text.split("+")
+        shared, inner = text[:-1].split("*(") if text.endswith(")") else ("", text)
+        parts, lead = inner.split("+"), shared.split("*") if shared else []
         whole = length if len(parts) == 1 else 0
-        products = [self._product(part.split("*"), Place(name, dim, i, 0), whole) for i, part in enumerate(parts)]
-        rows = [row for product in products for row in product]
+        products = [self._product([*lead, *p.split("*")], Place(name, dim, i, 0), whole) for i, p in enumerate(parts)]
+        times = len(self._product(lead, Place(name, dim, 0, 0), 0))  # side by side in every item of what they share
+        sizes = [len(product) // times for product in products]
+        rows = [
+            row for n in range(times) for p, m in zip(products, sizes, strict=True) for row in p[n * m : (n + 1) * m]
+        ]
         assert len(rows) == length, f"{self.network.name}: {name} dimension {dim} is {length}, not {text}"
         return rows
 

@@ -4,12 +4,15 @@ import inspect
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from networks.derived import require_kept, require_maximal, weight_space
 from networks.everything import NETWORKS, QUICK
+from networks.oracle import Function, scalings
 from networks.verify import Verified
-from networks.zoo import Items, Network
+from networks.zoo import Items, Network, gaussian
+from torch import nn
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
 
@@ -134,3 +137,19 @@ def test_the_zoo_is_large_and_its_networks_small() -> None:
     assert set(QUICK) <= NETWORKS.keys()
     sizes = {name: sum(p.numel() for p in network.build().parameters()) for name, network in NETWORKS.items()}
     assert max(sizes.values()) < 1500
+
+
+def test_scalings_of_entries_that_stay_are_counted_and_no_more() -> None:
+    """Of a stream that is returned: the gains of two norms against what reads them, of which two numbers are used."""
+
+    def stream(norm_first: bool) -> Network:
+        layer = partial(nn.TransformerEncoderLayer, 6, 2, 5, batch_first=True, norm_first=norm_first)
+        return Network("stream", layer, gaussian((8, 4, 6)), {})
+
+    for network, entries in ((stream(True), 10), (stream(False), 0)):
+        _, space = weight_space(network)
+        assert sum(count for _, count in space._report.entries) == entries  # type: ignore[union-attr]
+        assert space.group_dimension + entries == scalings(Function(network.build(), network.inputs)).count
+        assert (
+            "Scalings of single entries that stay where they are, not used: 10 of norm1" in space.explain()
+        ) == bool(entries)

@@ -52,7 +52,9 @@ class Verified:
             paths = self._paths(name)
             for first, second in ((paths[0], paths[1]), (paths[0], paths[items.size - 1])):
                 if first != second:
-                    assert self._keeps_swap((name, first), (name, second)), f"{first}, {second} of {name} change places"
+                    kept = self._keeps_swap((name, first), (name, second))
+                    assert kept is not items.still, f"{first}, {second} of {name} change places"
+                    assert kept is not None, f"{first}, {second} of {name} cannot change places"
             if items.parent is not None:
                 kept = self._keeps_swap((name, paths[0]), (name, paths[items.size]))
                 assert not kept, f"items of {name} change parents"

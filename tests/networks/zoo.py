@@ -2,7 +2,8 @@
 
 A node's sizes are unlike those of all other nodes of its network and of its inputs, so that the size of a dimension
 tells which node it runs over. Where it does not, `Network.dims` says it: ``"h+h x"`` are the dimensions of a matrix
-whose rows are two segments over h; ``"H*k"`` is a row-major product; numbers, and names that are no nodes, are fixed.
+whose rows are two segments over h; ``"H*k"`` is a row-major product; ``"H*(k+v)"`` has k and v in every H; numbers,
+and names that are no nodes, are fixed.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,12 +15,16 @@ from torch import Tensor, nn
 
 
 class Items(NamedTuple):
-    """A set of items that are permuted: ``size`` of them in each item of ``parent``, and the gauges of each."""
+    """A set of items that are permuted: ``size`` of them in each item of ``parent``, and the gauges of each.
+
+    ``still`` ones are not permuted, but others are inside of each.
+    """
 
     size: int
     scales: int = 0
     signs: int = 0
     parent: str | None = None
+    still: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,8 @@ class Network:
     def tree(self, node: str) -> str:
         """A node and what is nested in it as text: ``2[3, 3]``."""
         inside = sorted(self.tree(name) for name, items in self.nodes.items() if items.parent == node)
-        return f"{self.nodes[node].size}[{', '.join(inside)}]" if inside else str(self.nodes[node].size)
+        size = f"{'still ' if self.nodes[node].still else ''}{self.nodes[node].size}"
+        return f"{size}[{', '.join(inside)}]" if inside else size
 
     @property
     def permutations(self) -> list[str]:

@@ -70,6 +70,28 @@ class DenseMixture(nn.Module):
         return self.head(torch.einsum("be,beo->bo", gates, outputs))
 
 
+class RankedMixture(DenseMixture):
+    """The same, their weights told apart by their places: inside of each expert that stays hidden neurons move."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        gates = F.softmax(self.router(x), dim=-1) * torch.tensor([1.0, 0.5, 0.2], dtype=x.dtype)
+        hidden = F.relu(torch.baddbmm(self.up_bias[:, None], x.expand(3, -1, -1), self.up.mT))
+        outputs = torch.baddbmm(self.down_bias[:, None], hidden, self.down.mT)
+        return self.head((gates.T[:, :, None] * outputs).sum(0))
+
+
+class OfInputs(nn.Module):
+    """Convolutions in groups of inputs, which stay where they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(6, 8, 1, groups=2), nn.Conv1d(8, 10, 3, groups=2)
+        self.out = nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(F.relu(self.second(F.relu(self.first(x)))).mean(2))
+
+
 class ListMixture(nn.Module):
     """Experts as modules of their own: each has its nodes, and the router's rows stay where they are."""
 
@@ -226,6 +248,33 @@ NETWORKS = [
         {"h": Items(5, 1), "g": Items(4, 1), "r": Items(3, 1, 1), "s": Items(2, 1, 1)},
         {"0.base.weight": "h 2", "0.lora_a": "r 2", "4.weight": "3 g", "4.bias": "3"},
         note="of the general linear group of the rank, what is diagonal",
+    ),
+    Network(
+        "ranked_mixture",
+        RankedMixture,
+        gaussian((8, 2)),
+        {"E": Items(3, still=True), "h": Items(4, 1, 0, "E"), "o": Items(5, 1, 1)},
+        {
+            "up": "E h 2",
+            "up_bias": "E h",
+            "down": "E o h",
+            "down_bias": "E o",
+            "router.weight": "E 2",
+            "router.bias": "E",
+        },
+    ),
+    Network(
+        "grouped_inputs",
+        OfInputs,
+        gaussian((8, 6, 4)),
+        {"G": Items(2, still=True), "a": Items(4, 1, 0, "G"), "b": Items(5, 1, 0, "G")},
+        {
+            "first.weight": "G*a 3 1",
+            "first.bias": "G*a",
+            "second.weight": "G*b a 3",
+            "second.bias": "G*b",
+            "out.weight": "3 G*b",
+        },
     ),
     Network(
         "mixture_of_experts",

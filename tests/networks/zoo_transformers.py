@@ -209,6 +209,77 @@ class LinearAttention(nn.Module):
         return self.out(torch.einsum("btk,bkv->btv", F.relu(self.q(x)), state))
 
 
+class Interleaved(nn.Module):
+    """Queries, keys and values of one matrix, taken apart by a function of ``(B, T, rows)``."""
+
+    def __init__(
+        self,
+        rows: int,
+        apart: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]],
+        values: int = 6,
+        slopes: tuple[float, ...] = (),
+    ) -> None:
+        super().__init__()
+        self.slopes, self.apart, self.embed, self.norm = slopes, apart, nn.Linear(2, 5), nn.LayerNorm(5)
+        self.qkv, self.proj, self.head = nn.Linear(5, rows), nn.Linear(values, 5), nn.Linear(5, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        q, k, v = (y.transpose(1, 2) for y in self.apart(self.qkv(self.norm(x))))
+        scores = q @ k.mT / math.sqrt(3)
+        if self.slopes:  # ALiBi
+            scores = scores + torch.tensor(self.slopes, dtype=x.dtype)[:, None, None] * torch.arange(x.shape[1])
+        return self.head(x + self.proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)))
+
+
+def of_neox(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As GPT-NeoX: rows (heads, 3 * size)."""
+    q, k, v = y.view(*y.shape[:2], 2, 9).chunk(3, dim=-1)
+    return q, k, v
+
+
+def of_bloom(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As BLOOM: rows (heads, 3, size)."""
+    y = y.view(*y.shape[:2], 2, 3, 3)
+    return y[..., 0, :], y[..., 1, :], y[..., 2, :]
+
+
+def of_falcon(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As Falcon with groups: rows (groups, queries of each + 2, size)."""
+    y = y.view(*y.shape[:2], 2, 4, 3)
+    q, k, v = y[:, :, :, :-2], y[:, :, :, [-2]], y[:, :, :, [-1]]
+    return q.flatten(2, 3), k.expand_as(q).flatten(2, 3), v.expand_as(q).flatten(2, 3)
+
+
+def of_multi_query(y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As the first Falcon: rows (heads + 2, size), one key and one value for all heads."""
+    y = y.view(*y.shape[:2], 4, 3)
+    return y[..., :-2, :], y[..., [-2], :], y[..., [-1], :]
+
+
+class Disentangled(nn.Module):
+    """As DeBERTa: interleaved rows, biases of queries and of values alone, scores of relative positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.relative = nn.Linear(2, 5), nn.Parameter(torch.zeros(4, 8))
+        self.in_proj, self.pos_proj, self.pos_q_proj = nn.Linear(5, 18, bias=False), nn.Linear(8, 6), nn.Linear(8, 6)
+        self.q_bias, self.v_bias = nn.Parameter(torch.zeros(6)), nn.Parameter(torch.zeros(6))
+        self.proj, self.norm, self.head = nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        b, t, _ = x.shape
+        q, k, v = self.in_proj(x).view(b, t, 2, 9).permute(0, 2, 1, 3).chunk(3, dim=-1)
+        q, v = q + self.q_bias.view(2, 1, 3), v + self.v_bias.view(2, 1, 3)
+        near = (torch.arange(t)[:, None] - torch.arange(t)).clamp(-2, 1) + 2
+        pos_k, pos_q = (f(self.relative).view(4, 2, 3).transpose(0, 1) for f in (self.pos_proj, self.pos_q_proj))
+        scores = q @ k.mT + (q @ pos_k.mT).gather(-1, near.expand(b, 2, t, t))
+        scores = scores + (k @ pos_q.mT).gather(-1, near.expand(b, 2, t, t)).mT
+        y = scores.softmax(-1) @ v
+        return self.head(self.norm(x + self.proj(y.transpose(1, 2).flatten(2))))
+
+
 def heads(count: int, keys: int, values: int) -> dict[str, Items]:
     return {"H": Items(count), "k": Items(keys, 1, 1, "H"), "v": Items(values, 1, 1, "H")}
 
@@ -371,6 +442,57 @@ NETWORKS = [
         constants=1,
         dead=4,
         note="all gains of the first norm against the tokens' MLP, whose last bias the norms behind it take off again",
+    ),
+    Network(
+        "alibi",
+        lambda: Interleaved(18, of_bloom, slopes=(1.0, 0.3)),
+        gaussian((8, 4, 2)),
+        {"e": Items(5, 1, 1), **heads(2, 3, 3), "H": Items(2, still=True)},
+        {"qkv.weight": "H*(k+k+v) e", "qkv.bias": "H*(k+k+v)", "proj.weight": "e H*v"},
+        dead=6,
+    ),
+    *(
+        Network(
+            name,
+            partial(Interleaved, 18, apart),
+            gaussian((8, 4, 2)),
+            {"e": Items(5, 1, 1), **heads(2, 3, 3)},
+            {"qkv.weight": "H*(k+k+v) e", "qkv.bias": "H*(k+k+v)", "proj.weight": "e H*v"},
+            dead=6,
+        )
+        for name, apart in (("neox", of_neox), ("bloom", of_bloom))
+    ),
+    Network(
+        "falcon",
+        lambda: Interleaved(24, of_falcon, 12),
+        gaussian((8, 4, 2)),
+        {"e": Items(5, 1, 1), "R": Items(2, parent="H"), **heads(2, 3, 3)},
+        {"qkv.weight": "H*(R*k+k+v) e", "qkv.bias": "H*(R*k+k+v)", "proj.weight": "e H*R*v"},
+        dead=6,
+    ),
+    Network(
+        "multi_query",
+        lambda: Interleaved(12, of_multi_query),
+        gaussian((8, 4, 2)),
+        {"e": Items(5, 1, 1), "H": Items(2), "k": Items(3, 1, 1), "v": Items(3, 1, 1)},
+        {"qkv.weight": "H*k+k+v e", "qkv.bias": "H*k+k+v", "proj.weight": "e H*v", "embed.weight": "e 2"},
+        dead=3,
+    ),
+    Network(
+        "deberta",
+        Disentangled,
+        gaussian((8, 4, 2)),
+        {"e": Items(5, 1, 1), "p": Items(8, 1, 1), **heads(2, 3, 3)},
+        {
+            "in_proj.weight": "H*(k+k+v) e",
+            "pos*.weight": "H*k p",
+            "pos*.bias": "H*k",
+            "q_bias": "H*k",
+            "v_bias": "H*v",
+            "proj.weight": "e H*v",
+            "relative": "4 p",
+        },
+        dead=6,
     ),
     Network(
         "linear_attention", LinearAttention, gaussian((8, 3, 2)), {"k": Items(4, 1), "v": Items(5, 1, 1)}, constants=1

@@ -17,6 +17,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Dim
 from nfn_monomial.space.specification import Node
 
+from .algebra.atoms import Product
 from .graph import program_of, ties_of
 from .interpreter import Interpreter
 from .report import Report
@@ -70,7 +71,7 @@ def derive(
             f"{type(module).__name__} uses none of its parameters: there is nothing to derive a space of"
         )
     structures: dict[str, Any] = {
-        name: tuple(((n,) if n > 1 else (),) for n in tensor.shape) for name, tensor in program.tensors.items()
+        name: tuple((Product((n,) if n > 1 else ()),) for n in tensor.shape) for name, tensor in program.tensors.items()
     }
     for _ in range(_PASSES):
         found = Interpreter(program, structures)

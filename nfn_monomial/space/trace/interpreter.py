@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial.errors import MonomialError
 
-from .algebra.atoms import Cause, Structure
+from .algebra.atoms import Cause, Product, Structure
 from .algebra.ledger import OpaqueError
 from .algebra.moves import Run
 from .algebra.shifts import shifted_by
@@ -69,11 +69,8 @@ class Interpreter:
         atoms = self.run.atoms
         found = {}
         for name, root in self.roots.items():
-            dims = []
-            for dim in root.dims:
-                parts = [atoms.product(tuple(i.atom for i in segment.indices)) for segment in dim]
-                dims.append(tuple(atoms.sizes(tuple(p for part in parts for p in part))))
-            found[name] = tuple(dims)
+            dims = [[Product(tuple(i.atom for i in segment.indices), segment.lead) for segment in d] for d in root.dims]
+            found[name] = tuple(atoms.sizes(atoms.sum(dim)) for dim in dims)
         return found
 
     def _placeholder(self, node: fx.Node, program: Program, name: str) -> Any:

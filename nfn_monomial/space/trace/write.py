@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,7 +12,7 @@ from nfn_monomial.space.axes import Axis, Charge, Dim, Sum
 from nfn_monomial.space.specification import TAKEN, Node
 from nfn_monomial.symmetry import Symmetry
 
-from .algebra.values import Dimension, Index, Segment, Value, extent, indices, indices_of, is_unit
+from .algebra.values import Dimension, Index, Segment, Value, blocks, extent, indices, indices_of, is_unit
 from .graph import Program
 from .interpreter import Interpreter
 from .report import Dead, Loss, NodeReport, Report
@@ -33,7 +35,7 @@ class Writer:
 
     def __init__(self, found: Interpreter, charges: Charges, parents: Mapping[int, int], program: Program) -> None:
         self._found, self._run, self._charges = found, found.run, charges
-        self._parents, self._unused = parents, program.unused
+        self._parents, self._above, self._unused = parents, set(parents.values()), program.unused
         self._find = found.run.atoms.find
         self._read = self._reading()
         kept = [name for name in found.roots if name not in program.optional or self._moves(found.roots[name])]
@@ -75,6 +77,10 @@ class Writer:
     def _fixed(self, index: Index) -> bool:
         return self._run.atoms.cause(index.atom) is not None
 
+    def _still(self, index: Index) -> bool:
+        """Whether no group acts on it, nor on what is nested in it."""
+        return self._fixed(index) and self._find(index.atom) not in self._above
+
     def _flow(self, u: int) -> int:
         return self._run.flows.get(u, 1)
 
@@ -114,7 +120,6 @@ class Writer:
 
     def _name_all(self) -> None:
         taken = {*self._constants.values(), *TAKEN}
-        parents = set(self._parents.values())
         keys: dict[tuple[int, ...], list[tuple[str, int, bool]]] = {}
         for name, root in self._roots.items():
             for dim in root.dims:
@@ -134,7 +139,7 @@ class Writer:
                 stem = cause.operation
             elif not rows:
                 stem += "_in"
-            if key[0] in parents:
+            if key[0] in self._above:
                 stem += "_heads"
             unique, n = stem, 2
             while unique in taken:
@@ -146,18 +151,20 @@ class Writer:
         return tuple(self._find(index.atom) for index in group)
 
     def _grouped(self, dim: Dimension, segment: Segment) -> list[tuple[Index, ...]]:
-        """Indices of a segment, adjacent FIXED ones as one."""
+        """Indices of a segment, adjacent FIXED ones as one, but for what segments share."""
         groups: list[tuple[Index, ...]] = []
+        size, leads = 1, {segment.lead for segment in dim}
         for index in segment.indices:
-            if groups and self._fixed(index) and self._fixed(groups[-1][-1]):
+            if groups and all(map(self._still, (index, groups[-1][-1]))) and size not in leads:
                 groups[-1] = (*groups[-1], index)
             else:
                 groups.append((index,))
+            size *= index.size
         return groups
 
     def _is_size(self, segment: Segment, group: Sequence[Index]) -> bool:
         """Whether FIXED indices are written as a number: kernels, and positions in a product with channels."""
-        if not self._fixed(group[0]):
+        if not self._still(group[0]):
             return False
         causes = [self._run.atoms.cause(index.atom) for index in group]
         return len(group) < len(segment.indices) or all(c is not None and c.reason in _POSITIONS for c in causes)
@@ -174,8 +181,18 @@ class Writer:
     def _dim(self, dim: Dimension, extra: Sequence[Sequence[Axis]]) -> Dim:
         if len(dim) > 1 and all(map(self._fixed, indices(dim))):
             return _one((extent(dim), *extra[0]))
-        parts = [_one((*self._factors(dim, segment), *more)) for segment, more in zip(dim, extra, strict=True)]
-        return parts[0] if len(parts) == 1 else Sum(tuple(parts))
+        return self._sum(dim, dim, [(*self._factors(dim, s), *more) for s, more in zip(dim, extra, strict=True)])
+
+    def _sum(self, dim: Dimension, segments: Dimension, parts: Sequence[Sequence[Axis | int]]) -> Dim:
+        """Some segments of a dimension, with the factors of each."""
+        if len(segments) == 1:
+            return _one(parts[0])
+        lead = min(segment.lead for segment in segments[1:])
+        ends = [0, *itertools.accumulate(map(len, blocks(segments, lead)))]
+        sums = [self._sum(dim, segments[a:b], parts[a:b]) for a, b in itertools.pairwise(ends)]
+        own = [math.prod(index.size for index in group) for group in self._grouped(dim, segments[0])]
+        shared = sum(size <= lead for size in itertools.accumulate(own, operator.mul)) if lead > 1 else 0
+        return Sum(tuple(sums), shared)  # type: ignore[arg-type]
 
     def _factors(self, dim: Dimension, segment: Segment) -> Iterable[Axis | int]:
         if is_unit((segment,)):
@@ -248,7 +265,9 @@ class Writer:
             nodes.append(NodeReport(name, node.size or 0, node.gauges, node.parent, tensors, through))
         dead = [Dead(name, "no operation reads it", True) for name in self._unused]
         unknown, short = (tuple(dict.fromkeys(names)) for names in (self._found.unknown, self._run.short))
-        return Report(tuple(nodes), tuple(self._losses()), (*dead, *self._ignored()), unknown, short)
+        left = [(n, sum(self._charges.unused.get(atom, 0) for atom in key)) for n, key in names.items()]
+        entries = tuple((name, count) for name, count in left if count)
+        return Report(tuple(nodes), tuple(self._losses()), (*dead, *self._ignored()), unknown, short, entries)
 
     def _ignored(self) -> Iterable[Dead]:
         """Parameters, or pieces of them, that one operation reads and a later one subtracts."""

@@ -1,4 +1,5 @@
 import copy
+import json
 import pickle
 
 import pytest
@@ -21,8 +22,8 @@ from nfn_monomial import (
     WeightSpace,
 )
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
-from nfn_monomial.space import Node, Sum
-from nfn_monomial.testing import random_networks
+from nfn_monomial.space import Node, Sum, packing
+from nfn_monomial.testing import assert_equivariant, random_networks
 
 SPACE = WeightSpace.mlp([2, 4, 3, 1], "relu")
 
@@ -312,6 +313,52 @@ def test_sums_split_into_pieces_and_join_again():
         space.pack(tensors | {"w": tensors["w"][..., :9, :]})
 
 
+def test_parts_of_a_sum_lie_side_by_side_in_what_they_share():
+    """Rows (heads, (3, q) + k), of which the first part is queries, rotated and not, and values, in this order."""
+    nodes = {"x": (Symmetry.FIXED, 2), "heads": (Symmetry.SIGN, 4), "k": (Symmetry.SCALE, 5)}
+    nodes["q"] = Node((Symmetry.SCALE,), 2, "heads")
+    queries = Sum(((Axis("heads", 0), Axis("q"), 3), (Axis("heads", 0), Axis("q", -1))), shared=2)
+    rows = Sum((queries, (Axis("heads"), Axis("k")), (Axis("heads"), 3)), shared=1)
+    own = Sum(((Axis("q"), 3), Axis("q", -1)), shared=1)  # heads are put in front
+    space = WeightSpace(nodes, {"w": (rows, Axis("x", -1)), "b": (rows,), "k": (Axis("k"),), "own": (own,)})
+    assert space.parameters["own"] == (queries,)
+    assert space.describe("w") == "w (B, C, heads=4*(q=2*(3 + 1) + k=5 + 3), x=2)"
+    assert list(space.pieces) == [f"{name}[{n}]" for name in "wb" for n in range(4)] + ["k", "own[0]", "own[1]"]
+    assert WeightSpace.from_json(json.loads(json.dumps(space.to_json()))) == space
+    bias = torch.arange(4 * 16.0)
+    heads = bias.view(4, 16)
+    q, k, rest = heads[:, :8].view(4, 2, 4), heads[:, 8:13], heads[:, 13:]
+    tensors = random_networks(space, 2, 1) | {"b": bias.double().expand(2, 1, -1)}
+    pieces = dict(packing.cut(space, "b", bias, space.sizes()))
+    for found, expected in zip(pieces.values(), (q[..., :3], q[..., 3:], k, rest), strict=True):
+        assert torch.equal(found.squeeze(-1), expected.squeeze(-1))
+    packed = space.pack(tensors)
+    assert all(torch.equal(space.unpack(packed)[name], x) for name, x in tensors.items())
+    wider = random_networks(space, sizes={"k": 7})
+    assert space.node_sizes(space.pack(wider)) == {"x": 2, "heads": 4, "k": 7, "q": 2}
+    element = space.sample()
+    moved = space.unpack(element.act(packed))
+    assert all(torch.allclose(moved[name], x) for name, x in element.act(tensors).items())
+    assert_equivariant(EquivariantLinear(space, 1, 1).double(), space)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (Sum((Axis("a"), Axis("a")), 2), "w: 2 factors are shared, of"),
+        (Sum((Axis("a"), Axis("a")), -1), "w: -1 factors are shared"),
+        (Sum(((Axis("a"), 2), (Axis("b"), 2)), 1), "begins with nothing of the size of"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(rows, said):
+    def packed():
+        space = WeightSpace({"a": (Symmetry.SCALE, 2), "b": (Symmetry.SCALE, 4)}, {"w": (rows,)})
+        return space.pack(random_networks(space))
+
+    with pytest.raises(ValueError, match=said):
+        packed()
+
+
 def test_nodes_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match=r"node name 'keys': .* use keys_"):
         WeightSpace({"keys": Symmetry.SCALE}, {"b": (Axis("keys"),)})
@@ -320,8 +367,8 @@ def test_nodes_that_make_no_sense_are_refused():
         WeightSpace({"h": Node((Symmetry.FIXED, Symmetry.SCALE), 2)}, own)
     with pytest.raises(ValueError, match="'h' is nested in 'g', which is no node"):
         WeightSpace({"h": Node((Symmetry.SCALE,), 2, "g")}, own)
-    with pytest.raises(ValueError, match="'h' is nested in 'x': neither may be FIXED"):
-        WeightSpace({"x": (Symmetry.FIXED, 2), "h": Node((Symmetry.SCALE,), 2, "x")}, own)
+    with pytest.raises(ValueError, match="'h' is nested in 'x', so it may not be FIXED"):
+        WeightSpace({"x": Symmetry.SCALE, "h": Node((Symmetry.FIXED,), 2, "x")}, own)
     with pytest.raises(ValueError, match="nested in itself"):
         WeightSpace({"h": Node((Symmetry.SCALE,), 2, "h")}, own)
     with pytest.raises(ValueError, match=r"charge \(1, 1\) has 2 entries for the 1 gauges"):

@@ -49,10 +49,11 @@ class Logits(nn.Module):
 
 
 class Model(NamedTuple):
-    """How a model is built from the package, sizes and options of its configuration; inputs of it."""
+    """How a model is built from the package, sizes and options of its configuration; inputs of it; its attention."""
 
     build: Callable[..., Logits]
     inputs: Callable[[Sizes], Tensor]
+    attention: str = "sdpa"
 
     def __call__(self, sizes: Sizes, **options: Any) -> Logits:
         """The model with random weights; skips the test where the package is not there."""
@@ -82,6 +83,27 @@ def vit(package: Any, sizes: Sizes, **options: Any) -> Logits:
     return Logits(package.ViTForImageClassification(config))
 
 
+def neox(package: Any, sizes: Sizes, **options: Any) -> Logits:
+    config = package.GPTNeoXConfig(**sizes.text(), rotary_pct=0.5, **options)
+    return Logits(package.GPTNeoXForCausalLM(config), use_cache=False)
+
+
+def bloom(package: Any, sizes: Sizes, **options: Any) -> Logits:
+    names = {"hidden_size": sizes.width, "n_layer": sizes.blocks, "n_head": sizes.heads, "vocab_size": sizes.words}
+    return Logits(package.BloomForCausalLM(package.BloomConfig(**names, **options)), use_cache=False)
+
+
+def falcon(package: Any, sizes: Sizes, **options: Any) -> Logits:
+    groups = {"new_decoder_architecture": True, "num_kv_heads": sizes.heads // 2, "ffn_hidden_size": sizes.hidden}
+    config = package.FalconConfig(**sizes.text(), **groups, **options)
+    return Logits(package.FalconForCausalLM(config), use_cache=False)
+
+
+def deberta(package: Any, sizes: Sizes, **options: Any) -> Logits:
+    relative = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+    return Logits(package.DebertaForMaskedLM(package.DebertaConfig(**sizes.text(), **relative, **options)))
+
+
 def words(sizes: Sizes) -> Tensor:
     return torch.randint(sizes.words, (4, sizes.positions))
 
@@ -96,4 +118,8 @@ MODELS = {
     "llama": Model(llama, words),
     "qwen2": Model(qwen2, words),
     "vit": Model(vit, images),
+    "neox": Model(neox, words),
+    "bloom": Model(bloom, words, "eager"),
+    "falcon": Model(falcon, words),
+    "deberta": Model(deberta, words, "eager"),
 }

@@ -7,10 +7,41 @@ parts of an atom, its class is *bound* to what it consists of: a concatenation (
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
 
-Structure: TypeAlias = tuple[tuple[int, ...], ...]
+Factor = TypeVar("Factor")
+
+
+class Product(NamedTuple):
+    """A row-major product in a sum of such.
+
+    Attributes:
+        factors: atoms, or their sizes.
+        lead: size of the leading factors that it shares with the product in front of it: it stands beside that in each
+            of their items; behind it, where that is 1.
+    """
+
+    factors: tuple[int, ...]
+    lead: int = 1
+
+
+Structure: TypeAlias = tuple[Product, ...]
 """A sum of products: of atoms, or of their sizes."""
+
+
+def row_major(
+    sums: Iterable[Iterable[tuple[tuple[Factor, ...], int]]], extent: Callable[[tuple[Factor, ...]], int]
+) -> list[tuple[tuple[Factor, ...], int]]:
+    """The row-major product of sums of products, as one: ``(a + b) (c + d)`` is ``ac``, beside it ``ad``, and so on."""
+    whole: list[tuple[tuple[Factor, ...], int]] = [((), 1)]
+    for parts in sums:
+        whole = [
+            ((*left, *right), extent(left) * own if n else lead)
+            for left, lead in whole
+            for n, (right, own) in enumerate(parts)
+        ]
+    return whole
 
 
 class Cause(NamedTuple):
@@ -56,7 +87,7 @@ class Atoms:
         """Whether its class consists of finer atoms."""
         return self.find(atom) in self._bound
 
-    def bind(self, atom: int, structure: Structure) -> None:
+    def bind(self, atom: int, *structure: Product) -> None:
         """Say what a class consists of; once."""
         root = self.find(atom)
         assert root not in self._bound, "a class is bound once, its parts are bound after that"
@@ -73,7 +104,7 @@ class Atoms:
 
     def _fix_parts(self, root: int, cause: Cause) -> None:
         for product in self._bound.get(root, ()):
-            for part in product:
+            for part in product.factors:
                 self.fix(part, cause)
 
     def unite(self, a: int, b: int) -> None:
@@ -91,33 +122,41 @@ class Atoms:
             self.fix(a, cause)
 
     def leaves(self, atom: int) -> Structure:
-        """What an atom consists of in the end: a sum of products of atoms that are not bound.
-
-        A sum inside a product, behind its first factor, is no sum of products: its atom stays whole and FIXED.
-        """
+        """What an atom consists of in the end: a sum of products of atoms that are not bound."""
         root = self.find(atom)
         if root not in self._bound:
-            return ((root,),)
-        return tuple(leaf for product in self._bound[root] for leaf in self.product(product))
+            return (Product((root,)),)
+        return self.sum(self._bound[root])
 
-    def product(self, factors: tuple[int, ...]) -> Structure:
-        """Row-major product of atoms, taken apart as `leaves` does it."""
-        if not factors:
-            return ((),)
-        tail: list[int] = []
-        for factor in factors[1:]:
-            found = self.leaves(factor)
-            if len(found) == 1:
-                tail.extend(found[0])
-            else:
-                self.fix(factor, Cause("", "a concatenation inside a product"))
-                tail.append(self.find(factor))
-        return tuple((*lead, *tail) for lead in self.leaves(factors[0]))
+    def sum(self, products: Sequence[Product]) -> Structure:
+        """Products of atoms taken apart, one behind the other or side by side.
+
+        An atom that is a sum stays whole and FIXED in what several of them share, which has to be of one piece, and
+        where all its parts are FIXED.
+        """
+        found: list[Product] = []
+        for product, behind in zip(products, (*products[1:], Product(())), strict=True):
+            parts: list[Structure] = []
+            size = 1
+            for factor in product.factors:
+                parts.append(self.leaves(factor))
+                if self.whole(parts[-1], size, max(product.lead, behind.lead)):
+                    self.fix(factor, Cause("", "a concatenation inside of what others share"))
+                    parts[-1] = (Product((self.find(factor),)),)
+                size *= self._size[factor]
+            (first, _), *rest = row_major(parts, self.extent)
+            found += [Product(first, product.lead), *(Product(*part) for part in rest)]
+        return tuple(found)
+
+    def whole(self, parts: Sequence[tuple[tuple[int, ...], int]], before: int, shared: int) -> bool:
+        """Whether an atom of these parts stays whole, behind factors of one size in a product that shares others."""
+        fixed = all(self.cause(atom) for factors, _ in parts for atom in factors)
+        return len(parts) > 1 and (before < shared or (before > 1 and fixed))
 
     def sizes(self, structure: Structure) -> Structure:
         """The same with sizes in place of atoms."""
-        return tuple(tuple(self._size[atom] for atom in product) for product in structure)
+        return tuple(Product(tuple(self._size[a] for a in product.factors), product.lead) for product in structure)
 
-    def extent(self, product: tuple[int, ...]) -> int:
+    def extent(self, factors: tuple[int, ...]) -> int:
         """Number of indices of a product."""
-        return math.prod(self._size[atom] for atom in product)
+        return math.prod(self._size[atom] for atom in factors)

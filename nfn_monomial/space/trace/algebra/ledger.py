@@ -9,6 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from .atoms import Cause
+from .atoms import Structure as Shape
 from .forms import ZERO, Form, unknown
 from .structure import Structure
 from .values import (
@@ -90,19 +91,19 @@ class Ledger(Structure):
 
     # Where values come from.
 
-    def parameter(self, name: str, structure: Sequence[Sequence[Sequence[int]]]) -> Value:
+    def parameter(self, name: str, structure: Sequence[Shape]) -> Value:
         """A parameter whose dimensions are concatenations of products of these sizes, with new atoms and unknowns."""
         dims: list[Dimension] = []
         for d, sums in enumerate(structure):
             segments = []
             for s, product in enumerate(sums):
                 indices = []
-                for k, size in enumerate(product):
+                for k, size in enumerate(product.factors):
                     index = self.index(size)
                     number = self._unknown(Unknown(name, d, s, k, index.atom))
                     indices.append(index._replace(form=unknown(number), sources=frozenset((number,))))
                 const = unknown(self._unknown(Unknown(name, d, s, None, None))) if len(sums) > 1 else ZERO
-                segments.append(Segment(tuple(indices), const))
+                segments.append(Segment(tuple(indices), const, product.lead))
             dims.append(tuple(segments))
         whole = unknown(self._unknown(Unknown(name, None, None, None, None))) if dims else ZERO
         return self.note(Value(tuple(dims), whole, raw=True))
@@ -251,7 +252,7 @@ class Ledger(Structure):
     def freed(self, dim: Dimension) -> Dimension:
         """A dimension of zeros, beside others in one value: any form is theirs, a new unknown."""
         free = changed(dim, lambda i: i._replace(form=self._auxiliary(i.atom), sources=frozenset()))
-        return tuple(Segment(segment.indices, self._auxiliary(None)) for segment in free)
+        return tuple(segment._replace(const=self._auxiliary(None)) for segment in free)
 
     def _auxiliary(self, atom: int | None) -> Form:
         return unknown(self._unknown(Unknown("", None, None, None, atom)))

@@ -250,7 +250,7 @@ class Run(Ledger):
         lead = rest[first]
         for n, other in enumerate(rest):
             if n != first:
-                lead = self._beside(lead, other)
+                lead, rest[n] = self._beside(lead, other)
         base = _offset(self.resolved(rest[first]))
         segments: list[Segment] = []
         made_of = {extent(part.dims[at]): sizes(self.resolve(part.dims[at])) for part in parts if not part.zero}
@@ -258,18 +258,22 @@ class Run(Ledger):
             const = ZERO if part.zero else _offset(self.resolved(other)) - base
             dim = self.resolve(part.dims[at])
             if part.zero and not self.fixed(dim):  # cut like a part beside it: else their free form is lost in the cut
-                dim = tuple(Segment(tuple(map(self.index, own))) for own in made_of.get(extent(dim), sizes(dim)))
-            segments += self.freed(dim) if part.zero else [Segment(s.indices, s.const + const) for s in dim]
+                dim = tuple(
+                    Segment(tuple(map(self.index, factors)), lead=shared)
+                    for factors, shared in made_of.get(extent(dim), sizes(dim))
+                )
+            segments += self.freed(dim) if part.zero else [s._replace(const=s.const + const) for s in dim]
         dims = lead.put(at, at + 1, tuple(segments)).dims
-        return self.note(value(dims, lead.const, raw=raw, zero=all(part.zero for part in parts)), *parts)
+        met = [other.put(at, at + 1, part.dims[at]) for part, other in zip(parts, rest, strict=True)]
+        return self.note(value(dims, lead.const, raw=raw, zero=all(part.zero for part in parts)), *met)
 
-    def _beside(self, a: Value, b: Value) -> Value:
-        """Two values whose forms are equal but for constants: the first one."""
+    def _beside(self, a: Value, b: Value) -> tuple[Value, Value]:
+        """Two values whose forms are equal but for constants, aligned."""
         a, b = self.aligned(a, b)
         for da, db in zip(a.dims, b.dims, strict=True):
             if not (a.zero or b.zero):
                 self._alike(da, db, None)
-        return a
+        return a, b
 
     def narrowed(self, found: Value, at: int, start: int, stop: int) -> Value:
         """Entries ``start`` to ``stop`` along a dimension."""

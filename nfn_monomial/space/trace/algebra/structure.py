@@ -10,11 +10,12 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from .atoms import Atoms, Cause
+from .atoms import Atoms, Cause, Product, row_major
 from .atoms import Structure as Shape
-from .forms import ZERO, Equations
-from .values import UNIT, Bundle, Dimension, Index, Segment, Value, extent, indices, is_unit, sizes
+from .forms import Equations
+from .values import UNIT, Bundle, Dimension, Index, Segment, Value, blocks, extent, indices, is_unit, sizes
 
 
 class Structure:
@@ -25,6 +26,7 @@ class Structure:
         equations: what constants of segments have to fulfil where several of these become one.
         cause: of the current operation.
         ties: pairs of tokens that the current step says are the same index.
+        opened: atoms that were cut, factored or made one with others, which loses their forms.
     """
 
     def __init__(self) -> None:
@@ -32,8 +34,9 @@ class Structure:
         self.equations = Equations()
         self.cause = Cause("", "")
         self.ties: list[tuple[int, int]] = []
+        self.opened: set[int] = set()
         self._tokens = itertools.count()
-        self._taken: dict[int, dict[Shape, list[tuple[Index, ...]]]] = {}
+        self._taken: dict[int, dict[Shape, list[tuple[tuple[Index, ...], int]]]] = {}
 
     def index(self, size: int, reason: str | None = None, atom: int | None = None) -> Index:
         """A new index over a new atom (FIXED for that reason) or over one that exists."""
@@ -61,37 +64,37 @@ class Structure:
             self.atoms.fix(index.atom, cause)
 
     def resolve(self, dim: Dimension) -> Dimension:
-        """The same with every atom taken apart into what it consists of.
-
-        A sum inside a product, behind its first factor, is no sum of products: its atom stays whole, and FIXED.
-        """
+        """The same with every atom taken apart into what it consists of; see `Atoms.sum`."""
         bound = self.atoms.is_bound
         if not any(bound(index.atom) for index in indices(dim)):
             return dim
-        return tuple(
-            Segment(indices, segment.const)
-            for segment in dim
-            for indices in (self._apart(segment.indices) if segment.indices else ((),))
-        )
+        found: list[Segment] = []
+        for segment, behind in zip(dim, (*dim[1:], Segment(())), strict=True):
+            parts: list[Any] = []
+            size = 1
+            for index in segment.indices:
+                parts.append(self._parts(index))
+                atoms = [(tuple(i.atom for i in own), lead) for own, lead in parts[-1]]
+                if self.atoms.whole(atoms, size, max(segment.lead, behind.lead)):
+                    self.fix((Segment((index,)),), "a concatenation inside of what others share")
+                    parts[-1] = [((index,), 1)]
+                size *= index.size
+            (first, _), *rest = row_major(parts, _size)
+            found += [segment._replace(indices=first), *(Segment(own, segment.const, lead) for own, lead in rest)]
+        return tuple(found)
 
-    def _apart(self, indices: tuple[Index, ...]) -> list[tuple[Index, ...]]:
-        tail: list[Index] = []
-        for index in indices[1:]:
-            parts = self._parts(index)
-            if len(parts) > 1:
-                self.fix((Segment((index,)),), "a concatenation inside a product")
-            tail += parts[0] if len(parts) == 1 else [index]
-        return [(*lead, *tail) for lead in self._parts(indices[0])]
-
-    def _parts(self, index: Index) -> list[tuple[Index, ...]]:
+    def _parts(self, index: Index) -> list[tuple[tuple[Index, ...], int]]:
         """What an index consists of; the same parts whenever it is asked."""
         if not self.atoms.is_bound(index.atom):
-            return [(index,)]
+            return [((index,), 1)]
+        self.opened.add(index.atom)
         leaves = self.atoms.leaves(index.atom)
         known = self._taken.setdefault(index.token, {})
         shape = self.atoms.sizes(leaves)
         if shape not in known:
-            known[shape] = [tuple(self.index(self.atoms.size(a), atom=a) for a in leaf) for leaf in leaves]
+            known[shape] = [
+                (tuple(self.index(self.atoms.size(a), atom=a) for a in leaf.factors), leaf.lead) for leaf in leaves
+            ]
         return known[shape]
 
     def resolved(self, found: Value) -> Value:
@@ -102,6 +105,7 @@ class Structure:
     def collapse(self, dim: Dimension, reason: str) -> Dimension:
         """The same as one FIXED index: its segments' constants become equal."""
         self.fix(dim, reason)
+        self.opened.update(index.atom for segment in dim for index in segment.indices)
         for segment in dim[1:]:
             self.equations.demand(segment.const - dim[0].const)
         flat = self.fresh(extent(dim), reason)
@@ -124,15 +128,30 @@ class Structure:
 
     def _refined(self, a: Dimension, b: Dimension) -> tuple[Dimension, Dimension]:
         """One step towards equal sizes, at the first difference."""
-        for n, (one, other) in enumerate(zip(a, b, strict=False)):
-            if one.size > other.size:
-                return (*a[:n], *self.cut(one, other.size), *a[n + 1 :]), b
-            if one.size < other.size:
-                return a, (*b[:n], *self.cut(other, one.size), *b[n + 1 :])
-            if sizes((one,)) != sizes((other,)):
-                one, other = self._factored(one, other)
-                return (*a[:n], one, *a[n + 1 :]), (*b[:n], other, *b[n + 1 :])
-        raise AssertionError("dimensions of one size differ somewhere")
+        left, right = blocks(a), blocks(b)
+        n = next(n for n, pair in enumerate(zip(left, right, strict=False)) if sizes(pair[0]) != sizes(pair[1]))
+        one, other = left[n], right[n]
+        if (size := min(extent(one), extent(other))) < max(extent(one), extent(other)):
+            one, other = (self._cut(dim, size) if extent(dim) > size else dim for dim in (one, other))
+        elif len(one) == len(other) == 1:
+            one, other = ((segment,) for segment in self._factored(one[0], other[0]))
+        elif not (self._bound_like(one, other) or self._bound_like(other, one)):
+            one, other = (self.collapse(dim, "side by side in two ways") for dim in (one, other))
+        left[n], right[n] = one, other
+        return tuple(itertools.chain(*left)), tuple(itertools.chain(*right))
+
+    def _bound_like(self, dim: Dimension, other: Dimension) -> bool:
+        """Take one index apart as another dimension is; whether it is one, and may be."""
+        if len(dim) > 1 or len(dim[0].indices) > 1 or self.fixed(dim):
+            return False
+        parts = [Product(tuple(map(self.atoms.new, product.factors)), product.lead) for product in sizes(other)]
+        self.atoms.bind(dim[0].indices[0].atom, *parts)
+        return True
+
+    def _cut(self, dim: Dimension, size: int) -> Dimension:
+        """A segment, or several side by side, as the concatenation of two, the first of that size."""
+        whole = dim if len(dim) == 1 else self.collapse(dim, "cut across what lies side by side")
+        return self.cut(whole[0], size)
 
     def _factored(self, a: Segment, b: Segment) -> tuple[Segment, Segment]:
         """Two segments of one size at the first difference between their products."""
@@ -153,12 +172,13 @@ class Structure:
     def factor(self, index: Index, lead: int) -> tuple[Index, ...]:
         """An index as a product whose first factor has that size; FIXED ones where it does not divide."""
         cause = self.atoms.cause(index.atom)
+        self.opened.add(index.atom)
         if index.size % lead:
             self.fix(((Segment((index,))),), "a view that does not divide its channels")
             return (index,)
         parts = self.atoms.new(lead, cause), self.atoms.new(index.size // lead, cause)
         if cause is None:
-            self.atoms.bind(index.atom, (parts,))
+            self.atoms.bind(index.atom, Product(parts))
         return tuple(self.index(self.atoms.size(part), atom=part) for part in parts)
 
     def cut(self, segment: Segment, size: int) -> tuple[Segment, Segment]:
@@ -168,11 +188,12 @@ class Structure:
         if size % inner:
             flat = self.collapse((segment,), "cut at no multiple of its parts")[0].indices[0]
             lead, rest, inner = flat, [], 1
+        self.opened.add(lead.atom)
         counts = size // inner, lead.size - size // inner
         cause = self.atoms.cause(lead.atom)
         parts = [self.atoms.new(n, cause) if n > 1 else None for n in counts]
         if cause is None:
-            self.atoms.bind(lead.atom, tuple(() if part is None else (part,) for part in parts))
+            self.atoms.bind(lead.atom, *(Product(() if part is None else (part,)) for part in parts))
         first, second = (() if p is None else (self.index(n, atom=p),) for p, n in zip(parts, counts, strict=True))
         # the same inner atoms on both sides: another role, so other tokens
         return (
@@ -182,29 +203,29 @@ class Structure:
 
     def split(self, dim: Dimension, size: int) -> tuple[Dimension, Dimension]:
         """A dimension as the concatenation of two, the first of that size (which may be 0 or all)."""
-        left: list[Segment] = []
-        right = list(self.resolve(dim))
-        while right and size >= right[0].size:
-            size -= right[0].size
+        left: list[Dimension] = []
+        right = blocks(self.resolve(dim))
+        while right and size >= extent(right[0]):
+            size -= extent(right[0])
             left.append(right.pop(0))
         if size:
-            cut = self.cut(right[0], size)
-            right = [cut[1], *right[1:]]
-            left.append(cut[0])
-        return tuple(left), tuple(right)
+            first, second = self._cut(right[0], size)
+            right = [(second,), *right[1:]]
+            left.append((first,))
+        return tuple(itertools.chain(*left)), tuple(itertools.chain(*right))
 
     def merged(self, dims: Sequence[Dimension]) -> Dimension:
-        """The row-major product of dimensions. Sums behind the first one that is larger than 1 are collapsed."""
-        kept = [self.resolve(dim) for dim in dims if not is_unit(dim)]
-        if not kept:
-            return UNIT
-        tail: list[Index] = []
-        const = ZERO
-        for dim in kept[1:]:
-            flat = dim if len(dim) == 1 else self.collapse(dim, "a concatenation inside a view")
-            tail.extend(flat[0].indices)
-            const += flat[0].const
-        return tuple(Segment((*segment.indices, *tail), segment.const + const) for segment in kept[0])
+        """The row-major product of dimensions."""
+        whole = UNIT
+        for dim in map(self.resolve, dims):
+            behind = len(dim) > 1 and not is_unit(whole) and any(segment.indices for segment in dim)
+            flat = self.collapse(dim, "a view of what is FIXED") if behind and self.fixed(dim) else dim
+            whole = tuple(
+                Segment((*s.indices, *t.indices), s.const + t.const, s.size * t.lead if n else s.lead)
+                for s in whole
+                for n, t in enumerate(flat)
+            )
+        return whole
 
     def regrouped(self, found: Value, shape: Sequence[int]) -> Value | Bundle:
         """A view: the same entries in row-major order with another shape."""
@@ -218,19 +239,30 @@ class Structure:
                 dims += [merged if n > 1 else UNIT for n in target]
             elif len(merged) == 1:
                 dims += self._spread(merged[0], target)
-            elif any(segment.size % math.prod(outer[1:]) for segment in merged) or ragged or self.fixed(merged):
+            elif ragged or self.fixed(merged) or not (parts := self._ragged(merged, target)):
                 dims += self._spread(self.collapse(merged, "a view across a concatenation")[0], target)
             else:
-                inner = math.prod(outer[1:])
-                at = next(n for n, size in enumerate(target) if size > 1)
-                parts = [self._spread(s, [*target[:at], s.size // inner, *target[at + 1 :]]) for s in merged]
-                ragged = len(dims) + at, [[*dims, *part] for part in parts]
-                dims += parts[0]
+                ragged = len(dims) + parts[0], [[*dims, *part] for part in parts[1]]
+                dims += parts[1][0]
         if ragged is None:
             return found.over(dims, shifts=found.shifts)
         at, heads = ragged
         whole = [[*head, *dims[len(head) :]] for head in heads]
         return Bundle(tuple(found.over(part, shifts=found.shifts) for part in whole), at)
+
+    def _ragged(self, dim: Dimension, target: Sequence[int]) -> tuple[int, list[list[Dimension]]] | None:
+        """Parts of a sum as several dimensions each, and that along which they are a concatenation.
+
+        It is the first one behind what the parts share. None where there is no such dimension.
+        """
+        lead = min(segment.lead for segment in dim[1:])
+        at = next((n for n, size in enumerate(target) if size > 1 and math.prod(target[:n]) == lead), 0)
+        before, inner = target[:at], target[at + 1 :]
+        if math.prod(before) != lead or any(extent(block) // lead % math.prod(inner) for block in blocks(dim, lead)):
+            return None
+        parts = [b[0] if len(b) == 1 else self.collapse(b, "side by side in two ways")[0] for b in blocks(dim, lead)]
+        sizes_at = [part.size // lead // math.prod(inner) for part in parts]
+        return at, [self._spread(part, [*before, n, *inner]) for part, n in zip(parts, sizes_at, strict=True)]
 
     def _spread(self, segment: Segment, target: Sequence[int]) -> list[Dimension]:
         """One segment as several dimensions."""
@@ -242,7 +274,7 @@ class Structure:
             while need > 1:
                 index = left.pop(0)
                 if self.atoms.is_bound(index.atom):  # by another index of its class, just now
-                    left[:0] = self._parts(index)[0]
+                    left[:0] = self._parts(index)[0][0]
                 elif need % index.size == 0:
                     taken.append(index)
                     need //= index.size
@@ -250,11 +282,16 @@ class Structure:
                     left[:0] = self.factor(index, need)
                 else:
                     self.fix(((Segment(segment.indices)),), "a view that does not divide its channels")
+                    self.opened.update(index.atom for index in segment.indices)
                     return [self.fresh(n, "a view that does not divide its channels") for n in target]
             dims.append((Segment(tuple(taken)),))
         if segment.const.scale or segment.const.sign:
             dims[0] = (Segment(dims[0][0].indices, segment.const),)
         return dims
+
+
+def _size(indices: Sequence[Index]) -> int:
+    return math.prod(index.size for index in indices)
 
 
 def _same_product(a: Sequence[int], b: Sequence[int]) -> tuple[int, int]:

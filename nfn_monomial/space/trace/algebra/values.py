@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
 
+from .atoms import Product, Structure
 from .forms import ZERO, Form
 
 
@@ -35,10 +36,15 @@ class Index(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A product of indices, with the part of the form that is constant on it."""
+    """A product of indices, with the part of the form that is constant on it.
+
+    ``lead`` is the size of the leading indices in each of which it stands beside the segment in front of it, as keys
+    beside queries in every head; 1 where it stands behind all of that.
+    """
 
     indices: tuple[Index, ...]
     const: Form = ZERO
+    lead: int = 1
 
     @property
     def size(self) -> int:
@@ -129,7 +135,7 @@ def value(
     for dim in dims:
         if len(dim) == 1 and dim[0].const is not ZERO:
             const = const + dim[0].const
-            dim = (Segment(dim[0].indices),)
+            dim = (dim[0]._replace(const=ZERO),)
         kept.append(dim)
     return Value(tuple(kept), const, raw, zero, shifts=shifts)
 
@@ -139,9 +145,17 @@ def extent(dim: Dimension) -> int:
     return sum(segment.size for segment in dim)
 
 
-def sizes(dim: Dimension) -> tuple[tuple[int, ...], ...]:
+def sizes(dim: Dimension) -> Structure:
     """What a dimension is made of, as sizes."""
-    return tuple(tuple(index.size for index in segment.indices) for segment in dim)
+    return tuple(Product(tuple(index.size for index in segment.indices), segment.lead) for segment in dim)
+
+
+def blocks(dim: Dimension, lead: int = 1) -> list[Dimension]:
+    """A dimension as the concatenation, in every item of its leading indices of that size, of what shares more."""
+    found: list[Dimension] = []
+    for segment in dim:
+        found = [*found, (segment,)] if segment.lead <= lead else [*found[:-1], (*found[-1], segment)]
+    return found
 
 
 def is_unit(dim: Dimension) -> bool:
@@ -166,16 +180,13 @@ def tokens_of(dim: Dimension) -> frozenset[int]:
 
 def changed(dim: Dimension, change: Callable[[Index], Index]) -> Dimension:
     """The same with other indices."""
-    return tuple(Segment(tuple(map(change, segment.indices)), segment.const) for segment in dim)
+    return tuple(segment._replace(indices=tuple(map(change, segment.indices))) for segment in dim)
 
 
 def formed(dims: Sequence[Dimension], change: Callable[[Form], Form]) -> tuple[Dimension, ...]:
     """The same with other forms on all indices and constants."""
     return tuple(
-        tuple(
-            Segment(tuple(i._replace(form=change(i.form)) for i in segment.indices), change(segment.const))
-            for segment in dim
-        )
+        tuple(Segment(tuple(i._replace(form=change(i.form)) for i in s.indices), change(s.const), s.lead) for s in dim)
         for dim in dims
     )
 
@@ -191,6 +202,7 @@ def product(a: Dimension, b: Dimension) -> Dimension:
                 for i, j in zip(s.indices, t.indices, strict=True)
             ),
             s.const + t.const,
+            s.lead,
         )
         for s, t in zip(a, b, strict=True)
     )

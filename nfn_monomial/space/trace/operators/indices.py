@@ -6,15 +6,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from nfn_monomial.space.trace.algebra.ledger import OpaqueError
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import UNIT, Value, extent
+from nfn_monomial.space.trace.algebra.values import UNIT, Bundle, Value, extent
 
+from .shape import sliced
 from .table import operator
 
 
-@operator("index")
-def _index(run: Run, x: Value, indices: Sequence[Value | None]) -> Value:
+@operator("index", bundles=True)
+def _index(run: Run, x: Value | Bundle, indices: Sequence[Any]) -> Value | Bundle:
+    indices = [index if index is None else run.joined(index) for index in indices]
+    (at, index), *more = [(at, index) for at, index in enumerate(indices) if index is not None]
+    if not more and index.data is not None and index.shape == (1,) and index.data.dtype != torch.bool:
+        first = int(index.data) % x.shape[at]  # as x[:, [-1]]
+        return sliced(run, x, at, first, first + 1)
+    x = run.joined(x)
     for index in indices:
         if index is not None:
             run.placeholder(index, "an index")

@@ -41,6 +41,7 @@ class Charges:
         constants: gauges that act on all of a parameter: `Gauge.charges` has numbers of ``pieces``.
         pieces: all pieces of parameters.
         numbers: parameter -> numbers of its pieces.
+        unused: FIXED class -> how many scalings of its single entries there are, at least, beyond ``constants``.
     """
 
     def __init__(self, run: Run, roots: Mapping[str, Value], parents: Mapping[int, int]) -> None:
@@ -86,11 +87,35 @@ class Charges:
         for found in sorted(variables, key=lambda c: len(self._ancestors(c)), reverse=True):
             gauges = self._beyond(inside.get(found, ()), found, variables[found], self._owned)
             self.gauges[found] = gauges
-            for above in self._ancestors(found):
+            for above in filter(variables.__contains__, self._ancestors(found)):  # on FIXED ones no gauge acts
                 inside.setdefault(above, []).extend(_moved(gauges, functools.partial(self._owner, above)))
             inside.setdefault(None, []).extend(_moved(gauges, self._pieces_of))
         constants = [u for u, found in enumerate(self._run.unknowns) if found.atom is None and not self._uniform(u)]
         self.constants = self._beyond(inside.get(None, ()), None, constants, self._piecewise)
+        known = [*inside.get(None, ()), *self.constants]
+        self.unused = self._entrywise(Span(0, [gauge.charges for gauge in known if gauge.symmetry.scales]))
+
+    def _entrywise(self, known: Span) -> dict[int, int]:
+        """See ``unused``; of classes whose forms were never lost, in which none are nested.
+
+        Those that are known act on all entries alike.
+        """
+        run, variables, equations = self._run, dict[int, list[int]](), dict[int, list[Scale]]()
+        lost = {*self._parents.values(), *map(run.atoms.find, run.opened)}
+        for u, found in enumerate(run.unknowns):
+            if found.atom is not None and u not in self._class and run.atoms.find(found.atom) not in lost:
+                variables.setdefault(run.atoms.find(found.atom), []).append(u)
+        for equation in run.equations.scales:
+            if (atom := run.unknowns[next(iter(equation))].atom) is not None:
+                equations.setdefault(run.atoms.find(atom), []).append(equation)
+        unused = {}
+        for found, own in variables.items():
+            basis = [self._owned(vector, 0) for vector in kernel(equations.get(found, ()), own, 0)]
+            alike = list(_moved([Gauge(Symmetry.SCALE, vector) for vector in basis if vector], self._pieces_of))
+            count = len(alike) * run.atoms.size(found) - sum(not known.add(gauge.charges) for gauge in alike)
+            if count:
+                unused[found] = count
+        return unused
 
     def _beyond(
         self,

@@ -16,9 +16,11 @@ from nfn_monomial.space.trace.algebra.values import Index, Segment, Value, indic
 def nests_of(run: Run, classes: Iterable[int], roots: Iterable[Value]) -> dict[int, int]:
     """Class -> the class that it is nested in, for those of ``classes`` that are; after the last pass.
 
+    What they are nested in may be FIXED: then they move in each of its items on their own, and these stay.
+
     Args:
         run: the pass.
-        classes: that may be nested or have others nested in them.
+        classes: that may be nested.
         roots: the parameters: in each a nested index has to stand behind the one that it belongs to.
     """
     steps = [Step(tuple(map(run.resolved, step.values)), step.ties) for step in run.steps]
@@ -78,7 +80,7 @@ def _candidates(run: Run, steps: Iterable[Step], wanted: set[int]) -> tuple[dict
                         continue
                     ahead.update((p, child) for p in own[:n])
                     near = own[:n][::-1]  # in front of it in the same product first
-                    order = [p for p in dict.fromkeys(near + beside) if p != child and p in wanted]
+                    order = [p for p in dict.fromkeys(near + beside) if p != child]
                     found[child] = [p for p in found[child] if p in order] if child in found else order
     return found, ahead
 

@@ -1,0 +1,109 @@
+"""Neurons nested in neurons that stay, and rows side by side in every head: all that reads spaces takes them."""
+
+import pytest
+import torch
+
+from nfn_monomial import (
+    Axis,
+    EquivariantLinear,
+    InvariantStatistics,
+    MonomialNFN,
+    PointwiseActivation,
+    Symmetry,
+    TensorProduct,
+    WeightSpace,
+    compare,
+)
+from nfn_monomial.adapters.pyg import act, from_graph, to_graph
+from nfn_monomial.alignment import align
+from nfn_monomial.canonical import balance
+from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
+from nfn_monomial.space import Node, Sum
+from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
+
+EXPERTS = WeightSpace(
+    {
+        "x": (Symmetry.FIXED, 2),
+        "expert": (Symmetry.FIXED, 3),
+        "h": Node((Symmetry.SCALE,), 4, "expert"),
+        "s": (Symmetry.SIGN, 5),
+        "y": (Symmetry.FIXED, 2),
+    },
+    {
+        "router": (Axis("expert"), Axis("x", -1)),
+        "first": (Axis("s"), Axis("x", -1)),
+        "up": (Axis("expert", 0), Axis("h"), Axis("s", -1)),
+        "up_bias": (Axis("expert", 0), Axis("h")),
+        "down": (Axis("expert", 0), Axis("s"), Axis("h", -1)),
+        "last": (Axis("y"), Axis("s", -1)),
+    },
+)
+Q, K, V = ((Axis("head", 0), Axis(*axis)) for axis in (("k", 1), ("k", -1), ("v", 1)))
+
+
+def of_heads(symmetry):
+    """Interleaved rows, in heads that are permuted or stay."""
+    rows = Sum((Q, K, V), shared=1)
+    nodes = {"s": (Symmetry.PERMUTATION, 5), "head": (symmetry, 2)}
+    nodes |= {name: Node((Symmetry.SCALE,), 3, "head") for name in "kv"}
+    out = (Axis("s"), (Axis("head", 0), Axis("v", -1)))
+    return WeightSpace(nodes, {"qkv": (rows, Axis("s", -1)), "bias": (rows,), "out": out})
+
+
+SPACES = {"experts": EXPERTS} | {f"{s} heads": of_heads(s) for s in (Symmetry.PERMUTATION, Symmetry.FIXED)}
+EQUIVARIANT = {
+    "all maps": lambda s: EquivariantLinear(s, 1, 2),
+    "few maps": lambda s: EquivariantLinear(s, 1, 2, io="factored"),
+    "activation": lambda s: PointwiseActivation(s, "auto"),
+    "products": lambda s: TensorProduct(s, 1, 1),
+    "editor": lambda s: MessagePassingEditor(s, 4, 1, init_scale=1.0),
+}
+INVARIANT = {
+    "paper": lambda s: MonomialNFN(s, (3, 3), hidden=8),
+    "messages": lambda s: MessagePassingNFN(s, 4, 2, hidden=8),
+    "statistics": InvariantStatistics,
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("layer", EQUIVARIANT)
+def test_layers_are_equivariant(name, layer):
+    if layer == "products" and name != "experts":
+        pytest.skip("products of two fields with charges of these heads are no such fields")
+    assert_equivariant(EQUIVARIANT[layer](SPACES[name]).double(), SPACES[name])
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("model", INVARIANT)
+def test_models_are_invariant(name, model):
+    assert_invariant(INVARIANT[model](SPACES[name]).double(), SPACES[name])
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_groups_act_and_are_found_again(name):
+    space, generator = SPACES[name], torch.Generator().manual_seed(1)
+    assert WeightSpace.from_json(space.to_json()) == space
+    tensors, element = random_networks(space, 2, 1), space.sample(2, generator=generator).proper()
+    moved = element.act(tensors)
+    packed, graph = space.pack(tensors), to_graph(tensors, space)
+    for found in (space.unpack(element.act(packed)), from_graph(act(graph, element), space)):
+        assert all(torch.allclose(found[key], x, rtol=1e-12) for key, x in moved.items())
+    assert all(torch.allclose(x, tensors[key], rtol=1e-12) for key, x in element.inverse().act(moved).items())
+    for one, other in zip(*(space.pack(balance(x, space)[0]).tensors for x in (tensors, moved)), strict=True):
+        assert torch.allclose(one.abs().sum(), other.abs().sum(), rtol=1e-9)
+    single = {key: x[0, 0] for key, x in tensors.items()}
+    other = space.sample(generator=generator).proper().act(single)
+    assert compare(space, single, other).same_function
+    assert max(float((x - single[key]).abs().max()) for key, x in align(space, single, other).aligned.items()) < 1e-9
+
+
+def test_what_stays_is_not_moved():
+    """The identity alone acts on experts; neurons stay in theirs, unlike in a node of their own for all of them."""
+    element = EXPERTS.sample(generator=torch.Generator().manual_seed(0)).proper()
+    assert "expert" not in element.matrices
+    assert torch.equal(element.matrices["h"].permutation // 4, torch.arange(12) // 4)
+    assert EXPERTS.group_dimension == 3 * 4
+    networks = random_networks(EXPERTS, 1, 1)
+    networks = {key: x[0, 0] for key, x in networks.items()}
+    swapped = networks | {key: networks[key].flip(0) for key in ("router", "up", "up_bias", "down")}
+    assert not compare(EXPERTS, networks, swapped).same_function
