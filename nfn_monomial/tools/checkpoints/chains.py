@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
@@ -14,7 +13,7 @@ from nfn_monomial.adapters.chains import layers_of, parameters_of, shape_of
 from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.adapters.matching import match_names
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.symmetry import symmetry_of
+from nfn_monomial.symmetry import function_named, symmetry_of
 
 from .files import Checkpoint, CheckpointError
 
@@ -38,7 +37,7 @@ def chain_of(
         ValueError: naming what cannot be used, and the way out.
     """
     path = checkpoint.path
-    symmetry = symmetry_of(activation)
+    symmetry_of(activation)  # or it is an error
     ranks = {".weight": (2, 3, 4, 5), ".bias": (1,)}
     shapes = checkpoint.shapes
     if odd := [key for key, shape in shapes.items() if len(shape) not in ranks.get(f".{key.rpartition('.')[2]}", ())]:
@@ -49,16 +48,17 @@ def chain_of(
     layers = layers_of(checkpoint, path, r".+", "{layer}.weight and {layer}.bias")
     shape = shape_of({name: t.shape for name, t in parameters_of(layers, path, biases=False).items()})
     names = [(f"{n}.weight", None if bias is None else f"{n}.bias") for n, (_, bias) in layers.items()]
+    positions = dict(enumerate(shape.positions))
     space = WeightSpace.sequential(
-        shape.sizes, shape.kernels, symmetry, bias=shape.biases, positions=dict(enumerate(shape.positions)), names=names
+        shape.sizes, shape.kernels, activation, bias=shape.biases, positions=positions, names=names
     )
-    plain = shape.space(symmetry)  # whose names are nobody's keys, so that the order is found out
+    plain = shape.space(activation)  # whose names are nobody's keys, so that the order is found out
     try:
         match_names({key: torch.empty(s, device="meta") for key, s in shapes.items()}, plain)
     except ValueError as error:
         raise CheckpointError(f"{path}: the order of the layers is not clear ({error}); say it by {NET}") from error
-    function = getattr(F, activation, None) or getattr(torch, activation, None)
-    if any(shape.kernels) or not callable(function):
+    function = function_named(activation)
+    if any(shape.kernels) or function is None:
         return space, None
     if input_shape is not None and input_shape[-1] != shape.sizes[0]:
         raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: {path} reads {shape.sizes[0]} inputs")
