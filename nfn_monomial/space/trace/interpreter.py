@@ -16,7 +16,6 @@ from nfn_monomial.errors import MonomialError
 from .algebra.atoms import Cause, Product, Structure
 from .algebra.ledger import OpaqueError
 from .algebra.moves import Run
-from .algebra.shifts import shifted_by
 from .algebra.values import Bundle, Value
 from .decomposed import Like, decomposed
 from .graph import Program, first_line, label, operation
@@ -144,7 +143,7 @@ class Interpreter:
 
     def _fixed(self, found: Sequence[Value | Bundle], reason: str) -> None:
         """Nothing may act on values, and all that was added to them matters."""
-        self.run.matter |= _shifts(found)
+        self.run.added.follow(_parts(found), None)
         for part in _parts(found):
             self.run.placeholder(part, reason)
 
@@ -178,7 +177,6 @@ class Interpreter:
                 )
                 found = [run.joined(v) for v in found]
             self.operations.append((run.cause.operation, tuple(v for v in found if isinstance(v, Value))))
-            run.subtracted.clear()
             out = entry.rule(run, *args, **kwargs)
             if isinstance(outputs, list | tuple) and isinstance(out, Value):  # of others it says nothing
                 out = (out, *map(run.inert, _shapes(outputs)[1:]))
@@ -193,7 +191,7 @@ class Interpreter:
             self.unknown.append(f"{cause.operation} (its rule did not fit: {first_line(reason)})")
             return self._opaque(found, f"the rule of {name} did not fit", outputs)
         if name not in _CUTS:
-            run.matter |= _shifts(found) - _shifts(out) - run.subtracted
+            run.added.follow(_parts(found), _parts(_found(out)))
         return out
 
     def _apart(self, parts: fx.GraphModule, likes: Any, arguments: Any) -> Any:
@@ -250,11 +248,6 @@ def _found(tree: Any) -> list[Value | Bundle]:
 
 def _parts(found: Iterable[Value | Bundle]) -> list[Value]:
     return [part for v in found for part in (v.parts if isinstance(v, Bundle) else (v,))]
-
-
-def _shifts(found: Any) -> set[int]:
-    """Unknowns of the parameters that were added to values."""
-    return set[int]().union(*map(shifted_by, _parts(_found(found))))
 
 
 def _like(node: fx.Node) -> Any:

@@ -272,9 +272,9 @@ class Writer:
     def _ignored(self) -> Iterable[Dead]:
         """Parameters, or pieces of them, that one operation reads and a later one subtracts."""
         seen: dict[str, Dead] = {}
-        for u, cause in self._run.ignored.items():
+        for u, cause in self._run.added.dead().items():
             found = self._run.unknowns[u]
-            if self._run.readers.get(u) == 1 and found.dim is not None and u not in self._run.matter:
+            if found.dim is not None:
                 parts = len(self._roots[found.parameter].dims[found.dim])
                 name = f"{found.parameter}[{found.segment}]" if parts > 1 else found.parameter
                 seen.setdefault(name, Dead(name, f"{cause.operation}: {cause.reason}", False))

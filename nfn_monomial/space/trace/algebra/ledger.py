@@ -11,6 +11,7 @@ from torch import Tensor
 from .atoms import Cause
 from .atoms import Structure as Shape
 from .forms import ZERO, Form, unknown
+from .shifts import Added
 from .structure import Structure
 from .values import (
     Dimension,
@@ -65,10 +66,7 @@ class Ledger(Structure):
         shape: of the output of the current operation (of the first one).
         used: which outputs of the current operation are read.
         real: whether its output holds no whole numbers and no truth values.
-        readers: unknown -> how many operations read the axis in a parameter as such.
-        ignored: unknowns of parameters that an operation subtracts again, and which one.
-        subtracted: those of the current operation.
-        matter: unknowns of parameters that were added and reach another operation.
+        added: parameters that are added to values.
         read: unknowns that are constant on a segment of a parameter which an operation has read.
         short: operations of which the example does not show what they do, as it has one place along their dimension.
     """
@@ -82,10 +80,7 @@ class Ledger(Structure):
         self.shapes: tuple[tuple[int, ...], ...] = ()
         self.used: frozenset[int] = frozenset()
         self.real = True
-        self.readers: dict[int, int] = {}
-        self.ignored: dict[int, Cause] = {}
-        self.subtracted: set[int] = set()
-        self.matter: set[int] = set()
+        self.added = Added()
         self.read: set[int] = set()
         self.short: list[str] = []
 
@@ -179,16 +174,10 @@ class Ledger(Structure):
         Along one place everything is constant, which says nothing of networks with more.
         """
         along = frozenset[int]().union(*(tokens_of(found.dims[dim]) for dim in dims))
-        if not along:
-            self.short += [self.cause.operation] if found.shifts else []
-            return
-        for shift in found.shifts:
-            sources = {u for _, own in shift.sources for u in own}
-            if along <= shift.constant:
-                self.ignored.update(dict.fromkeys(sources, self.because(reason)))
-                self.subtracted |= sources
-            else:
-                self.matter |= sources
+        if along:
+            self.added.ignore(found, along, self.because(reason))
+        elif found.shifts:
+            self.short.append(self.cause.operation)
 
     def even(
         self, found: Value, dims: Iterable[int], *, scale: bool = True, sign: bool = True, reason: str = ""
@@ -243,7 +232,7 @@ class Ledger(Structure):
     def _meets(self, index: Index, flow: int) -> None:
         for source in index.sources:
             self.flows.setdefault(source, flow)
-            self.readers[source] = self.readers.get(source, 0) + 1
+            self.added.readers[source] = self.added.readers.get(source, 0) + 1
 
     def _flow(self, dim: Dimension, flow: int) -> None:
         for index in indices(dim):

@@ -103,7 +103,7 @@ class Run(Ledger):
         """``a + b``, or anything else that is linear in both at once: their forms are equal."""
         a, b = self.aligned(a, b)
         every = (*broadcast(a, b), *broadcast(b, a, a), *added(a, b))
-        shifts = tuple(s for s in every if not all(us <= self.matter for _, us in s.sources))
+        shifts = tuple(s for s in every if not all(us <= self.added.matter for _, us in s.sources))
         if b.zero or not a.zero:
             a, b = self._met(a, b, +1)
         else:

@@ -2,15 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from .atoms import Cause
 from .values import Dimension, Shift, Value, indices, indices_of, is_unit, tokens_of
 
 
-def shifted_by(found: Value) -> set[int]:
-    """Unknowns of the parameters that were added to a value."""
-    present = frozenset[int]().union(*map(tokens_of, found.dims))
-    return {u for s in found.shifts for token, own in s.sources if token in present or token < 0 for u in own}
+class Added:
+    """Parameters that are added to values: those are dead that one operation reads and all later ones subtract.
+
+    Attributes:
+        readers: unknown -> how many operations read the axis in a parameter as such.
+        matter: unknowns of parameters that reach an operation that does not subtract them.
+    """
+
+    def __init__(self) -> None:
+        self.readers: dict[int, int] = {}
+        self.matter: set[int] = set()
+        self._ignored: dict[int, Cause] = {}
+        self._now: set[int] = set()
+
+    def ignore(self, found: Value, along: frozenset[int], cause: Cause) -> None:
+        """The current operation subtracts what is constant along these tokens."""
+        for shift in found.shifts:
+            sources = {u for _, own in shift.sources for u in own}
+            if along <= shift.constant:
+                self._ignored.update(dict.fromkeys(sources, cause))
+                self._now |= sources
+            else:
+                self.matter |= sources
+
+    def follow(self, read: Iterable[Value], given: Iterable[Value] | None) -> None:
+        """What was added to arguments matters, but for what is subtracted, or the results have, if these are known."""
+        self.matter |= _shifted(read) - (set() if given is None else _shifted(given) | self._now)
+        self._now.clear()
+
+    def dead(self) -> dict[int, Cause]:
+        """Unknowns of parameters that do not matter, and the operation that subtracts each."""
+        return {u: c for u, c in self._ignored.items() if self.readers.get(u) == 1 and u not in self.matter}
+
+
+def _shifted(values: Iterable[Value]) -> set[int]:
+    """Unknowns of the parameters that were added to values."""
+    total = set[int]()
+    for found in values:
+        present = frozenset[int]().union(*map(tokens_of, found.dims)) if found.shifts else ()
+        total |= {u for s in found.shifts for token, own in s.sources if token in present or token < 0 for u in own}
+    return total
 
 
 def added(a: Value, b: Value) -> list[Shift]:
