@@ -23,39 +23,37 @@ def _rank(found: Found) -> int:
     return len(found.shape)
 
 
-def permuted(run: Run, found: Found, order: Sequence[int]) -> Found:
-    """Dimensions in another order."""
-    order = [dim % max(_rank(found), 1) for dim in order]
+def arranged(run: Run, found: Found, order: Sequence[int | None]) -> Found:
+    """Dimensions in another order, None for a new one of size 1; those left out have that size."""
     at = order.index(found.dim) if isinstance(found, Bundle) else None
-    return run.each(found, lambda v: replace(v, dims=tuple(v.dims[n] for n in order)), at)
+    return run.each(found, lambda v: replace(v, dims=tuple(UNIT if n is None else v.dims[n] for n in order)), at)
 
 
 @operator("permute", bundles=True)
-def _permute(run: Run, x: Found, *order: Any) -> Found:
-    return permuted(run, x, order[0] if isinstance(order[0], list | tuple) else order)
+def _permute(run: Run, x: Found, order: Sequence[int]) -> Found:
+    return arranged(run, x, [dim % _rank(x) for dim in order])
 
 
 @operator("transpose", bundles=True)
 def _transpose(run: Run, x: Found, a: int, b: int) -> Found:
     order = list(range(_rank(x)))
     order[a], order[b] = order[b], order[a]
-    return permuted(run, x, order)
+    return arranged(run, x, order)
 
 
 @operator("unsqueeze", bundles=True)
 def _unsqueeze(run: Run, x: Found, dim: int) -> Found:
-    dim %= _rank(x) + 1
-    at = x.dim + (dim <= x.dim) if isinstance(x, Bundle) else None
-    return run.each(x, lambda v: v.put(dim, dim, UNIT), at)
+    order: list[int | None] = [*range(_rank(x))]
+    order.insert(dim % (_rank(x) + 1), None)
+    return arranged(run, x, order)
 
 
 @operator("squeeze", bundles=True)
 def _squeeze(run: Run, x: Found, dims: Any = None) -> Found:
-    shape, rank = x.shape, _rank(x)
+    rank = _rank(x)
     chosen = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
-    gone = {n % rank for n in chosen if shape[n] == 1} if rank else set()
-    at = x.dim - sum(n < x.dim for n in gone) if isinstance(x, Bundle) else None
-    return run.each(x, lambda v: replace(v, dims=tuple(d for n, d in enumerate(v.dims) if n not in gone)), at)
+    gone = {n % rank for n in chosen if x.shape[n] == 1} if rank else set()
+    return arranged(run, x, [n for n in range(rank) if n not in gone])
 
 
 @operator("view", "reshape", "flatten", "unflatten", "view_copy", bundles=True)

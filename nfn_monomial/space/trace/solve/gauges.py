@@ -14,7 +14,7 @@ from nfn_monomial.space.trace.algebra.values import Value
 from nfn_monomial.symmetry import Symmetry
 
 from .kernels import Span, Vector, kernel, shortened
-from .nests import parent_index
+from .nests import parent_index, segments
 
 Entry: TypeAlias = tuple[str, tuple[int, ...]]
 """A piece of a parameter: its name, and for each dimension which segment."""
@@ -63,16 +63,13 @@ class Charges:
         """Unknown of a nested index -> that of the index that it belongs to."""
         found: dict[int, int] = {}
         for root in self._roots.values():
-            single = [dim[0] for dim in root.dims if len(dim) == 1]
-            for dim in root.dims:
-                for segment in dim:
-                    others = [other for other in single if other is not segment]
-                    for index in segment.indices:
-                        parent = self._parents.get(self._run.atoms.find(index.atom))
-                        if parent is not None:
-                            above = parent_index(self._run, segment, others, index, parent)
-                            assert above is not None, "nests were checked on all parameters"
-                            found[min(index.sources)] = min(above.sources)
+            for segment, others in segments(root):
+                for index in segment.indices:
+                    parent = self._parents.get(self._run.atoms.find(index.atom))
+                    if parent is not None:
+                        above = parent_index(self._run, segment, others, index, parent)
+                        assert above is not None, "nests were checked on all parameters"
+                        found[min(index.sources)] = min(above.sources)
         return found
 
     def _solve(self) -> None:

@@ -57,7 +57,7 @@ def _deepest(above: Sequence[int], candidates: dict[int, list[int]]) -> int:
     return max(above, key=lambda p: (sum(other in candidates.get(p, ()) for other in above), -above.index(p)))
 
 
-def _pieces(found: Value) -> Iterable[tuple[Segment, list[Segment]]]:
+def segments(found: Value) -> Iterable[tuple[Segment, list[Segment]]]:
     """Every segment with those of other dimensions that all its entries meet."""
     single = [dim[0] for dim in found.dims if len(dim) == 1]
     for dim in found.dims:
@@ -72,7 +72,7 @@ def _candidates(run: Run, steps: Iterable[Step], wanted: set[int]) -> tuple[dict
     find = run.atoms.find
     for step in steps:
         for seen in step.values:
-            for segment, others in _pieces(seen):
+            for segment, others in segments(seen):
                 own = [find(i.atom) for i in segment.indices]
                 beside = list(dict.fromkeys(own + [find(i.atom) for o in others for i in o.indices]))
                 for n, child in enumerate(own):
@@ -111,7 +111,7 @@ def _filter(run: Run, step: Step, candidates: dict[int, list[int]]) -> None:
             tied[root(a)] = root(b)
     belongs: dict[tuple[int, int], int] = {}
     for seen in step.values:
-        for segment, others in _pieces(seen):
+        for segment, others in segments(seen):
             for index in segment.indices:
                 child = find(index.atom)
                 for parent in list(candidates.get(child, ())):
