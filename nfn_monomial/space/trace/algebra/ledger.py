@@ -13,19 +13,7 @@ from .atoms import Structure as Shape
 from .forms import ZERO, Form, unknown
 from .shifts import Added
 from .structure import Structure
-from .values import (
-    Dimension,
-    Index,
-    Segment,
-    Value,
-    changed,
-    extent,
-    formed,
-    indices,
-    indices_of,
-    settled,
-    tokens_of,
-)
+from .values import Dimension, Index, Segment, Value, changed, extent, formed, indices, indices_of, settled, tokens_of
 
 
 class Unknown(NamedTuple):

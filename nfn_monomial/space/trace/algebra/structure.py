@@ -196,10 +196,7 @@ class Structure:
             self.atoms.bind(lead.atom, *(Product(() if part is None else (part,)) for part in parts))
         first, second = (() if p is None else (self.index(n, atom=p),) for p, n in zip(parts, counts, strict=True))
         # the same inner atoms on both sides: another role, so other tokens
-        return (
-            Segment((*first, *rest), segment.const),
-            Segment((*second, *map(self.renamed, rest)), segment.const),
-        )
+        return (Segment((*first, *rest), segment.const), Segment((*second, *map(self.renamed, rest)), segment.const))
 
     def split(self, dim: Dimension, size: int) -> tuple[Dimension, Dimension]:
         """A dimension as the concatenation of two, the first of that size (which may be 0 or all)."""

@@ -115,11 +115,7 @@ class Charges:
         return unused
 
     def _beyond(
-        self,
-        known: Iterable[Gauge],
-        found: int | None,
-        variables: Sequence[int],
-        told: Callable[[Vector, int], Vector],
+        self, known: Iterable[Gauge], found: int | None, variables: Sequence[int], told: Callable[[Vector, int], Vector]
     ) -> list[Gauge]:
         """Gauges of a class (of constants, for None) outside the span of those that are known, short ones."""
         bases = []
