@@ -19,7 +19,7 @@ from torch.export.graph_signature import InputKind
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .decomposed import mutates
-from .operators import MOVING
+from .operators import MOVING, short
 
 
 @dataclass(frozen=True)
@@ -214,9 +214,8 @@ def _program(exported: ExportedProgram, names: Iterable[str]) -> Program:
 
 
 def operation(node: fx.Node) -> str:
-    """The name of a node's operator, without library and overload where it is ATen's."""
-    name = str(node.target)
-    return name.split(".")[1] if name.startswith("aten.") else name
+    """The name of a node's operator, as the table of rules has it."""
+    return short(str(node.target))
 
 
 def label(node: fx.Node) -> str:

@@ -19,7 +19,7 @@ from .algebra.moves import Run
 from .algebra.values import Bundle, Value
 from .decomposed import Like, decomposed
 from .graph import Program, first_line, label, operation
-from .operators import Entry, entry_of
+from .operators import OPERATORS, Entry
 from .operators.pointwise import where
 
 _SHAPES_ONLY = {
@@ -126,7 +126,7 @@ class Interpreter:
         mixed = name in _JOINS and not all(isinstance(v, Value) and v.inert for v in found)
         if plain and not mixed and name not in _REPEATS:
             return _each(outputs, run.inert)
-        entry = Entry(self._chosen, bundles=True) if name == "cond" else entry_of(str(node.target))
+        entry = Entry(self._chosen, bundles=True) if name == "cond" else OPERATORS.get(name)
         return self._ruled(node, entry, args, kwargs, found)
 
     def _counted(self, node: fx.Node, args: Any, found: list[Value | Bundle]) -> Any:

@@ -2,7 +2,7 @@
 
 from . import attention, indices, linear, normalise, pointwise, recurrent, reduce, shape
 from .normalise import MOVING
-from .table import OPERATORS, Entry, Rule, entry_of, register_operator, short
+from .table import OPERATORS, Entry, Rule, register_operator, short
 
 __all__ = [
     "MOVING",
@@ -10,7 +10,6 @@ __all__ = [
     "Entry",
     "Rule",
     "attention",
-    "entry_of",
     "indices",
     "linear",
     "normalise",

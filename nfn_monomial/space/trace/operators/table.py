@@ -60,11 +60,6 @@ def register_operator(target: Any, rule: Rule) -> None:
     OPERATORS[short(name)] = Entry(rule)
 
 
-def entry_of(name: str) -> Entry | None:
-    """The entry of an operator named as graphs name it; None where there is none."""
-    return OPERATORS.get(short(name))
-
-
 def short(name: str) -> str:
     """The name of an operator in the table: ``aten.add.Tensor`` -> ``add``, ``mylib.f.default`` -> ``mylib.f``."""
     parts = name.split(".")
