@@ -28,7 +28,7 @@ SIZE = (1, 8, 8)
 CHAINS = [PlainCNN((1, n, n), (3, 3), (2, 1), (1, 1), (5, 3), ("relu",) * 3) for n in (4, 6)]
 NORMS = ResidualCNN(1, (3, 4), (1, 2), (2, 3, 4), normalised=True, activations=("relu",), classes=3)
 ATTENTION = Transformer(1, 8, 4, 4, (2, 1), 2, (3, 2), ("relu", "gelu"), 3)
-EXACT = {"group": "permutations, scalings, signs", "permutations": "permutations", "nothing": "nothing"}
+EXACT = {"group": "the whole group", "permutations": "permutations", "nothing": "nothing"}
 
 
 def built(name: str, architecture: Architecture) -> tuple[Model, dict[str, Tensor]] | None:

@@ -74,6 +74,13 @@ def test_the_readme_is_one_page() -> None:
     assert len(TEXTS["README.md"].splitlines()) <= 160
 
 
+def test_the_readme_shows_what_commands_print() -> None:
+    """Of which the page on own networks is tested."""
+    shown = [line for block in blocks(TEXTS["README.md"], "text") for line in block.splitlines()]
+    assert len(shown) >= 5
+    assert set(shown) <= set(TEXTS["docs/own-networks.md"].splitlines())
+
+
 @pytest.mark.parametrize("term", ["NP", "HNP", "STATNN", "zoo", "SIREN", "charge", "field"])
 def test_the_readme_says_what_its_words_mean_in_the_glossary_too(term: str) -> None:
     readme, glossary = TEXTS["README.md"], TEXTS["docs/glossary.md"]
