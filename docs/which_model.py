@@ -12,15 +12,13 @@ import torch
 from tables import RESULTS, ROOT, plain, read_tables
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.architectures.base import Architecture
-from nfn_monomial.benchmarks.data.architectures.plain import PlainCNN
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
-from nfn_monomial.benchmarks.data.networks import NetworkInfo
-from nfn_monomial.benchmarks.models.base import Model
-from nfn_monomial.benchmarks.models.catalogue import build_model, model_class, model_names
+from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.errors import MonomialError
 from nfn_monomial.testing import random_networks
+from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
+from nfn_monomial.tools.predictors.models import Model, NetworkInfo, build_model, model_class
 
 PAGE = ROOT / "docs" / "which-model.md"
 TABLE = re.compile(r"(<!-- models -->\n).*?(<!-- end of models -->)", re.DOTALL)

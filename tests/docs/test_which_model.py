@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from nfn_monomial.benchmarks.models.catalogue import model_class
+from nfn_monomial.tools.predictors.models import model_class
 
 
 @pytest.mark.filterwarnings("ignore:.*nested tensor.*")
