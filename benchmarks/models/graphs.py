@@ -182,13 +182,14 @@ def _outline(networks: NetworkInfo | MixedInfo) -> Batch:
 
 def _ends(graph: Batch) -> tuple[Tensor, Tensor]:
     """Which nodes are inputs, or others that are told apart by their numbers such as positions, and which outputs."""
-    last = graph.layer == graph.depth
-    return ((graph.layer == 0) | (graph.symmetry == 0)) & ~last, last
+    fixed = graph.symmetry == 0
+    last = fixed & (graph.layer == graph.depth)
+    return fixed & ~last, last
 
 
 def _most(graph: Batch, of: Tensor) -> int:
-    """The largest number of such nodes in a node set."""
-    return int(graph.neuron[of].max()) + 1
+    """The largest number of such nodes in a node set; 1 if there are none."""
+    return int(graph.neuron.where(of, 0).max()) + 1
 
 
 class _GraphModel(Model):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.pyg import check_graph, common_kernel, to_graphs
@@ -47,6 +47,22 @@ def test_minibatches_are_what_to_graphs_makes(order: list[int]) -> None:
     assert found.num_graphs == expected.num_graphs == len(order)
     for name in (*expected.keys(), "batch", "ptr"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+@pytest.mark.parametrize("name", ["gnn", "gnn-hnp", "monomial-gnn", "monomial-conv"])
+def test_hidden_neurons_are_no_inputs_or_outputs_where_a_network_has_one_of_these(name: str) -> None:
+    """A derived space has no node of one neuron, so that the first and the last of its nodes may be hidden."""
+    net = nn.Sequential(nn.Linear(1, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))
+    space = WeightSpace.from_module(net, torch.zeros(2, 1))
+    assert {node.size for node in space.nodes.values()} == {4, 5}
+    generator = torch.Generator().manual_seed(0)
+    networks = random_networks(space, 3, generator=generator)
+    moved = space.restricted("permutation").sample(3, generator=generator).act(networks)
+    model = built(name, NetworkInfo(space, "relu"))
+    with torch.no_grad():
+        before, after = (model(model.prepare_groups([(x, space)])) for x in (networks, moved))
+    assert before.std() > 1e-4
+    torch.testing.assert_close(after, before, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["gnn", "monomial-conv"])
