@@ -16,7 +16,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.read.probes import template_names
 from nfn_monomial.read.sites import Site, sites_of
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import Axis
+from nfn_monomial.space.axes import Axis, segments_of
 from nfn_monomial.space.certificate import answers, doubled, inputs_of, largest_change, running, steady_answers
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.groups import GroupElement
@@ -153,7 +153,7 @@ def _state(
 
 def _label(site: Site, key: str) -> str:
     layer = key.rpartition(".")[0]
-    return layer if len(site.segments) == 1 else f"{layer}[{site.number}]"
+    return layer if len(segments_of(site.columns)) == 1 else f"{layer}[{site.number}]"
 
 
 def _moved(space: WeightSpace, element: GroupElement, site: Site, field: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ def each_axis(dim: Dim, change: Callable[[Axis], Collection[Axis]]) -> Dim:
     """A dimension with every axis replaced by others: one, several, or none, which is for axes of one neuron."""
     if isinstance(dim, Sum):
         shared = sum(1 if isinstance(factor, int) else len(change(factor)) for factor in dim.lead)
-        return Sum(tuple(each_axis(part, change) for part in dim.parts), shared)  # type: ignore[misc]
+        return Sum(tuple(each_axis(part, change) for part in dim.parts), shared)
     factors: list[Axis | int] = []
     for factor in (dim,) if isinstance(dim, Axis | int) else dim:
         factors += [factor] if isinstance(factor, int) else change(factor)

@@ -68,7 +68,7 @@ def parted(x: Tensor, at: int, dim: Dim, sizes: Mapping[str, int]) -> list[Tenso
         return [x]
     lead = size_of(dim.lead, sizes)
     lengths = [size_of(part, sizes) // lead for part in dim.parts]
-    rows = x.unflatten(at, (lead, -1)).split(lengths, at + 1)
+    rows = torch.split(_beside(x, at, lead), lengths, at + 1)
     parts = zip(rows, dim.parts, strict=True)
     return [found for row, part in parts for found in parted(row.flatten(at, at + 1), at, part, sizes)]
 
@@ -78,7 +78,13 @@ def _unsplit(left: Iterator[Tensor], at: int, dim: Dim, sizes: Mapping[str, int]
     if not isinstance(dim, Sum):
         return next(left)
     parts = [_unsplit(left, at, part, sizes) for part in dim.parts]
-    return torch.cat([x.unflatten(at, (size_of(dim.lead, sizes), -1)) for x in parts], at + 1).flatten(at, at + 1)
+    lead = size_of(dim.lead, sizes)
+    return torch.cat([_beside(x, at, lead) for x in parts], at + 1).flatten(at, at + 1)
+
+
+def _beside(x: Tensor, at: int, lead: int) -> Tensor:
+    """A dimension as the items that all parts share, and the rest of each."""
+    return x.reshape((*x.shape[:at], lead, x.shape[at] // lead, *x.shape[at + 1 :]))
 
 
 def without_dead(space: Specification, parameter: str, tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:

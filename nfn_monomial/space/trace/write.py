@@ -192,7 +192,7 @@ class Writer:
         sums = [self._sum(dim, segments[a:b], parts[a:b]) for a, b in itertools.pairwise(ends)]
         own = [math.prod(index.size for index in group) for group in self._grouped(dim, segments[0])]
         shared = sum(size <= lead for size in itertools.accumulate(own, operator.mul)) if lead > 1 else 0
-        return Sum(tuple(sums), shared)  # type: ignore[arg-type]
+        return Sum(tuple(sums), shared)
 
     def _factors(self, dim: Dimension, segment: Segment) -> Iterable[Axis | int]:
         if is_unit((segment,)):

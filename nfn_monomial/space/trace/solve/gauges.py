@@ -99,9 +99,9 @@ class Charges:
         """
         run, variables, equations = self._run, dict[int, list[int]](), dict[int, list[Scale]]()
         lost = {*self._parents.values(), *map(run.atoms.find, run.opened)}
-        for u, found in enumerate(run.unknowns):
-            if found.atom is not None and u not in self._class and run.atoms.find(found.atom) not in lost:
-                variables.setdefault(run.atoms.find(found.atom), []).append(u)
+        for u, unknown in enumerate(run.unknowns):
+            if unknown.atom is not None and u not in self._class and run.atoms.find(unknown.atom) not in lost:
+                variables.setdefault(run.atoms.find(unknown.atom), []).append(u)
         for equation in run.equations.scales:
             if (atom := run.unknowns[next(iter(equation))].atom) is not None:
                 equations.setdefault(run.atoms.find(atom), []).append(equation)
