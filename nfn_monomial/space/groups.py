@@ -203,12 +203,12 @@ class GroupElement:
                 continue
             matrix = self.matrices[axis.node]
             if len(path) == 1:
-                x = matrix.act(x, first + i, axis.charge)
+                x = matrix.moved(x, first + i, axis.charge)
                 continue
             # All that a neuron is nested in has moved: its own matrix acts on all neurons together.
             dims, at = [first + j for j in path], list(range(first, first + len(path)))
             together = x.movedim(dims, at)
-            flat = matrix.act(together.flatten(at[0], at[-1]), first, axis.charge)
+            flat = matrix.moved(together.flatten(at[0], at[-1]), first, axis.charge)
             x = flat.reshape(together.shape).movedim(at, dims)
         return x
 

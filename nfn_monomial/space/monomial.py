@@ -39,7 +39,7 @@ class MonomialMatrix:
     __slots__ = ("permutation", "permutes", "scales")
 
     @checked
-    def __init__(self, scale: Tensor | Sequence[Tensor], permutation: Tensor, permutes: bool = True) -> None:
+    def __init__(self, scale: Sequence[Tensor] | Tensor, permutation: Tensor, permutes: bool = True) -> None:
         self.scales = (scale,) if isinstance(scale, Tensor) else tuple(scale)
         self.permutation, self.permutes = permutation, permutes
         if not self.scales:
@@ -238,15 +238,16 @@ class MonomialMatrix:
         """
         if not -x.ndim <= dim < x.ndim:
             raise InvalidIndexError(f"MonomialMatrix.act: dim {dim} of a tensor of shape {tuple(x.shape)}")
+        if len(powers(charge)) > len(self.scales):
+            raise InvalidValueError(f"charge {charge} has {len(powers(charge))} entries for {len(self.scales)} gauges")
+        return within_range("the tensor", x, lambda wide: self.moved(wide, dim % x.ndim, charge))
+
+    def moved(self, x: Tensor, dim: int, charge: Charge) -> Tensor:
+        """The same of a dense tensor along a dimension and with a charge that it has, whatever float16 holds."""
         if x.device != self.permutation.device or (x.dtype not in FLOATING and x.is_floating_point()):
             raise InvalidTypeError(
                 f"MonomialMatrix.act: a matrix on {self.permutation.device} cannot act on {shown(x)}; convert it"
             )
-        if len(powers(charge)) > len(self.scales):
-            raise InvalidValueError(f"charge {charge} has {len(powers(charge))} entries for {len(self.scales)} gauges")
-        return within_range("the tensor", x, lambda wide: self._act(wide, dim % x.ndim, charge))
-
-    def _act(self, x: Tensor, dim: int, charge: Charge) -> Tensor:
         if x.shape[dim] != self.size:
             raise InvalidValueError(
                 f"monomial matrix on {self.size} neurons cannot act on axis {dim} of {tuple(x.shape)}"
