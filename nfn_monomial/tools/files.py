@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["partial_path", "results_folder", "write_atomically", "write_json"]
+__all__ = ["partial_path", "results_folder", "write_atomically", "write_json", "write_whole"]
 
 
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
@@ -23,10 +24,15 @@ def write_atomically(path: Path, data: bytes | memoryview) -> None:
 
 
 def _write(path: Path, data: bytes | memoryview) -> None:
+    write_whole(path, lambda partial: partial.write_bytes(data))
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """The same of what a function writes to the path that it is given."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
     try:
-        partial.write_bytes(data)
+        write(partial)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

@@ -13,7 +13,6 @@ from invoking import said
 
 from nfn_monomial.benchmarks.data.formats import base as formats
 from nfn_monomial.benchmarks.data.formats.detection import detect
-from nfn_monomial.benchmarks.models import catalogue
 from nfn_monomial.benchmarks.studies.predict import predict_generalization
 from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.tools.predictors import models as registry
@@ -48,8 +47,8 @@ def execute(name: str) -> dict[str, Any]:
 
 def test_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = execute("model")
-    assert catalogue.model_class("one-layer") is found["OneLayer"]
-    assert catalogue.model_options("one-layer") == ("channels",)
+    assert registry.model_class("one-layer") is found["OneLayer"]
+    assert registry.model_options("one-layer") == ("channels",)
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| **one layer** |"))
     runs = [run for run in found["runs"] if run.settings.model == "one-layer"]
     assert len(runs) == 2  # ReLU and tanh networks

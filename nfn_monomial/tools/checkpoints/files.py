@@ -8,7 +8,6 @@ loads the one loads the other.
 from __future__ import annotations
 
 import functools
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from torch import Tensor
 from nfn_monomial.adapters.files import FileError, damaged, listed, require_regular
 from nfn_monomial.adapters.tensor_files import Inert, SavedFile, kind_of
 from nfn_monomial.errors import MissingFileError
-from nfn_monomial.tools.files import partial_path
+from nfn_monomial.tools.files import write_whole
 from nfn_monomial.tools.reading import parse_json, read_bytes
 
 __all__ = ["Checkpoint", "CheckpointError", "checkpoints_in", "files_of", "read_checkpoint"]
@@ -323,12 +322,7 @@ def _state_dict(path: Path, content: Any, key: str | None) -> Mapping[Any, Any]:
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(path)
     try:
-        write(partial)
-        os.replace(partial, path)
+        write_whole(path, write)
     except safetensors.SafetensorError as error:
         raise CheckpointError(f"{path} cannot be written: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)

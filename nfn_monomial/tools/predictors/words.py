@@ -17,12 +17,15 @@ def in_words(shapes: Mapping[str, Sequence[int]]) -> str:
     >>> in_words({"0.weight": (16, 1, 3, 3), "0.bias": (16,), "2.weight": (10, 16)})
     '2 layers 1-16-10, kernels 3x3'
     >>> in_words({"q": (4, 8), "k": (4, 8)})
-    'q (4, 8), k (4, 8)'
+    'k (4, 8), q (4, 8)'
     """
     names = sorted(shapes, key=_natural)
     weights = [tuple(shapes[name]) for name in names if len(shapes[name]) > 1]
     sizes = [(w[1], w[0]) for w in weights]
-    follows = all(b[0] % a[1] == 0 if b[1:] else False for a, b in itertools.pairwise(sizes))
+    follows = all(
+        b[1] == a[0] or (len(a) > 2 == len(b) and b[1] % a[0] == 0)  # behind a flatten
+        for a, b in itertools.pairwise(weights)
+    )
     if not weights or not follows or len(weights) + sum(len(shape) == 1 for shape in shapes.values()) != len(shapes):
         return some([f"{name} {tuple(shapes[name])}" for name in names])
     kernels = ["x".join(map(str, w[2:])) for w in weights if len(w) > 2]
