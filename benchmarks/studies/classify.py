@@ -29,11 +29,11 @@ from nfn_monomial.benchmarks.predictors import Classification
 from nfn_monomial.benchmarks.settings.inrs import ClassifyConfig, InputConfig, Sizes
 from nfn_monomial.benchmarks.train.loop import Loss
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
-from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 from nfn_monomial.canonical import absorb_omega, shift_phase
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.predictors.models import build_model, model_class, model_options
+from nfn_monomial.tools.store import code_of
 
 __all__ = [
     "LOSSES",

@@ -35,9 +35,9 @@ from nfn_monomial.benchmarks.models.editors import build_editor, editor_class
 from nfn_monomial.benchmarks.predictors import Editing
 from nfn_monomial.benchmarks.settings.inrs import EditConfig, EditorConfig, Task
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
-from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.store import code_of
 
 from .classify import fingerprint, subset
 

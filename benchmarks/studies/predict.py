@@ -40,12 +40,12 @@ from nfn_monomial.benchmarks.settings.generalization import PredictConfig, Train
 from nfn_monomial.benchmarks.train.loop import Loss
 from nfn_monomial.benchmarks.train.recipes import Recipe, read_recipes
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
-from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.predictors.models import BALANCED, MixedInfo, NetworkInfo, build_model, model_class
 from nfn_monomial.tools.predictors.quantiles import Quantiles
 from nfn_monomial.tools.predictors.tasks import Generalization
+from nfn_monomial.tools.store import code_of
 
 __all__ = [
     "Sets",

@@ -2,9 +2,8 @@
 
 The names of a run's files end in a hash of everything that determines its result (`RunSettings`), so a folder may hold
 runs of many configurations and a later call finds exactly those it asks for. The model is written first, the JSON file
-last: a run counts as finished when its JSON file is there, is whole, states these very settings, and its model is there
-too, as a predictor or, in older folders, as weights alone (``checkpoints/``). Anything else is run again and
-overwritten.
+last: a run counts as finished when its JSON file is there, has the checksum that it states, states these very settings,
+and its model is there too. Anything else is run again and overwritten.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools.files import results_folder, write_atomically
 from nfn_monomial.tools.reading import parse_json, read_bytes
 from nfn_monomial.tools.sealed import seal
+from nfn_monomial.tools.store import digest_of
 
 from .checkpoint import Checkpoint
 
@@ -48,6 +48,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 CONFIG_NAME = "config.json"
+SEAL = "sha256"  # of all that the JSON file of a run has else
 RECORDED = ("settings", "label", "invariant_under", "sees", "parameters", "networks", "tests", "val", "best_epoch")
 """What a predictor's file has of its run: nothing that times and machines decide."""
 PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric", "numpy", "scipy")
@@ -67,7 +68,7 @@ class RunSettings:
         loss: name of the loss; as ``training``, with what the model asks for.
         training: how it was trained.
         data: fingerprint of the data.
-        code: hash of the model's code, see `code_of`.
+        code: hash of this package, of torch's version and of the model's own file, see `code_of`.
         version: of this package.
     """
 
@@ -134,7 +135,9 @@ class Run:
     extra: dict[str, Any] = field(default_factory=dict)  # what the experiment adds, as JSON has it
 
     def to_json(self) -> str:
-        return json.dumps(_finite(asdict(self)), indent=1, allow_nan=False) + "\n"
+        """With a checksum, so that what is not a training's own is told from it."""
+        values = _finite(asdict(self))
+        return json.dumps({**values, SEAL: digest_of(values)}, indent=1, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Run:
@@ -145,8 +148,10 @@ class Run:
         """
         try:
             values = parse_json(text)
-            if not isinstance(values, dict) or set(values) != {f.name for f in fields(cls)}:
+            if not isinstance(values, dict) or set(values) != {SEAL, *(f.name for f in fields(cls))}:
                 raise InvalidValueError("not the fields of a run")
+            if values.pop(SEAL) != digest_of(values):
+                raise InvalidValueError("its contents do not have the checksum that it states")
             settings = dict(values["settings"])
             settings["training"] = TrainConfig(**settings["training"])
             values["settings"] = RunSettings(**settings)
@@ -194,9 +199,7 @@ class RunStore:
             run = Run.from_json(read_bytes(path).decode())
             if run.settings.name != settings.name:
                 raise InvalidValueError("it states other settings than its name does")
-            model = self.predictor_file(settings)
-            older = self.folder / "checkpoints" / model.name
-            for file in (older if older.exists() else model, *[self.artifacts_file(settings)] * run.has_artifacts):
+            for file in (self.predictor_file(settings), *[self.artifacts_file(settings)] * run.has_artifacts):
                 if not file.exists():
                     raise InvalidValueError(f"its {file} is missing")
         except ValueError as error:

@@ -2,8 +2,8 @@
 
 While a call is at work, its folder has a folder ``unfinished``. There ``call.json`` says which call it is: the command,
 its arguments, checksums of the files that it reads, and the versions of what computes. The files beside it hold a
-finished piece each, sealed. The same call takes these and makes the rest; another one is refused. When the results are
-written, ``unfinished`` is removed.
+finished piece each (`Store`). The same call takes these and makes the rest; another one is refused. When the results
+are written, ``unfinished`` is removed.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,20 +23,14 @@ from nfn_monomial import __version__
 from nfn_monomial.adapters.files import damaged
 from nfn_monomial.errors import InvalidValueError, MonomialError
 
-from .files import results_folder, write_atomically, write_json
+from .files import results_folder, write_json
 from .reading import parse_json, read_bytes
-from .sealed import read_sealed, seal
+from .store import Piece, Store
 
-__all__ = ["ALONE", "UNFINISHED", "Call", "Piece"]
+__all__ = ["ALONE", "UNFINISHED", "Call"]
 
 UNFINISHED = "unfinished"
-SUFFIX = ".piece"  # not that of a checkpoint, as which a folder that is read may hold it
 AGAIN = "give another --out, or --force to begin anew"
-
-log = logging.getLogger(__name__)
-
-Piece: TypeAlias = "tuple[Any, dict[str, Tensor]]"
-"""A finished piece of work: what is stated, as JSON has it, and tensors."""
 
 
 class Call:
@@ -80,7 +73,7 @@ class Call:
                 "inputs": {str(path): _digest(path) for path in inputs},
                 "versions": {"nfn-monomial": __version__, "torch": torch.__version__},
             }
-            self._digest = hashlib.sha256(json.dumps(self._stated, sort_keys=True).encode()).hexdigest()
+            self._store = Store(self._place, self._stated)
             if self._place.joinpath("call.json").exists():
                 self._find()
         if self.folder is not None:
@@ -112,27 +105,14 @@ class Call:
 
     def get(self, name: str) -> Piece | None:
         """A piece that this call has kept before it was interrupted; None if there is none that is whole."""
-        path = self._place / f"{name}{SUFFIX}" if self._goes_on else None
-        if path is None or not path.exists():
-            return None
-        try:
-            with damaged(path, "it is made again"):
-                tensors, stated = read_sealed(path)
-                if not isinstance(stated, dict) or (stated.get("call"), stated.get("piece")) != (self._digest, name):
-                    raise InvalidValueError("it is of another call")
-        except MonomialError as error:
-            log.warning("%s", error)
-            return None
-        return stated["stated"], {key: t.clone() for key, t in tensors.items()}  # of a file that is removed later
+        return self._store.get(name) if self._goes_on else None
 
     def put(self, name: str, stated: Any, tensors: Mapping[str, Tensor]) -> Piece:
         """Keep a piece; returns it as `get` does, so that what follows is the same to the last bit."""
-        held = {key: t.detach().contiguous() for key, t in tensors.items()}
         if self._keeps:
             self._begin()
-            record = {"call": self._digest, "piece": name, "stated": stated}
-            write_atomically(self._place / f"{name}{SUFFIX}", seal(held, record))
-        return json.loads(json.dumps(stated)), held
+            return self._store.put(name, stated, tensors)
+        return json.loads(json.dumps(stated)), {key: t.detach().contiguous() for key, t in tensors.items()}
 
     def claim(self, names: Sequence[str | Path], read: Mapping[Path, str]) -> list[Path]:
         """The paths of the files that are written from here on, in its folder.
@@ -199,8 +179,7 @@ class Call:
     def _remove(self) -> None:
         if not self._keeps or not self._place.is_dir():
             return
-        for path in self._place.glob(f"*{SUFFIX}"):
-            path.unlink()
+        self._store.clear()
         self._place.joinpath("call.json").unlink(missing_ok=True)  # the last: without it nothing is trusted
         with contextlib.suppress(OSError):  # something of a user's is in it
             self._place.rmdir()

@@ -19,6 +19,7 @@ import published_small_cnns as published
 import published_writers as writers
 import small_predictors
 import torch
+from made_up_runs import made_up_run
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -34,9 +35,11 @@ from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, ResidualRanges, TransformerRanges, draw_architecture
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
+from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.tools.checkpoints.files import read_checkpoint
 from nfn_monomial.tools.files import write_json
 from nfn_monomial.tools.predictors.predictor import SHIPPED, Predictor
+from nfn_monomial.tools.reading import read_bytes
 
 Facts = dict[str, "Tensor | str"]
 """What a file means: tensors and texts by name."""
@@ -260,6 +263,13 @@ def _predictor(path: Path) -> Sample:
     return Sample(path, (path,), Predictor.load, sealed=True)
 
 
+def finished_run(folder: Path) -> Sample:
+    folder.mkdir()
+    path = folder / "run.json"
+    path.write_text(made_up_run().to_json(), encoding="utf-8")
+    return Sample(path, (path,), lambda file: Run.from_json(read_bytes(file).decode(errors="replace")), sealed=True)
+
+
 def unfinished_run(folder: Path) -> Sample:
     """Damage makes it start anew, of which a warning tells."""
     path = folder / "run.ckpt"
@@ -279,7 +289,7 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     for made in (
         nfn_sirens, dws_mnist, dws_fashion, checkpoints_csv, checkpoints_json, published_zoo, made_zoo, mixed_zoo,
         made_inrs, streamed_inrs, torch_file, legacy_torch_file, safetensors_file, sharded_checkpoint,
-        torch_checkpoint, shipped_predictor, classifier, editor, unfinished_run,
+        torch_checkpoint, shipped_predictor, classifier, editor, finished_run, unfinished_run,
         program,
     )
 }  # fmt: skip

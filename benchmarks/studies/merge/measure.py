@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from nfn_monomial.alignment import align, align_all, barrier, interpolate, mean_measures, mean_of, repair
 from nfn_monomial.benchmarks.settings.merging import MergeConfig, Subject, read_subject
-from nfn_monomial.tools.files import write_json
+from nfn_monomial.tools.store import Store
 
 from .methods import BASELINES, VARIANTS, Pair
-from .networks import Data, Network, Trained, data_of, trained
+from .networks import Network, Trained, data_of, trained
 
 __all__ = ["OURS", "Findings", "Line", "Merged", "measure_merging", "shares_left"]
 
@@ -129,15 +129,14 @@ def measure_merging(
     for subject in needed:
         networks[subject] = trained(subject, config, folder / "networks")
         tell(1)
-    kept = _Kept(folder / "pairs", config)
+    described = {name: value for name, value in asdict(config).items() if name not in ("subjects", "several")}
+    kept = Store(folder / "pairs", described)
 
     def lines(part: str, methods: Mapping[str, Any]) -> list[Line]:
         found = []
         for subject in subjects:
-            _, data = data_of(subject)
-            ours: list[Network] = getattr(networks[subject], part)
-            for number in range(len(ours) // 2):
-                found += kept.lines(part, subject, number, methods, networks[subject], ours, data)
+            for number in range(len(getattr(networks[subject], part)) // 2):
+                found += _lines(kept, config, part, subject, number, methods, networks[subject])
                 tell(1)
         return found
 
@@ -153,7 +152,10 @@ def measure_merging(
     ]
     merged = []
     for group in range(config.pairs):
-        merged += kept.merged(several, group, networks[several])
+        stated, _ = kept.piece(
+            f"{several}-together-{group}", functools.partial(_together, group, networks[several], several, config)
+        )
+        merged += [Merged(**entry) for entry in stated]
         tell(1)
     return Findings(
         test,
@@ -181,68 +183,41 @@ def shares_left(lines: Sequence[Line]) -> dict[str, list[float]]:
     return found
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """Numbers of finished pairs and groups, a file for each, which says of what configuration they are."""
+def _lines(
+    kept: Store,
+    config: MergeConfig,
+    part: str,
+    subject: Subject,
+    number: int,
+    methods: Mapping[str, Any],
+    networks: Trained,
+) -> list[Line]:
+    """Of one pair, by these methods; each in a piece of its own, as the methods on test pairs are chosen later."""
+    _, data = data_of(subject)
+    ours: list[Network] = getattr(networks, part)
+    inputs = data.train[0][: config.inputs]
+    pair = Pair(networks.space, networks.module, ours[2 * number], ours[2 * number + 1], inputs)
 
-    folder: Path
-    config: MergeConfig
+    def measured(name: str) -> tuple[Any, dict[str, Tensor]]:
+        a, b = methods[name](pair)
+        on = getattr(data, part)
+        return [_along(networks.module, a, b, inputs, on, config, repaired) for repaired in (False, True)], {}
 
-    def lines(
-        self,
-        part: str,
-        subject: Subject,
-        number: int,
-        methods: Mapping[str, Any],
-        networks: Trained,
-        ours: Sequence[Network],
-        data: Data,
-    ) -> list[Line]:
-        path = self.folder / f"{subject}-{part}-{number}.json"
-        found = [
-            Line(**line | {"loss": tuple(line["loss"]), "accuracy": tuple(line["accuracy"])})
-            for line in self._read(path)
-        ]
-        if missing := {name: m for name, m in methods.items() if name not in {line.method for line in found}}:
-            inputs = data.train[0][: self.config.inputs]
-            pair = Pair(networks.space, networks.module, ours[2 * number], ours[2 * number + 1], inputs)
-            for name, method in missing.items():
-                a, b = method(pair)
-                for repaired in (False, True):
-                    loss, accuracy = _along(networks.module, a, b, inputs, getattr(data, part), self.config, repaired)
-                    found.append(Line(str(subject), number, name, repaired, tuple(loss), tuple(accuracy)))
-            self._write(path, [asdict(line) for line in found])
-        return [line for line in found if line.method in methods]
-
-    def merged(self, subject: Subject, group: int, networks: Trained) -> list[Merged]:
-        path = self.folder / f"{subject}-together-{group}.json"
-        if not (found := [Merged(**entry) for entry in self._read(path)]):
-            _, data = data_of(subject)
-            count = len(networks.test)
-            chosen = [networks.test[(2 * group + i) % count] for i in range(self.config.together)]
-            found = _merged(group, networks, chosen, data, self.config)
-            self._write(path, [asdict(entry) for entry in found])
-        return found
-
-    def _read(self, path: Path) -> list[dict[str, Any]]:
-        if not path.is_file():
-            return []
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return found["found"] if found["config"] == self._described() else []
-
-    def _write(self, path: Path, found: list[dict[str, Any]]) -> None:
-        write_json(path, {"config": self._described(), "found": found})
-
-    def _described(self) -> dict[str, Any]:
-        """What the numbers of a pair depend on."""
-        config = asdict(self.config)
-        for name in ("subjects", "several"):
-            del config[name]
-        return config
+    found = []
+    for name in methods:
+        stated, _ = kept.piece(f"{subject}-{part}-{number}-{name.replace(' ', '-')}", functools.partial(measured, name))
+        for repaired, (loss, accuracy) in zip((False, True), stated, strict=True):
+            found.append(Line(str(subject), number, name, repaired, tuple(loss), tuple(accuracy)))
+    return found
 
 
-def _merged(group: int, networks: Trained, chosen: Sequence[Network], data: Data, config: MergeConfig) -> list[Merged]:
+def _together(
+    group: int, networks: Trained, subject: Subject, config: MergeConfig
+) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """Several networks at once: as they are, each matched to the first, and all to one another."""
+    _, data = data_of(subject)
+    count = len(networks.test)
+    chosen = [networks.test[(2 * group + i) % count] for i in range(config.together)]
     space, module = networks.space, networks.module
     first, *others = chosen
     ways: dict[str, Callable[[], Sequence[Mapping[str, Tensor]]]] = {
@@ -264,8 +239,8 @@ def _merged(group: int, networks: Trained, chosen: Sequence[Network], data: Data
         for repaired in (False, True):
             network = repair(module, mean, networks_of_one_frame, inputs) if repaired else mean
             ((loss, accuracy),) = mean_measures(module, [network], batches, _measure).tolist()
-            found.append(Merged(group, name, repaired, loss, accuracy, single))
-    return found
+            found.append(asdict(Merged(group, name, repaired, loss, accuracy, single)))
+    return found, {}
 
 
 def _along(

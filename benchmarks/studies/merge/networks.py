@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
@@ -20,12 +16,11 @@ from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.make.mixed_training import train_group
 from nfn_monomial.benchmarks.make.recipes import Recipe
 from nfn_monomial.benchmarks.settings.merging import MergeConfig, Subject
-from nfn_monomial.tools.files import write_atomically
 from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
+from nfn_monomial.tools.store import Store
 
 __all__ = ["Data", "Network", "Trained", "architecture_of", "data_of", "space_of", "trained"]
 
-log = logging.getLogger(__name__)
 Network = dict[str, Tensor]
 """Parameter or buffer of the module -> tensor."""
 CLASSES = 10
@@ -112,29 +107,16 @@ def trained(subject: Subject, config: MergeConfig, folder: Path) -> Trained:
         )
         for number in range(count)
     ]  # fmt: skip
-    described = json.dumps({"recipes": [asdict(r) for r in recipes], "batch": config.batch_size}, sort_keys=True)
-    path = folder / f"{subject}.safetensors"
-    found = _read(path, described)
-    if found is None:
+    kept = Store(folder, {"recipes": [asdict(r) for r in recipes], "batch": config.batch_size})
+
+    def train() -> tuple[None, dict[str, Tensor]]:
         weights, accuracies = train_group(recipes, images, architecture, batch=config.batch_size)
         names = architecture.names
-        found = {names[name]: t for name, t in weights.items()} | {"accuracies": accuracies}
-        write_atomically(path, save({k: t.contiguous() for k, t in found.items()}, {"training": described}))
+        return None, {names[name]: t for name, t in weights.items()} | {"accuracies": accuracies}
+
+    _, found = kept.piece(str(subject), train)
     scores: list[float] = found.pop("accuracies").tolist()
     networks = [{name: t[i] for name, t in found.items()} for i in range(count)]
     cut = 2 * config.pairs
     module = architecture.module().eval().requires_grad_(False)
     return Trained(module, space_of(architecture), networks[:cut], networks[cut:], scores)
-
-
-def _read(path: Path, described: str) -> dict[str, Tensor] | None:
-    if not path.is_file():
-        return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("training") != described:
-                return None
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        log.warning("%s cannot be read (%s): its networks are trained again", path, error)
-        return None

@@ -13,10 +13,10 @@ from nfn_monomial.benchmarks.studies import News
 from nfn_monomial.benchmarks.studies.predict import Sets, learned, prepare
 from nfn_monomial.benchmarks.train.recipes import Recipe, write_recipes
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
-from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.benchmarks.train.sweep import Job, Test, Trial, sweep
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.predictors.models import build_model, model_class
+from nfn_monomial.tools.store import code_of
 
 from .cuts import cut, halved, require_differences
 from .search import Search, best

@@ -28,10 +28,10 @@ from nfn_monomial.benchmarks.studies.predict import learned, objective
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
 from nfn_monomial.benchmarks.train.devices import make_fabric, threads
 from nfn_monomial.benchmarks.train.loop import Epoch, fit
-from nfn_monomial.benchmarks.train.source import code_of
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.files import write_json
 from nfn_monomial.tools.predictors.models import build_model, model_class
+from nfn_monomial.tools.store import code_of
 
 from .cuts import crossed, cut, halved
 from .space import STEPS, Attempt, propose, recipe_of, space_of, start_of

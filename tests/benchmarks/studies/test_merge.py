@@ -26,6 +26,7 @@ from nfn_monomial.benchmarks.studies.merge.methods import (
 from nfn_monomial.benchmarks.studies.merge.networks import architecture_of, data_of, space_of
 from nfn_monomial.benchmarks.studies.merge.report import draw_lines, line_table, merge_report, overview_table
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.sealed import read_sealed
 
 TINY = MergeConfig(
     subjects=("digits-mlp-6", "digits-vgg-1"), several="digits-mlp-6", together=2, pairs=1, validation_pairs=1,
@@ -214,19 +215,26 @@ def test_a_run_goes_on_where_it_was(findings: Any, monkeypatch: pytest.MonkeyPat
     with monkeypatch.context() as patched:
         patched.setattr(networks, "train_group", never)
         patched.setattr(measure, "_along", never)
-        patched.setattr(measure, "_merged", never)
+        patched.setattr(measure, "_together", never)
         seen: list[tuple[int, int]] = []
         assert measure_merging(TINY, folder, lambda *numbers: seen.append(numbers)) == found
     assert seen[0] == (0, 7)
     assert seen[-1] == (7, 7)
     # One pair is missing, and done again, the same.
-    lost = next((folder / "pairs").glob("digits-mlp-6-test-0.json"))
-    before = json.loads(lost.read_text())
+    lost = folder / "pairs" / "digits-mlp-6-test-0-naive.piece"
+    before = lost.read_bytes()
     lost.unlink()
     assert measure_merging(TINY, folder) == found
-    assert json.loads(lost.read_text()) == before
+    assert lost.read_bytes() == before
+    # A number that was changed by hand is not taken for measured.
+    losses = read_sealed(lost)[1]["stated"][0][0]
+    text = json.dumps(losses[0]).encode()
+    assert text in before
+    lost.write_bytes(before.replace(text, text.replace(b".", b"1", 1)))
+    assert measure_merging(TINY, folder) == found
+    assert lost.read_bytes() == before
     # Damaged networks are trained again, the same.
-    (folder / "networks" / "digits-mlp-6.safetensors").write_bytes(b"damaged")
+    (folder / "networks" / "digits-mlp-6.piece").write_bytes(b"damaged")
     assert measure_merging(TINY, folder).accuracies == found.accuracies
     # Numbers of another configuration are not taken.
     monkeypatch.setattr(measure, "_along", never)
