@@ -119,7 +119,8 @@ def _list(entries: Sequence[Regenerated], folder: Path) -> None:
     for entry in entries:
         path = folder / entry.name / MADE
         made = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        commit = (made.get("commit") or "-")[:7]
+        commit = made.get("commit") or "-"
+        commit = commit[:7] + "+" * commit.endswith("+")
         cells = (entry.name, f"{entry.minutes:g}", made.get("version", "-"), commit, made.get("date", "-"))
         table.add_row(*cells, _of_this_version(made), escape(entry.command))
     console.print(table)
