@@ -26,7 +26,7 @@ SIZE = (1, 8, 8)
 CHAINS = [PlainCNN((1, n, n), (3, 3), (2, 1), (1, 1), (5, 3), ("relu",) * 3) for n in (4, 6)]
 NORMS = ResidualCNN(1, (3, 4), (1, 2), (2, 3, 4), normalised=True, activations=("relu",), classes=3)
 ATTENTION = Transformer(1, 8, 4, 4, (2, 1), 2, (3, 2), ("relu", "gelu"), 3)
-EXACT = {"group": "the whole group", "permutations": "permutations", "nothing": "nothing"}
+EXACT = {"group": "group", "permutations": "permutations", "nothing": "nothing"}
 
 
 def built(name: str, architecture: Architecture) -> tuple[Model, dict[str, Tensor]] | None:
@@ -86,8 +86,8 @@ def table() -> str:
         lines.append(
             (f"`{name}`", model.label, sees, EXACT[model.invariant_under], *answers, *known.get(model.label, "--"))
         )
-    header = ("name", "in tables", "sees", "exact under", "any width", "mixed architectures", "norms, attention",
-              "parameters", "time of a step / HNP")  # fmt: skip
+    header = ("name", "in tables", "sees", "exact under", "any width", "mixed", "norms, attention",
+              "params", "time")  # fmt: skip
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header), *lines))
 
 
