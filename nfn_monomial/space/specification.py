@@ -46,7 +46,8 @@ class Node(NamedTuple):
             runs. FIXED neurons have no other gauge.
         size: number of neurons, where it is known (always for FIXED); of a nested node, in each neuron of its parent.
         parent: the node in whose neurons these are nested, as the channels of an attention head in the head: they are
-            permuted and scaled in each of the parent's neurons on its own, and move along with it.
+            permuted and scaled in each of the parent's neurons on its own, and move along with it. A parent may be
+            FIXED, as experts that are told apart: then fields have its axis, though nothing acts on it.
     """
 
     gauges: tuple[Symmetry, ...]

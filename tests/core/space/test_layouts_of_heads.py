@@ -107,3 +107,6 @@ def test_what_stays_is_not_moved():
     networks = {key: x[0, 0] for key, x in networks.items()}
     swapped = networks | {key: networks[key].flip(0) for key in ("router", "up", "up_bias", "down")}
     assert not compare(EXPERTS, networks, swapped).same_function
+    model = MessagePassingNFN(EXPERTS, 4, 2, hidden=8).double()  # layers on fields may see no difference, this one does
+    one, other = (model({key: x[None, None] for key, x in n.items()}) for n in (networks, swapped))
+    assert float((one - other).detach().abs().max()) > 1e-9
