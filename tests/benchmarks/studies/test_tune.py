@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pages import RESULTS
 from small_zoo import corpus
 
 from nfn_monomial.benchmarks.data.networks import Corpus, accuracies
@@ -27,6 +26,7 @@ from nfn_monomial.benchmarks.studies.tune.space import LEAST, STEPS, Attempt, im
 from nfn_monomial.benchmarks.train.recipes import SHIPPED, Recipe, read_recipes, write_recipes
 from nfn_monomial.benchmarks.train.runs import RunStore
 
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 TRAINING = TrainConfig(epochs=3, batch_size=16)
 CONFIG = TuneConfig(
     models=("statnn",), trials=6, startup=2, folds=3, cuts=2, epochs=(2, 4), batch_size=(16,), seeds=(0, 1),
