@@ -115,7 +115,8 @@ def _check(module: nn.Module) -> None:
             raise InvalidValueError(f"{name} has no shape yet, as in lazy modules; run the network once before")
         if not tensor.is_floating_point():
             raise InvalidValueError(
-                f"{name} has dtype {tensor.dtype}; parameters have to be real floating-point numbers"
+                f"{name} has dtype {tensor.dtype}; parameters have to be real floating-point numbers: keep "
+                "torch.view_as_real of a complex one, and take torch.view_as_complex of that in forward"
             )
         if tensor.device.type == "meta":
             continue

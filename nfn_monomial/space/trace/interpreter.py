@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,6 +32,9 @@ _JOINS = {"cat", "concat", "concatenate"}
 _CUTS = {"select", "slice", "split", "split_with_sizes"}
 _REPEATS = {"expand", "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave"}
 _COUNTS = {"arange", "linspace", "logspace", "eye", "tril", "triu", "cumsum", "cumprod", "logcumsumexp"}
+# What leaves positions of entries as they are, and what looks entries up by them.
+_CARRIES = {"view", "reshape", "flatten", "unsqueeze", "squeeze", "transpose", "permute", "expand", "clone"}
+_FOLLOWS = {"index", "index_select", "gather"}
 _WRAPPERS = {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
 
 
@@ -176,10 +180,15 @@ class Interpreter:
                     lambda v: run.joined(v) if isinstance(v, Bundle) else v, (args, kwargs), is_leaf=_is_found
                 )
                 found = [run.joined(v) for v in found]
+            along = next((v.along for v in found if isinstance(v, Value) and v.along is not None), None)
             self.operations.append((run.cause.operation, tuple(v for v in found if isinstance(v, Value))))
             out = entry.rule(run, *args, **kwargs)
             if isinstance(outputs, list | tuple) and isinstance(out, Value):  # of others it says nothing
                 out = (out, *map(run.inert, _shapes(outputs)[1:]))
+            if along is not None and name in _CARRIES and isinstance(out, Value):
+                out = replace(out, along=along)
+            elif along is not None and name not in _FOLLOWS:
+                run.fix(along, "a position is read")
             _fitting(out, outputs, used)
         except MonomialError:
             raise

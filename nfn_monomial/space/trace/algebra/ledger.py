@@ -122,7 +122,7 @@ class Ledger(Structure):
 
     def placeholder(self, found: Value, reason: str) -> None:
         """Nothing at all may act on a value."""
-        for dim in found.dims:
+        for dim in (*found.dims, found.along or ()):
             self.fix(dim, reason)
         self.vanish(found, reason=reason)
 

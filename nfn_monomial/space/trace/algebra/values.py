@@ -80,6 +80,8 @@ class Value:
         data: the entries of a constant.
         inert: whether it depends on inputs and constants alone, so that nothing acts on it.
         shifts: parameters that it is the sum of others with.
+        along: of positions of entries, the dimension that they count along. They move with it, so that only what
+            knows of it may read them.
     """
 
     dims: tuple[Dimension, ...]
@@ -89,6 +91,7 @@ class Value:
     data: Tensor | None = None
     inert: bool = False
     shifts: tuple[Shift, ...] = ()
+    along: Dimension | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

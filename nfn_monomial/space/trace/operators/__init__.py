@@ -1,6 +1,6 @@
 """Rules of operators, in one table; the modules are pages of it."""
 
-from . import attention, indices, linear, normalise, pointwise, recurrent, reduce, shape
+from . import attention, indices, linear, normalise, pointwise, recurrent, reduce, shape, spectral
 from .normalise import MOVING
 from .table import OPERATORS, Entry, Rule, register_operator, short
 
@@ -19,4 +19,5 @@ __all__ = [
     "register_operator",
     "shape",
     "short",
+    "spectral",
 ]

@@ -16,6 +16,14 @@ from .shape import sliced
 from .table import operator
 
 
+def _picked(run: Run, x: Value, dim: int, index: Value) -> Value:
+    """Entries at positions that move with what they count along: one permutation does for both."""
+    assert index.along is not None
+    run.align(x.dims[dim], index.along)
+    rows = run.settle(run.reduce(x, (dim,), reason="looked up"), +1)
+    return run.note(rows.put(dim, dim, *run.resolved(index).dims))
+
+
 @operator("index", bundles=True)
 def _index(run: Run, x: Value | Bundle, indices: Sequence[Any]) -> Value | Bundle:
     indices = [index if index is None else run.joined(index) for index in indices]
@@ -24,6 +32,8 @@ def _index(run: Run, x: Value | Bundle, indices: Sequence[Any]) -> Value | Bundl
         first = int(index.data) % x.shape[at]  # as x[:, [-1]]
         return sliced(run, x, at, first, first + 1)
     x = run.joined(x)
+    if not more and index.along is not None:
+        return _picked(run, x, at, index)
     for index in indices:
         if index is not None:
             run.placeholder(index, "an index")
@@ -48,6 +58,8 @@ def _indexed(rank: int, indices: Sequence[Value | None], result: int) -> list[in
 
 @operator("index_select")
 def _index_select(run: Run, x: Value, dim: int, index: Value) -> Value:
+    if index.along is not None:
+        return _picked(run, x, x.at(dim), index)
     run.placeholder(index, "an index")
     return run.positional(x, (dim,), "index")
 
@@ -57,7 +69,10 @@ def _told_apart(run: Run, x: Value, index: Value, dim: int) -> Value:
     run.vanish(index, reason="an index")
     x, index = run.resolved(x), run.resolved(index)
     parts = [n for n, size in enumerate(index.shape) if n == dim or size != x.shape[n]]  # those it reads in part, too
-    x = run.even(run.placed(x, parts, "looked up"), parts, reason="looked up")
+    if index.along is not None:
+        run.align(x.dims[dim], index.along)
+    apart = parts if index.along is None else [n for n in parts if n != dim]
+    x = run.even(run.placed(x, apart, "looked up"), parts, reason="looked up")
     run.placed(index, [n for n in parts if n != dim], "looked up")
     whole = (replace(v, dims=tuple(UNIT if n in parts else d for n, d in enumerate(v.dims))) for v in (x, index))
     rest, other = run.aligned(*whole)
@@ -131,5 +146,14 @@ def _index_put(run: Run, x: Value, indices: Sequence[Value | None], source: Valu
 
 
 @operator("slice_scatter")
-def _slice_scatter(run: Run, x: Value, part: Value, dim: int = 0, *_: Any) -> Value:
-    return part if part.shape == x.shape else _into(run, x, part, (x.at(dim),), None)
+def _slice_scatter(
+    run: Run, x: Value, part: Value, dim: int = 0, start: int | None = None, stop: int | None = None, step: int = 1
+) -> Value:
+    at = x.at(dim)
+    size = x.shape[at]
+    if step != 1:
+        return _into(run, x, part, (at,), None)
+    first, last, _ = slice(start, stop).indices(size)
+    ahead = [run.narrowed(x, at, 0, first)] if first else []
+    behind = [run.narrowed(x, at, last, size)] if last < size else []
+    return run.concatenated([*ahead, part, *behind], at)

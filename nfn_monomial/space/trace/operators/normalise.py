@@ -78,7 +78,6 @@ def _batch_norm(
 ) -> Value:
     if training or mean is None:
         others = [n for n in range(len(x.dims)) if n != 1]
-        x = run.placed(x, others, "batch and position")
         return _affine(run, _standard(run, x, others, eps), gain, shift)
     return _tracked(run, x, gain, shift, mean, variance, eps)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from nfn_monomial.space.trace.algebra.ledger import OpaqueError
 from nfn_monomial.space.trace.algebra.moves import Run
 from nfn_monomial.space.trace.algebra.values import UNIT, Value
 
@@ -31,10 +32,27 @@ def _extreme(run: Run, x: Value, dim: Dims = None, keepdim: bool = False) -> Val
 
 def _with_position(run: Run, x: Value, dim: int, keepdim: bool) -> tuple[Value, Value]:
     """An entry picked by its size, and where it is: in other dimensions, that moves along."""
-    if 1 in run.used:
-        run.fix(run.resolve(x.dims[dim]), "position of an entry of some rank")
     out = run.reduce(x, (dim,), keepdim, kind="homogeneous", reason="an entry of some rank")
-    return out, replace(run.kept(out, scale=False), zero=False)
+    return out, replace(mask_of(run, out), along=x.dims[dim])
+
+
+def _ranked(run: Run, x: Value, dim: int) -> tuple[Value, Value]:
+    at = x.at(dim)
+    rest, places = _with_position(run, x, at, False)
+    order = run.fresh(run.shape[at], "entries by their rank")
+    return run.note(rest.put(at, at, order)), run.note(places.put(at, at, order))
+
+
+@operator("topk")
+def _topk(run: Run, x: Value, count: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> Any:
+    if not ordered:
+        raise OpaqueError("the largest entries in no order")
+    return _ranked(run, x, dim)
+
+
+@operator("sort")
+def _sort(run: Run, x: Value, dim: int = -1, descending: bool = False, **_: Any) -> tuple[Value, Value]:
+    return _ranked(run, x, dim)
 
 
 @operator("max", "min", "median", "nanmedian")
@@ -54,9 +72,9 @@ operator("mode")(lambda run, x, dim=-1, keepdim=False: _with_position(run, x, di
 
 @operator("argmax", "argmin")
 def _argmax(run: Run, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
-    for at in run.positions(x, _dims(dim)):
-        run.fix(run.resolve(x.dims[at]), "position of the largest entry")
-    return mask_of(run, _extreme(run, x, dim, keepdim))
+    if isinstance(dim, int):
+        return _with_position(run, x, dim, keepdim)[1]
+    return mask_of(run, _extreme(run, run.placed(x, range(len(x.dims)), "position of the largest entry")))
 
 
 @operator("prod", "any")

@@ -225,6 +225,15 @@ def _enter_places(count: int) -> None:
 
     operator(f"max_pool{count}d", f"max_pool{count}d_with_indices", f"adaptive_max_pool{count}d")(largest)
 
+    def back(run: Run, x: Value, places: Value, *_: Any) -> Value:
+        dims = range(-count, 0)
+        run.vanish(places, reason="an index")
+        met = run.multiply(run.placed(x, dims, "position"), replace(run.placed(places, dims, "an index"), zero=False))
+        return run.positional(replace(met, zero=x.zero), dims, "position")
+
+    if count > 1:
+        operator(f"max_unpool{count}d")(back)
+
 
 for _count in (1, 2, 3):
     _enter_places(_count)
@@ -232,6 +241,12 @@ _along("upsample_linear1d", "position", _last(1))
 _along("upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa", "position", _last(2))
 _along("_adaptive_avg_pool2d", "position", _last(2))
 _along("upsample_trilinear3d _adaptive_avg_pool3d", "position", _last(3))
+
+
+@operator("grid_sampler_2d", "grid_sampler_3d")
+def _sampled(run: Run, x: Value, grid: Value, *_: Any) -> Value:
+    run.placeholder(grid, "places to look at")
+    return run.positional(x, range(2, len(x.dims)), "position")
 
 
 @operator("unfold")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from derived_groups import Element, scalings, signs
+from derived_groups import Element, permutations, scalings, signs
 from networks.oracle import Function
 from networks.oracle import scalings as counted
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ from nfn_monomial.space.trace.operators import OPERATORS
 aten = torch.ops.aten
 VECTOR = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 ROWS, MASK = torch.tensor([3, 1, 4, 0, 2]), torch.tensor([True, False, True, True, False])
+GRID = torch.rand(5, 2, 3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5
+GRID3 = torch.rand(5, 2, 3, 1, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5
 COUNTS = torch.tensor([1, 0, 2, 1, 1])
 PAIRS = torch.tensor([[3, 1], [0, 2], [4, 1]])
 COLUMNS = torch.tensor([[3, 1], [0, 2], [4, 1], [5, 0], [2, 3]])
@@ -31,11 +33,13 @@ class Case(NamedTuple):
     Attributes:
         function: of what it names: ``h`` and ``g``, values of 5 rows and 6 neurons, and tensors of `Between`.
         scales, flips: independent scalings, and flips of neurons, that there are.
+        permuted: nodes that are permuted, where that is looked at.
     """
 
     function: Callable[..., Tensor]
     scales: int
     flips: int
+    permuted: str | None = None
 
 
 class Between(nn.Module):
@@ -95,6 +99,31 @@ def spread(y: Tensor) -> Tensor:
 def kernel(weight: Tensor, places: int) -> Tensor:
     """A matrix as a kernel of 2 places in each of some directions."""
     return weight.view(6, 6, *[1] * places).expand(6, 6, *[2] * places)
+
+
+def unpooled(x: Tensor, places: int) -> Tensor:
+    """A max-pool and back."""
+    pool, back = getattr(F, f"max_pool{places}d"), getattr(F, f"max_unpool{places}d")
+    return back(*pool(x, 2, return_indices=True), 2)
+
+
+def standard(weight: Tensor) -> Tensor:
+    """Weight standardisation: rows of mean 0 and variance 1."""
+    variance, mean = torch.var_mean(weight, 1, keepdim=True)
+    return (weight - mean) * torch.rsqrt(variance + 1e-3)
+
+
+def gathered(h: Tensor, weight: Tensor) -> Tensor:
+    """Rows of a matrix for the two largest of a softmax."""
+    chances, chosen = h.softmax(1).topk(2, 1)
+    rows = weight[chosen.reshape(-1)].view(5, 2, 6)
+    return (chances[..., None] * rows.tanh()).sum(1)
+
+
+def filtered(h: Tensor, third: Tensor) -> Tensor:
+    """A convolution over places as a product of frequencies (Fourier neural operators)."""
+    mixing = torch.view_as_complex(third.permute(1, 2, 0).contiguous())
+    return spread(torch.fft.irfft(torch.einsum("bix,oi->box", torch.fft.rfft(on(h, 1)), mixing)))
 
 
 def each(names: str, scales: int, flips: int, before: Callable[[Tensor], Tensor] = lambda h: h) -> dict[str, Case]:
@@ -264,6 +293,10 @@ STATISTICS: dict[str, Case] = {
         ),
         12, 12,
     ),
+    "batch_norm: of a weight": Case(
+        lambda h, weight: h @ F.batch_norm(weight.view(1, 6, 6), None, None, training=True).view(6, 6).mT, 1, 6, "6 6"
+    ),
+    "var_mean: of a weight": Case(lambda h, weight: h @ standard(weight).mT, 1, 6, "6 6"),
     "instance_norm": Case(lambda h: F.instance_norm(h.view(5, 2, 3)).flatten(1), 0, 2),
     "sum": Case(lambda h: aten.sum(h, [0], True), 6, 6),
     "mean": Case(lambda h, mean: aten.mean(h, [0], True), 6, 6),
@@ -453,7 +486,7 @@ INDEXED: dict[str, Case] = {
     "index_put: added": Case(lambda h, g: g.index_put((ROWS,), h, accumulate=True), 6, 6),
     "select_scatter": Case(lambda h, g: g.select_scatter(h[0], 0, 1), 6, 6),
     "slice_scatter": Case(lambda h, g: g.slice_scatter(h[:2], 0, 1, 3), 6, 6),
-    "slice_scatter: neurons": Case(lambda h, g: g.slice_scatter(h[:, :2], 1, 1, 3), 5, 4),
+    "slice_scatter: neurons": Case(lambda h, g: g.slice_scatter(h[:, :2], 1, 1, 3), 12, 11, "2 2 3 4"),
     "scaled_dot_product_attention": Case(
         lambda h, g: F.scaled_dot_product_attention(h.view(5, 2, 3), g.view(5, 2, 3), h.view(5, 2, 3)).flatten(1),
         3, 3,
@@ -532,13 +565,66 @@ PLACES: dict[str, Case] = {
         ),
         12, 12,
     ),
+    "max_unpool2d": Case(lambda h: spread(unpooled(on(h, 2), 2)), 6, 0, "6"),
+    "max_unpool3d": Case(lambda h: spread(unpooled(on(h, 3), 3)), 6, 0, "6"),
+    "max_unpool2d: of others": Case(
+        lambda h, g: spread(
+            F.max_unpool2d(on(g, 2)[..., :2, :2], F.max_pool2d(on(h, 2), 2, return_indices=True)[1], 2)
+        ),
+        12, 6, "6",
+    ),
+    "grid_sampler_2d": Case(lambda h: spread(F.grid_sample(on(h, 2), GRID, align_corners=False)), 6, 6, "6"),
+    "grid_sampler_3d": Case(
+        lambda h: spread(F.grid_sample(on(h, 3), GRID3, align_corners=False, padding_mode="border")), 6, 6, "6"
+    ),
+    "grid_sampler_2d: at neurons": Case(
+        lambda h, g: spread(F.grid_sample(on(h, 2), g.sin().view(5, 1, 3, 2), align_corners=False)), 6, 6, "6"
+    ),
+    "col2im": Case(lambda h: spread(F.fold(F.unfold(on(h, 2), 2).sin(), (4, 4), 2)), 0, 6, "6"),
+    "unfold: of places": Case(
+        lambda h: (on(h, 2).unfold(2, 2, 1).unfold(3, 2, 1).cos().sum((4, 5))).flatten(2).mean(2), 0, 6, "6"
+    ),
     "_adaptive_avg_pool2d": Case(lambda h: spread(aten._adaptive_avg_pool2d(on(h, 2), [2, 2])), 6, 6),
     "_adaptive_avg_pool3d": Case(lambda h: spread(aten._adaptive_avg_pool3d(on(h, 3), [2, 2, 2])), 6, 6),
 }  # fmt: skip
 
+SPECTRAL: dict[str, Case] = {
+    "_fft_r2c": Case(lambda h: torch.fft.rfft(h, dim=0).abs(), 6, 6, "6"),
+    "_fft_r2c: over neurons": Case(lambda h: torch.fft.rfft(h, dim=1).abs(), 1, 0, ""),
+    "_fft_c2c": Case(lambda h: torch.fft.fft2(on(h, 2)).imag.flatten(2).square().sum(2).sqrt(), 6, 6, "6"),
+    "_fft_c2r": Case(lambda h: spread(torch.fft.irfft(torch.fft.rfft(on(h, 1), n=6) ** 3, n=5)), 6, 6, "6"),
+    "_fft_c2r: filtered": Case(lambda h, third: filtered(h, third), 12, 12, "6 6"),
+    "view_as_complex": Case(lambda h: torch.view_as_complex(h.view(5, 3, 2)).abs(), 3, 3, "3"),
+    "view_as_complex: neurons": Case(lambda h: torch.view_as_complex(h.view(5, 2, 3).mT.contiguous()).abs(), 3, 3, "3"),
+    "view_as_real": Case(lambda h: torch.view_as_real(h.to(torch.complex128) ** 2)[..., 0], 6, 6, "6"),
+    "complex": Case(lambda h, g: torch.complex(h, g).abs(), 6, 6, "6"),
+    "polar": Case(lambda h, g: torch.polar(h.abs(), g).real, 6, 6, "6"),
+    "imag": Case(lambda h, g: torch.complex(h, g).imag, 6, 6, "6"),
+    "angle": Case(lambda h, g: torch.complex(h, g).angle(), 6, 0, "6"),
+}  # fmt: skip
+
+RANKED: dict[str, Case] = {
+    "topk": Case(lambda h: h.topk(3, 0)[0], 6, 0, "6"),
+    "topk: over neurons": Case(lambda h: h.topk(3, 1)[0], 1, 0, "6"),
+    "topk: in no order": Case(lambda h: h.topk(3, 1, sorted=False)[0], 0, 0, ""),
+    "topk: its positions": Case(lambda h: h.topk(3, 1)[1], 1, 0, ""),
+    "topk: its positions added up": Case(lambda h: h * h.topk(3, 1)[1].sum(1, True), 1, 0, ""),
+    "sort": Case(lambda h: h.sort(0)[0], 6, 0, "6"),
+    "sort: over neurons": Case(lambda h: h.sort(stable=True, dim=1, descending=True)[0], 1, 0, "6"),
+    "sort: by others": Case(lambda h, g: h.gather(1, g.argsort(1)), 2, 0, "6"),
+    "argsort": Case(lambda h: h[h.argsort(0)[:, 0]], 6, 0, "5"),
+    "msort": Case(lambda h: h.msort(), 6, 0, "6"),
+    "gather: at the largest": Case(lambda h, g: h.gather(1, g.topk(2, 1)[1]), 2, 0, "6"),
+    "gather: at the largest of rows": Case(lambda h, g: g.gather(0, h.topk(2, 0)[1]), 12, 6, "6"),
+    "index_select: the largest": Case(lambda h, vector: h.index_select(1, vector.topk(3)[1]), 2, 0, "6"),
+    "index: at the largest of a table": Case(lambda h, weight: h * weight[h.argmax(1)], 7, 6, "6"),
+    "experts": Case(lambda h, weight: gathered(h, weight), 0, 6, "6 6"),
+}  # fmt: skip
+
 FAMILIES = {
     "pointwise": POINTWISE, "products": PRODUCTS, "statistics": STATISTICS, "moved": MOVED, "indexed": INDEXED,
-    "places": PLACES,
+    "places": PLACES, "ranked": RANKED,
+    "spectral": SPECTRAL,
 }  # fmt: skip
 CASES = {name: case for family in FAMILIES.values() for name, case in family.items()}
 
@@ -581,6 +667,8 @@ def test_every_rule_leaves_what_it_should_and_keeps_the_function(family):
     assert found.report.unknown == ()
     parts = {name: part(found, n) for n, name in enumerate(cases)}
     assert {n: (scalings(p), signs(p)) for n, p in parts.items()} == {n: (c.scales, c.flips) for n, c in cases.items()}
+    known = {n: c.permuted.split() for n, c in cases.items() if c.permuted is not None}
+    assert {n: permutations(parts[n]) for n in known} == known
     wrong = {name: change for name, change in zip(cases, changes(module, found), strict=True) if not change < 1e-9}
     assert not wrong
 
