@@ -94,7 +94,8 @@ class ProbeFeatures(nn.Module):
                 self.out_features = self.count * _as_tensor(copied(start[:1]), 1).numel()
         except RuntimeError as error:
             raise InvalidValueError(
-                f"ProbeFeatures: the template does not take inputs of shape {self.input_shape}: {error}"
+                f"ProbeFeatures: the template does not take inputs of shape {self.input_shape}: {error}; probes "
+                "are real numbers: of a network that reads tokens, give what comes behind its embedding"
             ) from error
         self.space = WeightSpace.from_module(template, start[:1]) if space is None else space
         self._template_names = template_names(template, self.space)

@@ -16,9 +16,16 @@ def weight_space(network: Network) -> tuple[nn.Module, WeightSpace]:
 
 
 def require_kept(network: Network, module: nn.Module, space: WeightSpace, elements: int = 3) -> None:
-    """Random elements keep the function, at random weights and inputs, to 1e-9."""
-    function, generator = Function(module, network.inputs), torch.Generator().manual_seed(0)
-    differing = space.parameters.keys() ^ function.shapes.keys()
+    """Random elements keep the function, at random weights and inputs of all sizes, to 1e-9."""
+    for inputs in (network.inputs, network.other):
+        if inputs is not None:
+            _require_kept(Function(module, inputs), space, elements)
+
+
+def _require_kept(function: Function, space: WeightSpace, elements: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    buffers = {name for name, _ in function.module.named_buffers()}  # left out where no neuron lies along them
+    differing = (space.parameters.keys() ^ function.shapes.keys()) - (buffers - space.parameters.keys())
     assert not differing, f"in the module or in the space alone: {differing}"
     for _ in range(elements):
         weights, inputs = function.weights(), function.inputs()

@@ -7,10 +7,14 @@ from networks import (
     zoo_normalised,
     zoo_others,
     zoo_recurrent,
+    zoo_sorted,
     zoo_transformers,
 )
 
-FAMILIES = (zoo_convolutional, zoo_normalised, zoo_implicit, zoo_recurrent, zoo_transformers, zoo_others, zoo_corners)
+FAMILIES = (
+    zoo_convolutional, zoo_normalised, zoo_implicit, zoo_recurrent, zoo_transformers, zoo_others, zoo_corners,
+    zoo_sorted,
+)  # fmt: skip
 NETWORKS = {network.name: network for family in FAMILIES for network in family.NETWORKS}
 assert len(NETWORKS) == sum(len(family.NETWORKS) for family in FAMILIES), "two networks have one name"
 
@@ -20,4 +24,5 @@ QUICK = (
     "weight_norm", "group_norm", "instance_norm", "mlp_square", "wire", "hypernetwork", "geglu", "maxout", "gru",
     "preln_gelu", "perceiver", "mixer", "autoencoder_tied", "lora", "mixture_of_experts", "text_classifier", "slices",
     "features_too", "shared_layer", "rezero", "modulus", "constant_gain", "generated_weights", "mlp_clamp_uneven",
+    "experts_gathered", "weight_standardised", "fourier_operator", "state_space", "unpooled", "spatial_transformer",
 )  # fmt: skip

@@ -43,6 +43,7 @@ class Network:
         optional: scalings that need not be found either, where a weight space cannot say all of the group: fewer
             permutations and signs will do too.
         note: why there are such scalings.
+        other: draws inputs of another size, at which the group keeps the function, too.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Network:
     extra: int = 0
     optional: int = 0
     note: str = ""
+    other: Callable[[], tuple[Tensor, ...]] | None = None
 
     def count(self, node: str) -> int:
         """Items of a node in all items of its parents."""

@@ -7,7 +7,7 @@ from networks.derived import permutations, signs
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.space.certificate import answers, largest_change
+from nfn_monomial.space.certificate import answers, doubled, largest_change
 
 
 class Expected(NamedTuple):
@@ -29,16 +29,18 @@ def disturbed(module: nn.Module) -> nn.Module:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-        for name, statistics in module.named_buffers():
+        for name, buffer in module.named_buffers():
             if name.endswith(("running_mean", "running_var")):
-                statistics.uniform_(0.5, 1.5)
+                buffer.uniform_(0.5, 1.5)
+            elif buffer.is_floating_point():
+                buffer.mul_(0.5 + torch.rand_like(buffer))
     return module
 
 
-def check(module: nn.Module, x: Tensor, expected: Expected) -> None:
+def check(module: nn.Module, inputs: Tensor | tuple[Tensor, ...], expected: Expected) -> None:
     """The space of a module has the group that is expected, and its elements keep the function in float64."""
     module = module.double().eval()
-    x = x.double() if x.is_floating_point() else x
+    x = tuple(doubled(t) for t in (inputs if isinstance(inputs, tuple) else (inputs,)))
     space = WeightSpace.from_module(module, x)
     assert Expected(permutations(space), space.group_dimension, signs(space)) == expected
 

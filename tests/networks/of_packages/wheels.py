@@ -1,8 +1,10 @@
-"""Weights that ship in wheels of other packages, read as files: nothing in a wheel is imported, unpickled or run."""
+"""Wheels of other packages: weights that ship in them, read as files, and networks, imported as they lie there."""
 
 import io
+import sys
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import safetensors.torch
@@ -10,6 +12,18 @@ import torch
 from torch import Tensor
 
 FOLDER = Path(__file__).parents[3] / "build" / "wheels"
+
+
+def package(name: str) -> ModuleType:
+    """The module ``name``, where it is installed or its wheel was downloaded; skips the test elsewhere.
+
+    torchvision comes without its compiled operators, which are those of another torch.
+    """
+    sys.path += [str(wheel) for wheel in sorted(FOLDER.glob("*.whl")) if str(wheel) not in sys.path]
+    for part in ("_meta_registrations", "_autograd_registrations"):
+        sys.modules.setdefault(f"torchvision.{part}", ModuleType(part))
+    module: ModuleType = pytest.importorskip(name)
+    return module
 
 
 def weights(package: str, member: str) -> dict[str, Tensor]:

@@ -1,0 +1,133 @@
+"""Networks of torchvision, timm, diffusers, torch_geometric and transformers: what is read, and what is not."""
+
+from typing import NamedTuple
+
+import pytest
+from networks.of_packages.architectures import ARCHITECTURES
+from networks.of_packages.checking import Expected, check, disturbed
+from networks.of_packages.wheels import package
+from torch import nn
+
+from nfn_monomial import WeightSpace
+
+pytestmark = pytest.mark.networks
+
+
+class Read(NamedTuple):
+    """What a space says of a network.
+
+    Attributes:
+        permutations: nodes that are permuted, ``4[8,8]`` for one of 4 items with two nodes of 8 nested in it.
+        scalings, signs: how many there are.
+        left: what is not read, and what keeps it from being read.
+    """
+
+    permutations: str
+    scalings: int
+    signs: int
+    left: str = ""
+
+
+READ: dict[str, Read] = {
+    "DenseNet": Read("2 2 2 4 4 4 4 4", 70, 26),
+    "MobileNetV3": Read("16 16 16 48 8 8 8 8", 192, 144),
+    "EfficientNetV2": Read("10 16 16 16 2 8", 106, 106),
+    "Swin": Read("16 2[2,2] 2[4,4] 4 8 8", 72, 72),
+    "SwinV2": Read("16 2 2 4 512 512 8 8", 1040, 16,
+        "biases of keys are overwritten with zeros: a bias that is read in part keeps its order, inside of heads, too"),
+    "RegNet": Read("2[2,2] 2[4,4] 4 4 8", 94, 52),
+    "ShuffleNetV2": Read("2 2 4 4 4 4 4 6", 114, 78,
+        "channels are halved again and again"),
+    "MaxViT": Read("16 16 16 2[2,2] 2[2,2] 4 4 4 4", 80, 84),
+    "MViTv2": Read("2 2 32 32 4 4 8", 48, 48,
+        "all heads share one pooling of their channels"),
+    "FPN": Read("4 5 6", 15, 5),
+    "LR-ASPP": Read("4 5 6", 20, 5),
+    "ResNet, squeezed": Read("2 2 4 4 4 4 4 4 64 8 8 8 8", 230, 106),
+    "ResNet of BiT": Read("2[4] 2[4] 2[4] 2[4] 2[4] 2[4] 2[8]", 16, 12),
+    "NF-ResNet": Read("2 2 2 2 2 2 2 2 4 4 4 4 4", 0, 52),
+    "ConvNeXtV2": Read("16 16 16 16 4 4 4 4", 32, 32),
+    "ViT with registers": Read("16 16 2 2[4,4] 2[4] 4 8 8 8", 84, 84),
+    "BEiT": Read("16 4 8", 44, 44,
+        "biases of keys are a buffer outside of the state dict: FIXED, and the heads with them"),
+    "EVA-02": Read("16 2[8] 8", 74, 74,
+        "rotated pairs could have a scale of their own"),
+    "CaiT": Read("16 2 2[4,4] 2[4] 2[4] 32 8", 108, 108),
+    "XCiT": Read("2 2[4,4] 2[4,4] 4 8 8 8", 112, 116),
+    "CrossViT": Read("12 2[2,2] 2[2,2] 2[3,3] 2[3,3] 4 6 8", 80, 80),
+    "MLP-Mixer": Read("12 16 8", 17, 16),
+    "gMLP": Read("16 8", 18, 16),
+    "PoolFormer": Read("16 16 24 24 4 6", 38, 30),
+    "LeViT": Read("12 12 16 2 4 6 8", 119, 114,
+        "queries, keys and values lie interleaved in every head"),
+    "EfficientViT": Read("4 4 6 8 8 8 8", 76, 76,
+        "queries, keys and values lie interleaved in every head"),
+    "MobileViT's block": Read("16 2[4,4] 8 8 8 8 8", 112, 72),
+    "VOLO": Read("16 16 2[2] 2[4,4] 2[4,4] 4 4 4 4 8 8", 108, 96),
+    "HaloNet's attention": Read("2 8", 9, 8,
+        "positions relative to windows are cut out of padded rows: FIXED inside of heads"),
+    "LambdaNetwork's layer": Read("2 3 8", 17, 15),
+    "FocalNet": Read("16 4 4 4 8 8 8 8", 70, 68),
+    "ConViT": Read("16 16 2[4,4] 2[4,4] 8", 72, 72),
+    "TNT": Read("16 16 2[2,2] 2[4,4] 4 8", 64, 64),
+    "Sequencer2D": Read("2 2 2 2 2 2 2 2 4 4 8 8", 20, 36),
+    "Hiera": Read("16 2[4,4] 4 4 4 8 8", 52, 44),
+    "InceptionNeXt": Read("16 16 24 5 5", 94, 64),
+    "U-Net of Stable Diffusion": Read(
+        "16 16 16 16 16 16 2[2,2] 2[2,2] 2[2,2] 2[2,2] 2[2,2] 2[2,2] 2[2,2] 2[2,2] 2[2] "
+        "2[2] 2[2] 2[2] 2[2] 2[2] 2[2] 2[2] 2[2] 2[2] 2[2] 4 4 4 4 4", 196, 214,
+    ),
+    "AutoencoderKL": Read("2 2 2 2[2] 2[2] 2[2] 2[2] 2[2] 2[2] 2[2] 2[2] 2[2] 4 4 4 4 4", 32, 50),
+    "DiT": Read("16 2[2,2] 4 4", 8, 8),
+    "Stable Diffusion 3": Read("16 16 16 2[2,2] 2[2,2] 4 4 4 4 4", 40, 40),
+    "Flux": Read("2[4] 2[4] 32 32 32 8 8 8 8", 58, 60,
+        "rotated pairs could have a scale of their own"),
+    "PixArt": Read("16 2[2,2] 2[2,2] 4 4 4", 20, 20),
+    "unCLIP's prior": Read("16 2[2,2] 4 4", 20, 20),
+    "Sana": Read("2[2,2] 2[2,2] 4 4 4 4 8", 24, 24),
+    "PNA": Read("3 4 6 6 6", 15, 9),
+    "GATv2 with jumps": Read("2[3] 6 6", 6, 12),
+    "ARMA": Read("2 2 6", 6, 0),
+    "graph transformer": Read("2[3] 2[6] 6", 24, 18),
+    "GPS": Read("12 2[3,3] 5 6", 47, 30),
+    "FiLM": Read("6", 18, 12),
+    "SAGE, medians": Read("6", 6, 0),
+    "SuperGAT": Read("6", 0, 0),
+    "EdgeConv": Read("5 5 6", 16, 0),
+    "gated graph": Read("6 6", 6, 12),
+    "NNConv": Read("6", 6, 0),
+    "CGCNN": Read("6", 0, 0),
+    "mixture model": Read("3 3 6", 6, 6),
+    "diff-pool": Read("3 6", 6, 0),
+    "LightGCN": Read("6", 0, 6),
+    "Mixtral": Read("2 3 4 6 8", 35, 42, "values say which expert a row is of: neurons of all experts move together"),
+    "OLMoE": Read("2 3 4 6 8", 35, 44, "as Mixtral"),
+    "Qwen2-MoE": Read("2 3 4 5 6 8", 40, 47, "as Mixtral"),
+}  # fmt: skip
+
+REFUSED = {
+    "top-k pooling": ("cannot be exported", "how many edges are left depends on values"),
+}
+
+
+def built(name: str) -> nn.Module:
+    architecture = ARCHITECTURES[name]
+    return disturbed(architecture.build(package(architecture.package)))
+
+
+@pytest.mark.parametrize("name", READ)
+def test_group(name: str) -> None:
+    read = READ[name]
+    nodes = [node.replace(",", ", ") for node in read.permutations.split()]
+    check(built(name), ARCHITECTURES[name].inputs(), Expected(nodes, read.scalings, read.signs))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_why(name: str) -> None:
+    with pytest.raises(ValueError, match=REFUSED[name][0]):
+        WeightSpace.from_module(built(name), ARCHITECTURES[name].inputs())
+
+
+def test_every_architecture_has_its_line() -> None:
+    assert READ.keys() | REFUSED.keys() == ARCHITECTURES.keys()
+    assert len(READ) > 50
