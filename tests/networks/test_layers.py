@@ -16,10 +16,10 @@ from nfn_monomial.nn import TensorProduct
 from nfn_monomial.testing import random_networks
 
 ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in QUICK else pytest.mark.networks) for n in NETWORKS.values()]
-THREE_ENDS = {
+THREE_ENDS = {  # have parameters of three ends that are no factors on whole tensors, and so no graphs
     "llama", "falcon", "multi_query", "bilinear", "rolled", "constant_gain", "cumulative", "outer_product",
-    "attention_pooling", "input_norm",
-}  # fmt: skip  # have parameters of three ends that are no factors on whole tensors, and so no graphs
+    "attention_pooling", "input_norm", "experts_gathered", "fourier_operator", "headless",
+}  # fmt: skip
 READERS: dict[str, Callable[[WeightSpace], torch.nn.Module]] = {
     "message passing": lambda space: MessagePassingNFN(space, 4, 2, hidden=8),
     "statistics": InvariantStatistics,
