@@ -224,16 +224,16 @@ VISION: dict[str, Architecture] = {
     ),
     "LeViT": Architecture(
         "timm",
-        lambda t: t.models.levit.Levit(32, num_classes=3, embed_dim=(8, 6), key_dim=2, depth=(1, 1), num_heads=2,
+        lambda t: t.models.levit.Levit(64, num_classes=3, embed_dim=(8, 6), key_dim=2, depth=(1, 1), num_heads=2,
                                        attn_ratio=2.0, mlp_ratio=2.0),
-        pictures(32),
+        pictures(64),
     ),
     "EfficientViT": Architecture(
         "timm",
         lambda t: t.models.efficientvit_mit.EfficientVit(
-            3, (4, 4, 8), (1, 1, 1), 4, 2, num_classes=3, head_widths=(8, 6)
+            3, (4, 4, 4, 4), (1, 1, 1, 1), 2, 2, num_classes=3, head_widths=(8, 6)
         ),
-        pictures(32),
+        pictures(64),
     ),
     "MobileViT's block": Architecture(
         "timm",
