@@ -115,7 +115,7 @@ def test_mixed_zoo_from_end_to_end(mixed: Corpus, tmp_path: Path) -> None:
     assert runs[0].settings.subject == "mixed"
     assert default_models({"mixed": mixed}) == tuple(n for n in model_names() if model_class(n).mixed)
     assert default_models({"relu": corpus("relu")}) == (*model_names(), "balanced-statnn", "balanced-hnp")
-    able = "hnp reads networks of one architecture; for a mixed zoo choose from statnn-set, stats-set, gnn, gnn-paper, monomial-conv"
+    able = "hnp reads networks of one architecture; for a mixed zoo choose from statnn-set, stats-set, gnn, gnn-paper"
     with pytest.raises(ValueError, match=able):
         predict_generalization({"mixed": mixed}, replace(config, models=("gnn", "hnp")), RunStore(tmp_path))
     one = build_model("hnp", corpus("relu").info, seed=0)
