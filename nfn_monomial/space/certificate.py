@@ -79,15 +79,16 @@ def answers(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, kwarg
     """All tensors that a module with these parameters and buffers answers with, in eval mode.
 
     Where these are in float64, all is computed in it: also what the module casts to narrower types, or creates. Complex
-    answers are handed on as pairs of real numbers.
+    answers are handed on as pairs of real numbers. Inputs are copied, as a forward may write to them.
 
     Raises:
         ValueError: if it returns no tensor.
     """
     whole = all(t.dtype == torch.float64 for t in tensors.values() if t.is_floating_point())
     mode = Float64() if whole else contextlib.nullcontext()  # type: ignore[no-untyped-call]
+    arguments = pytree.tree_map_only(Tensor, torch.clone, (inputs_of(inputs), dict(kwargs or {})))
     with evaluating(module), mode:
-        found = torch.func.functional_call(module, dict(tensors), inputs_of(inputs), dict(kwargs or {}))
+        found = torch.func.functional_call(module, dict(tensors), *arguments)
     outputs = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
     if not outputs:
         raise InvalidValueError(f"{type(module).__name__} returns no tensor but {type(found).__name__}")
@@ -330,8 +331,8 @@ def running(module: nn.Module, on: str) -> Iterator[None]:
 
 
 def doubled(t: Tensor) -> Tensor:
-    """On the CPU, in float64 where it is floating point."""
-    return t.detach().to("cpu", torch.float64) if t.is_floating_point() else t.detach().cpu()
+    """A copy on the CPU, in float64 where it is floating point."""
+    return t.detach().to("cpu", torch.float64 if t.is_floating_point() else t.dtype, copy=True)
 
 
 def disturbed(t: Tensor, generator: torch.Generator, keep_signs: bool = False) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.utils import _pytree as pytree
 
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
@@ -89,8 +90,9 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     name = type(module).__name__
     with _evaluating(module), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        try:
-            module(*args, **kwargs)
+        try:  # on copies of what it may write to
+            buffers = {key: buffer.clone() for key, buffer in module.named_buffers()}
+            torch.func.functional_call(module, buffers, *pytree.tree_map_only(Tensor, torch.clone, (args, kwargs)))
         except Exception as reason:
             raise InvalidValueError(
                 f"{name} does not run on the example inputs, {', '.join(map(_described, args)) or 'none'}: {reason}; "

@@ -236,6 +236,29 @@ def test_a_random_forward_is_told_from_a_wrong_rule(what: str) -> None:
     assert "register_operator" not in str(told.value)
 
 
+class Writes(nn.Module):
+    """Its forward writes into a buffer and into what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.calls = between(nn.ReLU()), nn.Buffer(torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x += 1
+        self.calls += 1
+        y: Tensor = self.layers(x)
+        return y
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_a_forward_writes_to_stays_as_it_is(dtype: torch.dtype) -> None:
+    module, x = Writes().to(dtype), torch.randn(5, 4, dtype=dtype)
+    given = x.clone()
+    assert WeightSpace.from_module(module, x).group_dimension == 4
+    assert torch.equal(x, given)
+    assert module.calls == 0
+
+
 class Branch(nn.Module):
     """A network beside one that a factor of 0 hides, as in a fresh residual network: only other weights show it."""
 
