@@ -47,8 +47,6 @@ def require_maximal(network: Network, space: WeightSpace) -> None:
     """As many scalings, signs and permutations as were counted by hand; fewer only where the network says so."""
     least, most = network.scalings - network.optional, network.scalings + network.extra
     assert least <= space.group_dimension <= most, f"{space.group_dimension} scalings, not {least} to {most}"
-    unused = sum(count for _, count in space._report.entries) if space._report else 0
-    assert space.group_dimension + unused <= most, f"{unused} more scalings of single entries, {most} in all"
     if not network.optional:
         assert (found := permutations(space)) == network.permutations, f"permuted {found}, not {network.permutations}"
         assert (found := signs(space)) == network.signs, f"{found} signs, not {network.signs}"
@@ -63,7 +61,8 @@ def permutations(space: WeightSpace) -> list[str]:
         return f"{size}[{', '.join(inside)}]" if inside else size
 
     roots = [n for n, node in space.nodes.items() if node.parent is None and node.size != 1]
-    return sorted(tree(n) for n in roots if space.nodes[n].permutes or n in space.nesting.values())
+    above = {node.parent for node in space.nodes.values() if node.size != 1}
+    return sorted(tree(n) for n in roots if space.nodes[n].permutes or n in above)
 
 
 def signs(space: WeightSpace) -> int:

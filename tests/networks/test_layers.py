@@ -17,8 +17,8 @@ from nfn_monomial.testing import random_networks
 
 ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in QUICK else pytest.mark.networks) for n in NETWORKS.values()]
 THREE_ENDS = {  # have parameters of three ends that are no factors on whole tensors, and so no graphs
-    "llama", "falcon", "multi_query", "bilinear", "rolled", "constant_gain", "cumulative", "outer_product",
-    "attention_pooling", "input_norm", "experts_gathered", "fourier_operator", "headless",
+    "llama", "falcon", "multi_query", "bilinear", "rolled", "cumulative", "outer_product",
+    "attention_pooling", "experts_gathered", "fourier_operator",
 }  # fmt: skip
 READERS: dict[str, Callable[[WeightSpace], torch.nn.Module]] = {
     "message passing": lambda space: MessagePassingNFN(space, 4, 2, hidden=8),

@@ -38,6 +38,7 @@ class Network:
         nodes: what is permuted, name -> items.
         dims: dimensions of parameters, pattern of names -> text; sizes tell those of the others.
         constants: scalings that act alike on all items of their tensors.
+        entries: scalings of single items that stay where they are.
         dead: entries that the function does not depend on.
         extra: scalings beyond those, which nodes and constants cannot say: they need not be found.
         optional: scalings that need not be found either, where a weight space cannot say all of the group: fewer
@@ -52,6 +53,7 @@ class Network:
     nodes: Mapping[str, Items]
     dims: Mapping[str, str] = field(default_factory=dict)
     constants: int = 0
+    entries: int = 0
     dead: int = 0
     extra: int = 0
     optional: int = 0
@@ -66,7 +68,7 @@ class Network:
     @property
     def scalings(self) -> int:
         """Independent continuous scalings of the group."""
-        return sum(self.count(name) * items.scales for name, items in self.nodes.items()) + self.constants
+        return sum(self.count(name) * items.scales for name, items in self.nodes.items()) + self.constants + self.entries
 
     @property
     def signs(self) -> int:

@@ -203,8 +203,6 @@ def rezero(name: str, shape: tuple[int, ...], **more: object) -> Network:
 
 CONSTANT = torch.tensor([1.0, -2.0, 0.5, 3.0, -1.5], dtype=torch.float64)
 HALVES = {"fc1.weight": "h+h 2", "fc1.bias": "h+h"}
-NO_PERMUTATION = "a scale for each item, though none is permuted"
-
 NETWORKS = [
     mlp("clamp", lambda x: x.clamp(min=0), 1, 0),
     mlp("clamp_odd", lambda x: torch.clamp(2 * x, -1, 1), 0, 1),
@@ -223,7 +221,7 @@ NETWORKS = [
     hidden("modulus", lambda x: (x[:, :5] ** 2 + x[:, 5:] ** 2).sqrt(), Items(5, 1, 2), HALVES, width=10),
     hidden("quotient", lambda x: x[:, :5] / (1 + x[:, 5:].square()), Items(5, 1, 2), HALVES, width=10),
     hidden("rolled", lambda x: F.relu(x) + F.relu(x).roll(1, -1), None, constants=1),
-    hidden("constant_gain", lambda x: F.relu(x) * CONSTANT, None, constants=1, extra=4, note=NO_PERMUTATION),
+    hidden("constant_gain", lambda x: F.relu(x) * CONSTANT, None, entries=5),
     hidden("cumulative", lambda x: F.relu(x).cumsum(-1), None, constants=1),
     hidden("flipped", lambda x: torch.cat([F.relu(x), x.tanh().flip(-1)], -1), None, features=10),
     Network(
@@ -276,7 +274,5 @@ NETWORKS = [
         {"h": Items(5, 0, 1), "q": Items(4)},
         {"out.weight": "3 q*h"},
     ),
-    Network(
-        "input_norm", InputNorm, gaussian((12, 2)), {"h": Items(5, 0, 1)}, constants=1, extra=1, note=NO_PERMUTATION
-    ),
+    Network("input_norm", InputNorm, gaussian((12, 2)), {"h": Items(5, 0, 1)}, entries=2),
 ]

@@ -187,8 +187,7 @@ NETWORKS = (
         {"b": Items(5, 1)},
         {"enter.weight": "4 2", "enter.bias": "4", "up.weight": "b 4", "down.weight": "4 b", "down.bias": "4",
          "gain": "4"},
-        extra=4,
-        note="the gain of each entry of the stream against the columns that read it",
+        entries=4,
         other=gaussian((3, 5, 2)),
     ),
 )  # fmt: skip

@@ -210,9 +210,6 @@ def _told(space: Specification, rows: Sequence[Row], report: Report | None, test
                     "make is FIXED, and nothing in front of them counts as dead. Give an example with two or more"
                 )
             )
-        if report.entries:
-            listed = ", ".join(fold(f"{count} of {name}" for name, count in report.entries))
-            parts.append(_wrapped(f"Scalings of single entries that stay where they are, not used: {listed} or more"))
     if tested:
         parts.append(_wrapped(tested))
     return "\n\n".join(parts)

@@ -69,7 +69,6 @@ class Report:
         losses: what the nodes have lost to which operation.
         dead: parameters that do not matter.
         unknown: operators without a rule, whose axes are FIXED: ``register_operator`` adds one.
-        entries: FIXED nodes, and how many scalings of single entries of theirs are not in the space, at least.
         short: operations of which the example is too short to tell what they do: ``"module.path: operator"``.
     """
 
@@ -78,4 +77,3 @@ class Report:
     dead: tuple[Dead, ...]
     unknown: tuple[str, ...]
     short: tuple[str, ...] = ()
-    entries: tuple[tuple[str, int], ...] = ()

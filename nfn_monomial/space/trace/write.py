@@ -42,8 +42,9 @@ class Writer:
         order = sorted(kept, key=lambda name: (self._read.get(name, len(found.operations)),))
         self._roots = {name: found.roots[name] for name in order}
         self._uses = self._users()
-        self._flowing = {c: self._with_flow(c, charges.gauges[c]) for c in self._uses if c in charges.gauges}
+        self._flowing = {c: self._with_flow(c, charges.gauges[c]) for c in self._uses if charges.gauges.get(c) is not None}
         self._names: dict[tuple[int, ...], str] = {}
+        self._entries: dict[int, str] = {}
         self._constants = {n: f"c{n + 1}" for n in range(len(charges.constants))}
         self._charge_of = self._charges_of_axes()
         self._name_all()
@@ -79,15 +80,20 @@ class Writer:
 
     def _still(self, index: Index) -> bool:
         """Whether no group acts on it, nor on what is nested in it."""
-        return self._fixed(index) and self._find(index.atom) not in self._above
+        return self._find(index.atom) not in self._above and self._charges.still(((Segment((index,))),))
 
     def _flow(self, u: int) -> int:
         return self._run.flows.get(u, 1)
 
     def _with_flow(self, found: int, gauges: Sequence[Gauge]) -> list[Gauge]:
-        """Gauges, turned so that rows have the positive charge, behind one for the flow where none of them is it."""
+        """Gauges, turned so that rows have the positive charge, behind one for the flow where none of them is it.
+
+        Entries of FIXED ones have it beside them.
+        """
         flow = {u: self._flow(u) for u, _ in self._uses[found]}
         turned = [self._turned(gauge, flow) for gauge in gauges]
+        if self._run.atoms.cause(found) is not None:
+            return turned
         if len(turned) == 1:
             only = turned[0]
             if all(only.charges.get(u, 0) == f for u, f in flow.items()):
@@ -141,11 +147,9 @@ class Writer:
                 stem += "_in"
             if key[0] in self._above:
                 stem += "_heads"
-            unique, n = stem, 2
-            while unique in taken:
-                unique, n = f"{stem}_{n}", n + 1
-            taken.add(unique)
-            self._names[key] = unique
+            self._names[key] = _unique(stem, taken)
+            if cause is not None and self._flowing.get(key[0]):
+                self._entries[key[0]] = _unique(f"{self._names[key]}_entries", taken)
 
     def _key(self, group: Sequence[Index]) -> tuple[int, ...]:
         return tuple(self._find(index.atom) for index in group)
@@ -179,7 +183,7 @@ class Writer:
         )
 
     def _dim(self, dim: Dimension, extra: Sequence[Sequence[Axis]]) -> Dim:
-        if len(dim) > 1 and all(map(self._fixed, indices(dim))):
+        if len(dim) > 1 and self._charges.still(dim):
             return _one((extent(dim), *extra[0]))
         return self._sum(dim, dim, [(*self._factors(dim, s), *more) for s, more in zip(dim, extra, strict=True)])
 
@@ -202,15 +206,19 @@ class Writer:
             if self._is_size(segment, group):
                 factors.append(math.prod(index.size for index in group))
             else:
-                factors.append(Axis(self._names[self._key(group)], self._charge(group[0])))
+                factors += self._axes(group)
         return factors
 
-    def _charge(self, index: Index) -> Charge:
-        u = min(index.sources)
-        if self._fixed(index):
-            return self._flow(u)
-        charge = self._charge_of[u]
-        return charge if len(charge) > 1 else charge[0]
+    def _axes(self, group: Sequence[Index]) -> Iterable[Axis]:
+        """The axis of indices that are one; where they are FIXED, and what acts on their entries is felt, that too."""
+        u, name = min(group[0].sources), self._names[self._key(group)]
+        charge = self._charge_of.get(u, (0,))
+        if not self._fixed(group[0]):
+            yield Axis(name, charge if len(charge) > 1 else charge[0])
+            return
+        yield Axis(name, self._flow(u))
+        if any(charge):
+            yield Axis(self._entries[self._find(group[0].atom)], charge if len(charge) > 1 else charge[0])
 
     def _constant_axes(self, name: str) -> dict[tuple[int, int], list[Axis]]:
         """Axes on nodes of size 1: (dimension, segment) -> axes."""
@@ -239,6 +247,9 @@ class Writer:
             if cause is not None:
                 place = inputs if cause.reason == "input" else outputs if cause.reason == "output" else hidden
                 place[name] = Node((Symmetry.FIXED,), size)
+                if key[0] in self._entries:
+                    gauges = tuple(gauge.symmetry for gauge in self._flowing[key[0]])
+                    place[self._entries[key[0]]] = Node(gauges, 1, name)
                 continue
             parent = self._parents.get(key[0])
             above = None if parent is None else self._names[(parent,)]
@@ -265,9 +276,7 @@ class Writer:
             nodes.append(NodeReport(name, node.size or 0, node.gauges, node.parent, tensors, through))
         dead = [Dead(name, "no operation reads it", True) for name in self._unused]
         unknown, short = (tuple(dict.fromkeys(names)) for names in (self._found.unknown, self._run.short))
-        left = [(n, sum(self._charges.unused.get(atom, 0) for atom in key)) for n, key in names.items()]
-        entries = tuple((name, count) for name, count in left if count)
-        return Report(tuple(nodes), tuple(self._losses()), (*dead, *self._ignored()), unknown, short, entries)
+        return Report(tuple(nodes), tuple(self._losses()), (*dead, *self._ignored()), unknown, short)
 
     def _ignored(self) -> Iterable[Dead]:
         """Parameters, or pieces of them, that one operation reads and a later one subtracts."""
@@ -304,6 +313,15 @@ def _stem(parameter: str) -> str:
     if not own:
         return "h"
     return own if own.isidentifier() else f"layer{own}"
+
+
+def _unique(stem: str, taken: set[str]) -> str:
+    """A name that is not taken, from now on it is."""
+    name, n = stem, 2
+    while name in taken:
+        name, n = f"{stem}_{n}", n + 1
+    taken.add(name)
+    return name
 
 
 def _one(factors: Sequence[Axis | int]) -> Part:

@@ -202,15 +202,13 @@ class Ledger(Structure):
     def fix_unread(self, name: str, root: Value) -> None:
         """Dimensions of a parameter that are read in part, as rows of a table that is longer than the example.
 
-        Another example is cut at another place. So all their entries stay where they are, and have what is constant
-        along them in common.
+        Another example is cut at another place. So all their entries stay where they are, and transform alike.
         """
-        self.cause = Cause(f"{name}: slice", "")
+        self.cause, reason = Cause(f"{name}: slice", ""), "read in part on the example"
         for dim in root.dims:
             if len(dim) > 1 and any(self.read.isdisjoint(segment.const.unknowns) for segment in dim):
-                self.fix(dim, "read in part on the example")
-                for segment in dim[1:]:
-                    self.equations.demand(segment.const - dim[0].const, self.because("read in part on the example"))
+                self.fix(dim, reason)
+                self._constant_along(dim, True, True, self.because(reason))
 
     def demand_constants(self, root: Value) -> None:
         """Nothing acts on all of a parameter, or of a segment of it, alike."""

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from nfn_monomial.space.trace.algebra.forms import Scale
 from nfn_monomial.space.trace.algebra.moves import Run
-from nfn_monomial.space.trace.algebra.values import Value
+from nfn_monomial.space.trace.algebra.values import Dimension, Value, indices
 from nfn_monomial.symmetry import Symmetry
 
 from .kernels import Span, Vector, kernel, shortened
@@ -37,19 +37,20 @@ class Charges:
         parents: nested class -> what it is nested in.
 
     Attributes:
-        gauges: class -> its gauges. FIXED classes have none.
+        gauges: class -> its gauges. Those of a FIXED class act on each of its entries, which stay where they are.
         constants: gauges that act on all of a parameter: `Gauge.charges` has numbers of ``pieces``.
         pieces: all pieces of parameters.
         numbers: parameter -> numbers of its pieces.
-        unused: FIXED class -> how many scalings of its single entries there are, at least, beyond ``constants``.
     """
 
     def __init__(self, run: Run, roots: Mapping[str, Value], parents: Mapping[int, int]) -> None:
         self._run, self._roots, self._parents = run, roots, parents
+        lost = set(map(run.atoms.find, run.opened))
         self._class = {
-            u: run.atoms.find(found.atom)
+            u: c
             for u, found in enumerate(run.unknowns)
-            if found.atom is not None and run.atoms.cause(found.atom) is None
+            if found.atom is not None
+            and ((c := run.atoms.find(found.atom)) not in lost or run.atoms.cause(found.atom) is None)
         }
         self.pieces = [piece for name, root in roots.items() for piece in _pieces(name, root)]
         self.numbers: dict[str, list[int]] = {}
@@ -84,35 +85,11 @@ class Charges:
         for found in sorted(variables, key=lambda c: len(self._ancestors(c)), reverse=True):
             gauges = self._beyond(inside.get(found, ()), found, variables[found], self._owned)
             self.gauges[found] = gauges
-            for above in filter(variables.__contains__, self._ancestors(found)):  # on FIXED ones no gauge acts
+            for above in filter(variables.__contains__, self._ancestors(found)):
                 inside.setdefault(above, []).extend(_moved(gauges, functools.partial(self._owner, above)))
             inside.setdefault(None, []).extend(_moved(gauges, self._pieces_of))
         constants = [u for u, found in enumerate(self._run.unknowns) if found.atom is None and not self._uniform(u)]
         self.constants = self._beyond(inside.get(None, ()), None, constants, self._piecewise)
-        known = [*inside.get(None, ()), *self.constants]
-        self.unused = self._entrywise(Span(0, [gauge.charges for gauge in known if gauge.symmetry.scales]))
-
-    def _entrywise(self, known: Span) -> dict[int, int]:
-        """See ``unused``; of classes whose forms were never lost, in which none are nested.
-
-        Those that are known act on all entries alike.
-        """
-        run, variables, equations = self._run, dict[int, list[int]](), dict[int, list[Scale]]()
-        lost = {*self._parents.values(), *map(run.atoms.find, run.opened)}
-        for u, unknown in enumerate(run.unknowns):
-            if unknown.atom is not None and u not in self._class and run.atoms.find(unknown.atom) not in lost:
-                variables.setdefault(run.atoms.find(unknown.atom), []).append(u)
-        for equation in run.equations.scales:
-            if (atom := run.unknowns[next(iter(equation))].atom) is not None:
-                equations.setdefault(run.atoms.find(atom), []).append(equation)
-        unused = {}
-        for found, own in variables.items():
-            basis = [self._owned(vector, 0) for vector in kernel(equations.get(found, ()), own, 0)]
-            alike = list(_moved([Gauge(Symmetry.SCALE, vector) for vector in basis if vector], self._pieces_of))
-            count = len(alike) * run.atoms.size(found) - sum(not known.add(gauge.charges) for gauge in alike)
-            if count:
-                unused[found] = count
-        return unused
 
     def _beyond(
         self, known: Iterable[Gauge], found: int | None, variables: Sequence[int], told: Callable[[Vector, int], Vector]
@@ -126,12 +103,16 @@ class Charges:
         return _joined(*bases)
 
     def _uniform(self, u: int) -> bool:
-        """Whether a constant belongs to a segment of a dimension of which all parts are FIXED: such become one."""
+        """Whether a constant belongs to a segment of a dimension on which nothing acts: all its parts become one."""
         found = self._run.unknowns[u]
-        return found.dim is not None and self._run.fixed(self._roots[found.parameter].dims[found.dim])
+        return found.dim is not None and self.still(self._roots[found.parameter].dims[found.dim])
+
+    def still(self, dim: Dimension) -> bool:
+        """Whether nothing acts on any entry of a dimension."""
+        return self._run.fixed(dim) and not any(self.gauges.get(self._run.atoms.find(i.atom)) for i in indices(dim))
 
     def _sorted(self, equations: Iterable[Scale]) -> dict[int | None, list[Scale]]:
-        """Equations by the class of their unknowns, None for those between constants; unknowns of FIXED ones are 0."""
+        """Equations by the class of their unknowns, None for those between constants; those without a class are 0."""
         found: dict[int | None, list[Scale]] = {}
         unknowns = self._run.unknowns
         for equation in equations:
