@@ -15,17 +15,21 @@ through one *contracted type* R, the tuple of its mixed blocks, and the maps thr
   nested in a closed block is closed, so R is nested as fields are;
 * an expansion of R to A': the same read backwards (broadcast over the closed blocks).
 
+Where nodes are nested in FIXED ones, whose entries are told apart, there is one such map for each of these entries that
+R has; and a FIXED axis in which R has nothing is no axis of R but as many channels.
+
 A layer therefore contracts, multiplies by one matrix per R, and expands. This module finds the pairs; it does not
 know tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from nfn_monomial.checks import Size, checked
-from nfn_monomial.space.axes import FieldType
+from nfn_monomial.space.axes import Axis, FieldType
 from nfn_monomial.space.specification import Node
 
 from .partitions import Contraction, alignments, contractions, ranks, require_nodes
@@ -60,7 +64,7 @@ def routes(
         for contracted, found in contractions(source, nodes, rank).items():
             orders = alignments(contracted, nodes, rank)
             into.setdefault(contracted, []).extend(
-                (i, Contraction(tuple(c.open[k] for k in order), c.closed)) for c in found for order in orders
+                (i, c._replace(open=tuple(c.open[k] for k in order))) for c in found for order in orders
             )
     for i, target in enumerate(targets):
         for contracted, found in contractions(target, nodes, rank).items():
@@ -80,9 +84,19 @@ def count_terms(
     """
     require_nodes((*sources, *targets), nodes)
     linear = affine = 0
-    m_in, m_out = list(sources.values()), list(targets.values())
-    for route in routes(tuple(sources), tuple(targets), nodes):
-        outputs = sum(m_out[i] for i, _ in route.targets)
-        linear += sum(m_in[i] for i, _ in route.sources) * outputs
+    types_in, types_out = tuple(sources), tuple(targets)
+
+    def channels(field_type: FieldType, multiplicity: int, contraction: Contraction) -> int:
+        return multiplicity * entries([field_type[block[0]] for block in contraction.apart], nodes)
+
+    for route in routes(types_in, types_out, nodes):
+        inputs = sum(channels(types_in[i], sources[types_in[i]], c) for i, c in route.sources)
+        outputs = sum(channels(types_out[i], targets[types_out[i]], c) for i, c in route.targets)
+        linear += inputs * outputs * entries(route.contracted, nodes)
         affine += 0 if route.contracted else outputs
     return linear, affine
+
+
+def entries(axes: Iterable[Axis], nodes: Mapping[str, Node]) -> int:
+    """Into how many parts the FIXED ones among these axes take a field, all of which are told apart."""
+    return math.prod(nodes[axis.node].size or 0 for axis in axes if not nodes[axis.node].permutes)

@@ -66,10 +66,12 @@ class Contraction(NamedTuple):
     Attributes:
         open: for each axis of the contracted type, the block of the field's axes that it stands for.
         closed: the blocks that are averaged over (read as an expansion: broadcast over).
+        apart: blocks of axes on FIXED nodes, in which nothing is open: their entries become channels.
     """
 
     open: tuple[Block, ...]
     closed: tuple[Block, ...]
+    apart: tuple[Block, ...] = ()
 
 
 class _Tree(NamedTuple):
@@ -133,6 +135,17 @@ class _Nest:
         """Positions of the axes that are nested in those of a block."""
         return tuple(i for above in block for i in self.below[above])
 
+    def has_to_meet(self, block: Block, blocks: Iterable[Block]) -> bool:
+        """Whether all axes of a block are one because axes nested in them share blocks.
+
+        FIXED ones are not one otherwise: maps with weights for each pair of entries have those of equal ones among
+        them.
+        """
+        met, links = {block[0]}, [{i for i in block if set(self.below[i]) & set(other)} for other in blocks]
+        for _ in block:
+            met = met.union(*(link for link in links if link & met))
+        return met == set(block)
+
     def by_node(self, positions: Block) -> Iterator[tuple[str, Block]]:
         """Positions apart by their node, in the order of the nodes."""
         names = dict.fromkeys(self.axes[i].node for i in positions)
@@ -167,7 +180,7 @@ class _Nest:
     def _opened(self, name: str, partition: tuple[Block, ...]) -> Iterator[tuple[tuple[_Tree, ...], tuple[Block, ...]]]:
         node = self.nodes[name]
         axes = {b: Axis(name, node.charge(combined([self.axes[i].charge for i in b]))) for b in partition}
-        neutral = [block for block, axis in axes.items() if not any(powers(axis.charge))]
+        neutral = [block for block, axis in axes.items() if node.permutes and not any(powers(axis.charge))]
         for count in range(len(neutral) + 1):
             for closed in itertools.combinations(neutral, count):
                 opened = [block for block in partition if block not in closed]
@@ -204,7 +217,7 @@ def contractions(
 
     An axis of a nested node is left only where the axis that it is nested in is. Contracted types are canonically
     ordered as the field's own axes are. Where axes of a contracted type can change places, each contraction is listed
-    in one order; `alignments` are the others.
+    in one order; `alignments` are the others. FIXED axes are never averaged over, as their entries are told apart.
 
     Args:
         field_type: the field's axes, charges reduced.
@@ -214,9 +227,13 @@ def contractions(
     nest = _Nest((field_type,), nodes, rank)
     found: dict[FieldType, list[Contraction]] = {}
     for trees, closed in nest.openings(nest.roots):
-        flat = [tree for root in trees for tree in root.flat()]
-        contracted = tuple(tree.axis for tree in flat)
-        found.setdefault(contracted, []).append(Contraction(tuple(tree.block for tree in flat), closed))
+        still = [tree for tree in trees if not nodes[tree.axis.node].permutes]
+        flat = [tree for root in trees if root.below or root not in still for tree in root.flat()]
+        blocks = (*(tree.block for tree in flat), *closed)
+        if all(nest.has_to_meet(tree.block, blocks) for tree in still):
+            apart = tuple(tree.block for tree in still if not tree.below)
+            contraction = Contraction(tuple(tree.block for tree in flat), closed, apart)
+            found.setdefault(tuple(tree.axis for tree in flat), []).append(contraction)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -82,8 +82,7 @@ class EquivariantLinear(nn.Module):
         self._source, self._target = (space.once(LayoutFolding, t) for t in (self.in_layout, self.out_layout))
         self._routes = space.once(_routes, self._source.inner, self._target.inner, bias)
 
-        multiplicities = self._target.inner.multiplicities
-        self._widths = [[multiplicities[t.field] * out_channels for t in r.targets] for r in self._routes]
+        self._widths = [[_parts(self._target.inner, t) * out_channels for t in r.targets] for r in self._routes]
         self.mix = nn.ModuleDict()
         self.bias = None
         for route, widths in zip(self._routes, self._widths, strict=True):
@@ -102,7 +101,7 @@ class EquivariantLinear(nn.Module):
         """
         fan_in = [0] * len(self._target.inner)
         for route in self._routes:
-            width = sum(self._source.inner.multiplicities[s.field] for s in route.sources) * self.in_channels
+            width = sum(_parts(self._source.inner, s) for s in route.sources) * self.in_channels
             for target in route.targets:
                 fan_in[target.field] += width
         for route, widths in zip(self._routes, self._widths, strict=True):
@@ -111,7 +110,7 @@ class EquivariantLinear(nn.Module):
                 rows, fan = slice(end - width, end), max(fan_in[target.field], 1)
                 if route.sources:
                     mix = self.mix[route.key]
-                    assert isinstance(mix, Product | _PositionMix), "made by _mix"
+                    assert isinstance(mix, Product | _PositionMix | _EntryMix), "made by _mix"
                     mix.reset_rows(rows, fan)
                 if self.bias is not None and not route.rank:
                     nn.init.uniform_(self.bias[rows], -1 / math.sqrt(fan), 1 / math.sqrt(fan))
@@ -155,6 +154,12 @@ class _Route(NamedTuple):
     rank: int
     sources: tuple[Step, ...]
     targets: tuple[Step, ...]
+    apart: dict[int, int]  # FIXED axes of the type -> their sizes
+
+
+def _parts(layout: Layout, step: Step) -> int:
+    """How many parts of ``C`` channels a field has in between."""
+    return math.prod(step.apart, start=layout.multiplicities[step.field])
 
 
 def _routes(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> tuple[_Route, ...]:
@@ -163,10 +168,11 @@ def _routes(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> t
     plan = []
     for route in sorted(routes(source.types, target.types, space.nodes), key=lambda r: len(r.contracted)):
         if route.sources or bias:
-            contractions = (contraction_step(i, source.types[i], c) for i, c in route.sources)
-            expansions = (expansion_step(i, target.types[i], c) for i, c in route.targets)
-            rank = len(route.contracted)
-            plan.append(_Route(field_key(route.contracted), rank, tuple(contractions), tuple(expansions)))
+            contractions = (contraction_step(i, source.types[i], c, space.nodes) for i, c in route.sources)
+            expansions = (expansion_step(i, target.types[i], c, space.nodes) for i, c in route.targets)
+            ends = [space.nodes[axis.node] for axis in route.contracted]
+            apart = {k: node.size or 0 for k, node in enumerate(ends) if not node.permutes}
+            plan.append(_Route(field_key(route.contracted), len(ends), tuple(contractions), tuple(expansions), apart))
     reached = {end.field for route in plan for end in route.targets}
     for i, field_type in enumerate(target.types):
         if i not in reached:
@@ -179,8 +185,10 @@ def _routes(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> t
 
 
 def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_channels: int, io: str) -> nn.Module:
-    m_in = [source.multiplicities[s.field] for s in route.sources]
-    m_out = [target.multiplicities[t.field] for t in route.targets]
+    m_in = [_parts(source, s) for s in route.sources]
+    m_out = [_parts(target, t) for t in route.targets]
+    if route.apart:
+        return _EntryMix(route.rank, route.apart, sum(m_in) * in_channels, sum(m_out) * out_channels)
     if io == "factored":
         # The same field seen on both sides as a whole keeps a map of its own at every fixed position.
         starts, ends = (itertools.accumulate(m[:-1], initial=0) for m in (m_in, m_out))
@@ -195,6 +203,24 @@ def _mix(route: _Route, source: Layout, target: Layout, in_channels: int, out_ch
         if sum(p.numel() for p in factored.parameters()) < sum(m_in) * sum(m_out) * in_channels * out_channels:
             return factored
     return Product(sum(m_in) * in_channels, sum(m_out) * out_channels)
+
+
+class _EntryMix(nn.Module):
+    """A matrix for each entry of the FIXED axes of a contracted type: axis -> size."""
+
+    def __init__(self, rank: int, sizes: Mapping[int, int], in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(*sizes.values(), out_features, in_features))
+        axes = "".join(chr(ord("a") + k) for k in range(rank))
+        self._product = f"Z{axes}X,{''.join(axes[k] for k in sizes)}YX->Z{axes}Y"
+
+    def reset_rows(self, rows: slice, fan_in: int) -> None:
+        """Initialise some outputs, which are sums of so many inputs."""
+        draw(self.weight[..., rows, :], 1 / fan_in)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows ``(B, *axes, in_features)`` -> ``(B, *axes, out_features)``."""
+        return torch.einsum(self._product, x, self.weight)
 
 
 class _PositionMix(nn.Module):

@@ -9,11 +9,12 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.basis.partitions import Contraction
+from nfn_monomial.basis.partitions import Block, Contraction
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import FieldType
 from nfn_monomial.space.features import Features
 from nfn_monomial.space.packing import on_cpu
+from nfn_monomial.space.specification import Node
 from nfn_monomial.space.weight_space import WeightSpace
 
 Means: TypeAlias = dict[tuple[int, tuple[int, ...]], Tensor]
@@ -29,6 +30,7 @@ class Step(NamedTuple):
     order: tuple[int, ...] | None  # permutation afterwards
     unsqueeze: tuple[int, ...]  # expansion: dimensions to insert
     eyes: tuple[tuple[int, int, str], ...]  # expansion: pairs of dimensions that must be equal, and their node
+    apart: tuple[int, ...]  # sizes of the FIXED axes that are channels in between
     identity: bool
 
 
@@ -39,25 +41,33 @@ def packed(space: WeightSpace, networks: Features | Mapping[str, Tensor]) -> Fea
     return space.pack(networks, check_finite=on_cpu(networks))
 
 
-def contraction_step(field: int, axes: FieldType, contraction: Contraction) -> Step:
-    opened, closed = contraction
-    blocks = sorted(opened + closed)
+def contraction_step(field: int, axes: FieldType, contraction: Contraction, nodes: Mapping[str, Node]) -> Step:
+    opened, closed, apart = contraction
+    blocks, left = sorted(opened + closed + apart), sorted(opened + apart)
     diagonal = None
     if len(blocks) < len(axes):
         letters = {i: chr(ord("a") + n) for n, block in enumerate(blocks) for i in block}
         diagonal = f"y{''.join(letters[i] for i in range(len(axes)))}z->y{''.join(dict.fromkeys(letters.values()))}z"
     mean = tuple(1 + blocks.index(block) for block in sorted(closed))
-    order = _permutation([sorted(opened).index(block) for block in opened])
-    return Step(field, diagonal, mean, order, (), (), diagonal is None and not mean and order is None)
+    order = _permutation([left.index(block) for block in opened + apart])
+    sizes = _sizes(axes, apart, nodes)
+    identity = diagonal is None and not mean and order is None and not apart
+    return Step(field, diagonal, mean, order, (), (), sizes, identity)
 
 
-def expansion_step(field: int, axes: FieldType, contraction: Contraction) -> Step:
-    opened, closed = contraction
-    order = _permutation([opened.index(block) for block in sorted(opened)])
-    first = [block[0] for block in opened]
+def expansion_step(field: int, axes: FieldType, contraction: Contraction, nodes: Mapping[str, Node]) -> Step:
+    opened, closed, apart = contraction
+    left = opened + apart
+    order = _permutation([left.index(block) for block in sorted(left)])
+    first = [block[0] for block in left]
     unsqueeze = tuple(1 + i for i in range(len(axes)) if i not in first)
-    eyes = tuple((1 + block[0], 1 + i, axes[i].node) for block in opened + closed for i in block[1:])
-    return Step(field, None, (), order, unsqueeze, eyes, not unsqueeze and order is None)
+    eyes = tuple((1 + block[0], 1 + i, axes[i].node) for block in left + closed for i in block[1:])
+    sizes = _sizes(axes, apart, nodes)
+    return Step(field, None, (), order, unsqueeze, eyes, sizes, not unsqueeze and order is None and not apart)
+
+
+def _sizes(axes: FieldType, apart: Iterable[Block], nodes: Mapping[str, Node]) -> tuple[int, ...]:
+    return tuple(nodes[axes[block[0]].node].size or 0 for block in apart)
 
 
 def _permutation(axes: Sequence[int]) -> tuple[int, ...] | None:
@@ -84,7 +94,8 @@ def contract(x: Tensor, step: Step, means: Means) -> Tensor:
         x = x.mean(step.mean) if step.mean else x
     else:
         x = _mean(x, step.field, step.mean, means)
-    return x if step.order is None else x.permute(step.order)
+    x = x if step.order is None else x.permute(step.order)
+    return x.flatten(-1 - len(step.apart)) if step.apart else x
 
 
 def _mean(x: Tensor, field: int, dims: tuple[int, ...], means: Means) -> Tensor:
@@ -102,6 +113,8 @@ def _mean(x: Tensor, field: int, dims: tuple[int, ...], means: Means) -> Tensor:
 def expand(y: Tensor, step: Step, sizes: Mapping[str, int]) -> Tensor:
     if step.identity:
         return y
+    if step.apart:
+        y = y.unflatten(-1, (*step.apart, -1))
     if step.order is not None:
         y = y.permute(step.order)
     for dim in step.unsqueeze:

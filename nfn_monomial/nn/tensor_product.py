@@ -213,7 +213,7 @@ def _product(term: BilinearTerm, first: Layout, second: Layout, out: Layout) -> 
     opened = {letter: block for letter, block in blocks.items() if letter in nodes}
     closed = tuple(block for letter, block in blocks.items() if letter not in nodes)
     field = out.types.index(term.target)
-    expansion = expansion_step(field, term.target, Contraction(tuple(opened.values()), closed))
+    expansion = expansion_step(field, term.target, Contraction(tuple(opened.values()), closed), {})
     averaged = tuple(node for letter, node in nodes.items() if letter not in target)
     indices = first.types.index(term.first), second.types.index(term.second)
     return _Product(*indices, (one, two, "".join(opened)), averaged, expansion)

@@ -19,15 +19,18 @@ SHAPES = ["", "s", "g", "go", "gos", "goi", "goo", "got", "gogo", "gogi", "gs", 
 
 
 @st.composite
-def nested(draw, shapes, inputs):
+def nested(draw, shapes, inputs, fixed=False):
     """A space of a flat node and groups with two nodes nested in them, one of these a parent itself; and field types.
 
-    Sizes are such that no two partitions look alike.
+    Sizes are such that no two partitions look alike. The groups are permuted, or ``fixed``.
     """
     kinds = st.sampled_from([Symmetry.PERMUTATION, *HIDDEN])
     gauges = [draw(st.lists(kinds, min_size=1, max_size=2).map(tuple)) for _ in range(5)]
+    sizes = dict.fromkeys("sgoit")
+    if fixed:
+        gauges[1], sizes["g"] = (Symmetry.FIXED,), draw(st.integers(1, 3))
     parents = {"o": "g", "i": "g", "t": "o"}
-    nodes = {name: Node(own, None, parents.get(name)) for name, own in zip("sgoit", gauges, strict=True)}
+    nodes = {name: Node(own, sizes[name], parents.get(name)) for name, own in zip("sgoit", gauges, strict=True)}
     space = WeightSpace(nodes, {"w": (Axis("s"),)})
 
     def field(shape):
@@ -49,12 +52,12 @@ def nested(draw, shapes, inputs):
 
         return sum(max(sum(map(matters, t)) for t in layout.types) for layout in layouts)
 
-    sizes = {name: max(1, most(name, False) + most(name, True) // 2) for name in nodes}
+    sizes = {name: sizes[name] or max(1, most(name, False) + most(name, True) // 2) for name in nodes}
     return space, layouts, sizes
 
 
-@settings(max_examples=20)
-@given(nested(SHAPES, 1))
+@settings(max_examples=40)
+@given(st.booleans().flatmap(lambda fixed: nested(SHAPES, 1, fixed)))
 def test_linear_maps_are_complete(made):
     space, (source, target), sizes = made
     entries = [sum(_entries(t, m, sizes) for t, m in as_fields(x).items()) for x in (source, target)]
