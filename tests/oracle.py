@@ -26,8 +26,8 @@ def generators(space, sizes):
     """What commutes with these commutes with the whole group: on every node a cycle, a swap, and one neuron's scale.
 
     One scale for each gauge; a power of a scale that is no root of unity is 1 only where the exponent is 0. Of a
-    nested node, all that in the parent's first neuron: the parent's own generators move it to the others. Of a FIXED
-    parent, in every one.
+    nested node, all that in the parent's first neuron: the parent's own generators move it to the others. Of what a
+    FIXED node is above, in every one of that.
     """
     for name, node in space.nodes.items():
         if not node.permutes:
@@ -36,8 +36,8 @@ def generators(space, sizes):
         ones = [torch.ones(len(still), dtype=torch.float64) for _ in node.gauges]
         cycle, swap = torch.arange(own).roll(1), torch.cat([torch.arange(own)[:2].flip(0), torch.arange(own)[2:]])
         moves = []
-        fixed = node.parent is not None and not space.nodes[node.parent].permutes
-        for start in range(0, len(still), own) if fixed else [0]:
+        root = space.ancestry(name)[0]
+        for start in range(0, len(still), len(still) // (1 if space.nodes[root].permutes else sizes[root])):
             moves += [(ones, torch.cat([still[:start], start + p, still[start + own :]])) for p in (cycle, swap)]
             for i, gauge in enumerate(node.gauges):
                 scales = [scale.clone() for scale in ones]

@@ -24,15 +24,16 @@ know tensors.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from nfn_monomial.checks import Size, checked
 from nfn_monomial.space.axes import Axis, FieldType
 from nfn_monomial.space.specification import Node
 
-from .partitions import Contraction, alignments, contractions, ranks, require_nodes
+from .partitions import Block, Contraction, alignments, contractions, ranks, require_nodes
 
 
 class Route(NamedTuple):
@@ -42,11 +43,13 @@ class Route(NamedTuple):
         contracted: the contracted type R.
         sources: (index of the source field, contraction).
         targets: (index of the target field, expansion).
+        chosen: see `Contraction`, of all sources.
     """
 
     contracted: FieldType
     sources: tuple[tuple[int, Contraction], ...]
     targets: tuple[tuple[int, Contraction], ...]
+    chosen: frozenset[int]
 
 
 def routes(
@@ -63,14 +66,29 @@ def routes(
     for i, source in enumerate(sources):
         for contracted, found in contractions(source, nodes, rank).items():
             orders = alignments(contracted, nodes, rank)
-            into.setdefault(contracted, []).extend(
-                (i, c._replace(open=tuple(c.open[k] for k in order))) for c in found for order in orders
-            )
+            into.setdefault(contracted, []).extend((i, _ordered(c, order)) for c in found for order in orders)
     for i, target in enumerate(targets):
         for contracted, found in contractions(target, nodes, rank).items():
             out_of.setdefault(contracted, []).extend((i, c) for c in found)
     shared = sorted((r for r in out_of if r in into or not r), key=len, reverse=True)
-    return tuple(Route(r, tuple(into.get(r, ())), tuple(out_of[r])) for r in shared)
+    return tuple(itertools.chain.from_iterable(_through(r, into.get(r, []), out_of[r]) for r in shared))
+
+
+def _ordered(contraction: Contraction, order: Block) -> Contraction:
+    """The same for another order of the contracted type's axes."""
+    chosen = frozenset(n for n, k in enumerate(order) if k in contraction.chosen)
+    return contraction._replace(open=tuple(contraction.open[k] for k in order), chosen=chosen)
+
+
+def _through(
+    contracted: FieldType, sources: list[tuple[int, Contraction]], targets: list[tuple[int, Contraction]]
+) -> Iterator[Route]:
+    """The routes through a type: what both ends choose to be one entry is a case of what neither does."""
+    for chosen in dict.fromkeys([frozenset[int](), *(c.chosen for _, c in sources)]):
+        rows = tuple((i, c) for i, c in sources if c.chosen == chosen)
+        ends = tuple((i, c) for i, c in targets if not c.chosen & chosen)
+        if ends and (rows or not contracted):
+            yield Route(contracted, rows, ends, chosen)
 
 
 @checked

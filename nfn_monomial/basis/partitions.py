@@ -67,11 +67,13 @@ class Contraction(NamedTuple):
         open: for each axis of the contracted type, the block of the field's axes that it stands for.
         closed: the blocks that are averaged over (read as an expansion: broadcast over).
         apart: blocks of axes on FIXED nodes, in which nothing is open: their entries become channels.
+        chosen: open blocks of axes on FIXED nodes, by number, that could be several: nothing nested in them meets.
     """
 
     open: tuple[Block, ...]
     closed: tuple[Block, ...]
     apart: tuple[Block, ...] = ()
+    chosen: frozenset[int] = frozenset()
 
 
 class _Tree(NamedTuple):
@@ -135,16 +137,17 @@ class _Nest:
         """Positions of the axes that are nested in those of a block."""
         return tuple(i for above in block for i in self.below[above])
 
-    def has_to_meet(self, block: Block, blocks: Iterable[Block]) -> bool:
-        """Whether all axes of a block are one because axes nested in them share blocks.
+    def meeting(self, block: Block, blocks: Iterable[Block]) -> list[set[int]]:
+        """The axes of a block in groups: those in which nested ones share blocks."""
+        groups = [{i} for i in block]
+        for other in blocks:
+            linked = [group for group in groups if self.inside(other, group)]
+            groups = [group for group in groups if group not in linked] + [set[int]().union(*linked)] * bool(linked)
+        return groups
 
-        FIXED ones are not one otherwise: maps with weights for each pair of entries have those of equal ones among
-        them.
-        """
-        met, links = {block[0]}, [{i for i in block if set(self.below[i]) & set(other)} for other in blocks]
-        for _ in block:
-            met = met.union(*(link for link in links if link & met))
-        return met == set(block)
+    def inside(self, block: Block, above: Iterable[int]) -> bool:
+        """Whether a block has axes nested in one of these."""
+        return any(not set(self.below[i]).isdisjoint(block) for i in above)
 
     def by_node(self, positions: Block) -> Iterator[tuple[str, Block]]:
         """Positions apart by their node, in the order of the nodes."""
@@ -229,12 +232,20 @@ def contractions(
     for trees, closed in nest.openings(nest.roots):
         still = [tree for tree in trees if not nodes[tree.axis.node].permutes]
         flat = [tree for root in trees if root.below or root not in still for tree in root.flat()]
-        blocks = (*(tree.block for tree in flat), *closed)
-        if all(nest.has_to_meet(tree.block, blocks) for tree in still):
+        groups = {tree.block: nest.meeting(tree.block, [*(t.block for t in flat), *closed]) for tree in still}
+        # Entries of several FIXED axes are told apart together, so that some are equal is a case of that. It is a map
+        # of its own beside fields in which one axis has all of what is open in each.
+        if all(len(groups[t.block]) == 1 or all(_opens(nest, t, group) for group in groups[t.block]) for t in still):
             apart = tuple(tree.block for tree in still if not tree.below)
-            contraction = Contraction(tuple(tree.block for tree in flat), closed, apart)
+            chosen = frozenset(n for n, tree in enumerate(flat) if len(groups.get(tree.block, ())) > 1)
+            contraction = Contraction(tuple(tree.block for tree in flat), closed, apart, chosen)
             found.setdefault(tuple(tree.axis for tree in flat), []).append(contraction)
     return found
+
+
+def _opens(nest: _Nest, tree: _Tree, group: set[int]) -> bool:
+    """Whether anything is open in some axes of a block."""
+    return any(nest.inside(below.block, group) for below in tree.below)
 
 
 def alignments(contracted: FieldType, nodes: Mapping[str, Node], rank: Mapping[str, int] | None = None) -> list[Block]:

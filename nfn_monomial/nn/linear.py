@@ -172,7 +172,8 @@ def _routes(space: WeightSpace, source: Layout, target: Layout, bias: bool) -> t
             expansions = (expansion_step(i, target.types[i], c, space.nodes) for i, c in route.targets)
             ends = [space.nodes[axis.node] for axis in route.contracted]
             apart = {k: node.size or 0 for k, node in enumerate(ends) if not node.permutes}
-            plan.append(_Route(field_key(route.contracted), len(ends), tuple(contractions), tuple(expansions), apart))
+            key = "_".join([field_key(route.contracted), *(f"one{k}" for k in sorted(route.chosen))])
+            plan.append(_Route(key, len(ends), tuple(contractions), tuple(expansions), apart))
     reached = {end.field for route in plan for end in route.targets}
     for i, field_type in enumerate(target.types):
         if i not in reached:

@@ -42,7 +42,7 @@ def packed(space: WeightSpace, networks: Features | Mapping[str, Tensor]) -> Fea
 
 
 def contraction_step(field: int, axes: FieldType, contraction: Contraction, nodes: Mapping[str, Node]) -> Step:
-    opened, closed, apart = contraction
+    opened, closed, apart, _ = contraction
     blocks, left = sorted(opened + closed + apart), sorted(opened + apart)
     diagonal = None
     if len(blocks) < len(axes):
@@ -56,7 +56,7 @@ def contraction_step(field: int, axes: FieldType, contraction: Contraction, node
 
 
 def expansion_step(field: int, axes: FieldType, contraction: Contraction, nodes: Mapping[str, Node]) -> Step:
-    opened, closed, apart = contraction
+    opened, closed, apart, _ = contraction
     left = opened + apart
     order = _permutation([left.index(block) for block in sorted(left)])
     first = [block[0] for block in left]
@@ -114,7 +114,7 @@ def expand(y: Tensor, step: Step, sizes: Mapping[str, int]) -> Tensor:
     if step.identity:
         return y
     if step.apart:
-        y = y.unflatten(-1, (*step.apart, -1))
+        y = y.reshape(*y.shape[:-1], *step.apart, y.shape[-1] // math.prod(step.apart))
     if step.order is not None:
         y = y.permute(step.order)
     for dim in step.unsqueeze:

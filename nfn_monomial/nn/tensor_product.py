@@ -49,6 +49,7 @@ class TensorProduct(nn.Module):
         second_channels: channels of the second input, if they are not those of the first.
         first_types: field types (with multiplicities) of the first input, if it is not the space's own parameters; or
             its layout. FIXED axes of a layout that keeps them (``neuron_layout(space)``) are multiplicity for terms.
+            Where other nodes are nested in them, entries have their terms in common: there could be more.
         second_types: likewise of the second.
         out_types: likewise of the output.
         terms: ``"standard"`` (`BilinearTerm.standard`: contractions, alignments and outer products, without diagonals

@@ -68,7 +68,8 @@ class Network:
     @property
     def scalings(self) -> int:
         """Independent continuous scalings of the group."""
-        return sum(self.count(name) * items.scales for name, items in self.nodes.items()) + self.constants + self.entries
+        of_nodes = sum(self.count(name) * items.scales for name, items in self.nodes.items())
+        return of_nodes + self.constants + self.entries
 
     @property
     def signs(self) -> int:

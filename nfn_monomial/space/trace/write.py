@@ -8,11 +8,11 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from nfn_monomial.space.axes import Axis, Charge, Dim, Sum
+from nfn_monomial.space.axes import Axis, Dim, Sum
 from nfn_monomial.space.specification import TAKEN, Node
 from nfn_monomial.symmetry import Symmetry
 
-from .algebra.values import Dimension, Index, Segment, Value, blocks, extent, indices, indices_of, is_unit
+from .algebra.values import Dimension, Index, Segment, Value, blocks, extent, indices_of, is_unit
 from .graph import Program
 from .interpreter import Interpreter
 from .report import Dead, Loss, NodeReport, Report
@@ -42,7 +42,7 @@ class Writer:
         order = sorted(kept, key=lambda name: (self._read.get(name, len(found.operations)),))
         self._roots = {name: found.roots[name] for name in order}
         self._uses = self._users()
-        self._flowing = {c: self._with_flow(c, charges.gauges[c]) for c in self._uses if charges.gauges.get(c) is not None}
+        self._flowing = {c: self._with_flow(c, charges.gauges[c]) for c in self._uses if c in charges.gauges}
         self._names: dict[tuple[int, ...], str] = {}
         self._entries: dict[int, str] = {}
         self._constants = {n: f"c{n + 1}" for n in range(len(charges.constants))}
