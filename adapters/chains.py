@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
@@ -22,7 +21,7 @@ from nfn_monomial.errors import MonomialError
 from nfn_monomial.space import SymmetryLike
 
 from .files import FileError, listed
-from .tensor_files import require_dense
+from .tensor_files import require_numbers
 
 __all__ = ["Layer", "Shape", "layers_of", "parameters_of", "shape_of"]
 
@@ -70,14 +69,12 @@ def layers_of(state: Mapping[Any, Any], path: Path, layer: str, example: str) ->
 def _checked(value: Any, path: Path, key: str, role: str) -> Tensor:
     key = listed([key])  # of any length in the file
     try:
-        tensor = require_dense(value, key).detach().float()
+        tensor = require_numbers(value, key).detach().float()
     except MonomialError as error:
         raise FileError(f"{path}: {error}") from error
     if tensor.numel() == 0 or not (tensor.ndim == 1 if role == "bias" else 2 <= tensor.ndim <= 5):
         expected = "(out,)" if role == "bias" else "(out, in) or (out, in, *kernel)"
         raise FileError(f"{path}: {key} has shape {tuple(tensor.shape)}, expected {expected}")
-    if not bool(torch.isfinite(tensor).all()):
-        raise FileError(f"{path}: {key} holds NaN or infinite values: its training diverged, delete the file")
     return tensor
 
 
@@ -125,10 +122,15 @@ class Shape:
     positions: tuple[int, ...]
     biases: tuple[bool, ...]
 
-    def space(self, symmetry: SymmetryLike | Sequence[SymmetryLike]) -> WeightSpace:
-        """The weight space, with parameters ``weight.i`` and ``bias.i``."""
+    def space(
+        self,
+        symmetry: SymmetryLike | Sequence[SymmetryLike],
+        names: Sequence[tuple[str, str | None]] | None = None,
+    ) -> WeightSpace:
+        """The weight space, with parameters ``weight.i`` and ``bias.i``, or other ``names``."""
+        positions = dict(enumerate(self.positions))
         return WeightSpace.sequential(
-            self.sizes, self.kernels, symmetry, bias=self.biases, positions=dict(enumerate(self.positions))
+            self.sizes, self.kernels, symmetry, bias=self.biases, positions=positions, names=names
         )
 
 

@@ -7,13 +7,14 @@ definition is read from the place that a user names and from nowhere else: never
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -23,9 +24,14 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.alignment.outputs import Reading
+from nfn_monomial.errors import InvalidValueError, MonomialError
+from nfn_monomial.space.certificate import answers
 
-__all__ = ["Definition", "DefinitionError", "called", "define", "finite", "named", "one_value", "read_definition"]
+from .matching import match_names
+from .tensor_files import require_numbers
+
+__all__ = ["Definition", "DefinitionError", "called", "define", "named", "one_value", "read_definition"]
 
 PROGRAM = ".pt2"
 BATCH = 2  # of example inputs
@@ -45,10 +51,11 @@ class Definition:
         name: of the class or file.
         space: its weight space, with the names of its state dict.
         template: builds the module.
-        inputs: the positional arguments of its example call.
+        inputs: the positional arguments of its example call; none where nobody knows how it runs.
         input_shape: of one input, where there is one, of real numbers; its first dimension is the batch.
         shapes: key of its state dict -> shape.
         tied: key -> the name under which the space has the same tensor.
+        chain: whether it was read off the weights of a chain of layers, so that others may have other keys.
     """
 
     name: str
@@ -58,6 +65,19 @@ class Definition:
     input_shape: tuple[int, ...] | None
     shapes: Mapping[str, tuple[int, ...]]
     tied: Mapping[str, str]
+    chain: bool = False
+
+    @functools.cached_property
+    def read(self) -> frozenset[str]:
+        """Keys of the tensors that the module reads in eval mode on its example inputs; all, if it has none."""
+        if not self.inputs:
+            return frozenset(self.shapes)
+        module = self.template()
+        parameters = module.named_parameters(remove_duplicate=False)
+        tensors = dict((*parameters, *module.named_buffers(remove_duplicate=False)))
+        with Reading(tensors) as reading:
+            answers(module, tensors, self.inputs)
+        return frozenset(reading.keys)
 
     def parameters(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the space from a state dict, float32; keys as in `keys`.
@@ -67,38 +87,33 @@ class Definition:
                 tensor and have two values; or the tensor, if its numbers are not real or not finite.
         """
         keys = self.keys({key: tuple(t.shape) for key, t in state.items()})
-        tied = {name: [k for k in state if k != key and self.tied.get(k, k) == name] for name, key in keys.items()}
-        return {name: finite(key, one_value([key, *tied[name]], state)).float() for name, key in keys.items()}
+        return {name: one_value(same, state).float() for name, same in keys.items()}
 
-    def keys(self, shapes: Mapping[str, tuple[int, ...]], *, widths: bool = False) -> dict[str, str]:
-        """Parameter of the space -> key of a state dict with these shapes that has it.
+    def keys(self, shapes: Mapping[str, tuple[int, ...]], *, widths: bool = False) -> dict[str, list[str]]:
+        """Parameter of the space -> keys of a state dict with these shapes that have it.
 
         Of tied tensors one key is enough, as safetensors files have it. Buffers and parameters that are not in the
-        space are not asked for.
-
-        Args:
-            shapes: key -> shape.
-            widths: whether other numbers of neurons will do, where they agree with one another.
+        space are not asked for. With ``widths`` other numbers of neurons will do, where they agree with one another.
 
         Raises:
             DefinitionError: naming the keys, if they are those of another architecture.
         """
-        given = {self.tied.get(key, key): key for key in reversed(list(shapes))}
+        meta = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+        if self.chain:
+            return {name: [key] for name, key in match_names(meta, self.space).items()}
+        given: dict[str, list[str]] = {}
+        for key in shapes:
+            given.setdefault(self.tied.get(key, key), []).append(key)
         expected = {self.tied.get(key, key) for key in self.shapes}
+        others = [key for key, shape in shapes.items() if self.shapes.get(key, shape) != shape]
         faults = {
             "missing are": [name for name in self.space.parameters if name not in given],
-            "unexpected": [key for key in shapes if self.tied.get(key, key) not in expected],
-            "of other shape:": [
-                f"{key} is {shape}, not {self.shapes[key]}"
-                for key, shape in shapes.items()
-                if key in self.shapes and shape != self.shapes[key]
-            ],
+            "unexpected": [key for name, keys in given.items() if name not in expected for key in keys],
+            "of other shape:": [f"{key} is {shapes[key]}, not {self.shapes[key]}" for key in others],
         }
-        if widths and faults["of other shape:"] and not (faults["missing are"] or faults["unexpected"]):
+        if widths and others and not (faults["missing are"] or faults["unexpected"]):
             try:
-                self.space.validate(
-                    {n: torch.empty((1, 1, *shapes[given[n]]), device="meta") for n in self.space.parameters}
-                )
+                self.space.validate({name: meta[given[name][0]][None, None] for name in self.space.parameters})
                 faults["of other shape:"] = []
             except ValueError as error:
                 faults["of other shape:"].insert(0, f"(and not of another width: {error})")
@@ -114,30 +129,20 @@ def one_value(keys: Sequence[str], state: Mapping[str, Tensor]) -> Tensor:
     """What a state dict has under several keys that are one tensor in the network.
 
     Raises:
-        DefinitionError: naming two keys, if their values differ.
+        DefinitionError: naming two keys, if their values differ, or one, if its numbers are not real or not finite.
     """
     first, *others = keys
-    found = state[first]
+    try:
+        found = require_numbers(state[first], first)
+    except MonomialError as error:
+        raise DefinitionError(str(error)) from error
     for key in others:
         if not torch.equal(found, state[key]):
             raise DefinitionError(
                 f"{first} and {key} are one tensor in the network, but have two values: leave one of them out, or name "
                 "a network that does not tie them"
             )
-    return found
-
-
-def finite(key: str, tensor: Tensor) -> Tensor:
-    """A tensor of a state dict, once it is seen to hold weights.
-
-    Raises:
-        DefinitionError: naming it, if its numbers are not real or not finite.
-    """
-    if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
-        raise DefinitionError(f"{key} is {tensor.dtype}, expected a floating point tensor of 16 bits or more")
-    if not bool(torch.isfinite(tensor).all()):
-        raise DefinitionError(f"{key} holds NaN or infinite values: its training diverged, leave it out")
-    return tensor.detach()
+    return found.detach()
 
 
 def read_definition(
@@ -265,15 +270,27 @@ def called(function: Callable[[], Any], text: str) -> Any:
     Raises:
         DefinitionError: naming it, if it wants arguments or fails.
     """
+    with _own_code(f"{text} fails"):
+        try:
+            return function()
+        except TypeError as error:
+            raise DefinitionError(
+                f"{text} cannot be called: {error}; it gets no arguments but those that a table states: name a "
+                "function that gives the others"
+            ) from error
+
+
+@contextlib.contextmanager
+def _own_code(what: str) -> Iterator[None]:
+    """Whatever a user's own code raises inside, or that it wants to leave, is told as an error of this page."""
     try:
-        return function()
-    except TypeError as error:
-        raise DefinitionError(
-            f"{text} cannot be called: {error}; it gets no arguments but those that a table states: name a function "
-            "that gives the others"
-        ) from error
-    except Exception as error:  # whatever a user's own code raises
-        raise DefinitionError(f"{text} fails: {type(error).__name__}: {error}") from error
+        yield
+    except DefinitionError:
+        raise
+    except (Exception, SystemExit) as error:
+        missing = isinstance(error, ImportError)
+        way_out = "; what it imports must be installed or on PYTHONPATH: its own folder is not searched" * missing
+        raise DefinitionError(f"{what}: {type(error).__name__}: {error}{way_out}") from error
 
 
 def named(text: str) -> tuple[ModuleType, Callable[[], Any]]:
@@ -282,8 +299,8 @@ def named(text: str) -> tuple[ModuleType, Callable[[], Any]]:
     Raises:
         DefinitionError: naming what was not found, and what is there.
     """
-    place, colon, name = text.rpartition(":")
-    if not colon or not name.isidentifier():
+    place, _, name = text.rpartition(":")
+    if not place or not name.isidentifier():
         raise DefinitionError(f"{text!r} names no network, expected {FORMS}")
     home = _file(Path(place)) if place.endswith(".py") else _package(place)
     found: Callable[[], Any] | None = getattr(home, name, None)
@@ -301,23 +318,15 @@ def _file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise DefinitionError(f"{path} is no Python file")
-    home = importlib.util.module_from_spec(spec)
-    sys.modules[name] = home  # dataclasses look there
-    try:
+    home = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look there
+    with _own_code(f"{path} cannot be run"):
         spec.loader.exec_module(home)
-    except Exception as error:  # whatever a user's own code raises
-        del sys.modules[name]
-        missing = isinstance(error, ImportError)
-        way_out = "; what it imports must be installed or on PYTHONPATH: its own folder is not searched" * missing
-        raise DefinitionError(f"{path} cannot be run: {type(error).__name__}: {error}{way_out}") from error
     return home
 
 
 def _package(name: str) -> ModuleType:
-    try:
+    with _own_code(f"{name} cannot be imported, expected {FORMS}"):
         return importlib.import_module(name)
-    except ImportError as error:
-        raise DefinitionError(f"{name} cannot be imported ({error}), expected {FORMS}") from error
 
 
 def _some(names: Collection[str], shown: int = 6) -> str:

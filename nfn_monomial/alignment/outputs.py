@@ -16,9 +16,8 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.read.probes import template_names
 from nfn_monomial.read.sites import Site, sites_of
 from nfn_monomial.space import packing
-from nfn_monomial.space.axes import Axis, segments_of
+from nfn_monomial.space.axes import segments_of
 from nfn_monomial.space.certificate import answers, doubled, inputs_of, largest_change, running, steady_answers
-from nfn_monomial.space.features import Features
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 
@@ -116,7 +115,7 @@ def output_difference(
             largest = max(largest, float((x - y).abs().max()))
     cka: dict[str, float | None] = {}
     for (label, site), one, other in zip(sites.items(), *seen, strict=True):
-        if values := [_cka(x, _moved(space, element, site, y)) for x, y in zip(one, other, strict=True)]:
+        if values := [_cka(x, site.moved(space, element, y)) for x, y in zip(one, other, strict=True)]:
             defined = [value for value in values if value is not None]
             cka[label] = sum(defined) / len(defined) if defined else None
     relative = largest_change(outputs[1], outputs[0])
@@ -154,13 +153,6 @@ def _state(
 def _label(site: Site, key: str) -> str:
     layer = key.rpartition(".")[0]
     return layer if len(segments_of(site.columns)) == 1 else f"{layer}[{site.number}]"
-
-
-def _moved(space: WeightSpace, element: GroupElement, site: Site, field: Tensor) -> Tensor:
-    """Activations ``(*sizes, P)`` as the moved network has them."""
-    *above, node = space.ancestry(site.node)
-    layout = space.layout_of([(*(Axis(name, 0) for name in above), Axis(node, site.charge))], fold=False)
-    return element.act(Features(layout, (field[None],))).tensors[0][0]
 
 
 def _cka(x: Tensor, y: Tensor) -> float | None:

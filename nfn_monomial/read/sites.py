@@ -13,6 +13,7 @@ from nfn_monomial.space import packing
 from nfn_monomial.space.axes import Axis, Charge, Dim, opposite, segments_of
 from nfn_monomial.space.certificate import answers, disturbed, doubled, largest_change
 from nfn_monomial.space.features import Features
+from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -63,6 +64,12 @@ class Site:
             fields.append((factors.mean(others) if others else factors).movedim(0, -1))
         return fields
 
+    def moved(self, space: WeightSpace, element: GroupElement, field: Tensor) -> Tensor:
+        """Activations ``(*sizes, P)`` as a network has them that the element has moved."""
+        *above, node = space.ancestry(self.node)
+        layout = space.layout_of([(*(Axis(name, 0) for name in above), Axis(node, self.charge))], fold=False)
+        return element.act(Features(layout, (field[None],))).tensors[0][0]
+
 
 def sites_of(template: nn.Module, space: WeightSpace, names: Mapping[str, str]) -> list[Site]:
     """All layers of a module that read neurons of one node of the space, which other parameters lead to.
@@ -111,9 +118,7 @@ def true_sites(template: nn.Module, space: WeightSpace, names: Mapping[str, str]
             site.seen.clear()
     kept = []
     for site, before, after in zip(sites, *fields, strict=True):
-        *above, node = space.ancestry(site.node)
-        layout = space.layout_of([(*(Axis(a, 0) for a in above), Axis(node, site.charge))], fold=False)
-        expected = [element.act(Features(layout, (t[None],))).tensors[0][0] for t in before]
+        expected = [site.moved(space, element, t) for t in before]
         if before and largest_change(after, expected) <= 1e-8:
             kept.append(site)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nfn_monomial import align
+from nfn_monomial import WeightSpace, align
 from nfn_monomial.alignment import align_all, mean_of, repair
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
@@ -21,7 +20,7 @@ from nfn_monomial.tools.report import Report, Table
 from .data import Data, Judge, Score, judge_of
 from .figures import draw_lines
 from .files import CheckpointError
-from .networks import Net, Network, PathLike, difference_as_written, left_behind, paths_of, read_networks
+from .networks import Net, PathLike, difference_as_written, left_behind, paths_of, read_networks
 from .outputs import Finding, Written
 
 __all__ = ["Aligned", "Line", "align_checkpoints"]
@@ -63,10 +62,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Aligned(Finding):
-    """What `align` made.
+    """What `align` made; the frame is the first network's.
 
     Attributes:
-        given: the networks, the frame's first.
         moved: of each network but the first: parameter -> value in the first one's frame.
         merged: the merged network, if one was asked for.
         share: of all but the first in it.
@@ -78,36 +76,29 @@ class Aligned(Finding):
         lines: for every method; empty where no module runs the networks.
     """
 
-    given: tuple[Network, ...]
     moved: tuple[Tensors, ...]
     merged: Tensors | None
     share: float | None
     distances: Mapping[str, tuple[float, ...]]
-    differences: tuple[float, ...]
-    judged: str
-    own: tuple[Score, ...]
-    lines: tuple[Line, ...]
-
-    @property
-    def networks(self) -> Sequence[Network]:
-        return self.given
+    differences: tuple[float, ...] = ()
+    judged: str = ""
+    own: tuple[Score, ...] = ()
+    lines: tuple[Line, ...] = ()
 
     @property
     def checkpoints(self) -> Sequence[Written]:
-        first, *others = self.given
+        first, *others = self.networks
         names = [network.checkpoint.name for network in others]
-        unique = len(set(names)) == len(names)
-        found = [
-            Written(network, name if unique else f"{network.label.replace('/', '-')}-{name}", tensors)
-            for network, name, tensors in zip(others, names, self.moved, strict=True)
-        ]
+        if len(set(names)) < len(names):
+            names = [f"{n.label.replace('/', '-')}-{name}" for n, name in zip(others, names, strict=True)]
+        found = list(map(Written, others, names, self.moved))
         if self.merged is not None:
             found.append(Written(first, first.checkpoint.renamed("merged"), self.merged))
         return found
 
     @property
     def summary(self) -> str:
-        first, *others = self.given
+        first, *others = self.networks
         lines = [f"Moved into the frame of {first.label}:"]
         for i, network in enumerate(others):
             steps = ", ".join(f"{found[i]:.4g} ({method})" for method, found in self.distances.items())
@@ -117,13 +108,13 @@ class Aligned(Finding):
             lines.append(f"Barriers are of: {self.judged}.")
         else:
             lines.append(f"Outputs were not compared: {first.why_not}.")
-        lines += left_behind(others if self.merged is None else self.given)
+        lines += left_behind(others if self.merged is None else self.networks)
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        first, *others = self.given
+        first, *others = self.networks
         return {
-            "network": first.architecture.name,
+            "network": first.definition.name,
             "frame": str(first.checkpoint.path),
             "moved": {
                 str(network.checkpoint.path): {
@@ -140,20 +131,8 @@ class Aligned(Finding):
         }
 
     def report(self) -> Report:
-        header = ["moved by", "distance", "barrier"] if self.lines else ["moved by", "distance"]
-        asked, classes = self.share is not None, any(s.accuracy is not None for s in self.own)
-        header += [f"loss at {self.share or 0:.3g}"] * (asked and bool(self.lines))
-        header += [f"accuracy at {self.share or 0:.3g}"] * (asked and classes)
-        cells = []
-        for method, found in self.distances.items():
-            distance = f"{sum(found) / len(found):.4g}"
-            lines = [line for line in self.lines if line.method.removesuffix(REPAIRED) == method]
-            cells += [[method, distance]] * (not lines)
-            for line in lines:
-                row = [line.method, distance, f"{line.barrier:.4g}"]
-                if line.merged is not None:
-                    row += _shown(line.merged)
-                cells.append(row)
+        header = ["moved by", "distance"]
+        cells = [[method, _mean(found)] for method, found in self.distances.items()]
         notes = []
         if self.lines:
             own = "; ".join(", ".join(_shown(score)) for score in self.own)
@@ -161,6 +140,13 @@ class Aligned(Finding):
                 f"Losses: {self.judged}. The networks' own: {own}. Barrier: the largest excess over these on the line "
                 "from the first network to the mean of the others."
             ]
+            header.append("barrier")
+            cells = []
+            for line in self.lines:
+                distance = _mean(self.distances[line.method.removesuffix(REPAIRED)])
+                at_share = [] if line.merged is None else _shown(line.merged)
+                cells.append([line.method, distance, f"{line.barrier:.4g}", *at_share])
+            header += [f"{name} at {self.share:.3g}" for name in ("loss", "accuracy")[: len(cells[0]) - len(header)]]
         table = Table("The networks in one frame", tuple(header), tuple(map(tuple, cells)), notes=tuple(notes))
         return Report([table], self.to_json(), {"barrier.png": self._figure()} if self.lines else {})
 
@@ -221,37 +207,45 @@ def align_checkpoints(
                 f"{first.label} and {network.label} differ in {', '.join(odd)}, which the network reads, no symmetry "
                 "moves, and are not in floating point: there is no line between these networks"
             )
-    space, wide = first.space, [{name: t.double() for name, t in network.items()} for network in networks]
-    frames: dict[str, list[Tensors]] = {NAIVE: list(wide)}
-    for method, symmetry in ((PERMUTATION, "permutation"), (ALL, None)):
-
-        def move(symmetry: str | None = symmetry) -> tuple[Any, Mapping[str, Tensor]]:
-            if len(wide) == 2:
-                found = [align(space, *wide, symmetry=symmetry, seed=seed).aligned]
-            else:
-                found = align_all(space, wide, symmetry=symmetry, seed=seed).aligned[1:]
-            return None, {f"{i} {name}": t for i, network in enumerate(found) for name, t in network.items()}
-
-        _, kept = call.piece(f"moved-by-{symmetry or 'all'}", move)
-        frames[method] = [wide[0], *({name: kept[f"{i} {name}"] for name in wide[0]} for i in range(len(others)))]
+    frames = _frames(
+        first.space, [{name: t.double() for name, t in network.items()} for network in networks], seed, call
+    )
     distances = {method: tuple(_distance(found[0], other) for other in found[1:]) for method, found in frames.items()}
     moved = tuple(frames[ALL][1:])
-    weights = None if merge is None else _weights(merge, len(networks))
     frames = {m: [{**x, **y} for x, y in zip(frame, unmoved, strict=True)] for m, frame in frames.items()}
-    merged: Tensors | None = None if weights is None else mean_of(frames[ALL], weights)
+    merged = None if merge is None else mean_of(frames[ALL], _weights(merge, len(networks)))
     if not first.runs:
-        return Aligned(tuple(networks), moved, merged, merge, distances, (), "", (), ())
+        return Aligned(tuple(networks), moved, merged, merge, distances)
     differences = [difference_as_written(network, after) for network, after in zip(others, moved, strict=True)]
-    definition = first.architecture.definition
-    judge = judge_of(data, definition.inputs if definition else ())
+    judge = judge_of(data, first.definition.inputs)
     course = _Course(first.module(), judge, frames[NAIVE], merge, on_progress, call)
     lines = [line for method, frame in frames.items() for line in course.lines(method, frame)]
-    if merged is not None and weights is not None and course.repairs:
-        merged = course.repaired(merged, frames[ALL], weights)
+    if merge is not None and course.repairs:
+        merged = course.at(frames[ALL], merge, repaired=True)
     return Aligned(
         tuple(networks), moved, merged, merge, distances, tuple(d for d in differences if d is not None),
         judge.words, tuple(course.own), tuple(lines),
     )  # fmt: skip
+
+
+def _frames(
+    space: WeightSpace, networks: list[dict[str, Tensor]], seed: int, call: Call
+) -> dict[str, list[Mapping[str, Tensor]]]:
+    """Method -> networks in float64, all but the first moved by it."""
+    frames: dict[str, list[Tensors]] = {NAIVE: list(networks)}
+    for method, symmetry in ((PERMUTATION, "permutation"), (ALL, None)):
+
+        def move(symmetry: str | None = symmetry) -> tuple[None, Tensors]:
+            if len(networks) == 2:
+                found = [align(space, *networks, symmetry=symmetry, seed=seed).aligned]
+            else:
+                found = align_all(space, networks, symmetry=symmetry, seed=seed).aligned[1:]
+            return None, {f"{i} {name}": t for i, network in enumerate(found) for name, t in network.items()}
+
+        _, kept = call.piece(f"moved-by-{symmetry or 'all'}", move)
+        moved = ({name: kept[f"{i} {name}"] for name in networks[0]} for i in range(len(networks) - 1))
+        frames[method] = [networks[0], *moved]
+    return frames
 
 
 class _Course:
@@ -275,63 +269,57 @@ class _Course:
         on_progress: Callable[[int, int], None],
         call: Call,
     ) -> None:
-        self.module, self.judge, self.merge, self.call = module, judge, merge, call
+        self._module, self._judge, self._merge, self._call = module, judge, merge, call
         statistics = any(isinstance(m, _NORMS) and m.running_mean is not None for m in module.modules())
         self.repairs = statistics and judge.statistics is not None
         self.own = judge.own(module, [self._narrow(network) for network in networks])
-        self._count = len(networks)
-        steps = (len(METHODS) * (1 + self.repairs)) * (len(PLACES) + (merge is not None))
-        numbers = itertools.count(1)
-
-        def step() -> None:
-            on_progress(next(numbers), steps)
-
-        self._step = step
+        self._places = [*PLACES, *([] if merge is None else [merge])]
+        self._on_progress, self._done = on_progress, 0
 
     def lines(self, method: str, frame: Sequence[Tensors]) -> list[Line]:
         """The line through networks in one frame, and the same with each network on it repaired."""
         found = []
         for repaired in (False, True)[: 1 + self.repairs]:
-            name = method + REPAIRED * repaired
-            places = [*PLACES, *([] if self.merge is None else [self.merge])]
-            scores = self._scores(name, frame, places, repaired)
-            excess = [score.loss - self._expected(t) for t, score in zip(PLACES, scores, strict=False)]
-            merged = None if self.merge is None else scores[-1]
-            found.append(Line(name, tuple(scores[: len(PLACES)]), max(0.0, *excess), merged))
+            name, behind = method + REPAIRED * repaired, self._done + len(self._places)
+
+            def judged(repaired: bool = repaired) -> tuple[Any, Tensors]:
+                scores = [self._score(frame, t, repaired) for t in self._places]
+                losses = torch.tensor([score.loss for score in scores], dtype=torch.float64)
+                return [score.accuracy for score in scores], {"losses": losses}
+
+            accuracies, kept = self._call.piece(f"scores-{name.replace(', ', '-').replace(' ', '-')}", judged)
+            scores = list(map(Score, kept["losses"].tolist(), accuracies))
+            for _ in range(behind - self._done):  # of scores that were kept
+                self._step()
+            barrier = 0.0
+            for t, score in zip(PLACES, scores, strict=False):
+                weights = _weights(t, len(frame))
+                barrier = max(barrier, score.loss - sum(w * s.loss for w, s in zip(weights, self.own, strict=True)))
+            found.append(Line(name, tuple(scores[: len(PLACES)]), barrier, None if self._merge is None else scores[-1]))
         return found
 
-    def repaired(self, merged: Tensors, frame: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
-        """A merged network with statistics of its own."""
+    def at(self, frame: Sequence[Tensors], t: float, *, repaired: bool) -> Tensors:
+        """The network at a place of a line, with statistics of its own if it is repaired."""
+        weights = _weights(t, len(frame))
+        mean = self._narrow(mean_of(frame, weights))
+        if not repaired:
+            return mean
         ends = [self._narrow(network) for network in frame]
-        found = repair(self.module, self._narrow(merged), ends, self.judge.statistics, weights)
-        return {name: found[name] for name in merged}
-
-    def _scores(self, name: str, frame: Sequence[Tensors], places: Sequence[float], repaired: bool) -> list[Score]:
-        """Of the networks at some places of a line."""
-        name = f"scores-{name.replace(', ', '-').replace(' ', '-')}"
-        if (found := self.call.get(name)) is None:
-            scores = [self._score(frame, t, repaired) for t in places]
-            losses = torch.tensor([score.loss for score in scores], dtype=torch.float64)
-            found = self.call.put(name, [score.accuracy for score in scores], {"losses": losses})
-        else:
-            for _ in places:
-                self._step()
-        return [Score(*pair) for pair in zip(found[1]["losses"].tolist(), found[0], strict=True)]
+        found = repair(self._module, mean, ends, self._judge.statistics, weights)
+        return {name: found[name] for name in mean}
 
     def _score(self, frame: Sequence[Tensors], t: float, repaired: bool) -> Score:
-        weights = _weights(t, self._count)
-        network = mean_of(frame, weights)
-        found = self.repaired(network, frame, weights) if repaired else self._narrow(network)
-        score = self.judge.merged(self.module, found, weights)
+        score = self._judge.merged(self._module, self.at(frame, t, repaired=repaired), _weights(t, len(frame)))
         self._step()
         return score
 
-    def _expected(self, t: float) -> float:
-        return sum(w * score.loss for w, score in zip(_weights(t, self._count), self.own, strict=True))
+    def _step(self) -> None:
+        self._done += 1
+        self._on_progress(self._done, len(METHODS) * (1 + self.repairs) * len(self._places))
 
     def _narrow(self, network: Tensors) -> dict[str, Tensor]:
         """In the module's dtypes, in which it takes its inputs."""
-        own = {name: t.dtype for name, t in (*self.module.named_parameters(), *self.module.named_buffers())}
+        own = {name: t.dtype for name, t in (*self._module.named_parameters(), *self._module.named_buffers())}
         return {name: t.to(own[name]) for name, t in network.items()}
 
 
@@ -343,6 +331,10 @@ def _weights(t: float, count: int) -> list[float]:
 def _shown(score: Score) -> list[str]:
     """Loss and, if there is one, accuracy."""
     return [f"{score.loss:.4g}", *([] if score.accuracy is None else [f"{score.accuracy:.3f}"])]
+
+
+def _mean(distances: Sequence[float]) -> str:
+    return f"{sum(distances) / len(distances):.4g}"
 
 
 def _distance(a: Tensors, b: Tensors) -> float:

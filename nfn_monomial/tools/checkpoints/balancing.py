@@ -24,21 +24,20 @@ class Balanced(Finding):
     """What `balance` made.
 
     Attributes:
-        network: that was given.
         tensors: parameter -> its value there, float64.
         fingerprint: the same for all networks that are equal up to the group, see `Network.fingerprint`.
         difference: the largest that it makes to any output, as it is written, relative to the largest; None where no
             module runs the network.
     """
 
-    network: Network
     tensors: Mapping[str, Tensor]
     fingerprint: str
     difference: float | None
 
     @property
-    def networks(self) -> Sequence[Network]:
-        return [self.network]
+    def network(self) -> Network:
+        """That was given."""
+        return self.networks[0]
 
     @property
     def checkpoints(self) -> Sequence[Written]:
@@ -56,7 +55,7 @@ class Balanced(Finding):
     def to_json(self) -> dict[str, Any]:
         before, after = _norms(self.network), _norms(self.tensors)
         return {
-            "network": self.network.architecture.name,
+            "network": self.network.definition.name,
             "checkpoint": str(self.network.checkpoint.path),
             "fingerprint": self.fingerprint,
             "max_output_difference": self.difference,
@@ -108,7 +107,7 @@ def balance_checkpoint(
         return [network.fingerprint(), difference_as_written(network, after)], after
 
     (printed, difference), tensors = call.piece("balanced", make)
-    return Balanced(network, tensors, printed, difference)
+    return Balanced((network,), tensors, printed, difference)
 
 
 def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:

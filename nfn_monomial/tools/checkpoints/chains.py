@@ -1,14 +1,18 @@
-"""Plain chains of layers, read off the names and shapes of a checkpoint."""
+"""Plain chains of layers, read off the names and shapes of a checkpoint.
+
+Of layers that are all linear the chain is a module: with the activation between them it says what they compute. Where
+convolutions are in it, strides and pools are not known, and so it has a space alone.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.chains import layers_of, parameters_of, shape_of
 from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.adapters.matching import match_names
@@ -19,14 +23,13 @@ from .files import Checkpoint, CheckpointError
 
 __all__ = ["NET", "chain_of"]
 
+NAME = "the chain of layers"
 PROBES = 64  # random inputs of a chain of layers
 NET = "--net module.py:Class, --net package.module:Class or --net PATH.pt2"
 
 
-def chain_of(
-    checkpoint: Checkpoint, activation: str, input_shape: Sequence[int] | None
-) -> tuple[WeightSpace, Definition | None]:
-    """The weight space of a chain of layers, and its definition where no convolution is in it.
+def chain_of(checkpoint: Checkpoint, activation: str, input_shape: Sequence[int] | None) -> Definition:
+    """A chain of layers; without example inputs where nobody knows how it runs.
 
     Args:
         checkpoint: whose keys and shapes are looked at.
@@ -47,11 +50,6 @@ def chain_of(
         )
     layers = layers_of(checkpoint, path, r".+", "{layer}.weight and {layer}.bias")
     shape = shape_of({name: t.shape for name, t in parameters_of(layers, path, biases=False).items()})
-    names = [(f"{n}.weight", None if bias is None else f"{n}.bias") for n, (_, bias) in layers.items()]
-    positions = dict(enumerate(shape.positions))
-    space = WeightSpace.sequential(
-        shape.sizes, shape.kernels, activation, bias=shape.biases, positions=positions, names=names
-    )
     plain = shape.space(activation)  # whose names are nobody's keys, so that the order is found out
     try:
         match_names({key: torch.empty(s, device="meta") for key, s in shapes.items()}, plain)
@@ -59,13 +57,14 @@ def chain_of(
         raise CheckpointError(f"{path}: the order of the layers is not clear ({error}); say it by {NET}") from error
     function = function_named(activation)
     if any(shape.kernels) or function is None:
-        return space, None
+        names = [(f"{n}.weight", None if bias is None else f"{n}.bias") for n, (_, bias) in layers.items()]
+        return Definition(NAME, shape.space(activation, names), nn.Module, (), None, shapes, {}, chain=True)
     if input_shape is not None and input_shape[-1] != shape.sizes[0]:
         raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: {path} reads {shape.sizes[0]} inputs")
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(*(input_shape or (PROBES, shape.sizes[0])), generator=generator)
     definition = define(Chain({name: layers[name].bias is not None for name in layers}, shape.sizes, function), inputs)
-    return definition.space, definition
+    return dataclasses.replace(definition, name=NAME, chain=True)
 
 
 class Chain(nn.Module):

@@ -17,7 +17,7 @@ from nfn_monomial.tools.report import Report, Table
 
 from .families import Family, family_of
 from .figures import draw_comparison
-from .networks import Net, Network, PathLike, paths_of, read_networks
+from .networks import Net, PathLike, paths_of, read_networks
 from .outputs import Finding
 
 __all__ = ["Pair", "compare_checkpoints"]
@@ -28,14 +28,10 @@ class Pair(Finding):
     """What `compare` found of two networks.
 
     Attributes:
-        a: the first.
-        b: the second.
         found: see `nfn_monomial.alignment.Comparison`.
         unread: keys of tensors that differ and that the function does not read, other than counters of batches.
     """
 
-    a: Network
-    b: Network
     found: Comparison
     unread: tuple[str, ...]
 
@@ -45,47 +41,46 @@ class Pair(Finding):
         return tuple(sorted((*self.found.unmoved, *self.unread)))
 
     @property
-    def networks(self) -> Sequence[Network]:
-        return [self.a, self.b]
-
-    @property
     def summary(self) -> str:
-        found = self.found
-        lines = [f"{self.a.label} and {self.b.label}: {found.verdict}."]
+        (a, b), found = self.networks, self.found
+        lines = [f"{a.label} and {b.label}: {found.verdict}."]
         if found.max_output_difference is not None and found.relative_output_difference is not None:
             lines.append(
                 f"Largest difference of outputs: {found.max_output_difference:.2g}, which is "
                 f"{found.relative_output_difference:.2g} of the largest output."
             )
-        elif not self.a.runs:
-            lines.append(f"Outputs were not compared: {self.a.why_not}.")
+        elif not a.runs:
+            lines.append(f"Outputs were not compared: {a.why_not}.")
         shares = ", ".join(f"{kind} {share:.1%}" for kind, share in found.explained.items())
         lines.append(f"Of the squared distance between the weights explain: {shares}.")
-        if self.found.unmoved:
-            lines.append(f"What no symmetry moves differs, too: {', '.join(self.found.unmoved[:6])}.")
+        if found.unmoved:
+            lines.append(f"What no symmetry moves differs, too: {', '.join(found.unmoved[:6])}.")
         if self.unread:
             lines.append(f"Left out, as the network does not read it: {', '.join(self.unread[:6])}.")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
+        a, b = self.networks
         return {
-            "network": self.a.architecture.name,
-            "a": str(self.a.checkpoint.path),
-            "b": str(self.b.checkpoint.path),
+            "network": a.definition.name,
+            "a": str(a.checkpoint.path),
+            "b": str(b.checkpoint.path),
             **self.found.to_json(),
             "other_differences": list(self.others),
         }
 
     def report(self) -> Report:
+        a, b = self.networks
+        norms = {name: float(torch.linalg.vector_norm(t, dtype=torch.float64)) for name, t in a.items()}
         lines = [
-            (name, f"{layer.raw_l2:.4g}", f"{layer.aligned_l2:.4g}", f"{_norm(self.a, name):.4g}")
+            (name, f"{layer.raw_l2:.4g}", f"{layer.aligned_l2:.4g}", f"{norms[name]:.4g}")
             for name, layer in self.found.layers.items()
         ]
         notes = ["Raw: of the second from the first; aligned: once it is moved next to it; norm: of the first."]
         if self.found.cka:
             notes.append(f"CKA of what layers read, on the example inputs: {self.found.cka_text()}.")
         header = ("parameter", "raw L2", "aligned L2", "norm")
-        table = Table(f"{self.a.label} and {self.b.label}", header, tuple(lines), notes=tuple(notes))
+        table = Table(f"{a.label} and {b.label}", header, tuple(lines), notes=tuple(notes))
         return Report([table], self.to_json(), {"compare.png": draw_comparison(self.found)})
 
 
@@ -123,13 +118,7 @@ def compare_checkpoints(
     if len(networks) > 2:
         return family_of(networks, seed=seed, on_progress=on_progress, call=call)
     a, b = networks
-    definition = a.architecture.definition
-    running = definition is not None and a.runs and b.runs
     # What a checkpoint lacks is the module's own, so it is one that has read none.
-    module, inputs = (definition.template(), definition.inputs) if definition and running else (None, None)
+    module, inputs = (a.definition.template(), a.definition.inputs) if a.runs and b.runs else (None, None)
     found = compare(a.space, a.state, b.state, module=module, inputs=inputs, seed=seed)
-    return Pair(a, b, found, differing(a.unread, b.unread))
-
-
-def _norm(network: Network, name: str) -> float:
-    return float(torch.linalg.vector_norm(network[name], dtype=torch.float64))
+    return Pair((a, b), found, differing(a.unread, b.unread))

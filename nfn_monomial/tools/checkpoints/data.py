@@ -7,7 +7,7 @@ is how far its outputs ``f`` are from the mean of the others' outputs, weighted 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -41,28 +41,8 @@ class Score(NamedTuple):
     accuracy: float | None = None
 
 
-class Judge(ABC):
-    """Says how well networks do.
-
-    Attributes:
-        words: what is measured, on what.
-        statistics: inputs on which statistics can be taken; None if there are none of the networks' own.
-    """
-
-    words: str
-    statistics: Any = None
-
-    @abstractmethod
-    def own(self, module: nn.Module, networks: Sequence[Mapping[str, Tensor]]) -> list[Score]:
-        """Of the networks that are merged later, parameter -> tensor each; asked for first."""
-
-    @abstractmethod
-    def merged(self, module: nn.Module, network: Mapping[str, Tensor], weights: Sequence[float]) -> Score:
-        """Of a network that was merged from them with these weights."""
-
-
-class OnData(Judge):
-    """A loss on labelled data.
+class OnData:
+    """A loss on labelled data. ``words`` say what is measured, ``statistics`` can be taken on the first inputs.
 
     Args:
         batches: pairs of inputs and targets.
@@ -75,10 +55,15 @@ class OnData(Judge):
         self.words = f"{loss} on {sum(len(targets) for _, targets in batches)} samples"
 
     def own(self, module: nn.Module, networks: Sequence[Mapping[str, Tensor]]) -> list[Score]:
+        """Of the networks that are merged later, parameter -> tensor each; asked for first."""
         return [self.merged(module, network, ()) for network in networks]
 
     def merged(self, module: nn.Module, network: Mapping[str, Tensor], weights: Sequence[float]) -> Score:
-        return Score(*mean_measures(module, [network], self.batches, self._measure)[0].tolist())
+        """Of a network that was merged from them with these weights."""
+        score = Score(*mean_measures(module, [network], self.batches, self._measure)[0].tolist())
+        if not math.isfinite(score.loss):
+            raise InvalidValueError(f"{self.words}: a loss is {score.loss}; give inputs and targets that are finite")
+        return score
 
     def _measure(self, outputs: Any, targets: Tensor) -> Tensor:
         found = next((t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)), None)
@@ -106,7 +91,7 @@ class OnData(Judge):
 
     @property
     def statistics(self) -> Any:
-        """The first inputs."""
+        """Inputs on which statistics can be taken."""
         taken: list[list[Any]] = []
         for inputs, _ in self.batches:
             if sum(len(leaves[0]) for leaves in taken) < STATISTICS:
@@ -115,17 +100,19 @@ class OnData(Judge):
         return parts if len(parts) > 1 else parts[0]
 
 
-class OnProbes(Judge):
-    """Outputs on inputs without labels.
+class OnProbes:
+    """Outputs on inputs without labels, on which no statistics are taken; methods as of `OnData`.
 
     Args:
         inputs: all positional arguments.
     """
 
+    words = "squared distance from the networks' mean outputs, relative, on the example inputs"
+    statistics = None
+
     def __init__(self, inputs: tuple[Any, ...]) -> None:
         self.inputs = inputs
         self._ends: list[list[Tensor]] = []
-        self.words = "squared distance from the networks' mean outputs, relative, on the example inputs"
 
     def own(self, module: nn.Module, networks: Sequence[Mapping[str, Tensor]]) -> list[Score]:
         self._ends = [self._outputs(module, network) for network in networks]
@@ -141,6 +128,9 @@ class OnProbes(Judge):
 
     def _outputs(self, module: nn.Module, network: Mapping[str, Tensor]) -> list[Tensor]:
         return [t.double() for t in answers(module, network, self.inputs) if t.is_floating_point()]
+
+
+Judge: TypeAlias = OnData | OnProbes
 
 
 def judge_of(data: Data, inputs: tuple[Any, ...]) -> Judge:

@@ -28,52 +28,46 @@ class Family(Finding):
     """What `compare` found of more than two networks.
 
     Attributes:
-        members: the networks.
         distances: between each two, 0 for the same function; symmetric.
         merges: the tree, as scipy's ``linkage`` gives it: which two clusters are joined at which distance.
-        fingerprints: of the members.
+        fingerprints: of the networks.
     """
 
-    members: tuple[Network, ...]
     distances: tuple[tuple[float, ...], ...]
     merges: tuple[tuple[float, ...], ...]
     fingerprints: tuple[str, ...]
 
     @property
-    def networks(self) -> Sequence[Network]:
-        return self.members
-
-    @property
     def summary(self) -> str:
-        lines = [f"{len(self.members)} networks; the nearest relatives first:"]
+        lines = [f"{len(self.networks)} networks; the nearest relatives first:"]
         lines += [f"  {a} - {b}: {distance:.3g}" for a, b, distance in self.links]
         return "\n".join(lines)
 
     @property
     def links(self) -> list[tuple[str, str, float]]:
-        """The shortest ways that join all members: pairs and their distance, the nearest first."""
+        """The shortest ways that join all networks: pairs and their distance, the nearest first."""
         from scipy.sparse.csgraph import minimum_spanning_tree
 
         # Edges of 0 are none to scipy, and shifting all of them alike leaves the tree as it is.
         tree = minimum_spanning_tree(np.asarray(self.distances) + 1.0).tocoo()
-        labels = [network.label for network in self.members]
+        labels = [network.label for network in self.networks]
         found = [sorted(pair) for pair in zip(tree.row.tolist(), tree.col.tolist(), strict=True)]
         return sorted(((labels[i], labels[j], self.distances[i][j]) for i, j in found), key=lambda link: link[2])
 
     @property
     def tree(self) -> dict[str, Any]:
-        """Clusters in clusters: ``name`` of a member, or ``distance`` and ``parts``."""
-        clusters: list[dict[str, Any]] = [{"name": network.label} for network in self.members]
+        """Clusters in clusters: ``name`` of a network, or ``distance`` and ``parts``."""
+        clusters: list[dict[str, Any]] = [{"name": network.label} for network in self.networks]
         for a, b, distance, _ in self.merges:
             clusters.append({"distance": distance, "parts": [clusters[int(a)], clusters[int(b)]]})
         return clusters[-1]
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "network": self.members[0].architecture.name,
+            "network": self.networks[0].definition.name,
             "members": {
                 network.label: {"path": str(network.checkpoint.path), "fingerprint": found}
-                for network, found in zip(self.members, self.fingerprints, strict=True)
+                for network, found in zip(self.networks, self.fingerprints, strict=True)
             },
             "distances": [list(row) for row in self.distances],
             "links": [{"a": a, "b": b, "distance": distance} for a, b, distance in self.links],
@@ -81,7 +75,7 @@ class Family(Finding):
         }
 
     def report(self) -> Report:
-        labels = [network.label for network in self.members]
+        labels = [network.label for network in self.networks]
         header = ("", *(str(i) for i in range(1, len(labels) + 1)))
         cells = [
             (f"{i} {label}", *(f"{x:.3f}" for x in row))

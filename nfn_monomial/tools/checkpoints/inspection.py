@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace, balance
+from nfn_monomial.adapters.definitions import Definition
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import flow, powers
 from nfn_monomial.space.certificate import certify
@@ -19,7 +20,7 @@ from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Report, Table
 
 from .files import read_checkpoint
-from .networks import Architecture, Net, Network, PathLike, read_architecture
+from .networks import Net, Network, PathLike, read_architecture
 from .outputs import Finding
 
 __all__ = ["Neurons", "Symmetries", "find_symmetries", "neurons_of"]
@@ -55,29 +56,23 @@ class Symmetries(Finding):
     """What `symmetries` found.
 
     Attributes:
-        architecture: the network's.
+        definition: of the architecture.
         certified: in words, what was tested on which weights; empty for a chain of layers without a module.
-        network: its checkpoint's, if one was given.
-        neurons: of the network, by node.
+        neurons: of the network, by node, if one was given.
     """
 
-    architecture: Architecture
+    definition: Definition
     certified: str
-    network: Network | None = None
     neurons: tuple[Neurons, ...] = ()
 
     @property
-    def space(self) -> WeightSpace:
-        """The weight space."""
-        return self.architecture.space
-
-    @property
-    def networks(self) -> Sequence[Network]:
-        return [] if self.network is None else [self.network]
+    def network(self) -> Network | None:
+        """The checkpoint's, if one was given."""
+        return self.networks[0] if self.networks else None
 
     @property
     def summary(self) -> str:
-        explained = self.space.explain()
+        explained = self.definition.space.explain()
         if self.network is None:  # then it says what was tested
             return explained
         on = f"on {self.network.label}"
@@ -87,10 +82,10 @@ class Symmetries(Finding):
     def to_json(self) -> dict[str, Any]:
         sizes = {} if self.network is None else self.network.sizes
         return {
-            "network": self.architecture.name,
+            "network": self.definition.name,
             "checkpoint": None if self.network is None else str(self.network.checkpoint.path),
-            "parameters": len(self.space.parameters),
-            "independent_scalings": self.space.group_dimension,
+            "parameters": len(self.definition.space.parameters),
+            "independent_scalings": self.definition.space.group_dimension,
             "certificate": self.certified or None,
             "nodes": {
                 name: {
@@ -99,10 +94,10 @@ class Symmetries(Finding):
                     "gauges": [str(gauge).lower() for gauge in node.gauges if gauge.scales or gauge.flips],
                     "in": node.parent,
                 }
-                for name, node in self.space.nodes.items()
+                for name, node in self.definition.space.nodes.items()
             },
             "neurons": [asdict(found) for found in self.neurons],
-            "explained": self.space.explain(),
+            "explained": self.definition.space.explain(),
         }
 
     def report(self) -> Report:
@@ -120,7 +115,9 @@ class Symmetries(Finding):
         header = ("node", "neurons", "acts on each", "spread", "dead", "twins")
         title = "" if self.network is None else f"The neurons of {self.network.label}"
         tables = [Table(title, header, tuple(lines), text_columns=3, notes=notes)] if lines else []
-        return Report(tables, self.to_json(), {"symmetries.svg": self.space.draw()}, f"```\n{self.summary}\n```\n")
+        return Report(
+            tables, self.to_json(), {"symmetries.svg": self.definition.space.draw()}, f"```\n{self.summary}\n```\n"
+        )
 
 
 def find_symmetries(
@@ -147,11 +144,11 @@ def find_symmetries(
         ValueError: naming what cannot be used, and the way out; if the group changes what the network computes.
     """
     found = None if checkpoint is None else read_checkpoint(checkpoint, key)
-    architecture = read_architecture(net, input_shape=input_shape, activation=activation, like=found)
+    definition = read_architecture(net, input_shape=input_shape, activation=activation, like=found)
     if found is None:
         tested = "random elements of the group changed no output by more than 1e-9, on random weights, in float64"
-        return Symmetries(architecture, tested)
-    network = architecture.network(found, label=found.name)
+        return Symmetries((), definition, tested)
+    network = Network(definition, found, found.name)
 
     def make() -> tuple[Any, Mapping[str, Tensor]]:
         tensors = {name: t.double() for name, t in network.items()}
@@ -159,7 +156,7 @@ def find_symmetries(
 
     (certified, neurons), _ = call.piece("neurons", make)
     told = tuple(Neurons(**values | {"gauges": tuple(values["gauges"])}) for values in neurons)
-    return Symmetries(architecture, certified, network, told)
+    return Symmetries((network,), definition, certified, told)
 
 
 def certificate(network: Network) -> str:
@@ -168,10 +165,11 @@ def certificate(network: Network) -> str:
     Raises:
         ValueError: if the group changes what it computes.
     """
-    definition = network.architecture.definition
-    if definition is None or not network.runs:
+    if not network.runs:
         return ""
-    trials = certify(network.module(), definition.inputs, functools.partial(network.space.sample, sizes=network.sizes))
+    trials = certify(
+        network.module(), network.definition.inputs, functools.partial(network.space.sample, sizes=network.sizes)
+    )
     return (
         f"{trials} random elements of the group changed no output by more than 1e-9, on these weights and around them, "
         "in float64"

@@ -1,15 +1,12 @@
 """Networks of one's own: an architecture, and checkpoints as points of its weight space.
 
 The architecture is what a user names (``module.py:Class``, an importable class, an exported program, or a module that
-is there in Python), see `read_definition`. Without one it is a chain of layers, read off the names and shapes of a
-checkpoint. Of layers that are all linear the chain is a module, too: with the activation between them it says what they
-compute. Where convolutions are in it, strides and pools are not known, and so it has a space alone.
+is there in Python), see `read_definition`. Without one it is a chain of layers, see `chain_of`.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 import hashlib
 import math
 from collections import ChainMap
@@ -23,9 +20,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace, fingerprint
-from nfn_monomial.adapters.definitions import Definition, DefinitionError, finite, one_value, read_definition
-from nfn_monomial.adapters.matching import match_names
-from nfn_monomial.alignment.outputs import Reading
+from nfn_monomial.adapters.definitions import Definition, DefinitionError, one_value, read_definition
 from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.certificate import answers, doubled, largest_change, steady_answers
@@ -35,7 +30,6 @@ from .chains import NET, chain_of
 from .files import Checkpoint, CheckpointError, checkpoints_in, read_checkpoint
 
 __all__ = [
-    "Architecture",
     "Net",
     "Network",
     "difference_as_written",
@@ -52,101 +46,49 @@ PathLike: TypeAlias = "str | Path"
 KEPT = 1e-8  # change of outputs in float64 that is one of rounding
 
 
-class Architecture:
-    """What networks have in common: their weight space and, where it is known, the module that runs them.
-
-    Args:
-        name: for messages.
-        space: with the names of the networks' state dicts.
-        definition: of the module.
-        chain: whether it was read off a checkpoint, so that others may have other keys.
-    """
-
-    def __init__(self, name: str, space: WeightSpace, definition: Definition | None, chain: bool = False) -> None:
-        self.name, self.space, self.definition, self.chain = name, space, definition, chain
-
-    @functools.cached_property
-    def read(self) -> frozenset[str]:
-        """Keys of the tensors that the module reads in eval mode on its example inputs; all, if it has none."""
-        if self.definition is None:
-            return frozenset()
-        if not self.definition.inputs:
-            return frozenset(self.definition.shapes)
-        module = self.definition.template()
-        parameters = module.named_parameters(remove_duplicate=False)
-        tensors = dict((*parameters, *module.named_buffers(remove_duplicate=False)))
-        with Reading(tensors) as reading:
-            answers(module, tensors, self.definition.inputs)
-        return frozenset(reading.keys)
-
-    def network(self, checkpoint: Checkpoint, *, label: str = "") -> Network:
-        """A checkpoint as a network of this architecture; its keys and shapes are checked, its values when read.
-
-        Args:
-            checkpoint: whose keys may all have a prefix more, such as ``module.`` of ``DataParallel``.
-            label: what to call it.
-
-        Raises:
-            CheckpointError: naming the file and the keys, if it is of another architecture.
-        """
-        shapes = dict(checkpoint.shapes)
-        prefix = _prefix(shapes, self.space.parameters)
-        own = {key.removeprefix(prefix): key for key in shapes}
-        try:
-            if self.chain:
-                meta = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
-                return Network(self, checkpoint, match_names(meta, self.space), {}, label)
-            assert self.definition is not None, "an architecture without a definition is a chain"
-            found = self.definition.keys({key: shapes[full] for key, full in own.items()}, widths=True)
-        except ValueError as error:
-            raise CheckpointError(f"{checkpoint.path}: {error}") from error
-        shared = {key: self.definition.tied.get(key, key) for key in own}
-        tied = {own[key]: name for key, name in shared.items() if found.get(name, key) != key}
-        return Network(self, checkpoint, {name: own[key] for name, key in found.items()}, tied, label, prefix)
-
-
 class Network(Mapping[str, Tensor]):
     """A checkpoint as a point of a weight space: parameter of the space -> tensor ``(*shape)``, read when asked for.
 
     Args:
-        architecture: what it is a network of.
-        checkpoint: where the tensors are.
-        keys: parameter of the space -> key in the checkpoint.
-        tied: further key in the checkpoint -> parameter that it holds as well.
+        definition: the architecture; keys and shapes are checked, values when they are read.
+        checkpoint: where the tensors are; its keys may all have a prefix more, such as ``module.`` of ``DataParallel``.
         label: what to call it, by default the path.
-        prefix: that all keys of the checkpoint have before those of the module.
 
     Attributes:
         sizes: node -> number of neurons.
+        others: key in the module -> key in the checkpoint of the tensors that are not in the space.
+
+    Raises:
+        CheckpointError: naming the file and the keys, if it is of another architecture.
     """
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        checkpoint: Checkpoint,
-        keys: Mapping[str, str],
-        tied: Mapping[str, str],
-        label: str = "",
-        prefix: str = "",
-    ) -> None:
-        self.architecture, self.checkpoint, self.keys_of = architecture, checkpoint, keys
-        self.label, self._tied, self._prefix = label or str(checkpoint.path), tied, prefix
-        self._seen: set[str] = set()  # names whose values are known to be finite
-        meta = {n: torch.empty((1, 1, *checkpoint.shapes[key]), device="meta") for n, key in keys.items()}
-        self.sizes = check_tensors(architecture.space, meta)
+    def __init__(self, definition: Definition, checkpoint: Checkpoint, label: str = "") -> None:
+        self.definition, self.checkpoint, self.label = definition, checkpoint, label or str(checkpoint.path)
+        prefix = _prefix(checkpoint.shapes, self.space.parameters)
+        places = {key.removeprefix(prefix): key for key in checkpoint}
+        try:
+            keys = definition.keys({key: checkpoint.shapes[full] for key, full in places.items()}, widths=True)
+        except ValueError as error:
+            raise CheckpointError(f"{checkpoint.path}: {error}") from error
+        self._keys = {name: [places[key] for key in same] for name, same in keys.items()}
+        self._shapes = {name: checkpoint.shapes[same[0]] for name, same in self._keys.items()}
+        known = {full for same in self._keys.values() for full in same}
+        self.others = {key: full for key, full in places.items() if full not in known}
+        self._seen: set[str] = set()  # names whose values were looked at
+        meta = {name: torch.empty((1, 1, *shape), device="meta") for name, shape in self._shapes.items()}
+        self.sizes = check_tensors(self.space, meta)
 
     @property
     def space(self) -> WeightSpace:
         """Its weight space."""
-        return self.architecture.space
+        return self.definition.space
 
     def __getitem__(self, name: str) -> Tensor:
-        key = self.keys_of[name]
+        keys = self._keys[name]
         if name in self._seen:
-            return self.checkpoint[key].detach()
-        tied = [other for other, shared in self._tied.items() if shared == name and other != key]
+            return self.checkpoint[keys[0]].detach()
         try:
-            found = finite(key, one_value([key, *tied], self.checkpoint))
+            found = one_value(keys, self.checkpoint)
         except DefinitionError as error:
             raise CheckpointError(f"{self.checkpoint.path}: {error}") from error
         self._seen.add(name)
@@ -159,20 +101,14 @@ class Network(Mapping[str, Tensor]):
         return len(self.space.parameters)
 
     @property
-    def others(self) -> dict[str, str]:
-        """Key in the module -> key in the checkpoint of the tensors that are not in the space."""
-        known = {*self.keys_of.values(), *self._tied}
-        return {key.removeprefix(self._prefix): key for key in self.checkpoint if key not in known}
-
-    @property
     def unmoved(self) -> dict[str, Tensor]:
         """Key in the module -> what no symmetry moves and the function reads: masks, orders and scales of inputs."""
-        return {key: self.checkpoint[full] for key, full in self.others.items() if key in self.architecture.read}
+        return {key: self.checkpoint[full] for key, full in self.others.items() if key in self.definition.read}
 
     @property
     def unread(self) -> dict[str, Tensor]:
         """Key in the module -> what the function does not read, as auxiliary heads; without counters of batches."""
-        keys = sorted(key for key in self.others if key not in self.architecture.read and not key.endswith(COUNTERS))
+        keys = sorted(key for key in self.others if key not in self.definition.read and not key.endswith(COUNTERS))
         return {key: self.checkpoint[self.others[key]] for key in keys}
 
     @property
@@ -192,10 +128,8 @@ class Network(Mapping[str, Tensor]):
     @property
     def runs(self) -> bool:
         """Whether there is a module that computes what this network does: not for other widths than the module's."""
-        definition = self.architecture.definition
-        if definition is None or not definition.inputs:
-            return False
-        return all(self.checkpoint.shapes[key] == definition.shapes[name] for name, key in self.keys_of.items())
+        same = all(shape == self.definition.shapes[name] for name, shape in self._shapes.items())
+        return bool(self.definition.inputs) and same
 
     def module(self) -> nn.Module:
         """The module with these weights, a copy; eval mode is for the caller to set.
@@ -203,23 +137,21 @@ class Network(Mapping[str, Tensor]):
         Raises:
             CheckpointError: if there is none, see `runs`.
         """
-        definition = self.architecture.definition
-        if definition is None or not self.runs:
+        if not self.runs:
             raise CheckpointError(f"{self.label}: no module runs it: {self.why_not}")
-        module = copy.deepcopy(definition.template())
-        state = {key: self.checkpoint[full] for key, full in self.others.items()}
-        state |= {name: self[name] for name in self}
-        module.load_state_dict({key: t for key, t in state.items() if key in definition.shapes}, strict=False)
+        module = copy.deepcopy(self.definition.template())
+        state = {key: self.checkpoint[full] for key, full in self.others.items()} | {name: self[name] for name in self}
+        module.load_state_dict({k: t for k, t in state.items() if k in self.definition.shapes}, strict=False)
         return module
 
     @property
     def why_not(self) -> str:
         """Why `runs` is False, and what to do about it."""
-        if self.architecture.definition is None:
+        if self.definition.inputs:
+            return f"its widths are not those of {self.definition.name}; give a class with its widths"
+        if self.definition.chain:
             return f"strides and pools are not known of a chain of layers; say what it is by {NET}"
-        if not self.architecture.definition.inputs:
-            return "the exported program has no positional example inputs; export it with some"
-        return f"its widths are not those of {self.architecture.name}; give a class with its widths"
+        return "the exported program has no positional example inputs; export it with some"
 
     def write(self, folder: Path, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint like this one with other values, see `Checkpoint.write`.
@@ -229,7 +161,7 @@ class Network(Mapping[str, Tensor]):
             name: of the file or, of several, of their folder.
             tensors: parameter of the space -> value, of all; and other keys in the module, where they change, too.
         """
-        changed = {key: tensors[n] for n, key in self.keys_of.items()} | {k: tensors[n] for k, n in self._tied.items()}
+        changed = {key: tensors[n] for n, same in self._keys.items() for key in same}
         changed |= {full: tensors[key] for key, full in self.others.items() if key in tensors}
         self.checkpoint.write(folder, name, changed)
 
@@ -240,7 +172,7 @@ def read_architecture(
     input_shape: Sequence[int] | None = None,
     activation: str | None = None,
     like: Checkpoint | None = None,
-) -> Architecture:
+) -> Definition:
     """The architecture that a user names or, without a name, that of a chain of layers like a checkpoint's.
 
     Args:
@@ -259,14 +191,14 @@ def read_architecture(
             raise InvalidValueError(f"--activation {activation} is for a chain of layers, but --net {net} is given")
         net = read_definition(net) if input_shape is None else read_definition(net, input_shape[1:], input_shape[0])
     if net is not None:
-        return Architecture(net.name, net.space, net)
+        return net
     if like is None:
         raise InvalidValueError(f"which network? {NET}; or a checkpoint of a chain of layers, and --activation")
     if activation is None:
         raise InvalidValueError(
             f"{like.path}: say what network it is by {NET}; of a plain chain of layers, --activation relu is enough"
         )
-    return Architecture("the chain of layers", *chain_of(like, activation, input_shape), chain=True)
+    return chain_of(like, activation, input_shape)
 
 
 def paths_of(paths: Sequence[PathLike]) -> list[PathLike]:
@@ -311,11 +243,9 @@ def read_networks(
         if place in places:
             raise InvalidValueError(f"{places[place].path} and {found.path} are the same file: give two networks")
         places[place] = found
-    architecture = read_architecture(net, input_shape=input_shape, activation=activation, like=checkpoints[0])
-    networks = [
-        architecture.network(found, label=label)
-        for found, label in zip(checkpoints, _labels([c.path for c in checkpoints]), strict=True)
-    ]
+    definition = read_architecture(net, input_shape=input_shape, activation=activation, like=checkpoints[0])
+    labels = _labels([c.path for c in checkpoints])
+    networks = [Network(definition, found, label) for found, label in zip(checkpoints, labels, strict=True)]
     first = networks[0]
     for network in networks:
         for node, size in network.sizes.items():
@@ -332,12 +262,11 @@ def largest_difference(network: Network, a: Mapping[str, Tensor], b: Mapping[str
 
     On the example inputs, in float64; None where no module runs the network.
     """
-    definition = network.architecture.definition
-    if definition is None or not network.runs:
+    if not network.runs:
         return None
     module = network.module()
     own = {name: doubled(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
-    inputs = pytree.tree_map_only(Tensor, doubled, definition.inputs)
+    inputs = pytree.tree_map_only(Tensor, doubled, network.definition.inputs)
     before, after = (own | {n: doubled(t) for n, t in tensors.items()} for tensors in (a, b))
     return largest_change(answers(module, after, inputs), steady_answers(module, before, inputs))
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -19,8 +19,7 @@ from .networks import Network
 __all__ = ["Finding", "Written"]
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """A checkpoint to write.
 
     Attributes:
@@ -34,13 +33,15 @@ class Written:
     tensors: Mapping[str, Tensor]
 
 
+@dataclass(frozen=True)
 class Finding(ABC):
-    """What a command found, to be shown and written."""
+    """What a command found, to be shown and written.
 
-    @property
-    @abstractmethod
-    def networks(self) -> Sequence[Network]:
-        """What was read, over which nothing is written."""
+    Attributes:
+        networks: what was read, over which nothing is written; in the order in which they were given.
+    """
+
+    networks: tuple[Network, ...]
 
     @property
     @abstractmethod

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -105,77 +104,58 @@ def test_nothing_that_was_read_is_written_over(pair: list[Path]) -> None:
     assert sorted(path.name for path in pair[0].parent.iterdir()) == ["a.safetensors", "b.safetensors"]
 
 
-def no_net(folder: Path) -> list[object]:
-    return ["symmetries"]
-
-
-def wrong_keys(folder: Path) -> list[object]:
-    (folder / "own.py").write_text(SOURCE, encoding="utf-8")
-    return ["balance", folder / "a.safetensors", "--net", f"{folder / 'own.py'}:Residual"]
-
-
-def wrong_shapes(folder: Path) -> list[object]:
-    return ["compare", folder / "a.safetensors", saved(folder / "w.pt", mlp(1, (4, 7, 5, 2))), "--activation", "relu"]
-
-
-def not_finite(folder: Path) -> list[object]:
-    state = mlp(1)
-    state["2.bias"][1] = torch.nan
-    return ["align", folder / "a.safetensors", saved(folder / "nan.pt", state), "--activation", "relu"]
-
-
-def pickled(folder: Path) -> list[object]:
-    torch.save(Marker(folder / "ran"), folder / "bad.pt")
-    return ["balance", folder / "bad.pt", "--activation", "relu"]
-
-
-def empty_folder(folder: Path) -> list[object]:
-    (folder / "empty").mkdir()
-    return ["compare", folder / "empty", "--activation", "relu"]
-
-
-def pipe(folder: Path) -> list[object]:
-    os.mkfifo(folder / "pipe.safetensors")
-    return ["symmetries", folder / "pipe.safetensors", "--activation", "relu"]
-
-
-def code_beside(folder: Path) -> list[object]:
-    (folder / "hubconf.py").write_text(f"open({str(folder / 'ran')!r}, 'w')", encoding="utf-8")
-    return ["symmetries", folder / "a.safetensors"]
-
-
-def bad_input(folder: Path) -> list[object]:
-    return ["symmetries", folder / "a.safetensors", "--activation", "relu", "--input", "3,x"]
-
-
-def out_is_a_file(folder: Path) -> list[object]:
-    return ["balance", folder / "a.safetensors", "--activation", "relu", "--out", folder / "a.safetensors"]
-
-
-WRONG: dict[Callable[[Path], list[object]], str] = {
-    no_net: "which network? --net module.py:Class",
-    wrong_keys: "a.safetensors: the weights are of another architecture than Residual: missing are",
-    wrong_shapes: "w.pt has 7 neurons of node layer0, but ",
-    not_finite: "nan.pt: 2.bias holds NaN or infinite values",
-    pickled: "bad.pt holds a builtins.getattr, expected a state dict",
-    empty_folder: "empty has no checkpoints, expected a .safetensors file",
-    pipe: "pipe.safetensors: no such file",
-    code_beside: "say what network it is by --net",
-    bad_input: "--input 3,x: give sizes with commas between, batch included, as 1,3,32,32",
-    out_is_a_file: "a.safetensors is a file: give a folder for the results",
+RELU = "--activation relu"
+WRONG = {
+    "symmetries": "which network? --net module.py:Class",
+    f"symmetries a.safetensors {RELU} --input 3,x": "--input 3,x: give sizes with commas between, batch included",
+    "symmetries a.safetensors": "say what network it is by --net",  # the code beside it is not run
+    f"symmetries pipe.safetensors {RELU}": "pipe.safetensors: no such file",
+    f"symmetries folder.pt {RELU}": "folder.pt has no checkpoints, expected a .safetensors file",
+    f"compare folder.pt {RELU}": "folder.pt has no checkpoints, expected a .safetensors file",
+    f"compare a.safetensors wide.pt {RELU}": "wide.pt has 7 neurons of node layer0, but ",
+    f"compare a.safetensors other.pt {RELU}": "other.pt: the keys of the state dict do not fit",
+    "balance a.safetensors --net own.py:Residual": "a.safetensors: the weights are of another architecture than Res",
+    f"balance bad.pt {RELU}": "bad.pt holds a builtins.getattr, expected a state dict",
+    f"balance a.safetensors {RELU} --out a.safetensors": "a.safetensors is a file: give a folder for the results",
+    f"align a.safetensors nan.pt {RELU}": "nan.pt: 2.bias holds NaN or infinite values",
+    f"align a.safetensors b.safetensors {RELU} --data code.py:nan": "a loss is nan; give inputs and targets that are",
+    f"align a.safetensors b.safetensors {RELU} --data code.py:leave": "code.py:leave fails: SystemExit: 5",
+    "balance a.safetensors --net leaves.py:Net": "leaves.py cannot be run: SystemExit: 3",
+    "balance a.safetensors --net lacks.py:Net": "lacks.py cannot be run: ModuleNotFoundError: No module named 'no_",
+    "balance a.safetensors --net breaks:Net": "breaks cannot be imported, expected module.py:Class",
+    "balance a.safetensors --net :Net": "':Net' names no network, expected module.py:Class",
+}
+CODE = {
+    "own.py": SOURCE,
+    "hubconf.py": "open('ran', 'w')",
+    "leaves.py": "raise SystemExit(3)",
+    "lacks.py": "import no_such_package",
+    "breaks.py": "raise KeyError('here')",
+    "code.py": "import torch\n\n\ndef nan():\n    return torch.full((3, 4), torch.nan), torch.tensor([0, 1, 0])\n\n\n"
+    "def leave():\n    raise SystemExit(5)\n",
 }
 
 
-@pytest.mark.parametrize("make", WRONG, ids=[make.__name__ for make in WRONG])
-def test_what_is_wrong_is_said_in_one_line(
-    make: Callable[[Path], list[object]], pair: list[Path], tmp_path: Path
-) -> None:
-    result = invoke(*make(tmp_path), *(["--out", tmp_path / "out"] if make is not out_is_a_file else []))
+@pytest.mark.usefixtures("pair")
+@pytest.mark.parametrize("call", WRONG)
+def test_what_is_wrong_is_said_in_one_line(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text in CODE.items():
+        Path(name).write_text(text, encoding="utf-8")
+    nan = mlp(1)
+    nan["2.bias"][1] = torch.nan
+    for name, state in {"nan": nan, "wide": mlp(1, (4, 7, 5, 2)), "other": mlp(1, (4, 2))}.items():
+        saved(Path(f"{name}.pt"), state)
+    torch.save(Marker(tmp_path / "ran"), "bad.pt")
+    os.mkfifo("pipe.safetensors")
+    Path("folder.pt").mkdir()
+    result = invoke(*call.split(), *(["--out", "out"] if "--out" not in call else []))
     assert result.exit_code == 2, result.output
     lines = result.stderr.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
-    assert WRONG[make] in plain(lines[0])
+    assert WRONG[call] in plain(lines[0])
     assert result.stdout == ""
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "ran").exists()
+    assert not Path("out").exists()
+    assert not Path("ran").exists()

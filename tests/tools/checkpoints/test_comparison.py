@@ -98,7 +98,7 @@ def test_relatives_are_found(relatives: tuple[Path, Definition]) -> None:
     found = compare_checkpoints(folder, net=definition, on_progress=lambda *step: steps.append(step))
     assert isinstance(found, Family)
     assert steps == [(i, 15) for i in range(1, 16)]
-    labels = [network.label for network in found.members]
+    labels = [network.label for network in found.networks]
     assert labels == ["0-moved", "0-tuned", "0", "1-moved", "1-tuned", "1"]
     for (i, a), (j, b) in itertools.combinations(enumerate(labels), 2):
         distance = found.distances[i][j]
