@@ -23,7 +23,7 @@ from nfn_monomial.space import SymmetryLike
 from .files import FileError, listed
 from .tensor_files import require_numbers
 
-__all__ = ["Layer", "Shape", "layers_of", "parameters_of", "shape_of"]
+__all__ = ["Layer", "Shape", "layers_of", "natural", "parameters_of", "shape_of"]
 
 
 class Layer(NamedTuple):
@@ -62,7 +62,7 @@ def layers_of(state: Mapping[Any, Any], path: Path, layer: str, example: str) ->
     for name, parts in found.items():
         if "weight" not in parts:
             raise FileError(f"{path}: there is {name}.bias but no {name}.weight; expected {example}")
-    ordered = sorted(found, key=lambda name: (found[name]["weight"].ndim == 2, _natural(name)))
+    ordered = sorted(found, key=lambda name: (found[name]["weight"].ndim == 2, natural(name)))
     return {name: Layer(found[name]["weight"], found[name].get("bias")) for name in ordered}
 
 
@@ -79,8 +79,8 @@ def _checked(value: Any, path: Path, key: str, role: str) -> Tensor:
 
 
 @functools.cache
-def _natural(name: str) -> tuple[tuple[int, str, str], ...]:
-    """So that 2 is before 10, whatever the number of digits."""
+def natural(name: str) -> tuple[tuple[int, str, str], ...]:
+    """A name as a key to sort by: 2 is before 10, whatever the number of digits."""
     parts = ((part.lstrip("0"), part) if i % 2 else ("", part) for i, part in enumerate(re.split("([0-9]+)", name)))
     return tuple((len(digits), digits, part) for digits, part in parts)
 

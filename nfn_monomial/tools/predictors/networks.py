@@ -6,31 +6,28 @@ weight spaces that a predictor knows, by names and shapes, and what does not fit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-import torch
 from torch import Tensor, nn
 
 from nfn_monomial import Symmetry, symmetry_of
-from nfn_monomial.adapters.modules import match_names
+from nfn_monomial.adapters.files import listed
+from nfn_monomial.adapters.matching import match_names
+from nfn_monomial.adapters.tensor_files import require_numbers
+from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
-from nfn_monomial.tools.checkpoints.files import Checkpoint, checkpoints_in
 
 from .models import NetworkInfo
-from .words import in_words, some
+from .words import in_words
 
-__all__ = ["Given", "Network", "checkpoint_paths", "given_networks", "in_checkpoint", "match"]
+__all__ = ["Given", "Network", "given_networks", "match", "numbers_of"]
 
 Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
 PARALLEL = "module."  # what DataParallel puts in front of every key
-COUNTER = "num_batches_tracked"  # of batch norms: no parameter
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     """A network as it was given.
 
     Attributes:
@@ -45,13 +42,18 @@ class Given:
     ordered: bool = False
     activations: frozenset[Symmetry] = frozenset()
 
+    @property
+    def kind(self) -> Hashable:
+        """Equal for networks that are matched alike."""
+        return self.ordered, self.activations, *((key, t.shape) for key, t in self.state.items())
+
 
 def given_networks(networks: Network | Iterable[Network]) -> list[Given]:
     """Modules and state dicts, one or several.
 
     Raises:
-        TypeError: for anything else.
-        ValueError: for weights that are no numbers, as `match`.
+        TypeError: for anything else, or weights that are no dense tensors of floating point numbers.
+        ValueError: for NaN and infinite weights, or none.
     """
     if isinstance(networks, Mapping) or (isinstance(networks, nn.Module) and not isinstance(networks, nn.ModuleList)):
         networks = [networks]
@@ -66,11 +68,10 @@ def _given(network: Any, label: str) -> Given:
     if isinstance(network, nn.Module):
         plain = (nn.Sequential.forward, nn.Flatten.forward)
         chain = all(type(m).forward in plain for m in network.modules() if m._modules)
-        state = network.state_dict()
-        return Given(label, _checked(state, label), chain, frozenset(_activations(network)))
+        return Given(label, numbers_of(network.state_dict(), label), chain, frozenset(_activations(network)))
     if not isinstance(network, Mapping):
         raise InvalidTypeError(f"{label} is a {type(network).__name__}, expected a module or a state dict")
-    return Given(label, _checked(network, label))
+    return Given(label, numbers_of(network, label))
 
 
 def _activations(module: nn.Module) -> Iterable[Symmetry]:
@@ -82,50 +83,16 @@ def _activations(module: nn.Module) -> Iterable[Symmetry]:
                 continue
 
 
-def _checked(state: Mapping[Any, Any], label: str) -> dict[str, Tensor]:
-    """What may be a parameter: all but counters."""
-    found: dict[str, Tensor] = {}
-    for key, value in state.items():
-        name = str(key)
-        if name.endswith(COUNTER):
-            continue
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.layout != torch.strided:
-            what = f"{value.dtype}, {value.layout}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-            raise InvalidTypeError(
-                f"{label}: {name[:200]} is {what}, expected a dense tensor of floating point numbers"
-            )
-        if value.is_meta or not bool(torch.isfinite(value.float()).all()):
-            what = "no values" if value.is_meta else "NaN or infinite values: its training diverged"
-            raise InvalidValueError(f"{label}: {name[:200]} holds {what}")
-        found[name] = value.detach()
-    if not found:
+def numbers_of(state: Mapping[Any, Any], label: str) -> dict[str, Tensor]:
+    """What may be a parameter: all but counters of batches.
+
+    Raises:
+        As `given_networks`; ``label`` says of which network.
+    """
+    names = {str(key): key for key in state if not str(key).endswith(COUNTERS)}
+    if not names:
         raise InvalidValueError(f"{label} holds no weights")
-    return found
-
-
-def checkpoint_paths(paths: Sequence[str | Path]) -> list[Path]:
-    """The checkpoints that are meant: those named, and all that lie in folders, each once.
-
-    Raises:
-        FileNotFoundError: for a path that is not there.
-        ValueError: for a folder without checkpoints.
-    """
-    found = [file for path in map(Path, paths) for file in (checkpoints_in(path) if path.is_dir() else [path])]
-    places: dict[Path, Path] = {}
-    for file in found:
-        places.setdefault(file.resolve(), file)
-    return list(places.values())
-
-
-def in_checkpoint(checkpoint: Checkpoint) -> Given:
-    """The network in a checkpoint.
-
-    Raises:
-        ValueError: naming the file, if it holds no weights, or NaN.
-        TypeError: naming the file and key of what is no dense tensor of floating point numbers.
-    """
-    label = str(checkpoint.path)
-    return Given(label, _checked(checkpoint, label))
+    return {name: require_numbers(state[key], f"{label}: {name[:200]}").detach() for name, key in names.items()}
 
 
 def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: str) -> tuple[int, dict[str, str]]:
@@ -156,7 +123,7 @@ def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: st
             + (f": {reasons[0]}" if known else "")
         )
     if len({infos[number].space for number in fits}) > 1:
-        names = some(list(dict.fromkeys(infos[number].activation for number in fits)))
+        names = listed(dict.fromkeys(infos[number].activation for number in fits))
         raise InvalidValueError(
             f"{given.label} may have any of {len(fits)} architectures that this predictor reads, with the activations "
             f"{names}: its weights do not tell; use a predictor of networks of one architecture"
@@ -171,7 +138,7 @@ def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
     tensors = {name: state[key].float()[None, None] for name, key in names.items()}
     info.space.validate(tensors)
     if not any_width and (wrong := [n for n, shape in info.space.shapes().items() if tensors[n].shape[2:] != shape]):
-        raise InvalidValueError(f"{some(wrong)} are of another width")
+        raise InvalidValueError(f"{listed(wrong)} are of another width")
     own = {node.symmetry for node in info.space.nodes.values() if node.permutes}
     if other := sorted(map(str, given.activations - own)):
         raise InvalidValueError(f"its activations are of the symmetry {', '.join(other)}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from nfn_monomial.adapters.files import damaged
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools.calls import ALONE, Call
-from nfn_monomial.tools.checkpoints.files import TORCH, Checkpoint, read_checkpoint
+from nfn_monomial.tools.checkpoints.files import TORCH, Checkpoint, checkpoints_in, read_checkpoint
 from nfn_monomial.tools.files import write_atomically
 from nfn_monomial.tools.sealed import read_sealed, seal
 
 from .budget import Budget
-from .models import NetworkInfo, at_once
-from .networks import Given, Network, checkpoint_paths, given_networks, in_checkpoint, match
+from .models import at_once
+from .networks import Given, Network, given_networks, match, numbers_of
 from .tasks import Prediction, Task, read_task
 
 __all__ = ["SHIPPED", "Predictor"]
@@ -28,7 +28,6 @@ __all__ = ["SHIPPED", "Predictor"]
 SHIPPED = Path(__file__).with_name("digits-relu.safetensors")
 """A predictor of the accuracy of the demo's ReLU networks, which is part of the package."""
 
-S = TypeVar("S", list[int], range)
 Answer = Any
 """Of one network: a tensor, or the state dict of the edited network."""
 
@@ -115,19 +114,11 @@ class Predictor:
                 are none.
             TypeError: for what is no network.
         """
-        if (info := self._stacked(networks)) is not None:
-            assert isinstance(networks, Mapping), "found to be so"
-            if not len(next(iter(networks.values()))):
-                raise InvalidValueError("an empty batch; at least one network is needed")
-            places = range(len(next(iter(networks.values()))))
-            parts = ({name: t[p.start : p.stop] for name, t in networks.items()} for p in _parts(places, networks))
-            stacked = [answer for part in parts for answer in self._answers(part, info)]
-            return _joined(stacked, [{name: name for name in networks}] * len(stacked), [networks] * len(stacked))
-        given = given_networks(networks)
+        given = given_networks(networks) if (batch := self._unstacked(networks)) is None else batch
         if not given:
             raise InvalidValueError("no networks given; at least one is needed")
-        answers, names = self._asked(given)
-        return _joined(answers, names, [network.state for network in given])
+        answers = [answer for answer, _ in self._asked(given)]
+        return torch.stack(answers) if isinstance(answers[0], Tensor) else answers
 
     def predict(
         self,
@@ -137,7 +128,7 @@ class Predictor:
         on_progress: Callable[[int, int], None] = lambda done, total: None,
         call: Call = ALONE,
     ) -> list[Prediction]:
-        """Answers for checkpoints, of safetensors or ``torch.save``, and for all that lie in folders.
+        """Answers for checkpoints, of safetensors or ``torch.save``, and for all that lie in folders, each once.
 
         Args:
             paths: files and folders.
@@ -147,13 +138,16 @@ class Predictor:
 
         Raises:
             FileNotFoundError: if a file is not there.
-            ValueError: naming the file, if it is damaged or as when called.
+            ValueError: naming the file, if it is damaged or as when called; for a folder without checkpoints.
             TypeError: as when called.
         """
-        files = checkpoint_paths(paths)
+        named = [file for path in map(Path, paths) for file in (checkpoints_in(path) if path.is_dir() else [path])]
+        files: dict[Path, Path] = {}
+        for file in named:
+            files.setdefault(file.resolve(), file)
         found: list[Prediction] = []
-        for read in _read(files, key, on_progress):
-            keys, tensors = call.piece(f"answers-{len(found)}", functools.partial(self._of_checkpoints, read))
+        for read in _read(list(files.values()), key, on_progress):
+            names, tensors = call.piece(f"answers-{len(found)}", functools.partial(self._of_checkpoints, read))
             answers: list[Answer] = [{} for _ in read]
             for name, tensor in tensors.items():
                 number, _, entry = name.partition(" ")
@@ -161,86 +155,60 @@ class Predictor:
                     answers[int(number)][entry] = tensor
                 else:
                     answers[int(number)] = tensor
-            found += map(Prediction, read, keys, answers)
+            found += map(Prediction, read, names, answers)
         return found
 
     def _of_checkpoints(self, read: Sequence[Checkpoint]) -> tuple[list[dict[str, str]], dict[str, Tensor]]:
         """Of each its keys, and answers by its number and, of an edited network, key."""
-        given = [in_checkpoint(checkpoint) for checkpoint in read]
-        answers, names = self._asked(given)
+        asked = self._asked([Given(str(c.path), numbers_of(c, str(c.path))) for c in read])
         tensors: dict[str, Tensor] = {}
-        for i, (network, answer) in enumerate(zip(given, answers, strict=True)):
-            if isinstance(answer, dict):
-                edited = _state(answer, names[i], network.state)
-                tensors |= {f"{i} {key}": t for key, t in edited.items()}
-            else:
-                tensors[f"{i}"] = answer
-        return names, tensors
-
-    def _asked(self, given: Sequence[Given]) -> tuple[list[Answer], list[dict[str, str]]]:
-        """Answers in the order of the networks, those of one shape computed together; and their keys."""
-        infos, reads = self.task.infos, self.reads
-        matched = [match(network, infos, self._any_width, reads) for network in given]
-        alike: dict[Any, list[int]] = {}
-        for i, (number, names) in enumerate(matched):
-            shapes = tuple(given[i].state[key].shape for key in names.values())
-            alike.setdefault((number, shapes), []).append(i)
-        answers: list[Answer] = [None] * len(given)
-        for (number, _), rows in alike.items():
-            first = {key: given[rows[0]].state[key][None] for key in matched[rows[0]][1].values()}
-            for part in _parts(rows, first):
-                tensors = {
-                    name: torch.stack([self._like_model(given[i].state[matched[i][1][name]]) for i in part])[:, None]
-                    for name in infos[number].space.parameters
-                }
-                for i, answer in zip(part, self._answers(tensors, infos[number]), strict=True):
-                    answers[i] = answer
-        return answers, [names for _, names in matched]
+        for i, (answer, _) in enumerate(asked):
+            edited = isinstance(answer, dict)
+            tensors |= {f"{i} {key}": t for key, t in answer.items()} if edited else {f"{i}": answer}
+        return [names for _, names in asked], tensors
 
     @torch.no_grad()
-    def _answers(self, tensors: Mapping[str, Tensor], info: NetworkInfo) -> list[Answer]:
-        """One for each of the networks ``(B, 1, *shape)``."""
-        count = len(next(iter(tensors.values())))
-        answer = self.task.answer(self.model, {n: self._like_model(t) for n, t in tensors.items()}, info)
-        if isinstance(answer, Tensor):
-            return list(answer)
-        return [{name: t[i, 0] for name, t in answer.items()} for i in range(count)]
-
-    def _like_model(self, tensor: Tensor) -> Tensor:
+    def _asked(self, given: Sequence[Given]) -> list[tuple[Answer, dict[str, str]]]:
+        """The answer for each network, those of one kind computed together, and parameter -> its key."""
+        alike: dict[Hashable, list[int]] = {}
+        for i, network in enumerate(given):
+            alike.setdefault(network.kind, []).append(i)
+        infos = self.task.infos
+        matched = [match(given[rows[0]], infos, self._any_width, self.reads) for rows in alike.values()]
         like = next(self.model.parameters())
-        return tensor.to(like.device, like.dtype)
+        found: dict[int, tuple[Answer, dict[str, str]]] = {}
+        for rows, (number, names) in zip(alike.values(), matched, strict=True):
+            most = at_once(sum(given[rows[0]].state[key].nbytes for key in names.values()))
+            for part in (rows[start : start + most] for start in range(0, len(rows), most)):
+                tensors = {
+                    name: torch.stack([given[i].state[key].to(like.device, like.dtype) for i in part])[:, None]
+                    for name, key in names.items()
+                }
+                answer = self.task.answer(self.model, tensors, infos[number])
+                for row, i in enumerate(part):
+                    if isinstance(answer, Tensor):
+                        found[i] = answer[row], names
+                    else:
+                        state = given[i].state
+                        found[i] = {key: answer[name][row, 0].to(state[key]) for name, key in names.items()}, names
+        return [found[i] for i in range(len(given))]
 
-    def _stacked(self, networks: Any) -> NetworkInfo | None:
-        """The architecture that these tensors are a batch of, if they are one."""
+    def _unstacked(self, networks: Any) -> list[Given] | None:
+        """The networks of a batch ``(N, 1, *shape)`` with the names of a space, if this is one."""
         if not isinstance(networks, Mapping) or not all(isinstance(t, Tensor) for t in networks.values()):
             return None
         ranks = {name: t.ndim - 2 for name, t in networks.items()}
-        infos = self.task.infos
-        if not any(ranks == {name: len(dims) for name, dims in info.space.parameters.items()} for info in infos):
+        spaces = [info.space for info in self.task.infos]
+        if not any(ranks == {name: len(dims) for name, dims in space.parameters.items()} for space in spaces):
             return None
         one = {name: torch.zeros(t.shape[2:]) for name, t in networks.items()}
-        found = infos[match(Given("this batch", one), infos, self._any_width, self.reads)[0]]
-        found.space.validate(networks)
-        if (channels := next(iter(networks.values())).shape[1]) != 1:
-            raise InvalidValueError(f"this batch holds {channels} channels, expected (N, 1, *shape)")
-        return found
-
-
-def _joined(answers: list[Answer], names: list[dict[str, str]], networks: Sequence[Mapping[str, Tensor]]) -> Any:
-    if isinstance(answers[0], Tensor):
-        return torch.stack(answers)
-    return [_state(answer, keys, like) for answer, keys, like in zip(answers, names, networks, strict=True)]
-
-
-def _state(edited: Mapping[str, Tensor], names: Mapping[str, str], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """An edited network as a state dict, with keys and dtypes as they were."""
-    return {key: edited[name].to(like[key].device, like[key].dtype) for name, key in names.items()}
-
-
-def _parts(rows: S, networks: Mapping[str, Tensor]) -> Iterator[S]:
-    """Numbers of networks that are answered at once; ``networks``: at least one of them, ``(N, ...)``."""
-    most = at_once(sum(t[0].nbytes for t in networks.values()))
-    return (rows[start : start + most] for start in range(0, len(rows), most))
+        spaces[match(Given("this batch", one), self.task.infos, self._any_width, self.reads)[0]].validate(networks)
+        count, channels = next(iter(networks.values())).shape[:2]
+        if channels != 1 or not count:
+            raise InvalidValueError(
+                f"this batch holds {count} networks of {channels} channels, expected (N, 1, *shape)"
+            )
+        return [Given(f"network {i}", {name: t[i, 0] for name, t in networks.items()}) for i in range(count)]
 
 
 def _read(

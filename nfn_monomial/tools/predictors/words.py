@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 
-__all__ = ["in_words", "some"]
+from nfn_monomial.adapters.chains import natural
+from nfn_monomial.adapters.files import listed
 
-SHOWN = 6
+__all__ = ["in_words"]
 
 
 def in_words(shapes: Mapping[str, Sequence[int]]) -> str:
@@ -19,7 +19,7 @@ def in_words(shapes: Mapping[str, Sequence[int]]) -> str:
     >>> in_words({"q": (4, 8), "k": (4, 8)})
     'k (4, 8), q (4, 8)'
     """
-    names = sorted(shapes, key=_natural)
+    names = sorted(shapes, key=natural)
     weights = [tuple(shapes[name]) for name in names if len(shapes[name]) > 1]
     sizes = [(w[1], w[0]) for w in weights]
     follows = all(
@@ -27,19 +27,9 @@ def in_words(shapes: Mapping[str, Sequence[int]]) -> str:
         for a, b in itertools.pairwise(weights)
     )
     if not weights or not follows or len(weights) + sum(len(shape) == 1 for shape in shapes.values()) != len(shapes):
-        return some([f"{name} {tuple(shapes[name])}" for name in names])
+        return listed([f"{name} {tuple(shapes[name])}" for name in names], 6) or "nothing"
     kernels = ["x".join(map(str, w[2:])) for w in weights if len(w) > 2]
     chain = "-".join(map(str, (sizes[0][0], *(out for _, out in sizes))))
     return f"{len(weights)} layer{'s' * (len(weights) > 1)} {chain}" + (
         f", kernels {', '.join(kernels)}" if kernels else ""
     )
-
-
-def some(names: Sequence[str]) -> str:
-    """The first of them."""
-    more = len(names) - SHOWN
-    return (", ".join(names[:SHOWN]) or "nothing") + f" and {more} more" * (more > 0)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d{1,18})", name)]
