@@ -127,18 +127,6 @@ def test_statistics_that_move_with_the_parameters():
         network_outputs(networks[0], {"0.weight": torch.zeros(1, 1, 5, 2)}, x)
 
 
-def test_networks_of_numbers_that_are_not_real():
-    state = dict(Normalised().state_dict())
-    for bad in (state["norm.weight"].to(torch.complex64), state["norm.weight"].int()):
-        with pytest.raises(
-            TypeError, match=rf"network 0: norm.weight has dtype {bad.dtype}; floating point is expected"
-        ):
-            stack_networks(state | {"norm.weight": bad}, normalised_space(), ignore=("*.num_batches_tracked",))
-    state["norm.running_var"][1] = torch.nan
-    with pytest.raises(ValueError, match=r"network 0: norm.running_var holds 1 NaN or infinite values"):
-        stack_networks(state, normalised_space(), ignore=("*.num_batches_tracked",))
-
-
 def test_modules_that_are_no_chain_go_by_their_names():
     class Residual(nn.Module):
         def __init__(self):
@@ -205,23 +193,6 @@ def test_any_order_and_naming_of_keys(style, space, seed):
     renamed = unstack_networks(stack_networks([state], space), space, names=keys)
     assert renamed[0].keys() == state.keys()
     assert all(torch.equal(renamed[0][key], state[key]) for key in state)
-
-
-@pytest.mark.parametrize(
-    ("space", "layers"),
-    [
-        (WeightSpace.mlp([2, 32, 32, 1], "sin"), ["net.0.linear", "net.1.linear", "net.2"]),
-        (WeightSpace.mlp([2, 32, 32, 1], "sin"), ["seq.0", "seq.1", "seq.2"]),
-        (WeightSpace.cnn([1, 8, 6, 4], [5, 5, 2], "tanh", head=[20, 10], positions=9),
-         ["module_list.0", "module_list.3", "module_list.6", "module_list.9", "module_list.11"]),
-        (WeightSpace.cnn([3, 8, 8, 8], 3, "relu", head=[10]), ["layers.0", "layers.1", "layers.2", "fc"]),
-    ],
-)  # fmt: skip
-def test_keys_of_published_sets(space, layers):
-    keys = {f"{role}.{i}": f"{layer}.{role}" for i, layer in enumerate(layers) for role in ("weight", "bias")}
-    network = states(space)[0]
-    for seed in range(5):
-        assert match_names(shuffled({keys[name]: t for name, t in network.items()}, seed), space) == keys
 
 
 def test_eleven_layers_are_ordered_by_number_not_by_letter():

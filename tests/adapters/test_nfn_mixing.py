@@ -4,24 +4,21 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given
-from nfn.common import ArraySpec, NetworkSpec, WeightSpaceFeatures, network_spec_from_wsfeat
+from nfn.common import WeightSpaceFeatures, network_spec_from_wsfeat
 from nfn.layers import (
     GaussianFourierFeatureTransform,
     HNPLinear,
     HNPPool,
-    IOSinusoidalEncoding,
     LearnedScale,
     NPAttention,
     NPLinear,
     NPPool,
     TupleOp,
 )
-from nfn_networks import SIREN, arguments, features, leaves, seeds, spec_of
-from strategies import spaces
+from nfn_networks import SIREN, features, leaves, spec_of
 from torch import nn
 
-from nfn_monomial import Symmetry, WeightSpace
+from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.nfn import (
     MonomialActivation,
     MonomialCanonicalize,
@@ -71,27 +68,6 @@ def test_a_hybrid_classifier():
     assert_invariant(lambda tensors: model(from_tensors(tensors)), SIREN, inputs=to_tensors(x), rtol=1e-9)
 
 
-def test_a_hybrid_editor():
-    torch.manual_seed(0)
-    x = features(SIREN, batch=4)
-    spec = network_spec_from_wsfeat(x)
-    encoding = IOSinusoidalEncoding(spec)
-    model = nn.Sequential(
-        MonomialLinear(spec, 1, 4, symmetry="sin"),
-        MonomialActivation(spec, torch.sin, symmetry="sin"),
-        MonomialLinear(spec, 4, 2, symmetry="sin"),
-        GaussianFourierFeatureTransform(spec, 2, mapping_size=4),
-        encoding,
-        NPLinear(spec, encoding.num_out_chan(8), 6, io_embed=True),
-        TupleOp(nn.ReLU()),
-        MonomialLinear(spec, 6, 1, symmetry="permutation"),
-        LearnedScale(spec, 0.01),
-    ).double()
-    edited = backward(model, x)
-    assert [t.shape for t in leaves(edited)] == [t.shape for t in leaves(x)]
-    assert isinstance(x + edited, WeightSpaceFeatures)
-
-
 @pytest.mark.parametrize("pool", [NPPool, HNPPool, MonomialPool])
 def test_nfn_layers_in_front_and_behind_on_a_cnn(pool):
     torch.manual_seed(0)
@@ -115,17 +91,6 @@ def test_nfn_layers_in_front_and_behind_on_a_cnn(pool):
         nn.Linear(4 * pool.get_num_outs(spec), 1),
     )
     assert backward(model, x).shape == (2, 1)
-
-
-def test_the_idiom_works_by_changing_the_class_name():
-    x = features(SIREN, c=2)
-    spec = network_spec_from_wsfeat(x)
-    models = [
-        nn.Sequential(pool(spec), nn.Flatten(), nn.Linear(2 * pool.get_num_outs(spec), 3)).double()
-        for pool in (HNPPool, MonomialPool)
-    ]
-    models[1].load_state_dict(models[0].state_dict())
-    torch.testing.assert_close(models[0](x), models[1](x))
 
 
 def test_wider_networks_run_through_the_same_layer():
@@ -177,16 +142,6 @@ def test_averages_in_half_precision_are_taken_in_float32():
     half = x.map(lambda t: t.abs().bfloat16())
     expected = MonomialPool(spec)(half.map(lambda t: t.double()))
     torch.testing.assert_close(MonomialPool(spec)(half).double(), expected, rtol=2**-8, atol=0)
-
-
-@given(spaces(), seeds)
-def test_uncharged_features_are_those_of_permutations(space, seed):
-    """What makes symmetry="permutation" right behind a canonicalisation: the layouts are one and the same."""
-    spec, io = spec_of(space), arguments(space)["io_symmetry"]
-    behind = WeightSpace.from_network_spec(
-        spec, "permutation", io_symmetry=io if io is Symmetry.FIXED else "permutation"
-    )
-    assert behind.layout is space.uncharged().layout
 
 
 def test_stack_refuses_what_does_not_fit():
@@ -250,23 +205,6 @@ def test_nan_is_found_in_data_and_left_alone_in_training():
     with pytest.raises(ValueError, match=r"weight\.1 holds 1 NaN or infinite values.*network 2 of the batch"):
         layer(x)
     assert layer(x.map(lambda t: t.requires_grad_())).weights[1].isnan().any()
-
-
-def test_bad_arguments():
-    spec = spec_of(SIREN, known=False)
-    with pytest.raises(ValueError, match="unknown activation or symmetry 'snake'"):
-        MonomialLinear(spec, 1, 1, symmetry="snake")
-    with pytest.raises(ValueError, match="3 symmetries for 2 hidden node"):
-        MonomialCanonicalize(spec, 1, symmetry=["sin"] * 3)
-    with pytest.raises(ValueError, match="relu is illegal on field"):
-        MonomialActivation(spec, torch.relu, symmetry="sin")
-    with pytest.raises(ValueError, match="kind must be"):
-        MonomialCanonicalize(spec, 1, symmetry="sin", kind="max")
-    unknown = NetworkSpec([ArraySpec((-1, -1)), ArraySpec((1, -1))], [ArraySpec((-1,)), ArraySpec((1,))])
-    with pytest.raises(ValueError, match="node 'x' is FIXED, so its size must be given"):
-        MonomialLinear(unknown, 1, 1, symmetry="sin")
-    with pytest.raises(ValueError, match=r"weight_spec\[0\] is \(-1, -1\): inputs, outputs and kernels must be known"):
-        MonomialPool(unknown)
 
 
 def test_tensors_and_back():

@@ -94,21 +94,6 @@ def test_whatever_stands_beside_weights_is_no_obstacle(options: dict[str, Any], 
     assert found["counts"] == {"a": [1]}
 
 
-def test_classes_that_are_not_there_are_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = type("Config", (), {"__module__": "package_that_is_nowhere.config"})
-    config = kind()
-    config.width = 5
-    module = type(sys)("package_that_is_nowhere.config")
-    module.Config = kind  # type: ignore[attr-defined]
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "package_that_is_nowhere", type(sys)("package_that_is_nowhere"))
-        patch.setitem(sys.modules, module.__name__, module)
-        torch.save({"config": config, "weight": torch.ones(2)}, tmp_path / "a.pt")
-    found = read_torch_file(tmp_path / "a.pt")
-    assert vars(found["config"]) == {"width": 5}
-    assert not any(name.startswith("package_that_is_nowhere") for name in sys.modules)
-
-
 @pytest.mark.parametrize("options", [{}, LEGACY])
 def test_tensors_of_all_forms(options: dict[str, Any], tmp_path: Path) -> None:
     base = torch.arange(24.0).view(4, 6)

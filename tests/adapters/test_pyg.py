@@ -30,7 +30,6 @@ from nfn_monomial.adapters.pyg import (
     to_graphs,
 )
 from nfn_monomial.adapters.pyg.group import GraphElement
-from nfn_monomial.canonical.balance import balance
 from nfn_monomial.testing import random_element, random_networks
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -338,20 +337,3 @@ def test_elements_for_other_graphs():
     other = to_graph(networks_of(WeightSpace.mlp([2, 3, 4, 1], "relu"), 2), WeightSpace.mlp([2, 3, 4, 1], "relu"))
     with pytest.raises(ValueError, match="GraphElement of 20 nodes on a graph of 20: make one for this graph"):
         act(graph, random_graph_element(other))
-
-
-def test_balanced_graphs():
-    space = WeightSpace.mlp([2, 4, 3, 3, 1], ["relu", "tanh", "identity"])
-    tensors = networks_of(space)
-    free = space.restricted("permutation")
-    graph, balanced = to_graph(tensors, space), balance(tensors, space)[0]
-    out = to_graph(balanced, free)
-    assert set(out.symmetry.tolist()) == {0, 1}
-    assert_same(from_graph(out, free), balanced)
-
-    def balancing(graph):
-        return to_graph(balance(from_graph(graph, space), space)[0], free)
-
-    assert_graph_equivariant(balancing, graph)
-    with pytest.raises(ValueError, match=r"symmetry of node 2 is PERMUTATION, .* 'h1' is SCALE"):
-        from_graph(out, space)

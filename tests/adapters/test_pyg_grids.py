@@ -6,11 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.pyg import MonomialConv, conv, grids, to_graph, to_graphs
+from nfn_monomial.adapters.pyg import MonomialConv, conv, to_graph
 from nfn_monomial.adapters.pyg.grids import Segment, outline
 from nfn_monomial.nn import edges as of_edges
-from nfn_monomial.nn.edges import Ends, exchange, plain_exchange
-from nfn_monomial.nn.incidence import Places
 from nfn_monomial.testing import random_networks
 
 WIDTH = 3
@@ -98,28 +96,6 @@ def test_any_graph_gives_values_and_gradients_of_its_edges_one_by_one(graph, pai
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
-@given(graphs(), st.integers(1, 8), st.sampled_from([0, 100, 400]), st.booleans())
-def test_edges_are_scaled_and_added_to_in_blocks_as_one_by_one(graph, least, block, residual):
-    edge_index, nodes = graph
-    torch.manual_seed(0)
-    hidden, gate = (torch.nn.Linear(WIDTH, WIDTH, bias=False).double() for _ in range(2))
-    sizes = [len(edge_index.T), 1, *[nodes] * 6]
-    inputs = [torch.randn(n, WIDTH, dtype=torch.float64).requires_grad_() for n in sizes]
-    edges, factor, *brought = inputs
-    inputs += [hidden.weight, gate.weight]
-    ends = Ends(*(tuple(brought[i : i + 2]) for i in (0, 2, 4)))
-    places = Places(*[grids.Grids((edge_index[1], edge_index[0]), outline(edge_index, nodes, least))] * 3)
-    values = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of_edges, "BLOCK", block)
-        for function in (exchange, plain_exchange):
-            sums, updated = function(places, edges, hidden, gate, ends, factor, residual)
-            found = (*sums.messages, *sums.hidden, updated)
-            by = torch.autograd.grad(sum(x.sin().sum() for x in found), inputs, allow_unused=True)
-            values.append([*found, *(torch.zeros_like(x) if g is None else g for g, x in zip(by, inputs, strict=True))])
-    torch.testing.assert_close(*values, rtol=1e-10, atol=1e-12)
-
-
 @given(graphs(), st.integers(1, 8))
 def test_segments_are_the_edges_and_grids_are_what_they_say(graph, least):
     edge_index, nodes = graph
@@ -156,14 +132,6 @@ def test_layers_of_equal_networks_are_recognised():
     assert outline(edge_index, nodes, 1)[:2] == (3, expected)
     # The last layers together are too few.
     assert outline(edge_index, nodes, 15)[:2] == (3, [*expected[:2], Segment(30, 4)])
-
-
-def test_layers_of_different_networks_are_recognised_one_by_one():
-    spaces = [WeightSpace.mlp([2, 5, 1], "relu"), WeightSpace.mlp([2, 3, 4, 1], "tanh")]
-    graph = to_graphs([(random_networks(space, 1), space) for space in spaces])
-    networks, segments, _ = outline(graph.edge_index, len(graph.x), 1)
-    assert networks == 1
-    assert [(s.rows, s.columns) for s in segments] == [(5, 2), (1, 5), (3, 2), (4, 3), (1, 4)]
 
 
 def test_nothing_is_known_of_other_edges():
