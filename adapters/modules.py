@@ -7,9 +7,9 @@ names, so that ``torch.func.functional_call`` takes each network as it is.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
-import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
-from .files import shown
+from .files import shown, write_whole
 from .matching import is_ignored, keys_by_name, match_names
-from .tensor_files import PathLike, kind_of, read_safetensors, read_torch_file, require_dense
+from .tensor_files import PathLike, kind_of, read_safetensors, read_torch_file, require_numbers
 
 SHOWN = 16  # entries in a message
 Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
@@ -189,13 +189,7 @@ def save_safetensors(
             f"{len(states)} networks need as many different paths; {different} of {len(files)} given"
         )
     for file, state in zip(files, states, strict=True):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}.partial")
-        try:
-            safetensors.torch.save_file(state, partial, metadata={"format": "pt"})
-            os.replace(partial, file)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_whole(file, functools.partial(safetensors.torch.save_file, state, metadata={"format": "pt"}))
 
 
 def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Collection[str] = ()) -> dict[str, Tensor]:
@@ -259,7 +253,7 @@ def _stack(
             if signature not in matches:
                 matches[signature] = match_names(state, space, names=names, ordered=ordered)
             keys = matches[signature]
-            tensors = {name: require_dense(state[key], key) for name, key in keys.items()}
+            tensors = {name: require_numbers(state[key], key) for name, key in keys.items()}
             if network is networks[0][1]:
                 space.validate({name: tensor[None, None] for name, tensor in tensors.items()})
             for name, tensor in tensors.items():
@@ -267,15 +261,7 @@ def _stack(
                 _require_like(batch[name][0], tensor, keys[name], networks[0][0])
         except (ValueError, TypeError) as error:
             raise type(error)(f"{label}: {error}") from None
-    stacked = {name: torch.stack(column).unsqueeze(1) for name, column in batch.items()}
-    for name, tensor in stacked.items():
-        finite = torch.isfinite(tensor).flatten(1).all(1)
-        if not bool(finite.all()):
-            label = networks[int((~finite).nonzero()[0])][0]
-            raise InvalidValueError(
-                f"{label}: {name} holds NaN or infinite values. Drop networks whose training diverged"
-            )
-    return stacked
+    return {name: torch.stack(column).unsqueeze(1) for name, column in batch.items()}
 
 
 def _state_of(

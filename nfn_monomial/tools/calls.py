@@ -115,14 +115,11 @@ class Call:
         return json.loads(json.dumps(stated)), {key: t.detach().contiguous() for key, t in tensors.items()}
 
     def claim(self, names: Sequence[str | Path], read: Mapping[Path, str]) -> list[Path]:
-        """The paths of the files that are written from here on, in its folder.
-
-        Args:
-            names: of all of them, relative to the folder.
-            read: resolved path of every file that was read -> what to call it.
+        """The paths of the files that are written from here on, of which these are the names in its folder.
 
         Raises:
-            ValueError: if two would have one name, a file was read, or is there already (without ``force``).
+            ValueError: if two would have one name, a file was read (``read`` has their resolved paths, and what to call
+                them), or is there already (without ``force``).
         """
         assert self.folder is not None, "asked of calls that write"
         texts = list(map(str, names))
@@ -202,10 +199,13 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     if before.get("command") != now["command"]:
         return "work to do"
     found = []
-    for part in ("arguments", "inputs", "versions"):
+    for part, words in {
+        "arguments": "arguments ({})",
+        "inputs": "contents of {}",
+        "versions": "versions of {}",
+    }.items():
         old = before.get(part)
         old = old if isinstance(old, dict) else {}
         if names := sorted(key for key in old.keys() | now[part] if old.get(key) != now[part].get(key)):
-            what = {"arguments": "arguments", "inputs": "contents of", "versions": "versions of"}[part]
-            found.append(f"{what} ({', '.join(names)})" if part == "arguments" else f"{what} {', '.join(names)}")
+            found.append(words.format(", ".join(names)))
     return " and ".join(found)

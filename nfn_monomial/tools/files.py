@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
+from nfn_monomial.adapters.files import partial_path, write_whole
 from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["partial_path", "results_folder", "write_atomically", "write_json", "write_whole"]
@@ -27,25 +26,9 @@ def _write(path: Path, data: bytes | memoryview) -> None:
     write_whole(path, lambda partial: partial.write_bytes(data))
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """The same of what a function writes to the path that it is given."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(path)
-    try:
-        write(partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def write_json(path: Path, value: object) -> None:
     """The same of a value as JSON, indented, with a line's end."""
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
-
-
-def partial_path(path: Path) -> Path:
-    """Where a file is while it is written; what a write that was cut off leaves."""
-    return path.with_name(f".{path.name}.partial")
 
 
 def results_folder(path: str | Path) -> Path:

@@ -34,11 +34,8 @@ def read_bytes(path: Path, most: int = TEXT_BYTES) -> bytes:
         return file.read(size)
 
 
-def parse_json(data: bytes | str, *, strict: bool = True) -> Any:
+def parse_json(data: bytes | str) -> Any:
     """JSON within limits: nested 64 deep at most, whole numbers up to 2**53, all numbers finite, proper Unicode.
-
-    ``strict``: False lets any numbers pass, also NaN, which other programs write where a training diverged, and halves
-    of surrogate pairs.
 
     Raises:
         ValueError: if it is anything else.
@@ -60,11 +57,11 @@ def parse_json(data: bytes | str, *, strict: bool = True) -> Any:
                 following += [*item, *item.values()]
             elif isinstance(item, list):
                 following += item
-            elif strict and isinstance(item, float) and not math.isfinite(item):
+            elif isinstance(item, float) and not math.isfinite(item):
                 raise InvalidValueError(f"not JSON: it has the number {item}")
-            elif strict and isinstance(item, int) and abs(item) > LARGEST:
+            elif isinstance(item, int) and abs(item) > LARGEST:
                 raise InvalidValueError(f"not JSON that is read here: the whole number {shown(item)} is over 2**53")
-            elif strict and isinstance(item, str) and not item.isascii() and SURROGATE.search(item):
+            elif isinstance(item, str) and not item.isascii() and SURROGATE.search(item):
                 raise InvalidValueError(f"not JSON: half a surrogate pair in {shown(item)}")
         inside = following
     return value

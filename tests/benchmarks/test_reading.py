@@ -33,7 +33,6 @@ def test_json_with_half_a_character() -> None:
 def test_json_within_them() -> None:
     value = {"a": [1, 2.5, None, "ä", {"b": []}], "n": 2**53}
     assert parse_json(json.dumps(value).encode()) == value
-    assert parse_json('["\\ud800", 1e999]', strict=False) == ["\ud800", float("inf")]
 
 
 @pytest.mark.parametrize("value", [5.9, -1, "5.9", "9" * 5000, 10**18, float("nan"), None, [], True, "²"])

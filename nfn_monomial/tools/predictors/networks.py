@@ -6,12 +6,14 @@ weight spaces that a predictor knows, by names and shapes, and what does not fit
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor, nn
 
 from nfn_monomial import Symmetry, symmetry_of
+from nfn_monomial.adapters.chains import natural
 from nfn_monomial.adapters.files import listed
 from nfn_monomial.adapters.matching import match_names
 from nfn_monomial.adapters.tensor_files import require_numbers
@@ -19,9 +21,8 @@ from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .models import NetworkInfo
-from .words import in_words
 
-__all__ = ["Given", "Network", "given_networks", "match", "numbers_of"]
+__all__ = ["Given", "Network", "given_networks", "in_words", "match", "numbers_of"]
 
 Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
 PARALLEL = "module."  # what DataParallel puts in front of every key
@@ -143,3 +144,27 @@ def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
     if other := sorted(map(str, given.activations - own)):
         raise InvalidValueError(f"its activations are of the symmetry {', '.join(other)}")
     return {name: prefix + key for name, key in names.items()}
+
+
+def in_words(shapes: Mapping[str, Sequence[int]]) -> str:
+    """Networks with parameters of these shapes: their sizes and kernels if they are a chain of layers.
+
+    >>> in_words({"0.weight": (16, 1, 3, 3), "0.bias": (16,), "2.weight": (10, 16)})
+    '2 layers 1-16-10, kernels 3x3'
+    >>> in_words({"q": (4, 8), "k": (4, 8)})
+    'k (4, 8), q (4, 8)'
+    """
+    names = sorted(shapes, key=natural)
+    weights = [tuple(shapes[name]) for name in names if len(shapes[name]) > 1]
+    sizes = [(w[1], w[0]) for w in weights]
+    follows = all(
+        b[1] == a[0] or (len(a) > 2 == len(b) and b[1] % a[0] == 0)  # behind a flatten
+        for a, b in itertools.pairwise(weights)
+    )
+    if not weights or not follows or len(weights) + sum(len(shape) == 1 for shape in shapes.values()) != len(shapes):
+        return listed([f"{name} {tuple(shapes[name])}" for name in names], 6) or "nothing"
+    kernels = ["x".join(map(str, w[2:])) for w in weights if len(w) > 2]
+    chain = "-".join(map(str, (sizes[0][0], *(out for _, out in sizes))))
+    return f"{len(weights)} layer{'s' * (len(weights) > 1)} {chain}" + (
+        f", kernels {', '.join(kernels)}" if kernels else ""
+    )

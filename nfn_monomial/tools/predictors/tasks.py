@@ -25,8 +25,8 @@ from nfn_monomial.tools.experiments import experiments
 from . import invariants  # noqa: F401  (which adds them to the models that are known)
 from .architectures import Architecture, architecture_of
 from .models import MixedInfo, NetworkInfo, build_model, model_class
+from .networks import in_words
 from .quantiles import Quantiles
-from .words import in_words
 
 __all__ = [
     "MOST_INPUTS",

@@ -12,8 +12,8 @@ from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.parts import network_spec
 from nfn_monomial.benchmarks.studies.predict import objective
 from nfn_monomial.tools.predictors.architectures import PlainCNN
+from nfn_monomial.tools.predictors.invariants import LinearGenerator
 from nfn_monomial.tools.predictors.models import Model, NetworkInfo, build_model, model_class, register
-from nfn_monomial.tools.predictors.readers import LinearGenerator
 
 NETWORKS = 12
 SIZES = {
