@@ -74,12 +74,7 @@ def _text(name: str) -> str:
 
 
 class Store:
-    """The finished pieces of one piece of work.
-
-    Args:
-        folder: of the pieces, which need not exist.
-        key: all that determines them, as JSON has it; the code is added.
-    """
+    """The finished pieces of one piece of work, in a folder; ``key`` is all that determines them but the code."""
 
     def __init__(self, folder: Path, key: Any) -> None:
         self.folder, self._key = folder, digest_of([code_of(), key])

@@ -134,12 +134,6 @@ def test_layers_of_equal_networks_are_recognised():
     assert outline(edge_index, nodes, 15)[:2] == (3, [*expected[:2], Segment(30, 4)])
 
 
-def test_nothing_is_known_of_other_edges():
-    edge_index, nodes = edges_of(WeightSpace.mlp([2, 5, 4, 1], "relu"), 3)
-    shuffled = edge_index[:, torch.randperm(edge_index.shape[1], generator=torch.Generator().manual_seed(0))]
-    assert outline(shuffled, nodes, 12)[:2] == (1, [Segment(0, edge_index.shape[1])])
-
-
 def in_place(edge_index, to):
     edge_index.copy_(to)
 

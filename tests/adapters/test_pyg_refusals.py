@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch_geometric.transforms as T
 from graphs import CNN, GAIN, RELU, assert_same, networks_of
-from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.data import Batch, Data
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.adapters.pyg import (
@@ -112,12 +112,6 @@ def test_what_is_no_graph_of_a_network(case):
     for use in (check_graph, lambda g: from_graph(g, RELU), lambda g: act(g, RELU.sample())):
         with pytest.raises(error, match=match):
             use(graph)
-
-
-@pytest.mark.parametrize("found", [None, torch.ones(3), {"weight.0": torch.ones(1)}, HeteroData()], ids=str)
-def test_what_is_no_graph_at_all(found):
-    with pytest.raises(TypeError, match=r"from_graph: a torch_geometric Data or Batch .* is expected, found"):
-        from_graph(found, RELU)
 
 
 def test_an_empty_graph_within_a_batch():

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from invoking import said
 from own_networks import mlp, saved
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints
+from nfn_monomial.tools import align_checkpoints, compare_checkpoints
 from nfn_monomial.tools.calls import UNFINISHED, Call
-from nfn_monomial.tools.checkpoints import alignments, balancing, families
+from nfn_monomial.tools.checkpoints import alignments, families
 from nfn_monomial.tools.predictors import Predictor
 
 
@@ -131,26 +130,12 @@ WORK: Any = {
         4,
         6,
     ),
-    "moved": (
-        alignments,
-        "align_all",
-        lambda paths, call: align_checkpoints(*paths, activation="relu", call=call),
-        1,
-        2,
-    ),
     "scores": (
         alignments,
         "mean_of",
         lambda paths, call: align_checkpoints(*paths, activation="relu", call=call),
         24,
         33,
-    ),
-    "balanced": (
-        balancing,
-        "balance",
-        lambda paths, call: balance_checkpoint(paths[0], activation="relu", call=call),
-        1,
-        1,
     ),
 }
 """What is kept -> module and function that make it, the command, when it is interrupted, calls in all."""
@@ -199,18 +184,3 @@ def test_predictions_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         found = [p.answer for p in predictor.predict([tmp_path / "nets"], call=call)]
     assert second.calls == 1
     assert all(map(torch.equal, found, expected))
-
-
-def test_the_command_goes_on_without_force(
-    networks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = ("compare", networks[0].parent, "--activation", "relu", "--out")
-    said(*given, tmp_path / "whole")
-    monkeypatch.setattr(families, "align", first := Counted(families.align, 3))
-    assert "the same command continues from here" in said(*given, tmp_path / "out", code=130)
-    monkeypatch.setattr(families, "align", second := Counted(first.function))
-    assert "other arguments (seed)" in said(*given, tmp_path / "out", "--seed", "1", code=2)
-    said(*given, tmp_path / "out")
-    assert second.calls == 3
-    for path in (tmp_path / "whole").iterdir():
-        assert path.read_bytes() == (tmp_path / "out" / path.name).read_bytes()

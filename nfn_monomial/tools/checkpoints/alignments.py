@@ -213,7 +213,7 @@ def align_checkpoints(
     distances = {method: tuple(_distance(found[0], other) for other in found[1:]) for method, found in frames.items()}
     moved = tuple(frames[ALL][1:])
     frames = {m: [{**x, **y} for x, y in zip(frame, unmoved, strict=True)] for m, frame in frames.items()}
-    merged = None if merge is None else mean_of(frames[ALL], _weights(merge, len(networks)))
+    merged: Tensors | None = None if merge is None else mean_of(frames[ALL], _weights(merge, len(networks)))
     if not first.runs:
         return Aligned(tuple(networks), moved, merged, merge, distances)
     differences = [difference_as_written(network, after) for network, after in zip(others, moved, strict=True)]

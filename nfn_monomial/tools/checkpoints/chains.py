@@ -29,12 +29,7 @@ NET = "--net module.py:Class, --net package.module:Class or --net PATH.pt2"
 
 
 def chain_of(checkpoint: Checkpoint, activation: str, input_shape: Sequence[int] | None) -> Definition:
-    """A chain of layers; without example inputs where nobody knows how it runs.
-
-    Args:
-        checkpoint: whose keys and shapes are looked at.
-        activation: between the layers, by name.
-        input_shape: of the example inputs, batch included.
+    """The chain of layers in a checkpoint; without example inputs where nobody knows how it runs.
 
     Raises:
         ValueError: naming what cannot be used, and the way out.

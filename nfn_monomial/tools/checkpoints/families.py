@@ -96,19 +96,13 @@ def family_of(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     call: Call = ALONE,
 ) -> Family:
-    """Distances between all pairs of networks, and their tree.
+    """Distances between all pairs of three networks or more, and their tree; a call keeps a row after each pair.
 
     All networks are balanced, so that scales are those of the canonical form, then each two aligned by permutations and
     signs. The distance is ``||a - b|| / sqrt(||a||^2 + ||b||^2)`` over the tensors that join neurons (weights, without
     biases, gains and statistics), which is the same whichever is moved: 0 for equal functions, 1 for networks at right
     angles. Where that is larger, it is the distance of a tensor that no symmetry moves, such as a mask. The tree joins
     the nearest clusters first, by the mean distance of their members (UPGMA).
-
-    Args:
-        networks: three or more of one architecture and width.
-        seed: of the alignments.
-        on_progress: called with the number of pairs done and of all.
-        call: which keeps the distances, a row of them after each pair.
     """
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform

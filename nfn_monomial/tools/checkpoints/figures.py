@@ -21,13 +21,7 @@ ROW = 0.24  # inches of a layer
 def draw_lines(
     losses: Mapping[str, Sequence[float]], accuracies: Mapping[str, Sequence[float]], measured: str
 ) -> Figure:
-    """Loss and, where there is one, accuracy on the line between networks, for every way to move them.
-
-    Args:
-        losses: by the way, at evenly spaced places from 0 to 1.
-        accuracies: the same, or nothing.
-        measured: what is a loss.
-    """
+    """Loss and, if there is one, accuracy on the line between networks: way to move them -> values, evenly spaced."""
     shown = {"loss": losses} | ({"accuracy": accuracies} if accuracies else {})
     figure, axes = panels(1, len(shown), (5.2 * len(shown), 3.8))
     for ax, (name, curves) in zip(axes, shown.items(), strict=True):

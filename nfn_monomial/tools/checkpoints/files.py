@@ -62,9 +62,9 @@ class Checkpoint(Mapping[str, Tensor], ABC):
         """A name for another one of its form."""
         return stem + self.path.suffix
 
-    @abstractmethod
     def outputs(self, name: str) -> list[Path]:
         """The files that `write` makes, in its folder."""
+        return [Path(name)]
 
     @abstractmethod
     def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
@@ -104,13 +104,7 @@ class Checkpoint(Mapping[str, Tensor], ABC):
 
 
 class SafeTensors(Checkpoint):
-    """One safetensors file, or several with an index.
-
-    Args:
-        path: of the file, or of the index.
-        shards: the files; the index says which.
-        index: the index as it is on disk.
-    """
+    """One safetensors file, or several (``shards``, by name) with their index, as it is on disk."""
 
     def __init__(self, path: Path, shards: Mapping[str, Path], index: bytes | None = None) -> None:
         self.path, self._index = path, index
@@ -150,7 +144,7 @@ class SafeTensors(Checkpoint):
 
     def outputs(self, name: str) -> list[Path]:
         if self._index is None:
-            return [Path(name)]
+            return super().outputs(name)
         return [Path(name, file) for file in (*self._keys, self.path.name)]
 
     def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
@@ -166,12 +160,7 @@ class SafeTensors(Checkpoint):
 
 
 class TorchFile(Checkpoint):
-    """A file of ``torch.save``: a state dict, or a dict that has one under a key.
-
-    Args:
-        path: the file.
-        key: of the state dict in it; by default what is one, if only one is.
-    """
+    """A file of ``torch.save``: a state dict, or a dict that has one under a key, by default the only one."""
 
     def __init__(self, path: Path, key: str | None = None) -> None:
         self.path, self._given_key, self._identity = path, key, _identity(path)
@@ -184,9 +173,6 @@ class TorchFile(Checkpoint):
     def __getitem__(self, key: str) -> Tensor:
         return self._state[key]
 
-    def outputs(self, name: str) -> list[Path]:
-        return [Path(name)]
-
     def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
         copy = TorchFile(self.path, self._given_key)  # in memory of its own
         if copy._identity != self._identity:
@@ -197,11 +183,9 @@ class TorchFile(Checkpoint):
 
 
 def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
-    """The checkpoint at a path; tensors are read when they are asked for.
+    """The checkpoint at a path: a ``.safetensors`` file, the index of several, a file of ``torch.save``, or a folder.
 
-    Args:
-        path: a ``.safetensors`` file, the index of several, a file of ``torch.save``, or a folder with one of these.
-        key: of the state dict in a file of ``torch.save``, where it has more than one.
+    ``key`` is that of the state dict in a file of ``torch.save``, where it has more than one.
 
     Raises:
         FileNotFoundError: if there is none.

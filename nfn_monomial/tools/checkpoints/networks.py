@@ -156,10 +156,7 @@ class Network(Mapping[str, Tensor]):
     def write(self, folder: Path, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint like this one with other values, see `Checkpoint.write`.
 
-        Args:
-            folder: where to.
-            name: of the file or, of several, of their folder.
-            tensors: parameter of the space -> value, of all; and other keys in the module, where they change, too.
+        ``tensors`` has all parameters of the space, and other keys in the module, where they change, too.
         """
         changed = {key: tensors[n] for n, same in self._keys.items() for key in same}
         changed |= {full: tensors[key] for key, full in self.others.items() if key in tensors}
@@ -173,10 +170,10 @@ def read_architecture(
     activation: str | None = None,
     like: Checkpoint | None = None,
 ) -> Definition:
-    """The architecture that a user names or, without a name, that of a chain of layers like a checkpoint's.
+    """The architecture that a user names, whose **code runs**; without a name, of a chain of layers.
 
     Args:
-        net: see `Net`. **Its code runs.**
+        net: see `Net`.
         input_shape: of the example inputs, batch included; of a module that does not state any.
         activation: between the layers of a chain, by name.
         like: a checkpoint, for a chain.
@@ -222,14 +219,7 @@ def read_networks(
     activation: str | None = None,
     key: str | None = None,
 ) -> list[Network]:
-    """Checkpoints as networks of one architecture.
-
-    Args:
-        paths: of the checkpoints, see `read_checkpoint`.
-        net: as in `read_architecture`, as are ``input_shape`` and ``activation``.
-        input_shape: of the example inputs.
-        activation: of a chain of layers.
-        key: of the state dict in files of ``torch.save``, where they have several.
+    """Checkpoints (`read_checkpoint`) as networks of one architecture (`read_architecture`) and one width.
 
     Raises:
         FileNotFoundError: for a path that does not exist.
@@ -272,11 +262,7 @@ def largest_difference(network: Network, a: Mapping[str, Tensor], b: Mapping[str
 
 
 def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> float | None:
-    """`largest_difference` of a network from what was made of it by the group, in the dtypes that it is written in.
-
-    Args:
-        network: as it is.
-        tensors: parameter -> value, float64.
+    """`largest_difference` of a network from what the group made of it (float64), in the dtypes that it is written in.
 
     Raises:
         CheckpointError: if the function is another one: the group does not keep it, or rounding changes it too much.

@@ -62,12 +62,9 @@ class Finding(ABC):
         """As tables, JSON and figures."""
 
     def write(self, folder: str | Path, *, force: bool = False, call: Call | None = None) -> list[Path]:
-        """Write checkpoints and report, each file whole or not at all; returns their paths.
+        """Write checkpoints and report into a folder, each file whole or not at all; returns their paths.
 
-        Args:
-            folder: where to; made if it is not there.
-            force: whether files that are there may be replaced.
-            call: whose results these are, for this folder; by default one that keeps nothing.
+        Files that are there are replaced with ``force``, or by the ``call`` whose results these are.
 
         Raises:
             ValueError: before anything is written, if a file is there already (without ``force``) or is one that was

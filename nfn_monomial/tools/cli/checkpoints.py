@@ -53,21 +53,13 @@ _OUTPUT = {
 
 @dataclass(frozen=True)
 class Command:
-    """A command for networks of one's own.
+    """A command for networks of one's own."""
 
-    Attributes:
-        function: of `nfn_monomial.tools`.
-        paths: the checkpoints, as typer takes them, and their default.
-        options: of its own, as of the Python function, each with its default.
-        out: the results folder by default; empty for a command that writes nothing unless it is asked to.
-        text: the help.
-    """
-
-    function: str
-    paths: tuple[Any, Any]
-    options: Mapping[str, tuple[Any, Any]]
-    out: str
-    text: str
+    function: str  # of `nfn_monomial.tools`
+    paths: tuple[Any, Any]  # the checkpoints, as typer takes them, and their default
+    options: Mapping[str, tuple[Any, Any]]  # of its own, as of the function
+    out: str  # the results folder by default; empty for a command that writes nothing unless it is asked to
+    text: str  # the help
 
 
 COMMANDS = {

@@ -82,14 +82,9 @@ def option(kind: Any, flags: str, text: str, default: Any = None, **more: Any) -
 def add_command(
     group: typer.Typer, name: str, kinds: Mapping[str, tuple[Any, Any]], text: str, body: Callable[..., None]
 ) -> None:
-    """Add a command.
+    """Add a command, whose body is called with all arguments and options by keyword.
 
-    Args:
-        group: what it belongs to.
-        name: of the command.
-        kinds: argument or option, as the body calls it -> its type for typer and its default, ``...`` for none.
-        text: the help.
-        body: called with all of them as keyword arguments.
+    ``kinds``: argument or option, as the body calls it -> its type for typer and its default, ``...`` for none.
     """
 
     def run(**given: Any) -> None:
@@ -124,16 +119,10 @@ def unfinished_call(
     *,
     force: bool,
 ) -> Call:
-    """What an interrupted call of a command for networks of one's own has finished in its folder.
+    """What an interrupted call of a command for networks of one's own has finished in its folder, if there is one.
 
-    Args:
-        out: the folder, if there is one.
-        command: its name.
-        given: its options, as far as they determine the results.
-        checkpoints: those that it reads, or folders of them.
-        code: what else it reads, by path, or ``module.py:NAME``.
-        leaves: a file that it writes in any case.
-        force: whether files that are there may be replaced.
+    ``given`` are the options that determine the results, ``code`` what is read beside checkpoints, by path or
+    ``module.py:NAME``; for the others see `Call`.
     """
     from nfn_monomial.tools.calls import Call
     from nfn_monomial.tools.checkpoints.files import files_of

@@ -19,12 +19,7 @@ PREDICTIONS = "predictions.json"
 
 @dataclass(frozen=True)
 class Answers:
-    """What a predictor says of some checkpoints.
-
-    Attributes:
-        predictor: who says it.
-        predictions: what, in the order of the files.
-    """
+    """What a predictor says of some checkpoints, in the order of the files."""
 
     predictor: Predictor
     predictions: tuple[Prediction, ...]
@@ -54,9 +49,6 @@ class Answers:
 
     def write(self, call: Call) -> list[Path]:
         """Write ``predictions.json``; of an editor also every edited network, in the form it came in, and its picture.
-
-        Args:
-            call: whose results these are; it says where to, and whether files that are there are replaced.
 
         Raises:
             ValueError: if a file is there already, was read, or two would have one name; nothing is written then.

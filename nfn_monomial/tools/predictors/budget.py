@@ -23,11 +23,7 @@ ENTRIES, CALLS = 2**22, 2000  # besides
 
 
 class Budget(TorchFunctionMode):
-    """A context in which so much may be made as goes with the tensors of a file; what is larger is refused before.
-
-    Args:
-        tensors: of the file.
-    """
+    """A context in which so much may be made as goes with the tensors of a file; what is larger is refused before."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()

@@ -70,13 +70,9 @@ class Answers(nn.Module):
 
 
 class Messages(nn.Module):
-    """Message passing between the weights, then means and deviations over neurons.
+    """Message passing between weights on which no scale acts, then means and deviations over neurons.
 
-    Args:
-        space: of the networks, on which no scale acts.
-        channels: of the neuron features.
-        blocks: number of rounds of messages.
-        probe: whose hidden activations join the neurons' features, if given.
+    Hidden activations of ``probe`` join the neurons' features, if it is given.
     """
 
     def __init__(self, space: WeightSpace, channels: int, blocks: int, probe: ProbeFeatures | None = None) -> None:
@@ -102,12 +98,6 @@ class LinearGenerator(nn.Module):
     low rank, which alone keeps learned inputs smooth.
 
     Source: Kahana et al. 2024, deep linear probe generators (ProbeGen).
-
-    Args:
-        count: number of inputs.
-        shape: of one.
-        latent: entries of a code.
-        width: of the layers.
     """
 
     def __init__(self, count: int, shape: Sequence[int], latent: int = 32, width: int = 32) -> None:

@@ -62,7 +62,6 @@ EVALUATION_BATCH, EVALUATION_BYTES = 256, 2**26
 NetworkGroup: TypeAlias = "tuple[Mapping[str, Tensor], WeightSpace]"
 """Networks of one architecture, parameter name -> ``(N, 1, *shape)``, and their weight space."""
 
-
 InvariantUnder = Literal["group", "permutations", "nothing"]
 Sees = Literal["weights", "functions"]
 Task = Literal["any", "generalization", "inr", "ablation"]
@@ -150,15 +149,10 @@ T = TypeVar("T", bound=type[Any])
 
 
 class Register(Generic[T]):
-    """Classes by name, in the order in which they were added. A name that is not
-    among them is looked for in the experiments.
+    """Classes by name, in the order in which they were added; a name not among them is looked for in the experiments.
 
-    ``balanced-`` in front of a name makes a subclass whose networks are brought into canonical form first, which takes
-    scalings and sign flips away from it.
-
-    Args:
-        what: they are, as ``model``.
-        balanced: makes that subclass; ``label`` and ``invariant_under`` are set here.
+    ``balanced-`` in front of a name makes a subclass (by ``balanced``) whose networks are brought into canonical form
+    first, which takes scalings and sign flips away from it.
     """
 
     def __init__(self, what: str, balanced: Callable[[T], T]) -> None:
@@ -245,12 +239,7 @@ def build_model(
 ) -> Model:
     """A freshly initialised model on the CPU; the seed fixes its parameters and the global generator is left alone.
 
-    Args:
-        name: see `model_class`.
-        networks: what it will read.
-        seed: of its parameters.
-        out_features: outputs for each network.
-        **options: what the experiment sets, see `model_options`; the others keep the model's own values.
+    ``options`` are those of `model_options` that the experiment sets; the others keep the model's own values.
 
     Raises:
         ValueError: if there is no such model, it has no such option, or it cannot read networks of different

@@ -97,13 +97,7 @@ def numbers_of(state: Mapping[Any, Any], label: str) -> dict[str, Tensor]:
 
 
 def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: str) -> tuple[int, dict[str, str]]:
-    """Which of the architectures a network has, and parameter of its space -> key.
-
-    Args:
-        given: the network.
-        infos: the architectures.
-        any_width: whether it may be wider than these.
-        reads: they in words.
+    """Which of the architectures a network has, and parameter of its space -> key; ``reads``: they in words.
 
     Raises:
         ValueError: in words, if it has none of them, or the weights do not tell which.

@@ -111,13 +111,6 @@ def test_without_a_module_networks_are_moved_all_the_same(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("images", "cross-entropy on 40 samples"), ("scores", "mean squared error on 9")]
-)
-def test_data_are_named(name: str, words: str, source: Path) -> None:
-    assert judge_of(f"{source}:{name}", ()).words.startswith(words)
-
-
-@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("nothing", r"own\.py:nothing returns Tensor: expected tensors \(inputs, targets\), or a list"),

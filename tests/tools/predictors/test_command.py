@@ -84,11 +84,6 @@ def test_equal_networks_share_a_rank_and_what_is_not_finite_has_none(nets: Path)
     assert answers.rows()[1][3][1:] == ("not finite", "-")
 
 
-def test_a_file_that_is_named_alone_has_rank_one(nets: Path) -> None:
-    (entry,) = answered(nets / "b.pt")["networks"]
-    assert entry["rank"] == 1
-
-
 def test_a_file_that_is_named_twice_is_asked_about_once(nets: Path) -> None:
     entries = answered(nets / "b.pt", nets, nets / "a.safetensors")["networks"]
     assert [Path(entry["path"]).name for entry in entries] == ["b.pt", "a.safetensors", "c.pth"]

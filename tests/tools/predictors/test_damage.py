@@ -10,11 +10,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from small_predictors import Left
-from torch import Tensor, nn
+from torch import Tensor
 
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools.predictors import Predictor
-from nfn_monomial.tools.predictors.budget import Budget
 from nfn_monomial.tools.sealed import read_sealed, seal
 
 Record = dict[str, Any]
@@ -135,16 +134,3 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[list[Any]]:
     for key, inner in items:
         yield [*path, key]
         yield from _places(inner, (*path, key))
-
-
-def test_a_budget_counts_what_is_made() -> None:
-    file = {"weight": torch.ones(4)}
-    with Budget(file):
-        nn.Linear(10, 10)
-    for make in (
-        lambda: nn.Linear(2**20, 2**20),
-        lambda: [torch.zeros(2**20) for _ in range(9)],
-        lambda: torch.arange(2**40),
-    ):
-        with pytest.raises(InvalidValueError, match="larger than what the file holds"), Budget(file):
-            make()
