@@ -63,21 +63,19 @@ class Call:
     ) -> None:
         self.folder = None if folder is None else results_folder(folder)
         self._made = self.folder is not None and not self.folder.exists()
-        self._force, self._keeps = force, bool(command and folder is not None)
-        self._goes_on = self._claimed = False
-        self._own: set[str] = set()  # the files that an earlier call of this kind began to write
-        if self._keeps:
+        self._force, self._claimed = force, False
+        self._store: Store | None = None
+        self._writes: set[str] | None = None  # what a call of this kind began to write; None, if none is unfinished
+        if self.folder is not None and command:
             self._stated = {
                 "command": command,
                 "arguments": json.loads(json.dumps(arguments or {})),
                 "inputs": {str(path): _digest(path) for path in inputs},
                 "versions": {"nfn-monomial": __version__, "torch": torch.__version__},
             }
-            self._store = Store(self._place, self._stated)
-            if self._place.joinpath("call.json").exists():
-                self._find()
-        if self.folder is not None:
-            self._require_free(leaves)
+            self._store = Store(self.folder / UNFINISHED, self._stated)
+            self._writes = self._unfinished(self._store.folder / "call.json")
+        self._require_free(leaves)
 
     def __enter__(self) -> Call:
         return self
@@ -93,11 +91,6 @@ class Call:
                 if self._made and self.folder is not None:
                     self.folder.rmdir()
 
-    @property
-    def _place(self) -> Path:
-        assert self.folder is not None, "asked of calls that write"
-        return self.folder / UNFINISHED
-
     def piece(self, name: str, make: Callable[[], tuple[Any, Mapping[str, Tensor]]]) -> Piece:
         """A piece of the work: as it was kept, or made, and kept."""
         found = self.get(name)
@@ -105,14 +98,15 @@ class Call:
 
     def get(self, name: str) -> Piece | None:
         """A piece that this call has kept before it was interrupted; None if there is none that is whole."""
-        return self._store.get(name) if self._goes_on else None
+        return None if self._store is None or self._writes is None else self._store.get(name)
 
     def put(self, name: str, stated: Any, tensors: Mapping[str, Tensor]) -> Piece:
         """Keep a piece; returns it as `get` does, so that what follows is the same to the last bit."""
-        if self._keeps:
-            self._begin()
-            return self._store.put(name, stated, tensors)
-        return json.loads(json.dumps(stated)), {key: t.detach().contiguous() for key, t in tensors.items()}
+        if self._store is None:
+            return json.loads(json.dumps(stated)), {key: t.detach().contiguous() for key, t in tensors.items()}
+        if self._writes is None:
+            self._begin([])
+        return self._store.put(name, stated, tensors)
 
     def claim(self, names: Sequence[str | Path], read: Mapping[Path, str]) -> list[Path]:
         """The paths of the files that are written from here on, of which these are the names in its folder.
@@ -134,14 +128,14 @@ class Call:
                     f"{path} is {what}, which was read, and is not written over: give another --out"
                 )
         self._require_free(texts)
-        if self._keeps:
-            self._begin()
-            write_json(self._place / "call.json", {"call": self._stated, "writes": texts})
+        self._begin(texts)
         self._claimed = True
         return paths
 
-    def _find(self) -> None:
-        path = self._place / "call.json"
+    def _unfinished(self, path: Path) -> set[str] | None:
+        """What an interrupted call of this kind began to write; None if there was none."""
+        if not path.exists():
+            return None
         try:
             with damaged(path, AGAIN):
                 match parse_json(read_bytes(path)):
@@ -157,29 +151,29 @@ class Call:
         except MonomialError:
             if not self._force:
                 raise
-            return
-        self._goes_on, self._own = True, set(map(str, writes))
+            return None
+        return set(map(str, writes))
 
     def _require_free(self, names: Iterable[str]) -> None:
-        assert self.folder is not None, "asked of calls that write"
-        for name in names:
-            if not self._force and name not in self._own and (path := self.folder / name).exists():
+        for name in names if self.folder is not None and not self._force else ():
+            if name not in (self._writes or ()) and (path := Path(self.folder or "", name)).exists():
                 raise InvalidValueError(f"{path} is there already: give another --out, or --force to replace it")
 
-    def _begin(self) -> None:
-        """Say which call it is, in the place of what another one has left."""
-        if not self._goes_on:
-            self._remove()
-            write_json(self._place / "call.json", {"call": self._stated, "writes": []})
-            self._goes_on = True
+    def _begin(self, writes: list[str]) -> None:
+        """Say which call it is and what it writes, in the place of what another one has left."""
+        if self._store is not None:
+            if self._writes is None:
+                self._remove()
+            write_json(self._store.folder / "call.json", {"call": self._stated, "writes": writes})
+            self._writes = {*(self._writes or ()), *writes}
 
     def _remove(self) -> None:
-        if not self._keeps or not self._place.is_dir():
+        if self._store is None or not self._store.folder.is_dir():
             return
         self._store.clear()
-        self._place.joinpath("call.json").unlink(missing_ok=True)  # the last: without it nothing is trusted
+        (self._store.folder / "call.json").unlink(missing_ok=True)  # the last: without it nothing is trusted
         with contextlib.suppress(OSError):  # something of a user's is in it
-            self._place.rmdir()
+            self._store.folder.rmdir()
 
 
 ALONE = Call()

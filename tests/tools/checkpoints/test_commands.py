@@ -49,40 +49,6 @@ def test_symmetries_of_a_class(source: Path) -> None:
     assert tokens["network"] == "words"
 
 
-def test_compare(pair: list[Path], tmp_path: Path) -> None:
-    text = said("compare", *pair, "--activation", "relu", "--out", tmp_path / "out")
-    assert "a and b: the same function" in text
-    assert "raw L2 aligned L2" in text
-    names = ["compare.png", "results.json", "table.md"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
-
-
-def test_compare_a_folder(pair: list[Path], tmp_path: Path) -> None:
-    saved(pair[0].with_name("c.safetensors"), mlp(2))
-    text = said("compare", pair[0].parent, "--activation", "relu", "--out", tmp_path / "out")
-    assert "3 networks; the nearest relatives first: a - b:" in text
-    assert (tmp_path / "out" / "family.png").is_file()
-
-
-def test_align(pair: list[Path], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    text = said("align", *pair, "--activation", "relu", "--merge", "0.5", "--out", out)
-    assert "Moved into the frame of a: b: distance" in text
-    assert str(out / "merged.safetensors") in text
-    assert "the same function" in said(
-        "compare", out / "b.safetensors", out / "merged.safetensors", "--activation", "relu"
-    )
-
-
-def test_balance(pair: list[Path], tmp_path: Path) -> None:
-    prints = []
-    for path in pair:
-        result = invoke("balance", path, "--activation", "relu", "--out", tmp_path / "out", "--force", "--json")
-        prints.append(json.loads(result.stdout)["fingerprint"])
-    assert prints[0] == prints[1], "in float32, of these two"
-    assert (tmp_path / "out" / "a.safetensors").is_file()
-
-
 @pytest.mark.parametrize("name", ["symmetries", "compare", "align", "balance"])
 def test_json_is_alone_on_stdout_and_the_same_every_time(name: str, pair: list[Path], tmp_path: Path) -> None:
     paths = pair if name in ("compare", "align") else pair[:1]

@@ -47,14 +47,6 @@ def test_one_weight_makes_another_function(residual: Definition, tmp_path: Path)
     assert found.summary.startswith("a and b: not ")
 
 
-def test_tensors_that_no_symmetry_moves_are_compared_too(residual: Definition, tmp_path: Path) -> None:
-    state = weights(residual, 1)
-    other = state | {"offset": torch.ones(3), "norm.num_batches_tracked": torch.tensor(9)}
-    found = pair(saved(tmp_path / "a.pt", state), saved(tmp_path / "b.pt", other), residual)
-    assert found.others == ("offset",)
-    assert "What no symmetry moves differs, too: offset." in found.summary
-
-
 def test_pairs_are_shown(words: Definition, tmp_path: Path) -> None:
     state = weights(words, 1)
     paths = [saved(tmp_path / "a.pt", state), saved(tmp_path / "b.pt", moved(words, state, 2))]
