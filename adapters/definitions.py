@@ -12,9 +12,8 @@ import functools
 import importlib
 import importlib.util
 import inspect
-import itertools
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +27,7 @@ from nfn_monomial.alignment.outputs import Reading
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.space.certificate import answers
 
+from .files import listed
 from .matching import match_names
 from .tensor_files import require_numbers
 
@@ -36,6 +36,7 @@ __all__ = ["Definition", "DefinitionError", "called", "define", "named", "one_va
 PROGRAM = ".pt2"
 BATCH = 2  # of example inputs
 EXAMPLE = "example_inputs"  # a function beside a class that returns them
+SHOWN = 6  # names in a message
 FORMS = "module.py:Class, package.module:Class, or a program's path, net.pt2"
 
 
@@ -111,17 +112,16 @@ class Definition:
             "unexpected": [key for name, keys in given.items() if name not in expected for key in keys],
             "of other shape:": [f"{key} is {shapes[key]}, not {self.shapes[key]}" for key in others],
         }
+        note = ""
         if widths and others and not (faults["missing are"] or faults["unexpected"]):
             try:
                 self.space.validate({name: meta[given[name][0]][None, None] for name in self.space.parameters})
                 faults["of other shape:"] = []
             except ValueError as error:
-                faults["of other shape:"].insert(0, f"(and not of another width: {error})")
+                note = f" (and not of another width: {error})"
         if any(faults.values()):
-            raise DefinitionError(
-                f"the weights are of another architecture than {self.name}: "
-                + "; ".join(f"{what} {_some(names)}" for what, names in faults.items() if names)
-            )
+            said = "; ".join(f"{what} {listed(names, SHOWN)}" for what, names in faults.items() if names)
+            raise DefinitionError(f"the weights are of another architecture than {self.name}: {said}{note}")
         return {name: given[name] for name in self.space.parameters}
 
 
@@ -211,8 +211,8 @@ def define(
     state = module.state_dict(keep_vars=True)
     if others := [key for key, value in state.items() if not isinstance(value, Tensor)]:
         raise DefinitionError(
-            f"{label or name}: of its state dict {_some(others)} is no tensor, so nobody sees what its function takes "
-            "from it; give a module without get_extra_state"
+            f"{label or name}: of its state dict {listed(others, SHOWN)} is no tensor, so nobody sees what its "
+            "function takes from it; give a module without get_extra_state"
         )
     try:
         space = WeightSpace.from_module(module, inputs)
@@ -306,7 +306,7 @@ def named(text: str) -> tuple[ModuleType, Callable[[], Any]]:
     found: Callable[[], Any] | None = getattr(home, name, None)
     if found is None or not callable(found):
         known = [key for key, value in vars(home).items() if inspect.isclass(value) and issubclass(value, nn.Module)]
-        raise DefinitionError(f"{place} has no class or function {name}; its modules: {_some(known) or 'none'}")
+        raise DefinitionError(f"{place} has no class or function {name}; its modules: {listed(known, SHOWN) or 'none'}")
     return home, found
 
 
@@ -327,7 +327,3 @@ def _file(path: Path) -> ModuleType:
 def _package(name: str) -> ModuleType:
     with _own_code(f"{name} cannot be imported, expected {FORMS}"):
         return importlib.import_module(name)
-
-
-def _some(names: Collection[str], shown: int = 6) -> str:
-    return ", ".join(itertools.islice(names, shown)) + f" and {len(names) - shown} more" * (len(names) > shown)

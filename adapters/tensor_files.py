@@ -33,7 +33,6 @@ __all__ = [
     "open_safetensors",
     "read_safetensors",
     "read_torch_file",
-    "require_dense",
     "require_numbers",
 ]
 
@@ -177,11 +176,12 @@ def open_safetensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]
         return {key: opened.get_tensor(key) for key in opened.keys()}, dict(opened.metadata() or {})  # noqa: SIM118
 
 
-def require_dense(tensor: object, what: str) -> Tensor:
-    """A dense tensor of floating point numbers of 16 to 64 bits.
+def require_numbers(tensor: object, what: str) -> Tensor:
+    """A dense tensor of finite floating point numbers of 16 to 64 bits.
 
     Raises:
         TypeError: naming ``what``, if it is anything else.
+        ValueError: naming ``what``, if a number is NaN or infinite.
     """
     if not isinstance(tensor, Tensor) or not is_dense(tensor) or tensor.is_meta:
         raise InvalidTypeError(f"{what} is {shown(tensor)}, expected a dense tensor that holds its numbers")
@@ -189,17 +189,6 @@ def require_dense(tensor: object, what: str) -> Tensor:
         raise InvalidTypeError(
             f"{what} has dtype {tensor.dtype}; floating point is expected, of 16, 32 or 64 bits: convert it by .float()"
         )
-    return tensor
-
-
-def require_numbers(tensor: object, what: str) -> Tensor:
-    """The same whose numbers are finite.
-
-    Raises:
-        TypeError: as `require_dense`.
-        ValueError: naming ``what``, if a number is NaN or infinite.
-    """
-    dense = require_dense(tensor, what)
-    if not bool(torch.isfinite(dense).all()):
+    if not bool(torch.isfinite(tensor).all()):
         raise InvalidValueError(f"{what} holds NaN or infinite values: its training diverged, leave it out")
-    return dense
+    return tensor

@@ -93,20 +93,9 @@ def test_safetensors_that_cannot_be_read(tmp_path):
     for absent in (tmp_path / "absent.safetensors", tmp_path):
         with pytest.raises(FileNotFoundError, match=f"{re.escape(str(absent))}: no such file"):
             load_safetensors([good, absent], SPACE)
-    wide = tmp_path / "wide.safetensors"
-    safetensors.torch.save_file(siren(7).state_dict(), wide)
-    with pytest.raises(
-        ValueError, match=r"wide\.safetensors: 0\.weight has shape \(7, 2\) but in .*good\.safetensors it"
-    ):
-        load_safetensors([good, wide], SPACE)
-    broken = dict(siren().state_dict())
-    broken["4.weight"][1, 1] = math.nan
-    safetensors.torch.save_file(broken, wide)
-    with pytest.raises(ValueError, match=r"wide\.safetensors: 4\.weight holds NaN or infinite values"):
-        load_safetensors([good, wide], SPACE)
-    safetensors.torch.save_file(broken | {"9.running_mean": torch.zeros(3)}, wide)
-    with pytest.raises(ValueError, match=r"wide\.safetensors: the keys .* unexpected: .*'9\.running_mean' \(3,\)"):
-        load_safetensors(wide, SPACE)
+    safetensors.torch.save_file(siren(7).state_dict(), junk)
+    with pytest.raises(ValueError, match=r"junk\.safetensors: 0\.weight has shape \(7, 2\) but in .*good\.safetensors"):
+        load_safetensors([good, junk], SPACE)
 
 
 def test_nothing_half_written_is_left(tmp_path, monkeypatch):
