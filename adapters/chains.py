@@ -1,7 +1,7 @@
 """Chains of layers: read off the names and shapes of a state dict, convolutions first, then linear layers.
 
 `layers_of` gives the layers in order of execution under their own names, `parameters_of` the tensors ``weight.i``,
-``bias.i`` of a weight space, and `shape_of` what `WeightSpace.sequential` takes.
+``bias.i`` of a weight space, and `space_of` that space.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from nfn_monomial.space import SymmetryLike
 from .files import FileError, listed
 from .tensor_files import require_numbers
 
-__all__ = ["Layer", "Shape", "layers_of", "natural", "parameters_of", "shape_of"]
+__all__ = ["Layer", "layers_of", "natural", "parameters_of", "space_of"]
 
 
 class Layer(NamedTuple):
@@ -110,37 +109,22 @@ def parameters_of(layers: Mapping[str, Layer], path: Path, *, biases: bool = Tru
     return tensors
 
 
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a chain of layers: what `WeightSpace.sequential` takes, one entry a layer but for ``sizes``.
+def space_of(
+    layers: Mapping[str, Layer],
+    symmetry: SymmetryLike | Sequence[SymmetryLike],
+    names: Sequence[tuple[str, str | None]] | None = None,
+) -> WeightSpace:
+    """The weight space of layers that follow one another, with parameters ``weight.i`` and ``bias.i``, or other names.
 
-    ``positions``: spatial positions that a flatten folds into a linear layer's columns, 1 elsewhere.
+    Where a flatten is in front of a linear layer, its columns run over positions, too.
     """
-
-    sizes: tuple[int, ...]
-    kernels: tuple[tuple[int, ...], ...]
-    positions: tuple[int, ...]
-    biases: tuple[bool, ...]
-
-    def space(
-        self,
-        symmetry: SymmetryLike | Sequence[SymmetryLike],
-        names: Sequence[tuple[str, str | None]] | None = None,
-    ) -> WeightSpace:
-        """The weight space, with parameters ``weight.i`` and ``bias.i``, or other ``names``."""
-        positions = dict(enumerate(self.positions))
-        return WeightSpace.sequential(
-            self.sizes, self.kernels, symmetry, bias=self.biases, positions=positions, names=names
-        )
-
-
-def shape_of(shapes: Mapping[str, Sequence[int]]) -> Shape:
-    """The sizes of a network with these parameters (as `parameters_of` gives them) -> shape."""
-    weights = [tuple(shape) for name, shape in shapes.items() if name.startswith("weight.")]
-    outputs = [w[0] for w in weights]
-    return Shape(
-        sizes=(weights[0][1], *outputs),
-        kernels=tuple(w[2:] for w in weights),
-        positions=(1, *(w[1] // rows for rows, w in zip(outputs[:-1], weights[1:], strict=True))),
-        biases=tuple(f"bias.{i}" in shapes for i in range(len(weights))),
+    weights = [tuple(layer.weight.shape) for layer in layers.values()]
+    outputs = [weight[0] for weight in weights]
+    return WeightSpace.sequential(
+        (weights[0][1], *outputs),
+        [weight[2:] for weight in weights],
+        symmetry,
+        bias=[layer.bias is not None for layer in layers.values()],
+        positions={i: w[1] // rows for i, (rows, w) in enumerate(zip(outputs, weights[1:], strict=False), 1)},
+        names=names,
     )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.adapters.chains import layers_of, parameters_of, shape_of
+from nfn_monomial.adapters.chains import Layer, layers_of, parameters_of, space_of
 from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.adapters.matching import match_names
 from nfn_monomial.errors import InvalidValueError
@@ -44,46 +44,38 @@ def chain_of(checkpoint: Checkpoint, activation: str, input_shape: Sequence[int]
             f"{path} has {shown}: no chain of layers with {{layer}}.weight and {{layer}}.bias; say what it is by {NET}"
         )
     layers = layers_of(checkpoint, path, r".+", "{layer}.weight and {layer}.bias")
-    shape = shape_of({name: t.shape for name, t in parameters_of(layers, path, biases=False).items()})
-    plain = shape.space(activation)  # whose names are nobody's keys, so that the order is found out
+    parameters_of(layers, path, biases=False)  # or it is an error
     try:
-        match_names({key: torch.empty(s, device="meta") for key, s in shapes.items()}, plain)
+        # The names of this space are nobody's keys, so that the order is found out.
+        match_names({key: torch.empty(s, device="meta") for key, s in shapes.items()}, space_of(layers, activation))
     except ValueError as error:
         raise CheckpointError(f"{path}: the order of the layers is not clear ({error}); say it by {NET}") from error
     function = function_named(activation)
-    if any(shape.kernels) or function is None:
+    if function is None or any(layer.weight.ndim > 2 for layer in layers.values()):
         names = [(f"{n}.weight", None if bias is None else f"{n}.bias") for n, (_, bias) in layers.items()]
-        return Definition(NAME, shape.space(activation, names), nn.Module, (), None, shapes, {}, chain=True)
-    if input_shape is not None and input_shape[-1] != shape.sizes[0]:
-        raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: {path} reads {shape.sizes[0]} inputs")
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(*(input_shape or (PROBES, shape.sizes[0])), generator=generator)
-    definition = define(Chain({name: layers[name].bias is not None for name in layers}, shape.sizes, function), inputs)
+        return Definition(NAME, space_of(layers, activation, names), nn.Module, (), None, shapes, {}, chain=True)
+    size = next(iter(layers.values())).weight.shape[1]
+    if input_shape is not None and input_shape[-1] != size:
+        raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: {path} reads {size} inputs")
+    inputs = torch.randn(*(input_shape or (PROBES, size)), generator=torch.Generator().manual_seed(0))
+    definition = define(Chain(layers, function), inputs)
     return dataclasses.replace(definition, name=NAME, chain=True)
 
 
 class Chain(nn.Module):
-    """Linear layers with an activation between them, under any names.
+    """Linear layers, by their dotted names, with an activation between them."""
 
-    Args:
-        biases: dotted name of a layer, in order -> whether it has a bias.
-        sizes: of inputs, hidden layers and outputs.
-        activation: between the layers.
-    """
-
-    def __init__(
-        self, biases: Mapping[str, bool], sizes: Sequence[int], activation: Callable[[Tensor], Tensor]
-    ) -> None:
+    def __init__(self, layers: Mapping[str, Layer], activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self._names, self._activation = list(biases), activation
-        for (name, bias), inputs, outputs in zip(biases.items(), sizes, sizes[1:], strict=False):
+        self._names, self._activation = list(layers), activation
+        for name, (weight, bias) in layers.items():
             *path, last = name.split(".")
             place: nn.Module = self
             for part in path:
                 if part not in place._modules:
                     place.add_module(part, nn.Module())
                 place = place.get_submodule(part)
-            place.add_module(last, nn.Linear(inputs, outputs, bias=bias))
+            place.add_module(last, nn.Linear(weight.shape[1], len(weight), bias=bias is not None))
 
     def forward(self, x: Tensor) -> Any:
         """``(B, inputs)`` -> ``(B, outputs)``."""
