@@ -97,6 +97,13 @@ def keys_by_name(space: WeightSpace, names: Mapping[str, str] | None) -> dict[st
     return {name: (names or {}).get(name, name) for name in space.parameters}
 
 
+def prefix_of(keys: Collection[str], space: WeightSpace) -> str:
+    """What all keys have before the space's own names, such as ``module.`` of ``DataParallel``; nothing, if not so."""
+    first = next(iter(space.parameters))
+    found = "" if first in keys else next((k.removesuffix(first) for k in keys if k.endswith(f".{first}")), "")
+    return found if all(key.startswith(found) for key in keys) else ""
+
+
 def _hint(name: str, key: str) -> str:
     return f"say which is which: names={{{name!r}: {key!r}, ...}}"
 

@@ -96,30 +96,6 @@ def test_any_graph_gives_values_and_gradients_of_its_edges_one_by_one(graph, pai
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
-@given(graphs(), st.integers(1, 8))
-def test_segments_are_the_edges_and_grids_are_what_they_say(graph, least):
-    edge_index, nodes = graph
-    found = outline(edge_index, nodes, least)
-    each = edge_index.shape[1] // found.networks
-    own = nodes // found.networks
-    assert [s.start for s in found.segments] == [
-        sum(s.rows * s.columns for s in found.segments[:i]) for i in range(len(found.segments))
-    ]
-    assert sum(s.rows * s.columns for s in found.segments) == each
-    for end, degree in enumerate(found.degrees):
-        assert torch.equal(degree.repeat(found.networks), torch.bincount(edge_index[1 - end], minlength=nodes))
-    for segment in found.segments:
-        if not segment.is_grid:
-            continue
-        assert segment.rows * segment.columns * found.networks >= least
-        source, target = edge_index[:, segment.start : segment.start + segment.rows * segment.columns]
-        assert torch.equal(torch.stack([source, target]).T, grid(target.unique().tolist(), source.unique().tolist()))
-    if found.networks > 1:
-        assert int(edge_index[:, :each].max()) < own
-        shifts = own * torch.arange(found.networks).repeat_interleave(each)
-        assert torch.equal(edge_index, edge_index[:, :each].repeat(1, found.networks) + shifts)
-
-
 def edges_of(space, networks):
     graph = to_graph(random_networks(space, networks), space)
     return graph.edge_index, len(graph.x)
@@ -132,27 +108,6 @@ def test_layers_of_equal_networks_are_recognised():
     assert outline(edge_index, nodes, 1)[:2] == (3, expected)
     # The last layers together are too few.
     assert outline(edge_index, nodes, 15)[:2] == (3, [*expected[:2], Segment(30, 4)])
-
-
-def in_place(edge_index, to):
-    edge_index.copy_(to)
-
-
-def behind_the_version(edge_index, to):
-    edge_index.data.numpy()[:] = to.numpy()
-
-
-@pytest.mark.usefixtures("all_in_blocks")
-@pytest.mark.parametrize("changed", [in_place, behind_the_version])
-def test_indices_that_change_in_their_memory_count_as_they_are(changed):
-    first, nodes = edges_of(WeightSpace.mlp([2, 5, 4, 1], "relu"), 3)
-    layer, x, edge_index, e, _ = case(first.clone(), nodes, None, 0)
-    before = layer(x, edge_index, e)
-    other = first[:, torch.randperm(first.shape[1], generator=torch.Generator().manual_seed(0))]
-    changed(edge_index, other)
-    torch.testing.assert_close(layer(x, edge_index, e), layer(x, other.clone(), e), rtol=0, atol=0)
-    changed(edge_index, first)
-    torch.testing.assert_close(layer(x, edge_index, e), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("least", [1, 10**6])

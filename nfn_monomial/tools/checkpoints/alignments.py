@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace, align
+from nfn_monomial.adapters.files import FileError
 from nfn_monomial.alignment import align_all, mean_of, repair
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
@@ -19,7 +20,6 @@ from nfn_monomial.tools.report import Report, Table
 
 from .data import Data, Judge, Score, judge_of
 from .figures import draw_lines
-from .files import CheckpointError
 from .networks import Net, PathLike, difference_as_written, left_behind, paths_of, read_networks
 from .outputs import Finding, Written
 
@@ -203,7 +203,7 @@ def align_checkpoints(
     unmoved = [{k: t.double() for k, t in network.unmoved.items() if t.is_floating_point()} for network in networks]
     for network in others:
         if odd := [key for key in differing(first.unmoved, network.unmoved) if key not in unmoved[0]]:
-            raise CheckpointError(
+            raise FileError(
                 f"{first.label} and {network.label} differ in {', '.join(odd)}, which the network reads, no symmetry "
                 "moves, and are not in floating point: there is no line between these networks"
             )

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from nfn_monomial.adapters.chains import Layer, layers_of, parameters_of, space_of
 from nfn_monomial.adapters.definitions import Definition, define
+from nfn_monomial.adapters.files import FileError
 from nfn_monomial.adapters.matching import match_names
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import function_named, symmetry_of
 
-from .files import Checkpoint, CheckpointError
+from .files import Checkpoint
 
 __all__ = ["NET", "chain_of"]
 
@@ -40,7 +41,7 @@ def chain_of(checkpoint: Checkpoint, activation: str, input_shape: Sequence[int]
     shapes = checkpoint.shapes
     if odd := [key for key, shape in shapes.items() if len(shape) not in ranks.get(f".{key.rpartition('.')[2]}", ())]:
         shown = ", ".join(f"{key} {shapes[key]}" for key in odd[:5]) + ", ..." * (len(odd) > 5)
-        raise CheckpointError(
+        raise FileError(
             f"{path} has {shown}: no chain of layers with {{layer}}.weight and {{layer}}.bias; say what it is by {NET}"
         )
     layers = layers_of(checkpoint, path, r".+", "{layer}.weight and {layer}.bias")
@@ -49,7 +50,7 @@ def chain_of(checkpoint: Checkpoint, activation: str, input_shape: Sequence[int]
         # The names of this space are nobody's keys, so that the order is found out.
         match_names({key: torch.empty(s, device="meta") for key, s in shapes.items()}, space_of(layers, activation))
     except ValueError as error:
-        raise CheckpointError(f"{path}: the order of the layers is not clear ({error}); say it by {NET}") from error
+        raise FileError(f"{path}: the order of the layers is not clear ({error}); say it by {NET}") from error
     function = function_named(activation)
     if function is None or any(layer.weight.ndim > 2 for layer in layers.values()):
         names = [(f"{n}.weight", None if bias is None else f"{n}.bias") for n, (_, bias) in layers.items()]

@@ -62,7 +62,7 @@ class OnData:
         """Of a network that was merged from them with these weights."""
         score = Score(*mean_measures(module, [network], self.batches, self._measure)[0].tolist())
         if not math.isfinite(score.loss):
-            raise InvalidValueError(f"{self.words}: a loss is {score.loss}; give inputs and targets that are finite")
+            raise InvalidValueError(f"{self.words}: a loss is {score.loss}; inputs, targets and outputs must be finite")
         return score
 
     def _measure(self, outputs: Any, targets: Tensor) -> Tensor:

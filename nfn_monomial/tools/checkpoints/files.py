@@ -24,17 +24,13 @@ from nfn_monomial.errors import MissingFileError
 from nfn_monomial.tools.files import write_whole
 from nfn_monomial.tools.reading import parse_json, read_bytes
 
-__all__ = ["Checkpoint", "CheckpointError", "checkpoints_in", "files_of", "read_checkpoint"]
+__all__ = ["Checkpoint", "checkpoints_in", "files_of", "read_checkpoint"]
 
 SAFE = ".safetensors"
 INDEX = ".safetensors.index.json"
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 FORMS = f"a {SAFE} file, the *{INDEX} of several, a file of torch.save ({', '.join(TORCH)}), or a folder with one"
 AGAIN = "download it again"
-
-
-class CheckpointError(FileError):
-    """A checkpoint that cannot be used; the message names the file, what was found and the way out."""
 
 
 class Checkpoint(Mapping[str, Tensor], ABC):
@@ -89,14 +85,14 @@ class Checkpoint(Mapping[str, Tensor], ABC):
         """A tensor to write, of the dtype that it has here.
 
         Raises:
-            CheckpointError: if that cannot hold it.
+            FileError: if that cannot hold it.
         """
         own = self[key]
         if key not in changed:
             return own.contiguous()
         found = changed[key].detach().to("cpu", own.dtype, copy=True).contiguous()  # tied ones may share memory
         if not bool(torch.isfinite(found).all()):
-            raise CheckpointError(
+            raise FileError(
                 f"{self.path}: {key} gets entries of up to {float(changed[key].abs().max()):.1e}, more than "
                 f"{own.dtype} holds: convert the checkpoint to float32 first"
             )
@@ -113,7 +109,7 @@ class SafeTensors(Checkpoint):
         self._keys = {name: list(file.keys()) for name, file in opened.items()}
         self._shard = {key: name for name, keys in self._keys.items() for key in keys}
         if len(self._shard) < sum(map(len, self._keys.values())):
-            raise CheckpointError(f"{path}: a key occurs in several files; delete what is not part of the checkpoint")
+            raise FileError(f"{path}: a key occurs in several files; delete what is not part of the checkpoint")
         self.shapes = {key: tuple(opened[name].get_slice(key).get_shape()) for key, name in sorted(self._shard.items())}
 
     @property
@@ -131,11 +127,11 @@ class SafeTensors(Checkpoint):
         """One of the files, mapped anew, so that what is read of it leaves the memory along with the tensor.
 
         Raises:
-            CheckpointError: if it is not the file any more whose keys were read.
+            FileError: if it is not the file any more whose keys were read.
         """
         path, identity = self._shards[name]
         if _identity(path) != identity:
-            raise CheckpointError(f"{path} was changed while it was read: start again")
+            raise FileError(f"{path} was changed while it was read: start again")
         return _opened(path)
 
     def __getitem__(self, key: str) -> Tensor:
@@ -176,7 +172,7 @@ class TorchFile(Checkpoint):
     def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
         copy = TorchFile(self.path, self._given_key)  # in memory of its own
         if copy._identity != self._identity:
-            raise CheckpointError(f"{self.path} was changed after it was read: start again")
+            raise FileError(f"{self.path} was changed after it was read: start again")
         for key in changed:
             copy[key].detach().copy_(self._with(key, changed))
         _write(folder / name, lambda partial: partial.write_bytes(copy._saved.to_bytes()))
@@ -189,7 +185,7 @@ def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
 
     Raises:
         FileNotFoundError: if there is none.
-        CheckpointError: naming the file, if it is damaged, would run code, or holds no state dict or several.
+        FileError: naming the file, if it is damaged, would run code, or holds no state dict or several.
     """
     file = Path(path)
     if file.is_dir():
@@ -197,31 +193,31 @@ def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
         own = [p for p in found if p.parent == file]
         if len(own or found) != 1:
             names = listed(map(str, found))
-            raise CheckpointError(f"{file} holds {len(found)} checkpoints, expected one: {names}; name it")
+            raise FileError(f"{file} holds {len(found)} checkpoints, expected one: {names}; name it")
         (file,) = own or found
     if not file.is_file():
         raise MissingFileError(f"{file}: no such file, expected {FORMS}")
     if key is not None and file.suffix not in TORCH:
-        raise CheckpointError(f"{file}: --key {key} is for files of torch.save; this one has no entries")
+        raise FileError(f"{file}: --key {key} is for files of torch.save; this one has no entries")
     if file.name.endswith(INDEX):
         return _sharded(file)
     if file.suffix == SAFE:
         return SafeTensors(file, {file.name: file})
     if file.suffix in TORCH:
         return TorchFile(file, key)
-    raise CheckpointError(f"{file} is called {file.suffix or 'without a suffix'}, expected {FORMS}")
+    raise FileError(f"{file} is called {file.suffix or 'without a suffix'}, expected {FORMS}")
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The paths of the checkpoints in a folder, and of those that are alone in folders below it, sorted.
 
     Raises:
-        CheckpointError: if there are none.
+        FileError: if there are none.
     """
     inner = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     found = _files(folder) + [file for place in inner if len(files := _files(place)) == 1 for file in files]
     if not found:
-        raise CheckpointError(f"{folder} has no checkpoints, expected {FORMS}")
+        raise FileError(f"{folder} has no checkpoints, expected {FORMS}")
     return found
 
 
@@ -229,7 +225,7 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
     """All files in which the checkpoints at some paths lie, those of folders among them, which need not exist.
 
     Raises:
-        CheckpointError: for a folder without checkpoints, or an index that is none.
+        FileError: for a folder without checkpoints, or an index that is none.
     """
     found = [file for path in map(Path, paths) for file in (checkpoints_in(path) if path.is_dir() else [path])]
     indices = [file for file in found if file.name.endswith(INDEX) and file.is_file()]
@@ -252,32 +248,32 @@ def _sharded(path: Path) -> SafeTensors:
     wanted = parse_json(data)["weight_map"]
     if set(wanted) != set(found):
         odd = sorted(set(wanted) ^ set(found))
-        raise CheckpointError(f"{path} and its files have other keys: {listed(odd)}; download it again")
+        raise FileError(f"{path} and its files have other keys: {listed(odd)}; download it again")
     return found
 
 
 def _shards(path: Path) -> tuple[list[str], bytes]:
     """The names of the files of an index, and its bytes."""
-    with damaged(path, AGAIN, CheckpointError):
+    with damaged(path, AGAIN):
         data = read_bytes(path)
         found = parse_json(data)
     places = found.get("weight_map") if isinstance(found, Mapping) else None
     if not isinstance(places, Mapping):
-        raise CheckpointError(f"{path} is no index of {SAFE} files, it has no weight_map: {AGAIN}")
+        raise FileError(f"{path} is no index of {SAFE} files, it has no weight_map: {AGAIN}")
     names = sorted(set(map(str, places.values())))
     if not names or not all(Path(name).name == name and name.endswith(SAFE) for name in names):
-        raise CheckpointError(f"{path} names {listed(names) or 'no files'}, expected {SAFE} files beside it")
+        raise FileError(f"{path} names {listed(names) or 'no files'}, expected {SAFE} files beside it")
     return names, data
 
 
 def _identity(file: Path) -> tuple[int, ...]:
-    with damaged(file, AGAIN, CheckpointError):
+    with damaged(file, AGAIN):
         found = file.stat()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _opened(file: Path) -> Any:
-    with damaged(file, AGAIN, CheckpointError):
+    with damaged(file, AGAIN):
         require_regular(file)
         return safetensors.safe_open(str(file), framework="pt")
 
@@ -290,17 +286,17 @@ def _state_dict(path: Path, content: Any, key: str | None) -> Mapping[Any, Any]:
 
     way_out = "save one by torch.save(module.state_dict(), path)"
     if not isinstance(content, Mapping):
-        raise CheckpointError(f"{path} holds a {kind_of(content)}, expected a state dict: {way_out}")
+        raise FileError(f"{path} holds a {kind_of(content)}, expected a state dict: {way_out}")
     inner = [k for k, value in content.items() if is_state(value)]
     if not inner and is_state(content):  # which needs no key
         return content
     if key is None and len(inner) > 1:
-        raise CheckpointError(f"{path} holds several state dicts, {listed(inner)}: say which by --key")
+        raise FileError(f"{path} holds several state dicts, {listed(inner)}: say which by --key")
     entries = listed(f"{k} ({kind_of(v)})" if isinstance(v, Inert) else k for k, v in content.items()) or "nothing"
     if key is not None and key not in inner:
-        raise CheckpointError(f"{path} has no state dict {key!r}; it holds {entries}")
+        raise FileError(f"{path} has no state dict {key!r}; it holds {entries}")
     if not inner:
-        raise CheckpointError(f"{path} holds no tensors but {entries}, expected a state dict: {way_out}")
+        raise FileError(f"{path} holds no tensors but {entries}, expected a state dict: {way_out}")
     found: Mapping[Any, Any] = content[inner[0] if key is None else key]
     return found
 
@@ -309,4 +305,4 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
     try:
         write_whole(path, write)
     except safetensors.SafetensorError as error:
-        raise CheckpointError(f"{path} cannot be written: {error}") from error
+        raise FileError(f"{path} cannot be written: {error}") from error

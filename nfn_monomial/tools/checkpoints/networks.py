@@ -10,7 +10,7 @@ import copy
 import hashlib
 import math
 from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,13 +21,15 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace, fingerprint
 from nfn_monomial.adapters.definitions import Definition, DefinitionError, one_value, read_definition
+from nfn_monomial.adapters.files import FileError
+from nfn_monomial.adapters.matching import prefix_of
 from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.certificate import answers, doubled, largest_change, steady_answers
 from nfn_monomial.space.packing import check_tensors
 
 from .chains import NET, chain_of
-from .files import Checkpoint, CheckpointError, checkpoints_in, read_checkpoint
+from .files import Checkpoint, checkpoints_in, read_checkpoint
 
 __all__ = [
     "Net",
@@ -59,17 +61,17 @@ class Network(Mapping[str, Tensor]):
         others: key in the module -> key in the checkpoint of the tensors that are not in the space.
 
     Raises:
-        CheckpointError: naming the file and the keys, if it is of another architecture.
+        FileError: naming the file and the keys, if it is of another architecture.
     """
 
     def __init__(self, definition: Definition, checkpoint: Checkpoint, label: str = "") -> None:
         self.definition, self.checkpoint, self.label = definition, checkpoint, label or str(checkpoint.path)
-        prefix = _prefix(checkpoint.shapes, self.space.parameters)
+        prefix = prefix_of(checkpoint.shapes, self.space)
         places = {key.removeprefix(prefix): key for key in checkpoint}
         try:
             keys = definition.keys({key: checkpoint.shapes[full] for key, full in places.items()}, widths=True)
         except ValueError as error:
-            raise CheckpointError(f"{checkpoint.path}: {error}") from error
+            raise FileError(f"{checkpoint.path}: {error}") from error
         self._keys = {name: [places[key] for key in same] for name, same in keys.items()}
         self._shapes = {name: checkpoint.shapes[same[0]] for name, same in self._keys.items()}
         known = {full for same in self._keys.values() for full in same}
@@ -90,7 +92,7 @@ class Network(Mapping[str, Tensor]):
         try:
             found = one_value(keys, self.checkpoint)
         except DefinitionError as error:
-            raise CheckpointError(f"{self.checkpoint.path}: {error}") from error
+            raise FileError(f"{self.checkpoint.path}: {error}") from error
         self._seen.add(name)
         return found
 
@@ -135,10 +137,10 @@ class Network(Mapping[str, Tensor]):
         """The module with these weights, a copy; eval mode is for the caller to set.
 
         Raises:
-            CheckpointError: if there is none, see `runs`.
+            FileError: if there is none, see `runs`.
         """
         if not self.runs:
-            raise CheckpointError(f"{self.label}: no module runs it: {self.why_not}")
+            raise FileError(f"{self.label}: no module runs it: {self.why_not}")
         module = copy.deepcopy(self.definition.template())
         state = {key: self.checkpoint[full] for key, full in self.others.items()} | {name: self[name] for name in self}
         module.load_state_dict({k: t for k, t in state.items() if k in self.definition.shapes}, strict=False)
@@ -240,7 +242,7 @@ def read_networks(
     for network in networks:
         for node, size in network.sizes.items():
             if size != first.sizes[node]:
-                raise CheckpointError(
+                raise FileError(
                     f"{network.checkpoint.path} has {size} neurons of node {node}, but {first.checkpoint.path} has "
                     f"{first.sizes[node]}: networks of one width can be put side by side"
                 )
@@ -265,7 +267,7 @@ def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> fl
     """`largest_difference` of a network from what the group made of it (float64), in the dtypes that it is written in.
 
     Raises:
-        CheckpointError: if the function is another one: the group does not keep it, or rounding changes it too much.
+        FileError: if the function is another one: the group does not keep it, or rounding changes it too much.
     """
     written = {name: t.to(network[name].dtype) for name, t in tensors.items()}
     exact, rounded = (largest_difference(network, network, values) for values in (tensors, written))
@@ -278,7 +280,7 @@ def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> fl
         reason = f"it is rounded to {', '.join({str(t.dtype) for t in written.values()})}; convert it to float32 first"
     if reason:
         change = f"outputs would change by {max(exact, rounded):.1e} of the largest"
-        raise CheckpointError(f"{network.checkpoint.path}: {change}, as {reason}")
+        raise FileError(f"{network.checkpoint.path}: {change}, as {reason}")
     return rounded
 
 
@@ -287,13 +289,6 @@ def left_behind(networks: Sequence[Network]) -> list[str]:
     keys = sorted({key for network in networks for key in network.unread})
     said = f"Left as they are, as the network does not read them: {', '.join(keys)}"
     return [f"{said}. Whatever else reads them finds other neurons than before."] if keys else []
-
-
-def _prefix(keys: Collection[str], names: Iterable[str]) -> str:
-    """What all keys have before the names of a module; nothing, if that is not so."""
-    first = next(iter(names))
-    found = "" if first in keys else next((k.removesuffix(first) for k in keys if k.endswith(f".{first}")), "")
-    return found if all(key.startswith(found) for key in keys) else ""
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:

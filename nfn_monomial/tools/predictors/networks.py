@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nfn_monomial import Symmetry, symmetry_of
 from nfn_monomial.adapters.chains import natural
 from nfn_monomial.adapters.files import listed
-from nfn_monomial.adapters.matching import match_names
+from nfn_monomial.adapters.matching import match_names, prefix_of
 from nfn_monomial.adapters.tensor_files import require_numbers
 from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
@@ -25,7 +25,6 @@ from .models import NetworkInfo
 __all__ = ["Given", "Network", "given_networks", "in_words", "match", "numbers_of"]
 
 Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
-PARALLEL = "module."  # what DataParallel puts in front of every key
 
 
 class Given(NamedTuple):
@@ -127,7 +126,7 @@ def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: st
 
 
 def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
-    prefix = PARALLEL if all(key.startswith(PARALLEL) for key in given.state) else ""
+    prefix = prefix_of(given.state, info.space)
     state = {key.removeprefix(prefix): t for key, t in given.state.items()}
     names = match_names(state, info.space, ordered=given.ordered)
     tensors = {name: state[key].float()[None, None] for name, key in names.items()}

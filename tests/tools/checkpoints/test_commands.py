@@ -84,7 +84,7 @@ WRONG = {
     f"balance bad.pt {RELU}": "bad.pt holds a builtins.getattr, expected a state dict",
     f"balance a.safetensors {RELU} --out a.safetensors": "a.safetensors is a file: give a folder for the results",
     f"align a.safetensors nan.pt {RELU}": "nan.pt: 2.bias holds NaN or infinite values",
-    f"align a.safetensors b.safetensors {RELU} --data code.py:nan": "a loss is nan; give inputs and targets that are",
+    f"align a.safetensors b.safetensors {RELU} --data code.py:nan": "a loss is nan; inputs, targets and outputs must",
     f"align a.safetensors b.safetensors {RELU} --data code.py:leave": "code.py:leave fails: SystemExit: 5",
     "balance a.safetensors --net leaves.py:Net": "leaves.py cannot be run: SystemExit: 3",
     "balance a.safetensors --net lacks.py:Net": "lacks.py cannot be run: ModuleNotFoundError: No module named 'no_",

@@ -11,8 +11,9 @@ import safetensors.torch
 import torch
 from published_writers import Marker
 
+from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import MissingFileError
-from nfn_monomial.tools.checkpoints.files import CheckpointError, checkpoints_in, read_checkpoint
+from nfn_monomial.tools.checkpoints.files import checkpoints_in, read_checkpoint
 
 STATE = {
     "a.weight": torch.randn(3, 2),
@@ -114,13 +115,13 @@ def test_a_torch_file_that_changes_before_it_is_written_is_no_network(tmp_path: 
     checkpoint = read_checkpoint(plain(tmp_path / "t"))
     torch.save(STATE | {"steps": torch.tensor(8)}, tmp_path / "b.pt")
     (tmp_path / "b.pt").replace(checkpoint.path)
-    with pytest.raises(CheckpointError, match="was changed after it was read"):
+    with pytest.raises(FileError, match="was changed after it was read"):
         checkpoint.write(tmp_path, "out.pt", {})
 
 
 def test_values_that_the_dtype_cannot_hold_are_refused(tmp_path: Path) -> None:
     checkpoint = read_checkpoint(single(tmp_path / "s"))
-    with pytest.raises(CheckpointError, match=r"a\.bias gets entries of up to 1\.0e\+05, more than torch\.f"):
+    with pytest.raises(FileError, match=r"a\.bias gets entries of up to 1\.0e\+05, more than torch\.f"):
         checkpoint.write(tmp_path, "out.safetensors", {"a.bias": torch.full((3,), 1e5)})
     assert not list(tmp_path.glob("*.safetensors"))
     assert not list(tmp_path.glob(".*"))
@@ -132,22 +133,22 @@ def test_a_folder_stands_for_the_checkpoint_in_it(tmp_path: Path) -> None:
     plain(tmp_path / "t")
     names = [path.relative_to(tmp_path).as_posix() for path in checkpoints_in(tmp_path)]
     assert names == ["p/model.safetensors.index.json", "s/net.safetensors", "t/net.pt"], "files of an index are parts"
-    with pytest.raises(CheckpointError, match=r"holds 3 checkpoints, expected one: (?!.*Path).*; name it"):
+    with pytest.raises(FileError, match=r"holds 3 checkpoints, expected one: (?!.*Path).*; name it"):
         read_checkpoint(tmp_path)
 
 
 def test_a_key_says_which_state_dict(tmp_path: Path) -> None:
     path = tmp_path / "net.pt"
     torch.save({"model": STATE, "average": {"a": torch.ones(1)}}, path)
-    with pytest.raises(CheckpointError, match=r"holds several state dicts, model, average: say which by --key"):
+    with pytest.raises(FileError, match=r"holds several state dicts, model, average: say which by --key"):
         read_checkpoint(path)
     assert list(read_checkpoint(path, "average")) == ["a"]
-    with pytest.raises(CheckpointError, match=r"has no state dict 'ema'; it holds model, average"):
+    with pytest.raises(FileError, match=r"has no state dict 'ema'; it holds model, average"):
         read_checkpoint(path, "ema")
     torch.save(STATE, path)
     assert list(read_checkpoint(path, "average")) == list(STATE)
     torch.save({"epoch": 3}, path)
-    with pytest.raises(CheckpointError, match=r"has no state dict 'average'; it holds epoch"):
+    with pytest.raises(FileError, match=r"has no state dict 'average'; it holds epoch"):
         read_checkpoint(path, "average")
 
 
@@ -190,7 +191,7 @@ BROKEN: list[tuple[Callable[[Path], object], str, str]] = [
 )
 def test_broken_checkpoints_are_named(make: Callable[[Path], object], name: str, message: str, tmp_path: Path) -> None:
     make(tmp_path)
-    with pytest.raises((CheckpointError, MissingFileError, ValueError), match=message):
+    with pytest.raises((FileError, MissingFileError, ValueError), match=message):
         read_checkpoint(tmp_path / name)
 
 
@@ -199,7 +200,7 @@ def test_an_index_and_its_files_agree(tmp_path: Path) -> None:
     found = json.loads(path.read_text(encoding="utf-8"))
     del found["weight_map"]["steps"]
     path.write_text(json.dumps(found), encoding="utf-8")
-    with pytest.raises(CheckpointError, match="and its files have other keys: steps"):
+    with pytest.raises(FileError, match="and its files have other keys: steps"):
         read_checkpoint(path)
 
 
@@ -210,5 +211,5 @@ def test_a_file_that_changes_while_it_is_read_is_no_network(tmp_path):
     torch.testing.assert_close(found["x"], torch.ones(3))
     safetensors.torch.save_file({"x": torch.zeros(4)}, tmp_path / "b.safetensors")
     (tmp_path / "b.safetensors").replace(path)
-    with pytest.raises(CheckpointError, match="was changed while it was read"):
+    with pytest.raises(FileError, match="was changed while it was read"):
         found["x"]

@@ -11,8 +11,8 @@ from torch import nn
 
 from nfn_monomial import Symmetry
 from nfn_monomial.adapters.definitions import Definition, DefinitionError, define
+from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import InvalidValueError, MonomialError
-from nfn_monomial.tools.checkpoints.files import CheckpointError
 from nfn_monomial.tools.checkpoints.networks import largest_difference, read_architecture, read_networks
 
 
@@ -77,7 +77,7 @@ def test_chains_of_convolutions_have_a_space_and_no_module(tmp_path: Path) -> No
     assert not network.runs
     assert network.space.group_dimension == 10
     assert largest_difference(network, network, network) is None
-    with pytest.raises(CheckpointError, match=r"no module runs it: strides and pools are not known .*--net module\.py"):
+    with pytest.raises(FileError, match=r"no module runs it: strides and pools are not known .*--net module\.py"):
         network.module()
 
 
@@ -87,7 +87,7 @@ def test_other_widths_have_a_space_and_no_module(residual: Definition, tmp_path:
     assert not network.runs
     assert sorted(set(network.sizes.values())) == [3, 6, 9]
     wide["norm.bias"] = torch.zeros(8)
-    with pytest.raises(CheckpointError, match="and not of another width"):
+    with pytest.raises(FileError, match="and not of another width"):
         read_networks([saved(tmp_path / "net.pt", wide)], residual)
 
 
@@ -132,10 +132,10 @@ def test_what_is_missing_is_asked_for(source: Path, tmp_path: Path) -> None:
 
 def test_no_chain_is_made_of_other_networks(residual: Definition, tmp_path: Path) -> None:
     path = saved(tmp_path / "net.pt", weights(residual, 1))
-    with pytest.raises(CheckpointError, match=r"norm\.running_mean \(4,\).*: no chain of layers .*--net"):
+    with pytest.raises(FileError, match=r"norm\.running_mean \(4,\).*: no chain of layers .*--net"):
         read_networks([path], activation="relu")
     layers = {"a.weight": torch.randn(4, 4), "b.weight": torch.randn(4, 4)}
-    with pytest.raises(CheckpointError, match="the order of the layers is not clear"):
+    with pytest.raises(FileError, match="the order of the layers is not clear"):
         read_networks([saved(tmp_path / "two.pt", layers)], activation="relu")
 
 
