@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from nfn_monomial.errors import MonomialError
+from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools.experiments import missing_extra
 
 if TYPE_CHECKING:  # it imports torch
@@ -53,9 +53,11 @@ def user_errors(run: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(getattr(interruption, "code", 130)) from None
         except (typer.Exit, typer.Abort):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if debug.get():
                 raise
+            if isinstance(error, SystemExit):
+                error = InvalidValueError(f"the code that was named leaves the program: {error!r}")
             if isinstance(error, ModuleNotFoundError):
                 with contextlib.suppress(ModuleNotFoundError):
                     error = missing_extra(error, "this")

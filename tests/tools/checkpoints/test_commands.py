@@ -89,6 +89,7 @@ WRONG = {
     "balance a.safetensors --net leaves.py:Net": "leaves.py cannot be run: SystemExit: 3",
     "balance a.safetensors --net lacks.py:Net": "lacks.py cannot be run: ModuleNotFoundError: No module named 'no_",
     "balance a.safetensors --net breaks:Net": "breaks cannot be imported, expected module.py:Class",
+    "balance a.safetensors --net ends.py:Net": "the code that was named leaves the program: SystemExit(4)",
     "balance a.safetensors --net :Net": "':Net' names no network, expected module.py:Class",
 }
 CODE = {
@@ -96,6 +97,9 @@ CODE = {
     "hubconf.py": "open('ran', 'w')",
     "leaves.py": "raise SystemExit(3)",
     "lacks.py": "import no_such_package",
+    "ends.py": "import sys\n\nimport torch\n\n\nclass Net(torch.nn.Linear):\n    def __init__(self):\n"
+    "        super().__init__(4, 2)\n\n    def forward(self, x):\n        sys.exit(4)\n\n\n"
+    "def example_inputs():\n    return torch.ones(2, 4)\n",
     "breaks.py": "raise KeyError('here')",
     "code.py": "import torch\n\n\ndef nan():\n    return torch.full((3, 4), torch.nan), torch.tensor([0, 1, 0])\n\n\n"
     "def leave():\n    raise SystemExit(5)\n",
