@@ -1,7 +1,6 @@
 """Networks on disk and many at once: files that are read without running code, and values that no batch takes."""
 
 import math
-import os
 import re
 
 import pytest
@@ -112,17 +111,11 @@ def test_nothing_half_written_is_left(tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise KeyboardInterrupt
 
-    def unmoved(source, target):
-        raise OSError("disk full")
-
     network = stack_networks([siren()], SPACE)
     with monkeypatch.context() as patch:
         patch.setattr(safetensors.torch, "save_file", interrupted)
         with pytest.raises(KeyboardInterrupt):
             save_safetensors(network, tmp_path / "a", SPACE)
-    monkeypatch.setattr(os, "replace", unmoved)
-    with pytest.raises(OSError, match="disk full"):
-        save_safetensors(network, tmp_path / "a", SPACE)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -15,6 +15,7 @@ from nfn_monomial.tools import align_checkpoints, compare_checkpoints
 from nfn_monomial.tools.calls import UNFINISHED, Call
 from nfn_monomial.tools.checkpoints import alignments, families
 from nfn_monomial.tools.predictors import Predictor
+from nfn_monomial.tools.predictors.tasks import Generalization
 
 
 @pytest.fixture
@@ -175,11 +176,11 @@ def test_predictions_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         saved(tmp_path / "nets" / f"{i}.safetensors", module.state_dict())
     predictor = Predictor.load()
     expected = [p.answer for p in predictor.predict([tmp_path / "nets"])]
-    first = Counted(Predictor._asked, 2)
-    monkeypatch.setattr(Predictor, "_asked", lambda *given: first(*given))
+    first = Counted(Generalization.answer, 2)
+    monkeypatch.setattr(Generalization, "answer", lambda *given: first(*given))
     interrupted(Call(tmp_path / "out", "predict"), lambda call: predictor.predict([tmp_path / "nets"], call=call))
     second = Counted(first.function)
-    monkeypatch.setattr(Predictor, "_asked", lambda *given: second(*given))
+    monkeypatch.setattr(Generalization, "answer", lambda *given: second(*given))
     with Call(tmp_path / "out", "predict") as call:
         found = [p.answer for p in predictor.predict([tmp_path / "nets"], call=call)]
     assert second.calls == 1
