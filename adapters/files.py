@@ -10,7 +10,7 @@ import contextlib
 import os
 import reprlib
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,10 +24,8 @@ __all__ = [
     "damaged",
     "listed",
     "open_regular",
-    "partial_path",
     "require_regular",
     "shown",
-    "write_whole",
 ]
 
 REASON = 300  # characters of what a library says
@@ -107,19 +105,3 @@ def open_regular(path: Path) -> BinaryIO:
         raise MissingFileError(f"{path}: no such file ({reason}); give the path of one that can be read") from error
     kind = "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
     raise MissingFileError(f"{path}: no such file, it is {kind}; give the path of a regular file")
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file that appears whole or not at all, its folders included, by a function of the path to write to."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(path)
-    try:
-        write(partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def partial_path(path: Path) -> Path:
-    """Where a file is while it is written; what a write that was cut off leaves."""
-    return path.with_name(f".{path.name}.partial")

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
-from .files import shown, write_whole
+from .files import shown
 from .matching import is_ignored, keys_by_name, match_names
 from .tensor_files import PathLike, kind_of, read_safetensors, read_torch_file, require_numbers
+from .writing import write_whole
 
 SHOWN = 16  # entries in a message
 Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from nfn_monomial.adapters.files import partial_path, write_whole
+from nfn_monomial.adapters.writing import partial_path, write_whole
 from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["partial_path", "results_folder", "write_atomically", "write_json", "write_whole"]
