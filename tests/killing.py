@@ -30,7 +30,6 @@ PRELOADED = (
     *(f"nfn_monomial.tools.checkpoints.{name}" for name in ("alignments", "balancing", "comparison", "inspection")),
     "nfn_monomial.tools.cli.application",
     "nfn_monomial.benchmarks.data.formats.detection",
-    "nfn_monomial.benchmarks.make.mixed",
     "nfn_monomial.benchmarks.make.inrs",
     "nfn_monomial.benchmarks.make.zoo",
     "nfn_monomial.tools.predictors.answers",
@@ -108,8 +107,8 @@ def _command(arguments: list[str], folder: str, plan: Plan | None) -> None:
 def _make_quick() -> None:
     """Data sets of networks that are trained for a moment, in several parts."""
     quick: dict[tuple[str, str], dict[str, Any]] = {
-        ("recipes", "ZooConfig"): {"epochs": (1, 1), "train_fractions": (0.1,), "chunk": 8},
-        ("mixed_recipes", "MixedConfig"): {"epochs": (1, 1), "train_fractions": (0.1,), "per_architecture": 2},
+        ("config", "ZooConfig"): {"epochs": (1, 1), "train_fractions": (0.1,), "chunk": 8},
+        ("config", "MixedConfig"): {"epochs": (1, 1), "train_fractions": (0.1,), "per_architecture": 2},
         ("inrs", "InrConfig"): {"shard": 20},
     }
     for (module, name), values in quick.items():

@@ -5,7 +5,7 @@ import gzip
 import random
 from pathlib import Path
 
-from nfn_monomial.benchmarks.data.networks import Networks
+from nfn_monomial.benchmarks.data.networks import Parts, accuracies
 
 COLUMNS = [
     "config.activation",
@@ -74,5 +74,5 @@ def published_order() -> list[int]:
     return order
 
 
-def rows_of(networks: Networks) -> list[int]:
-    return [round(a * ROWS) for a in networks.accuracy.tolist()]
+def rows_of(parts: Parts) -> list[int]:
+    return [round(a * ROWS) for a in accuracies(parts).tolist()]

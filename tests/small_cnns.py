@@ -1,22 +1,36 @@
-"""The CNNs of the Small CNN Zoo by torch's own operations, for tests."""
+"""Zoos of small CNNs of any sizes in the format of the Small CNN Zoo."""
 
-import torch
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from published_small_cnns import write_metrics
 from torch import Tensor
-from torch.nn import functional as F
 
-from nfn_monomial.benchmarks.data.layout import cnn_layout, unflatten
-
-LAYOUT = cnn_layout()
+from nfn_monomial.benchmarks.data.layout import Layout, Variable
 
 
-def torch_forward(rows: Tensor, images: Tensor, padding: int, activation: str) -> Tensor:
-    """Logits ``(n, b, 10)`` of images ``(n, b, C, H, W)`` by torch's own convolutions, network by network."""
-    tensors = unflatten(rows, LAYOUT)
-    logits = []
-    for number in range(len(rows)):
-        x = images[number]
-        for i in range(3):
-            x = F.conv2d(x, tensors[f"weight.{i}"][number], tensors[f"bias.{i}"][number], stride=2, padding=padding)
-            x = getattr(torch, activation)(x)
-        logits.append(F.linear(x.mean((2, 3)), tensors["weight.3"][number], tensors["bias.3"][number]))
-    return torch.stack(logits)
+def cnn_layout(channels: Sequence[int] = (1, 16, 16, 16), kernel_size: int = 3, head: Sequence[int] = (10,)) -> Layout:
+    """By default the published sizes: 4,970 columns. Bias before kernel, layer by layer."""
+    count = len(channels) - 1
+    names = [f"conv2d_{i}" if i else "conv2d" for i in range(count)]
+    names += [f"dense_{i}" if i else "dense" for i in range(len(head))]
+    kernels = [*[(kernel_size, kernel_size)] * count, *[()] * len(head)]
+    layout: list[Variable] = []
+    end = 0
+    for name, kernel, pair in zip(names, kernels, itertools.pairwise((*channels, *head)), strict=True):
+        for part, size in (("bias", pair[1:]), ("kernel", (*kernel, *pair))):
+            start, end = end, end + math.prod(size)
+            layout.append(Variable(f"sequential/{name}/{part}:0", size, start, end))
+    return tuple(layout)
+
+
+def write_zoo(folder: Path, weights: Tensor, rows: Sequence[Mapping[str, object]], layout: Layout) -> None:
+    """Networks ``(rows, columns)`` and the lines of their metrics."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "weights.npy", weights.numpy())
+    lines = ["varname,shape,start_idx,end_idx", *(f'{v.name},"{v.shape}",{v.start},{v.end}' for v in layout)]
+    (folder / "layout.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_metrics(folder, [dict(row) for row in rows])

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import torch
+from small_cnns import cnn_layout, write_zoo
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
-from nfn_monomial.benchmarks.data.formats.zoo_files import METRIC_COLUMNS, write_zoo
-from nfn_monomial.benchmarks.data.layout import cnn_layout
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.settings.generalization import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
@@ -20,11 +19,10 @@ SPACE = WeightSpace.cnn([2, 3, 4], [(3, 3), (2, 2)], "relu", head=[3])
 def written(folder: Path, activation: str = "relu") -> Path:
     """A zoo of random networks whose accuracy the last biases determine."""
     weights = 0.5 * torch.randn(COUNT, LAYOUT[-1].end, generator=torch.Generator().manual_seed(0))
-    columns: dict[str, list[object]] = {name: [0.0] * COUNT for name in METRIC_COLUMNS}
-    columns |= {"config.activation": [activation] * COUNT, "step": [86] * COUNT}
-    columns |= {"modeldir": [f"net {i}" for i in range(COUNT)]}
-    columns["test_accuracy"] = torch.sigmoid(3 * weights[:, -3:].mean(1)).tolist()
-    write_zoo(folder, weights, columns, LAYOUT)
+    accuracy = torch.sigmoid(3 * weights[:, -3:].mean(1)).tolist()
+    common = {"config.activation": activation, "step": 86}
+    rows = [{**common, "modeldir": f"net {i}", "test_accuracy": a} for i, a in enumerate(accuracy)]
+    write_zoo(folder, weights, rows, LAYOUT)
     return folder
 
 

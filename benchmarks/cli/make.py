@@ -56,12 +56,12 @@ def zoo_make(
     overwrite: Overwrite = False,
     device: Device = "cpu",
 ) -> None:
-    """Train a zoo of small CNNs and write it in the format of the published Small CNN Zoo.
+    """Train a zoo of small CNNs, those of the Small CNN Zoo.
 
     Every network has three 3x3 stride-2 convolutions of 16 channels, global average pooling and a dense layer, and
     draws its own optimiser, learning rate, initialisation, weight decay, dropout, epochs and share of the images.
     With `--vary-architecture` networks have 2 to 5 layers of 8 to 32 neurons, kernels of 3 or 5 and one activation
-    or several; there is one safetensors file for each architecture, of which ten networks share one. `--kinds` adds
+    or several; ten networks share an architecture. `--kinds` adds
     residual CNNs, half of them with batch norm, and transformers that take patches of an image for tokens, or makes
     these alone. Interrupted, the same command continues.
 
@@ -91,18 +91,13 @@ def make_zoo_at(
 ) -> None:
     """Make a zoo, unless it is there, with a bar."""
     prepare_process()
+    from nfn_monomial.benchmarks.make import config
     from nfn_monomial.benchmarks.make.jobs import progress_bar
-    from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
-    from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
-    from nfn_monomial.benchmarks.make.recipes import ZooConfig
     from nfn_monomial.benchmarks.make.zoo import make_zoo
 
+    kind = config.MixedConfig if vary_architecture else config.ZooConfig
     with progress_bar(f"training {chosen['networks']} networks") as progress:
-        common: dict[str, Any] = {"overwrite": overwrite, "device": device, "progress": progress}
-        if vary_architecture:
-            made = make_mixed_zoo(folder, MixedConfig(**chosen), **common)
-        else:
-            made = make_zoo(folder, ZooConfig(**chosen), **common)
+        made = make_zoo(folder, kind(**chosen), overwrite=overwrite, device=device, progress=progress)
     state = "trained" if made.made else "were there already"
     console.print(f"{made.networks} networks {state}: {folder}", highlight=False)
 
@@ -139,7 +134,7 @@ def inr_make(
     - `nfn-monomial inr make --images crops --fits 5 --out inrs/crops5`
     """
     prepare_process()
-    from nfn_monomial.benchmarks.data.formats.made_inrs import load_inrs
+    from nfn_monomial.benchmarks.data.formats.made import MadeInrs
     from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
     from nfn_monomial.benchmarks.make.jobs import progress_bar
     from nfn_monomial.benchmarks.make.siren_fit import psnr
@@ -153,8 +148,8 @@ def inr_make(
     with progress_bar(f"fitting SIRENs to {images}") as progress:
         made = make_inrs(folder, config, overwrite=overwrite, device=device, progress=progress)
     if made.made or not (folder / FIGURE).exists():
-        write_atomically(folder / FIGURE, png(draw_reconstructions(load_inrs(folder), psnr)))
+        write_atomically(folder / FIGURE, png(draw_reconstructions(MadeInrs.load(folder), psnr)))
     state = f"{made.made} fitted in {time.perf_counter() - start:.0f} s" if made.made else "all were there already"
-    low, median, high = made.psnr.min(), made.psnr.median(), made.psnr.max()
-    console.print(f"{len(made.psnr)} networks, {state}: {folder}", highlight=False)
-    console.print(f"PSNR: min {low:.1f}, median {median:.1f}, max {high:.1f} dB", highlight=False)
+    quality = ", ".join(f"{name} {value:.1f}" for name, value in made.summary["psnr"].items())
+    console.print(f"{made.networks} networks, {state}: {folder}", highlight=False)
+    console.print(f"PSNR: {quality} dB", highlight=False)

@@ -64,20 +64,28 @@ class Siren:
         found = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).view(-1, 2)
         return found.flip(-1) if self.column_first else found
 
-    def render(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The images of N networks, differentiable: ``weight.i (N, out, in)``, ``bias.i (N, out)`` -> ``(N, C, H, W)``.
+    def outputs(self, tensors: Mapping[str, Tensor], coordinates: Tensor) -> Tensor:
+        """What N networks answer: ``weight.i (N, out, in)``, ``bias.i (N, out)``, ``(P, 2)`` -> ``(N, P, C)``.
 
-        Pixels in [0, 1] where a network fits well; they are not clamped. In the dtype of the tensors, inside autocast
-        too: rounded to bfloat16, coordinates and phases would show another image.
+        In the dtype of the tensors, inside autocast too: rounded to bfloat16, coordinates and phases would show another
+        image.
         """
-        first = tensors["weight.0"]
-        x = self.coordinates(first.dtype).to(first.device).expand(len(first), -1, -1)
+        x = coordinates.expand(len(tensors["weight.0"]), -1, -1)
         last = len(self.sizes) - 2
-        with torch.autocast(first.device.type, enabled=False):
+        with torch.autocast(x.device.type, enabled=False):
             for i in range(last + 1):
                 x = torch.baddbmm(tensors[f"bias.{i}"].unsqueeze(1), x, tensors[f"weight.{i}"].transpose(1, 2))
                 if i < last:
                     x = torch.sin(self.omega_0 * x)
+        return x
+
+    def render(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The images of N networks, differentiable: ``weight.i (N, out, in)``, ``bias.i (N, out)`` -> ``(N, C, H, W)``.
+
+        Pixels in [0, 1] where a network fits well; they are not clamped.
+        """
+        first = tensors["weight.0"]
+        x = self.outputs(tensors, self.coordinates(first.dtype).to(first.device))
         return (self.gain * x + self.offset).transpose(1, 2).reshape(-1, *self.image)
 
 

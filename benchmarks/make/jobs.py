@@ -1,21 +1,39 @@
-"""Making a data set in a folder, part by part: side by side, each stored at once, continued by an equal call."""
+"""Sets of networks in folders, made shard by shard: side by side, each stored at once, continued by an equal call."""
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
+from nfn_monomial.benchmarks.data.formats.made import (
+    COLUMNS,
+    SHARDS,
+    ZOO_FILE,
+    Shard,
+    read_shard,
+    shard_path,
+    stated,
+    write_shard,
+)
+from nfn_monomial.benchmarks.data.sirens import Siren
+from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.files import results_folder
+from nfn_monomial.tools.files import results_folder, write_json
+from nfn_monomial.tools.predictors.architectures import Architecture
 
-__all__ = ["Place", "Progress", "Tick", "make_parts", "progress_bar"]
+__all__ = ["Contents", "Made", "Progress", "Tick", "claim", "make_parts", "make_set", "progress_bar"]
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -25,55 +43,131 @@ Tick = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a data set is called and by which files a command knows its own.
+class Made:
+    """What a call left in a folder.
 
     Attributes:
-        what: ``zoo`` or ``corpus``.
-        file: states the configuration. Data without it are not ours.
-        data: patterns of all other files that are overwritten, in the order of deletion.
-        read: folder -> contents of ``file``; raises a ValueError if that is damaged or another program's.
+        path: of the folder.
+        networks: how many there are.
+        made: how many of them were made now.
+        summary: of all, see `make_set`.
     """
 
-    what: str
-    file: str
-    data: tuple[str, ...]
-    read: Callable[[Path], dict[str, Any]]
+    path: Path
+    networks: int
+    made: int
+    summary: dict[str, Any]
 
-    def claim(self, folder: Path, stated: Mapping[str, Any], overwrite: bool) -> dict[str, Any] | None:
-        """Contents of the file if a folder holds this very data set, finished or not; None if it is to be begun.
 
-        Args:
-            folder: which need not exist.
-            stated: what the file of this data set says from the start, as JSON has it; entries, and fields of those
-                that are mappings, are compared.
-            overwrite: empty the folder of what is ours.
+class Contents(NamedTuple):
+    """A shard: its networks' architecture, parameters and columns, and what else is known, as JSON has it."""
 
-        Raises:
-            ValueError: if the folder is a file, or holds data that are not ours, or (unless ``overwrite``) another
-                configuration.
-        """
-        results_folder(folder)
-        ours = [path for pattern in self.data for path in sorted(folder.glob(pattern))]
-        if not (folder / self.file).exists():
-            if ours:
-                raise InvalidValueError(
-                    f"{folder} holds {', '.join(path.name for path in ours[:3])} but no {self.file}: files that were "
-                    "not made by this command, and that it will not overwrite; choose another folder"
-                )
-            return None
-        found = self.read(folder)
-        if not overwrite:
-            if differing := list(_differing(found, stated)):
-                raise InvalidValueError(
-                    f"{folder} holds a {self.what} of another configuration: {'; '.join(differing)}; pass "
-                    "overwrite=True (--overwrite) to make it anew, or choose another folder"
-                )
-            return found
-        # The file last: data without it would be nobody's.
-        for path in (*ours, folder / self.file):
-            path.unlink()
+    architecture: Architecture | Siren
+    tensors: Mapping[str, Tensor]
+    more: Mapping[str, Any]
+
+
+def make_set(
+    out: Path,
+    config: Any,
+    described: Mapping[str, Any],
+    shards: Sequence[Sequence[int]],
+    train: Callable[[int, Tick], Contents],
+    summarise: Callable[[Sequence[Shard]], dict[str, Any]],
+    *,
+    overwrite: bool,
+    device: torch.device,
+    workers: int | None,
+    progress: Progress | None,
+    work: Sequence[int] | None = None,
+) -> Made:
+    """Make a set of networks of one kind; see `formats.made` for its files.
+
+    Shards are made side by side by ``workers`` threads (default: as many as torch may use; one on a GPU), each stored
+    as soon as it is finished. A call that was interrupted is continued by an equal call and ends in the same set, bit
+    for bit; one whose set is there makes nothing. Numbers of threads have no influence on the result.
+
+    Args:
+        out: the folder.
+        config: a dataclass of all that determines the networks.
+        described: what else ``zoo.json`` states from the start, the kind of the set among it.
+        shards: the numbers of the networks in each.
+        train: makes a shard.
+        summarise: what ``zoo.json`` states of all shards in the end.
+        overwrite: replace a set of another configuration.
+        device: of the work.
+        workers: threads.
+        progress: called at the start, and whenever work is done.
+        work: of each shard, by default its number of networks.
+
+    Raises:
+        ValueError: if the folder is a file, or holds data that are not ours, or (unless ``overwrite``) another
+            configuration.
+    """
+    count = sum(map(len, shards))
+    stated_first = {**described, "config": asdict(config), "networks": count, "shards": len(shards)}
+    own: dict[str, Any] = json.loads(json.dumps(stated_first))  # tuples become lists, as in the file
+    found = claim(out, own, overwrite)
+    if not found:
+        write_json(out / ZOO_FILE, own)
+
+    def make(number: int, tick: Tick) -> None:
+        architecture, tensors, more = train(number, tick)
+        write_shard(out, number, own, architecture, shards[number], tensors, more)
+
+    parts, made = make_parts(
+        [len(shard) for shard in shards] if work is None else work,
+        lambda number: _stored(out, number, own, shards[number]),
+        make,
+        device=device,
+        workers=workers,
+        progress=progress,
+    )
+    if made or "made" not in found:
+        found = own | {"made": {**summarise(parts), "environment": environment(str(device))}}
+        write_json(out / ZOO_FILE, found)
+    return Made(out, count, sum(len(shards[number]) for number in made), found["made"])
+
+
+def _stored(out: Path, number: int, described: dict[str, Any], networks: Sequence[int]) -> Shard | None:
+    """A shard that is there; None if it has to be made."""
+    if not shard_path(out, number).exists():
         return None
+    try:
+        shard = read_shard(out, number, described)
+        if shard.numbers != networks:
+            raise InvalidValueError(f"{shard.path} holds other networks than its place demands")
+        if bad := [name for name, t in shard.tensors.items() if t.is_floating_point() and not t.isfinite().all()]:
+            raise InvalidValueError(f"{shard.path}: {bad[0]} holds NaN or infinite values")
+    except ValueError as error:
+        log.warning("its networks are made again: %s", error)
+        return None
+    return shard._replace(tensors={name: shard.tensors[name].clone() for name in COLUMNS[described["kind"]]})
+
+
+def claim(folder: Path, described: Mapping[str, Any], overwrite: bool) -> dict[str, Any]:
+    """``zoo.json`` if a folder holds this very set, finished or not; empty if it is to be begun.
+
+    Raises:
+        ValueError: as `make_set`.
+    """
+    results_folder(folder)
+    found, shards = stated(folder), sorted(folder.glob(SHARDS))
+    if not found and shards:
+        raise InvalidValueError(
+            f"{folder} holds {', '.join(path.name for path in shards[:3])} but no {ZOO_FILE}: files that were not made "
+            "by this command, and that it will not overwrite; choose another folder"
+        )
+    if not found or not overwrite:
+        if found and (differing := list(_differing(found, described))):
+            raise InvalidValueError(
+                f"{folder} holds networks of another configuration: {'; '.join(differing)}; pass overwrite=True "
+                "(--overwrite) to make them anew, or choose another folder"
+            )
+        return found
+    for path in (*shards, folder / ZOO_FILE):  # the file last: data without it would be nobody's
+        path.unlink()
+    return {}
 
 
 def _differing(found: Mapping[str, Any], stated: Mapping[str, Any]) -> Iterator[str]:

@@ -1,8 +1,6 @@
 """Fit one SIREN to every image, many at once: sine networks from coordinates to pixels (Sitzmann et al. 2020).
 
-All networks of a batch take each step together, in matrix products batched over networks. Three things make this fast
-on a CPU: every layer is one product, its bias a column beside the weights and a row of ones below the features; the
-backward pass is written out, for it needs the cosines of what is there already; and a step sees every `parts`-th
+All networks of a batch take each step together, in matrix products batched over networks. A step sees every `parts`-th
 pixel, the next step the next ones, since most of the time goes into sines and cosines.
 """
 
@@ -20,10 +18,11 @@ from torch import Tensor
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["FitConfig", "SirenBatch", "fit_sirens", "initialise", "psnr"]
+from .training import Optimizers
 
-BETAS = (0.9, 0.999)  # of Adam
-EPS = 1e-10
+__all__ = ["FitConfig", "fit_sirens", "initialise", "psnr"]
+
+EPS = 1e-10  # of Adam
 BATCH_PIXELS = 4096  # of all networks of a batch together, on a CPU: what a step touches then stays in its caches
 
 
@@ -71,74 +70,6 @@ def initialise(siren: Siren, seeds: Sequence[tuple[int, ...]]) -> dict[str, Tens
     return tensors
 
 
-class SirenBatch:
-    """``n`` networks, omega_0 absorbed, in one tensor ``theta (n, parameters)``, and the gradient of their errors.
-
-    Adam's steps do not depend on the scale of gradients, so that omega_0 only multiplies its learning rate.
-    """
-
-    def __init__(self, siren: Siren, tensors: dict[str, Tensor]) -> None:
-        self.siren = siren
-        self.layers = len(siren.sizes) - 1
-        self.theta = torch.cat([self._layer(tensors, i).flatten(1) for i in range(self.layers)], 1)
-        self.grad = torch.zeros_like(self.theta)
-        self.blocks, self.grad_blocks = self._views(self.theta), self._views(self.grad)
-        self._buffers: list[Tensor] = []
-
-    def _layer(self, tensors: dict[str, Tensor], i: int) -> Tensor:
-        """``(n, out, in + 1)``: weights, then biases."""
-        both = torch.cat([tensors[f"weight.{i}"], tensors[f"bias.{i}"].unsqueeze(2)], 2)
-        return both * self.siren.omega_0 if i < self.layers - 1 else both
-
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        shapes = [(b, a + 1) for a, b in itertools.pairwise(self.siren.sizes)]
-        return [
-            part.view(-1, *shape)
-            for part, shape in zip(torch.split(flat, [b * a for b, a in shapes], 1), shapes, strict=True)
-        ]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """``weight.i (n, out, in)`` and ``bias.i (n, out)``, omega_0 taken out again."""
-        result = {}
-        for i, block in enumerate(self.blocks):
-            block = block / self.siren.omega_0 if i < self.layers - 1 else block.clone()
-            result[f"weight.{i}"], result[f"bias.{i}"] = block[..., :-1].contiguous(), block[..., -1].contiguous()
-        return result
-
-    def rates(self) -> Tensor:
-        """``(parameters,)``: by what the learning rate is multiplied."""
-        rates = torch.ones_like(self.theta[0])
-        rates[: -self.blocks[-1][0].numel()] = self.siren.omega_0
-        return rates
-
-    def gradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """Gradient of half the mean squared error, ``(n, parameters)``, in a tensor that the next call overwrites.
-
-        ``x``: coordinates and a row of ones, ``(3, pixels)``; ``y``: outputs to reach, ``(n, channels, pixels)``.
-        """
-        n, pixels, hidden = len(self.theta), x.shape[1], self.siren.sizes[1:-1]
-        if not self._buffers or self._buffers[0].shape[2] != pixels:
-            # Three a layer, made once: products before the sine, which become cosines; features; gradients.
-            make = self.theta.new_ones
-            self._buffers = [make(n, size + extra, pixels) for size in hidden for extra in (0, 1, 0)]
-        z, h, d = self._buffers[::3], self._buffers[1::3], self._buffers[2::3]
-        first = self.blocks[0].reshape(-1, 3)  # all networks see the same coordinates: one product
-        for i in range(self.layers - 1):
-            if i == 0:
-                torch.mm(first, x, out=z[0].view(-1, pixels))
-            else:
-                torch.bmm(self.blocks[i], h[i - 1], out=z[i])
-            torch.sin(z[i], out=h[i][:, :-1])
-        error = torch.bmm(self.blocks[-1], h[-1]) if h else (first @ x).view(n, -1, pixels)
-        error = error.sub_(y).div_(error[0].numel())
-        for i in range(self.layers - 1, 0, -1):
-            torch.bmm(error, h[i - 1].transpose(1, 2), out=self.grad_blocks[i])
-            torch.bmm(self.blocks[i][..., :-1].transpose(1, 2), error, out=d[i - 1])
-            error = d[i - 1].mul_(z[i - 1].cos_())
-        self.grad_blocks[0].copy_(torch.mm(error.view(-1, pixels), x.T).view(n, -1, 3))
-        return self.grad
-
-
 def fit_sirens(
     siren: Siren,
     pixels: Tensor,
@@ -175,19 +106,21 @@ def fit_sirens(
 
 
 def _fit(siren: Siren, tensors: dict[str, Tensor], pixels: Tensor, config: FitConfig) -> dict[str, Tensor]:
-    batch = SirenBatch(siren, tensors)
-    coordinates = siren.coordinates().to(pixels.device)
-    x = torch.cat([coordinates, torch.ones_like(coordinates[:, :1])], 1).T
-    y = ((pixels - siren.offset) / siren.gain).flatten(2)
+    sizes, shapes = [t[0].numel() for t in tensors.values()], siren.space.shapes()
+
+    def networks(rows: Tensor) -> dict[str, Tensor]:
+        parts = torch.split(rows, sizes, 1)
+        return {name: part.view(-1, *shapes[name]) for name, part in zip(tensors, parts, strict=True)}
+
+    weights = torch.cat([t.flatten(1) for t in tensors.values()], 1)
+    optimizers = Optimizers(weights, ["adam"] * len(weights), [config.learning_rate] * len(weights), EPS)
+    x, y = siren.coordinates().to(pixels.device), ((pixels - siren.offset) / siren.gain).flatten(2).transpose(1, 2)
     strides = [slice(k, None, config.parts) for k in range(config.parts)]
-    parts = [(x[:, stride].contiguous(), y[..., stride].contiguous()) for stride in strides]
-    first, second = torch.zeros_like(batch.theta), torch.zeros_like(batch.theta)
-    rates = batch.rates() * config.learning_rate
+    parts = [(x[stride], y[:, stride].contiguous()) for stride in strides]
     for step in range(config.steps):
-        grad = batch.gradient(*parts[step % config.parts])
-        first.lerp_(grad, 1 - BETAS[0])
-        second.mul_(BETAS[1]).addcmul_(grad, grad, value=1 - BETAS[1])
-        size = second.div(1 - BETAS[1] ** (step + 1)).sqrt_().add_(EPS)
-        rate = 0.5 * (1 + math.cos(math.pi * step / config.steps)) / (1 - BETAS[0] ** (step + 1))
-        batch.theta.addcdiv_(first * rates, size, value=-rate)
-    return batch.tensors()
+        coordinates, wanted = parts[step % config.parts]
+        leaf = weights.detach().requires_grad_()
+        error = siren.outputs(networks(leaf), coordinates) - wanted
+        (grad,) = torch.autograd.grad(0.5 * error.square().mean((1, 2)).sum(), leaf)
+        optimizers.step(grad, step + 1, 0.5 * (1 + math.cos(math.pi * step / config.steps)))
+    return {name: t.contiguous() for name, t in networks(weights).items()}

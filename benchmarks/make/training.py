@@ -1,151 +1,299 @@
-"""Training many small CNNs at once: every network of a batch has its own images and hyperparameters."""
+"""Training many networks of one architecture at once, each with its own images and hyperparameters.
+
+The forward pass is the architecture's own module under ``vmap``: convolutions of different networks become one grouped
+convolution, linear layers one batched product. Running statistics of batch norms move along with every network.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
-from nfn_monomial.benchmarks.data.layout import Layout, layers_of
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.benchmarks.data.formats.base import CorpusError
+from nfn_monomial.benchmarks.data.images import Images
+from nfn_monomial.tools.predictors.architectures import Architecture
 
-from .batched_cnn import BatchedCNN, patch_table
-from .plans import Plan, Schedule, initial_weights
-from .recipes import Optimizer, Recipe
+from .config import Hyperparameters, Optimizer, TrainingRanges, redraw
 
-__all__ = ["ImageTensors", "Trained", "train"]
+__all__ = ["Optimizers", "Plan", "initial_parameters", "train_bounded", "train_group"]
 
-
-@dataclass(frozen=True)
-class ImageTensors:
-    """Images on the device of training: ``x`` ``(n, H, W, C)``, ``y`` ``(n,)``, for training and for testing."""
-
-    train_x: Tensor
-    train_y: Tensor
-    test_x: Tensor
-    test_y: Tensor
+EVALUATED = 256  # test images at once: bounds the memory
+ATTEMPTS = 5  # per network, before a zoo whose networks keep diverging is given up
+LARGEST_WEIGHT = 1e3  # beyond this a network counts as diverged though its weights are finite
 
 
-@dataclass(frozen=True)
-class Trained:
-    """In the order of the recipes, on the CPU: ``weights`` ``(n, columns)`` as in the layout, each metric ``(n,)``."""
+class Optimizers:
+    """Adam, RMSprop and SGD with Keras' defaults, one per row: ``w -= rate c mean / (sqrt(square) + eps)``.
 
-    weights: Tensor
-    metrics: dict[str, Tensor]
-
-
-class _Optimizer:
-    """Adam, RMSprop or SGD with Keras' defaults, for all networks at once with one learning rate each."""
-
-    def __init__(self, kind: Optimizer, weights: Tensor, learning_rate: Tensor) -> None:
-        self.kind, self.weights, self.learning_rate = kind, weights, learning_rate
-        self.mean = torch.zeros_like(weights) if kind == "adam" else weights.new_empty(0)
-        self.square = torch.zeros_like(weights) if kind != "sgd" else weights.new_empty(0)
-        self.scratch = torch.empty_like(weights) if kind != "sgd" else weights.new_empty(0)
-
-    def step(self, grad: Tensor, number: int) -> None:
-        """Update the first ``len(grad)`` networks; ``number`` counts from 1."""
-        n = len(grad)
-        weights, rate = self.weights[:n], self.learning_rate[:n]
-        if self.kind == "sgd":
-            weights.addcmul_(grad, rate, value=-1)
-            return
-        square, scratch = self.square[:n], self.scratch[:n]
-        decay, correction = (0.999, math.sqrt(1 - 0.999**number) / (1 - 0.9**number))
-        if self.kind == "rmsprop":
-            decay, correction = 0.9, 1.0
-        else:
-            self.mean[:n].lerp_(grad, 0.1)
-        square.mul_(decay).addcmul_(grad, grad, value=1 - decay)
-        torch.sqrt(square, out=scratch).add_(1e-7)
-        torch.div(self.mean[:n] if self.kind == "adam" else grad, scratch, out=scratch)
-        weights.addcmul_(scratch, rate, value=-correction)
-
-
-@torch.no_grad()
-def train(
-    recipes: Sequence[Recipe],
-    images: ImageTensors,
-    layout: Layout,
-    *,
-    padding: int,
-    batch: int = 32,
-    check: Callable[[], None] = lambda: None,
-) -> Trained:
-    """Train one network per recipe; the recipes share activation and optimizer, and all or none have dropout.
-
-    ``batch``: images of a step. ``check`` is called before every step; what it raises ends the training.
+    RMSprop's mean has no memory; SGD has none either, and its square stays 1.
     """
-    if len({(r.activation, r.optimizer, r.dropout > 0) for r in recipes}) != 1:
-        raise InvalidValueError("recipes trained together share activation and optimizer, and all or none have dropout")
-    first, device = recipes[0], images.train_x.device
-    size = images.train_x.shape[1]
-    table = patch_table(images.train_x, layers_of(layout)[0].kernel_size[0], padding)
-    classes = layout[-1].shape[-1]
-    targets = torch.nn.functional.one_hot(images.train_y, classes).float()
 
-    draw = partial(initial_weights, layout=layout)
-    units = _mask_shapes(layout, size, padding, batch)
-    schedule = Schedule(recipes, draw, len(table), batch, sum(map(math.prod, units)), device)
-    weights = schedule.weights
-    masks = torch.stack([plan.masks for plan in schedule.plans]).to(device)
-    column = torch.tensor([[r.learning_rate, 2 * r.l2reg] for r in schedule.recipes], device=device)
-    decay = weights.new_zeros(weights.shape)  # the gradient of the penalty is 2 l2reg w, on kernels only
-    for layer in layers_of(layout):
-        decay[:, layer.kernel.start : layer.kernel.end] = column[:, 1:]
-    optimizer = _Optimizer(first.optimizer, weights, column[:, :1])
+    def __init__(
+        self, weights: Tensor, kinds: Sequence[Optimizer], rates: Sequence[float], eps: float = 1e-7
+    ) -> None:  # fmt: skip
+        def column(adam: float, rmsprop: float, sgd: float) -> Tensor:
+            values = {"adam": adam, "rmsprop": rmsprop, "sgd": sgd}
+            return torch.tensor([[values[kind]] for kind in kinds], device=weights.device)
 
-    everyone = BatchedCNN(weights, layout, batch, size, padding, relu=first.activation == "relu")
-    for n, steps in schedule.stretches():
-        model = everyone.running(n)
-        for t in steps:
-            check()
-            index = schedule.order[t, :n].reshape(-1)
-            offset = t * 7919 % max(1, sum(map(math.prod, units)))
-            logits = model.forward(table, index, list(_cut(masks[:n], units, offset)))
-            p = logits.sub_(logits.amax(-1, keepdim=True)).exp_()  # softmax() takes five times as long on short rows
-            p.div_(p.sum(-1, keepdim=True))
-            dlogits = p.sub_(torch.index_select(targets, 0, index).view_as(p))
-            model.backward(dlogits.div_(batch))
-            model.grad.addcmul_(model.weights, decay[:n])
-            optimizer.step(model.grad, t + 1)
-    metrics = _measure(everyone, schedule.plans, images)
-    return Trained(weights.cpu()[schedule.back], {name: values[schedule.back] for name, values in metrics.items()})
+        self.weights, self.eps = weights, eps
+        self.rate = torch.tensor([[rate] for rate in rates], device=weights.device)
+        self.forget, self.corrected = column(0.1, 1.0, 1.0), column(1.0, 0.0, 0.0)
+        self.decay, self.news = column(0.999, 0.9, 1.0), column(0.001, 0.1, 0.0)
+        self.mean = torch.zeros_like(weights)
+        self.square = column(0.0, 0.0, 1.0).expand_as(weights).clone()
+
+    def step(self, grad: Tensor, number: int, share: float = 1.0) -> None:
+        """Update the first ``len(grad)`` networks, by that share of the rates; ``number`` counts from 1."""
+        n = len(grad)
+        mean, square, corrected = self.mean[:n], self.square[:n], self.corrected[:n]
+        mean.lerp_(grad, self.forget[:n].expand_as(grad))
+        square.mul_(self.decay[:n]).addcmul_(grad * self.news[:n], grad)
+        correction = math.sqrt(1 - 0.999**number) / (1 - 0.9**number) * corrected + (1 - corrected)
+        self.weights[:n].addcdiv_(mean * (self.rate[:n] * correction), square.sqrt().add_(self.eps), value=-share)
 
 
-def _mask_shapes(layout: Layout, size: int, padding: int, batch: int) -> list[tuple[int, ...]]:
-    """Shape of one network's activations ``(b, out, out, c)`` after each convolution."""
-    shapes: list[tuple[int, ...]] = []
-    for layer in layers_of(layout)[:-1]:
-        size = (size + 2 * padding - layer.kernel_size[0]) // 2 + 1
-        shapes.append((batch, size, size, layer.fan[1]))
+def initial_parameters(drawn: Hyperparameters, generator: torch.Generator, module: nn.Module) -> Tensor:
+    """All parameters of a module in one row, ``(columns,)``, before training.
+
+    Fans count the kernel's positions, as Keras does. Gains of norms are 1, their shifts 0; parameters of no layer, such
+    as positions, are normal with the drawn standard deviation.
+    """
+    parts = []
+    for layer in module.modules():
+        for name, parameter in layer.named_parameters(recurse=False):
+            if isinstance(layer, (nn.Linear, nn.Conv2d)):
+                if name == "weight":
+                    rows, columns, *kernel = parameter.shape
+                    value, bias = _drawn(drawn, math.prod(kernel), columns, rows, generator)
+                    value = value.view(*kernel, columns, rows).movedim((-1, -2), (0, 1))
+                else:
+                    value = bias
+            elif isinstance(layer, (nn.BatchNorm2d, nn.LayerNorm)):
+                value = torch.full(parameter.shape, float(name == "weight"))
+            else:
+                value = torch.randn(parameter.shape, generator=generator) * drawn.init_std
+            parts.append(value.flatten())
+    return torch.cat(parts)
+
+
+def _drawn(
+    drawn: Hyperparameters, positions: int, inputs: int, outputs: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """A layer's kernel ``(positions * inputs, outputs)`` and bias ``(outputs,)``."""
+    fan_in, fan_out = positions * inputs, positions * outputs
+    noise = torch.randn(fan_in, outputs, generator=generator)
+    bias = torch.randn(outputs, generator=generator) * (drawn.init_std if drawn.b_init == "RandomNormal" else 0.0)
+    if drawn.w_init == "orthogonal":
+        q, r = torch.linalg.qr(noise if fan_in >= outputs else noise.T)
+        q = q * r.diagonal().sign()
+        return (q if fan_in >= outputs else q.T), bias
+    if drawn.w_init == "TruncatedNormal":
+        low, high = torch.special.ndtr(torch.tensor([-2.0, 2.0]))
+        return torch.special.ndtri(low + (high - low) * torch.special.ndtr(noise)) * drawn.init_std, bias
+    std = {
+        "glorot_normal": math.sqrt(2 / (fan_in + fan_out)),
+        "he_normal": math.sqrt(2 / fan_in),
+        "RandomNormal": drawn.init_std,
+    }[drawn.w_init]
+    return noise * std, bias
+
+
+class Plan:
+    """What one network draws at random: its first weights, its images, their order and its dropout masks."""
+
+    def __init__(self, drawn: Hyperparameters, module: nn.Module, images: int, batch: int, units: int = 0) -> None:
+        generator = torch.Generator().manual_seed(drawn.random_seed)
+        self.weights = initial_parameters(drawn, generator, module)
+        count = max(1, round(drawn.train_fraction * images))
+        self.subset = torch.randperm(images, generator=generator)[:count]
+        self.steps = max(1, drawn.epochs * count // batch)
+        rounds = math.ceil(self.steps * batch / count)
+        stream = torch.cat([torch.randperm(count, generator=generator) for _ in range(rounds)])
+        self.order = self.subset[stream[: self.steps * batch]].to(torch.int32)
+        # Twice the masks that a step needs; each step reads them from another offset.
+        keep = torch.rand(2 * units, generator=generator) >= drawn.dropout
+        self.masks = keep / (1 - drawn.dropout)
+
+
+class _Masked(nn.Module):
+    """An activation whose outputs are dropped in training, by a mask that is another for every network and step."""
+
+    mask: Tensor
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+        self.register_buffer("mask", torch.ones((), device="meta"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.activation(x)
+        return out * self.mask if self.training else out
+
+
+def _mask_convolutions(model: nn.Module, image: Tensor) -> dict[str, torch.Size]:
+    """Put a mask behind every convolution of a chain of modules: names of the masks and their shapes ``(b, ...)``.
+
+    ``image``: of the shape of a batch, on the meta device.
+    """
+    shapes: dict[str, torch.Size] = {}
+    chain = cast("nn.Sequential", model)
+    x = image
+    for i, layer in enumerate(chain):
+        x = layer(x)
+        if i and isinstance(chain[i - 1], nn.Conv2d):
+            chain[i] = _Masked(layer)
+            shapes[f"{i}.mask"] = x.shape
     return shapes
 
 
-def _cut(masks: Tensor, shapes: Sequence[tuple[int, ...]], offset: int) -> Iterator[Tensor]:
-    if not masks.numel():
-        return
-    for shape in shapes:
-        end = offset + math.prod(shape)
-        yield masks[:, offset:end].view(-1, *shape)
+def _cut(masks: Tensor, shapes: Mapping[str, torch.Size], offset: int) -> Iterator[tuple[str, Tensor]]:
+    """Masks ``(n, *shape)`` out of rows, from an offset on; channels last there."""
+    for name, (b, channels, *size) in shapes.items():
+        end = offset + b * channels * math.prod(size)
+        yield name, masks[:, offset:end].view(-1, b, *size, channels).movedim(-1, 2).contiguous()
         offset = end
 
 
-def _measure(model: BatchedCNN, plans: Sequence[Plan], images: ImageTensors) -> dict[str, Tensor]:
-    """Accuracy and cross-entropy on the test images, and on the training images that each network saw."""
-    metrics: dict[str, Tensor] = {}
-    for part, x, y in (("test", images.test_x, images.test_y), ("train", images.train_x, images.train_y)):
-        logits = model.evaluate(x)
-        losses = logits.logsumexp(-1) - logits.gather(-1, y.expand(model.n, -1)[..., None])[..., 0]
-        for name, values in (("accuracy", logits.argmax(-1) == y), ("loss", losses)):
-            rows = values.double().cpu()
-            if part == "train":
-                means = [row[plan.subset].mean() for row, plan in zip(rows, plans, strict=True)]
-                metrics[f"{part}_{name}"] = torch.stack(means)
-            else:
-                metrics[f"{part}_{name}"] = rows.mean(1)
-    return metrics
+def train_group(
+    drawn: Sequence[Hyperparameters],
+    images: Images,
+    architecture: Architecture,
+    *,
+    batch: int = 32,
+    check: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Train one network for each of N hyperparameters. Those that need fewer steps stop earlier, and cost nothing then.
+
+    Args:
+        drawn: dropout in all of them, and then the architecture is a plain CNN, or in none.
+        images: on the device of training.
+        architecture: of all the networks.
+        batch: images per step.
+        check: called before every step; what it raises ends the training.
+
+    Returns:
+        Parameter of the weight space (running statistics too) -> ``(N, *shape)`` on the CPU, and test accuracies
+        ``(N,)``.
+    """
+    model = architecture.sized().train()  # it lends its structure, never its numbers
+    train_x, train_y = images.x[images.train], images.y[images.train]
+    device = images.x.device
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    kernels = {f"{name}.weight" for name, m in model.named_modules() if isinstance(m, (nn.Linear, nn.Conv2d))}
+    sample = torch.empty(batch, *images.x.shape[1:], device="meta")
+    masked = _mask_convolutions(model, sample) if drawn[0].dropout else {}
+    units = sum(shape.numel() for shape in masked.values())
+
+    plans = [Plan(one, model, len(train_y), batch, units) for one in drawn]
+    # The longest first, so that those still running are always the first.
+    rank = sorted(range(len(plans)), key=lambda i: -plans[i].steps)
+    back = torch.tensor(rank).argsort()
+    plans, drawn = [plans[i] for i in rank], [drawn[i] for i in rank]
+    weights = torch.stack([plan.weights for plan in plans]).to(device)
+    masks = torch.stack([plan.masks for plan in plans]).to(device)
+    order = pad_sequence([plan.order.view(-1, batch) for plan in plans]).to(device)  # (steps, n, batch)
+
+    # The gradient of the penalty is 2 l2reg w, on kernels only.
+    penalty = torch.tensor([[2 * one.l2reg] for one in drawn])
+    penalised = [penalty * (name in kernels) * torch.ones(s.numel()) for name, s in shapes.items()]
+    decay = torch.cat(penalised, 1).to(device)
+    moving = _first_statistics(model, len(drawn), device)
+    optimizers = Optimizers(weights, [one.optimizer for one in drawn], [one.learning_rate for one in drawn])
+
+    def networks(rows: Tensor) -> dict[str, Tensor]:
+        parts = torch.split(rows, [shape.numel() for shape in shapes.values()], 1)
+        own = {name: part.view(-1, *s) for (name, s), part in zip(shapes.items(), parts, strict=True)}
+        return own | {name: value[: len(rows)] for name, value in moving.items()}
+
+    for t in range(plans[0].steps):
+        check()
+        n = sum(plan.steps > t for plan in plans)
+        chosen = order[t, :n].long()
+        leaf = weights[:n].detach().requires_grad_()
+        dropped = dict(_cut(masks[:n], masked, t * 7919 % max(1, units)))
+        logits = _logits(model, networks(leaf) | dropped, train_x[chosen], 0)
+        loss = F.cross_entropy(logits.flatten(0, 1), train_y[chosen].flatten(), reduction="sum") / batch
+        (grad,) = torch.autograd.grad(loss, leaf)
+        optimizers.step(grad.addcmul_(weights[:n], decay[:n]), t + 1)
+
+    trained = networks(weights)
+    accuracy = _accuracy(model.eval(), trained, images).cpu()[back]
+    return {own: trained[name].cpu()[back] for own, name in architecture.names.items()}, accuracy
+
+
+def _first_statistics(model: nn.Module, count: int, device: torch.device) -> dict[str, Tensor]:
+    """Running means and variances before training, ``(count, *shape)``."""
+    return {
+        name: torch.full((count, *value.shape), float(name.endswith("running_var")), device=device)
+        for name, value in model.named_buffers()
+        if value.is_floating_point() and not name.endswith("mask")
+    }
+
+
+def _logits(model: nn.Module, parameters: Mapping[str, Tensor], x: Tensor, image_dim: int | None) -> Tensor:
+    """``(N, b, classes)``; images ``(b, C, H, W)`` for all networks (None), or ``(N, b, C, H, W)`` (0)."""
+
+    def run(own: dict[str, Tensor], images: Tensor) -> Tensor:
+        out: Tensor = torch.func.functional_call(model, own, (images,))
+        return out
+
+    out: Tensor = torch.func.vmap(run, in_dims=(0, image_dim))(dict(parameters), x)
+    return out
+
+
+@torch.no_grad()
+def _accuracy(model: nn.Module, parameters: Mapping[str, Tensor], images: Images) -> Tensor:
+    """Share of the test images that each network gets right, ``(N,)``."""
+    parts = torch.split(images.test, EVALUATED)
+    right = [(_logits(model, parameters, images.x[i], None).argmax(-1) == images.y[i]).sum(1) for i in parts]
+    return torch.stack(right).sum(0) / len(images.test)
+
+
+def train_bounded(
+    config: TrainingRanges,
+    numbers: Sequence[int],
+    drawn: Sequence[Hyperparameters],
+    run: Callable[[list[Hyperparameters]], tuple[dict[str, Tensor], Tensor]],
+) -> tuple[dict[str, Tensor], Tensor, list[Hyperparameters], int]:
+    """Train networks until all are bounded: those that diverge are drawn again.
+
+    Args:
+        config: what is drawn from.
+        numbers: of the n networks in the zoo.
+        drawn: their hyperparameters at first.
+        run: trains networks; weights ``(n, *shape)`` and accuracies ``(n,)``.
+
+    Returns:
+        Weights, accuracies, the hyperparameters in the end, and how many networks diverged on the way.
+
+    Raises:
+        CorpusError: if a network diverges too often.
+    """
+    chosen = list(drawn)
+    weights, accuracy = run(chosen)
+    diverged = attempt = 0
+    while bad := _unbounded(weights):
+        diverged, attempt = diverged + len(bad), attempt + 1
+        if attempt > ATTEMPTS:
+            raise CorpusError(
+                f"network {numbers[bad[0]]} diverged {attempt} times: choose smaller learning rates than "
+                f"{config.learning_rate} and, for sgd, {config.sgd_learning_rate}"
+            )
+        for i in bad:
+            chosen[i] = redraw(config, numbers[i], attempt, chosen[i])
+        again, accuracy[bad] = run([chosen[i] for i in bad])
+        for name, values in again.items():
+            weights[name][bad] = values
+    return weights, accuracy, chosen, diverged
+
+
+def _unbounded(weights: dict[str, Tensor]) -> list[int]:
+    """Numbers of the networks with an entry that is too large, or NaN."""
+    bounded = [(t.abs() <= LARGEST_WEIGHT).flatten(1).all(1) for t in weights.values()]
+    return (~torch.stack(bounded).all(0)).nonzero().flatten().tolist()

@@ -1,198 +1,121 @@
-"""Make a zoo: train many small CNNs on images that ship in a package, and write them in the published format.
+"""Make a zoo: train many small classifiers on images that ship in a package.
 
-The networks are those of the Small CNN Zoo (Unterthiner et al. 2020): three 3x3 stride-2 convolutions of 16 channels,
-global average pooling, one dense layer. As there, every network draws its own optimiser, learning rate, initialisation,
-weight decay, dropout and share of the training images, so that test accuracies spread from chance to the best.
+Networks of a `ZooConfig` are those of the Small CNN Zoo (Unterthiner et al. 2020): three 3x3 stride-2 convolutions of
+16 channels, global average pooling, one dense layer; those of a `MixedConfig` have many architectures. Every network
+draws its own optimiser, learning rate, initialisation, weight decay, dropout and share of the training images, so that
+test accuracies spread from chance to the best.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import math
-import shutil
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from nfn_monomial.adapters.files import damaged
-from nfn_monomial.benchmarks.data.formats.mixed_zoo import GROUPS
-from nfn_monomial.benchmarks.data.formats.zoo_files import (
-    CONFIG_FILE,
-    FILES,
-    METRIC_COLUMNS,
-    SUMS,
-    check_sums,
-    stated,
-    write_zoo,
-)
-from nfn_monomial.benchmarks.data.images import ImageSet, load_images
-from nfn_monomial.benchmarks.data.layout import cnn_geometry, cnn_layout
+from nfn_monomial.benchmarks.data.formats.made import Shard
+from nfn_monomial.benchmarks.data.images import Images, ImageSet, load_images
 from nfn_monomial.benchmarks.train.devices import require_device
-from nfn_monomial.errors import InvalidValueError, MonomialError
-from nfn_monomial.tools.files import write_atomically, write_json
-from nfn_monomial.tools.sealed import read_sealed, seal
+from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
 
-from .jobs import Place, Progress, make_parts
-from .plans import train_bounded
-from .recipes import Recipe, ZooConfig, draw_recipes
-from .training import ImageTensors, train
+from .architectures import draw_architecture
+from .config import Hyperparameters, MixedConfig, ZooConfig, draw_hyperparameters
+from .jobs import Contents, Made, Progress, Tick, make_set
+from .training import train_bounded, train_group
 
-__all__ = ["ZOO", "MadeZoo", "make_zoo"]
+__all__ = ["make_zoo"]
 
 log = logging.getLogger(__name__)
 
-LAYOUT = cnn_layout()
+CHANNELS = 16
 PADDING: dict[ImageSet, int] = {"digits": 1, "mnist5k": 0}  # 8x8 pixels are too few for three valid convolutions
-CHUNK_FOLDER = ".chunks"
-# A zoo of one architecture and a mixed one are told from one another by their configuration. The metrics are deleted
-# first: without them nothing that is left counts as a zoo.
-ZOO = Place("zoo", CONFIG_FILE, (*reversed(FILES), SUMS, GROUPS, f"{CHUNK_FOLDER}/*.safetensors"), stated)
-
-
-@dataclass(frozen=True)
-class MadeZoo:
-    """What ``make_zoo`` left: ``made`` is False if the folder held this very zoo already."""
-
-    path: Path
-    networks: int
-    diverged: int  # networks drawn and trained in vain, each replaced by another draw
-    made: bool
 
 
 def make_zoo(
     out: str | Path,
-    config: ZooConfig | None = None,
+    config: ZooConfig | MixedConfig | None = None,
     *,
     overwrite: bool = False,
     device: str | torch.device = "cpu",
     workers: int | None = None,
     progress: Progress | None = None,
-) -> MadeZoo:
-    """Train the networks of ``config`` and write them to the folder ``out`` in the published format.
+) -> Made:
+    """Train the networks of ``config`` and write them to the folder ``out``; see `make_set` for the rest.
 
-    Chunks of networks are trained side by side by ``workers`` threads (default: as many as torch may use; one on a
-    GPU), each stored as soon as it is finished. A call that was interrupted is continued by an equal call and ends
-    in the same zoo, bit for bit; one whose zoo is there returns at once. A folder with another configuration is
-    refused unless ``overwrite``. Numbers of threads have no influence on the result.
+    ``summary`` of what is returned: how many networks diverged on the way, each replaced by another draw.
 
     Raises:
-        ValueError: if the folder is refused, or there is no such device; as ZooError, if networks keep diverging.
+        ValueError: as `make_set`; if there is no such device; as CorpusError, if networks keep diverging.
     """
-    out, config, device = Path(out), config or ZooConfig(), require_device(device)
-    described = {"config": json.loads(json.dumps(asdict(config)))}  # tuples become lists, as in the file
-    found = ZOO.claim(out, described, overwrite)
-    if found is not None and all((out / name).exists() for name in FILES):
-        check_sums(out)
-        shutil.rmtree(out / CHUNK_FOLDER, ignore_errors=True)
-        return MadeZoo(out, config.networks, int(found["diverged"]), made=False)
+    config, place = config or ZooConfig(), require_device(device)
+    images = load_images(config.images)  # may fail, so before anything is written
+    images = replace(images, **{name: getattr(images, name).to(place) for name in ("x", "y", "train", "test")})
+    drawn = draw_hyperparameters(config)
+    shards = _plan(config, drawn)
 
-    data = _load_data(config, device)  # may fail, so before anything is written
-    write_json(out / CONFIG_FILE, described)
-    recipes = draw_recipes(config)
-    chunks = _chunks(recipes, config.chunk)
-    epochs = [sum(recipes[i].epochs * recipes[i].train_fraction for i in chunk) for chunk in chunks]
-    paths = [out / CHUNK_FOLDER / f"{number:05d}.safetensors" for number in range(len(chunks))]
+    def train(number: int, tick: Tick) -> Contents:
+        architecture, numbers = _architecture(config, number, shards[number], images), shards[number]
 
-    def make(number: int, tick: Callable[[int], None]) -> None:
-        _make_chunk(paths[number], config, chunks[number], recipes, data, lambda: tick(0))
+        def run(chosen: list[Hyperparameters]) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+            return train_group(chosen, images, architecture, batch=config.batch, check=lambda: tick(0))
 
-    work = [max(1, round(e * len(data.train_y) / config.batch)) for e in epochs]
-    parts, _ = make_parts(
-        work, lambda n: _read_chunk(paths[n], chunks[n]), make, device=device, workers=workers, progress=progress
+        tensors, accuracy, chosen, diverged = train_bounded(config, numbers, [drawn[i] for i in numbers], run)
+        more = {"drawn": [asdict(one) for one in chosen], "diverged": diverged}
+        return Contents(architecture, tensors | {"accuracy": accuracy}, more)
+
+    def summarise(parts: Sequence[Shard]) -> dict[str, int]:
+        if diverged := sum(part.stated["diverged"] for part in parts):
+            log.info("%d networks diverged and were replaced", diverged)
+        return {"diverged": diverged}
+
+    steps = [sum(drawn[i].epochs * drawn[i].train_fraction for i in shard) for shard in shards]
+    return make_set(
+        Path(out),
+        config,
+        {"kind": "mixed" if isinstance(config, MixedConfig) else "cnn"},
+        shards,
+        train,
+        summarise,
+        overwrite=overwrite,
+        device=place,
+        workers=workers,
+        progress=progress,
+        work=[max(1, round(n * len(images.train) / config.batch)) for n in steps],
     )
-    weights = torch.empty(config.networks, LAYOUT[-1].end)
-    records: list[Mapping[str, object]] = [{} for _ in recipes]
-    for chunk, (rows, lines, _) in zip(chunks, parts, strict=True):
-        weights[chunk] = rows
-        for network, line in zip(chunk, lines, strict=True):
-            records[network] = line
-    diverged = sum(bad for *_, bad in parts)
-    if diverged:
-        log.info("%d networks diverged and were replaced", diverged)
-    # Before the metrics, whose presence says that a zoo is finished.
-    write_json(out / CONFIG_FILE, described | {"padding": PADDING[config.images], "diverged": diverged})
-    write_zoo(out, weights, {name: [record[name] for record in records] for name in METRIC_COLUMNS}, LAYOUT)
-    shutil.rmtree(out / CHUNK_FOLDER)
-    return MadeZoo(out, config.networks, diverged, made=True)
 
 
-def _load_data(config: ZooConfig, device: torch.device) -> ImageTensors:
-    images = load_images(config.images)
-    x, y = images.x.movedim(1, -1), images.y
-    tensors = (x[images.train], y[images.train], x[images.test], y[images.test])
-    return ImageTensors(*(t.contiguous().to(device) for t in tensors))
+def _plan(config: ZooConfig | MixedConfig, drawn: Sequence[Hyperparameters]) -> list[list[int]]:
+    """Numbers of the networks that are trained together, all of one architecture.
 
-
-def _chunks(recipes: Sequence[Recipe], size: int) -> list[list[int]]:
-    """Network numbers that are trained together: alike in kind, of similar length, the longest chunks first."""
-    kinds: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for i, r in enumerate(recipes):
-        kinds[r.activation, r.optimizer, r.dropout > 0].append(i)
-
-    def length(i: int) -> float:
-        return recipes[i].epochs * recipes[i].train_fraction
-
+    Where there is but one, those are together that all have dropout or all have none, and are of similar length.
+    """
+    if isinstance(config, MixedConfig):
+        size = config.per_architecture
+        return [list(range(start, min(start + size, config.networks))) for start in range(0, config.networks, size)]
+    kinds: dict[tuple[int, bool], list[int]] = defaultdict(list)
+    for i, one in enumerate(drawn):
+        kinds[i % len(config.activations), one.dropout > 0].append(i)
     chunks: list[list[int]] = []
-    for numbers in kinds.values():
-        numbers.sort(key=length, reverse=True)
-        parts = math.ceil(len(numbers) / size)
+    for _, numbers in sorted(kinds.items()):
+        numbers.sort(key=lambda i: drawn[i].epochs * drawn[i].train_fraction)
+        parts = math.ceil(len(numbers) / config.chunk)
         cuts = [len(numbers) * part // parts for part in range(parts + 1)]
         chunks += [numbers[a:b] for a, b in itertools.pairwise(cuts)]
-    return sorted(chunks, key=lambda chunk: sum(map(length, chunk)), reverse=True)
+    return chunks
 
 
-def _make_chunk(
-    path: Path,
-    config: ZooConfig,
-    numbers: Sequence[int],
-    recipes: Sequence[Recipe],
-    data: ImageTensors,
-    check: Callable[[], None],
-) -> None:
-    """Train networks and store their weights, metrics, and how many diverged on the way."""
-
-    def run(chosen: list[Recipe]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        result = train(chosen, data, LAYOUT, padding=PADDING[config.images], batch=config.batch, check=check)
-        return {"weights": result.weights}, result.metrics
-
-    weights, metrics, chosen, diverged = train_bounded(config, numbers, [recipes[i] for i in numbers], run)
-    values = {name: column.tolist() for name, column in metrics.items()}
-    results = [{name: column[i] for name, column in values.items()} for i in range(len(chosen))]
-    rows = [_record(config, *item) for item in zip(numbers, chosen, results, strict=True)]
-    write_atomically(path, seal(weights, {"networks": list(numbers), "rows": rows, "diverged": diverged}))
-
-
-def _record(config: ZooConfig, number: int, recipe: Recipe, result: dict[str, float]) -> dict[str, object]:
-    """One line of the metrics, in the published columns."""
-    channels = cnn_geometry(LAYOUT).channels
-    return {
-        **{f"config.{name}": value for name, value in asdict(recipe).items()},
-        "config.dataset": config.images,
-        "config.dnn_architecture": "cnn",
-        "config.epochs_between_checkpoints": recipe.epochs,
-        "config.num_layers": len(channels) - 1,
-        "config.num_units": channels[-1],
-        "modeldir": f"networks/{number:06d}",
-        "step": recipe.epochs,
-        **result,
-    }
-
-
-def _read_chunk(path: Path, numbers: Sequence[int]) -> tuple[Tensor, list[dict[str, object]], int] | None:
-    if not path.exists():
-        return None
-    try:
-        with damaged(path, "its networks are trained again"):
-            tensors, described = read_sealed(path)
-            if described["networks"] != list(numbers):
-                raise InvalidValueError("it holds other networks than its place demands")
-            return tensors["weights"], described["rows"], described["diverged"]
-    except MonomialError as error:
-        log.warning("%s", error)
-        return None
+def _architecture(
+    config: ZooConfig | MixedConfig, number: int, networks: Sequence[int], images: Images
+) -> Architecture:
+    """That of a shard."""
+    if isinstance(config, MixedConfig):
+        return draw_architecture(config, number, images.size, images.classes)
+    activation = config.activations[networks[0] % len(config.activations)]
+    padding = PADDING[config.images]
+    channels = (1, *[CHANNELS] * 3)
+    return PlainCNN(channels, (3,) * 3, (2,) * 3, (padding,) * 3, (images.classes,), (activation,) * 3)

@@ -6,12 +6,11 @@ A new kind of file takes part by a function in `SAMPLES` that writes it into a f
 from __future__ import annotations
 
 import functools
-import json
 import random
 import shutil
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,18 @@ import small_predictors
 import torch
 from made_up_runs import made_up_run
 from safetensors.torch import save_file
+from small_cnns import cnn_layout, write_zoo
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.definitions import Definition, read_definition
 from nfn_monomial.adapters.modules import load_checkpoint, load_safetensors, save_safetensors
 from nfn_monomial.benchmarks.data.formats.detection import load_corpus
-from nfn_monomial.benchmarks.data.formats.mixed_zoo import KIND, Group, write_group
-from nfn_monomial.benchmarks.data.formats.zoo_files import write_zoo
-from nfn_monomial.benchmarks.data.layout import cnn_layout
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
+from nfn_monomial.benchmarks.make.config import MixedConfig, ResidualRanges, TransformerRanges, ZooConfig
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
-from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, ResidualRanges, TransformerRanges, draw_architecture
+from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.tools.checkpoints.files import read_checkpoint
@@ -158,38 +156,25 @@ def checkpoints_json(folder: Path) -> Sample:
 
 def published_zoo(folder: Path) -> Sample:
     """As it is published, without checksums."""
-    _write_zoo(folder)
-    (folder / "SHA256SUMS").unlink()
+    layout = cnn_layout((1, 3, 3), 3, (3,))
+    weights = torch.randn(published.ROWS, layout[-1].end)
+    write_zoo(folder, weights, [published.published_row(row) for row in range(published.ROWS)], layout)
     return _folder(folder)
 
 
 def made_zoo(folder: Path) -> Sample:
-    folder.mkdir()
-    write_json(folder / "zoo.json", {"config": {"images": "digits", "seed": 0}, "padding": 1, "diverged": 0})
-    _write_zoo(folder)
+    make_zoo(folder, ZooConfig(networks=12, epochs=(1, 1), train_fractions=(0.01,)), workers=1)
     return _folder(folder, sealed=True)
-
-
-def _write_zoo(folder: Path) -> None:
-    layout = cnn_layout((1, 3, 3), 3, (3,))
-    weights = torch.randn(published.ROWS, layout[-1].end)
-    rows = [published.published_row(row) for row in range(published.ROWS)]
-    write_zoo(folder, weights, {name: [row[name] for row in rows] for name in published.COLUMNS}, layout)
 
 
 def mixed_zoo(folder: Path) -> Sample:
     config = MixedConfig(
-        networks=12, per_architecture=4, kinds=("cnn", "residual", "transformer"), widths=(2, 3), depths=(2, 3),
+        networks=12, per_architecture=4, epochs=(1, 1), train_fractions=(0.01,),
+        kinds=("cnn", "residual", "transformer"), widths=(2, 3), depths=(2, 3),
         residual=ResidualRanges((1, 1), (1, 1), (2, 3)),
         transformer=TransformerRanges((1, 1), (4, 4), (1, 2), (3, 3), (8, 8)),
     )  # fmt: skip
-    described = json.loads(json.dumps(asdict(config)))
-    for number in range(3):
-        architecture = draw_architecture(config, number, 8, 10)
-        tensors = {name: torch.randn(4, *shape) for name, shape in architecture.space.shapes().items()}
-        group = Group(tensors, torch.rand(4), architecture.space, architecture)
-        write_group(folder, number, described, group, [{"epochs": 1}] * 4, 0)
-    write_json(folder / "zoo.json", {"kind": KIND, "config": described, "groups": 3, "diverged": 0})
+    make_zoo(folder, config, workers=1)
     return _folder(folder, sealed=True)
 
 

@@ -18,8 +18,7 @@ from nfn_monomial.benchmarks.settings import assignment, read_value
 from . import (  # noqa: F401  (which register their formats)
     checkpoint_folder,
     dws,
-    made_inrs,
-    mixed_zoo,
+    made,
     nfn_sirens,
     small_cnn_zoo,
 )

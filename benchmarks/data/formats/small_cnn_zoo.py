@@ -1,4 +1,4 @@
-"""The file format of the published Small CNN Zoo (Unterthiner et al. 2020, arXiv:2002.11448), read and written.
+"""The file format of the published Small CNN Zoo (Unterthiner et al. 2020, arXiv:2002.11448).
 
 A zoo is a folder of three files:
 
@@ -14,10 +14,8 @@ if these are too many for memory, only those of a batch at a time.
 from __future__ import annotations
 
 import mmap
-import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -26,11 +24,10 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.files import damaged, shown
-from nfn_monomial.benchmarks.data.images import IMAGE_SIZES
-from nfn_monomial.benchmarks.data.layout import Layout, ZooError, cnn_geometry, parse_layout, unflatten
+from nfn_monomial.adapters.files import damaged
+from nfn_monomial.benchmarks.data.layout import Layout, ZooError, cnn_geometry, layers_of, parse_layout, unflatten
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
-from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows, checksum
+from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows
 from nfn_monomial.benchmarks.reading import whole
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.predictors.architectures import MODULES, PlainCNN
@@ -39,81 +36,47 @@ from nfn_monomial.tools.reading import read_bytes
 
 from .base import Format, register_format
 from .zoo_files import (
-    CONFIG_FILE,
     FILES,
-    SPLIT,
     Bools,
     Floats,
     Ints,
     Metrics,
     check_folder,
-    check_sums,
+    halves,
     map_weights,
     read_metrics,
     row_order,
     some,
-    stated,
 )
 
-__all__ = ["MappedRows", "SmallCnnZoo", "SplitOrder", "Zoo", "load_zoo"]
+__all__ = ["MappedRows", "SmallCnnZoo", "SplitOrder", "load_zoo", "network_info"]
 
-PUBLISHED_SIZE = 32  # pixels a side of the images of the published zoos, on which convolutions have no padding
+SIZE = 32  # pixels a side of the images of the published zoos
 SplitOrder = Literal["activation-then-split", "split-then-activation"]
 
 
-@dataclass(frozen=True)
-class Zoo:
-    """Final checkpoints of the networks of one activation, split; ``info`` records how they were chosen."""
+def network_info(layout: Layout, activation: str) -> NetworkInfo:
+    """What is known of the networks: convolutions, global pooling, dense layers; the activation's symmetry.
 
-    train: Networks
-    val: Networks
-    test: Networks
-    activation: str
-    layout: Layout
-    info: dict[str, object]
-
-    def corpus(self) -> Corpus:
-        """The networks as experiments read them.
-
-        Templates are built for 2-d convolutions of stride 2 with square kernels, all layers with a bias, and known
-        activations; padding and image size are those of ``zoo.json``, or of the published zoos.
-        """
-        info = self._info()
-        parts = {name: (Part(getattr(self, name), info),) for name in ("train", "val", "test")}
-        return Corpus(self.activation, **parts, info=info, source=self.info)
-
-    def _info(self) -> NetworkInfo:
-        """Convolutions, global pooling, dense layers; the activation's symmetry."""
-        geometry = cnn_geometry(self.layout)
-        count = len(geometry.kernel_sizes)
-        bias = [f"bias.{i}" in self.train.rows.shapes for i in range(count + len(geometry.head))]
-        space = WeightSpace.cnn(
-            geometry.channels, geometry.kernel_sizes, self.activation, head=geometry.head, bias=bias
-        )  # fmt: skip
-        square = all(len(k) == 2 and k[0] == k[1] for k in geometry.kernel_sizes)
-        if not (square and all(bias) and geometry.head and self.activation in MODULES):
-            return NetworkInfo(space, self.activation)
-        known = stated(Path(str(self.info["path"]))) if "path" in self.info else {}
-        where = f"{self.info.get('path')}/{CONFIG_FILE}"
-        with damaged(where, "restore the file, or make the zoo again", ZooError):
-            images = known.get("config", {}).get("images")
-            if images not in (None, *IMAGE_SIZES):
-                raise InvalidValueError(f"images is {shown(images)}, expected one of {', '.join(IMAGE_SIZES)}")
-            padding = whole(known.get("padding", 0), "padding", most=size_of(images))
-        architecture = PlainCNN(
-            geometry.channels,
-            kernel_sizes=tuple(k[0] for k in geometry.kernel_sizes),
-            strides=(2,) * count,
-            paddings=(padding,) * count,
-            head=geometry.head,
-            activations=(self.activation,) * (len(bias) - 1),  # type: ignore[arg-type]  # it is one of MODULES
-        )
-        return NetworkInfo(space, self.activation, architecture.module, (geometry.channels[0], *[size_of(images)] * 2))
-
-
-def size_of(images: str | None) -> int:
-    """Pixels a side of the images that the networks of a zoo classify, by name; those of published zoos have none."""
-    return PUBLISHED_SIZE if images is None else IMAGE_SIZES[images]
+    Templates are built for 2-d convolutions of stride 2 with square kernels, all layers with a bias, and known
+    activations, without padding.
+    """
+    geometry = cnn_geometry(layout)
+    count = len(geometry.kernel_sizes)
+    bias = [layer.bias is not None for layer in layers_of(layout)]
+    space = WeightSpace.cnn(geometry.channels, geometry.kernel_sizes, activation, head=geometry.head, bias=bias)
+    square = all(len(k) == 2 and k[0] == k[1] for k in geometry.kernel_sizes)
+    if not (square and all(bias) and geometry.head and activation in MODULES):
+        return NetworkInfo(space, activation)
+    architecture = PlainCNN(
+        geometry.channels,
+        kernel_sizes=tuple(k[0] for k in geometry.kernel_sizes),
+        strides=(2,) * count,
+        paddings=(0,) * count,
+        head=geometry.head,
+        activations=(activation,) * (len(bias) - 1),  # type: ignore[arg-type]  # it is one of MODULES
+    )
+    return NetworkInfo(space, activation, architecture.module, (geometry.channels[0], SIZE, SIZE))
 
 
 def load_zoo(
@@ -126,8 +89,8 @@ def load_zoo(
     final_step: int | None = None,
     limit: int | None = None,
     in_memory_bytes: int = IN_MEMORY_BYTES,
-) -> Zoo:
-    """Load the final checkpoints of one activation from a zoo folder, published or made here.
+) -> Corpus:
+    """Load the final checkpoints of one activation from a zoo folder.
 
     All rows are put in the order of ``split_file`` (nfn's ``{name}_split.csv``, by default the one found in or next
     to the folder; without one, ``row_order``). Of these the final checkpoints are kept: the largest step of each
@@ -148,7 +111,6 @@ def load_zoo(
     folder = Path(path)
     check_folder(folder)
     weights = map_weights(folder / "weights.npy")
-    stated_sum = check_sums(folder)
     layout = parse_layout(folder / "layout.csv", columns=weights.shape[1])
     metrics = read_metrics(folder / "metrics.csv.gz", len(weights))
     order, split_info = _order(folder, split_file, len(weights), keep_duplicate)
@@ -170,11 +132,15 @@ def load_zoo(
             f"{int(of_activation[final].sum())} have the activation {activation!r}; use a larger zoo, or other filters"
         )
     file = folder / "weights.npy"
-    found: dict[str, Rows] = {n: MappedRows(weights, rows, layout, file, stated_sum) for n, rows in parts.items()}
+    found: dict[str, Rows] = {name: MappedRows(weights, rows, layout, file) for name, rows in parts.items()}
     if sum(rows.nbytes for rows in found.values()) <= in_memory_bytes:
         found = {name: TensorRows(rows.read_all()) for name, rows in found.items()}
-    networks = {name: Networks(found[name], torch.from_numpy(metrics.accuracy[parts[name]])) for name in parts}
-    info: dict[str, object] = {
+    known = network_info(layout, activation)
+    networks = {
+        name: (Part(Networks(found[name], torch.from_numpy(metrics.accuracy[rows])), known),)
+        for name, rows in parts.items()
+    }
+    source: dict[str, object] = {
         "path": str(folder),
         "rows": len(weights),
         "final_checkpoints": len(final),
@@ -183,7 +149,7 @@ def load_zoo(
         "split_order": split_order,
         **split_info,
     }
-    return Zoo(**networks, activation=activation, layout=layout, info=info)
+    return Corpus(activation, **networks, info=known, source=source)
 
 
 def _is_final(metrics: Metrics, final_step: int | None) -> Bools:
@@ -197,7 +163,7 @@ def _is_final(metrics: Metrics, final_step: int | None) -> Bools:
 def _order(
     folder: Path, split_file: str | Path | None, rows: int, keep_duplicate: bool
 ) -> tuple[Ints, dict[str, object]]:
-    name = f"{folder.resolve().name}{SPLIT}"
+    name = f"{folder.resolve().name}_split.csv"
     places = [Path(split_file)] if split_file is not None else [folder / name, folder.resolve().parent / name]
     file = next((place for place in places if place.exists() or place.is_symlink()), None)
     if file is None and split_file is not None:
@@ -221,12 +187,7 @@ def _order(
 
 
 def _split(rows: Ints) -> dict[str, Ints]:
-    """nfn's split: second half test; first half shuffled by ``random.Random(0)``, four fifths of it for training."""
-    half = int(0.5 * len(rows))
-    first = list(range(half))
-    random.Random(0).shuffle(first)
-    cut = int(0.8 * half)
-    return {"train": rows[first[:cut]], "val": rows[first[cut:]], "test": rows[half:]}
+    return {name: np.array(part, dtype=np.int64) for name, part in halves(rows.tolist()).items()}
 
 
 class MappedRows(Rows):
@@ -237,21 +198,16 @@ class MappedRows(Rows):
         rows: numbers of the N networks' rows.
         layout: of the columns.
         path: of the file, for messages.
-        checksum: of the file, where one is stated that was held against it.
 
     Raises:
         ZooError: in `read`, if weights are NaN or infinite.
     """
 
-    def __init__(self, weights: Floats, rows: Ints, layout: Layout, path: Path, checksum: str | None = None) -> None:
-        self.weights, self.rows, self.layout, self.path, self.checksum = weights, rows, layout, path, checksum
+    def __init__(self, weights: Floats, rows: Ints, layout: Layout, path: Path) -> None:
+        self.weights, self.rows, self.layout, self.path = weights, rows, layout, path
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    @property
-    def stated(self) -> str | None:
-        return None if self.checksum is None else checksum(self.checksum, self.layout, self.places)
 
     @property
     def places(self) -> Tensor:
@@ -279,8 +235,7 @@ class MappedRows(Rows):
         if not finite.all():
             raise ZooError(
                 f"{self.path}: NaN or infinite weights in {some(sorted(rows[~finite].tolist()), 'row')} "
-                f"({int((~finite).sum())} of the {len(rows)} networks asked for): drop these rows, or make the zoo "
-                "again"
+                f"({int((~finite).sum())} of the {len(rows)} networks asked for): drop these rows"
             )
         return values
 
@@ -308,15 +263,14 @@ def forget(array: Floats) -> None:
 
 @register_format("small-cnn-zoo")
 class SmallCnnZoo(Format):
-    """The Small CNN Zoo's three files, published or made by ``zoo make``; see `load_zoo`."""
+    """The Small CNN Zoo's three files; see `load_zoo`."""
 
     kind = "generalization"
     looks_for = " or ".join(FILES)
 
     @staticmethod
     def detects(path: Path) -> bool:
-        made = (path / CONFIG_FILE).is_file() and stated(path).get("kind") is None
-        return made or any((path / name).is_file() for name in FILES)
+        return any((path / name).is_file() for name in FILES)
 
     @staticmethod
     def load(
@@ -341,4 +295,4 @@ class SmallCnnZoo(Format):
             "split_file": split_file, "split_order": split_order, "keep_duplicate": keep_duplicate,
             "final_step": final_step, "limit": limit, "in_memory_bytes": in_memory_bytes // max(1, len(names)),
         }  # fmt: skip
-        return {name: load_zoo(folder, name, **options).corpus() for name in names}
+        return {name: load_zoo(folder, name, **options) for name in names}

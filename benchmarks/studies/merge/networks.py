@@ -13,8 +13,8 @@ from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES, Images, load_images
 from nfn_monomial.benchmarks.data.seeds import derive_seed
-from nfn_monomial.benchmarks.make.mixed_training import train_group
-from nfn_monomial.benchmarks.make.recipes import Recipe
+from nfn_monomial.benchmarks.make.config import Hyperparameters
+from nfn_monomial.benchmarks.make.training import train_group
 from nfn_monomial.benchmarks.settings.merging import MergeConfig, Subject
 from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
 from nfn_monomial.tools.store import Store
@@ -101,8 +101,8 @@ def trained(subject: Subject, config: MergeConfig, folder: Path) -> Trained:
     count = 2 * (config.pairs + config.validation_pairs)
     epochs = math.ceil(config.steps * config.batch_size / len(data.train[1]))
     recipes = [
-        Recipe(
-            "relu", "adam", LEARNING_RATES[subject.kind], DECAY, 0.0, 1.0, epochs, "he_normal", 0.0, "zeros",
+        Hyperparameters(
+            "adam", LEARNING_RATES[subject.kind], DECAY, 0.0, 1.0, epochs, "he_normal", 0.0, "zeros",
             derive_seed(config.seed, str(subject), number),
         )
         for number in range(count)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from nfn_monomial.benchmarks.make.config import ZooConfig
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
-from nfn_monomial.benchmarks.make.recipes import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.tools.cli.options import console, errors
 

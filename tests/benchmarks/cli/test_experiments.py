@@ -10,9 +10,8 @@ import pytest
 from invoking import said
 from published_writers import write_nfn
 
-from nfn_monomial.benchmarks.make import recipes
-from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
-from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
+from nfn_monomial.benchmarks.make import config
+from nfn_monomial.benchmarks.make.config import MixedConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.tools.cli.options import console
 
@@ -30,7 +29,7 @@ def files(folder: Path) -> set[str]:
 
 def test_predict_generalization(zoo: Path, tmp_path: Path) -> None:
     asked = ("predict-generalization", "--data", zoo, "--out", tmp_path, *QUICK, *TWO, "--set", "scales=10,1e6")
-    asked = (*asked, "--data-option", "limit=10", "--data-option", "split_order=split-then-activation")
+    asked = (*asked, "--data-option", "limit=10")
     text = said(*asked)
     assert "relu: 10 training, " in text
     assert "tanh: 10 training, " in text
@@ -44,7 +43,7 @@ def test_predict_generalization(zoo: Path, tmp_path: Path) -> None:
     assert results["settings"][0]["training"]["epochs"] == 1
     assert stated["config"]["scales"] == [10, 1e6]
     assert stated["data"]["path"] == str(zoo)
-    assert stated["data"]["relu"]["split_order"] == "split-then-activation"
+    assert stated["data"]["relu"]["train"] == 10
     assert said(*asked).count("(kept)") == 8
     other = ("--set", "widen=0", "--set", "loss=mse", "--set", "train_sets=original", "--set", "activations=relu")
     said(*asked, "--models", "statnn", *other)
@@ -54,7 +53,7 @@ def test_predict_generalization(zoo: Path, tmp_path: Path) -> None:
 
 def test_predict_generalization_on_a_mixed_zoo(tmp_path: Path) -> None:
     zoo = tmp_path / "mixed"
-    make_mixed_zoo(zoo, MixedConfig(networks=40, widths=(4, 6), epochs=(1, 2), train_fractions=(0.1, 0.2)))
+    make_zoo(zoo, MixedConfig(networks=40, widths=(4, 6), epochs=(1, 2), train_fractions=(0.1, 0.2)))
     asked = ("predict-generalization", "--data", zoo, "--out", tmp_path / "out")
     text = said(*asked, *QUICK, "--set", "train_sets=original", "--set", "scales=10")
     assert "mixed: 16 training, 4 validation, 20 test networks" in text
@@ -136,8 +135,8 @@ def test_edit_inr(inrs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = functools.partial(recipes.ZooConfig, epochs=(1, 2), train_fractions=(0.1,))
-    monkeypatch.setattr(recipes, "ZooConfig", quick)
+    quick = functools.partial(config.ZooConfig, epochs=(1, 2), train_fractions=(0.1,))
+    monkeypatch.setattr(config, "ZooConfig", quick)
     asked = ("demo", "--out", tmp_path, "--networks", 60, *QUICK, *TWO)
     text = said(*asked)
     assert "60 networks trained" in text
@@ -200,7 +199,7 @@ def test_what_makes_missing_data_is_named(
         ("--data {zoo} --device cuda:9", "device 'cuda:9' is not there"),
         ("--data {zoo} --device mps", "device 'mps' is unknown; use cpu, cuda or cuda:N"),
         ("--data {zoo} --data-option split_order=none", "split_order"),
-        ("--data {zoo} --data-option limits=10", "no option limits; it has activations, split_file, split_order"),
+        ("--data {zoo} --data-option limits=10", "no option limits; it has limit, in_memory_bytes"),
         ("--data {zoo} --data-option limit=ten", "limit is 'ten'"),
         ("--data {zoo} --data-option limit", "'limit': expected key=value"),
         ("--data {zoo} --set widen=0.5", "widen is '0.5'"),
@@ -243,7 +242,7 @@ def test_errors_of_experiments_on_inrs(command: str, zoo: Path, tmp_path: Path) 
 
 def test_tune_and_predict_by_the_recipe(tmp_path: Path) -> None:
     zoo, other, out = tmp_path / "zoo", tmp_path / "other", tmp_path / "tuned"
-    make_zoo(zoo, recipes.ZooConfig(networks=160, epochs=(1, 2), train_fractions=(0.1,)))
+    make_zoo(zoo, config.ZooConfig(networks=160, epochs=(1, 2), train_fractions=(0.1,)))
     shutil.copytree(zoo, other)
     asked = ("tune", "--data", zoo, "--data", other, "--out", out, "--models", "statnn", *QUICK, "--set", "trials=2")
     asked = (*asked, "--set", "epochs=1,2", "--set", "folds=2", "--set", "cuts=1", "--set", "loss=rank")

@@ -9,25 +9,25 @@ from published_writers import (
     write_dws_mnist,
     write_nfn,
 )
+from small_cnns import cnn_layout, write_zoo
 from torch import nn
 
 from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError, Format, register_format
 from nfn_monomial.benchmarks.data.formats.detection import detect, load_corpus, load_generalization, load_inr
-from nfn_monomial.benchmarks.data.formats.zoo_files import METRIC_COLUMNS, write_zoo
-from nfn_monomial.benchmarks.data.layout import ZooError, cnn_layout
+from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
+from nfn_monomial.benchmarks.make.config import MixedConfig, ZooConfig
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
-from nfn_monomial.benchmarks.make.mixed import make_mixed_zoo
-from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig
+from nfn_monomial.benchmarks.make.zoo import make_zoo
 
 
 def small_zoo(folder: Path) -> None:
     rows, layout = 24, cnn_layout((1, 2, 2), head=(3,))
-    metrics = {name: [0] * rows for name in METRIC_COLUMNS} | {
-        "config.activation": ["relu", "tanh"] * (rows // 2), "modeldir": list(range(rows)),
-        "test_accuracy": [i / rows for i in range(rows)],
-    }  # fmt: skip
-    write_zoo(folder, torch.randn(rows, layout[-1].end), metrics, layout)
+    lines = [
+        {"config.activation": ("relu", "tanh")[i % 2], "modeldir": i, "step": 0, "test_accuracy": i / rows}
+        for i in range(rows)
+    ]
+    write_zoo(folder, torch.randn(rows, layout[-1].end), lines, layout)
 
 
 def dws_mnist(folder: Path) -> None:
@@ -50,7 +50,8 @@ OPTIONS = {"checkpoints": [f"net={__name__}:linear"]}
 
 WRITERS = {
     "small-cnn-zoo": small_zoo,
-    "mixed-zoo": lambda p: make_mixed_zoo(p, MixedConfig(networks=10, epochs=(1, 1), depths=(2, 2), widths=(2, 2))),
+    "made-zoo": lambda p: make_zoo(p, ZooConfig(networks=20, epochs=(1, 1), train_fractions=(0.1,))),
+    "mixed-zoo": lambda p: make_zoo(p, MixedConfig(networks=10, epochs=(1, 1), depths=(2, 2), widths=(2, 2))),
     "nfn-sirens": lambda p: write_nfn(p, (0, 45_000, 50_000)),
     "dws-mnist": dws_mnist,
     "dws-fashion": lambda p: write_dws_fashion(p, {"train": [1], "val": [0], "test": [2]}),

@@ -1,4 +1,4 @@
-"""Reading and writing the published zoo format."""
+"""Reading the published zoo format."""
 
 import random
 from pathlib import Path
@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 from published_small_cnns import (
-    COLUMNS,
-    LAYOUT,
     NETWORKS,
     ROWS,
     STEPS,
@@ -22,8 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import load_zoo
-from nfn_monomial.benchmarks.data.formats.zoo_files import write_zoo
-from nfn_monomial.benchmarks.data.layout import ZooError, cnn_geometry, cnn_layout, parse_layout, unflatten
+from nfn_monomial.benchmarks.data.layout import cnn_geometry, parse_layout, unflatten
 
 
 def expected_split(rows: list[int]) -> tuple[list[int], list[int], list[int]]:
@@ -40,9 +37,6 @@ def is_final(row: int) -> bool:
 
 def is_relu(row: int) -> bool:
     return (row // len(STEPS)) % 3 != 0
-
-
-# --- reading -------------------------------------------------------------------------------------------------------
 
 
 def tensorflow_logits(row: np.ndarray, image: np.ndarray) -> np.ndarray:
@@ -73,7 +67,7 @@ def test_loaded_networks_compute_what_the_published_ones_do(folder: Path) -> Non
     zoo = load_zoo(folder, "relu")
     weights = np.load(folder / "weights.npy").astype(np.float64)
     image = np.random.default_rng(1).normal(size=(16, 18, 1))[:, :16]
-    tensors = {name: value.double() for name, value in zoo.test.tensors.items()}
+    tensors = {name: value.double() for name, value in zoo.test[0].networks.tensors.items()}
     for number, row in enumerate(rows_of(zoo.test)):
         found = torch_logits(tensors, number, torch.from_numpy(image).permute(2, 0, 1)[None])
         np.testing.assert_allclose(found[0].numpy(), tensorflow_logits(weights[row], image), rtol=1e-10)
@@ -81,8 +75,8 @@ def test_loaded_networks_compute_what_the_published_ones_do(folder: Path) -> Non
 
 def test_shapes_and_geometry(folder: Path) -> None:
     zoo = load_zoo(folder)
-    n = len(zoo.train)
-    assert {name: tuple(t.shape) for name, t in zoo.train.tensors.items()} == {
+    n = len(zoo.train[0])
+    assert {name: tuple(t.shape) for name, t in zoo.train[0].networks.tensors.items()} == {
         "weight.0": (n, 16, 1, 3, 3),
         "bias.0": (n, 16),
         "weight.1": (n, 16, 16, 3, 3),
@@ -92,20 +86,23 @@ def test_shapes_and_geometry(folder: Path) -> None:
         "weight.3": (n, 10, 16),
         "bias.3": (n, 10),
     }
-    assert all(t.dtype == torch.float32 and t.is_contiguous() for t in zoo.train.tensors.values())
-    assert cnn_geometry(zoo.layout) == ((1, 16, 16, 16), ((3, 3), (3, 3), (3, 3)), (10,))
+    assert all(t.dtype == torch.float32 and t.is_contiguous() for t in zoo.train[0].networks.tensors.values())
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_split_is_nfns(folder: Path, activation: str) -> None:
     zoo = load_zoo(folder, activation)
     final = [row for row in published_order() if is_final(row) and is_relu(row) == (activation == "relu")]
-    assert (rows_of(zoo.train), rows_of(zoo.val), rows_of(zoo.test)) == expected_split(final)
+    assert (
+        rows_of(zoo.train),
+        rows_of(zoo.val),
+        rows_of(zoo.test),
+    ) == expected_split(final)
     assert zoo.activation == activation
-    assert zoo.info["split_order"] == "activation-then-split"
-    assert zoo.info["duplicates_dropped"] == 1
-    assert zoo.info["split_file"] == str(folder.parent / "cifar10_split.csv")
-    assert zoo.info["final_steps"] == {86: NETWORKS}
+    assert zoo.source["split_order"] == "activation-then-split"
+    assert zoo.source["duplicates_dropped"] == 1
+    assert zoo.source["split_file"] == str(folder.parent / "cifar10_split.csv")
+    assert zoo.source["final_steps"] == {86: NETWORKS}
 
 
 def test_split_before_the_activation_is_scalegmns(folder: Path) -> None:
@@ -113,7 +110,7 @@ def test_split_before_the_activation_is_scalegmns(folder: Path) -> None:
     parts = expected_split([row for row in published_order() if is_final(row)])
     expected = tuple([row for row in part if not is_relu(row)] for part in parts)
     assert (rows_of(zoo.train), rows_of(zoo.val), rows_of(zoo.test)) == expected
-    assert zoo.info["split_order"] == "split-then-activation"
+    assert zoo.source["split_order"] == "split-then-activation"
 
 
 def test_duplicate_row_is_kept_on_request(folder: Path) -> None:
@@ -126,14 +123,14 @@ def test_duplicate_row_is_kept_on_request(folder: Path) -> None:
     assert sorted(rows_of(zoo.train) + rows_of(zoo.val) + rows_of(zoo.test)) == sorted(every)
     found = rows_of(upstream.train), rows_of(upstream.val), rows_of(upstream.test)
     assert found == expected_split([0, *every])
-    assert upstream.info["duplicates_dropped"] == 0
+    assert upstream.source["duplicates_dropped"] == 0
 
 
 def test_without_split_file_a_fixed_permutation(folder: Path) -> None:
     (folder.parent / "cifar10_split.csv").unlink()
     first, second = load_zoo(folder), load_zoo(folder)
     assert rows_of(first.train) == rows_of(second.train)
-    assert first.info["split_file"] is None
+    assert first.source["split_file"] is None
     everything = rows_of(first.train) + rows_of(first.val) + rows_of(first.test)
     assert sorted(everything) == [row for row in range(ROWS) if is_final(row) and is_relu(row)]
     assert everything != sorted(everything)
@@ -171,7 +168,7 @@ def test_final_is_the_largest_step_of_each_network(folder: Path) -> None:
 
 
 def test_subset(folder: Path) -> None:
-    networks = load_zoo(folder).test
+    networks = load_zoo(folder).test[0].networks
     part = networks.subset([2, 0])
     assert len(part) == 2
     assert torch.equal(part.accuracy, networks.accuracy[[2, 0]])
@@ -200,78 +197,3 @@ def test_other_depths_and_kernels(tmp_path: Path) -> None:
     assert tensors["weight.12"].shape == (2, 5, 4)
     assert [name for name in tensors if name.startswith("bias")] == ["bias.11"]
     assert tensors["weight.12"][0, :, 0].tolist() == [float(end + i) for i in range(5)]  # row 0 of the (in, out) kernel
-
-
-# --- writing -------------------------------------------------------------------------------------------------------
-
-
-def columns_to_write() -> dict[str, list[object]]:
-    rows = [published_row(row) for row in range(ROWS)]
-    return {name: [row[name] for row in rows] for name in COLUMNS}
-
-
-def test_round_trip(tmp_path: Path) -> None:
-    weights = torch.randn(ROWS, 4970, generator=torch.Generator().manual_seed(0))
-    write_zoo(tmp_path / "made", weights, columns_to_write(), cnn_layout())
-    zoo = load_zoo(tmp_path / "made", "tanh")
-    for networks in (zoo.train, zoo.val, zoo.test):
-        expected = unflatten(weights[rows_of(networks)], cnn_layout())
-        assert all(torch.equal(networks.tensors[name], value) for name, value in expected.items())
-    assert zoo.info["split_file"] == str(tmp_path / "made" / "made_split.csv")
-    assert (tmp_path / "made" / "layout.csv").read_text(encoding="utf-8") == LAYOUT
-    assert sorted(p.name for p in (tmp_path / "made").iterdir()) == [
-        "SHA256SUMS",
-        "layout.csv",
-        "made_split.csv",
-        "metrics.csv.gz",
-        "weights.npy",
-    ]
-
-    # The split file states the default order, so a renamed folder, which no longer finds it, has the same split.
-    (tmp_path / "made").rename(tmp_path / "renamed")
-    assert rows_of(load_zoo(tmp_path / "renamed", "tanh").test) == rows_of(zoo.test)
-
-
-def test_equal_zoos_are_equal_files(tmp_path: Path) -> None:
-    weights = torch.zeros(ROWS, 4970)
-    for name in ("a", "b"):
-        write_zoo(tmp_path / name, weights, columns_to_write(), cnn_layout())
-    for name in ("weights.npy", "metrics.csv.gz", "layout.csv"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
-@pytest.mark.parametrize("fails_at", ["weights.npy", "layout.csv", "metrics.csv.gz"])
-def test_interrupted_writing_leaves_nothing_to_take_for_a_zoo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
-) -> None:
-    import os
-
-    replace = os.replace
-
-    def failing(source: Path, target: Path) -> None:
-        if Path(target).name == fails_at:
-            raise OSError("disk full")
-        replace(source, target)
-
-    write_zoo(tmp_path, torch.zeros(ROWS, 4970), columns_to_write(), cnn_layout())
-    monkeypatch.setattr(os, "replace", failing)
-    with pytest.raises(OSError, match="disk full"):
-        write_zoo(tmp_path, torch.ones(ROWS, 4970), columns_to_write(), cnn_layout())
-    assert not list(tmp_path.glob(".*"))
-    with pytest.raises(ZooError, match=r"metrics\.csv\.gz missing"):
-        load_zoo(tmp_path)
-
-
-def test_what_cannot_be_written(tmp_path: Path) -> None:
-    weights, columns, layout = torch.zeros(ROWS, 4970), columns_to_write(), cnn_layout()
-    with pytest.raises(ZooError, match="NaN or infinite weights in rows 2, 4:"):
-        write_zoo(tmp_path, weights.index_fill(0, torch.tensor([2, 4]), torch.nan), columns, layout)
-    with pytest.raises(ZooError, match="missing: step"):
-        write_zoo(tmp_path, weights, {k: v for k, v in columns.items() if k != "step"}, layout)
-    with pytest.raises(ZooError, match=r"another number: .*'step': 1"):
-        write_zoo(tmp_path, weights, columns | {"step": [86]}, layout)
-    with pytest.raises(ZooError, match=r"add up to 4970 columns, but weights\.npy has 4969"):
-        write_zoo(tmp_path, weights[:, 1:], columns, layout)
-    with pytest.raises(ZooError, match=r"torch.float64 .* expected float32"):
-        write_zoo(tmp_path, weights.double(), columns, layout)
-    assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Images to train on and a corpus of fitted SIRENs, for all tests of making."""
+"""Images to train on and a set of fitted SIRENs, for all tests of making."""
 
 from pathlib import Path
 
@@ -7,7 +7,6 @@ from tiny_inrs import TINY
 
 from nfn_monomial.benchmarks.data.images import Images, load_images
 from nfn_monomial.benchmarks.make.inrs import make_inrs
-from nfn_monomial.benchmarks.make.training import ImageTensors
 
 
 @pytest.fixture(scope="session")
@@ -16,23 +15,9 @@ def digits() -> Images:
 
 
 @pytest.fixture(scope="session")
-def data(digits: Images) -> ImageTensors:
-    x = digits.x.movedim(1, -1).contiguous()
-    return ImageTensors(x[digits.train], digits.y[digits.train], x[digits.test], digits.y[digits.test])
-
-
-@pytest.fixture(scope="session")
-def corpus_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def inrs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five shards, which tests only read."""
-    folder = tmp_path_factory.mktemp("corpus")
+    folder = tmp_path_factory.mktemp("inrs")
     made = make_inrs(folder, TINY)
-    assert made.made == len(made.psnr) == 72
+    assert made.made == made.networks == 72
     return folder
-
-
-@pytest.fixture
-def copied(corpus_folder: Path, tmp_path: Path) -> Path:
-    """The same, to be changed."""
-    for path in corpus_folder.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    return tmp_path

@@ -2,16 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_inrs import TINY, shards
+from tiny_inrs import TINY
 from typer.testing import CliRunner
 
-from nfn_monomial.benchmarks.data.formats.made_inrs import load_inrs
+from nfn_monomial.benchmarks.data.formats.made import MadeInrs
 from nfn_monomial.benchmarks.data.images import load_pictures
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
@@ -22,11 +21,11 @@ from nfn_monomial.tools.cli.application import app
 # Corpora
 
 
-def test_stored_weights_show_the_images_with_the_stored_psnr(corpus_folder: Path) -> None:
-    corpus = load_inrs(corpus_folder)
+def test_stored_weights_show_the_images_with_the_stored_psnr(inrs: Path) -> None:
+    corpus = MadeInrs.load(inrs)
     assert corpus.pixels is not None
-    stored = torch.cat([load_file(path)["psnr"] for path in sorted(corpus_folder.glob("shard-*"))])
-    split = torch.cat([load_file(path)["split"] for path in sorted(corpus_folder.glob("shard-*"))])
+    stored = torch.cat([load_file(path)["psnr"] for path in sorted(inrs.glob("shard-*"))])
+    split = torch.cat([load_file(path)["split"] for path in sorted(inrs.glob("shard-*"))])
     for number, part in enumerate((corpus.train, corpus.val, corpus.test)):
         tensors, pixels = part.rows.read_all(), corpus.pixels[part.image]
         torch.testing.assert_close(
@@ -35,11 +34,11 @@ def test_stored_weights_show_the_images_with_the_stored_psnr(corpus_folder: Path
         assert stored[split == number].min() > 25
         wrong = replace(corpus.siren, omega_0=29.0)  # a little off is far off
         assert (psnr(wrong.render(tensors), pixels) < 20).all()
-    assert corpus.info["psnr"]["median"] == pytest.approx(stored.median().item())
+    assert corpus.info["made"]["psnr"]["median"] == pytest.approx(stored.median().item())
 
 
-def test_parts_share_no_image_and_only_training_images_have_several_networks(corpus_folder: Path) -> None:
-    corpus, pictures = load_inrs(corpus_folder), load_pictures("digits")
+def test_parts_share_no_image_and_only_training_images_have_several_networks(inrs: Path) -> None:
+    corpus, pictures = MadeInrs.load(inrs), load_pictures("digits")
     parts = {name: getattr(corpus, name) for name in ("train", "val", "test")}
     for name, part in parts.items():
         assert set(part.image.tolist()) <= set(getattr(pictures, name).tolist())
@@ -51,72 +50,15 @@ def test_parts_share_no_image_and_only_training_images_have_several_networks(cor
     assert corpus.classes == 10
 
 
-def test_more_fits_keep_the_first_and_smaller_corpora_are_part_of_larger(corpus_folder: Path, tmp_path: Path) -> None:
+def test_more_fits_keep_the_first_and_smaller_corpora_are_part_of_larger(inrs: Path, tmp_path: Path) -> None:
     make_inrs(tmp_path, replace(TINY, fits=1, limit=20))
-    large, small = load_inrs(corpus_folder), load_inrs(tmp_path)
+    large, small = MadeInrs.load(inrs), MadeInrs.load(tmp_path)
     for name in ("train", "val", "test"):
         few, many = getattr(small, name), getattr(large, name)
         assert 0 < len(few) < len(many)
         place = [many.image.tolist().index(image) for image in few.image.tolist()]  # the first one
         for key, tensor in few.rows.read_all().items():
             torch.testing.assert_close(tensor, many.rows.read(torch.tensor(place))[key], rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_interrupted_and_continued_is_the_same_to_the_byte(corpus_folder: Path, tmp_path: Path, workers: int) -> None:
-    calls: list[tuple[int, int]] = []
-
-    def interrupt(done: int, total: int) -> None:
-        calls.append((done, total))
-        if done >= 40:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        make_inrs(tmp_path, TINY, workers=workers, progress=interrupt)
-    kept = shards(tmp_path)
-    assert 0 < len(kept) < 5
-    with pytest.raises(ValueError, match="not finished: `nfn-monomial inr make`"):
-        load_inrs(tmp_path)
-    calls.clear()
-    made = make_inrs(tmp_path, TINY, workers=workers, progress=lambda *done: calls.append(done))
-    assert 0 < made.made < 72
-    assert calls[0] == (72 - made.made, 72)
-    assert calls[-1] == (72, 72)
-    assert shards(tmp_path) == shards(corpus_folder)
-    assert make_inrs(tmp_path, TINY).made == 0
-    assert load_inrs(tmp_path).info["psnr"] == load_inrs(corpus_folder).info["psnr"]
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_seeds_decide(corpus_folder: Path, tmp_path: Path, seed: int) -> None:
-    make_inrs(tmp_path, replace(TINY, seed=seed), workers=2)
-    assert (shards(tmp_path) == shards(corpus_folder)) == (seed == TINY.seed)
-
-
-def test_another_configuration_is_refused_unless_told(copied: Path) -> None:
-    other = replace(TINY, fits=1, steps=5, limit=20, shard=500)
-    before = shards(copied)
-    with pytest.raises(ValueError, match=r"another configuration: fits is 2 there, 1 asked for; .*--overwrite"):
-        make_inrs(copied, other)
-    assert shards(copied) == before
-    made = make_inrs(copied, other, overwrite=True)
-    assert list(shards(copied)) == ["shard-00000.safetensors"]  # and none of the five of before
-    assert len(made.psnr) == made.made == 20
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"images": "cifar"}, "unknown images 'cifar': choose one of digits, mnist5k, crops"),
-        ({"fits": 0}, "fits is 0: it has to be at least 1"),
-        ({"limit": 0}, "limit is 0: it has to be at least 1"),
-        ({"steps": -1}, "steps is -1"),
-        ({"seed": -1}, "seed is -1"),
-    ],
-)
-def test_configurations_that_make_no_sense(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(TINY, **change)
 
 
 def test_more_images_than_there_are(tmp_path: Path) -> None:
@@ -128,13 +70,13 @@ def test_more_images_than_there_are(tmp_path: Path) -> None:
 # Figure and command
 
 
-def test_figure_needs_the_images(corpus_folder: Path) -> None:
+def test_figure_needs_the_images(inrs: Path) -> None:
     with pytest.raises(ValueError, match="digits: the images that its networks were fitted to are not known"):
-        draw_reconstructions(replace(load_inrs(corpus_folder), pixels=None), psnr)
+        draw_reconstructions(replace(MadeInrs.load(inrs), pixels=None), psnr)
 
 
-def test_figure_has_images_above_their_reconstructions(corpus_folder: Path) -> None:
-    corpus = load_inrs(corpus_folder)
+def test_figure_has_images_above_their_reconstructions(inrs: Path) -> None:
+    corpus = MadeInrs.load(inrs)
     figure = draw_reconstructions(corpus, psnr)
     assert corpus.pixels is not None
     pixels = corpus.pixels[corpus.test.image]
@@ -160,9 +102,9 @@ def test_command_makes_a_corpus_of_colour_images_and_continues(tmp_path: Path) -
     assert "PSNR: min" in first.output
     figure = tmp_path / "reconstructions.png"
     assert figure.read_bytes().startswith(b"\x89PNG")
-    corpus = load_inrs(tmp_path)
+    corpus = MadeInrs.load(tmp_path)
     assert corpus.siren == Siren((2, 32, 32, 3), 30.0, (3, 32, 32))
-    assert corpus.info["config"]["steps"] == 8
+    assert corpus.info["fit"]["steps"] == 8
     figure.unlink()
     second = CliRunner().invoke(app, command)
     assert "12 networks, all were there already" in second.output

@@ -1,103 +1,13 @@
-"""Data sets made part by part: what is ours, what is missing, and who may interrupt."""
+"""Sets made part by part: what is missing, and who may interrupt."""
 
-import json
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from nfn_monomial.benchmarks.make.jobs import Place, Tick, make_parts, progress_bar
+from nfn_monomial.benchmarks.make.jobs import Tick, make_parts, progress_bar
 
 CPU = torch.device("cpu")
-PLACE = Place(
-    "heap",
-    "heap.json",
-    ("b_*.bin", "a.bin"),
-    lambda folder: json.loads((folder / "heap.json").read_text(encoding="utf-8")),
-)
-STATED = {"kind": "heap", "config": {"seed": 3, "sizes": [1, 2]}}
-
-
-def heap(folder: Path, stated: dict[str, Any]) -> dict[str, str]:
-    for name in ("b_1.bin", "a.bin", "notes.txt"):
-        (folder / name).write_text(name, encoding="utf-8")
-    (folder / "heap.json").write_text(json.dumps(stated), encoding="utf-8")
-    return contents(folder)
-
-
-def contents(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.iterdir())}
-
-
-# --- the folder ----------------------------------------------------------------------------------------------------
-
-
-def test_a_free_folder_is_neither_made_nor_changed(tmp_path: Path) -> None:
-    assert PLACE.claim(tmp_path / "a" / "b", STATED, overwrite=False) is None
-    assert not (tmp_path / "a").exists()
-    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    assert PLACE.claim(tmp_path, STATED, overwrite=True) is None
-    assert contents(tmp_path) == {"notes.txt": "mine"}
-
-
-def test_the_same_data_set_is_kept_unless_told(tmp_path: Path) -> None:
-    before = heap(tmp_path, STATED | {"finished": True})
-    assert PLACE.claim(tmp_path, STATED, overwrite=False) == STATED | {"finished": True}
-    assert contents(tmp_path) == before
-    assert PLACE.claim(tmp_path, STATED, overwrite=True) is None
-    assert contents(tmp_path) == {"notes.txt": "notes.txt"}
-
-
-@pytest.mark.parametrize(
-    ("there", "message"),
-    [
-        (STATED | {"config": {"seed": 4, "sizes": [1, 2]}}, "configuration: seed is 4 there, 3 asked for; pass"),
-        (STATED | {"config": {"seed": 3, "sizes": []}}, r"configuration: sizes is \[\] there, \[1, 2\] asked for; "),
-        (
-            {"kind": "pile", "config": {"seed": 3, "sizes": [1, 2], "more": 1}},
-            "kind is 'pile' there, 'heap' asked for; more is 1 there, None asked for; pass",
-        ),
-        ({"config": None}, r"kind is None .*; seed is None there, 3 asked for; sizes is None there"),
-    ],
-)
-def test_another_data_set_is_refused_unless_told(tmp_path: Path, there: dict[str, Any], message: str) -> None:
-    before = heap(tmp_path, there)
-    with pytest.raises(ValueError, match=rf"holds a heap of another .*{message}.*--overwrite"):
-        PLACE.claim(tmp_path, STATED, overwrite=False)
-    assert contents(tmp_path) == before
-    assert PLACE.claim(tmp_path, STATED, overwrite=True) is None
-    assert contents(tmp_path) == {"notes.txt": "notes.txt"}
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_what_is_not_ours_is_left_alone(tmp_path: Path, overwrite: bool) -> None:
-    heap(tmp_path, STATED)
-    (tmp_path / "heap.json").unlink()
-    before = contents(tmp_path)
-    with pytest.raises(ValueError, match=r"holds b_1\.bin, a\.bin but no heap\.json.*choose another folder"):
-        PLACE.claim(tmp_path, STATED, overwrite)
-    assert contents(tmp_path) == before
-    for path in (tmp_path / "a.bin", tmp_path / "a.bin" / "deep"):
-        with pytest.raises(ValueError, match=r"a\.bin is a file: give a folder"):
-            PLACE.claim(path, STATED, overwrite)
-
-
-def test_data_are_deleted_before_the_file_that_makes_them_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heap(tmp_path, STATED)
-    unlink, gone = Path.unlink, []
-
-    def noted(path: Path) -> None:
-        gone.append(path.name)
-        unlink(path)
-
-    monkeypatch.setattr(Path, "unlink", noted)
-    PLACE.claim(tmp_path, STATED, overwrite=True)
-    assert gone == ["b_1.bin", "a.bin", "heap.json"]
-
-
-# --- the parts -----------------------------------------------------------------------------------------------------
 
 
 class Store:

@@ -5,13 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from nfn_monomial.benchmarks.data.images import load_pictures
 from nfn_monomial.benchmarks.data.sirens import Siren
-from nfn_monomial.benchmarks.make.siren_fit import FitConfig, SirenBatch, fit_sirens, initialise, psnr
+from nfn_monomial.benchmarks.make.siren_fit import FitConfig, fit_sirens, initialise, psnr
 
 SIREN = Siren((2, 16, 16, 1), 30.0, (1, 8, 8))
 SEEDS = [(0, image, 0) for image in range(5)]
@@ -20,50 +18,6 @@ SEEDS = [(0, image, 0) for image in range(5)]
 @pytest.fixture(scope="module")
 def pixels() -> Tensor:
     return load_pictures("digits").pixels[:5]
-
-
-@given(
-    hidden=st.lists(st.integers(1, 7), max_size=3),
-    channels=st.integers(1, 3),
-    networks=st.integers(1, 4),
-    seed=st.integers(0, 2**16),
-)
-def test_gradient_is_that_of_autograd(hidden: list[int], channels: int, networks: int, seed: int) -> None:
-    siren = Siren((2, *hidden, channels), 7.0, (channels, 3, 4))
-    tensors = {name: t.double() for name, t in initialise(siren, [(seed, i) for i in range(networks)]).items()}
-    pixels = torch.rand(networks, channels, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    coordinates = siren.coordinates(torch.float64)
-    x = torch.cat([coordinates, torch.ones(12, 1, dtype=torch.float64)], 1).T.contiguous()
-
-    leaves = {name: t.clone().requires_grad_() for name, t in tensors.items()}
-    error = (siren.render(leaves) - pixels) / siren.gain
-    (0.5 * error.square().flatten(1).mean(1).sum()).backward()
-    # As the batch has them: omega_0 is in its weights, so that its gradients are smaller by that.
-    gradients = {name: t.grad for name, t in leaves.items()}
-    last = len(siren.sizes) - 2
-    expected = torch.cat(
-        [
-            torch.cat([gradients[f"weight.{i}"], gradients[f"bias.{i}"].unsqueeze(2)], 2).flatten(1)
-            / (1 if i == last else siren.omega_0)
-            for i in range(last + 1)
-        ],
-        1,
-    )
-
-    batch = SirenBatch(siren, tensors)
-    targets = ((pixels - siren.offset) / siren.gain).flatten(2)
-    for _ in range(2):  # the second call uses the buffers of the first
-        found = batch.gradient(x, targets)
-        assert (found - expected).norm() <= 1e-10 * expected.norm()
-    # A gradient that forgets the row of ones is not it.
-    wrong = batch.gradient(torch.cat([x[:2], torch.zeros_like(x[:1])]), targets)
-    assert (wrong - expected).norm() > 1e-3 * expected.norm()
-
-
-def test_batch_gives_back_the_weights_it_was_given() -> None:
-    tensors = initialise(SIREN, SEEDS)
-    for name, tensor in SirenBatch(SIREN, tensors).tensors().items():
-        torch.testing.assert_close(tensor, tensors[name])
 
 
 def test_psnr_is_minus_ten_times_the_logarithm_of_the_mean_squared_error() -> None:

@@ -26,7 +26,7 @@ from nfn_monomial.tools.predictors.models import build_model, model_class
 
 def relative_change(name: str, activation: str, element: GroupElement) -> float:
     """Largest change of a fresh model's answers, relative to their spread over networks."""
-    info = small_zoo(activation).corpus().info
+    info = small_zoo(activation).info
     tensors = random_networks(element.space, 12, generator=torch.Generator().manual_seed(2))
     model = build_model(name, info, seed=0).double().eval()
     with torch.no_grad():
@@ -47,14 +47,14 @@ def test_six_stacks_that_are_no_default_models() -> None:
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("name", STACKS)
 def test_stacks_are_invariant_as_hnp_is_not(name: str, activation: str) -> None:
-    space = small_zoo(activation).corpus().info.space
+    space = small_zoo(activation).info.space
     element = space.sample(12, scale_range=(1, 1e3), generator=torch.Generator().manual_seed(1))
     assert relative_change(name, activation, element) < 1e-10
     assert relative_change("hnp", activation, element) > 1e-2
 
 
 def test_three_layers_are_the_models_of_the_main_experiment_and_of_the_library() -> None:
-    info = small_zoo("relu").corpus().info
+    info = small_zoo("relu").info
     tensors = random_networks(info.space, 12, dtype=torch.float32)
     for stack, name in (("mnf-3", "monomial"), ("mnf-3-hnp", "monomial-hnp")):
         one, other = (build_model(n, info, seed=3) for n in (stack, name))
@@ -80,7 +80,7 @@ def test_presets() -> None:
 
 
 def test_tables(tmp_path: Path) -> None:
-    corpora = {name: small_zoo(name, networks=24).corpus() for name in ("relu", "tanh")}
+    corpora = {name: small_zoo(name, networks=24) for name in ("relu", "tanh")}
     config = PredictConfig(
         ("mnf-1", "mnf-2-hnp", "statnn"), ("original",), seeds=(0, 1), scales=(1e1, 1e4), widen=0,
         training=TrainConfig(epochs=1, batch_size=16),

@@ -37,7 +37,7 @@ TINY = AugmentConfig(
 
 @pytest.fixture(scope="module")
 def corpora() -> dict[str, Corpus]:
-    return {name: small_zoo(name, networks=24).corpus() for name in ("relu", "tanh")}
+    return {name: small_zoo(name, networks=24) for name in ("relu", "tanh")}
 
 
 def test_the_moved_set_is_the_copies_of_the_augmented_one(corpora: dict[str, Corpus]) -> None:

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 import torch
-from small_zoo import corpus, small_zoo
+from small_cnns import cnn_layout
+from small_zoo import corpus
 from torch import Tensor
 
 from nfn_monomial.adapters.modules import network_outputs
-from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import load_zoo
+from nfn_monomial.benchmarks.data.formats.made import MadeZoo
+from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import network_info
 from nfn_monomial.benchmarks.data.images import load_images
-from nfn_monomial.benchmarks.data.layout import cnn_layout, unflatten
 from nfn_monomial.benchmarks.data.moves import augment, test_sets, transform, widened
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, fingerprint, groups_of
-from nfn_monomial.benchmarks.make.recipes import ZooConfig
+from nfn_monomial.benchmarks.make.config import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.tools.predictors.models import NetworkGroup, build_model
 
@@ -59,7 +60,7 @@ def test_templates_compute_the_stored_accuracies(kind: str, mixed: Corpus, tmp_p
     zoo = mixed
     if kind == "digits":
         make_zoo(tmp_path, ZooConfig(networks=20, activations=("tanh",), epochs=(1, 2), train_fractions=(0.1,)))
-        zoo = load_zoo(tmp_path, "tanh").corpus()
+        zoo = MadeZoo.load(tmp_path)["tanh"]
     images = load_images("digits")
     x, y = images.x[images.test], images.y[images.test]
     logits = outputs(zoo, zoo.test, x)
@@ -84,11 +85,7 @@ def test_templates_of_published_zoos_and_of_networks_that_have_none(zoo: Corpus)
     assert module[0].padding == (0, 0)
     assert module[0].stride == (2, 2)
     assert corpus("abs").info.architectures[0].template is None
-    layout = cnn_layout(channels=(1, 4, 5), head=())
-    headless = replace(small_zoo("relu"), layout=layout)
-    for part in (headless.train, headless.val, headless.test):
-        part.tensors.update(unflatten(torch.zeros(len(part), layout[-1].end), layout))
-    assert headless.corpus().info.architectures[0].template is None
+    assert network_info(cnn_layout(channels=(1, 4, 5), head=()), "relu").template is None
 
 
 def test_test_sets_of_a_seed_are_always_the_same(zoo: Corpus) -> None:

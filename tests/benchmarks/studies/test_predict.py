@@ -295,7 +295,7 @@ def test_enormous_inputs_do_not_crash_a_model_without_the_symmetry(zoo: Corpus) 
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
 def test_precisions_reach_packed_inputs(precision: Any) -> None:
-    zoo = small_zoo("relu", networks=12).corpus()
+    zoo = small_zoo("relu", networks=12)
     models = default_models({"relu": zoo}) if precision == "bf16-mixed" else ("monomial", "hnp")
     config = replace(CONFIG, models=models, seeds=(0,), train_sets=("original",), scales=(1e1,), widen=0)
     config = replace(config, training=replace(TINY, epochs=1, precision=precision))

@@ -1,4 +1,4 @@
-"""Recipes of mixed zoos: the architectures that are drawn, their symmetries, and settings that make no sense."""
+"""What zoos are drawn from: the architectures of a mixed zoo, and settings that make no sense."""
 
 from collections import Counter
 from dataclasses import replace
@@ -11,8 +11,15 @@ from torch.nn import functional as F
 from nfn_monomial import Symmetry, WeightSpace
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
-from nfn_monomial.benchmarks.data.formats.mixed_zoo import Group
-from nfn_monomial.benchmarks.make.mixed_recipes import MixedConfig, ResidualRanges, TransformerRanges, draw_architecture
+from nfn_monomial.benchmarks.make.architectures import draw_architecture
+from nfn_monomial.benchmarks.make.config import (
+    MixedConfig,
+    ResidualRanges,
+    TransformerRanges,
+    ZooConfig,
+    draw_hyperparameters,
+)
+from nfn_monomial.benchmarks.make.inrs import InrConfig
 from nfn_monomial.tools.predictors.architectures import PlainCNN
 
 
@@ -23,7 +30,7 @@ def test_the_template_computes_the_architecture() -> None:
         name: torch.randn(shape, generator=generator, dtype=torch.float64)
         for name, shape in SMALL.space.shapes().items()
     }
-    found = run(Group({name: t[None] for name, t in w.items()}, torch.zeros(1), SMALL.space, SMALL), x)[0]
+    found = run(SMALL, {name: t[None] for name, t in w.items()}, x)[0]
     h = torch.tanh(F.conv2d(x, w["weight.0"], w["bias.0"], stride=2, padding=1))
     h = F.gelu(F.conv2d(h, w["weight.1"], w["bias.1"], stride=1, padding=2)).mean((2, 3))
     h = F.leaky_relu(h @ w["weight.2"].T + w["bias.2"], 0.01)
@@ -55,23 +62,12 @@ def test_drawn_architectures_are_of_the_ranges_and_of_the_modules_symmetry(image
     assert symmetries == {Symmetry.FIXED, Symmetry.SCALE, Symmetry.SIGN, Symmetry.PERMUTATION}
 
 
-def test_leaky_relu_and_gelu_keep_their_symmetries_and_no_more() -> None:
-    assert [n.symmetry for n in SMALL.space.nodes.values()][1:-1] == [
-        Symmetry.SIGN,
-        Symmetry.PERMUTATION,
-        Symmetry.SCALE,
-    ]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"strides": (2,)}, r"strides is \(2,\), but 2 are needed"),
         ({"activations": ("relu", "relu")}, "activations is .*but 3 are needed"),
-        (
-            {"activations": ("relu", "relu", "sin")},
-            "unknown activation 'sin': choose from relu, leaky_relu, tanh, gelu",
-        ),
+        ({"activations": ("relu", "relu", "sin")}, "unknown activation 'sin': choose from relu, leaky_relu, tanh"),
         ({"head": (), "activations": ("relu",)}, "a convolution and a linear layer are needed"),
         ({"paddings": (1, -1)}, "sizes must be positive"),
         ({"channels": (1, 8.0, 9)}, "sizes must be positive integers"),
@@ -98,33 +94,46 @@ def test_kinds_are_drawn_in_turn_and_of_their_ranges() -> None:
         draw_architecture(replace(config, transformer=TransformerRanges(patches=(3,))), 2, 8, 10)
 
 
+ZOO, INRS = ZooConfig(), InrConfig()
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("config", "changes", "message"),
     [
-        ({"images": "cifar"}, "unknown images 'cifar': choose one of digits, mnist5k"),
-        ({"networks": 0}, "networks is 0, but must be at least 1"),
-        ({"per_architecture": 0}, "per_architecture is 0"),
-        ({"depths": (1, 3)}, r"depths is \(1, 3\), expected a range .* with 2 <= low <= high"),
-        ({"widths": (9, 8)}, r"widths is \(9, 8\), expected a range"),
-        ({"kernels": (3, 4)}, r"kernels is \(3, 4\), expected at least one odd size"),
-        ({"activations": ()}, "activations is empty"),
-        ({"activations": ("relu", "sin")}, "unknown activation 'sin'"),
-        ({"kinds": ()}, r"kinds is \(\): choose at least one of cnn, residual, transformer"),
-        ({"kinds": ("rnn",)}, r"kinds is \('rnn',\): choose at least one"),
-        ({"kinds": ("cnn", "cnn")}, "each once"),
-        ({"epochs": (5, 2)}, r"epochs is \(5, 2\), expected a range"),
-        ({"train_fractions": (1.5,)}, "train_fractions is"),
+        (ZOO, {"images": "cifar"}, "unknown images 'cifar': choose one of digits, mnist5k"),
+        (ZOO, {"networks": 0}, "networks is 0, but must be at least 1"),
+        (ZOO, {"chunk": 0}, "chunk is 0, but must be at least 1"),
+        (ZOO, {"activations": ("gelu",)}, "activations is .*choose at least one of relu, tanh"),
+        (ZOO, {"optimizers": ()}, "optimizers is .*choose at least one of adam, rmsprop, sgd"),
+        (ZOO, {"epochs": (5, 2)}, r"epochs is \(5, 2\), expected a range"),
+        (ZOO, {"learning_rate": (0.0, 1.0)}, "learning_rate is"),
+        (ZOO, {"train_fractions": (1.5,)}, "train_fractions is"),
+        (ZOO, {"dropout": 1.0}, "dropout is 1.0"),
+        (TINY, {"dropout": 0.5}, "dropout is 0.5, but networks of mixed zoos have none"),
+        (TINY, {"per_architecture": 0}, "per_architecture is 0"),
+        (TINY, {"depths": (1, 3)}, r"depths is \(1, 3\), expected a range .* with 2 <= low <= high"),
+        (TINY, {"widths": (9, 8)}, r"widths is \(9, 8\), expected a range"),
+        (TINY, {"kernels": (3, 4)}, r"kernels is \(3, 4\), expected at least one odd size"),
+        (TINY, {"activations": ()}, "activations is empty"),
+        (TINY, {"activations": ("relu", "sin")}, "unknown activation 'sin'"),
+        (TINY, {"kinds": ()}, r"kinds is \(\): choose at least one of cnn, residual, transformer"),
+        (TINY, {"kinds": ("rnn",)}, r"kinds is \('rnn',\): choose at least one"),
+        (TINY, {"kinds": ("cnn", "cnn")}, "each once"),
+        (ResidualRanges(), {"stages": (0, 2)}, r"stages is \(0, 2\), expected a range .* with 1 <= low <= high"),
+        (TransformerRanges(), {"heads": (3, 2)}, r"heads is \(3, 2\), expected a range"),
+        (TransformerRanges(), {"patches": ()}, r"patches is \(\), expected at least one size"),
+        (INRS, {"images": "cifar"}, "unknown images 'cifar': choose one of digits, mnist5k, crops"),
+        (INRS, {"fits": 0}, "fits is 0: it has to be at least 1"),
+        (INRS, {"limit": 0}, "limit is 0: it has to be at least 1"),
+        (INRS, {"steps": -1}, "steps is -1"),
+        (INRS, {"seed": -1}, "seed is -1"),
     ],
 )
-def test_configurations_that_make_no_sense(changes: dict[str, object], message: str) -> None:
+def test_configurations_that_make_no_sense(config: object, changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(TINY, **changes)  # type: ignore[arg-type]
+        replace(config, **changes)  # type: ignore[type-var]
 
 
-def test_ranges_that_make_no_sense() -> None:
-    with pytest.raises(ValueError, match=r"stages is \(0, 2\), expected a range .* with 1 <= low <= high"):
-        ResidualRanges(stages=(0, 2))
-    with pytest.raises(ValueError, match=r"heads is \(3, 2\), expected a range"):
-        TransformerRanges(heads=(3, 2))
-    with pytest.raises(ValueError, match=r"patches is \(\), expected at least one size"):
-        TransformerRanges(patches=())
+def test_what_a_longer_zoo_draws_begins_with_what_a_shorter_does() -> None:
+    assert draw_hyperparameters(replace(ZOO, networks=20))[:12] == draw_hyperparameters(replace(ZOO, networks=12))
+    assert len({drawn.random_seed for drawn in draw_hyperparameters(replace(ZOO, networks=500))}) == 500
