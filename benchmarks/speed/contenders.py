@@ -1,7 +1,7 @@
 """What message passing is compared in: dense layers, the same on graphs, PNAConv, and what none of them can avoid.
 
-Every contender gets features in its own layout and gives an update of the neurons' and of the edges' features; a
-training step is forward and backward to inputs and parameters. The floor below them:
+Every contender gets features in its own layout and gives an update of the neurons' and of the edges' features. The
+floor below them:
 
 - moving memory: every feature is read and written once forward; backward reads the features and the outputs'
   gradients and writes the inputs' gradients. Copying all features is the first of these, the step 5/2 as much.
@@ -10,8 +10,8 @@ training step is forward and backward to inputs and parameters. The floor below 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,12 @@ from torch_geometric.nn import PNAConv
 
 from nfn_monomial import Features, MessagePassing, WeightSpace
 from nfn_monomial.adapters.pyg import MonomialConv, to_graph
-from nfn_monomial.benchmarks.train.measure import step_memory
+from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.nn.neurons import NeuronLayout, neuron_layout
 from nfn_monomial.testing import random_networks
+
+from .harness import Contender, Make
+from .scale_gmn import ScaleGMN
 
 __all__ = [
     "BACKWARD_PASSES",
@@ -30,57 +33,32 @@ __all__ = [
     "DENSE",
     "FLOOR",
     "GRAPH",
+    "OURS",
     "PNA",
     "PRODUCTS",
+    "ROUNDS",
+    "SCALE_GMN",
     "UNTIED",
-    "Contender",
     "PNAWithEdges",
     "Products",
     "as_graph",
+    "bare_products",
     "contenders",
     "floor",
     "neuron_features",
+    "whole_models",
 ]
 
 DENSE, UNTIED = "MessagePassing (tied)", "MessagePassing (untied)"
 COMPILED = "MessagePassing (tied, torch.compile)"
 GRAPH, PNA = "MonomialConv", "PNAConv + edge update"
 COPY, PRODUCTS = "copying the features", "bare matrix products"
+OURS, SCALE_GMN = "MessagePassingNFN (both ways)", "ScaleGMN (forward only)"
 FLOOR = (COPY, PRODUCTS)
 AGGREGATORS = ("mean", "min", "max", "std")
 SCALERS = ("identity", "amplification", "attenuation")
+ROUNDS = 3  # of whole models
 BACKWARD_PASSES = 2.5  # memory moved in a step, in units of that moved forward
-Make: TypeAlias = "Callable[[], Contender]"
-
-
-class Contender:
-    """A layer and its input: ``call(*inputs)`` gives what it computes."""
-
-    def __init__(
-        self, layer: nn.Module, inputs: Sequence[Tensor], call: Callable[..., tuple[Tensor, ...]], device: str
-    ) -> None:
-        self.layer, self.call, self.device = layer.to(device), call, device
-        self.inputs = [t.detach().contiguous().to(device).requires_grad_() for t in inputs]
-        self.cotangents = [torch.ones_like(y) for y in self.forward()]
-        self.parameters = sum(p.numel() for p in layer.parameters())
-
-    def forward(self) -> tuple[Tensor, ...]:
-        """One pass without gradients."""
-        with torch.no_grad():
-            return self.call(*self.inputs)
-
-    def step(self, inputs: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
-        """Forward, and the gradients by inputs and parameters."""
-        inputs = self.inputs if inputs is None else inputs
-        wanted = [*inputs, *self.layer.parameters()]
-        # Of a model's last layer some results are not used, nor are the parameters that they are made with.
-        return torch.autograd.grad(self.call(*inputs), wanted, self.cotangents, allow_unused=True)
-
-    def memory(self) -> int:
-        """Peak bytes of a step: input, parameters, what is kept for backward, gradients."""
-        no_state = torch.optim.SGD(self.layer.parameters())
-        fresh = (t.detach().clone().requires_grad_() for t in self.inputs)
-        return step_memory(lambda: self.step(list(fresh)), self.layer, no_state, torch.device(self.device))
 
 
 class PNAWithEdges(nn.Module):
@@ -149,10 +127,8 @@ def as_graph(features: Features, space: WeightSpace) -> tuple[Tensor, Tensor, Te
     return torch.cat(nodes, 1).flatten(0, 1), edge_index, torch.cat(edges, 1).flatten(0, 1)
 
 
-def contenders(
-    space: WeightSpace, batch: int, width: int, device: str, compiled: bool = False
-) -> Iterator[tuple[str, Make]]:
-    """Name -> what makes the contender, so that those that are left out take no memory."""
+def contenders(space: WeightSpace, batch: int, width: int, device: str, compiled: bool = False) -> dict[str, Make]:
+    """Layers, and under `torch.compile`, too, if ``compiled``."""
     features = neuron_features(space, batch, width)
     layout = features.layout
 
@@ -169,12 +145,43 @@ def contenders(
         layer, edge_index = kind(degrees), edge_index.to(device)
         return Contender(layer, (x[:, : streams * width], edge_attr), lambda x, e: layer(x, edge_index, e), device)
 
-    yield DENSE, lambda: dense(MessagePassing(space, width, tied=True))
-    yield UNTIED, lambda: dense(MessagePassing(space, width))
-    if compiled:
-        yield COMPILED, lambda: dense(MessagePassing(space, width, tied=True), compiled=True)
-    yield GRAPH, lambda: graph(lambda _: MonomialConv(width), 3)
-    yield PNA, lambda: graph(lambda degrees: PNAWithEdges(width, degrees), 1)
+    tied = {COMPILED: lambda: dense(MessagePassing(space, width, tied=True), compiled=True)} if compiled else {}
+    return {
+        DENSE: lambda: dense(MessagePassing(space, width, tied=True)),
+        UNTIED: lambda: dense(MessagePassing(space, width)),
+        **tied,
+        GRAPH: lambda: graph(lambda _: MonomialConv(width), 3),
+        PNA: lambda: graph(lambda degrees: PNAWithEdges(width, degrees), 1),
+    }
+
+
+def bare_products(space: WeightSpace, batch: int, width: int, device: str) -> Contender:
+    """Those of a tied `MessagePassing`."""
+    features, products = neuron_features(space, batch, width), Products(space, width)
+    return Contender(products, features.tensors, lambda *t: products(Features(features.layout, t)), device)
+
+
+def whole_models(space: WeightSpace, batch: int, width: int, device: str) -> dict[str, Make]:
+    """Models of three rounds on MLPs on which signs or scales act: ours both ways, ScaleGMN forward only, on graphs."""
+    networks = random_networks(space, batch, dtype=torch.float32)
+    flips = any(node.flips for node in space.nodes.values())
+    fixed = sum(node.size or 1 for node in space.nodes.values() if not node.permutes)
+
+    def dense() -> Contender:
+        model = MessagePassingNFN(space, width, ROUNDS, width)
+        return Contender(model, [*networks.values()], lambda *t: (model(dict(zip(networks, t, strict=True))),), device)
+
+    def graph() -> Contender:
+        graphs, model = to_graph(networks, space).to(device), ScaleGMN(width, ROUNDS, fixed, flips)
+
+        def call(x: Tensor, edge_attr: Tensor) -> tuple[Tensor, ...]:
+            given = copy.copy(graphs)
+            given.x, given.edge_attr = x, edge_attr
+            return (model(given),)
+
+        return Contender(model, [graphs.x, graphs.edge_attr], call, device)
+
+    return {OURS: dense, SCALE_GMN: graph}
 
 
 def floor(space: WeightSpace, batch: int, width: int) -> dict[str, int]:

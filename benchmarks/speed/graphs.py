@@ -1,68 +1,40 @@
-"""Speed and memory of message passing, as ratios taken in one run."""
+"""All ratios of speed and memory: of layers, of message passing on tensors and on graphs, of whole models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict
 
 import torch
 
-from nfn_monomial import Features, WeightSpace
-from nfn_monomial.benchmarks.report.tables import MIB
 from nfn_monomial.benchmarks.settings.measurements import LayersConfig
-from nfn_monomial.benchmarks.train.measure import race
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.tools.report import Report, Table
 
-from .beside import BesideTiming, bench_beside, beside_table
 from .contenders import (
     BACKWARD_PASSES,
     COMPILED,
     COPY,
     DENSE,
     FLOOR,
+    OURS,
     PRODUCTS,
-    Contender,
-    Products,
+    ROUNDS,
+    bare_products,
     contenders,
-    neuron_features,
+    whole_models,
 )
-from .layers import NETWORKS, Timing, bench_layers, layer_tables
-from .memory import too_large
+from .harness import MEMORY, NETWORKS, Setting, Timing, by_setting, measured, parts, ratio_table, times
+from .layers import bench_layers, layer_tables
 from .starting import bench_starting, starting_table
 from .whole import bench_models, model_table
 
-__all__ = [
-    "GraphTiming",
-    "bench_graphs",
-    "bench_speed",
-    "graph_tables",
-    "over_dense",
-    "over_floor",
-    "speed_report",
-]
+__all__ = ["bench_beside", "bench_graphs", "bench_speed", "beside_table", "graph_tables", "over_floor"]
 
 SECONDS = 60.0
 MODELS = "SIREN 2-32-32-1"  # the network that whole models read
 MODEL_BATCH = 64  # the most of them: ScaleGMN of 32 channels takes 18 MiB for each
-
-
-@dataclass(frozen=True)
-class GraphTiming:
-    """One contender in one setting: median milliseconds, parameters, and the peak memory of one training step.
-
-    The floor's two have neither of the last. ``skipped`` says why a contender did not run.
-    """
-
-    network: str
-    batch: int
-    contender: str
-    forward_ms: float = 0.0
-    step_ms: float = 0.0
-    parameters: int = 0
-    peak_bytes: int = 0
-    skipped: str = ""
+Progress = Callable[[str], None]
 
 
 def bench_graphs(
@@ -70,11 +42,11 @@ def bench_graphs(
     width: int,
     repeats: int,
     device: str = "cpu",
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
     seconds: float = SECONDS,
     compiled: bool = False,
-) -> list[GraphTiming]:
-    """Time one layer of ``width`` channels on both networks; contenders take turns.
+) -> list[Timing]:
+    """Time one layer of ``width`` channels on both networks, and its floor.
 
     Args:
         batches: numbers of networks.
@@ -86,154 +58,121 @@ def bench_graphs(
         compiled: whether the tied dense layer runs under torch.compile, too, which takes a minute for every setting
             and a C++ compiler. A compiled layer needs no more memory than the same without, as which it is estimated.
     """
-    timings: list[GraphTiming] = []
+    timings: list[Timing] = []
     for network, build in NETWORKS.items():
         space = build()
-        single = {name: make().memory() for name, make in contenders(space, 1, width, device)}
+        single = {name: make().memory() for name, make in contenders(space, 1, width, device).items()}
         for batch in batches:
             progress(f"{network}, batch {batch}")
             needed = {name: batch * peak for name, peak in single.items()}
             needed[COMPILED] = needed[DENSE]
-            timings += _setting(network, space, batch, width, repeats, device, seconds, compiled, needed)
+            bare = bare_products(space, batch, width, device)
+            copies = [torch.empty_like(t) for t in bare.inputs]
+
+            def copy(copies: list[torch.Tensor] = copies, inputs: list[torch.Tensor] = bare.inputs) -> None:
+                for into, t in zip(copies, inputs, strict=True):
+                    into.copy_(t.detach())
+
+            more: dict[tuple[str, bool], Callable[[], object]] = {
+                (COPY, True): copy,
+                (PRODUCTS, True): bare.forward,
+                (PRODUCTS, False): bare.step,
+            }
+            setting = Setting(network, batch, width)
+            makes = contenders(space, batch, width, device, compiled)
+            found, ms = measured(setting, makes, repeats, device, seconds, needed=needed, more=more)
+            steps = {COPY: BACKWARD_PASSES * ms[COPY, True], PRODUCTS: ms[PRODUCTS, False]}
+            floor = [Timing(network, batch, width, name, ms[name, True], steps[name]) for name in FLOOR]
+            timings += [*found, *floor]
     return timings
 
 
-def _setting(
-    network: str,
-    space: WeightSpace,
-    batch: int,
-    width: int,
-    repeats: int,
-    device: str,
-    seconds: float,
-    compiled: bool,
-    needed: dict[str, int],
-) -> list[GraphTiming]:
-    ready, rows = {}, []
-    for name, make in contenders(space, batch, width, device, compiled):
-        if reason := too_large(needed[name], device):
-            rows.append(GraphTiming(network, batch, name, skipped=reason))
-        else:
-            ready[name] = make()
-    features = neuron_features(space, batch, width)
-    products = Products(space, width)
-    bare = Contender(products, features.tensors, lambda *t: products(Features(features.layout, t)), device)
-    copies = [torch.empty_like(t) for t in bare.inputs]
-
-    def copy() -> None:
-        for into, t in zip(copies, bare.inputs, strict=True):
-            into.copy_(t.detach())
-
-    calls: dict[tuple[str, bool], Callable[[], object]] = {(COPY, True): copy}
-    for name, contender in {**ready, PRODUCTS: bare}.items():
-        calls |= {(name, True): contender.forward, (name, False): contender.step}
-    ms = race(calls, repeats, device, seconds)
-    ms[COPY, False] = BACKWARD_PASSES * ms[COPY, True]
-    for name, contender in ready.items():
-        size = contender.parameters, contender.memory()
-        rows.append(GraphTiming(network, batch, name, ms[name, True], ms[name, False], *size))
-    rows += [GraphTiming(network, batch, name, ms[name, True], ms[name, False]) for name in FLOOR]
-    return rows
-
-
-def graph_tables(timings: Sequence[GraphTiming]) -> list[Table]:
+def graph_tables(timings: Sequence[Timing]) -> list[Table]:
     """A table for every network: medians, memory, and ratios to the tied dense layer; and its distance to the floor."""
-    groups: dict[tuple[str, int], dict[str, GraphTiming]] = {}
-    for t in timings:
-        groups.setdefault((t.network, t.batch), {})[t.contender] = t
-    tables = []
-    for network in dict.fromkeys(t.network for t in timings):
-        own = {batch: group for (name, batch), group in groups.items() if name == network}
-        skipped = [
-            f"{t.contender}, batch {b}, left out: {t.skipped}." for b, g in own.items() for t in g.values() if t.skipped
-        ]
+    columns = {
+        "parameters": parts("parameters", ".0f"),
+        "forward ms": parts("forward_ms"),
+        "step ms": parts("step_ms"),
+        "step MiB": MEMORY,
+        "forward / dense": times("forward_ms", DENSE),
+        "step / dense": times("step_ms", DENSE),
+        "memory / dense": times("peak_bytes", DENSE),
+    }
+    note = "Medians, and peak memory of a step. / dense: times what the tied dense layer needs."
+    titles = dict.fromkeys(t.table for t in timings)
+    tables = [
+        ratio_table(f"Message passing on {title}", [t for t in timings if t.table == title], columns, note)
+        for title in titles
+    ]
+    floors = [(setting, found) for setting, peers in by_setting(timings).items() if (found := over_floor(peers))]
+    if floors:
+        lines = [(setting.table, str(setting.batch), *(f"{x:.2f}x" for x in found)) for setting, found in floors]
         tables.append(
             Table(
-                f"Message passing on {network}",
-                (
-                    "layer", "batch", "parameters", "forward ms", "step ms", "step MiB", "forward / dense",
-                    "step / dense", "memory / dense",
-                ),
-                tuple(
-                    (name, str(batch), str(t.parameters or "-"), *_cells(t, group.get(DENSE)))
-                    for batch, group in own.items()
-                    for name, t in group.items()
-                ),
+                "The tied dense layer against what it cannot avoid",
+                ("network", "batch", "forward / larger", "step / larger", "forward / sum", "step / sum"),
+                tuple(lines),
                 names=(0, 1),
-                notes=("Medians, and peak memory of a step. / dense: times what the tied dense layer needs.", *skipped),
+                notes=(
+                    f"Copying the features (memory moved once forward, {BACKWARD_PASSES} times in a step) and its bare "
+                    "matrix products: times the larger of the two, and times their sum.",
+                ),
             )
-        )  # fmt: skip
-    floors = [(key, found) for key, group in groups.items() if (found := over_floor(group))]
-    return tables + [
-        Table(
-            "The tied dense layer against what it cannot avoid",
-            ("network", "batch", "forward / larger", "step / larger", "forward / sum", "step / sum"),
-            tuple((network, str(batch), *(f"{x:.2f}x" for x in found)) for (network, batch), found in floors),
-            names=(0, 1),
-            notes=(
-                f"Copying the features (memory moved once forward, {BACKWARD_PASSES} times in a step) and its bare "
-                "matrix products: times the larger of the two, and times their sum.",
-            ),
         )
-    ] * bool(floors)
+    return tables
 
 
-def _cells(t: GraphTiming, dense: GraphTiming | None) -> list[str]:
-    """Milliseconds, memory and the three ratios as text, with - for what there is not."""
-    if t.skipped:
-        return ["-"] * 6
-    memory = f"{t.peak_bytes / MIB:.1f}" if t.peak_bytes else "-"
-    ratios = over_dense(t, dense) if dense and not dense.skipped and t.contender not in FLOOR else ()
-    return [f"{t.forward_ms:.2f}", f"{t.step_ms:.2f}", memory, *([f"{r:.1f}x" for r in ratios] or "---")]
-
-
-def over_dense(t: GraphTiming, dense: GraphTiming) -> tuple[float, float, float]:
-    """How many times what the tied dense layer needs a contender needs: forward, for a step, in memory."""
-    return t.forward_ms / dense.forward_ms, t.step_ms / dense.step_ms, t.peak_bytes / dense.peak_bytes
-
-
-def over_floor(group: Mapping[str, GraphTiming]) -> tuple[float, ...]:
+def over_floor(peers: Mapping[str, Timing]) -> tuple[float, ...]:
     """How many times the larger of the floor's two times the tied dense layer takes (forward, step), and their sum."""
-    dense = group.get(DENSE)
+    dense = peers.get(DENSE)
     if dense is None or dense.skipped:
         return ()
-    floor = [group[name] for name in FLOOR]
-    forward, step = [f.forward_ms for f in floor], [f.step_ms for f in floor]
+    forward, step = ([getattr(peers[name], of) for name in FLOOR] for of in ("forward_ms", "step_ms"))
     return tuple(t / f(of) for f in (max, sum) for t, of in ((dense.forward_ms, forward), (dense.step_ms, step)))
 
 
-def bench_speed(config: LayersConfig, progress: Callable[[str], None] = lambda _: None) -> Report:
+def bench_beside(
+    settings: Sequence[tuple[int, int]], repeats: int, device: str = "cpu", progress: Progress = lambda _: None
+) -> list[Timing]:
+    """Time training steps of whole models; ``settings`` are pairs of channels and numbers of networks."""
+    timings: list[Timing] = []
+    for width, batch in settings:
+        progress(f"whole models, {width} channels, batch {batch}")
+        makes = whole_models(NETWORKS[MODELS](), batch, width, device)
+        timings += measured(Setting(MODELS, batch, width), makes, repeats, device)[0]
+    return timings
+
+
+def beside_table(timings: Sequence[Timing]) -> Table:
+    """Medians, memory, and ratios to ours."""
+    columns = {
+        "channels": parts("channels", ".0f"),
+        "step ms": parts("step_ms"),
+        "step MiB": MEMORY,
+        "step / ours": times("step_ms", OURS),
+        "memory / ours": times("peak_bytes", OURS),
+    }
+    note = "ScaleGMN is written anew after its paper, in torch-geometric, without its code; forward alone."
+    return ratio_table(f"Whole models of {ROUNDS} rounds on {MODELS}", timings, columns, note, "model")
+
+
+def bench_speed(config: LayersConfig, progress: Progress = lambda _: None) -> Report:
     """Time all that is configured; ``progress`` is called with a line of text before each setting."""
     where = config.repeats, config.device, progress
     layers = bench_layers(config.batches, config.channels, *where)
-    graphs: list[GraphTiming] = []
-    beside: list[BesideTiming] = []
+    tables, results = layer_tables(layers), {"layers": [asdict(t) for t in layers]}
     if config.graphs:
         settings = [(config.width, batch) for batch in config.batches if batch <= MODEL_BATCH]
-        beside = bench_beside(NETWORKS[MODELS](), settings, *where)
+        beside = bench_beside(settings, *where)
         graphs = bench_graphs(config.batches, config.width, *where, compiled=config.compiled)
-    report = speed_report(layers, graphs, config.device, beside)
-    steps = bench_models(config.ways_batches, config.ways, *where, SECONDS, config.blocks) if config.ways else []
-    starts = bench_starting(config.depth, progress) if config.depth else []
-    tables = [
-        *report.tables,
-        *[model_table(steps, config.blocks)] * bool(steps),
-        *[starting_table(starts)] * bool(starts),
-    ]
-    more = {"models": [asdict(s) for s in steps], "starting": [asdict(s) for s in starts]}
-    results = {**report.results} | {name: found for name, found in more.items() if found}
-    return replace(report, tables=tables, results=results)
-
-
-def speed_report(
-    layers: Sequence[Timing], graphs: Sequence[GraphTiming], device: str, beside: Sequence[BesideTiming] = ()
-) -> Report:
-    """All that was measured; ``graphs`` may be empty."""
-    tables = [*layer_tables(layers), *graph_tables(graphs)]
-    results: dict[str, Any] = {"environment": environment(device), "layers": [asdict(t) for t in layers]}
-    if graphs:
-        results["graphs"] = [asdict(t) for t in graphs]
-    if beside:
-        tables.append(beside_table(beside, MODELS))
-        results["beside"] = [asdict(t) for t in beside]
-    return Report(tables, results)
+        tables += [*graph_tables(graphs), *[beside_table(beside)] * bool(beside)]
+        results |= {"graphs": [asdict(t) for t in graphs], "beside": [asdict(t) for t in beside]}
+    if config.ways:
+        steps = bench_models(config.ways_batches, config.ways, *where, SECONDS, config.blocks)
+        tables.append(model_table(steps, config.blocks))
+        results["models"] = [asdict(s) for s in steps]
+    if config.depth:
+        starts = bench_starting(config.depth, progress)
+        tables.append(starting_table(starts))
+        results["starting"] = [asdict(s) for s in starts]
+    return Report(tables, {"environment": environment(config.device), **results})

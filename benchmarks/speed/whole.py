@@ -25,7 +25,7 @@ from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.predictors.models import NetworkInfo, build_model
 from nfn_monomial.tools.report import Table
 
-from .layers import NETWORKS
+from .harness import NETWORKS
 
 __all__ = ["MODELS", "Step", "bench_models", "model_table"]
 

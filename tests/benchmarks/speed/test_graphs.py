@@ -1,21 +1,23 @@
-"""The graph side of the layer benchmark: contenders compute what they claim, all is timed, skipped or written."""
+"""Layers and whole models against one another: contenders compute what they claim, and ratios say what they claim."""
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from nfn_monomial import Features, MessagePassing, WeightSpace
-from nfn_monomial.adapters.pyg import MonomialConv
+from nfn_monomial import EquivariantLinear, MessagePassing, WeightSpace
+from nfn_monomial.adapters.pyg import MonomialConv, to_graph
 from nfn_monomial.benchmarks.settings.measurements import LayersConfig
-from nfn_monomial.benchmarks.speed import graphs, layers, memory
+from nfn_monomial.benchmarks.speed import graphs, harness, layers
 from nfn_monomial.benchmarks.speed.contenders import (
     COMPILED,
     COPY,
     DENSE,
     FLOOR,
     GRAPH,
+    OURS,
     PNA,
     PRODUCTS,
+    SCALE_GMN,
     UNTIED,
     PNAWithEdges,
     Products,
@@ -23,15 +25,19 @@ from nfn_monomial.benchmarks.speed.contenders import (
     contenders,
     floor,
     neuron_features,
+    whole_models,
 )
 from nfn_monomial.benchmarks.speed.graphs import (
-    GraphTiming,
     bench_graphs,
     bench_speed,
+    beside_table,
     graph_tables,
-    over_dense,
     over_floor,
 )
+from nfn_monomial.benchmarks.speed.harness import NETWORKS, Timing
+from nfn_monomial.benchmarks.speed.layers import CORE, GEMM, HNP, layer_tables, matrices
+from nfn_monomial.benchmarks.speed.scale_gmn import ScaleGMN
+from nfn_monomial.testing import random_networks
 
 SMALL = WeightSpace.mlp([2, 4, 3, 1], "relu")
 
@@ -48,27 +54,44 @@ def test_all_settings_are_timed_and_reported() -> None:
     seen: list[str] = []
     report = bench_speed(LayersConfig((2,), 2, 1, True, 4), seen.append)
     assert seen == ["zoo CNN, batch 2", "whole models, 4 channels, batch 2", "zoo CNN, batch 2"]
-    timings = [GraphTiming(**t) for t in report.results["graphs"]]
-    assert [t.contender for t in timings] == [DENSE, UNTIED, GRAPH, PNA, *FLOOR]
-    assert all(t.forward_ms > 0 and t.step_ms > 0 and not t.skipped for t in timings)
-    assert all((t.peak_bytes > 0) == (t.contender not in FLOOR) for t in timings)
-    assert len(report.results["layers"]) == 7 + 4
-    assert [table.title for table in report.tables] == [
-        "zoo CNN, one layer",
-        "zoo CNN, stack of 3",
-        "Message passing on zoo CNN",
-        "The tied dense layer against what it cannot avoid",
-        "Whole models of 3 rounds on zoo CNN",
+    found = {name: [Timing(**t) for t in report.results[name]] for name in ("layers", "graphs", "beside")}
+    assert [t.contender for t in found["graphs"]] == [DENSE, UNTIED, GRAPH, PNA, *FLOOR]
+    assert [t.contender for t in found["beside"]] == [OURS, SCALE_GMN]
+    assert len(found["layers"]) == 7 + 4
+    assert all(t.forward_ms > 0 and t.step_ms > 0 and not t.skipped for timings in found.values() for t in timings)
+    assert all((t.peak_bytes > 0) == (t.contender not in FLOOR) for t in (*found["graphs"], *found["beside"]))
+    assert [(table.title, len(table.cells)) for table in report.tables] == [
+        ("zoo CNN, one layer", 7),
+        ("zoo CNN, stack of 3", 4),
+        ("Message passing on zoo CNN", 6),
+        ("The tied dense layer against what it cannot avoid", 1),
+        ("Whole models of 3 rounds on zoo CNN", 2),
     ]
-    assert [line[0] for line in report.tables[2].cells] == [DENSE, UNTIED, GRAPH, PNA, *FLOOR]
-    assert report.tables[2].cells[0][6:] == ("1.0x",) * 3
-    assert not report.figures
+    assert set(bench_speed(LayersConfig((2,), 2, 1, False)).results) == {"environment", "layers"}
 
 
-@pytest.mark.usefixtures("_one_small_network")
-def test_graphs_can_be_left_out() -> None:
-    layers_alone = bench_speed(LayersConfig((2,), 2, 1, False))
-    assert set(layers_alone.results) == {"environment", "layers"}
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_bare_gemms_are_all_the_products_of_the_layer(name: str) -> None:
+    """Without constants, the layer on these networks is nothing but these products."""
+    space = NETWORKS[name]()
+    layer = EquivariantLinear(space, 2, 3, bias=False)
+    x = space.pack(random_networks(space, 2, 2, dtype=torch.float32))
+    products = [torch.nn.functional.linear(t, w) for t, w in zip(x.tensors, matrices(layer), strict=True)]
+    torch.testing.assert_close(layer(x).tensors, tuple(products))
+
+
+@pytest.mark.parametrize("activation", ["sin", "relu"])
+def test_scale_gmn_is_invariant_and_reads_the_weights(activation: str) -> None:
+    torch.manual_seed(0)
+    space = WeightSpace.mlp([2, 5, 4, 1], activation)
+    model = ScaleGMN(8, 2, 3, flips=activation == "sin").double()
+    first, second = ({n: 10 * t for n, t in random_networks(space, 3).items()} for _ in range(2))
+    element = space.sample(3, scale_range=(1, 3)) if activation == "relu" else space.sample(3)
+    found, moved, other = (model(to_graph(n, space)).detach() for n in (first, element.act(first), second))
+    error, change = float((found - moved).abs().max()), float((found - other).abs().min())
+    assert error <= 1e-12 * float(found.abs().max())
+    assert change > 1e6 * error
+    assert change > 0
 
 
 def test_dense_and_graph_contenders_have_the_same_input_in_their_own_layout() -> None:
@@ -110,19 +133,19 @@ def test_products_are_those_of_the_layer() -> None:
 
 
 def test_a_step_gives_all_gradients_and_its_memory_is_at_least_its_input_and_gradients() -> None:
-    for _, make in contenders(SMALL, 2, 4, "cpu"):
+    for make in (*contenders(SMALL, 2, 4, "cpu").values(), *whole_models(SMALL, 2, 4, "cpu").values()):
         contender = make()
         gradients = contender.step()
-        assert all(g is not None for g in gradients)
+        assert all(g is not None for g in gradients[: len(contender.inputs)])
         assert len(gradients) == len(contender.inputs) + len(list(contender.layer.parameters()))
         assert contender.memory() >= 2 * sum(t.nbytes for t in contender.inputs)
 
 
 @pytest.mark.usefixtures("_one_small_network")
 def test_what_is_too_large_is_skipped_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    peaks = {name: make().memory() for name, make in contenders(SMALL, 1, 4, "cpu")}
+    peaks = {name: make().memory() for name, make in contenders(SMALL, 1, 4, "cpu").items()}
     half = 1.5 * peaks[PNA]  # room for one network and not for two, whatever else is allocated meanwhile
-    monkeypatch.setattr(memory, "free_bytes", lambda _: 2 * half)
+    monkeypatch.setattr(harness, "free_bytes", lambda _: 2 * half)
     timings = bench_graphs((1, 2), width=4, repeats=1)
     skipped = [t for t in timings if t.skipped]
     assert (2, PNA) in [(t.batch, t.contender) for t in skipped]
@@ -130,23 +153,30 @@ def test_what_is_too_large_is_skipped_and_said(monkeypatch: pytest.MonkeyPatch) 
     table = graph_tables(timings)[0]
     assert f"{PNA}, batch 2, left out: needs 0.0 GiB, 0.0 GiB are free." in table.notes
     assert next(line for line in table.cells if line[:2] == (PNA, "2"))[3:] == ("-",) * 6
-    monkeypatch.setattr(memory, "free_bytes", lambda _: 0.0)
+    monkeypatch.setattr(harness, "free_bytes", lambda _: 0.0)
     nothing = bench_graphs((1,), width=4, repeats=1)
     assert [t.contender for t in nothing if not t.skipped] == list(FLOOR)
     assert [t.title for t in graph_tables(nothing)] == ["Message passing on zoo CNN"], "no ratios to what did not run"
 
 
-def test_ratios_are_to_the_tied_dense_layer() -> None:
+def test_ratios() -> None:
     rows = {DENSE: (2.0, 6.0, 100), PNA: (12.0, 30.0, 250), COPY: (0.5, 1.25, 0), PRODUCTS: (1.0, 3.0, 0)}
-    timings = [GraphTiming("net", 8, name, f, s, 7 * (m > 0), m) for name, (f, s, m) in rows.items()]
-    group = {t.contender: t for t in timings}
-    assert over_dense(group[DENSE], group[DENSE]) == (1, 1, 1)
-    assert over_dense(group[PNA], group[DENSE]) == (6, 5, 2.5)
-    assert over_floor(group) == (2, 2, 2 / 1.5, 6 / 4.25)
+    timings = [Timing("net", 8, 2, name, f, s, 7 * (m > 0), m) for name, (f, s, m) in rows.items()]
+    assert over_floor({t.contender: t for t in timings}) == (2, 2, 2 / 1.5, 6 / 4.25)
     of_all, of_floor = graph_tables(timings)
+    assert of_all.cells[0][-3:] == ("1.0x", "1.0x", "1.0x")
     assert of_all.cells[1] == (PNA, "8", "7", "12.00", "30.00", "0.0", "6.0x", "5.0x", "2.5x")
-    assert of_all.cells[2][-3:] == ("-", "-", "-")
     assert of_floor.cells == (("net", "8", "2.00x", "2.00x", "1.33x", "1.41x"),)
+
+    ms = {GEMM: (1.0, 4.0), CORE: (2.0, 5.0), HNP: (6.0, 20.0)}
+    (table,) = layer_tables([Timing("net", 8, 2, name, *both) for name, both in ms.items()])
+    assert table.cells[1] == (CORE, "8", "2.00", "5.00", "2.00x", "1.25x", "3.0x", "4.0x")
+    (stack,) = layer_tables([Timing("net", 8, 2, name, *ms[name]) for name in (CORE, HNP)])
+    assert stack.cells[0][4:] == ("-", "-", "3.0x", "4.0x"), "no bare products of a stack"
+
+    beside = [Timing("net", 2, 4, OURS, 1, 2.0, 1, 2**20), Timing("net", 2, 4, SCALE_GMN, 1, 5.0, 1, 3 * 2**20)]
+    cells = beside_table(beside).cells
+    assert [line[2:] for line in cells] == [("4", "2.00", "1.0", "1.0x", "1.0x"), ("4", "5.00", "3.0", "2.5x", "3.0x")]
 
 
 def test_the_compiled_contender_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,20 +187,7 @@ def test_the_compiled_contender_computes_the_same(monkeypatch: pytest.MonkeyPatc
         return call
 
     monkeypatch.setattr(torch, "compile", traced)
-    made = {name: make() for name, make in contenders(SMALL, 2, 3, "cpu", compiled=True)}
+    made = {name: make() for name, make in contenders(SMALL, 2, 3, "cpu", compiled=True).items()}
     assert asked == [True]
     made[COMPILED].layer.load_state_dict(made[DENSE].layer.state_dict())
     torch.testing.assert_close(made[COMPILED].forward(), made[DENSE].forward())
-    monkeypatch.setattr(graphs, "NETWORKS", {"zoo CNN": lambda: SMALL})
-    timings = bench_graphs((1,), width=2, repeats=1, compiled=True)
-    assert COMPILED in [t.contender for t in timings]
-
-
-def test_layouts_agree() -> None:
-    """Contenders take tensors one by one; features put them together again."""
-    features = neuron_features(SMALL, 2, 3)
-    name, make = next(iter(contenders(SMALL, 2, 3, "cpu")))
-    contender = make()
-    assert name == DENSE
-    expected = contender.layer(Features(features.layout, tuple(contender.inputs))).tensors
-    torch.testing.assert_close(tuple(contender.forward()), expected)

@@ -1,0 +1,215 @@
+"""Contenders that take turns, what is measured of each, and tables of ratios between them.
+
+A contender is a module and its input. A training step is forward and backward to inputs and parameters.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial import WeightSpace
+from nfn_monomial.benchmarks.report.tables import MIB
+from nfn_monomial.benchmarks.train.measure import race, step_memory
+from nfn_monomial.tools.report import Table
+
+__all__ = [
+    "MEMORY",
+    "NETWORKS",
+    "Contender",
+    "Make",
+    "Setting",
+    "Timing",
+    "by_setting",
+    "fewer",
+    "forward_and_step",
+    "measured",
+    "parts",
+    "ratio_table",
+    "times",
+]
+
+NETWORKS: dict[str, Callable[[], WeightSpace]] = {
+    "zoo CNN": lambda: WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10]),
+    "SIREN 2-32-32-1": lambda: WeightSpace.mlp([2, 32, 32, 1], "sin"),
+}
+
+
+class Contender:
+    """A layer and its input: ``call(*inputs)`` gives what it computes."""
+
+    def __init__(
+        self, layer: nn.Module, inputs: Sequence[Tensor], call: Callable[..., tuple[Tensor, ...]], device: str
+    ) -> None:
+        self.layer, self.call, self.device = layer.to(device), call, device
+        self.inputs = [t.detach().contiguous().to(device).requires_grad_() for t in inputs]
+        self.cotangents = [torch.ones_like(y) for y in self.forward()]
+        self.parameters = sum(p.numel() for p in layer.parameters())
+
+    def forward(self) -> tuple[Tensor, ...]:
+        """One pass without gradients."""
+        with torch.no_grad():
+            return self.call(*self.inputs)
+
+    def step(self, inputs: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
+        """Forward, and the gradients by inputs and parameters."""
+        inputs = self.inputs if inputs is None else inputs
+        wanted = [*inputs, *self.layer.parameters()]
+        # Of a model's last layer some results are not used, nor are the parameters that they are made with.
+        return torch.autograd.grad(self.call(*inputs), wanted, self.cotangents, allow_unused=True)
+
+    def memory(self) -> int:
+        """Peak bytes of a step: input, parameters, what is kept for backward, gradients."""
+        no_state = torch.optim.SGD(self.layer.parameters())
+        fresh = (t.detach().clone().requires_grad_() for t in self.inputs)
+        return step_memory(lambda: self.step(list(fresh)), self.layer, no_state, torch.device(self.device))
+
+
+Make: TypeAlias = "Callable[[], Contender]"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is compared on what: the title of a table, so many networks, channels of features."""
+
+    table: str
+    batch: int
+    channels: int
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One contender in one setting: median milliseconds, parameters, and the peak memory of one training step.
+
+    0 is what was not measured; ``skipped`` says why a contender did not run.
+    """
+
+    table: str
+    batch: int
+    channels: int
+    contender: str
+    forward_ms: float = 0.0
+    step_ms: float = 0.0
+    parameters: int = 0
+    peak_bytes: int = 0
+    skipped: str = ""
+
+
+def forward_and_step(contenders: Mapping[str, Contender]) -> dict[tuple[str, bool], Callable[[], object]]:
+    """Calls to race by name, and whether it is the forward pass alone."""
+    calls: dict[tuple[str, bool], Callable[[], object]] = {}
+    for name, contender in contenders.items():
+        calls |= {(name, True): contender.forward, (name, False): contender.step}
+    return calls
+
+
+def measured(
+    setting: Setting,
+    makes: Mapping[str, Make],
+    repeats: int,
+    device: str,
+    seconds: float = math.inf,
+    memory: bool = True,
+    needed: Mapping[str, float] | None = None,
+    more: Mapping[tuple[str, bool], Callable[[], object]] | None = None,
+) -> tuple[list[Timing], dict[tuple[str, bool], float]]:
+    """Time all contenders of a setting, which take turns within every repetition.
+
+    Args:
+        setting: of all.
+        makes: name -> what makes the contender, so that those that are left out take no memory.
+        repeats: timed repetitions of each, after three that are not counted.
+        device: ``"cpu"`` or ``"cuda"``.
+        seconds: after so many begins no further repetition.
+        memory: whether a step's is measured, too.
+        needed: name -> bytes of a step; what needs more than half of what is free does not run.
+        more: other calls, which race with these.
+
+    Returns:
+        A line for every contender, and the milliseconds of all calls.
+    """
+    skipped = {name: too_large((needed or {}).get(name, 0), device) for name in makes}
+    ready = {name: make() for name, make in makes.items() if not skipped[name]}
+    ms = race({**forward_and_step(ready), **(more or {})}, repeats, device, seconds)
+    timings = []
+    for name, reason in skipped.items():
+        found: tuple[float, float, int, int] = (0.0, 0.0, 0, 0)
+        if not reason:
+            one = ready[name]
+            found = ms[name, True], ms[name, False], one.parameters, one.memory() if memory else 0
+        timings.append(Timing(setting.table, setting.batch, setting.channels, name, *found, reason))
+    return timings, ms
+
+
+def too_large(needed: float, device: str) -> str:
+    """Why a step that needs so many bytes had better not run: it would take more than half of what is free."""
+    free = free_bytes(device)
+    return f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free" if needed > free / 2 else ""
+
+
+def free_bytes(device: str) -> float:
+    """Of a GPU, or of the machine where it says so; infinite where nobody does."""
+    if device.startswith("cuda"):
+        return float(torch.cuda.mem_get_info(device)[0])
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:  # no Linux: try
+        found = None
+    return 1024.0 * int(found[1]) if found else math.inf
+
+
+Peers: TypeAlias = Mapping[str, Timing]
+"""All contenders of one setting."""
+Cell: TypeAlias = Callable[[Timing, Peers], str]
+
+
+def by_setting(timings: Sequence[Timing]) -> dict[Setting, dict[str, Timing]]:
+    """Contenders by name in every setting."""
+    groups: dict[Setting, dict[str, Timing]] = {}
+    for t in timings:
+        groups.setdefault(Setting(t.table, t.batch, t.channels), {})[t.contender] = t
+    return groups
+
+
+def parts(of: str, form: str = ".2f", unit: float = 1) -> Cell:
+    """What was measured, as text."""
+    return lambda t, _: f"{getattr(t, of) / unit:{form}}" if getattr(t, of) else "-"
+
+
+def times(of: str, base: str, form: str = ".1f") -> Cell:
+    """How many times what another contender of the setting needs this one does."""
+    return lambda t, peers: _ratio(t, peers.get(base), of, form)
+
+
+def fewer(of: str, base: str, form: str = ".1f") -> Cell:
+    """How many times faster this one is than another contender of the setting."""
+    return lambda t, peers: _ratio(peers.get(base), t, of, form)
+
+
+def _ratio(over: Timing | None, under: Timing | None, of: str, form: str) -> str:
+    numbers = [getattr(t, of) if t else 0 for t in (over, under)]
+    return f"{numbers[0] / numbers[1]:{form}}x" if all(numbers) else "-"
+
+
+def ratio_table(
+    title: str, timings: Sequence[Timing], columns: Mapping[str, Cell], note: str, what: str = "layer"
+) -> Table:
+    """A line for every contender in every setting, and below, why some did not run."""
+    groups = by_setting(timings)
+    lines = [
+        (t.contender, str(s.batch), *(cell(t, peers) for cell in columns.values()))
+        for s, peers in groups.items()
+        for t in peers.values()
+    ]
+    left_out = [f"{t.contender}, batch {t.batch}, left out: {t.skipped}." for t in timings if t.skipped]
+    return Table(title, (what, "batch", *columns), tuple(lines), names=(0, 1), notes=(note, *left_out))
+
+
+MEMORY: Cell = parts("peak_bytes", ".1f", MIB)
