@@ -10,7 +10,6 @@ import ast
 import itertools
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +28,6 @@ __all__ = [
     "ZooError",
     "check_layout",
     "cnn_geometry",
-    "cnn_layout",
     "layers_of",
     "parse_layout",
     "unflatten",
@@ -79,28 +77,6 @@ class Geometry(NamedTuple):
     channels: tuple[int, ...]
     kernel_sizes: tuple[tuple[int, ...], ...]
     head: tuple[int, ...]
-
-
-def cnn_layout(
-    channels: Sequence[int] = (1, 16, 16, 16), kernel_size: int | Sequence[int] = 3, head: Sequence[int] = (10,)
-) -> Layout:
-    """The published zoo's layout (by default its very sizes: 4,970 columns): bias before kernel, layer by layer.
-
-    ``kernel_size``: one, or one for each convolution.
-    """
-    sizes = [kernel_size] * (len(channels) - 1) if isinstance(kernel_size, int) else kernel_size
-    names = [f"conv2d_{i}" if i else "conv2d" for i in range(len(sizes))]
-    names += [f"dense_{i}" if i else "dense" for i in range(len(head))]
-    kernels: list[tuple[int, ...]] = [*((k, k) for k in sizes), *[()] * len(head)]
-    pairs = itertools.pairwise((*channels, *head))
-    shapes = [(*kernel, *pair) for kernel, pair in zip(kernels, pairs, strict=True)]
-    layout: list[Variable] = []
-    end = 0
-    for name, shape in zip(names, shapes, strict=True):
-        for part, size in (("bias", shape[-1:]), ("kernel", shape)):
-            start, end = end, end + math.prod(size)
-            layout.append(Variable(f"sequential/{name}/{part}:0", size, start, end))
-    return tuple(layout)
 
 
 def parse_layout(path: Path, columns: int) -> Layout:

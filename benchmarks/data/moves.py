@@ -118,9 +118,9 @@ def draw_elements(space: WeightSpace, count: int, scale: float, seed: int) -> Gr
 
 
 def draw_wider(rows: Rows, space: WeightSpace, factor: float, seed: int) -> Widening:
-    """How each of these networks gets ``factor`` times the hidden neurons; see `widen`."""
+    """How each of these networks gets ``factor`` times the hidden neurons; see `Widening`."""
     sizes = space.node_sizes(space.pack({name: torch.zeros(1, 1, *shape) for name, shape in rows.shapes.items()}))
-    return draw_widening(space, sizes, len(rows), factor=factor, generator=torch.Generator().manual_seed(seed))
+    return draw_widening(space, sizes, len(rows), factor, torch.Generator().manual_seed(seed))
 
 
 def elements_of(element: GroupElement, index: Tensor) -> GroupElement:

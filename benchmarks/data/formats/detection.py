@@ -17,9 +17,8 @@ from nfn_monomial.benchmarks.settings import assignment, read_value
 
 from . import (  # noqa: F401  (which register their formats)
     checkpoint_folder,
-    dws,
     made,
-    nfn_sirens,
+    published_inrs,
     small_cnn_zoo,
 )
 from .base import FORMATS, CorpusError, Kind

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.pyg import check_graph, common_kernel, to_graphs
-from nfn_monomial.benchmarks.data.widen import widen
+from nfn_monomial.benchmarks.data.widen import draw_widening
 from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.graphs import WIDTH, PNABlock, PNAStack, assemble, store
 from nfn_monomial.benchmarks.settings.generalization import PREDICT
@@ -80,7 +80,8 @@ def test_mixed_batches_are_answered_network_by_network(name: str) -> None:
 def test_wider_networks_are_read(name: str) -> None:
     (tensors, space), *_ = groups()
     model = built(name, NetworkInfo(space, "relu"))
-    wide, _ = widen(tensors, space, factor=1.5, generator=torch.Generator().manual_seed(0))
+    drawn = draw_widening(space, space.node_sizes(space.pack(tensors)), 2, 1.5, torch.Generator().manual_seed(0))
+    wide = drawn.apply(tensors)
     with torch.no_grad():
         answers = model(model.prepare(wide))
         assert answers.shape == (2,)
