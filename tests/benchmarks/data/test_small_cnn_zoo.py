@@ -167,15 +167,6 @@ def test_final_is_the_largest_step_of_each_network(folder: Path) -> None:
     assert sorted(rows_of(zoo.train) + rows_of(zoo.val) + rows_of(zoo.test)) == expected
 
 
-def test_subset(folder: Path) -> None:
-    networks = load_zoo(folder).test[0].networks
-    part = networks.subset([2, 0])
-    assert len(part) == 2
-    assert torch.equal(part.accuracy, networks.accuracy[[2, 0]])
-    assert torch.equal(part.tensors["weight.1"], networks.tensors["weight.1"][[2, 0]])
-    assert torch.equal(networks.subset(torch.tensor([1])).accuracy, networks.subset(slice(1, 2)).accuracy)
-
-
 def test_other_depths_and_kernels(tmp_path: Path) -> None:
     """Over ten layers (names sort as numbers), 1-d kernels, two dense layers, missing biases, any order of lines."""
     lines = ["varname,shape,start_idx,end_idx"]

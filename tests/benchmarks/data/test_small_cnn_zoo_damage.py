@@ -47,12 +47,6 @@ def cut(name: str, share: float) -> Callable[[Path], None]:
     return damage
 
 
-def flip_bytes(folder: Path) -> None:
-    data = bytearray((folder / "metrics.csv.gz").read_bytes())
-    data[40:60] = bytes(255 - b for b in data[40:60])
-    (folder / "metrics.csv.gz").write_bytes(data)
-
-
 def other_columns(folder: Path) -> None:
     columns = [c for c in COLUMNS if c not in ("modeldir", "step")] + ["config.colour"]
     write_metrics(folder, [published_row(row) | {"config.colour": 1} for row in range(ROWS)], columns)
@@ -68,21 +62,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         cut("weights.npy", 0.5),
         rf"weights\.npy .*is truncated: its header says {ROWS} x 4970 .*but it has \d+",
     ),
-    "weights header truncated": (cut("weights.npy", 0.00003), r"weights\.npy is damaged .*reading array header"),
-    "weights are text": (
-        lambda f: (f / "weights.npy").write_text("hello", encoding="utf-8"),
-        r"reading magic string",
-    ),
-    "weights pickled": (
-        lambda f: np.save(f / "weights.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True),
-        r"holds object \(1,\), expected float32",
-    ),
     "weights float64": (
         lambda f: np.save(f / "weights.npy", np.zeros((ROWS, 4970))),
         rf"holds float64 \({ROWS}, 4970\), expected float32",
     ),
     "gzip truncated": (cut("metrics.csv.gz", 0.7), r"metrics\.csv\.gz is damaged"),
-    "gzip damaged": (flip_bytes, r"metrics\.csv\.gz"),
     "no gzip": (
         lambda f: (f / "metrics.csv.gz").write_text("a,b", encoding="utf-8"),
         r"metrics\.csv\.gz is damaged",
@@ -95,7 +79,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         other_columns,
         r"columns modeldir, step missing",
     ),
-    "accuracy is text": (edit_rows(test_accuracy="high"), r"line 9: test_accuracy is 'high'"),
     "accuracy is NaN": (edit_rows(test_accuracy="nan"), r"line 9: test_accuracy is 'nan', expected a finite number"),
     "accuracy in percent": (edit_rows(test_accuracy=93), r"test_accuracy is '93', expected a share in \[0, 1\]"),
     "step infinite": (edit_rows(step="inf"), r"line 9: step is"),
@@ -116,11 +99,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         edit_layout('"(16, 10)"', "__import__('os').getcwd()"),
         r"line 9: the shape of sequential/dense/kernel:0 is .*expected a tuple",
     ),
-    "shape is a list": (edit_layout('"(16, 10)"', '"[16, 10]"'), r"is '\[16, 10\]', expected a tuple"),
-    "shape of floats": (edit_layout('"(16, 10)"', '"(16.0, 10)"'), r"expected a tuple"),
-    "shape empty": (edit_layout('"(16, 10)"', ""), r"is '', expected a tuple"),
     "index no integer": (edit_layout("4810,4970", "4810,end"), r"columns '4810' to 'end', expected two integers"),
-    "layout header": (edit_layout("start_idx", "start"), r"columns start_idx missing"),
     "variable unknown": (edit_layout("conv2d_2/bias", "batch_norm/gamma"), r"'sequential/batch_norm/gamma:0' is not"),
     "variable twice": (edit_layout("conv2d_2/bias", "conv2d_1/bias"), r"conv2d_1/bias:0 occurs twice"),
     "layers do not fit": (
@@ -136,7 +115,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         r"line 1 is 'row', expected a whole number",
     ),
     "NaN": (set_weight(np.nan), r"weights\.npy: NaN or infinite weights in row"),
-    "infinite": (set_weight(np.inf), r"NaN or infinite weights in row"),
 }
 
 

@@ -207,10 +207,7 @@ def test_seed_reproduces_a_set_and_another_makes_another(kind: str, sets: dict[s
     assert any(first[name].shape != t.shape or not torch.allclose(first[name], t) for name, t in other.items())
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_interrupted_and_continued_is_the_same_set(
-    kind: str, workers: int, sets: dict[str, Path], tmp_path: Path
-) -> None:
+def test_interrupted_and_continued_is_the_same_set(kind: str, sets: dict[str, Path], tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
 
     def interrupt(done: int, total: int) -> None:
@@ -219,7 +216,7 @@ def test_interrupted_and_continued_is_the_same_set(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make(tmp_path, CONFIGS[kind], workers=workers, progress=interrupt)
+        make(tmp_path, CONFIGS[kind], workers=1, progress=interrupt)
     stored = sorted(tmp_path.glob("shard-*"))
     assert 1 < len(stored) < len(shards(sets[kind]))
     with pytest.raises(CorpusError, match="is not finished, its making was interrupted: the command that made"):
@@ -228,7 +225,7 @@ def test_interrupted_and_continued_is_the_same_set(
     stored[0].write_bytes(stored[0].read_bytes()[:1000])  # a machine that lost power: made again
     kept = stored[1].stat().st_mtime_ns
     resumed: list[tuple[int, int]] = []
-    made = make(tmp_path, CONFIGS[kind], workers=workers, progress=lambda *news: resumed.append(news))
+    made = make(tmp_path, CONFIGS[kind], workers=1, progress=lambda *news: resumed.append(news))
     assert 0 < made.made < made.networks
     assert 0 < resumed[0][0] < calls[-1][1]
     assert resumed[-1][0] == resumed[-1][1] == calls[-1][1]

@@ -1,14 +1,12 @@
 """Editors: which symmetries the edited image has, and which it has not; published sizes; input preparation."""
 
-import itertools
 from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch import Tensor
 
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.models.editors import Editor, build_editor, editor_class, editor_names, register_editor
@@ -130,38 +128,6 @@ def test_published_parameter_counts() -> None:
     for name, millions in published.items():
         counted = sum(p.numel() for p in build_editor(name, cifar, EditorConfig(), seed=0).parameters())
         assert int(counted / 1e5) / 10 == millions, name
-
-
-class SirenModule(nn.Module):
-    """One network as a torch module."""
-
-    def __init__(self, siren: Siren) -> None:
-        super().__init__()
-        self.siren = siren
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(siren.sizes))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in list(self.layers)[:-1]:
-            x = torch.sin(self.siren.omega_0 * layer(x))
-        out: Tensor = self.siren.gain * self.layers[-1](x) + self.siren.offset
-        return out
-
-
-def test_rendering_is_vmapped_functional_call_gradients_included() -> None:
-    module, x = SirenModule(SIREN), SIREN.coordinates(torch.float64)
-
-    def called(tensors: dict[str, Tensor]) -> Tensor:
-        parameters = {f"layers.{n.split('.')[1]}.{n.split('.')[0]}": t for n, t in tensors.items()}
-        values = vmap(lambda p: functional_call(module, p, (x,)))(parameters)
-        return values.transpose(1, 2).reshape(-1, *SIREN.image)
-
-    found = []
-    for render in (SIREN.render, called):
-        tensors = {name: t.requires_grad_() for name, t in networks(SIREN).items()}
-        images = render(tensors)
-        found.append([images, *torch.autograd.grad(images.pow(3).sum(), list(tensors.values()))])
-    for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
 
 
 def test_seed_fixes_the_parameters_and_the_global_generator_is_left_alone() -> None:

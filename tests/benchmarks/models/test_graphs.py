@@ -65,17 +65,6 @@ def test_hidden_neurons_are_no_inputs_or_outputs_where_a_network_has_one_of_thes
     torch.testing.assert_close(after, before, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["gnn", "monomial-conv"])
-def test_mixed_batches_are_answered_network_by_network(name: str) -> None:
-    model = built(name, MIXED)
-    with torch.no_grad():
-        together = model(model.prepare_groups(groups()))
-        alone = torch.cat([model(model.prepare_groups([group])) for group in groups()])
-    assert together.shape == (9,)
-    assert together.std() > 1e-3
-    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-10)
-
-
 @pytest.mark.parametrize("name", ["gnn", "gnn-hnp", "monomial-gnn", "monomial-conv"])
 def test_wider_networks_are_read(name: str) -> None:
     (tensors, space), *_ = groups()

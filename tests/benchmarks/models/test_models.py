@@ -101,21 +101,13 @@ def test_invariant_under_what_it_claims_and_nothing_else(name: str, activation: 
     space = small_space(activation)
     tensors = random_tensors(space)
     model = built(name, activation, tensors)
-    element = space.sample(NETWORKS, scale_range=(1, 100), generator=torch.Generator().manual_seed(1))
+    element = space.sample(NETWORKS, scale_range=(1, 1e6), generator=torch.Generator().manual_seed(1))
     whole = relative_change(model, tensors, element)
     permuted = relative_change(model, tensors, permutations_only(element))
     claims = model.invariant_under
     assert permuted < 1e-10 if claims in ("group", "permutations") else permuted > 1e-2
     expected = claims == "group" or (claims == "permutations" and activation == "gelu")
     assert whole < 1e-10 if expected else whole > 1e-2
-
-
-@pytest.mark.parametrize("name", [n for n in ALL if model_class(n).invariant_under == "group"])
-def test_invariance_up_to_scales_of_a_million(name: str) -> None:
-    space = small_space("relu")
-    tensors = random_tensors(space)
-    element = space.sample(NETWORKS, scale_range=(1, 1e6), generator=torch.Generator().manual_seed(2))
-    assert relative_change(built(name, "relu", tensors), tensors, element) < 1e-10
 
 
 @pytest.mark.parametrize("name", SIZES)
