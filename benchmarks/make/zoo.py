@@ -23,8 +23,7 @@ from nfn_monomial.benchmarks.data.images import Images, ImageSet, load_images
 from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
 
-from .architectures import draw_architecture
-from .config import Hyperparameters, MixedConfig, ZooConfig, draw_hyperparameters
+from .config import Hyperparameters, MixedConfig, ZooConfig, draw_architecture, draw_hyperparameters
 from .jobs import Contents, Made, Progress, Tick, make_set
 from .training import train_bounded, train_group
 

@@ -26,8 +26,7 @@ from .contenders import (
 )
 from .harness import MEMORY, NETWORKS, Setting, Timing, by_setting, measured, parts, ratio_table, times
 from .layers import bench_layers, layer_tables
-from .starting import bench_starting, starting_table
-from .whole import bench_models, model_table
+from .whole import bench_models, bench_starting, model_table, starting_table
 
 __all__ = ["bench_beside", "bench_graphs", "bench_speed", "beside_table", "graph_tables", "over_floor"]
 

@@ -24,8 +24,7 @@ from torch import Tensor
 from nfn_monomial.adapters.files import damaged, shown
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES, load_pictures
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
-from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows
-from nfn_monomial.benchmarks.data.shards import WAY_OUT, ShardRows
+from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, WAY_OUT, Rows, ShardRows, TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.errors import InvalidValueError

@@ -11,12 +11,12 @@ from torch.nn import functional as F
 from nfn_monomial import Symmetry, WeightSpace
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
-from nfn_monomial.benchmarks.make.architectures import draw_architecture
 from nfn_monomial.benchmarks.make.config import (
     MixedConfig,
     ResidualRanges,
     TransformerRanges,
     ZooConfig,
+    draw_architecture,
     draw_hyperparameters,
 )
 from nfn_monomial.benchmarks.make.inrs import InrConfig

@@ -20,8 +20,7 @@ from nfn_monomial.benchmarks.data.formats.detection import load_corpus
 from nfn_monomial.benchmarks.data.formats.made import Group, MadeMixedZoo, MadeZoo, read_groups
 from nfn_monomial.benchmarks.data.images import Images, load_images
 from nfn_monomial.benchmarks.data.networks import Corpus, fingerprint
-from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
-from nfn_monomial.benchmarks.data.shards import ShardRows
+from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, ShardRows
 from nfn_monomial.benchmarks.make import config as zoo_config
 from nfn_monomial.benchmarks.make import inrs as inrs_make
 from nfn_monomial.benchmarks.make import zoo as zoo_make

@@ -9,8 +9,15 @@ from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.settings.measurements import LAYERS, LayersConfig
 from nfn_monomial.benchmarks.speed import graphs, layers, whole
 from nfn_monomial.benchmarks.speed.graphs import bench_speed
-from nfn_monomial.benchmarks.speed.starting import Start, bench_starting, starting_table
-from nfn_monomial.benchmarks.speed.whole import MODELS, Step, bench_models, model_table
+from nfn_monomial.benchmarks.speed.whole import (
+    MODELS,
+    Start,
+    Step,
+    bench_models,
+    bench_starting,
+    model_table,
+    starting_table,
+)
 
 SMALL = WeightSpace.mlp([2, 4, 1], "relu")
 
