@@ -1,4 +1,4 @@
-"""Training steps of whole models, plain, in bfloat16 and compiled; and what there is to wait for before the first step."""
+"""Training steps of whole models, plain, in bfloat16, compiled; and what there is to wait for before the first step."""
 
 from __future__ import annotations
 
