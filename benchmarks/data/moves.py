@@ -8,7 +8,7 @@ So a network does not depend on the batch that it is read in, and is the same as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,17 +26,18 @@ from .widen import Widening, can_widen, draw_widening
 
 __all__ = [
     "WIDENED",
-    "MovedRows",
     "TestSet",
-    "WidenedRows",
+    "TurnedRows",
     "augment",
     "draw_elements",
     "draw_wider",
     "elements_of",
     "joined",
+    "moved_rows",
     "test_sets",
     "transform",
     "widened",
+    "widened_rows",
 ]
 
 WIDENED = "widened"  # name of the test set of networks with more neurons and the same functions
@@ -53,63 +54,57 @@ class TestSet:
     parts: Parts
 
 
-class MovedRows(Rows):
-    """Other rows, each network moved by an element of its own.
+class TurnedRows(Rows):
+    """Other rows, each network turned into another.
 
     Args:
         rows: N networks.
-        element: a batch of N elements of the group of their weight space.
+        turn: numbers of networks, and what was read of these -> what becomes of them.
+        shapes: of a network's parameters afterwards.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        turn: Callable[[Tensor, dict[str, Tensor]], dict[str, Tensor]],
+        shapes: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        self.rows, self.turn, self._shapes = rows, turn, dict(shapes)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def places(self) -> Tensor:
+        return self.rows.places
+
+    def read(self, index: Tensor) -> dict[str, Tensor]:
+        return self.turn(index, self.rows.read(index))
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return self._shapes
+
+
+def moved_rows(rows: Rows, element: GroupElement) -> TurnedRows:
+    """Each network moved by an element of its own, of a batch of N elements of the group of their weight space.
 
     Raises:
         ValueError: if there are not as many elements as networks.
     """
-
-    def __init__(self, rows: Rows, element: GroupElement) -> None:
-        if wrong := {node: m.batch for node, m in element.matrices.items() if m.batch != len(rows)}:
-            raise InvalidValueError(f"{len(rows)} networks to move by {wrong} elements: each network needs one")
-        self.rows, self.element = rows, element
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def places(self) -> Tensor:
-        return self.rows.places
-
-    def read(self, index: Tensor) -> dict[str, Tensor]:
-        return elements_of(self.element, index).act(self.rows.read(index))
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return self.rows.shapes
+    if wrong := {node: m.batch for node, m in element.matrices.items() if m.batch != len(rows)}:
+        raise InvalidValueError(f"{len(rows)} networks to move by {wrong} elements: each network needs one")
+    return TurnedRows(rows, lambda index, tensors: elements_of(element, index).act(tensors), rows.shapes)
 
 
-class WidenedRows(Rows):
-    """Other rows, each network with more hidden neurons.
+def widened_rows(rows: Rows, widening: Widening) -> TurnedRows:
+    """Each network with more hidden neurons, as `draw_wider` has drawn it."""
 
-    Args:
-        rows: N networks.
-        widening: drawn for N networks, see `draw_wider`.
-    """
+    def turn(index: Tensor, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        wide = widening[index].apply({name: t.unsqueeze(1) for name, t in tensors.items()})
+        return {name: t.squeeze(1) for name, t in wide.items()}
 
-    def __init__(self, rows: Rows, widening: Widening) -> None:
-        self.rows, self.widening = rows, widening
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def places(self) -> Tensor:
-        return self.rows.places
-
-    def read(self, index: Tensor) -> dict[str, Tensor]:
-        narrow = {name: t.unsqueeze(1) for name, t in self.rows.read(index).items()}
-        return {name: t.squeeze(1) for name, t in self.widening[index].apply(narrow).items()}
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        wider = self.widening.wider
-        return {name: wider.shape_of(name, self.widening.wide) for name in self.rows.shapes}
+    return TurnedRows(rows, turn, {name: widening.wider.shape_of(name, widening.wide) for name in rows.shapes})
 
 
 def draw_elements(space: WeightSpace, count: int, scale: float, seed: int) -> GroupElement:
@@ -148,7 +143,7 @@ def transform(parts: Parts, scale: float, seed: int) -> Parts:
 
 def _moved(part: Part, group: WeightSpace, scale: float, seed: int) -> Part:
     networks = part.networks
-    rows = MovedRows(networks.rows, draw_elements(group, len(part), scale, seed))
+    rows = moved_rows(networks.rows, draw_elements(group, len(part), scale, seed))
     return replace(part, networks=Networks(_placed(networks.rows, rows), networks.accuracy))
 
 
@@ -166,7 +161,7 @@ def widened(parts: Parts, factor: float, seed: int) -> Parts:
     for i, part in enumerate(parts):
         networks, space = part.networks, part.info.space
         drawn = draw_wider(networks.rows, space, factor, derive_seed(seed, i, "widen"))
-        rows = _placed(networks.rows, WidenedRows(networks.rows, drawn))
+        rows = _placed(networks.rows, widened_rows(networks.rows, drawn))
         larger = Part(Networks(rows, networks.accuracy), replace(part.info, space=drawn.wider))
         wide.append(_moved(larger, drawn.wider.restricted("permutation"), 1.0, derive_seed(seed, i, "permute")))
     return tuple(wide)
@@ -203,6 +198,6 @@ def augment(parts: Parts, scales: Sequence[float], seed: int) -> Parts:
         ]
         element = elements_of(joined(drawn), choice.argsort(stable=True).argsort())
         rows, accuracy = part.networks.rows, part.networks.accuracy
-        both = _placed(rows, ConcatRows([rows, MovedRows(rows, element)]))
+        both = _placed(rows, ConcatRows([rows, moved_rows(rows, element)]))
         twice.append(replace(part, networks=Networks(both, torch.cat([accuracy, accuracy]))))
     return tuple(twice)

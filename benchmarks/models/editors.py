@@ -27,9 +27,7 @@ from typing import Any, ClassVar
 import torch
 from nfn.common import NetworkSpec, WeightSpaceFeatures
 from nfn.layers import (
-    GaussianFourierFeatureTransform,
     HNPLinear,
-    IOSinusoidalEncoding,
     LearnedScale,
     NPLinear,
     TupleOp,
@@ -45,7 +43,7 @@ from nfn_monomial.models import MessagePassingEditor, equivariant_stack
 from nfn_monomial.nn import InputNorm
 from nfn_monomial.tools.predictors.models import InvariantUnder, Register, Sees
 
-from .parts import network_spec
+from .parts import fourier_front, network_spec
 
 __all__ = ["Editor", "build_editor", "editor_class", "editor_names", "register_editor"]
 
@@ -198,14 +196,7 @@ class _PermutationEditor(ChangeEditor):
         self.body = self._body(self.spec, config)
 
     def _body(self, spec: NetworkSpec, config: EditorConfig) -> nn.Sequential:
-        layers: list[nn.Module] = [
-            GaussianFourierFeatureTransform(spec, 1, config.fourier // 2, config.fourier_scale),
-        ]
-        channels = config.fourier
-        if self.layer is NPLinear:  # for which all layers, inputs and outputs are alike but for this encoding
-            encoding = IOSinusoidalEncoding(spec, max_freq=10, num_bands=6)
-            layers.append(encoding)
-            channels = encoding.num_out_chan(channels)
+        layers, channels = fourier_front(spec, config.fourier // 2, config.fourier_scale, self.layer is NPLinear)
         for c_in in (channels, *[config.width] * (LAYERS - 1)):
             layers += [self.layer(spec, c_in, config.width), TupleOp(nn.ReLU())]
         return nn.Sequential(*layers, self.layer(spec, config.width, 1))

@@ -13,10 +13,8 @@ import torch
 from nfn.common import NetworkSpec
 from nfn.layers import (
     ChannelDropout,
-    GaussianFourierFeatureTransform,
     HNPLinear,
     HNPPool,
-    IOSinusoidalEncoding,
     NPAttention,
     NPLinear,
     Pointwise,
@@ -32,7 +30,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models import MessagePassingNFN, equivariant_stack
 from nfn_monomial.tools.predictors.models import InvariantUnder, Model, NetworkInfo, logits, register
 
-from .parts import Residual, network_spec
+from .parts import Residual, fourier_front, network_spec
 
 __all__ = [
     "InrHNP",
@@ -50,7 +48,6 @@ __all__ = [
 LAYERS = 3  # of NP and HNP
 BLOCKS = 2  # of NFT
 HEADS = 4  # of attention
-MAX_FREQUENCY, BANDS = 10, 6  # of IOSinusoidalEncoding (paper App. D.4)
 
 
 class _Sine(nn.Module):
@@ -137,12 +134,7 @@ class _FourierNFN(Model):
         super().__init__()
         self.drop_in = drop_in
         spec = network_spec(networks.space)
-        layers: list[nn.Module] = [GaussianFourierFeatureTransform(spec, 1, fourier, fourier_scale)]
-        channels = 2 * fourier
-        if self.positions:
-            encoding = IOSinusoidalEncoding(spec, MAX_FREQUENCY, BANDS)
-            layers.append(encoding)
-            channels = encoding.num_out_chan(channels)
+        layers, channels = fourier_front(spec, fourier, fourier_scale, self.positions)
         layers += self._layers(spec, channels, width, dropout)
         self.front: nn.Module = nn.Identity()
         self.body = nn.Sequential(*layers, HNPPool(spec), nn.Flatten())

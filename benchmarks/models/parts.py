@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from nfn.common import ArraySpec, NetworkSpec, WeightSpaceFeatures
+from nfn.layers import GaussianFourierFeatureTransform, IOSinusoidalEncoding
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
@@ -17,12 +18,14 @@ __all__ = [
     "CHANNELS",
     "NfnChain",
     "Residual",
+    "fourier_front",
     "mlp",
     "network_spec",
     "nfn_chain",
     "statistics",
 ]
 
+MAX_FREQUENCY, BANDS = 10, 6  # of IOSinusoidalEncoding (paper App. D.4)
 CHANNELS = (16, 16, 5)  # of the weight-space layers, in every model that has them (paper App. D.3)
 
 
@@ -113,6 +116,18 @@ def nfn_chain(space: WeightSpace) -> NfnChain:
 def network_spec(space: WeightSpace) -> NetworkSpec:
     """nfn's description of a chain of layers; otherwise as `nfn_chain`."""
     return nfn_chain(space).spec
+
+
+def fourier_front(spec: NetworkSpec, size: int, scale: float, positions: bool) -> tuple[list[nn.Module], int]:
+    """Fourier features of every entry, ``2 size`` of them, and their number.
+
+    ``positions``: with an encoding of layers, inputs and outputs, for layers of nfn that cannot tell them apart.
+    """
+    layers: list[nn.Module] = [GaussianFourierFeatureTransform(spec, 1, size, scale)]
+    if not positions:
+        return layers, 2 * size
+    encoding = IOSinusoidalEncoding(spec, MAX_FREQUENCY, BANDS)
+    return [*layers, encoding], encoding.num_out_chan(2 * size)
 
 
 class Residual(nn.Sequential):

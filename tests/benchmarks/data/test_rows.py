@@ -17,15 +17,15 @@ from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import MappedRows, load_
 from nfn_monomial.benchmarks.data.formats.zoo_files import map_weights
 from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.data.moves import (
-    MovedRows,
-    WidenedRows,
     augment,
     draw_elements,
     draw_wider,
     elements_of,
     joined,
+    moved_rows,
     transform,
     widened,
+    widened_rows,
 )
 from nfn_monomial.benchmarks.data.networks import Networks, Parts
 from nfn_monomial.benchmarks.data.rows import ConcatRows, Rows, TensorRows
@@ -41,8 +41,8 @@ def ten(seed: int = 0) -> TensorRows:
 
 
 KINDS: dict[str, Callable[[Rows, int], Rows]] = {
-    "moved": lambda rows, seed: MovedRows(rows, draw_elements(SPACE, TEN, 100.0, seed)),
-    "widened": lambda rows, seed: WidenedRows(rows, draw_wider(rows, SPACE, 1.5, seed)),
+    "moved": lambda rows, seed: moved_rows(rows, draw_elements(SPACE, TEN, 100.0, seed)),
+    "widened": lambda rows, seed: widened_rows(rows, draw_wider(rows, SPACE, 1.5, seed)),
     "joined": lambda rows, seed: ConcatRows([rows, ten(seed + 1), rows]),
     "chosen": lambda rows, seed: OnDisk(rows).subset(torch.tensor([3, 1, 9, 3])),
     "augmented": lambda rows, seed: ConcatRows([rows, KINDS["moved"](rows, seed)]),
@@ -78,7 +78,7 @@ def test_joined_elements_act_one_after_another() -> None:
 
 def test_rows_that_do_not_fit_together() -> None:
     with pytest.raises(ValueError, match=r"10 networks to move by \{'.*': 9.*\} elements: each network needs one"):
-        MovedRows(ten(), draw_elements(SPACE, 9, 10.0, 0))
+        moved_rows(ten(), draw_elements(SPACE, 9, 10.0, 0))
     with pytest.raises(ValueError, match="networks of different shapes cannot be joined"):
         ConcatRows([ten(), KINDS["widened"](ten(), 0)])
     with pytest.raises(ValueError, match="10 networks and 9 accuracies: each network needs one"):
