@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -99,10 +99,10 @@ def make_inrs(
         quality = {"min": psnr.min().item(), "median": psnr.median().item(), "max": psnr.max().item()}
         return {"psnr": quality, "packages": {name: version(name) for name in PICTURE_PACKAGES}}
 
-    fitting = {"learning_rate": config.fit.learning_rate, "parts": config.fit.parts, "steps": config.fit.steps}
+    fitting = {"learning_rate": config.fit.learning_rate, "parts": config.fit.parts}
     return make_set(
         Path(out),
-        config,
+        replace(config, steps=config.fit.steps),  # those that are meant, not None
         {"kind": "inrs", "fit": fitting, "fingerprint": pictures.fingerprint},
         shards,
         train,

@@ -104,7 +104,7 @@ def test_command_makes_a_corpus_of_colour_images_and_continues(tmp_path: Path) -
     assert figure.read_bytes().startswith(b"\x89PNG")
     corpus = MadeInrs.load(tmp_path)
     assert corpus.siren == Siren((2, 32, 32, 3), 30.0, (3, 32, 32))
-    assert corpus.info["fit"]["steps"] == 8
+    assert corpus.info["config"]["steps"] == 8
     figure.unlink()
     second = CliRunner().invoke(app, command)
     assert "12 networks, all were there already" in second.output
