@@ -13,10 +13,10 @@ def test_zoo_make_then_again(tmp_path: Path) -> None:
     assert "another configuration" in said("zoo", "make", "--out", tmp_path / "zoo", "--networks", 5, code=2)
 
 
-@pytest.mark.parametrize("kind", [(), ("--vary-architecture",)])
+@pytest.mark.parametrize("command", ["zoo", "inr"])
 @pytest.mark.parametrize("device", ["foo", "cuda:9", "mps"])
-def test_devices_of_zoo_make(kind: tuple[str, ...], device: str, tmp_path: Path) -> None:
-    assert f"device '{device}' is " in said("zoo", "make", "--out", tmp_path / "zoo", "--device", device, *kind, code=2)
+def test_devices(command: str, device: str, tmp_path: Path) -> None:
+    assert f"device '{device}' is " in said(command, "make", "--out", tmp_path / "zoo", "--device", device, code=2)
     assert not (tmp_path / "zoo").exists()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from corpora import parts, template_outputs
+from corpora import check_functions
 from published_writers import (
     save,
     save_as_omegaconf,
@@ -21,8 +21,7 @@ from torch import nn
 
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
-from nfn_monomial.benchmarks.data.moves import transform
-from nfn_monomial.benchmarks.data.networks import Corpus, fingerprint
+from nfn_monomial.benchmarks.data.networks import fingerprint
 
 PAGE = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
 SOURCE = """
@@ -58,16 +57,6 @@ def written(folder: Path, networks: list[nn.Module], lines: list[dict[str, Any]]
         table.append({"checkpoint": name, "accuracy": n / 100, **(lines[n] if lines else {})})
     (folder / "targets.json").write_text(json.dumps(table), encoding="utf-8")
     return folder
-
-
-def check_functions(corpus: Corpus, made: list[nn.Module], x: torch.Tensor, times: int = 100) -> None:
-    """Every network computes what it did, and so it does when it is moved by its group."""
-    for part in parts(corpus):
-        own = [made[round(times * a)].eval() for a in part.networks.accuracy.tolist()]
-        with torch.no_grad():
-            expected = torch.stack([one(x) for one in own])
-        for moved in (part, transform((part,), 10.0, seed=1)[0]):
-            torch.testing.assert_close(template_outputs(moved, x), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_both_tables_and_both_kinds_of_files_say_the_same(tmp_path: Path, net: str) -> None:

@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from corpora import check_functions
 from published_writers import Marker
-from torch import Tensor, fx, nn
+from torch import nn
 
 from nfn_monomial.adapters.definitions import DefinitionError, read_definition
-from nfn_monomial.adapters.modules import network_outputs
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
-from nfn_monomial.benchmarks.data.moves import transform
-from nfn_monomial.benchmarks.data.networks import Corpus
 
 SOURCE = '''
 import torch
@@ -77,24 +75,9 @@ def write_snapshots(folder: Path, build: Callable[[], nn.Module], count: int = 4
         (folder / f"net-{n}").mkdir(parents=True)
         safetensors.torch.save_file(kept, folder / f"net-{n}" / "model.safetensors")
         made.append(network)
-        lines.append(f"net-{n}/model.safetensors,{n / 10}")
+        lines.append(f"net-{n}/model.safetensors,{n / 100}")
     (folder / "targets.csv").write_text("\n".join(lines), encoding="utf-8")
     return made
-
-
-def check_functions(corpus: Corpus, made: list[nn.Module], x: Tensor) -> None:
-    """Every network computes what it did, and so it does when it is moved by its group."""
-    for part in (*corpus.train, *corpus.val, *corpus.test):
-        own = [made[round(10 * a)] for a in part.networks.accuracy.tolist()]
-        with torch.no_grad():
-            outputs = torch.stack([network(x) for network in own])
-        assert part.info.template is not None
-        module = part.info.template()
-        if not isinstance(module, fx.GraphModule):  # which has its mode from its export
-            module.eval()
-        for networks in (part, transform((part,), 3.0, seed=1)[0]):
-            tensors = {name: t.unsqueeze(1) for name, t in networks.networks.tensors.items()}
-            torch.testing.assert_close(network_outputs(module, tensors, x), outputs, atol=1e-4, rtol=1e-4)
 
 
 def test_networks_of_a_class_in_a_file(tmp_path: Path, source: Path) -> None:

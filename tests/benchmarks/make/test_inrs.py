@@ -112,19 +112,3 @@ def test_command_makes_a_corpus_of_colour_images_and_continues(tmp_path: Path) -
     third = CliRunner().invoke(app, [*command, "--seed", "1"])
     assert third.exit_code == 2
     assert "seed is 0 there, 1 asked for" in third.output
-
-
-@pytest.mark.parametrize("device", ["foo", "cuda:9"])
-def test_devices_and_folders_are_checked_first(tmp_path: Path, device: str) -> None:
-    (tmp_path / "file").touch()
-    command = ["inr", "make", "--images", "digits", "--out"]
-    for options, message in (
-        ([str(tmp_path / "out"), "--device", device], f"device '{device}' is "),
-        ([str(tmp_path / "file")], "is a file: give a folder for the results"),
-        ([str(tmp_path / "file" / "in")], "is a file: give a folder for the results"),
-    ):
-        result = CliRunner().invoke(app, [*command, *options])
-        assert result.exit_code == 2
-        assert message in " ".join(result.output.split())
-        assert "Traceback" not in result.output
-    assert not (tmp_path / "out").exists()
