@@ -44,7 +44,6 @@ __all__ = [
     "as_graph",
     "bare_products",
     "contenders",
-    "floor",
     "neuron_features",
     "whole_models",
 ]
@@ -182,16 +181,3 @@ def whole_models(space: WeightSpace, batch: int, width: int, device: str) -> dic
         return Contender(model, [graphs.x, graphs.edge_attr], call, device)
 
     return {OURS: dense, SCALE_GMN: graph}
-
-
-def floor(space: WeightSpace, batch: int, width: int) -> dict[str, int]:
-    """What a layer of that width must do: bytes moved and multiply-adds, forward and in a training step."""
-    features = neuron_features(space, 1, width)
-    moved = 2 * batch * sum(t.nbytes for t in features.tensors)
-    products = batch * sum(t.numel() for t in Products(space, width)(features)) * width
-    return {
-        "forward_bytes": moved,
-        "step_bytes": int(BACKWARD_PASSES * moved),
-        "forward_multiply_adds": products,
-        "step_multiply_adds": 3 * products,
-    }

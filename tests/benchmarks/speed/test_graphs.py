@@ -24,7 +24,6 @@ from nfn_monomial.benchmarks.speed.contenders import (
     Products,
     as_graph,
     contenders,
-    floor,
     neuron_features,
     whole_models,
 )
@@ -132,11 +131,7 @@ def test_products_are_those_of_the_layer() -> None:
     with FlopCounterMode(display=False) as counter:
         layer(features)
     expected = counter.get_total_flops() // 2
-    assert floor(SMALL, 3, 4)["forward_multiply_adds"] == expected
     assert sum(t.numel() for t in Products(SMALL, 4)(features)) * 4 == expected
-    entries = sum(t.numel() for t in features.tensors)
-    assert floor(SMALL, 3, 4)["forward_bytes"] == 2 * 4 * entries
-    assert floor(SMALL, 3, 4)["step_bytes"] == 5 * 4 * entries
 
 
 def test_a_step_gives_all_gradients_and_its_memory_is_at_least_its_input_and_gradients() -> None:
