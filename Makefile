@@ -68,7 +68,7 @@ docs: $(INSTALLED) tree
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-# ROUNDING draws the order in which products sum: tests/other_rounding.py.
+# ROUNDING draws the order in which products sum: tests/helpers/other_rounding.py.
 test-rounding: $(INSTALLED)
 	ROUNDING=1 OMP_NUM_THREADS=1 $(BIN)/pytest $(TRAINING) -q -n 2 --dist worksteal
 
@@ -90,7 +90,7 @@ kill: $(INSTALLED)
 
 # A second call goes on counting; the numbers are in build/fuzz.json.
 fuzz: $(INSTALLED)
-	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.longer $(FUZZ)
+	PYTHONPATH=tests/helpers:tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz.longer $(FUZZ)
 
 test-matrix: $(INSTALLED)
 	for machine in "OMP_NUM_THREADS=2" "OMP_NUM_THREADS=4 ATEN_CPU_CAPABILITY=default" \
