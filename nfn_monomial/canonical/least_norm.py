@@ -116,12 +116,16 @@ def _shapes(log_squares: Sequence[Tensor], terms: Sequence[Factors]) -> list[tup
 
 @functools.lru_cache
 def _anchored(terms: tuple[Factors, ...]) -> tuple[bool, ...]:
-    """Which unknowns are settled in a network without zeros; those of others scale nothing but one another."""
+    """Which unknowns `Network.settle` gives a scale in a network without zeros."""
+    linked: dict[int, list[set[int]]] = {}
+    for term in terms:
+        for factor in term:
+            linked.setdefault(factor.unknown, []).append({other.unknown for other in term if other is not factor})
     known: set[int] = set()
-    linked = [(f.unknown, {other.unknown for other in term if other is not f}) for term in terms for f in term]
-    while new := {unknown for unknown, others in linked if others <= known} - known:
-        known |= new
-    return tuple(unknown in known for unknown in range(1 + max(unknown for unknown, _ in linked)))
+    for unknown in (*sorted(linked), *sorted(linked, reverse=True)):
+        if any(others <= known for others in linked[unknown]):
+            known.add(unknown)
+    return tuple(unknown in known for unknown in sorted(linked))
 
 
 @functools.lru_cache

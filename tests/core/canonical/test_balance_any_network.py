@@ -146,6 +146,17 @@ def test_gauges_that_do_the_same_and_parameters_that_could_shrink_for_ever():
     assert invariance_error(vanishing, x, far_element(vanishing)) < 1e-10
 
 
+@pytest.mark.parametrize("charge", [(1, 0), (0, 1)], ids=str)
+def test_scales_that_are_settled_in_any_order(charge):
+    """Those of `v` settle one of the two gauges of `h`, and that the other: no value is cut off."""
+    space = WeightSpace(
+        {"x": (Symmetry.FIXED, 2), "h": Node((SCALE, SCALE), 2), "v": (SCALE, 3)},
+        {"a": (Axis("h", (1, 1)),), "b": (Axis("h", charge), Axis("v")), "c": (Axis("v", -1), Axis("x"))},
+    )
+    x = networks(space)
+    assert difference(Balance(space)(x), balance(x, space)[0]) < 1e-12
+
+
 def test_what_is_linked_to_nothing_else_has_logarithms_of_least_squares():
     space = WeightSpace({"a": (SCALE, 3), "b": (SCALE, 4)}, {"w": (Axis("a"), Axis("b", -1))})
     logs = balance(networks(space), space)[0]["w"].abs().log()
