@@ -1,4 +1,4 @@
-"""Tutorials run from top to bottom; their outputs on the site are of the run that built it."""
+"""Tutorials run from top to bottom; those on the site, which train as long as they say, when it is built."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ TUTORIALS = sorted((Path(__file__).parents[2] / "docs" / "tutorials").glob("*.py
 @pytest.mark.parametrize("path", TUTORIALS, ids=[path.stem for path in TUTORIALS])
 def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(path))
+    short = tmp_path / path.name
+    short.write_text(re.sub(r"for _ in range\(.*\):", "for _ in range(2):", path.read_text(encoding="utf-8")))
+    runpy.run_path(str(short))
     said = capsys.readouterr()
     assert said.out
     assert not re.search(r"\bnan\b", said.out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
@@ -205,6 +206,7 @@ def bomb(file: Path, rng: random.Random, _: Path) -> bool:
     return True
 
 
+@functools.cache
 def _bomb(text: bytes) -> bytes:
     return gzip.compress(text * (2**26 // len(text)), 1, mtime=0)
 

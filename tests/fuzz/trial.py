@@ -53,6 +53,12 @@ class Bench:
 
     def trial(self, number: int) -> tuple[str, Outcome]:
         """What was done, and what came of it; the same for the same number."""
+        with self.damaged(number) as (file, how):
+            return f"{self.name}/{number}: {how} {file.name}", self._read(file, how)
+
+    @contextlib.contextmanager
+    def damaged(self, number: int) -> Iterator[tuple[Path, str]]:
+        """While one file is damaged: which, and by what."""
         rng = random.Random(f"{self.name}/{number}")
         kinds = {file.suffix: [f for f in self.sample.victims if f.suffix == file.suffix] for file in self.contents}
         file = rng.choice(rng.choice(list(kinds.values())))
@@ -65,7 +71,7 @@ class Bench:
                     break
                 if OF_MEANING[how](file, rng, self.mark):
                     break
-            return f"{self.name}/{number}: {how} {file.name}", self._read(file, how)
+            yield file, how
         finally:
             self._restore(file)
 

@@ -73,8 +73,8 @@ WRITING: Mapping[str, tuple[str, ...]] = {
 """Command -> arguments with which it takes a second or two; behind a comma, which of its forms."""
 READING = {"list models", "list formats", "list settings"}
 QUICK: Mapping[str, tuple[How, ...]] = {
-    "zoo make": ("kill", "interrupt", "full", "locked"),
-    "inr make": ("kill", "full"),
+    "zoo make": ("kill", "locked"),
+    "inr make": ("full",),
     "predict-generalization": ("kill",),
     "balance": ("interrupt", "full"),
 }

@@ -200,11 +200,6 @@ def test_replicas_of_data_parallel(net):
     assert all(p.grad is not None and bool(p.grad.any()) for p in net.parameters())
 
 
-def test_data_parallel(net):
-    networks = networks_of(net)
-    torch.testing.assert_close(flat(nn.DataParallel(net)(networks)), flat(net(networks)), rtol=1e-9, atol=1e-11)
-
-
 def test_pruned(net):
     """Masks count in every step, not only when they are made."""
     plain, networks = copy.deepcopy(net), networks_of(net)
@@ -276,17 +271,16 @@ def test_distributed_data_parallel(net, one_process):
         torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("parts", ["linear layers", "children", "whole"])
-def test_sharded(net, parts, one_process):
+def test_sharded(net, one_process):
+    """All linear layers on their own, what is left of each part, what is left of all."""
     networks = networks_of(net)
     expected = net(networks)
     mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
-    if parts == "linear layers":
-        sharded = [getattr(parent, key) for parent, key in linears(net)]
-    else:
-        sharded = [m for m in net.children() if list(m.parameters())] if parts == "children" else []
-    for module in (*sharded, net):
-        fully_shard(module, mesh=mesh)
+    layers = [getattr(parent, key) for parent, key in linears(net)]
+    parts = [m for m in net.children() if list(m.parameters()) and m not in layers]
+    for module in (*layers, *parts, net):
+        if not isinstance(module, CONTAINERS):
+            fully_shard(module, mesh=mesh)
     assert_same(net(networks), expected)
     assert all(g is not None for g in train(net, networks).values())
 
@@ -327,12 +321,22 @@ def test_values_are_not_looked_at(name):
     assert not looks.count
 
 
+SHALLOW = WeightSpace.mlp([2, 3, 1], "relu")
+
+
 @pytest.mark.parametrize(
-    "name", ["MonomialNFN, factored", "EquivariantNFN, tanh", "MessagePassingNFN", "MessagePassingEditor"]
+    "make",
+    [
+        MODELS["MonomialNFN, factored"],
+        MODELS["EquivariantNFN, tanh"],
+        lambda: MessagePassingNFN(SHALLOW, 3, 1, hidden=16),
+        lambda: MessagePassingEditor(SHALLOW, 3, 1),
+    ],
+    ids=["MonomialNFN", "EquivariantNFN", "MessagePassingNFN", "MessagePassingEditor"],
 )
-def test_export_with_any_number_of_networks(name):
+def test_export_with_any_number_of_networks(make):
     torch.manual_seed(0)
-    net = MODELS[name]().double()
+    net = make().double()
     networks = networks_of(net)
     any_number = torch.export.Dim("networks", min=2, max=1024)
     shapes = ({name: {0: any_number} for name in networks},)
