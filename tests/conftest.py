@@ -1,6 +1,6 @@
 """What every test relies on: random numbers that no other test and no order changes, and a budget of examples.
 
-``HYPOTHESIS_PROFILE=thorough`` asks for twenty times the examples, ``SHUFFLE=1`` (any seed) for another order of tests,
+``HYPOTHESIS_PROFILE=thorough`` asks for thirty times the examples, ``SHUFFLE=1`` (any seed) for another order of tests,
 ``ROUNDING=1`` (any seed) for matrix products that round as on another processor: see ``other_rounding``.
 """
 
@@ -15,11 +15,9 @@ import torch
 from hypothesis import HealthCheck, register_random, settings
 
 # No time limits: a loaded machine is slow.
-settings.register_profile("default", deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
-# The same examples every time where a failure could not be looked into, and fewer: there the clock counts.
-settings.register_profile(
-    "ci", parent=settings.get_profile("default"), max_examples=10, derandomize=True, database=None
-)
+settings.register_profile("default", deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+# The same examples every time where a failure could not be looked into.
+settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, database=None)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
 

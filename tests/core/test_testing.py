@@ -32,18 +32,6 @@ def test_random_elements_are_never_the_identity_on_any_node(space, batch, seed):
                 assert m.size == 1 or bool((scale > 0).any(-1).all())
 
 
-def test_a_small_error_on_one_bias_is_named():
-    layer = EquivariantLinear(SPACE, 1, 1).double()
-
-    def wrong(x):
-        tensors = SPACE.unpack(layer(x))
-        tensors["bias.0"] = tensors["bias.0"] + 1e-3 * torch.eye(4)[1]
-        return SPACE.pack(tensors)
-
-    with pytest.raises(AssertionError, match=r"^not equivariant under .*: bias\.0 by \S+ \(relative; 1e-10 allowed\)"):
-        assert_equivariant(wrong, SPACE, channels=1)
-
-
 def test_nan_and_zero_outputs_are_failures():
     with pytest.raises(AssertionError, match="proves nothing"):
         assert_equivariant(lambda x: x * 0.0, SPACE)

@@ -1,5 +1,6 @@
 """Every layer runs on every network of the zoo, and none is fooled by scales of a million."""
 
+import functools
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -27,9 +28,10 @@ READERS: dict[str, Callable[[WeightSpace], torch.nn.Module]] = {
 }
 
 
-def moved(network: Network) -> tuple[WeightSpace, dict[str, Tensor], GroupElement]:
+@functools.cache
+def moved(name: str) -> tuple[WeightSpace, dict[str, Tensor], GroupElement]:
     torch.manual_seed(0)
-    _, space = weight_space(network)
+    _, space = weight_space(NETWORKS[name])
     generator = torch.Generator().manual_seed(1)
     tensors = random_networks(space, 3, 1, generator=generator)
     return space, tensors, space.sample(3, scale_range=(1e-6, 1e6), generator=generator)
@@ -41,7 +43,7 @@ def error(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
 
 @pytest.mark.parametrize("network", ZOO)
 def test_readers_are_invariant_and_editors_equivariant(network: Network) -> None:
-    space, tensors, element = moved(network)
+    space, tensors, element = moved(network.name)
     for name, make in READERS.items():
         model = make(space).double()
         with torch.no_grad():
@@ -58,7 +60,7 @@ def test_readers_are_invariant_and_editors_equivariant(network: Network) -> None
 
 @pytest.mark.parametrize("network", ZOO)
 def test_graphs_and_networks_are_exact_inverses_and_move_alike(network: Network) -> None:
-    space, tensors, element = moved(network)
+    space, tensors, element = moved(network.name)
     if network.name in THREE_ENDS:
         with pytest.raises(ValueError, match="edges of graphs have two"):
             to_graph(tensors, space)

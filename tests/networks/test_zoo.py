@@ -20,7 +20,8 @@ ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in QUICK else pytest.mark.n
 DERIVES = "example_inputs" in inspect.signature(WeightSpace.from_module).parameters
 
 
-@pytest.mark.parametrize("network", ZOO)
+@pytest.mark.networks  # the package has no part in it
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=lambda network: network.name)
 def test_groups_by_hand_are_those_of_the_oracles(network: Network) -> None:
     verified = Verified(network)
     verified.require_scalings()

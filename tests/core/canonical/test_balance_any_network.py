@@ -62,6 +62,9 @@ def test_the_element_is_the_one_used_and_again_it_changes_nothing(space, seed):
     assert difference(element.act(x), balanced) < 1e-12
     assert difference(balance(balanced, space)[0], balanced) < 1e-10
     assert difference(Balance(space)(x), balanced) < 1e-9
+    for m in element.matrices.values():
+        assert (m.batch, {scale.dtype for scale in m.scales}) == (2, {torch.float64})
+        assert torch.equal(m.permutation, torch.arange(m.size).expand(2, -1))
 
 
 def test_a_gain_between_two_linear_maps():

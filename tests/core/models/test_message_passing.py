@@ -1,7 +1,5 @@
 """The message-passing networks: invariant and equivariant under everything, and the torch modules they should be."""
 
-import copy
-
 import pytest
 import torch
 from hypothesis import assume, given
@@ -147,24 +145,6 @@ def test_the_models_compile_as_one_graph(model, backend):
     net, x = model(space, 2, 1), networks_of(space, 3, torch.float32)
     compiled = torch.compile(net, fullgraph=True, backend=backend)
     torch.testing.assert_close(run(compiled, x), run(net, x), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("model", [MessagePassingNFN, MessagePassingEditor])
-@pytest.mark.parametrize(
-    "space", [WeightSpace.mlp([2, 4, 1], "relu"), WeightSpace.mlp([2, 3, 3, 1], ["sin", "gelu"])], ids=str
-)
-def test_the_models_are_ordinary_modules(model, space):
-    torch.manual_seed(0)
-    net, x = model(space, 2, 1), networks_of(space, 3, torch.float32)
-    mapped = torch.func.vmap(lambda t: run(net, {k: v[None] for k, v in t.items()})[0])(x)
-    torch.testing.assert_close(mapped, run(net, x), rtol=1e-3, atol=1e-5)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert bool(torch.isfinite(run(net, x)).all())
-    twin = copy.deepcopy(net)
-    for p in twin.parameters():
-        nn.init.zeros_(p)
-    twin.load_state_dict(net.state_dict())
-    assert torch.equal(run(twin, x), run(net, x))
 
 
 def test_any_width_and_clear_errors():

@@ -12,11 +12,13 @@ from nfn_monomial.testing import assert_equivariant, assert_invariant, random_ne
 seeds = st.integers(0, 10**6)
 
 
-@settings(max_examples=15)
-@given(all_spaces(), seeds)
-def test_the_invariant_network(space, seed):
+widths = st.lists(st.integers(1, 3), min_size=1, max_size=3)
+
+
+@given(all_spaces(), widths, st.sampled_from(["full", "factored"]), seeds)
+def test_the_invariant_network(space, widths, io, seed):
     torch.manual_seed(seed)
-    net = MonomialNFN(space, (3, 2), hidden=8).double()
+    net = MonomialNFN(space, widths, hidden=16, io=io).double()
     x = random_networks(space, 4, generator=torch.Generator().manual_seed(seed))
     out = net(x).detach()
     assert out.shape == (4, 1)
@@ -24,11 +26,10 @@ def test_the_invariant_network(space, seed):
     assert_invariant(net, space, inputs=x, trials=1, seed=seed)
 
 
-@settings(max_examples=15)
-@given(all_spaces(), seeds)
-def test_the_equivariant_network(space, seed):
+@given(all_spaces(), widths, seeds)
+def test_the_equivariant_network(space, widths, seed):
     torch.manual_seed(seed)
-    net = EquivariantNFN(space, (3,), init_scale=1.0).double()
+    net = EquivariantNFN(space, widths[1:], init_scale=1.0).double()
     x = space.pack(random_networks(space, 3, generator=torch.Generator().manual_seed(seed)))
     assert_equivariant(net, space, inputs=x, trials=1, seed=seed)
 

@@ -14,7 +14,6 @@ from nfn_monomial import (
     Axis,
     Canonicalize,
     EquivariantLinear,
-    EquivariantNFN,
     Features,
     InvariantPool,
     MonomialNFN,
@@ -74,22 +73,6 @@ def test_canonicalize(space, c, kind, learnable, seed):
 @given(all_spaces(), channels, st.sampled_from(["mean", "sum"]), seeds)
 def test_pool(space, c, reduce, seed):
     assert_invariant(InvariantPool(space, c, reduce), space, channels=c, trials=1, seed=seed)
-
-
-@given(all_spaces(), st.lists(channels, min_size=1, max_size=3), st.sampled_from(["full", "factored"]), seeds)
-def test_invariant_network(space, widths, io, seed):
-    torch.manual_seed(seed)
-    model = MonomialNFN(space, widths, hidden=16, out_features=2, io=io).double()
-    networks = random_networks(space, 4, generator=torch.Generator().manual_seed(seed))
-    assume(float(model(networks).detach().std(0).max()) > 1e-4)  # with one channel, ReLUs may be dead on all four
-    assert_invariant(model, space, inputs=networks, trials=1, seed=seed)
-
-
-@given(all_spaces(), st.lists(channels, max_size=2), seeds)
-def test_equivariant_network(space, widths, seed):
-    torch.manual_seed(seed)
-    model = EquivariantNFN(space, widths, init_scale=1.0).double()
-    assert_equivariant(model, space, inputs=space.pack(random_networks(space)), trials=1, seed=seed)
 
 
 @given(all_spaces(), channels, st.sampled_from(["norm", "square"]), seeds)
@@ -168,18 +151,6 @@ def test_canonicalize_has_all_derivatives(symmetry, kind):
     assert torch.autograd.gradgradcheck(function, given, atol=1e-4)
 
 
-def test_canonicalize_gradients_are_those_of_the_formula():
-    space = WeightSpace.mlp([1, 2, 1], "relu")
-    layer = Canonicalize(space, 1).double()
-    tensors = random_networks(space, batch=1)
-    names = list(tensors)
-
-    def fn(*values):
-        return layer(space.pack(dict(zip(names, values, strict=True)))).tensors
-
-    assert torch.autograd.gradcheck(fn, [t.requires_grad_() for t in tensors.values()])
-
-
 @pytest.mark.parametrize(
     ("symmetry", "fn", "legal"),
     [
@@ -243,18 +214,8 @@ def test_a_one_bit_break_is_caught_and_named():
         return space.pack({**tensors, "bias.0": bits.view(torch.float64)})
 
     assert_equivariant(layer, space)
-    with pytest.raises(AssertionError, match=r"bias\.0 by"):
+    with pytest.raises(AssertionError, match=r"^not equivariant under .*: bias\.0 by \S+ \(relative; 1e-10 allowed\)"):
         assert_equivariant(broken, space)
-
-
-def test_uncoupled_permutations_break_equivariance():
-    """The layer is for networks: permuting one layer's rows without the next one's columns is no symmetry."""
-    space = WeightSpace.mlp([2, 4, 3, 2], "gelu")
-    layer = EquivariantLinear(space, 1, 1).double()
-    x = random_networks(space)
-    uncoupled = {**x, "weight.1": x["weight.1"].flip(-1)}
-    y, z = (space.unpack(layer(space.pack(t))) for t in (x, uncoupled))
-    assert not torch.allclose(y["weight.0"], z["weight.0"])
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import torch
 from neuron_features import generator, random_neurons
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nfn_monomial import EquivariantNorm, GatedActivation, MessagePassing, TensorProduct, WeightSpace
-from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
+from nfn_monomial import EquivariantNorm, GatedActivation, MessagePassing, MonomialNFN, TensorProduct, WeightSpace
+from nfn_monomial.canonical import Balance
+from nfn_monomial.models import EquivariantNFN, MessagePassingEditor, MessagePassingNFN
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout
 from nfn_monomial.testing import random_networks
 
@@ -67,6 +68,25 @@ def test_ways_in_and_out_and_products(space):
     assert not seen(NeuronReadout(space, 3, 1), neurons).looks
     assert not seen(NeuronPool(space, 3), neurons).looks
     assert not seen(TensorProduct(space, 1, 2), space.pack(networks)).looks
+
+
+@SPACES
+@pytest.mark.parametrize("signs", [True, False])
+def test_canonical_forms(space, signs):
+    features = space.pack(random_networks(space, 3, dtype=torch.float32))
+    with Operators() as operators:
+        Balance(space, signs=signs)(features)
+    assert not operators.looks
+    assert signs or len(operators.names) < 2000 * (len(space.nodes) - 2)
+
+
+@SPACES
+@pytest.mark.parametrize("options", [{}, {"kind": "square"}, {"io": "factored"}], ids=str)
+def test_the_papers_models(space, options):
+    kinds = [EquivariantNFN] if "kind" not in options else []
+    for kind in (MonomialNFN, *kinds):
+        net = kind(space, (3, 3), **options)
+        assert not seen(net, space.pack(random_networks(space, 3, dtype=torch.float32))).looks
 
 
 @SPACES

@@ -122,6 +122,7 @@ TEMPLATES = {
     "attention": (Attention, attention_space, (5, 2), {"s": 1, "v": 1}),
     "joined": (Joined, joined_space, (1, 7), {"a": 1, "b": 1}),
 }
+SLOW = pytest.mark.slow
 over_templates = pytest.mark.parametrize("key", TEMPLATES)
 
 
@@ -180,13 +181,19 @@ def test_activations_of_all_readers_and_calls_are_averaged():
         hook.remove()
 
 
-@over_templates
-def test_compiles_vmaps_copies_and_has_gradients(key):
+@pytest.mark.parametrize("key", [key if key == "attention" else pytest.param(key, marks=SLOW) for key in TEMPLATES])
+def test_compiles(key):
     _, _, probe, networks, _ = setting(key, torch.float32)
     outputs, hidden = probe(networks)
     compiled = torch.compile(probe, fullgraph=True, backend="eager")(networks)
     torch.testing.assert_close(compiled.outputs, outputs)
     assert all(torch.allclose(compiled.hidden[node], h, atol=1e-6) for node, h in hidden.items())
+
+
+@over_templates
+def test_vmaps_copies_and_has_gradients(key):
+    _, _, probe, networks, _ = setting(key, torch.float32)
+    outputs, hidden = probe(networks)
     one_by_one = torch.func.vmap(lambda t: probe({k: v[None] for k, v in t.items()}).outputs[0])(networks)
     torch.testing.assert_close(one_by_one, outputs)
     copied = copy.deepcopy(probe)

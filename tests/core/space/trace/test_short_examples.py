@@ -6,6 +6,7 @@ from derived_groups import error, permutations, scalings
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.space.report.explain import explain
 from nfn_monomial.space.trace import derive
 
 
@@ -74,7 +75,7 @@ def test_one_token_has_the_group_of_several(name):
     short, long = (derive(module, torch.zeros(2, length, dtype=torch.long)) for length in (1, 4))
     assert (permutations(short), scalings(short)) == (permutations(long), scalings(long))
     assert error(module, short, (torch.arange(10).view(2, 5) % 9,)) < 1e-9
-    assert "Too short to tell: " in WeightSpace.from_module(module, torch.zeros(2, 1, dtype=torch.long)).explain()
+    assert "Too short to tell: " in explain(WeightSpace(short.nodes, short.parameters), short.report)
 
 
 def test_nothing_is_dead_where_a_softmax_has_one_entry():
