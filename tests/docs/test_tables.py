@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-import statistics
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -170,83 +167,6 @@ def test_a_table_must_say_what_its_deviations_are(tables: ModuleType, folder: Pa
         shown(tables, folder)
 
 
-# -- the folders themselves -------------------------------------------------------------------------------------------
-
-
-def results(folder: str) -> Any:
-    return json.loads((RESULTS / folder / "results.json").read_text(encoding="utf-8"))
-
-
-def digits(mean: float, error: float | None, places: int, times: float = 1) -> str:
-    rest = "" if error is None else f" ±{times * error:.{places}f}"
-    return f"{times * mean:.{places}f}{rest}"
-
-
-def short(name: str, scale: float | None) -> str:
-    return name if scale is None else f"1e{round(math.log10(scale))}"
-
-
-@pytest.mark.parametrize(
-    "folder", ["demo", "predict500", "predict500-graphs", "gnn-paper", "predict-fresh5000", "mixed", "augment"]
-)
-def test_tables_of_tau_are_what_their_numbers_say(folder: str, tables: ModuleType) -> None:
-    found = {}
-    for table in tables.read_tables((RESULTS / folder / "table.md").read_text(encoding="utf-8")):
-        if activation := re.match(r"\*\*Test accuracy of (\w+) networks", table.above):
-            for line in table.rows:
-                cells = dict(zip(table.header, map(tables.plain, line), strict=True))
-                found[activation[1], cells["model"], cells["trained on"]] = cells
-    rows = results(folder)["rows"]
-    assert len(rows) == len(found) > 0
-    for row in rows:
-        cells = found[row["activation"], row["label"], row["train_set"]]
-        taus = {f"tau {short(test, row['scales'][test])}": cell for test, cell in row["tau"].items()}
-        assert {name: cells[name] for name in taus} == {
-            name: digits(cell["mean"], cell["error"], 3) for name, cell in taus.items()
-        }
-        assert cells["seeds"] == str(len(row["seeds"]))
-
-
-def lines_of(folder: str, tables: ModuleType) -> dict[str, dict[str, str]]:
-    """Lines of a folder's first table by their first cell."""
-    table = tables.read_tables((RESULTS / folder / "table.md").read_text(encoding="utf-8"))[0]
-    return {tables.plain(row[0]): dict(zip(table.header, row, strict=True)) for row in table.rows}
-
-
 def test_spread_is_the_same_everywhere() -> None:
     texts = [path.read_text(encoding="utf-8") for path in RESULTS.glob("*/*.md")]
     assert {name for text in texts for name in re.findall(r"± (?:is the )?(standard \w+)", text)} == {"standard error"}
-
-
-@pytest.mark.parametrize(
-    ("folder", "values", "columns", "places", "times"),
-    [
-        ("classify-inr", "accuracy", {"test": "original", **{n: n for n in ("moved", "shifted", "train")}}, 2, 100),
-        ("edit-dilate", "mse", {"MSE": "original", "MSE moved": "moved"}, 4, 1),
-        ("edit-contrast", "mse", {"MSE": "original", "MSE moved": "moved"}, 4, 1),
-    ],
-)
-def test_tables_of_inrs_are_what_their_numbers_say(
-    folder: str, values: str, columns: dict[str, str], places: int, times: float, tables: ModuleType
-) -> None:
-    lines = lines_of(folder, tables)
-    rows = results(folder)["rows"]
-    assert set(lines) - {"no edit"} == {row["label"] for row in rows}
-    for row in rows:
-        for column, name in columns.items():
-            cell = row[values][name]
-            assert lines[row["label"]][column] == digits(cell["mean"], cell["error"], places, times)
-
-
-def test_the_table_of_the_ablation_is_what_its_runs_say(tables: ModuleType) -> None:
-    """From the single runs, so that ± is seen to be what the note says."""
-    lines = lines_of("ablation", tables)
-    stacks: dict[str, list[list[float]]] = {}
-    for name, tests in results("ablation")["tests"].items():
-        depth, hnp = re.match(r"relu-mnf-(\d)(-hnp)?-original", name).groups()
-        stacks.setdefault(f"MNF x {depth}" + ", HNP" * bool(hnp), []).append([t["metrics"]["tau"] for t in tests])
-    assert set(stacks) == set(lines)
-    for stack, seeds in stacks.items():
-        for column, values in zip(("original", "1e1", "1e2", "1e3", "1e4"), zip(*seeds, strict=True), strict=True):
-            error = statistics.stdev(values) / math.sqrt(len(values))
-            assert lines[stack][f"tau {column}"] == digits(statistics.fmean(values), error, 3)

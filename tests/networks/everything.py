@@ -20,6 +20,7 @@ assert len(NETWORKS) == sum(len(family.NETWORKS) for family in FAMILIES), "two n
 
 # A network of every mechanism, cheap enough for `make test`; the others run in `make test-networks`.
 QUICK = (
+    "mlp_relu", "mlp_tanh", "prerms_relu",
     "lenet", "unet", "super_resolution", "tcn", "pointwise_depthwise", "resnext", "resnet_preactivation", "convnext",
     "weight_norm", "group_norm", "instance_norm", "mlp_square", "wire", "hypernetwork", "geglu", "maxout", "gru",
     "preln_gelu", "perceiver", "mixer", "autoencoder_tied", "lora", "mixture_of_experts", "text_classifier", "slices",

@@ -89,17 +89,6 @@ def test_shares_of_any_two_networks(space, seed):
         assert aligned_l2 == pytest.approx(float((a[name] - moved[name]).norm()))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("space", [RELU, TANH], ids=["relu", "tanh"])
-def test_within_the_rounding_of_the_dtype(space, dtype):
-    a = drawn(space, 3, dtype)
-    wide = sampled(space, 3).act({name: x.double() for name, x in a.items()})
-    b = {name: x.to(dtype) for name, x in wide.items()}
-    found = compare(space, a, b)
-    assert found.same_function
-    assert found.max_weight_difference < 8 * torch.finfo(dtype).eps
-
-
 @pytest.mark.parametrize(("dtype", "change"), [(torch.float64, 1e-8), (torch.float32, 1e-3)])
 @pytest.mark.parametrize("space", [RELU, TANH], ids=["relu", "tanh"])
 def test_one_weight_is_seen(space, dtype, change):
@@ -442,23 +431,6 @@ def test_a_network_has_one_dtype():
         compare(RELU, a, a | {"bias.0": a["bias.0"].float()})
 
 
-def test_tied_keys_with_two_values():
-    class Tied(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed, self.head, self.mid = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False), nn.Linear(4, 4)
-            self.head.weight = self.embed.weight
-
-        def forward(self, x):
-            return self.head(self.embed(x) + self.mid(self.embed(x)))
-
-    net, x = Tied().double(), torch.tensor([[1, 2, 6], [0, 3, 3]])
-    space, a = WeightSpace.from_module(net, x), state_of(net)
-    assert compare(space, a, a, module=net, inputs=x).same_function
-    with pytest.raises(MonomialError, match=r"embed\.weight and head\.weight are one tensor of"):
-        compare(space, a, a | {"head.weight": a["head.weight"] + 1}, module=net, inputs=x)
-
-
 def test_random_answers_are_not_compared(masked):
     net = nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3)).double()
     net.register_forward_hook(lambda m, x, y: y + torch.randn(3))
@@ -467,10 +439,12 @@ def test_random_answers_are_not_compared(masked):
         compare(RELU, a, a, module=net, inputs=torch.randn(5, 2))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_planted_elements_are_recognised(dtype):
-    for seed in range(4):
-        for space in (RELU, WeightSpace.mlp([1, 1, 1], "relu"), WeightSpace.mlp([2, 64, 2], "relu")):
+    for seed in range(3):
+        for space in (RELU, TANH, WeightSpace.mlp([1, 1, 1], "relu"), WeightSpace.mlp([2, 64, 2], "relu")):
             a = drawn(space, seed, dtype)
             b = sampled(space, seed).act({name: x.double() for name, x in a.items()})
-            assert compare(space, a, {name: x.to(dtype) for name, x in b.items()}).same_function
+            found = compare(space, a, {name: x.to(dtype) for name, x in b.items()})
+            assert found.same_function
+            assert found.max_weight_difference < 8 * torch.finfo(dtype).eps

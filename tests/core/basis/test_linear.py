@@ -19,31 +19,13 @@ def oracle_unreached(space, source: Layout, target: Layout) -> bool:
     return any(count_terms(fields, {t: 1}, space.nodes) == (0, 0) for t in target.types)
 
 
-COUNTED = [
-    ([2, 3, 2], "gelu", "permutation", (32, 4)),
-    ([2, 3, 2], "gelu", "fixed", (74, 7)),
-    ([2, 3, 2], "relu", "fixed", (17, 2)),
-    ([2, 3, 2], "tanh", "fixed", (29, 2)),
-    ([2, 3, 3, 1], "gelu", "permutation", (62, 6)),
-    ([2, 3, 3, 1], "gelu", "fixed", (75, 7)),
-    ([2, 3, 3, 1], "relu", "fixed", (13, 1)),
-    ([2, 3, 3, 1], "tanh", "fixed", (15, 1)),
-]
-
-
-@pytest.mark.parametrize(("sizes", "symmetry", "io", "expected"), COUNTED)
-def test_counts_of_known_layers(sizes, symmetry, io, expected):
-    space = WeightSpace.mlp(sizes, symmetry, io_symmetry=io)
-    fields = dict(zip(space.layout.types, space.layout.multiplicities, strict=True))
-    assert count_terms(fields, fields, space.nodes) == expected
-    assert sum(p.numel() for p in EquivariantLinear(space, 1, 1).parameters()) == sum(expected)
-
-
 @pytest.mark.parametrize(
     "space",
     [
-        *(WeightSpace.mlp(sizes, symmetry, io_symmetry=io) for sizes, symmetry, io, _ in COUNTED),
+        *(WeightSpace.mlp([2, 3, 2], symmetry) for symmetry in ("gelu", "relu", "tanh")),
+        *(WeightSpace.mlp([2, 3, 3, 1], symmetry) for symmetry in ("gelu", "relu", "tanh")),
         *(WeightSpace.mlp([2, 2], "relu", io_symmetry=io) for io in ("fixed", "permutation")),
+        WeightSpace.mlp([2, 3, 2], "gelu", io_symmetry="permutation"),
         WeightSpace.mlp([1, 3, 3, 1], ["relu", "tanh"]),
         WeightSpace.mlp([1, 3, 3, 1], ["linear", "gelu"]),
         WeightSpace.cnn([1, 3, 2], [(2,), (1,)], "sin"),
@@ -54,7 +36,10 @@ def test_counts_of_known_layers(sizes, symmetry, io, expected):
 def test_the_layer_has_all_equivariant_affine_maps(space):
     sizes = known_sizes(space)
     expected = oracle_dimensions(space, space.layout, space.layout, sizes)
-    assert layer_ranks(EquivariantLinear(space, 1, 1), sizes) == expected
+    fields = dict(zip(space.layout.types, space.layout.multiplicities, strict=True))
+    layer = EquivariantLinear(space, 1, 1)
+    assert layer_ranks(layer, sizes) == count_terms(fields, fields, space.nodes) == expected
+    assert sum(p.numel() for p in layer.parameters()) == sum(expected)
 
 
 @given(mlps(max_depth=3, max_size=3, min_hidden=2))

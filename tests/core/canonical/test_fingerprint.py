@@ -113,21 +113,21 @@ def test_other_functions_have_others(name):
 def test_one_in_float32_moved_in_float32():
     space = CHAINS["relu"]
     same = 0
-    for seed in range(30):
+    for seed in range(12):
         network = drawn(space, seed, torch.float32)
         same += fingerprint(space, moved(space, network, seed, decades=3)) == fingerprint(space, network)
-    assert same >= 28  # numbers near the middle between two multiples are rounded apart
+    assert same >= 11  # numbers near the middle between two multiples are rounded apart
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_where_digits_are_few_it_says_that_it_is_not_certain(dtype):
     space = WeightSpace.from_module(Attention(), torch.randn(2, 3, 4))
-    networks = [drawn(space, seed, dtype) for seed in range(20)]
+    networks = [drawn(space, seed, dtype) for seed in range(10)]
     found = [fingerprint(space, network) for network in networks]
     assert all(text.startswith("~") and len(text) == 32 for text in found)
     assert len(set(found)) == len(found)
     copies = [fingerprint(space, moved(space, x, seed, decades=1)) for seed, x in enumerate(networks)]
-    assert sum(a == b for a, b in zip(found, copies, strict=True)) >= 18
+    assert sum(a == b for a, b in zip(found, copies, strict=True)) >= 8
     assert all(fingerprint(space, {k: t.to(wide) for k, t in networks[0].items()})[0] != "~" for wide in WIDE)
 
 

@@ -328,12 +328,11 @@ def test_several_layers_may_read_a_sine():
     torch.testing.assert_close(run_skip(found), run_skip(x), rtol=1e-10, atol=1e-10)
 
 
-@given(seeds)
-def test_the_input_is_not_written_to(seed):
-    x = networks(SIREN, seed=seed)
+def test_the_input_is_not_written_to():
+    x = networks(SIREN)
     before = {k: t.clone() for k, t in x.items()}
     canonical_phase(absorb_omega(x, SIREN, 30.0), SIREN)
-    shift_phase(x, SIREN, shifts_of(SIREN, x, seed))
+    shift_phase(x, SIREN, shifts_of(SIREN, x))
     assert all(torch.equal(t, before[k]) for k, t in x.items())
 
 

@@ -148,5 +148,5 @@ def test_the_certificate_refuses_the_rule_of_another_operator(name, monkeypatch)
     module = between(function)
     WeightSpace.from_module(module, VECTOR)
     monkeypatch.setitem(OPERATORS, name, OPERATORS[other])
-    with pytest.raises(ValueError, match=f"changes what Of computes.*{name}"):
+    with pytest.raises(ValueError, match=f"changes what Of computes.* through .*{name}.*register_operator"):
         WeightSpace.from_module(module, VECTOR)
