@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from orbits import far_element
 from strategies import all_spaces, general
 from torch import nn
 
@@ -35,17 +36,6 @@ def _distance(a, b):
 
 def _permutes_nothing(element):
     return all(torch.equal(m.permutation, torch.arange(m.size)) for m in element.matrices.values())
-
-
-def _wide(space, largest, generator):
-    """An element with scales of any size up to the largest, and down to its inverse."""
-    matrices = {}
-    for name, matrix in space.sample(sizes=_sizes(space), generator=generator).matrices.items():
-        spread = (2 * torch.rand(matrix.size, generator=generator, dtype=torch.float64) - 1) * math.log(largest)
-        gauges = zip(space.nodes[name].gauges, matrix.scales, strict=True)
-        scales = [scale.sign() * spread.exp() if gauge.scales else scale for gauge, scale in gauges]
-        matrices[name] = MonomialMatrix(scales, matrix.permutation)
-    return GroupElement(space, matrices)
 
 
 @given(SPACES, SEEDS)
@@ -88,7 +78,7 @@ def test_scales_of_a_million_are_found(symmetry, change):
     space = WeightSpace.mlp([3, 24, 16, 24, 2], Symmetry.MONOMIAL if symmetry == "none" else symmetry)
     generator = torch.Generator().manual_seed(1)
     a = _network(space, generator)
-    planted = _wide(space, 1e6, generator)
+    planted = far_element(space, None, 6, generator)
     b = {name: change(x) for name, x in planted.act(a).items()}
     found = align(space, a, b)
     error = 1e-12 if b["bias.0"].dtype == torch.float64 else 1e-6
@@ -103,7 +93,7 @@ def test_noise_on_every_weight_hides_no_neuron():
     for seed in range(5):
         generator = torch.Generator().manual_seed(seed)
         a = _network(space, generator)
-        planted = _wide(space, 1e6, generator)
+        planted = far_element(space, None, 6, generator)
         b = planted.act(a)
         b = {n: x * (1 + 0.01 * torch.randn(x.shape, generator=generator, dtype=x.dtype)) for n, x in b.items()}
         for name, matrix in (align(space, a, b).element @ planted).matrices.items():
@@ -135,7 +125,7 @@ def test_heads_and_what_is_nested_in_them_are_found():
     module, _, space = _attention(0)
     a = {name: x.detach() for name, x in module.state_dict().items()}
     for seed in range(5):
-        planted = _wide(space, 1e3, torch.Generator().manual_seed(seed))
+        planted = far_element(space, None, 3, torch.Generator().manual_seed(seed))
         found = align(space, a, planted.act(a))
         assert found.distance <= 1e-10 * _norm(a)
         assert _permutes_nothing(found.element @ planted)
@@ -147,7 +137,7 @@ def test_parameters_that_do_not_matter_mislead_nothing():
     b = dict(a)
     b["qkv.bias"] = a["qkv.bias"].clone()
     b["qkv.bias"][12:24] = 3 * torch.randn(12, dtype=torch.float64)  # of the keys: softmax does not see it
-    planted = _wide(space, 10.0, torch.Generator().manual_seed(2))
+    planted = far_element(space, None, 1, torch.Generator().manual_seed(2))
     found = align(space, a, planted.act(b))
     with torch.no_grad():
         torch.testing.assert_close(torch.func.functional_call(module, found.aligned, (x,)), module(x))
@@ -167,7 +157,7 @@ def test_neurons_that_are_equal_or_dead_are_no_trouble(symmetry):
     a["weight.0"][1], a["bias.0"][1], a["weight.1"][:, 1] = a["weight.0"][0], a["bias.0"][0], a["weight.1"][:, 0]
     a["weight.1"][:, 4] = 0  # read by nobody
     a["weight.0"][5], a["bias.0"][5] = 0, 0  # says nothing
-    b = _wide(space, 1e6, generator).act(a)
+    b = far_element(space, None, 6, generator).act(a)
     assert align(space, a, b).distance <= 1e-10 * _norm(a)
     zero = {name: torch.zeros_like(x) for name, x in a.items()}
     assert align(space, zero, zero).distance == 0
@@ -190,7 +180,7 @@ def test_the_best_assignment_of_a_small_network_is_found():
 def test_trained_apart_networks_come_nearer_by_more_symmetries():
     space = WeightSpace.mlp([4, 16, 16, 3], Symmetry.MONOMIAL)
     generator = torch.Generator().manual_seed(5)
-    a, b = _network(space, generator), _wide(space, 10.0, generator).act(_network(space, generator))
+    a, b = _network(space, generator), far_element(space, None, 1, generator).act(_network(space, generator))
     found = {name: align(space, a, b, symmetry=name).distance for name in ("permutation", "sign", "scale", None)}
     assert found[None] < found["scale"] < found["permutation"] < _distance(a, b)
     assert found["sign"] < found["permutation"]
@@ -204,7 +194,7 @@ def test_running_statistics_move_along():
             x.data = torch.rand_like(x) + 0.5
     space = WeightSpace.from_module(module, torch.randn(1, 2, 9, 9))
     a = {name: x.detach().double() for name, x in module.state_dict().items() if name in space.parameters}
-    b = _wide(space, 1e4, torch.Generator().manual_seed(7)).act(a)
+    b = far_element(space, None, 4, torch.Generator().manual_seed(7)).act(a)
     assert align(space, a, b).distance <= 1e-10 * _norm(a)
     # What else a state dict holds is passed through.
     assert "1.num_batches_tracked" in align(space, module.state_dict(), module.state_dict()).aligned

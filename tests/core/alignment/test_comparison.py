@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from orbits import changed
 from single_networks import drawn
 from strategies import all_spaces, general
 from torch import nn
@@ -38,12 +39,6 @@ def only(element, kind):
             for name, m in element.matrices.items()
         },
     )
-
-
-def changed(network, name, index, factor):
-    tensor = network[name].clone()
-    tensor[index] *= factor
-    return network | {name: tensor}
 
 
 def perceptron(activation):

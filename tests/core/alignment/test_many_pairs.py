@@ -6,10 +6,11 @@ import random
 
 import pytest
 import torch
+from orbits import far_element
 from torch import nn
 from torch.nn import functional as F
 
-from nfn_monomial import Axis, GroupElement, MonomialMatrix, WeightSpace, align, compare
+from nfn_monomial import Axis, WeightSpace, align, compare
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
 from nfn_monomial.space import packing
@@ -17,18 +18,6 @@ from nfn_monomial.tools.predictors.architectures import PlainCNN
 
 pytestmark = pytest.mark.slow
 RUNS, PAIRS = 10, 10  # of every kind and change
-
-
-def planted_element(space, decades, generator):
-    """A uniform permutation, uniform signs, scales with uniform logarithms."""
-    matrices = {}
-    for name, matrix in space.sample(generator=generator).matrices.items():
-        scales = []
-        for gauge, scale in zip(space.nodes[name].gauges, matrix.scales, strict=True):
-            exponents = decades * (2 * torch.rand(scale.shape, generator=generator, dtype=torch.float64) - 1)
-            scales.append(scale.sign() * 10**exponents if gauge.scales else scale)
-        matrices[name] = MonomialMatrix(scales, matrix.permutation)
-    return GroupElement(space, matrices)
 
 
 # -- align finds what a network was moved by --------------------------------------------------------------------------
@@ -108,7 +97,7 @@ def test_what_was_planted_is_found(kind, change):
         module = perturbed(module, generator).eval() if seed % 2 else module.eval()
         space = WeightSpace.from_module(module, inputs)
         a = {name: x.detach().double() for name, x in module.state_dict().items() if name in space.parameters}
-        planted = planted_element(space, 6, generator)
+        planted = far_element(space, None, 6, generator)
         b = planted.act(a)
         if change == "float32":
             b = {name: x.float() for name, x in b.items()}
@@ -208,5 +197,5 @@ def test_the_same_function_and_no_other(name, change):
         dtype = (torch.float64, torch.float32)[seed % 2]
         a = drawn(space, dtype, generator)
         changed = change(space, a, generator) if change else a
-        b = planted_element(space, DECADES[dtype], generator).act(changed)
+        b = far_element(space, None, DECADES[dtype], generator).act(changed)
         assert compare(space, a, b).same_function is (change is None), seed

@@ -9,10 +9,9 @@ from oracle import invariant_dimension, known_sizes, oracle_dimensions
 from ranks import bilinear_rank, layer_ranks
 from strategies import HIDDEN, general
 
-from nfn_monomial import Axis, EquivariantLinear, Features, Symmetry, TensorProduct, WeightSpace
+from nfn_monomial import Axis, EquivariantLinear, Symmetry, TensorProduct, WeightSpace
 from nfn_monomial.basis import BilinearTerm, bilinear_terms, count_bilinear_terms, count_terms
 from nfn_monomial.space import Node
-from nfn_monomial.testing import assert_equivariant, random_networks
 
 PERMUTED = (Symmetry.PERMUTATION,)
 SHAPES = ["", "s", "g", "go", "gos", "goi", "goo", "got", "gogo", "gogi", "gs", "goti"]
@@ -105,29 +104,6 @@ def test_every_gauge_counts_on_its_own():
     assert not bilinear_terms(other, gain, (Axis("h", 1),), nodes)
 
 
-def test_maps_of_nodes_on_their_own_are_too_many_for_nested_ones():
-    """The fourth map, "the same item of any head", breaks the symmetry."""
-    heads = {"g": Node(PERMUTED, 3), "q": Node(PERMUTED, 4, "g")}
-    nested, alone = (WeightSpace(n, {"w": (Axis("g"), Axis("q"))}) for n in (heads, {**heads, "q": Node(PERMUTED, 4)}))
-    layer = EquivariantLinear(alone, 1, 1, bias=False).double()
-    right = EquivariantLinear(nested, 1, 1, bias=False).double()
-    assert (sum(p.numel() for p in layer.parameters()), sum(p.numel() for p in right.parameters())) == (4, 3)
-    assert_equivariant(right, nested)
-    x = nested.pack(random_networks(nested))
-
-    def call(z):
-        (y,) = layer(Features(alone.layout, (z.tensors[0].transpose(1, 2),))).tensors  # the later node comes first
-        return Features(z.layout, (y.transpose(1, 2),))
-
-    with torch.no_grad():
-        layer.mix["q+0"].weight.zero_()
-    assert_equivariant(call, nested, inputs=x)
-    with torch.no_grad():
-        layer.mix["q+0"].weight.fill_(1)
-    with pytest.raises(AssertionError, match="not equivariant"):
-        assert_equivariant(call, nested, inputs=x)
-
-
 def test_letters_of_terms_are_nested():
     nodes = {"g": Node(PERMUTED), "q": Node((Symmetry.SCALE,), parent="g")}
     row, column = (Axis("g", 0), Axis("q", 1)), (Axis("g", 0), Axis("q", -1))
@@ -137,15 +113,6 @@ def test_letters_of_terms_are_nested():
     loose = BilinearTerm(row, column, (), "ab,cb->")
     with pytest.raises(ValueError, match="'b' is nested in 'a' and in 'c'"):
         loose.imbalance(nodes)
-
-
-def test_the_oracle_misses_a_missing_map():
-    nodes = {"g": Node(PERMUTED, 2), "q": Node(PERMUTED, 2, "g")}
-    space = WeightSpace(nodes, {"w": (Axis("q"),)})
-    layer = EquivariantLinear(space, 1, 1)
-    sizes = known_sizes(space)
-    assert layer_ranks(layer, sizes) == oracle_dimensions(space, space.layout, space.layout, sizes) == (3, 1)
-    assert layer_ranks(layer, sizes, {"mix.g+0.weight": torch.zeros(1)}) == (2, 1)
 
 
 def _entries(field_type, multiplicity, sizes):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from orbits import changed, far_element, generator
 from single_networks import drawn
 from strategies import all_spaces
 from torch import nn
@@ -14,8 +15,6 @@ from torch.nn import functional as F
 from nfn_monomial import Axis, MonomialError, Symmetry, WeightSpace, fingerprint
 from nfn_monomial.canonical.fingerprint import invariants
 from nfn_monomial.space import Node
-from nfn_monomial.space.groups import GroupElement
-from nfn_monomial.space.monomial import MonomialMatrix
 
 CHAINS = {
     "relu": WeightSpace.mlp([2, 16, 16, 3], "relu"),
@@ -43,22 +42,10 @@ class Attention(nn.Module):
 
 def moved(space, network, seed=0, decades=6):
     """By permutations, signs, and scales between ``10^-decades`` and ``10^decades``; in the dtype that it has."""
-    generator = torch.Generator().manual_seed(seed)
-    matrices = {}
-    for name, matrix in space.sample(generator=generator).matrices.items():
-        scales = []
-        for gauge, scale in zip(space.nodes[name].gauges, matrix.scales, strict=True):
-            exponents = 2 * torch.rand(scale.shape, generator=generator, dtype=torch.float64) - 1
-            scales.append(scale.sign() * 10 ** (decades * exponents) if gauge.scales else scale)
-        matrices[name] = MonomialMatrix(scales, matrix.permutation)
-    wide = GroupElement(space, matrices).act({name: x.double() for name, x in network.items()})
+    wide = far_element(space, decades=decades, draws=generator(seed)).act(
+        {name: x.double() for name, x in network.items()}
+    )
     return {name: x.to(network[name].dtype) for name, x in wide.items()}
-
-
-def changed(network, name, index, factor):
-    tensor = network[name].clone()
-    tensor[index] *= factor
-    return network | {name: tensor}
 
 
 @given(all_spaces(), st.integers(0, 2**31))

@@ -493,54 +493,39 @@ INDEXED: dict[str, Case] = {
     ),
 }  # fmt: skip
 
+
+def in_directions(n: int) -> dict[str, Case]:
+    """Operators that there are for places in one, two and three directions."""
+    upsample, convolve, back = F.interpolate, getattr(F, f"conv{n}d"), getattr(F, f"conv_transpose{n}d")
+
+    def over(operator: str, *given: Any, scales: int = 6, flips: int = 6, output: int | None = None) -> Case:
+        function = getattr(aten, operator)
+
+        def called(h: Tensor) -> Tensor:
+            found = function(on(h, n), *given)
+            return spread(found if output is None else found[output].double())
+
+        return Case(called, scales, flips)
+
+    largest = {"max_pool1d": over("max_pool1d", [2], flips=0)}
+    if n > 1:
+        names = (f"max_pool{n}d", f"max_pool{n}d_with_indices")
+        largest = {name: over(name, [2] * n, flips=0, output=i or None) for i, name in enumerate(names)}
+    return largest | {
+        f"adaptive_max_pool{n}d": over(f"adaptive_max_pool{n}d", [2] * n, flips=0, output=int(n == 1)),
+        **{name: over(name, [2] * n) for name in (f"avg_pool{n}d", f"adaptive_avg_pool{n}d")},
+        **{name: over(name, [1] * 2 * n) for name in (f"reflection_pad{n}d", f"replication_pad{n}d")},
+        f"upsample_nearest{n}d": Case(lambda h: spread(upsample(on(h, n), scale_factor=2)), 6, 6),
+        f"_upsample_nearest_exact{n}d": Case(
+            lambda h: spread(upsample(on(h, n), scale_factor=2, mode="nearest-exact")), 6, 6
+        ),
+        f"conv{n}d": Case(lambda h, weight: spread(convolve(on(h, n), kernel(weight, n))), 12, 12),
+        f"conv_transpose{n}d": Case(lambda h, weight: spread(back(on(h, n), kernel(weight, n))), 12, 12),
+    }
+
+
 PLACES: dict[str, Case] = {
-    "avg_pool1d": Case(lambda h: spread(aten.avg_pool1d(on(h, 1), [2] * 1)), 6, 6),
-    "adaptive_avg_pool1d": Case(lambda h: spread(aten.adaptive_avg_pool1d(on(h, 1), [2] * 1)), 6, 6),
-    "max_pool1d": Case(lambda h: spread(aten.max_pool1d(on(h, 1), [2] * 1)), 6, 0),
-    "adaptive_max_pool1d": Case(lambda h: spread(aten.adaptive_max_pool1d(on(h, 1), [2])[1].double()), 6, 0),
-    "reflection_pad1d": Case(lambda h: spread(aten.reflection_pad1d(on(h, 1), [1] * 2)), 6, 6),
-    "replication_pad1d": Case(lambda h: spread(aten.replication_pad1d(on(h, 1), [1] * 2)), 6, 6),
-    "upsample_nearest1d": Case(lambda h: spread(F.interpolate(on(h, 1), scale_factor=2)), 6, 6),
-    "_upsample_nearest_exact1d": Case(
-        lambda h: spread(F.interpolate(on(h, 1), scale_factor=2, mode="nearest-exact")),
-        6, 6,
-    ),
-    "conv1d": Case(lambda h, weight: spread(F.conv1d(on(h, 1), kernel(weight, 1))), 12, 12),
-    "conv_transpose1d": Case(lambda h, weight: spread(F.conv_transpose1d(on(h, 1), kernel(weight, 1))), 12, 12),
-    "avg_pool2d": Case(lambda h: spread(aten.avg_pool2d(on(h, 2), [2] * 2)), 6, 6),
-    "adaptive_avg_pool2d": Case(lambda h: spread(aten.adaptive_avg_pool2d(on(h, 2), [2] * 2)), 6, 6),
-    "max_pool2d": Case(lambda h: spread(aten.max_pool2d(on(h, 2), [2] * 2)), 6, 0),
-    "max_pool2d_with_indices": Case(
-        lambda h: spread(aten.max_pool2d_with_indices(on(h, 2), [2] * 2)[1].double()),
-        6, 0,
-    ),
-    "adaptive_max_pool2d": Case(lambda h: spread(aten.adaptive_max_pool2d(on(h, 2), [2] * 2)[0]), 6, 0),
-    "reflection_pad2d": Case(lambda h: spread(aten.reflection_pad2d(on(h, 2), [1] * 4)), 6, 6),
-    "replication_pad2d": Case(lambda h: spread(aten.replication_pad2d(on(h, 2), [1] * 4)), 6, 6),
-    "upsample_nearest2d": Case(lambda h: spread(F.interpolate(on(h, 2), scale_factor=2)), 6, 6),
-    "_upsample_nearest_exact2d": Case(
-        lambda h: spread(F.interpolate(on(h, 2), scale_factor=2, mode="nearest-exact")),
-        6, 6,
-    ),
-    "conv2d": Case(lambda h, weight: spread(F.conv2d(on(h, 2), kernel(weight, 2))), 12, 12),
-    "conv_transpose2d": Case(lambda h, weight: spread(F.conv_transpose2d(on(h, 2), kernel(weight, 2))), 12, 12),
-    "avg_pool3d": Case(lambda h: spread(aten.avg_pool3d(on(h, 3), [2] * 3)), 6, 6),
-    "adaptive_avg_pool3d": Case(lambda h: spread(aten.adaptive_avg_pool3d(on(h, 3), [2] * 3)), 6, 6),
-    "max_pool3d": Case(lambda h: spread(aten.max_pool3d(on(h, 3), [2] * 3)), 6, 0),
-    "max_pool3d_with_indices": Case(
-        lambda h: spread(aten.max_pool3d_with_indices(on(h, 3), [2] * 3)[1].double()),
-        6, 0,
-    ),
-    "adaptive_max_pool3d": Case(lambda h: spread(aten.adaptive_max_pool3d(on(h, 3), [2] * 3)[0]), 6, 0),
-    "reflection_pad3d": Case(lambda h: spread(aten.reflection_pad3d(on(h, 3), [1] * 6)), 6, 6),
-    "replication_pad3d": Case(lambda h: spread(aten.replication_pad3d(on(h, 3), [1] * 6)), 6, 6),
-    "upsample_nearest3d": Case(lambda h: spread(F.interpolate(on(h, 3), scale_factor=2)), 6, 6),
-    "_upsample_nearest_exact3d": Case(
-        lambda h: spread(F.interpolate(on(h, 3), scale_factor=2, mode="nearest-exact")),
-        6, 6,
-    ),
-    "conv3d": Case(lambda h, weight: spread(F.conv3d(on(h, 3), kernel(weight, 3))), 12, 12),
-    "conv_transpose3d": Case(lambda h, weight: spread(F.conv_transpose3d(on(h, 3), kernel(weight, 3))), 12, 12),
+    **in_directions(1), **in_directions(2), **in_directions(3),
     "max_pool1d: without a batch": Case(lambda h: F.max_pool1d(on(h, 1)[0], 2).flatten()[None], 6, 0),
     "avg_pool2d: without a batch": Case(lambda h: F.avg_pool2d(on(h, 2)[0], 2).flatten()[None], 6, 6),
     "upsample_linear1d": Case(lambda h: spread(F.interpolate(on(h, 1), scale_factor=2, mode="linear")), 6, 6),
