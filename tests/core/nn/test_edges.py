@@ -181,6 +181,8 @@ def test_layers_that_were_changed_are_called(change):
     else:
         changed = nn.Sequential(linear_with(2 * gate))
     torch.testing.assert_close(exchange(places, edges, layer, changed, ends), expected)
+    turned = plain_exchange(places, edges, twice, layer, ends)
+    torch.testing.assert_close(exchange(places, edges, changed, layer, ends), turned)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
