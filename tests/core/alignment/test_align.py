@@ -232,12 +232,7 @@ def _wrong(change):
     ("change", "message"),
     [
         (lambda b: b | {"bias.0": torch.full((4,), float("nan"))}, "network b.*bias.0 holds 4 NaN"),
-        (lambda b: b | {"bias.0": torch.zeros(5)}, "network b.*bias.0"),
-        (lambda b: b | {"bias.0": torch.zeros(1, 4)}, "network b.*bias.0 has"),
-        (lambda b: {"bias.0": b["bias.0"]}, "network b.*missing: weight.0"),
         (lambda b: b | {"bias.0": torch.zeros(4, dtype=torch.long)}, "network b: bias.0 is .*torch.int64"),
-        (lambda b: b | {"bias.0": [0.0] * 4}, "bias.0.* must be a dense tensor"),
-        (lambda b: list(b.values()), "b must be named tensors, parameter name -> tensor, found list"),
         (
             lambda b: (
                 {"weight.0": torch.zeros(3, 2), "bias.0": torch.zeros(3)}

@@ -347,17 +347,6 @@ def test_weights_from_a_node_to_itself():
     torch.testing.assert_close(inward, outward)
 
 
-def test_what_does_not_fit_is_refused():
-    x = networks(MIXED)
-    with pytest.raises(ValueError, match=r"missing: bias\.0"):
-        balance({k: v for k, v in x.items() if k != "bias.0"}, MIXED)
-    x["weight.0"][0, 0, 0, 0] = torch.nan
-    with pytest.raises(ValueError, match=r"weight\.0 holds 1 NaN or infinite values"):
-        Balance(MIXED)(x)
-    with pytest.raises(ValueError, match=r"Balance: the features are of another weight space: found fields"):
-        Balance(MIXED)(ZOO.pack(networks(ZOO)))
-
-
 # -- sizes of any dtype -----------------------------------------------------------------------------------------------
 
 

@@ -196,12 +196,6 @@ def test_gradients_and_compilation():
 
 def test_what_does_not_fit_is_refused():
     x = networks(SIREN)
-    with pytest.raises(ValueError, match=r"missing: bias\.0"):
-        absorb_omega({k: v for k, v in x.items() if k != "bias.0"}, SIREN, 30.0)
-    with pytest.raises(ValueError, match=r"not in the space: extra"):
-        canonical_phase({**x, "extra": torch.zeros(1)}, SIREN)
-    with pytest.raises(ValueError, match=r"bias\.0 has 2 dimensions \(3, 5\) but the space expects"):
-        canonical_phase({**x, "bias.0": x["bias.0"][:, 0]}, SIREN)
     with pytest.raises(ValueError, match="3 frequencies for 2 sine layers"):
         absorb_omega(x, SIREN, [30.0, 1.0, 1.0])
     for omega in (0.0, math.inf, math.nan):
@@ -216,9 +210,6 @@ def test_what_does_not_fit_is_refused():
         canonical_phase(x, relu)
     with pytest.raises(ValueError, match=r"'x' of .* is no layer sin.* on axes of charges \{0\}"):
         absorb_omega(x, SIREN.uncharged(), 30.0)
-    x["bias.1"][0, 0, 0] = torch.nan
-    with pytest.raises(ValueError, match=r"bias\.1 holds 1 NaN or infinite values"):
-        canonical_phase(x, SIREN)
 
 
 NODES = {"x": (Symmetry.FIXED, 2), "h": (Symmetry.SIGN, 3), "y": (Symmetry.FIXED, 1)}

@@ -103,7 +103,3 @@ def test_what_does_not_fit_is_refused():
         Augment(RELU, noise=-1.0)
     with pytest.raises(ValueError, match="has the symmetry SCALE"):
         Augment(RELU, phases=1)
-    with pytest.raises(ValueError, match=r"missing: bias\.0"):
-        Augment(RELU)({k: v for k, v in networks(RELU).items() if k != "bias.0"})
-    with pytest.raises(ValueError, match="unpack: the features are of another weight space"):
-        Augment(RELU)(SIREN.pack(networks(SIREN)))

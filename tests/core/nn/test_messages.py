@@ -210,18 +210,6 @@ def test_extra_fields_enter_with_charge_one():
         embed(networks)
 
 
-def test_clear_errors():
-    space = WeightSpace.mlp([2, 3, 1], "relu")
-    with pytest.raises(ValueError, match="channels must be at least 1"):
-        MessagePassing(space, 0)
-    with pytest.raises(ValueError, match="MessagePassing: the features are of another weight space"):
-        MessagePassing(space, 2)(space.pack(random_networks(space)))
-    with pytest.raises(ValueError, match=r"MessagePassing: field \[h1\^\+1 x\^-1\].*built for 3 channels"):
-        MessagePassing(space, 3)(random_neurons(space, 2))
-    with pytest.raises(ValueError, match="networks of 2 channels; NeuronEmbedding was built for 1"):
-        NeuronEmbedding(space, 1, 2)(random_networks(space, 2, 2))
-
-
 def test_state_dict_keys_name_what_they_belong_to():
     space = WeightSpace.mlp([2, 3, 1], "relu")
     keys = MessagePassing(space, 2).state_dict()
