@@ -169,6 +169,12 @@ def test_cka_is_that_of_its_definition(samples):
     assert found.cka["2"] == pytest.approx(float(expected))
 
 
+def test_scales_near_one_are_scales():
+    a = drawn(RELU)
+    near = GroupElement(RELU, {"h1": MonomialMatrix.diagonal(torch.full((12,), 1.05, dtype=torch.float64))})
+    assert compare(RELU, a, near.act(a)).same_function
+
+
 def test_answers_alone_prove_nothing():
     """Neurons that no input tried wakes up may be anything."""
     net = perceptron(nn.ReLU)

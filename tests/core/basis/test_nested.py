@@ -94,6 +94,22 @@ def test_bilinear_maps_are_complete(made):
         assert bilinear_rank(layer, sizes) == expected
 
 
+@pytest.mark.parametrize(
+    ("shape", "counts", "flat"),
+    [("go", (3, 1), (4, 1)), ("got", (4, 1), (8, 1)), ("goi", (5, 1), (8, 1)), ("gogo", (60, 3), (225, 4))],
+)
+def test_counts_of_permuted_pairs(shape, counts, flat):
+    """The same item, the same head, all different: 3 orbits of pairs of pairs, where two nodes on their own have 4.
+
+    A chain of d nodes: d + 1. Two pairs each: chains of two partitions of four axes, 60 of them.
+    """
+    parents = {"o": "g", "i": "g", "t": "o"}
+    for above, expected in ((parents, counts), ({}, flat)):
+        nodes = {name: Node(PERMUTED, 4, above.get(name)) for name in "goit"}
+        fields = {tuple(Axis(name, 0) for name in shape): 1}
+        assert count_terms(fields, fields, nodes) == expected
+
+
 def test_every_gauge_counts_on_its_own():
     """A normalised residual stream: gain and shift of the norm +1, what reads them -1, the stream only permuted."""
     nodes = {"s": Node((Symmetry.SCALE, Symmetry.SCALE), 3), "h": Node((Symmetry.SCALE,), 3)}
