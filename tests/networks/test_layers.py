@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 from networks.derived import weight_space
-from networks.everything import NETWORKS, QUICK
+from networks.everything import NETWORKS
 from networks.zoo import Network
 from torch import Tensor
 
@@ -16,7 +16,13 @@ from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
 from nfn_monomial.nn import TensorProduct
 from nfn_monomial.testing import random_networks
 
-ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in QUICK else pytest.mark.networks) for n in NETWORKS.values()]
+# One of every kind of space.
+LAYERED = {
+    "lenet", "unet", "pointwise_depthwise", "resnext", "convnext", "group_norm", "hypernetwork", "geglu", "maxout",
+    "gru", "prerms_relu", "perceiver", "mixer", "autoencoder_tied", "mixture_of_experts", "constant_gain",
+    "generated_weights", "experts_gathered", "fourier_operator", "state_space", "unpooled", "spatial_transformer",
+}  # fmt: skip
+ZOO = [pytest.param(n, id=n.name, marks=[] if n.name in LAYERED else pytest.mark.networks) for n in NETWORKS.values()]
 THREE_ENDS = {  # have parameters of three ends that are no factors on whole tensors, and so no graphs
     "llama", "falcon", "multi_query", "bilinear", "rolled", "cumulative", "outer_product",
     "attention_pooling", "experts_gathered", "fourier_operator",

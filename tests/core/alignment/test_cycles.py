@@ -27,7 +27,7 @@ def is_identity(element, tolerance=1e-10):
     )
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(all_spaces())
 def test_ways_between_networks_compose(space):
     networks = some(space, 3)

@@ -53,12 +53,16 @@ MODELS = {
     "MessagePassingEditor, convolutions": lambda: MessagePassingEditor(CNN, 3, 1),
     "MessagePassingEditor, mixed": lambda: MessagePassingEditor(MIXED, 3, 2, tied=True),
 }
+QUICK = (  # every class; the others are slow
+    "MonomialNFN, statistics", "MonomialNFN, square", "MonomialNFN, loop", "EquivariantNFN", "MessagePassingNFN, tied",
+    "MessagePassingNFN, one layer", "MessagePassingNFN, statistics and probes", "MessagePassingEditor, convolutions",
+)  # fmt: skip
 CONTAINERS = (nn.ParameterList, nn.ParameterDict)  # which have no forward
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=[n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS])
 def net(request):
     torch.manual_seed(0)
     return MODELS[request.param]().double()
