@@ -21,10 +21,11 @@ from nfn_monomial.tools.predictors.tasks import MOST_INPUTS, MOST_WEIGHTS, Task,
 
 from .data.architectures import residual, transformers  # noqa: F401  (which adds them to those that are known)
 from .data.sirens import Siren
+from .experiments.classify import InputConfig, Sizes
+from .experiments.edit import EditorConfig
 from .models.editors import Editor, build_editor
 from .models.inr import inr_info
 from .models.inr_input import Classifier, prepared_siren
-from .settings.inrs import EditorConfig, InputConfig, Sizes
 
 __all__ = ["Classification", "Editing"]
 

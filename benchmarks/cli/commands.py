@@ -6,7 +6,6 @@ import typer
 
 from .experiments import add_experiments
 from .make import inr_app, zoo_app
-from .measure import add_measurements, bench_app
 from .results import results
 from .show import list_app
 
@@ -18,7 +17,5 @@ def add_commands(app: typer.Typer) -> None:
     add_experiments(app)
     app.add_typer(zoo_app, name="zoo")
     app.add_typer(inr_app, name="inr")
-    add_measurements(app)
-    app.add_typer(bench_app, name="bench")
     app.command("results")(results)
     app.add_typer(list_app, name="list")

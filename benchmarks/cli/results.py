@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,14 +19,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from nfn_monomial import __version__
-from nfn_monomial.benchmarks.settings.regenerated import DATA, REGENERATED, Regenerated
+from nfn_monomial.benchmarks.experiments import DATA, EXPERIMENTS, Rerun
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.cli.options import console, user_errors
 from nfn_monomial.tools.files import write_atomically, write_json
 
 from .options import split
 
-__all__ = ["MADE", "results"]
+__all__ = ["MADE", "reruns", "results"]
 
 MADE = "made.json"
 """In a results folder: the command, version, commit and date of its tables."""
@@ -65,22 +66,32 @@ def results(
     total = sum(entry.minutes for entry in chosen)
     console.print(f"{len(chosen)} folders, about {total / 60:.1f} hours of one core in all", highlight=False)
     for number, entry in enumerate(chosen, start=1):
-        console.print(f"{number}/{len(chosen)} {entry.name}: {entry.command}", markup=False, highlight=False)
+        console.print(f"{number}/{len(chosen)} {entry.folder}: {entry.command}", markup=False, highlight=False)
         start = time.perf_counter()
         if entry.data:
             _run(DATA[entry.data])
-        _run(f"{entry.command} --out {shlex.quote(str(out / entry.name))}")
-        write_json(out / entry.name / MADE, _made(entry))
+        _run(f"{entry.command} --out {shlex.quote(str(out / entry.folder))}")
+        write_json(out / entry.folder / MADE, _made(entry))
         if into is not None:
-            _copy(out / entry.name, into / entry.name)
-        console.print(f"{entry.name}: {(time.perf_counter() - start) / 60:.1f} minutes", highlight=False)
+            _copy(out / entry.folder, into / entry.folder)
+        console.print(f"{entry.folder}: {(time.perf_counter() - start) / 60:.1f} minutes", highlight=False)
 
 
-def _chosen(names: Sequence[str]) -> list[Regenerated]:
-    known = {entry.name: entry for entry in REGENERATED}
+def reruns() -> list[Rerun]:
+    """All committed results folders, from cheap to dear, with the whole command of each but for ``--out``."""
+    found = []
+    for experiment in EXPERIMENTS.values():
+        for entry in experiment.reruns:
+            words = [entry.command or experiment.name, f"--data {entry.data}" * bool(entry.data), entry.options]
+            found.append(replace(entry, command=" ".join(filter(None, words))))
+    return sorted(found, key=lambda entry: entry.minutes)
+
+
+def _chosen(names: Sequence[str]) -> list[Rerun]:
+    known = {entry.folder: entry for entry in reruns()}
     if unknown := [name for name in names if name not in known]:
         raise InvalidValueError(f"unknown results {', '.join(unknown)}: choose from {', '.join(known)}")
-    return [entry for entry in REGENERATED if not names or entry.name in names]
+    return [entry for name, entry in known.items() if not names or name in names]
 
 
 def _run(command: str) -> None:
@@ -94,7 +105,7 @@ def _run(command: str) -> None:
         raise typer.Exit(done.returncode)
 
 
-def _made(entry: Regenerated) -> dict[str, Any]:
+def _made(entry: Rerun) -> dict[str, Any]:
     from nfn_monomial.benchmarks.train.runs import environment
 
     return {
@@ -112,16 +123,16 @@ def _copy(source: Path, target: Path) -> None:
             write_atomically(target / path.name, path.read_bytes())
 
 
-def _list(entries: Sequence[Regenerated], folder: Path) -> None:
+def _list(entries: Sequence[Rerun], folder: Path) -> None:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for column in ("name", "minutes", "version", "commit", "date", "this version", "command"):
         table.add_column(column, overflow="fold", no_wrap=column != "command")
     for entry in entries:
-        path = folder / entry.name / MADE
+        path = folder / entry.folder / MADE
         made = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         commit = made.get("commit") or "-"
         commit = commit[:7] + "+" * commit.endswith("+")
-        cells = (entry.name, f"{entry.minutes:g}", made.get("version", "-"), commit, made.get("date", "-"))
+        cells = (entry.folder, f"{entry.minutes:g}", made.get("version", "-"), commit, made.get("date", "-"))
         table.add_row(*cells, _of_this_version(made), escape(entry.command))
     console.print(table)
     console.print(f"Tables in {folder}. this version: no code changed since; otherwise, in how many commits.")

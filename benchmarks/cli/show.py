@@ -1,21 +1,28 @@
-"""The commands that show what there is."""
+"""The commands that show what there is: models, formats of data, and every setting with its meaning."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import dataclasses
+import inspect
+import re
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.cli.options import console, user_errors
 
-from .settings import settings_of
+from .options import OWN_OPTIONS
 
-__all__ = ["list_app"]
+__all__ = ["list_app", "settings_of"]
+
+NAMES = {int: "integer", float: "number", str: "text", bool: "true or false", type(None): "none"}
 
 list_app = typer.Typer(no_args_is_help=True, help="List models, formats of data, and settings.")
 
@@ -76,7 +83,7 @@ def list_settings(
     if experiment and experiment not in EXPERIMENTS:
         raise InvalidValueError(f"unknown experiment {experiment!r}: choose from {', '.join(EXPERIMENTS)}")
     for name in [experiment] if experiment else EXPERIMENTS:
-        presets = EXPERIMENTS[name]
+        presets = EXPERIMENTS[name].presets
         if preset not in presets:
             raise InvalidValueError(f"{name} has no preset {preset!r}: choose from {', '.join(presets)}")
         table = _table(f"{name}, preset {preset} of {', '.join(presets)}", "key", "type", "value", "meaning")
@@ -90,3 +97,43 @@ def _table(title: str, *columns: str) -> Table:
     for i, column in enumerate(columns):
         table.add_column(column, no_wrap=i == 0, overflow="fold")
     return table
+
+
+def settings_of(config: Any, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """Key, type, value and meaning of every setting of a configuration, those of groups in it with a dot."""
+    kinds, meanings = get_type_hints(type(config), include_extras=True), _meanings(type(config))
+    for field in dataclasses.fields(config):
+        key, value = prefix + field.name, getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from settings_of(value, f"{key}.")
+        else:
+            option = f" Set it by {OWN_OPTIONS[key]}." if key in OWN_OPTIONS else ""
+            yield key, _kind(kinds[field.name]), _text(value), meanings.get(field.name, "") + option
+
+
+def _meanings(cls: type) -> dict[str, str]:
+    """What the docstring of a class says of its attributes."""
+    _, _, section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
+    found = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n     .*)*)", section, flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for names, text in found for name in names.split(", ")}
+
+
+def _kind(kind: Any) -> str:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _kind(inner[0])
+    if origin is Literal:
+        return " | ".join(map(str, inner))
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_kind, inner))
+    if origin is tuple:
+        return ",".join(map(_kind, inner)) if Ellipsis not in inner else f"{_kind(inner[0])},.."
+    return NAMES.get(kind, str(kind))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_text, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from nfn_monomial import EquivariantNFN, Features
 from nfn_monomial.adapters.nfn import from_tensors, to_tensors
 from nfn_monomial.benchmarks.data.sirens import Siren
-from nfn_monomial.benchmarks.settings.inrs import EditorConfig
+from nfn_monomial.benchmarks.experiments.edit import EditorConfig
 from nfn_monomial.canonical import Balance, absorb_omega, canonical_phase
 from nfn_monomial.models import MessagePassingEditor, equivariant_stack
 from nfn_monomial.nn import InputNorm

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.benchmarks.data.sirens import Siren
-from nfn_monomial.benchmarks.settings.inrs import InputConfig
+from nfn_monomial.benchmarks.experiments.classify import InputConfig
 from nfn_monomial.canonical import absorb_omega, canonical_phase
 from nfn_monomial.nn import Augment, InputNorm
 from nfn_monomial.tools.predictors.models import Model

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from nfn_monomial import Canonicalize, EquivariantLinear, Features, InvariantPool, PointwiseActivation, WeightSpace
-from nfn_monomial.benchmarks.settings.generalization import STACKS
+from nfn_monomial.benchmarks.experiments.ablation import STACKS
 from nfn_monomial.models import equivariant_stack
 from nfn_monomial.tools.predictors.models import Model, NetworkInfo, logits, register
 

@@ -1,4 +1,4 @@
-"""What figures of trained models have in common: lines, legends, learning curves."""
+"""Figures: what those of trained models have in common, and images beside their reconstructions."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from torch import Tensor
 
+from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import look, panels
 
 from .tables import by_model
 
-__all__ = ["draw_learning", "legend_beside", "stroke"]
+__all__ = ["draw_learning", "draw_reconstructions", "legend_beside", "stroke"]
 
+COLUMNS = 10  # reconstructions side by side
 LEGEND = 1.9  # inches beside the panels
 LEGEND_LINE = 0.21  # inches that a model's name needs there
 
@@ -67,4 +72,35 @@ def draw_learning(
             handles += [line] if ax is axes[0] else []
     legend_beside(figure, handles, [*bold, *[False] * bool(level)])
     figure.supxlabel("Bold: invariant to the whole group. Means over seeds; faint: single runs.", fontsize=8.5)
+    return figure
+
+
+def draw_reconstructions(corpus: InrCorpus, psnr: Callable[[Tensor, Tensor], Tensor]) -> Figure:
+    """Test images (first row) and their reconstructions (second), from the worst to the best of the split.
+
+    Args:
+        corpus: networks and the images that they were fitted to.
+        psnr: reconstructions and images ``(N, C, H, W)`` -> decibels ``(N,)``.
+
+    Raises:
+        ValueError: if the images of the corpus are not known.
+    """
+    if corpus.pixels is None:
+        raise InvalidValueError(f"{corpus.name}: the images that its networks were fitted to are not known")
+    part = corpus.test
+    pixels = corpus.pixels[part.image]
+    shown = corpus.siren.render(part.rows.read_all())
+    decibels = psnr(shown, pixels)
+    order = decibels.argsort()
+    chosen = order[torch.linspace(0, len(order) - 1, min(COLUMNS, len(order))).round().long()].tolist()
+    figure, axes = panels(2, len(chosen), (0.95 * len(chosen) + 0.3, 2.6), grid=False)
+    for ax, image in zip(axes, (*pixels[chosen], *shown[chosen]), strict=True):
+        ax.imshow(image.clamp(0, 1).movedim(0, -1).squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1)
+        ax.set(xticks=[], yticks=[])
+    for ax, network in zip(axes[len(chosen) :], chosen, strict=True):
+        ax.set_xlabel(f"{decibels[network]:.1f} dB", fontsize=8)
+    axes[0].set_ylabel("image", fontsize=8)
+    axes[len(chosen)].set_ylabel("network", fontsize=8)
+    title = f"{corpus.name}: {len(chosen)} of {len(part)} test networks, worst to best"
+    figure.suptitle(f"{title}; median {decibels.median():.1f} dB", fontsize=9)
     return figure

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.errors import InvalidValueError
@@ -23,6 +24,7 @@ __all__ = [
     "model_table",
     "over",
     "over_seeds",
+    "record_of",
 ]
 
 INVARIANT = {"group": "yes", "permutations": "perm. only", "nothing": "no"}
@@ -131,3 +133,26 @@ def cost_cells(group: Sequence[Run]) -> tuple[str, ...]:
 def count(parameters: int) -> str:
     """A number of parameters, in millions from 10,000 on."""
     return f"{parameters / 1e6:.2f}M" if parameters >= 10_000 else str(parameters)
+
+
+def record_of(runs: Sequence[Run]) -> dict[str, Any]:
+    """What ``results.json`` has of every experiment: which runs, of which settings, on which networks and machines.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    if not runs:
+        raise InvalidValueError("no finished runs to report on")
+    networks: dict[str, dict[str, int]] = {}
+    for run in runs:
+        networks.setdefault(run.settings.subject, run.networks)
+    return {
+        "runs": [run.settings.name for run in runs],
+        "settings": _distinct([asdict(replace(run.settings, seed=0)) for run in runs]),
+        "networks": networks,
+        "environments": _distinct([run.environment for run in runs]),
+    }
+
+
+def _distinct(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [value for i, value in enumerate(values) if value not in values[:i]]

@@ -13,14 +13,14 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from nfn_monomial.benchmarks.report.results import record_of
-from nfn_monomial.benchmarks.report.tables import COST_COLUMNS, Mean, by_model, cost_cells, over, over_seeds
-from nfn_monomial.benchmarks.settings.generalization import STACKS, PredictConfig
+from nfn_monomial.benchmarks.experiments.ablation import STACKS
+from nfn_monomial.benchmarks.experiments.predict import PredictConfig
+from nfn_monomial.benchmarks.report.tables import COST_COLUMNS, Mean, by_model, cost_cells, over, over_seeds, record_of
+from nfn_monomial.benchmarks.settings.register import Study
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import PALETTE, Report, Table, panels
 
-from . import Study
 from .predict import predict_generalization, require_models
 from .predict_report import short
 

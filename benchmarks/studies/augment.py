@@ -22,14 +22,13 @@ import torch
 from matplotlib.figure import Figure
 
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Parts
-from nfn_monomial.benchmarks.report.results import record_of
-from nfn_monomial.benchmarks.report.tables import INVARIANT
-from nfn_monomial.benchmarks.settings.generalization import AugmentConfig
+from nfn_monomial.benchmarks.experiments.augment import AugmentConfig
+from nfn_monomial.benchmarks.report.tables import INVARIANT, record_of
+from nfn_monomial.benchmarks.settings.register import Study
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import OnProgress, sweep
 from nfn_monomial.tools.report import Report, Table, look, panels
 
-from . import Study
 from .predict import check, plan, predict_generalization, require_models
 from .predict_report import draw_figure, predict_tables, summarise
 

@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from nfn_monomial.benchmarks.data.batches import Data
+from nfn_monomial.benchmarks.experiments.cost import REFERENCE, CostConfig
 from nfn_monomial.benchmarks.models.catalogue import model_names, require_task
 from nfn_monomial.benchmarks.report.tables import INVARIANT, MIB, count
-from nfn_monomial.benchmarks.settings.measurements import REFERENCE, CostConfig
+from nfn_monomial.benchmarks.settings.register import Said, Study
 from nfn_monomial.benchmarks.train.measure import race, step_memory
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.testing import random_networks
@@ -241,3 +242,9 @@ def draw_costs(costs: Sequence[Cost]) -> Figure:
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     return figure
+
+
+STUDY = Study(
+    lambda data, config, store, tell: measure_costs(config, lambda text: tell(Said(f"timing {text}"))),
+    lambda costs, config, store: cost_report(costs, config),
+)

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from nfn_monomial import MonomialNFN, WeightSpace, balance
 from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.data.seeds import derive_seed
+from nfn_monomial.benchmarks.experiments.expressivity import ExpressivityConfig
 from nfn_monomial.benchmarks.report.tables import Mean, over
-from nfn_monomial.benchmarks.settings.measurements import ExpressivityConfig
+from nfn_monomial.benchmarks.settings.register import Said, Study
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.devices import make_fabric
 from nfn_monomial.benchmarks.train.loop import Epoch, fit, predict
@@ -225,3 +226,9 @@ def draw_outcomes(outcomes: Sequence[Outcome]) -> Figure:
         ax.set_title(f"{activation} networks, {model}: R2 {_r2(group)}", fontsize=10)
     figure.supxlabel(f"R2: {over(max(map(len, groups.values())))}; points are of the first seed.", fontsize=8.5)
     return figure
+
+
+STUDY = Study(
+    lambda data, config, store, tell: bench_expressivity(config, lambda *place: tell(Said("training", *place))),
+    lambda outcomes, config, store: expressivity_report(outcomes, config),
+)

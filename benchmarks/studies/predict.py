@@ -35,8 +35,8 @@ from nfn_monomial.benchmarks.data.batches import prepared
 from nfn_monomial.benchmarks.data.moves import WIDENED, TestSet, augment, test_sets
 from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies, fingerprint, groups_of, looked_at
 from nfn_monomial.benchmarks.data.seeds import derive_seed
+from nfn_monomial.benchmarks.experiments.predict import PredictConfig, TrainSet
 from nfn_monomial.benchmarks.models.catalogue import model_names, require_task, training_of
-from nfn_monomial.benchmarks.settings.generalization import PredictConfig, TrainSet
 from nfn_monomial.benchmarks.train.loop import Loss
 from nfn_monomial.benchmarks.train.recipes import Recipe, read_recipes
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore

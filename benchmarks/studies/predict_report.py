@@ -15,14 +15,23 @@ from matplotlib.lines import Line2D
 
 from nfn_monomial.benchmarks.data.moves import WIDENED
 from nfn_monomial.benchmarks.data.networks import Corpus
+from nfn_monomial.benchmarks.experiments.predict import PREDICT, PredictConfig
 from nfn_monomial.benchmarks.report.figures import legend_beside, stroke
-from nfn_monomial.benchmarks.report.results import record_of
-from nfn_monomial.benchmarks.report.tables import COST_COLUMNS, INVARIANT, MIB, SEES, Mean, by_model, count, over
-from nfn_monomial.benchmarks.settings.generalization import PREDICT, PredictConfig
+from nfn_monomial.benchmarks.report.tables import (
+    COST_COLUMNS,
+    INVARIANT,
+    MIB,
+    SEES,
+    Mean,
+    by_model,
+    count,
+    over,
+    record_of,
+)
+from nfn_monomial.benchmarks.settings.register import Study
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.tools.report import Report, Table, look, panels
 
-from . import Study
 from .predict import default_models, predict_generalization, require_models
 
 __all__ = ["STUDY", "Row", "draw_figure", "predict_report", "predict_tables", "short", "summarise"]

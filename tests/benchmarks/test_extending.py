@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from invoking import said
+import typer
+from invoking import plain, said
+from typer.testing import CliRunner
 
+from nfn_monomial.benchmarks.cli.commands import add_commands
 from nfn_monomial.benchmarks.data.formats import base as formats
 from nfn_monomial.benchmarks.data.formats.detection import detect
+from nfn_monomial.benchmarks.settings.register import EXPERIMENTS
 from nfn_monomial.benchmarks.studies.predict import predict_generalization
 from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.tools.predictors import models as registry
@@ -31,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a block registers is gone after its test."""
     monkeypatch.chdir(folder)
-    before = [(known, dict(known)) for known in (registry.register.classes, formats._REGISTRY)]
+    before = [(known, dict(known)) for known in (registry.register.classes, formats._REGISTRY, EXPERIMENTS)]
     yield
     for known, entries in before:
         known.clear()
@@ -99,16 +106,52 @@ def test_formats_are_gone_when_they_are_not_registered() -> None:
         detect("zoos/mine")
 
 
-def test_experiment() -> None:
-    found = execute("experiment")
-    assert "How large are the weights?" in Path("results/sizes/table.md").read_text(encoding="utf-8")
-    assert len(found["runs"]) == 4
-    assert all(run.settings.training.batch_size == 16 for run in found["runs"])
-    more = found["replace"](found["config"], seeds=(0, 1, 2))
-    kept: list[bool] = []
-    found["sweep"](
-        found["plan"](more, found["corpus"]),
-        RunStore("results/sizes"),
-        lambda p: kept.append(p.kept) if p.run else None,
+def test_an_experiment_is_one_file() -> None:
+    """From which there are its command, its settings and its results."""
+    execute("model")  # which makes the zoo
+    execute("experiment")
+    app = typer.Typer()
+    add_commands(app)
+
+    def say(*words: str) -> str:
+        done = CliRunner(env={"NO_COLOR": "1", "COLUMNS": "200"}).invoke(app, words)
+        assert done.exit_code == 0, done.output
+        return plain(done.output)
+
+    asked = ("weight-sizes", "--data", "zoos/tiny", "--set", "training.batch_size=16")
+    assert "How large are the weights?" in say(*asked, "--seeds", "1")
+    made = json.loads(Path("results/weight-sizes/results.json").read_text(encoding="utf-8"))
+    assert [entry["training"]["batch_size"] for entry in made["settings"]] == [16] * 4  # models and activations
+    again = say(*asked, "--seeds", "2")
+    assert (again.count("(kept)"), again.count("/8 ")) == (4, 8)
+    assert "unknown key 'training.epoch'" in plain(
+        CliRunner().invoke(app, ["weight-sizes", "--set", "training.epoch=1"]).output
     )
-    assert kept == [True] * 4 + [False] * 2
+    listed = say("list", "settings", "weight-sizes")
+    assert "weight-sizes, preset small of small" in listed
+    assert "training.batch_size" in listed
+    with pytest.raises(ValueError, match="there is an experiment weight-sizes already"):
+        execute("experiment")
+
+
+def test_a_file_of_the_folder_is_found_by_itself(tmp_path: Path) -> None:
+    """With the results that are made again; nothing else names it."""
+    (tmp_path / "nothing.py").write_text(
+        "from nfn_monomial.benchmarks.experiments.params import ParamsConfig\n"
+        "from nfn_monomial.benchmarks.experiments import Experiment, Rerun, Study, register\n"
+        "study = Study(lambda *given: None, lambda *given: None)\n"
+        "register(Experiment('nothing', 'Do nothing.', {'small': ParamsConfig()}, study,"
+        " reruns=(Rerun('nothing', '--set kernel=1', 0.5),)))\n",
+        encoding="utf-8",
+    )
+    code = (
+        "import sys, nfn_monomial.benchmarks.settings.register as register, importlib.util\n"
+        "spec = importlib.util.find_spec('nfn_monomial.benchmarks.experiments')\n"
+        "spec.submodule_search_locations.append(sys.argv[1])\n"
+        "sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "from nfn_monomial.benchmarks.cli.results import reruns\n"
+        "print(reruns()[0].command, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "nothing --set kernel=1 False\n"

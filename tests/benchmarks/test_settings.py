@@ -13,13 +13,11 @@ from typing import Any, Literal
 
 import pytest
 
-from nfn_monomial.benchmarks.models.catalogue import model_names
+from nfn_monomial.benchmarks.experiments import EXPERIMENTS
+from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.settings import Settings, Some, override, read_value
-from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
-from nfn_monomial.benchmarks.settings.generalization import AugmentConfig, PredictConfig
-from nfn_monomial.benchmarks.settings.inrs import ClassifyConfig, EditConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.studies import classify, edit, predict
+from nfn_monomial.benchmarks.studies import predict
 from nfn_monomial.benchmarks.train.runs import CONFIG_NAME, record
 
 
@@ -115,27 +113,16 @@ def test_record(tmp_path: Path) -> None:
 
 def test_settings_do_without_torch() -> None:
     """A command line is made of them, whose help shall be there at once."""
-    code = "import sys, nfn_monomial.benchmarks.settings.experiments; sys.exit('torch' in sys.modules)"
+    code = "import sys, nfn_monomial.benchmarks.experiments; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("name", "preset"), [(name, preset) for name, presets in EXPERIMENTS.items() for preset in presets]
+    ("name", "preset"), [(name, preset) for name, known in EXPERIMENTS.items() for preset in known.presets]
 )
 def test_presets_name_models_that_there_are(name: str, preset: str) -> None:
-    config = EXPERIMENTS[name][preset]
-    if isinstance(config, PredictConfig):
-        predict.require_models(config)
-    elif isinstance(config, AugmentConfig):
-        for planned in (*config.plans(), config.curve_plan()):
-            predict.require_models(planned)
-    elif isinstance(config, ClassifyConfig):
-        classify.require_models(config)
-    elif isinstance(config, EditConfig):
-        edit.require_models(config)
-    else:
-        assert set(getattr(config, "models", ())) <= set(model_names())
-    assert "small" in EXPERIMENTS[name]
+    config = EXPERIMENTS[name].presets[preset]
+    EXPERIMENTS[name].load().check(config)
     assert override(config, []) == config == dataclasses.replace(config)
 
 

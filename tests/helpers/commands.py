@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from nfn_monomial.benchmarks.cli.options import configured
-from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.tools.cli.application import app
 
 SHELL = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -49,7 +49,7 @@ def check(line: str) -> None:
                 if end.code:
                     raise ValueError(f"{line}: {said.getvalue()}") from None
         if given.get("name") in EXPERIMENTS and "assignments" in given:
-            configured(EXPERIMENTS[given["name"]], given.get("preset", "small"), given["assignments"])
+            configured(EXPERIMENTS[given["name"]].presets, given.get("preset", "small"), given["assignments"])
 
 
 def _note(into: dict[str, Any], name: str, /, **values: Any) -> None:

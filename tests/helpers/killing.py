@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 STUDIES = (
-    "ablation", "augment", "classify_report", "cost", "edit_report",
-    "expressivity", "merge.measure", "merge.report", "params_report", "predict_report",
+    "ablation", "augment", "classify", "cost", "edit", "expressivity", "merge.report", "params", "predict_report",
 )  # fmt: skip
 PRELOADED = (
     *(f"nfn_monomial.tools.checkpoints.{name}" for name in ("alignments", "balancing", "comparison", "inspection")),
@@ -33,7 +32,7 @@ PRELOADED = (
     "nfn_monomial.benchmarks.make.inrs",
     "nfn_monomial.benchmarks.make.zoo",
     "nfn_monomial.tools.predictors.answers",
-    "nfn_monomial.benchmarks.report.reconstructions",
+    "nfn_monomial.benchmarks.report.figures",
     "nfn_monomial.benchmarks.speed.graphs",
     "nfn_monomial.benchmarks.train.sweep",
     *(f"nfn_monomial.benchmarks.studies.{name}" for name in STUDIES),

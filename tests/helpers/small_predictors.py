@@ -9,8 +9,9 @@ from torch import Tensor
 
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
-from nfn_monomial.benchmarks.settings.generalization import PredictConfig
-from nfn_monomial.benchmarks.settings.inrs import ClassifyConfig, EditConfig, EditorConfig, InputConfig, Sizes
+from nfn_monomial.benchmarks.experiments.classify import ClassifyConfig, InputConfig, Sizes
+from nfn_monomial.benchmarks.experiments.edit import EditConfig, EditorConfig
+from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.classify import classify_inrs
 from nfn_monomial.benchmarks.studies.edit import edit_inrs

@@ -8,7 +8,7 @@ from small_cnns import cnn_layout, write_zoo
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
 from nfn_monomial.benchmarks.data.networks import Corpus
-from nfn_monomial.benchmarks.settings.generalization import PredictConfig
+from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 
 LAYOUT = cnn_layout(channels=(1, 4, 5), head=(3,))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial.alignment import align, align_all, barrier, interpolate, mean_measures, mean_of, repair
-from nfn_monomial.benchmarks.settings.merging import MergeConfig, Subject, read_subject
+from nfn_monomial.benchmarks.experiments.merge import MergeConfig, Subject, read_subject
 from nfn_monomial.tools.store import Store
 
 from .methods import BASELINES, VARIANTS, Pair

@@ -13,9 +13,9 @@ from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES, Images, load_images
 from nfn_monomial.benchmarks.data.seeds import derive_seed
+from nfn_monomial.benchmarks.experiments.merge import MergeConfig, Subject
 from nfn_monomial.benchmarks.make.config import Hyperparameters
 from nfn_monomial.benchmarks.make.training import train_group
-from nfn_monomial.benchmarks.settings.merging import MergeConfig, Subject
 from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
 from nfn_monomial.tools.store import Store
 

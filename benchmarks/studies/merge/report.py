@@ -8,12 +8,13 @@ from dataclasses import asdict
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from nfn_monomial.benchmarks.experiments.merge import MergeConfig, Subject, read_subject
 from nfn_monomial.benchmarks.report.tables import Mean, over
-from nfn_monomial.benchmarks.settings.merging import MergeConfig, Subject, read_subject
+from nfn_monomial.benchmarks.settings.register import Said, Study
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.tools.report import Report, Table, look, panels
 
-from .measure import OURS, Findings, Line, shares_left
+from .measure import OURS, Findings, Line, measure_merging, shares_left
 from .methods import BASELINES, VARIANTS
 
 __all__ = ["draw_lines", "line_table", "merge_report", "merged_table", "overview_table", "variant_table"]
@@ -187,3 +188,9 @@ def draw_lines(lines: Sequence[Line]) -> Figure:
     handles.append(Line2D([], [], color="#404040", linestyle=":", label="without"))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return figure
+
+
+STUDY = Study(
+    lambda data, config, store, tell: measure_merging(config, store.folder, lambda *at: tell(Said("merging", *at))),
+    lambda findings, config, store: merge_report(findings, config),
+)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from nfn_monomial.benchmarks.data.networks import Corpus, fingerprint
+from nfn_monomial.benchmarks.experiments.tune import TuneConfig
 from nfn_monomial.benchmarks.models.catalogue import require_task, training_of
-from nfn_monomial.benchmarks.settings.generalization import TuneConfig
-from nfn_monomial.benchmarks.studies import News
+from nfn_monomial.benchmarks.settings.register import News
 from nfn_monomial.benchmarks.studies.predict import Sets, learned, prepare
 from nfn_monomial.benchmarks.train.recipes import Recipe, write_recipes
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore

@@ -11,11 +11,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from nfn_monomial.benchmarks.experiments.tune import TuneConfig
 from nfn_monomial.benchmarks.models.catalogue import require_task
-from nfn_monomial.benchmarks.report.results import record_of
-from nfn_monomial.benchmarks.report.tables import Mean, over
-from nfn_monomial.benchmarks.settings.generalization import TuneConfig
-from nfn_monomial.benchmarks.studies import Study
+from nfn_monomial.benchmarks.report.tables import Mean, over, record_of
+from nfn_monomial.benchmarks.settings.register import Study
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.tools.predictors.models import model_class
 from nfn_monomial.tools.report import PALETTE, Report, Table, panels

@@ -19,11 +19,11 @@ from nfn_monomial import __version__
 from nfn_monomial.benchmarks.data.batches import DataSet, prepared
 from nfn_monomial.benchmarks.data.networks import Corpus, fingerprint, groups_of, looked_at
 from nfn_monomial.benchmarks.data.seeds import derive_seed
+from nfn_monomial.benchmarks.experiments.tune import TuneConfig
 from nfn_monomial.benchmarks.models.catalogue import training_of
 from nfn_monomial.benchmarks.reading import read_json
-from nfn_monomial.benchmarks.settings.generalization import TuneConfig
+from nfn_monomial.benchmarks.settings.register import News
 from nfn_monomial.benchmarks.settings.training import RUNTIME
-from nfn_monomial.benchmarks.studies import News
 from nfn_monomial.benchmarks.studies.predict import learned, objective
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
 from nfn_monomial.benchmarks.train.devices import make_fabric, threads

@@ -17,7 +17,7 @@ from optuna.distributions import (
 from optuna.trial import TrialState
 
 from nfn_monomial.benchmarks.data.seeds import derive_seed
-from nfn_monomial.benchmarks.settings.generalization import TuneConfig
+from nfn_monomial.benchmarks.experiments.tune import TuneConfig
 from nfn_monomial.benchmarks.settings.training import Head, TrainConfig
 from nfn_monomial.benchmarks.train.recipes import OPTIONS, Recipe
 from nfn_monomial.tools.predictors.models import model_options

@@ -14,12 +14,15 @@ from invoking import invoke, plain, said
 
 from nfn_monomial import __version__
 from nfn_monomial.benchmarks.cli import options
-from nfn_monomial.benchmarks.cli.experiments import SHARED
-from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
+from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.tools.cli import application
 
 COMMANDS = dict(leaves(typer.main.get_command(application.app)))
 TRAINED = ("predict-generalization", "ablation", "augment", "classify-inr", "edit-inr")
+SHARED = (
+    "data", "data_options", "preset", "assignments", "models", "seeds", "seed", "device", "devices", "precision",
+    "tensorboard",
+)  # fmt: skip
 WITHOUT_TORCH = """
 import contextlib, io, sys
 from nfn_monomial.tools.__main__ import main
@@ -88,7 +91,7 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nfn_monomial.benchmarks.studies.params_report.params_report", interrupted)
+    monkeypatch.setattr("nfn_monomial.benchmarks.studies.params.params_report", interrupted)
     assert "Interrupted. Finished work is kept" in said("params", "--out", tmp_path, code=130)
 
 
@@ -101,16 +104,16 @@ def walk(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 def test_what_has_an_option_is_set_by_it_alone() -> None:
-    for presets in EXPERIMENTS.values():
+    for presets in (e.presets for e in EXPERIMENTS.values()):
         for key in set(walk(presets["small"])) & set(options.OWN_OPTIONS):
             with pytest.raises(ValueError, match=f"--set {key}=1: use {options.OWN_OPTIONS[key]}"):
                 options.configured(presets, assignments=[f"{key}=1"])
-    keys = {key for presets in EXPERIMENTS.values() for key in walk(presets["small"])}
+    keys = {key for e in EXPERIMENTS.values() for key in walk(e.presets["small"])}
     assert set(options.OWN_OPTIONS) <= keys, "each is a key of some experiment"
 
 
 def test_configured() -> None:
-    presets = EXPERIMENTS["predict-generalization"]
+    presets = EXPERIMENTS["predict-generalization"].presets
     config = options.configured(
         presets,
         "paper",
@@ -124,7 +127,7 @@ def test_configured() -> None:
     assert (config.models, config.seeds, config.scales) == (("np", "hnp"), (5, 6), (10.0, 1e6))
     assert (config.training.epochs, config.training.devices, config.training.precision) == (3, 2, "32-true")
     assert options.configured(presets, seed=3).seeds == (3, 4), "as many as the preset has"
-    assert options.configured(EXPERIMENTS["cost"], device="cuda").device == "cuda"
+    assert options.configured(EXPERIMENTS["cost"].presets, device="cuda").device == "cuda"
     with pytest.raises(ValueError, match="unknown preset 'large': choose from small, tuned, paper"):
         options.configured(presets, "large")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from invoking import invoke, said
 
+from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.benchmarks.settings import override
-from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
 from nfn_monomial.errors import InvalidIndexError, MissingFileError
 
 SIGNALLED = """
@@ -53,7 +53,7 @@ def failing(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("nfn_monomial.benchmarks.studies.params_report.params_report", fail)
+    monkeypatch.setattr("nfn_monomial.benchmarks.studies.params.params_report", fail)
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_errors_are_one_line(
 )
 def test_settings_have_bounds(experiment: str, assignment: str) -> None:
     with pytest.raises(ValueError, match=rf"{assignment.partition('=')[0]} is .*, but should"):
-        override(EXPERIMENTS[experiment]["small"], [assignment])
+        override(EXPERIMENTS[experiment].presets["small"], [assignment])
 
 
 def test_a_value_that_is_refused_is_shown_in_short() -> None:
     with pytest.raises(ValueError, match=r"'9{70,80}\.\., but") as caught:
-        override(EXPERIMENTS["cost"]["small"], ["networks=" + "9" * 6000])
+        override(EXPERIMENTS["cost"].presets["small"], ["networks=" + "9" * 6000])
     assert len(str(caught.value)) < 300
 
 

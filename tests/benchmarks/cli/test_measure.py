@@ -9,7 +9,7 @@ from invoking import invoke, said
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.speed import graphs, layers
-from nfn_monomial.benchmarks.studies import params_report
+from nfn_monomial.benchmarks.studies import params
 from nfn_monomial.benchmarks.studies.params import closed_form
 from nfn_monomial.tools.cli.options import console
 from nfn_monomial.tools.report import Table
@@ -25,7 +25,7 @@ def files(folder: Path) -> set[str]:
 
 def test_params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = Table("Models", ("model", "relu"), (("np", "2.03M"),))
-    monkeypatch.setattr(params_report, "model_tables", lambda: [models])  # building them all takes its time
+    monkeypatch.setattr(params, "model_tables", lambda: [models])  # building them all takes its time
     options = ("--set", "sizes=2,8,8,1", "--set", "kernel=1", "--set", "channels=1,4", "--set", "largest=16")
     said("params", "--out", tmp_path, *options)
     assert files(tmp_path) == {"table.md", "results.json", "params.png", "config.json"}

@@ -12,7 +12,7 @@ import pytest
 from invoking import said
 
 from nfn_monomial.benchmarks.cli import results as module
-from nfn_monomial.benchmarks.settings.regenerated import DATA, REGENERATED
+from nfn_monomial.benchmarks.experiments import DATA
 
 ROOT = Path(__file__).parents[3]
 COMMITTED = ROOT / "benchmarks" / "results"
@@ -49,11 +49,11 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
 def test_every_committed_table_is_made_again() -> None:
     there = {path.parent.name for path in COMMITTED.glob("*/table.md")}
     assert {path.parent.name for path in COMMITTED.glob("*/made.json")} == there
-    assert {entry.name for entry in REGENERATED} == there - GONE
-    assert {entry.data for entry in REGENERATED} <= {*DATA, ""}
+    assert {entry.folder for entry in module.reruns()} == there - GONE
+    assert {entry.data for entry in module.reruns()} <= {*DATA, ""}
 
 
-@pytest.mark.parametrize("command", [*(entry.command for entry in REGENERATED), *DATA.values()])
+@pytest.mark.parametrize("command", [*(entry.command for entry in module.reruns()), *DATA.values()])
 def test_commands_and_their_options_are_there(command: str) -> None:
     words = shlex.split(command)
     at = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))

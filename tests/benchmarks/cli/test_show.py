@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from invoking import said
 
-from nfn_monomial.benchmarks.cli.settings import settings_of
+from nfn_monomial.benchmarks.cli.show import settings_of
 from nfn_monomial.benchmarks.data.formats.detection import FORMATS
+from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.editors import editor_names
 from nfn_monomial.benchmarks.settings import override
-from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
 from nfn_monomial.tools.cli.options import console
 
 
@@ -32,7 +32,7 @@ def test_formats() -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_setting_has_a_type_and_a_meaning(name: str) -> None:
-    for preset in EXPERIMENTS[name].values():
+    for preset in EXPERIMENTS[name].presets.values():
         lines = list(settings_of(preset))
         assert [line for line in lines if not line[1] or not line[3]] == []
         assert not [line for line in lines if "<" in line[1] or "Annotated" in line[1]]
@@ -41,7 +41,7 @@ def test_every_setting_has_a_type_and_a_meaning(name: str) -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_values_are_as_set_takes_them(name: str) -> None:
     """Setting every key to the value that is shown changes nothing."""
-    for preset in EXPERIMENTS[name].values():
+    for preset in EXPERIMENTS[name].presets.values():
         shown = [f"{key}={value}" for key, _, value, _ in settings_of(preset)]
         assert override(preset, shown) == preset
 
@@ -61,7 +61,7 @@ def keys(config: Any, prefix: str = "") -> Iterator[str]:
 
 def test_settings_are_listed() -> None:
     text = said("list", "settings", "edit-inr")
-    for key in keys(EXPERIMENTS["edit-inr"]["small"]):
+    for key in keys(EXPERIMENTS["edit-inr"].presets["small"]):
         assert key in text.split()
     assert "dilate | contrast" in text
     everything = said("list", "settings")

@@ -14,7 +14,7 @@ from torch import Tensor
 from nfn_monomial.benchmarks.data import batches
 from nfn_monomial.benchmarks.data import networks as predict_data
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, fingerprint, groups_of, looked_at
-from nfn_monomial.benchmarks.settings.generalization import PredictConfig
+from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.studies import predict
 from nfn_monomial.benchmarks.train.sweep import Finished, run_job
 from nfn_monomial.tools.predictors.models import EVALUATION_BATCH

@@ -15,7 +15,7 @@ from nfn_monomial.benchmarks.data.images import load_pictures
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.siren_fit import psnr
-from nfn_monomial.benchmarks.report.reconstructions import draw_reconstructions
+from nfn_monomial.benchmarks.report.figures import draw_reconstructions
 from nfn_monomial.tools.cli.application import app
 
 # Corpora

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nfn_monomial.benchmarks.data.sirens import Siren
+from nfn_monomial.benchmarks.experiments.edit import EditorConfig
 from nfn_monomial.benchmarks.models.editors import Editor, build_editor, editor_class, editor_names, register_editor
-from nfn_monomial.benchmarks.settings.inrs import EditorConfig
 from nfn_monomial.canonical import shift_phase
 
 TINY = {"fourier": 6, "width": 5, "monomial": 3, "mlp": 7, "messages": 4, "blocks": 2, "init_scale": 0.5}

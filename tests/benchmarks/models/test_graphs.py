@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.pyg import check_graph, common_kernel, to_graphs
 from nfn_monomial.benchmarks.data.widen import draw_widening
+from nfn_monomial.benchmarks.experiments.predict import PREDICT
 from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.graphs import WIDTH, PNABlock, PNAStack, assemble, store
-from nfn_monomial.benchmarks.settings.generalization import PREDICT
 from nfn_monomial.benchmarks.studies.params import zoo_network
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.predictors.models import MixedInfo, Model, NetworkGroup, NetworkInfo, build_model

@@ -16,10 +16,11 @@ from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
 from nfn_monomial.adapters.nfn import MonomialLinear
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
+from nfn_monomial.benchmarks.experiments.classify import CLASSIFY, InputConfig, Sizes
+from nfn_monomial.benchmarks.experiments.edit import EDIT, EditConfig, EditorConfig
 from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.inr import MonomialFront, SineNetwork, inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier
-from nfn_monomial.benchmarks.settings.inrs import CLASSIFY, EDIT, EditConfig, EditorConfig, InputConfig, Sizes
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import classify as classify_inr
 from nfn_monomial.benchmarks.studies import edit as edit_inr

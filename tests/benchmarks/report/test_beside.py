@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.benchmarks.report.beside import beside_paper, verdict
 from nfn_monomial.benchmarks.report.published import PAPER
 from nfn_monomial.benchmarks.report.tables import Mean
-from nfn_monomial.benchmarks.settings.experiments import EXPERIMENTS
 from nfn_monomial.tools.report import Report, Table
 
 NUMBERS = st.floats(0.01, 100)

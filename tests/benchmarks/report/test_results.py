@@ -11,7 +11,7 @@ from made_up_runs import made_up_run
 from PIL import Image
 from rich.console import Console
 
-from nfn_monomial.benchmarks.report.results import record_of
+from nfn_monomial.benchmarks.report.tables import record_of
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.tools.report import Report, Table, panels

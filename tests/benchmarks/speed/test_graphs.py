@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nfn_monomial import EquivariantLinear, MessagePassing, WeightSpace
 from nfn_monomial.adapters.pyg import MonomialConv, to_graph
-from nfn_monomial.benchmarks.settings.measurements import LayersConfig
+from nfn_monomial.benchmarks.experiments.layers import LayersConfig
 from nfn_monomial.benchmarks.speed import graphs, harness, layers
 from nfn_monomial.benchmarks.speed.contenders import (
     COMPILED,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.settings.measurements import LAYERS, LayersConfig
+from nfn_monomial.benchmarks.experiments.layers import LAYERS, LayersConfig
 from nfn_monomial.benchmarks.speed import graphs, layers, whole
 from nfn_monomial.benchmarks.speed.graphs import bench_speed
 from nfn_monomial.benchmarks.speed.whole import (

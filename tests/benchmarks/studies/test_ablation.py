@@ -12,10 +12,11 @@ from made_up_runs import made_up_run
 from small_zoo import small_zoo
 
 from nfn_monomial import GroupElement, MonomialNFN
+from nfn_monomial.benchmarks.experiments.ablation import ABLATION as PRESETS
+from nfn_monomial.benchmarks.experiments.ablation import STACKS
+from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.parts import CHANNELS
-from nfn_monomial.benchmarks.settings.generalization import ABLATION as PRESETS
-from nfn_monomial.benchmarks.settings.generalization import STACKS, PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.ablation import ablation_report, ablation_tables, draw_ablation
 from nfn_monomial.benchmarks.studies.predict import predict_generalization

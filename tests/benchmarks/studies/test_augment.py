@@ -10,8 +10,9 @@ import torch
 from small_zoo import small_zoo
 
 from nfn_monomial.benchmarks.data.networks import Corpus
-from nfn_monomial.benchmarks.settings.generalization import AUGMENT as PRESETS
-from nfn_monomial.benchmarks.settings.generalization import AugmentConfig, PredictConfig
+from nfn_monomial.benchmarks.experiments.augment import AUGMENT as PRESETS
+from nfn_monomial.benchmarks.experiments.augment import AugmentConfig
+from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.augment import (
     Curves,

@@ -15,14 +15,17 @@ from torch import Tensor
 from nfn_monomial.benchmarks.data import batches
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
+from nfn_monomial.benchmarks.experiments.classify import CLASSIFY as PRESETS
+from nfn_monomial.benchmarks.experiments.classify import ClassifyConfig, InputConfig, Sizes
 from nfn_monomial.benchmarks.models.inr import SineNetwork, inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, Warp, prepared_siren
-from nfn_monomial.benchmarks.settings.inrs import CLASSIFY as PRESETS
-from nfn_monomial.benchmarks.settings.inrs import ClassifyConfig, InputConfig, Sizes
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.classify import (
     classify_inrs,
+    classify_report,
+    classify_table,
     confusion,
+    draw_confusion,
     fingerprint,
     plan,
     prepare,
@@ -30,7 +33,6 @@ from nfn_monomial.benchmarks.studies.classify import (
     sizes_of,
     subset,
 )
-from nfn_monomial.benchmarks.studies.classify_report import classify_report, classify_table, draw_confusion
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import run_job
 from nfn_monomial.nn import InputNorm

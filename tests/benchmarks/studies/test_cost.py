@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nfn_monomial.benchmarks.settings.measurements import COST as PRESETS
-from nfn_monomial.benchmarks.settings.measurements import CostConfig
+from nfn_monomial.benchmarks.experiments.cost import COST as PRESETS
+from nfn_monomial.benchmarks.experiments.cost import CostConfig
 from nfn_monomial.benchmarks.studies import cost
 from nfn_monomial.benchmarks.studies.cost import (
     Cost,

@@ -16,12 +16,11 @@ from runs_alike import assert_same_results
 
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
+from nfn_monomial.benchmarks.experiments.edit import EDIT as PRESETS
+from nfn_monomial.benchmarks.experiments.edit import EditConfig, EditorConfig
 from nfn_monomial.benchmarks.settings import override
-from nfn_monomial.benchmarks.settings.inrs import EDIT as PRESETS
-from nfn_monomial.benchmarks.settings.inrs import EditConfig, EditorConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.studies.edit import contrast, dilate, edit_inrs, plan, scores
-from nfn_monomial.benchmarks.studies.edit_report import edit_report, edit_table
+from nfn_monomial.benchmarks.studies.edit import contrast, dilate, edit_inrs, edit_report, edit_table, plan, scores
 from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.benchmarks.train.sweep import Progress
 

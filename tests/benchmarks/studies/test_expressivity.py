@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nfn_monomial import WeightSpace, balance
-from nfn_monomial.benchmarks.settings.measurements import ExpressivityConfig
+from nfn_monomial.benchmarks.experiments.expressivity import ExpressivityConfig
 from nfn_monomial.benchmarks.studies import expressivity
 from nfn_monomial.benchmarks.studies.expressivity import (
     MODELS,

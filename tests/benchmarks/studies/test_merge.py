@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.alignment import interpolate, repair
-from nfn_monomial.benchmarks.settings.merging import MergeConfig, read_subject
+from nfn_monomial.benchmarks.experiments.merge import MergeConfig, read_subject
 from nfn_monomial.benchmarks.studies.merge import measure, networks
 from nfn_monomial.benchmarks.studies.merge.measure import OURS, Line, measure_merging, shares_left
 from nfn_monomial.benchmarks.studies.merge.methods import (

@@ -4,9 +4,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nfn_monomial.benchmarks.settings.measurements import ParamsConfig
-from nfn_monomial.benchmarks.studies.params import FAMILIES, IO, Family, closed_form, counted, layer_counts
-from nfn_monomial.benchmarks.studies.params_report import claims_table, draw_params, layer_table, model_tables
+from nfn_monomial.benchmarks.experiments.params import ParamsConfig
+from nfn_monomial.benchmarks.studies.params import (
+    FAMILIES,
+    IO,
+    Family,
+    claims_table,
+    closed_form,
+    counted,
+    draw_params,
+    layer_counts,
+    layer_table,
+    model_tables,
+)
 from nfn_monomial.tools.report import Table
 
 KINDS: list[tuple[Family, IO]] = [*((f, "full") for f in FAMILIES), ("SCALE", "factored"), ("SIGN", "factored")]  # type: ignore[list-item]

@@ -13,8 +13,8 @@ from small_zoo import corpus, small_zoo
 
 from nfn_monomial.benchmarks.data.moves import test_sets
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, groups_of
+from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.models.catalogue import model_names
-from nfn_monomial.benchmarks.settings.generalization import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
 from nfn_monomial.benchmarks.studies.predict import (

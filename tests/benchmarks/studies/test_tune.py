@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from small_zoo import corpus
 
 from nfn_monomial.benchmarks.data.networks import Corpus, accuracies
-from nfn_monomial.benchmarks.settings.generalization import PREDICT, PredictConfig, TuneConfig
+from nfn_monomial.benchmarks.experiments.predict import PREDICT, PredictConfig
+from nfn_monomial.benchmarks.experiments.tune import TuneConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
 from nfn_monomial.benchmarks.studies.tune import search

@@ -11,7 +11,7 @@ from small_predictors import stacked
 from small_zoo import corpus
 from torch import Tensor
 
-from nfn_monomial.benchmarks.settings.generalization import PredictConfig
+from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
 from nfn_monomial.benchmarks.train.recipes import Recipe, write_recipes

@@ -1,4 +1,4 @@
-"""Experiments on INRs: classifying and editing them."""
+"""Classifying INRs: which image does a network show (paper Sec. 6.2)?"""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from nfn_monomial.benchmarks.settings.base import AtLeastZero, Count, Positive, Seed, Settings, Some
+from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.errors import InvalidValueError
 
-from .base import AtLeastZero, Count, Positive, Seed, Settings, Some
-from .training import TrainConfig
+from .predict import KEPT
 
-__all__ = ["CLASSIFY", "EDIT", "ClassifyConfig", "EditConfig", "EditorConfig", "InputConfig", "Sizes", "Task"]
+__all__ = ["CLASSIFY", "ClassifyConfig", "InputConfig", "Sizes"]
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -157,78 +159,37 @@ CLASSIFY = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class EditorConfig(Settings):
-    """Sizes of the editors and what is done to their input. The defaults are the paper's (App. D.5).
+register(
+    Experiment(
+        "classify-inr",
+        f"""Classify images by the weights of the networks that show them (Sec. 6.2).
 
-    Attributes:
-        inputs: ``stored`` gives the weights as they are, without omega_0. ``canonical`` absorbs omega_0 into them,
-            reduces the phases (`canonical_phase`) and brings every entry to size 1 (`InputNorm`); edits happen there,
-            and are carried back. Neither changes what the networks compute, and both commute with the symmetry group.
-        fourier: channels of the Gaussian Fourier features of NP, HNP and the hybrid, half of them sines: the published
-            parameter counts are those of 256 channels.
-        fourier_scale: standard deviation of their frequencies.
-        width: channels of NP and HNP.
-        monomial: channels of the monomial layers.
-        mlp: width of its three hidden layers; with 1000 it has the published 4.5M parameters.
-        messages: channels of message passing.
-        blocks: its depth.
-        init_scale: of the change at the start; learned, for every parameter of a network by itself.
-    """
+Trains every model on the training networks, selects the epoch by the accuracy on the validation networks, and tests on
+the test networks as they are, with signs flipped and neurons permuted, and with phases shifted. Writes `table.md`,
+`results.json`, `confusion.png`, `learning.png` and `config.json`. {KEPT}
 
-    inputs: Literal["stored", "canonical"] = "stored"
-    fourier: Annotated[int, Field(ge=2, multiple_of=2)] = 256
-    fourier_scale: Positive = 10.0
-    width: Count = 128
-    monomial: Count = 16
-    mlp: Count = 1000
-    messages: Count = 32
-    blocks: Count = 3
-    init_scale: Positive = 0.01
+Presets: small; medium (eight models on several fits of every image, some two hours of one core); paper (the paper's
+hyperparameters for MNIST), paper-fashion and paper-cifar. How networks are prepared
+is part of the configuration: `inputs.absorb_omega`, `.canonical_phase`, `.normalize`, `.augment`, `.warp`.
 
+Examples:
 
-Task = Literal["dilate", "contrast"]
-_EDITORS = ("mlp", "np", "hnp", "monomial-np")  # the paper's
+- `nfn-monomial inr make && nfn-monomial classify-inr`
 
+- `nfn-monomial inr make --fits 8 --seed 1 --out inrs/mnist5k8 && nfn-monomial classify-inr --data inrs/mnist5k8
+--preset medium`
 
-@dataclass(frozen=True)
-class EditConfig(Settings):
-    """Editing INRs, see `nfn_monomial.benchmarks.studies.edit`.
+- `nfn-monomial classify-inr --models inr-hnp,inr-monomial-hnp --set inputs.canonical_phase=false --seeds 3`
 
-    Attributes:
-        models: registered names, see `nfn_monomial.benchmarks.models.editors`.
-        task: what is done to images.
-        seeds: one run of every editor for each.
-        limit: train on so many networks; None for all.
-        steps: train for so many steps, rounded up to whole epochs, instead of ``training.epochs``.
-        shown: of how many test networks, at equal distances, the edited images are kept for the figure.
-        editor: sizes of the editors.
-        training: see `TrainConfig`.
-    """
-
-    models: Some[str]
-    task: Task = "dilate"
-    seeds: Some[Seed] = (0,)
-    limit: Count | None = None
-    steps: Count | None = None
-    shown: Count = 5
-    editor: EditorConfig = field(default_factory=EditorConfig)
-    training: TrainConfig = field(default_factory=TrainConfig)
-
-
-EDIT = {
-    "small": EditConfig(
-        models=(*_EDITORS, "balanced-np", "monomial", "message-passing"),
-        editor=EditorConfig(
-            inputs="canonical", fourier=32, fourier_scale=0.3, width=32, mlp=256, messages=16, init_scale=0.1
+- `nfn-monomial classify-inr --data siren_cifar_wts --preset paper-cifar --device cuda`
+""",
+        CLASSIFY,
+        "classify",
+        {"": ("inrs/mnist5k", "nfn-monomial inr make --images mnist5k")},
+        inrs=True,
+        reruns=(
+            Rerun("classify-inr", "", 40, "inrs/mnist5k"),
+            Rerun("classify-inr-medium", "--preset medium", 130, "inrs/mnist5k8"),
         ),
-        training=TrainConfig(epochs=8, batch_size=16, learning_rate=3e-3, warmup_steps=100, clip_norm=1.0),
-    ),
-    # App. D.5 and the table of hyperparameters for weight space style editing; five runs, as its results have.
-    "paper": EditConfig(
-        models=(*_EDITORS, "monomial", "message-passing"),
-        seeds=(0, 1, 2, 3, 4),
-        steps=50_000,
-        training=TrainConfig(batch_size=32, learning_rate=1e-3),
-    ),
-}
+    )
+)

@@ -1,4 +1,4 @@
-"""Which networks are merged, and how they are trained."""
+"""Merging of networks that were trained on their own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated, Literal, NamedTuple, cast, get_args
 
 from pydantic import Field
 
+from nfn_monomial.benchmarks.settings.base import Count, Settings, Some
+from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
 from nfn_monomial.errors import InvalidValueError
 
-from .base import Count, Settings, Some
-
-__all__ = ["MERGE", "Kind", "MergeConfig", "Subject", "read_subject"]
+__all__ = ["Kind", "MergeConfig", "Subject", "read_subject"]
 
 Kind = Literal["mlp", "vgg", "resnet"]
 _IMAGES = ("digits", "mnist5k")
@@ -85,4 +85,24 @@ class MergeConfig(Settings):
             raise InvalidValueError(f"together is {self.together}, but there are only {2 * self.pairs} networks")
 
 
-MERGE = {"small": MergeConfig()}
+register(
+    Experiment(
+        "bench merge",
+        """Merge networks that were trained on their own: as they are, permuted, permuted and scaled.
+
+Pairs of MLPs, VGG-like CNNs and ResNet-20 of several widths are trained on digits and MNIST; the loss on the line
+between them is measured with and without REPAIR, and that of the mean of four networks. About half an hour on one core.
+Trained networks and finished pairs stay in the folder: an interrupted call goes on where it was. Writes `table.md`,
+`results.json`, `merge.png` and `config.json`.
+
+Examples:
+
+- `nfn-monomial bench merge`
+
+- `nfn-monomial bench merge --set subjects=digits-mlp-64 --set several=digits-mlp-64 --set pairs=3`
+""",
+        {"small": MergeConfig()},
+        "merge.report",
+        reruns=(Rerun("merge", "", 30),),
+    )
+)

@@ -1,0 +1,194 @@
+"""Predicting the accuracy of networks from their weights (paper Sec. 6.1), and its demonstration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from nfn_monomial.benchmarks.settings.base import Seed, Settings, Some
+from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.training import LossName, TrainConfig
+from nfn_monomial.errors import InvalidValueError
+
+__all__ = ["KEPT", "PAPER_SEEDS", "PAPER_TRAINING", "PREDICT", "ZOO", "PredictConfig", "Scale", "TrainSet"]
+
+KEPT = (
+    "Finished runs are kept, and an unfinished one continues: a second call does only what is missing. The trained "
+    "models are in `predictors/`, for the command `predict`."
+)
+ZOO = {"": ("zoos/digits", "nfn-monomial zoo make")}
+"""Where zoos are by default, and the command that makes one."""
+TrainSet = Literal["original", "augmented", "moved"]
+Scale = Annotated[float, Field(gt=1, allow_inf_nan=False)]  # upper bound of scales [1, s]
+
+
+def _widening(factor: float) -> float:
+    if not (factor == 0 or 1 < factor < float("inf")):
+        raise InvalidValueError("should be larger than 1, or 0 for no widened test networks")
+    return factor
+
+
+@dataclass(frozen=True)
+class PredictConfig(Settings):
+    """Predicting generalisation, see `nfn_monomial.benchmarks.studies.predict`.
+
+    Attributes:
+        models: registered names.
+        train_sets: the networks as they are, augmented by moved copies, or the moved copies alone.
+        augmented_models: those that are trained on the augmented set, too; none for all.
+        augmented_activations: networks that they are trained on there; none for all.
+        seeds: one run of every model for each; of everything random.
+        scales: upper bounds of the uniform scales ``[1, s]`` of the moved test networks, where the group scales.
+        augment_scale: upper bound of the scales of the augmented set's copies; none draws it for every copy from
+            ``scales``.
+        widen: how many times wider the widened test networks are, 0 for none.
+        loss: of the logits.
+        activations: of the networks; empty for all that the data have.
+        left_out: pairs ``activation:model`` that are not run.
+        recipe: a file that `tune` wrote, or ``shipped`` for the recipes that were searched for the library: the models
+            that it names are trained by it, whatever ``training`` says. None trains all alike.
+        training: how to train.
+    """
+
+    models: Some[str] = (
+        "statnn", "mlp", "np", "hnp", "monomial", "monomial-hnp", "message-passing-stats", "combined",
+    )  # fmt: skip
+    train_sets: Some[TrainSet] = ("original", "augmented")
+    augmented_models: tuple[str, ...] | None = None
+    augmented_activations: tuple[str, ...] | None = None
+    seeds: Some[Seed] = (0, 1, 2)
+    scales: Some[Scale] = (1e1, 1e2, 1e4, 1e6)
+    augment_scale: Scale | None = 10.0
+    widen: Annotated[float, AfterValidator(_widening)] = 1.5
+    loss: LossName = "bce"
+    activations: tuple[str, ...] = ()
+    left_out: tuple[Annotated[str, Field(pattern="^[^:]+:[^:]+$")], ...] = ()
+    recipe: str | None = None
+    training: TrainConfig = field(default_factory=TrainConfig)
+
+    def runs(self, activation: str, train_set: TrainSet, model: str) -> bool:
+        """Whether a model is trained on this set of these networks."""
+        augments = (self.augmented_models is None or model in self.augmented_models) and (
+            self.augmented_activations is None or activation in self.augmented_activations
+        )
+        return f"{activation}:{model}" not in self.left_out and (train_set == "original" or augments)
+
+
+# App. D.3: 50 epochs, batches of 8, Adam with 1e-3, augmentation factor 2; Sec. 6: 5 runs.
+PAPER_TRAINING = TrainConfig(50, 8, 1e-3)
+PAPER_SEEDS = (0, 1, 2, 3, 4)
+
+PREDICT = {
+    "small": PredictConfig(
+        augmented_models=("statnn", "mlp", "np", "hnp", "monomial"),
+        seeds=(0, 1),
+        training=TrainConfig(epochs=12, batch_size=16),
+    ),
+    # Each model by its recipe; `training` is for those that none was searched for.
+    "tuned": PredictConfig(
+        models=("statnn", "balanced-statnn", "stats", "probes-stats", "combined"),
+        train_sets=("original",),
+        recipe="shipped",
+        training=TrainConfig(
+            epochs=50, batch_size=16, learning_rate=3e-3, schedule="one-cycle", clip_norm=1.0, validate_every=5
+        ),
+    ),
+    # One augmented set serves all ranges of scales; one for each, as the paper has it, is `augment --preset paper`.
+    "paper": PredictConfig(
+        models=("statnn", "mlp", "np", "hnp", "gnn-paper", "monomial"),
+        seeds=PAPER_SEEDS,
+        scales=(1e1, 1e2, 1e3, 1e4, 1e5, 1e6),
+        widen=0,
+        training=PAPER_TRAINING,
+    ),
+    # For a first look: one seed, and the quick models first, as a line is shown when a run is finished.
+    "demo": PredictConfig(
+        models=("statnn", "monomial", "combined", "message-passing-stats", "monomial-hnp", "hnp"),
+        train_sets=("original",),
+        augmented_models=("statnn", "monomial", "hnp"),
+        augmented_activations=("relu",),
+        seeds=(0,),
+        left_out=("tanh:message-passing-stats", "tanh:monomial-hnp", "tanh:hnp"),
+        training=TrainConfig(epochs=8, batch_size=16, threads=1),
+    ),
+}
+
+_ORIGINAL = "--set train_sets=original"
+_LONGER = "--set training.epochs=30 --set training.batch_size=32"
+_WIDE = (
+    "statnn,np,hnp,balanced-statnn,balanced-hnp,monomial,monomial-hnp,stats,message-passing,message-passing-stats,"
+    "probes,combined,monomial-conv"
+)
+RERUNS = (
+    Rerun("demo", "", 5, command="demo"),
+    Rerun(
+        "mixed",
+        f"{_ORIGINAL} --models gnn,balanced-gnn,monomial-conv --seeds 2 --set training.epochs=20",
+        10, "zoos/mixed",
+    ),
+    Rerun("predict-fresh200", "--preset tuned", 12, "zoos/fresh1000"),
+    Rerun(
+        "predict500-graphs",
+        f"{_ORIGINAL} {_LONGER} --models gnn,gnn-hnp,monomial-gnn,monomial-conv --seeds 1 --set activations=relu",
+        15, "zoos/digits2500",
+    ),
+    Rerun(
+        "gnn-paper",
+        f"{_ORIGINAL} --models gnn-paper,gnn,monomial,monomial-hnp,message-passing-stats --seeds 1 "
+        "--set activations=relu --set training.epochs=30 --set training.batch_size=8",
+        15, "zoos/fresh1000",
+    ),
+    Rerun(
+        "kinds",
+        f"{_ORIGINAL} --models statnn-set,balanced-statnn-set,stats-set,gnn,balanced-gnn,monomial-conv --seeds 1 "
+        "--set training.epochs=40",
+        20, "zoos/kinds",
+    ),
+    Rerun("predict-fresh", "--preset tuned", 25, "zoos/fresh"),
+    Rerun("predict500", f"{_ORIGINAL} {_LONGER} --models {_WIDE} --seeds 3", 60, "zoos/digits2500"),
+    Rerun(
+        "predict-fresh5000",
+        "--preset tuned --models stats,statnn,balanced-statnn,message-passing-stats,probes-stats,combined",
+        200, "zoos/fresh25000",
+    ),
+)  # fmt: skip
+
+
+register(
+    Experiment(
+        "predict-generalization",
+        f"""Predict the accuracy of CNNs from their weights, under permutations, scalings and sign flips (Sec. 6.1).
+
+Trains every model on the zoo's training networks, as they are and augmented by random group elements, selects the epoch
+by Kendall's tau on the validation networks, and tests on the test networks as they are, moved by the group, and with
+more neurons but the same functions. Writes `table.md`, `results.json`, `figure1.png` and `config.json`. {KEPT} Networks
+of different architectures are read by the models on graphs.
+
+Presets: small, eight models, 12 epochs, some six minutes on 2 cores with a zoo of 1000 networks; paper, its models and
+hyperparameters. `--models all`: all models that can read the networks, which takes hours, most of it for those on
+graphs.
+
+Examples:
+
+- `nfn-monomial zoo make && nfn-monomial predict-generalization`
+
+- `nfn-monomial predict-generalization --models monomial,hnp,balanced-hnp --seeds 1 --set training.epochs=5`
+
+- `nfn-monomial predict-generalization --set widen=2 --set loss=rank --set scales=10,1e6 --set activations=relu`
+
+- `nfn-monomial predict-generalization --data cifar10 --data-option split_file=cifar10_split.csv --preset paper
+--device cuda`
+
+- `nfn-monomial predict-generalization --data zoos/mixed --out results/mixed --data-option unseen_architectures=true`
+
+- `torchrun --nproc-per-node 2 -m nfn_monomial.benchmarks predict-generalization`
+""",
+        PREDICT,
+        "predict_report",
+        ZOO,
+        out="results/predict",
+        reruns=RERUNS,
+    )
+)

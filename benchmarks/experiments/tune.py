@@ -1,0 +1,132 @@
+"""A search for how to train models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from nfn_monomial.benchmarks.settings.base import AtLeastZero, Count, Positive, Seed, Settings, Some
+from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
+from nfn_monomial.benchmarks.settings.training import Dropout, LossName, Schedule, TrainConfig
+from nfn_monomial.errors import InvalidValueError
+
+from .predict import ZOO
+
+__all__ = ["TuneConfig"]
+
+
+def _range(ends: tuple[float, float]) -> tuple[float, float]:
+    if ends[0] > ends[1]:
+        raise InvalidValueError("should be the lowest, then the highest")
+    return ends
+
+
+Range = Annotated[tuple[Positive, Positive], AfterValidator(_range)]
+
+
+@dataclass(frozen=True)
+class TuneConfig(Settings):
+    """A search for how to train models, see `nfn_monomial.benchmarks.studies.tune`.
+
+    Attributes:
+        models: registered names. Each gets one recipe for all networks.
+        activations: of the networks; empty for all that the data have.
+        trials: recipes that are tried for each model.
+        seconds: of the CPU, after which no more recipes are tried for a model; none for no limit.
+        folds: parts that the training networks are cut into.
+        cuts: so many of the parts are, one after the other, what a recipe is judged on; the other parts train.
+        startup: recipes that are drawn at random, and as many finished ones before one is given up for being behind.
+        learning_rate: searched between these, on a logarithmic scale.
+        weight_decay: likewise.
+        epochs: likewise.
+        batch_size: one of these.
+        schedule: likewise.
+        average_epochs: likewise.
+        loss: likewise.
+        heads: likewise, see `Head`; of models that have them, as what follows.
+        head_width: likewise.
+        head_dropout: likewise.
+        seeds: of the trainings that confirm a recipe; the first is that of the search, too.
+        training: what is not searched, and how models are trained without a recipe.
+    """
+
+    models: Some[str] = ("stats", "message-passing-stats", "probes", "combined")
+    activations: tuple[str, ...] = ()
+    trials: Count = 40
+    seconds: Positive | None = None
+    folds: Annotated[int, Field(ge=2, le=100)] = 4
+    cuts: Count = 2
+    startup: Count = 8
+    learning_rate: Range = (5e-4, 2e-2)
+    weight_decay: Range = (1e-3, 1.0)
+    epochs: Annotated[tuple[Count, Count], AfterValidator(_range)] = (20, 120)
+    batch_size: Some[Count] = (16, 32, 64)
+    schedule: Some[Schedule] = ("constant", "cosine", "one-cycle")
+    average_epochs: Some[AtLeastZero] = (0.0, 2.0)
+    loss: Some[LossName] = ("bce", "mse", "rank", "quantile")
+    heads: Some[Count] = (1, 4)
+    head_width: Some[Count] = (128, 256)
+    head_dropout: Some[Dropout] = (0.1, 0.3, 0.5)
+    seeds: Some[Seed] = (0, 1, 2)
+    training: TrainConfig = field(
+        default_factory=lambda: TrainConfig(epochs=40, batch_size=16, clip_norm=1.0, validate_every=2)
+    )
+
+    def check(self) -> None:
+        if self.cuts > self.folds:
+            raise InvalidValueError(f"cuts is {self.cuts}, but there are {self.folds} folds: set no more than these")
+
+
+register(
+    Experiment(
+        "tune",
+        """Search how models are best trained: learning rate and its schedule, decay, epochs, batches, averaging, loss.
+
+One recipe for each model, for all zoos that are given, and all activations in them. The training networks are cut into
+folds; a recipe is trained on some and judged on the others, and given up as soon as it is behind the median of those
+before. What is chosen is then trained on all training networks, beside the training without a recipe, and compared on
+the validation networks. Test networks are not read. Writes `table.md`, `results.json`, `search.png`, `config.json`, and
+`recipe.json`, which the other experiments on zoos take: `--set recipe=results/tune/recipe.json`.
+
+Everything that was tried is kept, and a training that was cut off continues: a second call does only what is missing,
+also with more `trials`. The same seed gives the same search.
+
+With 500 ReLU and 500 tanh training networks, 40 recipes for `stats` took four minutes of one core; an epoch of message
+passing takes some sixty times as long as one of `stats`, so give it a limit: `seconds`, of the CPU, for each model.
+
+Examples:
+
+- `nfn-monomial zoo make && nfn-monomial tune --models stats,probes`
+
+- `nfn-monomial tune --data zoos/digits --data zoos/mnist --models stats --set trials=100`
+
+- `nfn-monomial tune --models combined --set seconds=3600 --set cuts=1 --set epochs=10,40 --set loss=bce,rank`
+
+- `nfn-monomial predict-generalization --models stats --set recipe=results/tune/recipe.json`
+""",
+        {"small": TuneConfig()},
+        "tune.report",
+        ZOO,
+        several=True,
+        without=("devices", "tensorboard"),
+        reruns=(
+            Rerun("tune", "--models stats,statnn,balanced-statnn --set trials=30 --set seconds=200", 20, "zoos/tuning"),
+            Rerun(
+                "tune-probes",
+                "--models probes-stats --set trials=20 --set seconds=800 --set cuts=4 --set epochs=20,80 "
+                "--set batch_size=16,32",
+                20,
+                "zoos/tuning",
+            ),
+            Rerun(
+                "tune-combined",
+                "--models combined --set trials=20 --set seconds=1300 --set cuts=1 --set startup=5 "
+                "--set epochs=20,80 --set batch_size=16,32",
+                35,
+                "zoos/tuning",
+            ),
+        ),
+    )
+)

@@ -1,0 +1,151 @@
+"""The register of experiments: what one is, so that its command, its settings and its committed results are known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Protocol
+
+from nfn_monomial.errors import InvalidValueError
+
+__all__ = ["EXPERIMENTS", "Experiment", "News", "Rerun", "Said", "Study", "register"]
+
+
+class News(Protocol):
+    """Where an experiment stands: what it does, how much of how much is done, and a line to say once, or none."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def done(self) -> float: ...
+    @property
+    def total(self) -> int | None: ...
+    @property
+    def line(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Said:
+    """`News` of an experiment that tells nothing else."""
+
+    title: str
+    done: float = 0
+    total: int | None = None
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What an experiment does.
+
+    Attributes:
+        run: data, configuration, store and a callback for `News` -> what was found; does what the store, a `RunStore`,
+            does not have. Where an experiment has no data, they are None.
+        tables: what was found, configuration and store -> a `Report`.
+        check: raises a ValueError for a configuration that no data can be used with, before any are read.
+        choose: configuration and data -> the configuration with what depends on the data.
+    """
+
+    run: Callable[[Any, Any, Any, Callable[[News], None]], Any]
+    tables: Callable[[Any, Any, Any], Any]
+    check: Callable[[Any], None] = lambda config: None
+    choose: Callable[[Any, Any], Any] = lambda config, data: config
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A committed results folder, as ``nfn-monomial results`` makes it again.
+
+    Attributes:
+        folder: its name.
+        options: of the command, but ``--data`` and ``--out``.
+        minutes: about how long it takes on one core that has nothing else to do, finished data included.
+        data: folder of data that it needs; `nfn_monomial.benchmarks.experiments.DATA` says how to make it.
+        command: of another name than the experiment's.
+    """
+
+    folder: str
+    options: str
+    minutes: float
+    data: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment: all that the command line, the lists of settings and ``results`` are made from.
+
+    Attributes:
+        name: of its command; one of a group has the group's name in front, as ``bench merge``.
+        text: the help of the command.
+        presets: name -> configuration; one of them is ``small``.
+        study: what it does, or the name of the module that has it as ``STUDY`` and is imported when it is run.
+        data: folder where the data are by default -> the command that makes them, by task if there are several tasks;
+            empty for an experiment without data.
+        inrs: whether these are INRs, and not classifiers.
+        several: whether it takes several folders of data.
+        keeps: whether finished work in its results folder is kept.
+        out: its results folder by default, where ``TASK`` stands for that of the configuration.
+        without: options that it has not, though its configuration has what they set.
+        reruns: its committed results.
+    """
+
+    name: str
+    text: str
+    presets: Mapping[str, Any]
+    study: Study | str
+    data: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    inrs: bool = False
+    several: bool = False
+    keeps: bool = True
+    out: str = ""
+    without: tuple[str, ...] = ()
+    reruns: tuple[Rerun, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Its name without that of a group."""
+        return self.name.rpartition(" ")[2]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Names of the options that its command has, by what its configuration has."""
+        config = self.presets["small"]
+        held = {f.name for f in dataclasses.fields(config)}
+        names = ["zoos" if self.several else "data", "data_options"] * bool(self.data)
+        names += ["preset"] * bool(self.data or len(self.presets) > 1)
+        names += ["assignments", *["models"] * ("models" in held), *["seeds", "seed"] * ("seeds" in held)]
+        names += ["device"] * bool({"device", "training"} & held)
+        names += ["devices", "precision", "tensorboard"] * ("training" in held)
+        return tuple(name for name in names if name not in self.without)
+
+    @property
+    def folder(self) -> str:
+        """Its results folder by default."""
+        return self.out or f"results/{self.key}"
+
+    def load(self) -> Study:
+        """What it does, imported if it has to be."""
+        if isinstance(self.study, Study):
+            return self.study
+        found: Study = import_module(f"nfn_monomial.benchmarks.studies.{self.study}").STUDY
+        return found
+
+
+EXPERIMENTS: dict[str, Experiment] = {}
+"""Name without a group -> experiment."""
+
+
+def register(experiment: Experiment) -> Experiment:
+    """Add an experiment; returns it.
+
+    Raises:
+        ValueError: if there is one of this name, or it has no preset ``small``.
+    """
+    if experiment.key in EXPERIMENTS:
+        raise InvalidValueError(f"there is an experiment {experiment.key} already: choose another name")
+    if "small" not in experiment.presets:
+        raise InvalidValueError(f"{experiment.name} has no preset 'small', but {', '.join(experiment.presets)}")
+    return EXPERIMENTS.setdefault(experiment.key, experiment)
