@@ -1,40 +1,36 @@
-"""The state of an unfinished training in a file."""
+"""The state of an unfinished training, kept by the store of finished work."""
 
 from __future__ import annotations
 
-import io
 import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.adapters.files import damaged
-from nfn_monomial.adapters.tensor_files import Inert, read_torch_file
-from nfn_monomial.errors import InvalidValueError, MonomialError
-from nfn_monomial.tools.files import partial_path, write_atomically
+from nfn_monomial.tools.files import partial_path
+from nfn_monomial.tools.store import SUFFIX, Store
 
 __all__ = ["Checkpoint"]
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1  # of the state that training saves
-
 
 class Checkpoint:
-    """Where an unfinished training is kept. The file's stem names the training and is stated inside, too.
+    """Where an unfinished training is kept: a piece of a `Store`, whose key is the name of the training and the code.
 
     Args:
-        path: of the file.
+        path: of the file, without the store's suffix; its last part names the training.
         seconds: at most one write in so many seconds; 0 writes whenever it may.
     """
 
     def __init__(self, path: Path, seconds: float = 0.0) -> None:
-        self.path = path
-        self.seconds = seconds
+        self.name, self.seconds = path.name, seconds
+        self.file = path.with_name(f"{path.name}{SUFFIX}")
+        self._store = Store(path.parent, path.name)
         self._written = time.monotonic()
 
     @property
@@ -44,33 +40,35 @@ class Checkpoint:
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write tensors, numbers, texts, and lists and dicts of them."""
-        file = io.BytesIO()
-        torch.save({"format": FORMAT, "name": self.path.stem, **state}, file)
-        write_atomically(self.path, file.getvalue())
+        leaves, tree = pytree.tree_flatten(dict(state))
+        tensors = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
+        stated = [None if isinstance(leaf, Tensor) else _written(leaf) for leaf in leaves]
+        self._store.put(self.name, {"tree": pytree.treespec_dumps(tree), "leaves": stated}, tensors)
         self._written = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
         """What was saved, on the CPU; None if there is nothing, or nothing of use, of which a warning tells."""
-        if not self.path.exists():
+        if (piece := self._store.get(self.name)) is None:
             return None
-        try:
-            state: dict[str, Any] = read_torch_file(self.path)
-            with damaged(self.path, "no training wrote it"):
-                if any(isinstance(part, Inert) for part in pytree.tree_leaves(state)):
-                    raise InvalidValueError("it holds objects of classes")
-            made = [state.get(name) for name in ("format", "name")] if isinstance(state, dict) else []
-            if [value for value in made if isinstance(value, int | str)] != [FORMAT, self.path.stem]:
-                raise InvalidValueError("it is of another training or version")
-        except MonomialError as error:
-            self.reject(error)
-            return None
+        stated, tensors = piece
+        leaves = [tensors.get(str(i), _read(leaf)) for i, leaf in enumerate(stated["leaves"])]
+        state: dict[str, Any] = pytree.tree_unflatten(leaves, pytree.treespec_loads(stated["tree"]))
         return state
 
-    def reject(self, reason: object) -> None:
+    def reject(self, reason: str) -> None:
         """Warn that the file is of no use."""
-        log.warning("%s cannot be used (%s): this training starts anew", self.path, " ".join(str(reason).split()))
+        log.warning("%s cannot be used (%s): this training starts anew", self.file, reason)
 
     def remove(self) -> None:
         """Forget the training, and a write that was cut off."""
-        for path in (self.path, partial_path(self.path)):
+        for path in (self.file, partial_path(self.file)):
             path.unlink(missing_ok=True)
+
+
+def _written(leaf: Any) -> Any:
+    """A float as text, since JSON knows no NaN."""
+    return {"float": repr(leaf)} if isinstance(leaf, float) else leaf
+
+
+def _read(leaf: Any) -> Any:
+    return float(leaf["float"]) if isinstance(leaf, dict) else leaf

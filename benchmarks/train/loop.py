@@ -107,9 +107,10 @@ def fit(
             is lower than any number.
         seed: of the order of the examples and of random layers.
         fabric: where to run; by default as the configuration says.
-        on_epoch: called after every epoch.
-        checkpoint: file to which the unfinished training is written now and then, and from which it continues if that
-            is there. It is for the caller to remove, when the result is safe, and to name by all that determines it.
+        on_epoch: called after every epoch; where a training continues, first for those that it has behind it.
+        checkpoint: where the unfinished training is written now and then, and from where it continues if it is there,
+            see `Checkpoint`. It is for the caller to remove, when the result is safe, and to name by all that
+            determines it.
 
     Raises:
         ValueError: if a data set is empty.
@@ -189,6 +190,8 @@ class _Training:
         if checkpoint is not None:
             self._resume(checkpoint)
         state = self.state
+        for epoch in state.history:
+            on_epoch(epoch)
         while not self._over():
             self._train_epoch(checkpoint)
             self._end_epoch()

@@ -1,15 +1,13 @@
-"""Finished runs on disk: one JSON file and one trained model each, whole or not there at all.
+"""Finished runs on disk: a piece of a `Store` and one trained model each, whole or not there at all.
 
 The names of a run's files end in a hash of everything that determines its result (`RunSettings`), so a folder may hold
-runs of many configurations and a later call finds exactly those it asks for. The model is written first, the JSON file
-last: a run counts as finished when its JSON file is there, has the checksum that it states, states these very settings,
-and its model is there too. Anything else is run again and overwritten.
+runs of many configurations and a later call finds exactly those it asks for. The model is written first, the piece
+last: a run counts as finished when the store has it and its model is there too. Anything else is run again.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.metadata
 import json
 import logging
@@ -17,21 +15,18 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
 from torch import Tensor
 
 from nfn_monomial import __version__
 from nfn_monomial.benchmarks.settings.training import RUNTIME, TrainConfig
-from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools.files import results_folder, write_atomically
-from nfn_monomial.tools.reading import parse_json, read_bytes
 from nfn_monomial.tools.sealed import seal
-from nfn_monomial.tools.store import digest_of
+from nfn_monomial.tools.store import SUFFIX, Store, digest_of
 
 from .checkpoint import Checkpoint
 
@@ -48,7 +43,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 CONFIG_NAME = "config.json"
-SEAL = "sha256"  # of all that the JSON file of a run has else
 RECORDED = ("settings", "label", "invariant_under", "sees", "parameters", "networks", "tests", "val", "best_epoch")
 """What a predictor's file has of its run: nothing that times and machines decide."""
 PACKAGES = ("nfn-monomial", "torch", "nfn", "torch-geometric", "lightning-fabric", "numpy", "scipy")
@@ -88,13 +82,17 @@ class RunSettings:
         object.__setattr__(self, "options", json.loads(json.dumps(self.options)))  # equal to what is read back
 
     @property
-    def name(self) -> str:
-        """Stem of the run's file names."""
+    def key(self) -> dict[str, Any]:
+        """What determines the result, as JSON has it."""
         values = asdict(self)
         for name in RUNTIME:
             del values["training"][name]
-        digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
-        return f"{self.subject}-{self.model}-{self.train_set}-seed{self.seed}-{digest}"
+        return values
+
+    @property
+    def name(self) -> str:
+        """Stem of the run's file names."""
+        return f"{self.subject}-{self.model}-{self.train_set}-seed{self.seed}-{digest_of(self.key)[:10]}"
 
 
 @dataclass(frozen=True)
@@ -129,88 +127,65 @@ class Run:
     step_share: float
     peak_bytes: int
     diverged: bool
-    has_artifacts: bool
     history: tuple[dict[str, Any], ...]  # one entry an epoch; numbers that were not finite are None
     environment: dict[str, Any]
     extra: dict[str, Any] = field(default_factory=dict)  # what the experiment adds, as JSON has it
 
-    def to_json(self) -> str:
-        """With a checksum, so that what is not a training's own is told from it."""
-        values = _finite(asdict(self))
-        return json.dumps({**values, SEAL: digest_of(values)}, indent=1, allow_nan=False) + "\n"
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        values: dict[str, Any] = _finite(asdict(self))
+        return values
 
     @classmethod
-    def from_json(cls, text: str) -> Run:
-        """The run that `to_json` wrote.
-
-        Raises:
-            ValueError: if the text is anything else.
-        """
-        try:
-            values = parse_json(text)
-            if not isinstance(values, dict) or set(values) != {SEAL, *(f.name for f in fields(cls))}:
-                raise InvalidValueError("not the fields of a run")
-            if values.pop(SEAL) != digest_of(values):
-                raise InvalidValueError("its contents do not have the checksum that it states")
-            settings = dict(values["settings"])
-            settings["training"] = TrainConfig(**settings["training"])
-            values["settings"] = RunSettings(**settings)
-            values["tests"] = tuple(TestResult(**test) for test in values["tests"])
-            values["history"] = tuple(values["history"])
-            return cls(**values)
-        except MonomialError:
-            raise
-        except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
-            raise InvalidValueError(f"not a run: {error!r}") from error
+    def from_json(cls, values: Mapping[str, Any]) -> Run:
+        """The run that `to_json` wrote."""
+        settings = {**values["settings"], "training": TrainConfig(**values["settings"]["training"])}
+        read = {
+            "settings": RunSettings(**settings),
+            "tests": tuple(TestResult(**test) for test in values["tests"]),
+            "history": tuple(values["history"]),
+        }
+        return cls(**{**values, **read})
 
 
 class RunStore:
-    """The runs of one results folder: ``runs/*.json``, ``predictors/*.safetensors``, ``artifacts/*.safetensors``; and
-    in ``partial/*.ckpt`` those that are in training.
+    """The runs of one results folder: in ``runs/`` a piece of a `Store` for each, with its numbers and artifacts; in
+    ``predictors/*.safetensors`` their models; in ``partial/`` those that are in training.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = results_folder(folder)
 
     def run_file(self, settings: RunSettings) -> Path:
-        return self.folder / "runs" / f"{settings.name}.json"
+        return self.folder / "runs" / f"{settings.name}{SUFFIX}"
 
     def predictor_file(self, settings: RunSettings) -> Path:
         """The trained model, with all that it takes to apply it: see `nfn_monomial.tools.Predictor`."""
         return self.folder / "predictors" / f"{settings.name}.safetensors"
 
-    def artifacts_file(self, settings: RunSettings) -> Path:
-        return self.folder / "artifacts" / f"{settings.name}.safetensors"
-
-    def partial_file(self, settings: RunSettings) -> Path:
-        """Where the run is kept while it trains; `save` and `clear` remove it."""
-        return self.folder / "partial" / f"{settings.name}.ckpt"
+    def partial(self, settings: RunSettings) -> Path:
+        """Where the run is kept while it trains, see `Checkpoint`; `save` and `clear` remove it."""
+        return self.folder / "partial" / settings.name
 
     def artifacts(self, settings: RunSettings) -> dict[str, Tensor]:
-        """The tensors that a run left beside its checkpoint."""
-        return load_file(self.artifacts_file(settings))
+        """The tensors that a finished run left beside its numbers."""
+        found = self._kept(settings).get(settings.name)
+        return {} if found is None else found[1]
 
     def load(self, settings: RunSettings) -> Run | None:
         """The finished run with these settings, or None if it has to be run."""
-        path = self.run_file(settings)
-        if not path.exists():
+        found = self._kept(settings).get(settings.name)
+        if found is None:
             return None
-        try:
-            run = Run.from_json(read_bytes(path).decode())
-            if run.settings.name != settings.name:
-                raise InvalidValueError("it states other settings than its name does")
-            for file in (self.predictor_file(settings), *[self.artifacts_file(settings)] * run.has_artifacts):
-                if not file.exists():
-                    raise InvalidValueError(f"its {file} is missing")
-        except ValueError as error:
-            log.warning("%s cannot be used (%s): this run is done again", path, error)
+        if not self.predictor_file(settings).exists():
+            log.warning("%s is missing: this run is done again", self.predictor_file(settings))
             return None
-        return run
+        return Run.from_json(found[0])
 
     def save(
         self, run: Run, state: Mapping[str, Tensor], artifacts: Mapping[str, Tensor], predictor: Mapping[str, Any]
     ) -> None:
-        """Write the model, artifacts if there are any, and run file, each whole or not at all.
+        """Write the model, then the run, each whole or not at all.
 
         Args:
             run: a finished run.
@@ -218,21 +193,18 @@ class RunStore:
             artifacts: tensors to keep beside.
             predictor: what it takes to build and apply the model again, as JSON has it.
         """
-        settings = run.settings
-        made = json.loads(run.to_json())
+        settings, made = run.settings, run.to_json()
         record = {"predictor": dict(predictor)} | {name: made[name] for name in RECORDED}
         write_atomically(self.predictor_file(settings), seal(state, record))
-        if artifacts:
-            stored = {name: t.detach().cpu().contiguous() for name, t in artifacts.items()}
-            # One entry, as safetensors writes several in random order, and equal runs shall have equal files.
-            made_by = {"run": json.dumps({"settings": made["settings"], "best_epoch": run.best_epoch}, sort_keys=True)}
-            write_atomically(self.artifacts_file(settings), save(stored, made_by))
-        write_atomically(self.run_file(settings), run.to_json().encode())
+        self._kept(settings).put(settings.name, made, artifacts)
         self.clear(settings)
 
     def clear(self, settings: RunSettings) -> None:
         """Forget the training of a run that is finished."""
-        Checkpoint(self.partial_file(settings)).remove()
+        Checkpoint(self.partial(settings)).remove()
+
+    def _kept(self, settings: RunSettings) -> Store:
+        return Store(self.folder / "runs", settings.key)
 
 
 def environment(device: str) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Test:
 
 
 Finish = Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Tensor]]]
-"""Answers by name of test set -> (what the run's JSON file gets as ``extra``, tensors to keep as artifacts)."""
+"""Answers by name of test set -> (what the run gets as ``extra``, tensors to keep as artifacts)."""
 
 
 def _nothing(answers: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -226,7 +226,7 @@ def _do(job: Job, store: RunStore, fabric: Fabric, tell: Callable[..., None]) ->
         log(epoch)
         tell(epoch=epoch)
 
-    finished = run_job(job, fabric=fabric, on_epoch=report, checkpoint=store.partial_file(settings))
+    finished = run_job(job, fabric=fabric, on_epoch=report, checkpoint=store.partial(settings))
     if fabric.is_global_zero:
         store.save(finished.run, finished.state, finished.artifacts, finished.predictor)
     return fabric.broadcast(finished.run)
@@ -304,7 +304,6 @@ def test(trained: Trained) -> Finished:
         step_share=fitted.step_share,
         peak_bytes=fitted.peak_bytes,
         diverged=fitted.diverged,
-        has_artifacts=bool(artifacts),
         history=tuple(asdict(epoch) for epoch in fitted.history),
         environment={**environment(settings.training.device), "processes": fabric.world_size},
         extra=extra,

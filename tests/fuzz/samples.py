@@ -33,11 +33,10 @@ from nfn_monomial.benchmarks.make.config import MixedConfig, ResidualRanges, Tra
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
-from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.tools.checkpoints.files import read_checkpoint
 from nfn_monomial.tools.files import write_json
 from nfn_monomial.tools.predictors.predictor import SHIPPED, Predictor
-from nfn_monomial.tools.reading import read_bytes
 
 Facts = dict[str, "Tensor | str"]
 """What a file means: tensors and texts by name."""
@@ -249,17 +248,18 @@ def _predictor(path: Path) -> Sample:
 
 
 def finished_run(folder: Path) -> Sample:
-    folder.mkdir()
-    path = folder / "run.json"
-    path.write_text(made_up_run().to_json(), encoding="utf-8")
-    return Sample(path, (path,), lambda file: Run.from_json(read_bytes(file).decode(errors="replace")), sealed=True)
+    """A piece of a store; damage makes it start anew, of which a warning tells."""
+    store, run = RunStore(folder), made_up_run()
+    store.save(run, {"weight": torch.randn(3)}, {"image": torch.randn(2, 2)}, {})
+    file = store.run_file(run.settings)
+    return Sample(file, (file,), lambda path: RunStore(path.parents[1]).load(run.settings))
 
 
 def unfinished_run(folder: Path) -> Sample:
-    """Damage makes it start anew, of which a warning tells."""
-    path = folder / "run.ckpt"
-    Checkpoint(path).save({"model": {"weight": torch.randn(3)}, "epoch": 1, "random": torch.get_rng_state()})
-    return Sample(path, (path,), lambda file: Checkpoint(file).load())
+    """Likewise."""
+    saved = Checkpoint(folder / "run")
+    saved.save({"model": {"weight": torch.randn(3)}, "epoch": 1, "random": torch.get_rng_state()})
+    return Sample(saved.file, (saved.file,), lambda path: Checkpoint(path.with_suffix("")).load())
 
 
 def program(folder: Path) -> Sample:

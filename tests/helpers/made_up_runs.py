@@ -39,7 +39,6 @@ def made_up_run(
         step_share=0.9,
         peak_bytes=(3 + seed) * 2**20,
         diverged=False,
-        has_artifacts=False,
         history=tuple(
             {"number": n, "train_loss": 1 / n, "metrics": {"accuracy": n / 4}} | dict.fromkeys(SECONDS, 1.0)
             for n in (1, 2, 3)
