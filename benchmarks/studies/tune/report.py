@@ -1,34 +1,148 @@
-"""What a search found: recipes with their taus and their budget, and how the search went."""
+"""What was chosen, beside the training without a recipe: both on all training networks; and what is told of it."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
+import optuna
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from optuna.trial import FrozenTrial, TrialState
 
+from nfn_monomial.benchmarks.data.networks import Corpus, fingerprint
 from nfn_monomial.benchmarks.experiments.tune import TuneConfig
-from nfn_monomial.benchmarks.models.catalogue import require_task
+from nfn_monomial.benchmarks.models.catalogue import require_task, training_of
 from nfn_monomial.benchmarks.report.tables import Mean, over, record_of
-from nfn_monomial.benchmarks.settings.register import Study
-from nfn_monomial.benchmarks.train.runs import Run
-from nfn_monomial.tools.predictors.models import model_class
+from nfn_monomial.benchmarks.settings.register import News, Study
+from nfn_monomial.benchmarks.studies.predict import Sets, learned, prepare
+from nfn_monomial.benchmarks.train.recipes import Recipe, write_recipes
+from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
+from nfn_monomial.benchmarks.train.sweep import Job, Test, Trial, sweep
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.tools.predictors.models import build_model, model_class
 from nfn_monomial.tools.report import PALETTE, Report, Table, panels
+from nfn_monomial.tools.store import code_of
 
-from .confirm import Tuned, tune
-from .cuts import crossed
-from .space import importances, space_of
+from .search import Search, best, crossed, cut, halved, importances, recipe_of, require_differences
 
-__all__ = ["STUDY", "draw_search", "tune_report"]
+__all__ = ["RECIPES", "STUDY", "Tuned", "check", "tune", "tune_report"]
+
+RECIPES = "recipe.json"
+HOW = ("as registered", "tuned")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was found for a model: all that was tried, the recipe that was chosen, and the runs that confirm it.
+
+    ``runs``: with and without the recipe -> every zoo and seed.
+    """
+
+    model: str
+    study: optuna.Study
+    tried: list[FrozenTrial]
+    recipe: Recipe
+    runs: Mapping[str, list[Run]]
+
+    @property
+    def chosen(self) -> FrozenTrial:
+        """The attempt that the recipe is of."""
+        return best(self.tried)
+
+
+def check(config: TuneConfig, corpora: Mapping[str, Corpus]) -> dict[str, Corpus]:
+    """The networks that are searched on, without test networks; what cannot be done is found out here.
+
+    Raises:
+        ValueError: if there is no such model, it cannot read the networks, or they are too few or too equal.
+    """
+    require_task(config.models, "generalization", "ablation")
+    found = {name: replace(corpus, test=()) for name, corpus in corpora.items()}
+    for corpus in found.values():
+        for model in config.models:
+            build_model(model, corpus.info, seed=0)
+        require_differences(corpus)
+        if sum(map(len, corpus.train)) < 2 * config.folds:
+            raise InvalidValueError(f"{sum(map(len, corpus.train))} networks cannot be cut into {config.folds} folds")
+        for number in range(config.cuts):
+            require_differences(cut(corpus, config.folds, number, config.seeds[0]))
+    return found
+
+
+def tune(
+    corpora: Mapping[str, Corpus],
+    config: TuneConfig,
+    store: RunStore,
+    on_news: Callable[[News], None] = lambda news: None,
+) -> list[Tuned]:
+    """Search and confirm, model by model; does what the store does not have. Recipes are written as they are found.
+
+    Args:
+        corpora: name -> networks.
+        config: see `TuneConfig`.
+        store: where attempts, runs and recipes are kept.
+        on_news: told how it goes.
+
+    Raises:
+        ValueError: as `check`.
+    """
+    corpora = check(config, corpora)
+    found: list[Tuned] = []
+    for model in config.models:
+        search = Search(model, corpora, config, store.folder)
+        tried = search.run(on_news)
+        recipe = recipe_of(best(tried).params, config.training)
+        write_recipes(store.folder / RECIPES, {t.model: t.recipe for t in found} | {model: recipe})
+        jobs = {how: _jobs(model, corpora, config, recipe if how == "tuned" else None) for how in HOW}
+        runs = iter(sweep([job for some in jobs.values() for job in some], store, on_news))
+        found.append(
+            Tuned(model, search.study, tried, recipe, {how: [next(runs) for _ in some] for how, some in jobs.items()})
+        )
+    return found
+
+
+def _jobs(model: str, corpora: Mapping[str, Corpus], config: TuneConfig, recipe: Recipe | None) -> list[Job]:
+    how = recipe.apply(config.training) if recipe else training_of(model, config.training, "bce")
+    return [
+        Job(
+            RunSettings(
+                experiment="tune",
+                subject=name,
+                model=model,
+                train_set="original",
+                seed=seed,
+                options={"scales": (), "augment_scale": None, "widen": 0.0, **(recipe.built() if recipe else {})},
+                data=fingerprint(corpus),
+                code=code_of(model_class(model)),
+                **how,
+            ),
+            partial(_prepare, Sets(corpus, 0.0)),
+        )
+        for name, corpus in corpora.items()
+        for seed in config.seeds
+    ]
+
+
+def _prepare(sets: Sets, settings: RunSettings) -> Trial:
+    trial = prepare(sets, settings)
+    quantiles = learned(settings.loss, trial.train.targets)
+    return replace(
+        trial, metrics=partial(halved, quantiles=quantiles), tests=lambda: [Test("validation", trial.val)],
+        predictor={"unusable": "it was trained to confirm a recipe; train one by predict-generalization"},
+    )  # fmt: skip
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
 
 
 def tune_report(found: Sequence[Tuned], config: TuneConfig) -> Report:
     """Tables of recipes and budget, ``search.png``, and all attempts as numbers."""
-    weights = {tuned.model: importances(space_of(config, tuned.model), tuned.tried, config.seeds[0]) for tuned in found}
+    weights = {tuned.model: importances(tuned.study, config.seeds[0]) for tuned in found}
     results = {
         "models": {
             tuned.model: {
@@ -39,7 +153,7 @@ def tune_report(found: Sequence[Tuned], config: TuneConfig) -> Report:
                     for how, runs in tuned.runs.items()
                 },
                 "importances": weights[tuned.model],
-                "tried": [asdict(attempt) for attempt in tuned.tried],
+                "tried": [_stated(trial) for trial in tuned.tried],
             }
             for tuned in found
         },
@@ -47,6 +161,21 @@ def tune_report(found: Sequence[Tuned], config: TuneConfig) -> Report:
     }
     tables = [_recipes(found), _confirmation(found), _budget(found, config)]
     return Report(tables, results, {"search.png": draw_search(found, weights)})
+
+
+def _stated(trial: FrozenTrial) -> dict[str, Any]:
+    """A recipe that was tried as JSON has it; without a score, it was given up."""
+    return {
+        "params": trial.params,
+        "score": trial.value if trial.state == TrialState.COMPLETE else None,
+        "curve": list(trial.intermediate_values.items()),
+        "cpu_seconds": trial.user_attrs["cpu_seconds"],
+    }
+
+
+def _ended(tuned: Tuned) -> list[tuple[int, float]]:
+    """Number, from 1, and score of every recipe that was tried to the end."""
+    return [(i, t.value or 0.0) for i, t in enumerate(tuned.tried, start=1) if t.state == TrialState.COMPLETE]
 
 
 def _label(tuned: Tuned) -> str:
@@ -90,7 +219,7 @@ def _recipes(found: Sequence[Tuned]) -> Table:
 def _confirmation(found: Sequence[Tuned]) -> Table:
     lines = []
     for tuned in found:
-        inner = {"as registered": tuned.tried[0].score, "tuned": tuned.chosen.score}
+        inner = {"as registered": tuned.tried[0].value, "tuned": tuned.chosen.value}
         for how, runs in tuned.runs.items():
             taus = [mean.show() for mean in _confirmed(runs).values()]
             lines.append((_label(tuned), how, f"{inner[how]:.3f}", *taus, str(len({r.settings.seed for r in runs}))))
@@ -114,8 +243,8 @@ def _confirmation(found: Sequence[Tuned]) -> Table:
 def _budget(found: Sequence[Tuned], config: TuneConfig) -> Table:
     lines = []
     for tuned in found:
-        ended = sum(attempt.score is not None for attempt in tuned.tried)
-        seconds = sum(attempt.cpu_seconds for attempt in tuned.tried)
+        ended = len(_ended(tuned))
+        seconds = sum(trial.user_attrs["cpu_seconds"] for trial in tuned.tried)
         number = tuned.tried.index(tuned.chosen) + 1
         lines.append((
             _label(tuned), str(len(tuned.tried)), str(ended), str(len(tuned.tried) - ended), str(number),
@@ -147,9 +276,10 @@ def draw_search(found: Sequence[Tuned], weights: dict[str, dict[str, float]]) ->
 
 
 def _draw_attempts(ax: Axes, tuned: Tuned) -> None:
-    points = [(i, a.score) for i, a in enumerate(tuned.tried, start=1) if a.score is not None]
-    lost = [(i, a.curve[-1][1]) for i, a in enumerate(tuned.tried, start=1) if a.score is None]
-    numbers, taus = zip(*points, strict=True)
+    numbers, taus = zip(*_ended(tuned), strict=True)
+    lost = [
+        (i, t.intermediate_values[t.last_step or 0]) for i, t in enumerate(tuned.tried, start=1) if i not in numbers
+    ]
     ax.step(numbers, list(accumulate(taus, max)), where="post", color=PALETTE[3], label="best so far")
     ax.plot(numbers, taus, "o", color=PALETTE[3], markersize=4, label="to the end")
     if lost:
@@ -169,12 +299,8 @@ def _draw_importances(ax: Axes, weights: dict[str, float]) -> None:
     ax.grid(visible=False, axis="y")
 
 
-# -- the experiment ---------------------------------------------------------------------------------------------------
-
-
-def _check(config: TuneConfig) -> None:
-    require_task(config.models, "generalization", "ablation")
-
-
-STUDY = Study(tune, lambda found, config, store: tune_report(found, config), _check)
-"""The command line. Recipes are in the folder as soon as they are found."""
+STUDY = Study(
+    lambda corpora, config, store, tell: tune(corpora, config, store, tell),
+    lambda found, config, store: tune_report(found, config),
+    lambda config: require_task(config.models, "generalization", "ablation"),
+)

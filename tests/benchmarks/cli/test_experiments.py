@@ -250,7 +250,7 @@ def test_tune_and_predict_by_the_recipe(tmp_path: Path) -> None:
     names = [f"{folder.name}-{activation}" for folder in (zoo, other) for activation in ("relu", "tanh")]
     assert "2/2 statnn: tau " in text
     assert all(f"8/8 {name}" in text or f"tau {name}" in text for name in names)
-    assert files(out) == {"table.md", "results.json", "search.png", "config.json", "recipe.json"}
+    assert files(out) == {"table.md", "results.json", "search.png", "config.json", "recipe.json", "search.journal"}
     assert set(read(out, "config")["data"]) == {"path", *names}
     assert len(read(out)["models"]["statnn"]["tried"]) == 2
     assert said(*asked).count("(kept)") == 1 + 8

@@ -3,15 +3,17 @@
 import itertools
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.trial import FrozenTrial, TrialState
 from small_zoo import corpus
 
 from nfn_monomial.benchmarks.data.networks import Corpus, accuracies
@@ -20,10 +22,8 @@ from nfn_monomial.benchmarks.experiments.tune import TuneConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
 from nfn_monomial.benchmarks.studies.tune import search
-from nfn_monomial.benchmarks.studies.tune.confirm import Tuned, check, tune
-from nfn_monomial.benchmarks.studies.tune.cuts import crossed, cut, halved
-from nfn_monomial.benchmarks.studies.tune.report import tune_report
-from nfn_monomial.benchmarks.studies.tune.space import LEAST, STEPS, Attempt, importances, propose, space_of, start_of
+from nfn_monomial.benchmarks.studies.tune.report import Tuned, check, tune, tune_report
+from nfn_monomial.benchmarks.studies.tune.search import LEAST, STEPS, Search, crossed, cut, halved, importances
 from nfn_monomial.benchmarks.train.recipes import SHIPPED, Recipe, read_recipes, write_recipes
 from nfn_monomial.benchmarks.train.runs import RunStore
 
@@ -33,7 +33,6 @@ CONFIG = TuneConfig(
     models=("statnn",), trials=6, startup=2, folds=3, cuts=2, epochs=(2, 4), batch_size=(16,), seeds=(0, 1),
     training=TRAINING,
 )  # fmt: skip
-SPACE = space_of(CONFIG, "statnn")
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +47,12 @@ def found(zoos: dict[str, Corpus], tmp_path_factory: pytest.TempPathFactory) -> 
     return folder, tuned
 
 
-def timeless(tried: list[Attempt]) -> list[Attempt]:
-    return [replace(attempt, cpu_seconds=0.0) for attempt in tried]
+def timeless(tried: Sequence[FrozenTrial]) -> list[tuple[Any, ...]]:
+    return [(trial.params, trial.value, trial.state, trial.intermediate_values) for trial in tried]
+
+
+def searched(zoos: dict[str, Corpus], folder: Path, **changed: Any) -> list[FrozenTrial]:
+    return Search("statnn", zoos, replace(CONFIG, **changed), folder).run(lambda news: None)
 
 
 # -- cuts and scores
@@ -111,23 +114,24 @@ def test_first_is_the_training_without_a_recipe(found: tuple[Path, Tuned]) -> No
     assert first["weight_decay"] == CONFIG.weight_decay[0], "0, brought into the space"
 
 
-def test_what_is_tried_lies_in_the_space(found: tuple[Path, Tuned]) -> None:
-    space = space_of(CONFIG, "statnn")
-    for attempt in found[1].tried:
-        assert all(space[name]._contains(space[name].to_internal_repr(v)) for name, v in attempt.params.items())
-        steps = [step for step, _ in attempt.curve]
+def test_what_is_tried_lies_in_what_is_searched(found: tuple[Path, Tuned]) -> None:
+    for trial in found[1].tried:
+        for name in ("learning_rate", "weight_decay", "epochs"):
+            low, high = getattr(CONFIG, name)
+            assert low <= trial.params[name] <= high
+        assert all(trial.params[name] in getattr(CONFIG, name) for name in ("schedule", "average_epochs", "loss"))
+        steps = list(trial.intermediate_values)
         assert steps == sorted(set(steps))
-        assert (attempt.score is None) == (steps[-1] < STEPS * 4 - 1)
-        assert attempt.cpu_seconds > 0
-    assert len({json.dumps(dict(attempt.params)) for attempt in found[1].tried}) == len(found[1].tried)
+        assert (trial.state == TrialState.PRUNED) == (steps[-1] < STEPS * 4 - 1)
+        assert trial.user_attrs["cpu_seconds"] > 0
+    assert len({json.dumps(trial.params) for trial in found[1].tried}) == len(found[1].tried)
 
 
 def test_the_best_is_chosen_and_confirmed_on_the_validation_networks(
     found: tuple[Path, Tuned], zoos: dict[str, Corpus]
 ) -> None:
     folder, tuned = found
-    scores = [attempt.score for attempt in tuned.tried if attempt.score is not None]
-    assert tuned.chosen.score == max(scores)
+    assert tuned.chosen.value == max(t.value or 0 for t in tuned.tried if t.state == TrialState.COMPLETE)
     assert read_recipes(folder / "recipe.json") == {"statnn": tuned.recipe}
     for how, runs in tuned.runs.items():
         assert [(run.settings.subject, run.settings.seed) for run in runs] == [
@@ -169,63 +173,63 @@ def test_a_search_that_was_cut_off_goes_on_as_if_nothing_had_been(
 
         return wrapped
 
-    config = replace(CONFIG, trials=4, training=replace(TRAINING, checkpoint_seconds=0))
     cut_off = 0
     while True:
         monkeypatch.setattr(search, "halved", cutting(halved))
         try:
-            tried = search.Search("statnn", zoos, config, tmp_path).run(lambda news: None)
+            tried = searched(zoos, tmp_path, trials=4, training=replace(TRAINING, checkpoint_seconds=0))
             break
         except KeyboardInterrupt:
             cut_off += 1
     assert cut_off > 3
     assert timeless(tried) == timeless(found[1].tried[:4])
-    assert [p.parent.name for p in tmp_path.rglob("*") if p.is_file()] == ["trials"], "nothing else is left"
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == [search.JOURNAL], "nothing else is left"
 
 
 def test_more_trials_go_on_and_time_ends(found: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path) -> None:
-    few = search.Search("statnn", zoos, replace(CONFIG, trials=2), tmp_path).run(lambda news: None)
-    kept = search.Search("statnn", zoos, replace(CONFIG, trials=2), tmp_path).run(lambda news: None)
-    more = search.Search("statnn", zoos, replace(CONFIG, trials=4), tmp_path).run(lambda news: None)
+    few, kept = (timeless(searched(zoos, tmp_path, trials=2)) for _ in range(2))
+    more = timeless(searched(zoos, tmp_path, trials=4))
     assert kept == few == more[:2]
-    assert timeless(more) == timeless(found[1].tried[:4])
-    over = search.Search("statnn", zoos, replace(CONFIG, seconds=1e-9), tmp_path).run(lambda news: None)
-    assert over == more
-    assert len(search.Search("statnn", zoos, replace(CONFIG, seconds=1e-9), tmp_path / "new").run(print)) == 1
+    assert more == timeless(found[1].tried[:4])
+    assert timeless(searched(zoos, tmp_path, seconds=1e-9)) == more
+    assert len(searched(zoos, tmp_path / "new", seconds=1e-9)) == 1
 
 
-def test_a_recipe_that_is_behind_is_given_up() -> None:
-    good = [Attempt({**start_of(SPACE, TRAINING, "bce")[0]}, 0.8, tuple((i, 0.8) for i in range(40)), 1.0)] * 4
-    trial = propose(SPACE, CONFIG.startup, [], good, 0)
-    for step in range(3):
-        trial.report(0.1, step)
-        assert not trial.should_prune(), "too early to tell"
-    trial.report(0.1, 3)
-    assert trial.should_prune()
-    other = propose(SPACE, CONFIG.startup, [], good, 0)
-    assert other.params == trial.params, "by its number alone"
-    other.report(0.9, 3)
-    assert not other.should_prune()
+def test_a_recipe_that_is_behind_is_given_up(found: tuple[Path, Tuned]) -> None:
+    lost = [trial for trial in found[1].tried if trial.state == TrialState.PRUNED]
+    assert lost
+    for trial in lost:
+        assert trial.last_step is not None
+        assert trial.last_step >= 3, "before it is too early to tell"
+        others = [t for t in found[1].tried[: trial.number] if t.state == TrialState.COMPLETE]
+        there = [max(v for s, v in t.intermediate_values.items() if s <= trial.last_step) for t in others]
+        assert max(trial.intermediate_values.values()) <= statistics.median(there)
 
 
 def test_importances_name_what_matters() -> None:
-    tried: list[Attempt] = []
-    while len(tried) < 3 * LEAST:
-        params = propose(SPACE, 1000, [], tried, 0).params
-        tried.append(Attempt(params, 0.5 + 0.4 * (params["loss"] == "rank") + 0.001 * params["epochs"], (), 1.0))
-    weights = importances(SPACE, tried, 0)
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
+
+    def score(trial: optuna.Trial) -> float:
+        params = search.suggested(trial, CONFIG, "statnn")
+        return 0.5 + 0.4 * (params["loss"] == "rank") + 0.001 * float(params["epochs"])
+
+    with search._quiet():
+        study.optimize(score, LEAST - 1)
+        assert importances(study, 0) == {}
+        study.optimize(score, 2 * LEAST)
+    weights = importances(study, 0)
     assert next(iter(weights)) == "loss"
-    assert weights == importances(SPACE, tried, 0)
-    assert importances(SPACE, tried[: LEAST - 1], 0) == {}
+    assert weights == importances(study, 0)
 
 
-def test_damage_is_named(found: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path) -> None:
-    made = search.Search("statnn", zoos, CONFIG, tmp_path)
-    for text in ("{", "[1]", '[{"params": {}, "score": 1, "curve": [], "cpu_seconds": 1}]'):
-        made.file.parent.mkdir(exist_ok=True)
-        made.file.write_text(text)
+def test_damage_is_named(zoos: dict[str, Corpus], tmp_path: Path) -> None:
+    searched(zoos, tmp_path, trials=1)
+    journal = tmp_path / search.JOURNAL
+    whole = journal.read_text()
+    for text in ("{\n" + whole, "[1]\n" + whole, '{"op_code": 4}\n' + whole):
+        journal.write_text(text)
         with pytest.raises(ValueError, match=r"is damaged .* remove it, and the search begins anew"):
-            made.run(lambda news: None)
+            searched(zoos, tmp_path, trials=2)
 
 
 def test_what_cannot_be_searched(zoos: dict[str, Corpus]) -> None:
@@ -267,7 +271,6 @@ def test_report(found: tuple[Path, Tuned]) -> None:
 
 
 def test_heads_and_targets_are_searched_where_a_model_has_them(zoos: dict[str, Corpus], tmp_path: Path) -> None:
-    assert {"heads", "head_width", "head_dropout"} == set(space_of(CONFIG, "stats")) - set(space_of(CONFIG, "statnn"))
     config = replace(
         CONFIG,
         models=("stats", "statnn"),
