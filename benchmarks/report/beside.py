@@ -13,7 +13,7 @@ from typing import Any
 
 from nfn_monomial.tools.report import Report, Table
 
-from .published import AS_IN_PAPER, PAPER, Cell, Claim, Published, Row
+from .published import AS_IN_PAPER, PAPER, Claim, Published, Row
 from .tables import Mean, over
 
 __all__ = ["beside_paper", "verdict"]
@@ -31,6 +31,8 @@ KEYS = ("trained on",)
 def beside_paper(report: Report, experiment: str) -> Report:
     """The report with two more tables where the paper has numbers: those beside ours, and what became of its claims.
 
+    A claim is looked at where both of its numbers are here.
+
     Args:
         report: of an experiment.
         experiment: its name in `PAPER`; others have nothing to be compared with.
@@ -42,19 +44,22 @@ def beside_paper(report: Report, experiment: str) -> Report:
         found = _values(table) if known else {}
         if known and any(row in found for row in known.rows):
             tables.append(_beside(table, found, known, _trained(report.results)))
-            looked_at = (c for c in known.claims if c.first[0] in found or c.second[0] in found)
-            lines += [(_subject(table), *_judged(claim, found)) for claim in looked_at]
+            judged = [_judged(claim, found) for claim in known.claims]
+            lines += [(_subject(table), *line) for line in judged if line]
     if not tables:
         return report
-    claims = Table(
-        "Claims of the paper",
-        ("of", "claim", "paper", "here", "verdict", "why"),
-        tuple(lines),
-        text_columns=6,
-        names=(0, 1),
-        notes=(f"here: the two numbers, ± as in the tables. {RULE}",),
-    )
-    return replace(report, tables=[*report.tables, *tables, claims])
+    if lines:
+        tables.append(
+            Table(
+                "Claims of the paper",
+                ("of", "claim", "paper", "here", "verdict", "why"),
+                tuple(lines),
+                text_columns=6,
+                names=(0, 1),
+                notes=(f"here: the two numbers, ± as in the tables. {RULE}",),
+            )
+        )
+    return replace(report, tables=[*report.tables, *tables])
 
 
 def _subject(table: Table) -> str:
@@ -110,19 +115,13 @@ def _beside(table: Table, found: Mapping[Row, Mapping[str, str]], known: Publish
     )
 
 
-def _judged(claim: Claim, found: Mapping[Row, Mapping[str, str]]) -> tuple[str, str, str, str, str]:
-    """Claim, source, our two numbers, verdict and why."""
+def _judged(claim: Claim, found: Mapping[Row, Mapping[str, str]]) -> tuple[str, ...]:
+    """Claim, source, our two numbers, verdict and why; empty if one of the two was not asked for."""
     cells = [found.get(row, {}).get(column, "") for row, column in (claim.first, claim.second)]
-    numbers = [_number(cell) for cell in cells]
-    if numbers[0] is None or numbers[1] is None:
-        missing = [cell for cell, number in zip((claim.first, claim.second), numbers, strict=True) if number is None]
-        return claim.text, claim.source, "-", "cannot be told", f"not measured: {' and '.join(map(_named, missing))}"
-    return claim.text, claim.source, " and ".join(cells), *verdict(numbers[0], claim.relation, numbers[1])
-
-
-def _named(cell: Cell) -> str:
-    row, column = cell
-    return f"{', '.join(row)}, {column}"
+    first, second = map(_number, cells)
+    if first is None or second is None:
+        return ()
+    return claim.text, claim.source, " and ".join(cells), *verdict(first, claim.relation, second)
 
 
 def _number(cell: str) -> Mean | None:
