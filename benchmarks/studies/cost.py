@@ -87,7 +87,6 @@ def measure_costs(config: CostConfig, progress: Callable[[str], None] = lambda t
     """
     device = torch.device(config.device)
     models = config.models or model_names()
-    require_task(models, "generalization", "ablation")
     costs = []
     for activation in config.activations:
         info = zoo_network(activation)
@@ -247,4 +246,5 @@ def draw_costs(costs: Sequence[Cost]) -> Figure:
 STUDY = Study(
     lambda data, config, store, tell: measure_costs(config, lambda text: tell(Said(f"timing {text}"))),
     lambda costs, config, store: cost_report(costs, config),
+    lambda config: require_task(config.models, "generalization", "ablation"),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -124,6 +125,68 @@ def test_presets_name_models_that_there_are(name: str, preset: str) -> None:
     config = EXPERIMENTS[name].presets[preset]
     EXPERIMENTS[name].load().check(config)
     assert override(config, []) == config == dataclasses.replace(config)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "assignment", "message"),
+    [
+        ("predict-generalization", "training.epochs=1099511627776", "should be less than or equal to 1000000"),
+        ("predict-generalization", "training.batch_size=0", "should be greater than or equal to 1"),
+        ("predict-generalization", "training.patience=0", "should be greater"),
+        ("predict-generalization", "training.learning_rate=0", "should be greater than 0"),
+        ("predict-generalization", "training.learning_rate=nan", "should be a finite number"),
+        ("predict-generalization", "training.clip_norm=inf", "should be a finite number"),
+        ("predict-generalization", "training.warmup_steps=-1", "should be greater than or equal to 0"),
+        ("predict-generalization", "training.weight_decay=-0.1", "should be greater than or equal to 0"),
+        ("predict-generalization", "train_sets=augmentd", "should be 'original', 'augmented' or 'moved'"),
+        ("predict-generalization", "scales=10,0.5", "should be greater than 1"),
+        ("predict-generalization", "scales=10,nan", "should be a finite number"),
+        ("predict-generalization", "augment_scale=-10", "should be greater than 1"),
+        ("predict-generalization", "widen=0.5", "should be larger than 1, or 0"),
+        ("predict-generalization", "loss=tau", "should be 'bce', 'mse', 'rank' or 'quantile'"),
+        ("augment", "curve_scale=0.5", "should be greater than 1"),
+        ("tune", "cuts=5", "there are 4 folds"),
+        ("classify-inr", "inputs.noise=nan", "should be a finite number"),
+        ("classify-inr", "inputs.warp=2", "should be less than 1"),
+        ("classify-inr", "limit=1000001", "should be less than or equal to 1000000"),
+        ("classify-inr", "loss=mse", "should be 'cross-entropy' or 'bce'"),
+        ("edit-inr", "task=erode", "should be 'dilate' or 'contrast'"),
+        ("edit-inr", "editor.fourier=-2", "should be greater than or equal to 2"),
+        ("expressivity", "epochs=2", "should be greater than or equal to 3"),
+        ("expressivity", "activations=gelu", "should be 'relu' or 'tanh'"),
+        ("cost", "batch_sizes=8,1099511627776", "should be less than or equal to 1000000"),
+        ("cost", "batch_sizes=8,8", "none twice"),
+        ("layers", "batches=8,none", "should be a valid integer"),
+        ("layers", "channels=4.5", "should be a valid integer"),
+        ("params", "largest=true", "should be a valid integer"),
+        ("params", "sizes=3,2", "should have at least 3 items"),
+    ],
+)
+def test_settings_have_bounds(experiment: str, assignment: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        override(EXPERIMENTS[experiment].presets["small"], [assignment])
+    assert assignment.partition("=")[0].rpartition(".")[2] in str(caught.value)
+
+
+def test_a_value_that_is_refused_is_shown_in_short() -> None:
+    with pytest.raises(ValueError, match=r"'9{70,80}\.\., but") as caught:
+        override(EXPERIMENTS["cost"].presets["small"], ["networks=" + "9" * 6000])
+    assert len(str(caught.value)) < 300
+
+
+def test_paper_presets_are_the_paper_s() -> None:
+    """App. D.3: 50 epochs, batches of 8, Adam with 1e-3; Sec. 6: five runs."""
+    papers = {name: known.presets["paper"] for name, known in EXPERIMENTS.items() if "paper" in known.presets}
+    assert set(papers) == {"predict-generalization", "ablation", "augment", "classify-inr", "edit-inr", "cost"}
+    for name in ("predict-generalization", "ablation", "augment"):
+        training = papers[name].training
+        assert (training.epochs, training.batch_size, training.learning_rate) == (50, 8, 1e-3)
+        assert len(papers[name].seeds) == 5
+    scales = (1e1, 1e2, 1e3, 1e4, 1e5, 1e6)
+    assert papers["predict-generalization"].scales == papers["augment"].scales == scales
+    assert [planned.augment_scale for planned in papers["augment"].plans()[1:]] == list(scales)
+    assert papers["ablation"].scales == (1e1, 1e2, 1e3, 1e4)
+    assert papers["cost"].batch_sizes == (8,)
 
 
 def test_what_is_left_out() -> None:

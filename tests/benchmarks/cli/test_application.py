@@ -69,14 +69,6 @@ def test_help_lists_every_command() -> None:
     assert "--install-completion" in listed
 
 
-def test_all_experiments_have_the_same_options() -> None:
-    for name in TRAINED:
-        parameters = {p.name for p in COMMANDS[(name,)].params} - {"help"}
-        assert parameters == {*SHARED, "out"}, name
-        assert not any(type(p).__name__ == "TyperArgument" for p in COMMANDS[(name,)].params)
-    assert set(EXPERIMENTS) <= {path[-1] for path in COMMANDS}
-
-
 def test_version() -> None:
     assert said("--version").strip() == f"nfn-monomial {__version__}"
 

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from invoking import invoke, said
 
-from nfn_monomial.benchmarks.experiments import EXPERIMENTS
-from nfn_monomial.benchmarks.settings import override
 from nfn_monomial.errors import InvalidIndexError, MissingFileError
 
 SIGNALLED = """
@@ -79,35 +77,6 @@ def test_errors_are_one_line(
     failing(error, monkeypatch)
     assert said("params", "--out", tmp_path, code=code).strip().startswith(line)
     assert invoke("--debug", "params", "--out", tmp_path).exception is error
-
-
-@pytest.mark.parametrize(
-    ("experiment", "assignment"),
-    [
-        ("predict-generalization", "training.epochs=1099511627776"),
-        ("predict-generalization", "scales=inf"),
-        ("predict-generalization", "scales=10,nan"),
-        ("predict-generalization", "training.clip_norm=inf"),
-        ("predict-generalization", "training.learning_rate=nan"),
-        ("classify-inr", "inputs.noise=nan"),
-        ("classify-inr", "inputs.noise=inf"),
-        ("classify-inr", "limit=1000001"),
-        ("edit-inr", "editor.fourier=-2"),
-        ("expressivity", "networks=1099511627776"),
-        ("cost", "batch_sizes=8,1099511627776"),
-        ("layers", "channels=4.5"),
-        ("params", "largest=true"),
-    ],
-)
-def test_settings_have_bounds(experiment: str, assignment: str) -> None:
-    with pytest.raises(ValueError, match=rf"{assignment.partition('=')[0]} is .*, but should"):
-        override(EXPERIMENTS[experiment].presets["small"], [assignment])
-
-
-def test_a_value_that_is_refused_is_shown_in_short() -> None:
-    with pytest.raises(ValueError, match=r"'9{70,80}\.\., but") as caught:
-        override(EXPERIMENTS["cost"].presets["small"], ["networks=" + "9" * 6000])
-    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("option", [("--seeds", 2**40), ("--seed", 2**40), ("--devices", 2**40)])

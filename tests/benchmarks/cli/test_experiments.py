@@ -220,6 +220,23 @@ def test_errors_are_one_line_and_leave_nothing_behind(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "ablation --models nothing", "augment --models nothing", "augment --set curve_models=nothing",
+        "tune --models nothing", "tune --models inr-np", "classify-inr --models nothing",
+        "classify-inr --set slower=nothing", "edit-inr --models np,nothing",
+        "predict-generalization --set augmented_models=nothing", "predict-generalization --models inr-np",
+        "cost --models hnp,nothing", "cost --models np",
+    ],
+)  # fmt: skip
+def test_models_that_an_experiment_has_not_are_found_out_before_data_are_read(asked: str, tmp_path: Path) -> None:
+    folders = () if asked.startswith("cost") else ("--data", tmp_path)
+    text = said(*asked.split(), *folders, "--out", tmp_path / "out", code=2)
+    assert "nothing" in text or "is a model for the task 'inr'" in text or "add hnp" in text
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("command", ["classify-inr", "edit-inr"])
 def test_errors_of_experiments_on_inrs(command: str, zoo: Path, tmp_path: Path) -> None:
     write_nfn(tmp_path / "nfn", (0, 45_000, 50_000))

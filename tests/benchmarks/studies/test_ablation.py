@@ -3,7 +3,6 @@
 import math
 import statistics
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +11,11 @@ from made_up_runs import made_up_run
 from small_zoo import small_zoo
 
 from nfn_monomial import GroupElement, MonomialNFN
-from nfn_monomial.benchmarks.experiments.ablation import ABLATION as PRESETS
 from nfn_monomial.benchmarks.experiments.ablation import STACKS
-from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.parts import CHANNELS
-from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.studies.ablation import ablation_report, ablation_tables, draw_ablation
-from nfn_monomial.benchmarks.studies.predict import predict_generalization
-from nfn_monomial.benchmarks.train.runs import RunStore, TestResult
+from nfn_monomial.benchmarks.studies.ablation import ablation_tables, draw_ablation
+from nfn_monomial.benchmarks.train.runs import Run, TestResult
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.predictors.models import build_model, model_class
 
@@ -70,48 +65,31 @@ def test_three_layers_are_the_models_of_the_main_experiment_and_of_the_library()
     assert all(sizes[f"mnf-{depth}"] < sizes[f"mnf-{depth}-hnp"] for depth in (1, 2, 3))
 
 
-def test_presets() -> None:
-    paper = PRESETS["paper"]
-    assert (paper.training.epochs, paper.training.batch_size, paper.training.learning_rate) == (50, 8, 1e-3)
-    assert len(paper.seeds) == 5
-    for preset in PRESETS.values():
-        assert preset.train_sets == ("original",)
-        assert preset.scales == (1e1, 1e2, 1e3, 1e4)
-        assert preset.models == tuple(STACKS)
-
-
-def test_tables(tmp_path: Path) -> None:
-    corpora = {name: small_zoo(name, networks=24) for name in ("relu", "tanh")}
-    config = PredictConfig(
-        ("mnf-1", "mnf-2-hnp", "statnn"), ("original",), seeds=(0, 1), scales=(1e1, 1e4), widen=0,
-        training=TrainConfig(epochs=1, batch_size=16),
-    )  # fmt: skip
-    runs = predict_generalization(corpora, config, RunStore(tmp_path))
-    relu, tanh = ablation_tables(runs)
-    assert relu.header[1:4] == ("tau original", "tau 1e1", "tau 1e4")
-    assert len(tanh.cells) == 3
-    taus = [
-        run.tests[2].metrics["tau"] for run in runs if (run.settings.subject, run.settings.model) == ("relu", "mnf-1")
-    ]
-    assert relu.cells[0][3].startswith(f"{sum(taus) / 2:.3f} ±")
-    original, moved = (float(relu.cells[0][column].split(" ±")[0]) for column in (1, 3))
-    assert moved == pytest.approx(original, abs=0.04), "invariant, but for a pair that rounding swaps"
-    assert "standard error over seeds" in relu.notes[0]
-    results = ablation_report(runs).results
-    assert list(results["tests"]) == results["runs"] == [run.settings.name for run in runs]
-    assert ablation_tables([replace(run, label="other") for run in runs])[0].cells[0][0] == "other"
-
-
-def test_figure() -> None:
-    """Tau over the number of layers, with and without HNP, unchanged and moved the most."""
+def of_stacks() -> list[Run]:
+    """Two seeds of three stacks on ReLU networks, and of one on tanh networks."""
 
     def tests(tau: float) -> list[TestResult]:
         return [TestResult("original", None, {"tau": tau}, 0), TestResult("m", 1e4, {"tau": 0.1}, 0)]
 
     stacks = {"mnf-1": 0.5, "mnf-3": 0.7, "mnf-2-hnp": 0.6}
     runs = [made_up_run(model, seed, tests(tau + seed / 10)) for model, tau in stacks.items() for seed in (0, 1)]
-    figure = draw_ablation([*runs, *(replace(run, settings=replace(run.settings, subject="tanh")) for run in runs[:2])])
-    relu, tanh = figure.axes
+    return [*runs, *(replace(run, settings=replace(run.settings, subject="tanh")) for run in runs[:2])]
+
+
+def test_tables() -> None:
+    relu, tanh = ablation_tables(of_stacks())
+    assert relu.header[1:3] == ("tau original", "tau 1e4")
+    assert [line[:3] for line in relu.cells] == [
+        (name, f"{tau:.3f} ±0.050", "0.100 ±0.000")
+        for name, tau in (("MNF-1", 0.55), ("MNF-3", 0.75), ("MNF-2-HNP", 0.65))
+    ]
+    assert len(tanh.cells) == 1
+    assert "standard error over seeds" in relu.notes[0]
+
+
+def test_figure() -> None:
+    """Tau over the number of layers, with and without HNP, unchanged and moved the most."""
+    relu, tanh = (figure := draw_ablation(of_stacks())).axes
     assert [ax.get_title() for ax in (relu, tanh)] == ["relu networks", "tanh networks"]
     assert (relu.get_xlabel(), relu.get_ylabel()) == ("equivariant layers", "Kendall's tau on test networks")
     drawn = {bars.get_label(): bars for bars in relu.containers}

@@ -1,6 +1,5 @@
 """Classifying INRs: preparation, metrics, learning on a toy corpus, reports, and the command from end to end."""
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from nfn_monomial.benchmarks.models.inr_input import Classifier, Warp, prepared_
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.classify import (
     classify_inrs,
-    classify_report,
     classify_table,
     confusion,
     draw_confusion,
@@ -230,16 +228,6 @@ def test_settings_hold_what_determines_a_result_and_no_more() -> None:
     assert fingerprint(other) != fingerprint(corpus)
 
 
-def test_medium_is_small_with_more_fits() -> None:
-    """The paper's models and ours, prepared and augmented as in the small preset, for more steps."""
-    small, medium = PRESETS["small"], PRESETS["medium"]
-    assert {model.removeprefix("balanced-") for model in medium.models} < set(small.models)
-    assert medium.inputs == small.inputs
-    assert medium.fits is None
-    (job, *_) = plan(replace(medium, models=("inr-probes",)), toy(64))
-    assert job.settings.training.epochs == medium.training.epochs > small.training.epochs
-
-
 def test_paper_presets_are_table_20() -> None:
     expected = {
         "paper": (64, 1000, 0.1, 7.5e-5),
@@ -257,19 +245,6 @@ def test_paper_presets_are_table_20() -> None:
     assert job.settings.training.epochs == 50_000  # 4 steps each
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"models": ("mlp", "mlp")}, "none twice"),
-        ({"limit": 0}, "limit is 0"),
-        ({"loss": "mse"}, "loss is 'mse', but should be 'cross-entropy' or 'bce'"),
-    ],
-)
-def test_bad_configurations(change: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(QUICK, **change)  # type: ignore[arg-type]
-
-
 def test_bad_inputs() -> None:
     with pytest.raises(ValueError, match="without augment=true"):
         InputConfig(noise=0.1)
@@ -280,36 +255,6 @@ def test_bad_inputs() -> None:
 def test_one_class_is_no_task(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="toy has 1 class"):
         classify_inrs(replace(toy(8), classes=1), QUICK, RunStore(tmp_path))
-
-
-def test_report(tmp_path: Path) -> None:
-    config = replace(QUICK, models=("mlp", "inr-probes"), seeds=(0, 1), training=TrainConfig(2, 32, 5e-3))
-    store = RunStore(tmp_path)
-    runs = classify_inrs(toy(64), config, store)
-    assert [run.settings.model for run in runs] == ["mlp", "inr-probes"] * 2
-    report = classify_report(runs)
-    assert list(report.figures) == ["confusion.png", "learning.png"]
-    results = report.results
-    assert [row["model"] for row in results["rows"]] == ["mlp", "inr-probes"]
-    row = results["rows"][1]
-    own = [run for run in runs if run.settings.model == "inr-probes"]
-    mean = sum(accuracy(run)["original"] for run in own) / 2
-    assert row["accuracy"]["original"]["mean"] == pytest.approx(mean)
-    counts = torch.tensor(row["confusion"])
-    assert int(counts.sum()) == 2 * 64
-    assert int(counts.diagonal().sum()) / 128 == pytest.approx(mean)
-    assert results["networks"] == {"toy": {"train": 64, "val": 64, "test": 64}}
-    text = report.markdown
-    assert "| **probes (INR)** | runs them | yes |" in text
-    assert f"{100 * mean:.2f} ±" in text
-    assert "mean ± standard error over seeds" in text
-    loss, validation = report.figures["learning.png"].axes
-    assert (loss.get_ylabel(), validation.get_ylabel()) == ("training loss", "validation accuracy (%)")
-    curves = {line.get_label(): list(line.get_ydata()) for line in validation.get_lines()}
-    means = [statistics.fmean(100 * run.history[k]["metrics"]["accuracy"] for run in own) for k in range(2)]
-    assert curves["probes (INR)"] == pytest.approx(means)
-    with pytest.raises(ValueError, match="no finished runs"):
-        classify_report([])
 
 
 def test_confusion_figure() -> None:
@@ -338,10 +283,3 @@ def test_slower_models_have_a_third_of_the_learning_rate_and_the_table_says_so()
     assert [job.settings.training.learning_rate for job in jobs] == [5e-3, 5e-3 / 3, 5e-3]
     notes = classify_table([run_job(job).run for job in jobs]).notes
     assert any("Learning rate: 0.005; 0.00166667 for STATNN." in note for note in notes)
-
-
-@pytest.mark.parametrize("where", ["models", "slower"])
-def test_unknown_models_are_found_out_first(where: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="unknown model 'mpl'"):
-        classify_inrs(toy(32), replace(QUICK, **{where: ("mpl",)}), RunStore(tmp_path))  # type: ignore[arg-type]
-    assert not (tmp_path / "runs").exists()

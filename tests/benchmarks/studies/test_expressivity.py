@@ -11,10 +11,8 @@ from nfn_monomial.benchmarks.studies.expressivity import (
     MODELS,
     Outcome,
     _prepare,
-    bench_expressivity,
     build,
     draw_outcomes,
-    expressivity_report,
     expressivity_table,
     probe_points,
     r2_score,
@@ -101,22 +99,6 @@ def test_r2() -> None:
     assert r2_score(true + torch.tensor([0.0, 1.0]), true) == 0.5
 
 
-def test_training_and_results() -> None:
-    seen: list[tuple[int, int]] = []
-    outcomes = bench_expressivity(TINY, lambda *numbers: seen.append(numbers))
-    assert seen == [(i, 6) for i in range(1, 7)]
-    assert [(o.activation, o.model, o.seed) for o in outcomes] == [("relu", name, 0) for name in MODELS]
-    assert all(o.r2 == r2_score(o.predicted, o.true) for o in outcomes)
-    assert torch.equal(outcomes[0].true, outcomes[1].true)
-    again = bench_expressivity(TINY)
-    assert [o.r2 for o in again] == [o.r2 for o in outcomes]
-    report = expressivity_report(outcomes, TINY)
-    assert [row["r2"] for row in report.results["outcomes"]] == [o.r2 for o in outcomes]
-    assert report.results["config"]["sizes"] == (2, 3, 1)
-    assert report.tables == [expressivity_table(outcomes)]
-    assert list(report.figures) == ["expressivity.png"]
-
-
 def test_figure() -> None:
     """Predictions of the first seed over true outputs, beside the line where they are equal."""
     true, predicted = torch.linspace(0, 1, 8).view(4, 2), torch.linspace(1, 2, 8).view(4, 2)
@@ -165,16 +147,3 @@ def test_the_table_has_means_over_seeds() -> None:
     table = expressivity_table(outcomes)
     assert table.cells == (("relu", "linear", "1,234", "0.2000 ±0.1000", "2"),)
     assert "standard error over seeds (2)" in table.notes[0]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"points": 0}, "points is 0"),
-        ({"epochs": 2}, "epochs is 2, but should be greater than or equal to 3"),
-        ({"activations": ("gelu",)}, "activations is 'gelu', but should be 'relu' or 'tanh'"),
-    ],
-)
-def test_clear_errors(wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ExpressivityConfig(**wrong)

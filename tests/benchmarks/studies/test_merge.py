@@ -2,12 +2,13 @@
 
 import functools
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from invoking import said
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
@@ -202,7 +203,13 @@ def test_shares_are_of_the_naive_barrier_of_the_same_pair() -> None:
 
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory: pytest.TempPathFactory) -> tuple[measure.Findings, Path]:
+    """Made by the command, and read from what it keeps."""
     folder = tmp_path_factory.mktemp("merge")
+    given = {**asdict(TINY), "subjects": ",".join(TINY.subjects)}
+    options = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
+    assert "permutation and scale" in said("bench", "merge", *options, "--out", folder)
+    written = {"table.md", "results.json", "merge.png", "config.json", "networks", "pairs"}
+    assert {path.name for path in folder.iterdir()} == written
     return measure_merging(TINY, folder), folder
 
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 from small_zoo import corpus, small_zoo
 
-from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, groups_of
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig
-from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
 from nfn_monomial.benchmarks.studies.predict import (
@@ -23,11 +22,9 @@ from nfn_monomial.benchmarks.studies.predict import (
     scores,
 )
 from nfn_monomial.benchmarks.train import sweep as experiment
-from nfn_monomial.benchmarks.train.runs import Run, RunStore, environment
+from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, Progress, run_job
-from nfn_monomial.tools.predictors.models import build_model, model_class
-from nfn_monomial.tools.sealed import read_sealed
-from nfn_monomial.tools.store import code_of
+from nfn_monomial.tools.predictors.models import model_class
 
 TINY = TrainConfig(epochs=2, batch_size=16)
 CONFIG = PredictConfig(models=("statnn", "monomial"), seeds=(0, 1), scales=(1e1, 1e6), training=TINY)
@@ -104,22 +101,6 @@ def test_losses_are_least_for_the_right_answer_and_ranking() -> None:
 # -- mixed zoos
 
 
-def test_mixed_zoo_from_end_to_end(mixed: Corpus, tmp_path: Path) -> None:
-    config = replace(CONFIG, models=("monomial-conv",), seeds=(0,))
-    runs = predict_generalization({"mixed": mixed}, config, RunStore(tmp_path))
-    assert [run.networks["train"] for run in runs] == [24, 48]
-    assert [t.name for t in runs[0].tests] == ["original", "scale 10", "scale 1e+06", "widened"]
-    assert runs[0].settings.subject == "mixed"
-    assert default_models({"mixed": mixed}) == tuple(n for n in model_names() if model_class(n).mixed)
-    assert default_models({"relu": corpus("relu")}) == (*model_names(), "balanced-statnn", "balanced-hnp")
-    able = "hnp reads networks of one architecture; for a mixed zoo choose from statnn-set, stats-set, gnn, gnn-paper"
-    with pytest.raises(ValueError, match=able):
-        predict_generalization({"mixed": mixed}, replace(config, models=("gnn", "hnp")), RunStore(tmp_path))
-    one = build_model("hnp", corpus("relu").info, seed=0)
-    with pytest.raises(ValueError, match="HNP reads networks of one architecture, found 6"):
-        one.prepare_groups(groups_of(mixed.test))
-
-
 # -- runs
 
 
@@ -172,32 +153,6 @@ def test_test_sets_are_those_of_the_seed_whether_they_are_kept_or_too_large(
     assert [[test.name for test in found] for found in tests] == [names, names[:3]] * 2, "the MLP has one width"
     assert torch.equal(tests[0][0].data.inputs, tests[2][0].data.inputs)
     assert not torch.equal(tests[0][1].data.inputs, tests[2][1].data.inputs), "of another seed"
-
-
-def test_a_model_whose_code_changed_is_trained_again(
-    zoo: Corpus, tmp_path: Path, trainings: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = replace(CONFIG, train_sets=("original",), seeds=(0,))
-    before = predict_generalization({"relu": zoo}, config, RunStore(tmp_path))
-    changed = model_class("monomial")
-    monkeypatch.setattr(predict, "code_of", lambda cls: "changed" if cls is changed else code_of(cls))
-    after = predict_generalization({"relu": zoo}, config, RunStore(tmp_path))
-    assert trainings[2:] == [after[1].settings.name]
-    assert (after[0], after[1].tests) == (before[0], before[1].tests)
-    assert [run.settings.code for run in after] == [code_of(model_class("statnn")), "changed"]
-
-
-def test_predictors_hold_the_tested_parameters(zoo: Corpus, tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    config = replace(CONFIG, models=("np",), seeds=(0,), train_sets=("original",))
-    (run,) = predict_generalization({"relu": zoo}, config, store)
-    model = build_model("np", zoo.info, seed=77)
-    tensors, made = read_sealed(store.predictor_file(run.settings))
-    model.load_state_dict(tensors)
-    assert (made["settings"]["model"], made["best_epoch"]) == ("np", run.best_epoch)
-    with torch.no_grad():
-        logits = model(model.prepare_groups(groups_of(zoo.test)))
-    assert scores(logits, accuracies(zoo.test))["r2"] == pytest.approx(run.tests[0].metrics["r2"], rel=1e-3)
 
 
 def test_interrupted_it_loses_the_run_in_progress_only(zoo: Corpus, tmp_path: Path) -> None:
@@ -266,14 +221,6 @@ def test_precisions_reach_packed_inputs(precision: Any) -> None:
         assert all(test.non_finite == 0 and math.isfinite(test.metrics["tau"]) for test in run.tests), run.label
 
 
-def test_a_model_of_one_width_is_not_tested_on_widened_networks(zoo: Corpus) -> None:
-    config = replace(CONFIG, models=("mlp", "statnn"), train_sets=("original",), seeds=(0,))
-    mlp, statnn = plan(config, {"relu": zoo})
-    assert (mlp.settings.options["widen"], statnn.settings.options["widen"]) == (0, 1.5)
-    assert [t.name for t in run_job(mlp).run.tests] == ["original", "scale 10", "scale 1e+06"]
-    assert mlp.settings == plan(replace(config, widen=2), {"relu": zoo})[0].settings
-
-
 def test_a_model_may_say_how_it_is_trained(zoo: Corpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = replace(CONFIG, train_sets=("original",), seeds=(0,))
     before = [job.settings for job in plan(config, {"relu": zoo})]
@@ -292,41 +239,6 @@ def test_a_model_may_say_how_it_is_trained(zoo: Corpus, monkeypatch: pytest.Monk
 # -- errors
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"models": ()}, "models is .*at least one"),
-        ({"seeds": (1, 1)}, "seeds is .*none twice"),
-        ({"train_sets": ("augmentd",)}, "train_sets is 'augmentd', but should be 'original', 'augmented' or 'moved'"),
-        ({"scales": ()}, "scales is .*at least one"),
-        ({"scales": (10.0, 0.5)}, "scales is 0.5, but should be greater than 1"),
-        ({"augment_scale": -10.0}, "augment_scale is -10.0, but should be greater than 1"),
-        ({"widen": 0.5}, "widen is 0.5, but should be larger than 1, or 0"),
-        ({"loss": "tau"}, "loss is 'tau', but should be 'bce', 'mse', 'rank' or 'quantile'"),
-    ],
-)
-def test_configurations_that_make_no_sense(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(CONFIG, **change)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"models": ("hpn",)}, "unknown model 'hpn': choose from"),
-        ({"augmented_models": ("x",)}, "unknown model 'x'"),
-        ({"models": ("inr-np",)}, "inr-np is a model for the task 'inr'; for generalization or ablation choose from"),
-        ({"activations": ("relu", "gelu")}, "the data have networks with relu, none with gelu"),
-    ],
-)
-def test_what_cannot_be_done_is_found_out_first(
-    change: dict[str, Any], message: str, zoo: Corpus, tmp_path: Path, trainings: list[str]
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        predict_generalization({"relu": zoo}, replace(CONFIG, **change), RunStore(tmp_path))
-    assert not trainings
-
-
 def test_networks_that_cannot_be_ranked(tmp_path: Path, zoo: Corpus) -> None:
     (val,) = zoo.val
     same = Networks(val.networks.tensors, torch.full_like(val.networks.accuracy, 0.5))
@@ -335,23 +247,9 @@ def test_networks_that_cannot_be_ranked(tmp_path: Path, zoo: Corpus) -> None:
         predict_generalization({"relu": equal}, CONFIG, RunStore(tmp_path))
 
 
-def test_results_folder_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "out").touch()
-    with pytest.raises(ValueError, match="out is a file: give a folder"):
-        RunStore(tmp_path / "out")
-
-
 def test_plan_of_a_part_of_the_augmented_runs(zoo: Corpus) -> None:
     zoos = {"relu": zoo, "tanh": corpus("tanh")}
     config = replace(CONFIG, augmented_models=("statnn",), augmented_activations=("relu",), seeds=(0,))
     settings = [job.settings for job in plan(config, zoos)]
     planned = [(s.subject, s.model) for s in settings if s.train_set == "augmented"]
     assert planned == [("relu", "statnn")]
-
-
-def test_environment_names_versions_and_no_machine() -> None:
-    found = environment("cpu")
-    assert found["versions"]["torch"] == torch.__version__
-    assert found["cores"] >= 1
-    assert found["device"] == "cpu"
-    assert found["commit"] is None or len(found["commit"].rstrip("+")) == 40

@@ -1,20 +1,15 @@
 """Tables, rows and Figure 1 hold the numbers of the runs, and nothing is averaged that differs."""
 
-import io
-import json
 import math
 import statistics
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from made_up_runs import made_up_run
 from matplotlib.colors import to_hex
 from matplotlib.container import BarContainer
-from rich.console import Console
 
-from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.studies.predict_report import Row, draw_figure, predict_report, predict_tables, summarise
+from nfn_monomial.benchmarks.studies.predict_report import Row, draw_figure, predict_tables, summarise
 from nfn_monomial.benchmarks.train.runs import Run, TestResult
 from nfn_monomial.tools.report import PALETTE
 
@@ -77,13 +72,6 @@ def test_rows() -> None:
     assert [r.sees for r in rows[:3]] == ["weights", "weights", "runs them"]
 
 
-def test_different_configurations_are_not_averaged() -> None:
-    run = made_up("relu", "mlp", "original", 0)
-    longer = replace(run, settings=replace(run.settings, seed=1, training=TrainConfig(epochs=99)))
-    with pytest.raises(ValueError, match="runs of mlp on relu networks \\(original\\) differ in more than their seed"):
-        summarise([run, longer])
-
-
 def test_markdown() -> None:
     text = markdown(summarise(all_runs()))
     header = "| model | sees | invariant | trained on | tau original | tau 1e1 | tau 1e6 | tau widened | R2 original "
@@ -117,40 +105,6 @@ def test_lost_predictions_and_divergence_are_mentioned() -> None:
     text = markdown(summarise([bad]))
     assert "NaN or infinite predictions, ranked" in text
     assert "MLP (original, 1 of 1 seeds)" in text
-
-
-@pytest.mark.parametrize("width", [80, 160])
-def test_terminal_tables_hold_all_numbers(width: int) -> None:
-    console = Console(width=width, record=True, file=io.StringIO(), color_system=None)
-    between = tuple(TestResult(f"scale {s}", float(s), {"tau": 0.7, "r2": 0.7}, 0) for s in (100, 10_000))
-    worst = [
-        replace(
-            run,
-            seconds_per_epoch=1234.5,
-            parameters=123_456_789,
-            tests=run.tests[:2] + between * (run.settings.subject == "relu") + run.tests[2:],
-        )
-        for run in all_runs()
-    ]
-    predict_report(worst).show(console)
-    text = console.export_text()
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
-    # Two tables of tau: original, moved (by two scales or flips) and widened, but for the MLP.
-    assert text.count("±0.006") == 2 * (3 * 3 + 2) + 2 * (2 * 3 + 2)
-    lines = [line for line in text.splitlines() if "Monomial-NFN" in line]
-    assert all("original" in line or "augmented" in line for line in lines), "every part says which line is which"
-
-
-def test_report_has_all_numbers(tmp_path: Path) -> None:
-    runs = all_runs()
-    report = predict_report(runs)
-    assert [path.name for path in report.write(tmp_path / "new")] == ["table.md", "results.json", "figure1.png"]
-    assert (tmp_path / "new" / "table.md").read_text(encoding="utf-8") == markdown(summarise(runs))
-    results = json.loads((tmp_path / "new" / "results.json").read_text(encoding="utf-8"))
-    assert len(results["rows"]) == 12
-    assert results["rows"][0]["tau"]["scale 10"]["mean"] == pytest.approx(0.71)
-    assert len(results["runs"]) == 36
 
 
 def test_lines_of_figure_1() -> None:
@@ -191,14 +145,6 @@ def test_bars_of_figure_1() -> None:
     assert bars["widened"] == pytest.approx([0.61, 0.81]), "the MLP has none"
     assert [t.get_text() for t in ax.get_xticklabels()] == ["STATNN", "MLP", "Monomial-NFN"]
     assert ax.get_xlabel() == "test networks: solid: original, hatched: sign flips, dotted: widened"
-
-
-@pytest.mark.parametrize("panels", [1, 2, 3])
-def test_figure_of_any_number_of_panels(panels: int) -> None:
-    kept = [("relu", "original"), ("relu", "augmented"), ("tanh", "original")][:panels]
-    runs = [r for r in all_runs(1) if (r.settings.subject, r.settings.train_set) in kept]
-    drawn = [ax.get_title() for ax in draw_figure(summarise(runs)).axes if ax.has_data()]
-    assert drawn == [f"{activation} networks, trained on {train_set} weights" for activation, train_set in kept]
 
 
 @pytest.mark.parametrize("models", [2, 20])

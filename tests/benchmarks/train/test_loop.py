@@ -151,27 +151,6 @@ def test_what_is_validated_has_the_average_of_the_parameters(epochs: float) -> N
     assert torch.equal(model.layers[1].weight, seen[-1])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"epochs": 0}, "epochs is 0, but should be greater than or equal to 1"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"patience": 0}, "patience is 0"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0, but should be greater than 0"),
-        ({"learning_rate": math.nan}, "learning_rate is nan"),
-        ({"clip_norm": -1.0}, "clip_norm is -1.0"),
-        ({"warmup_steps": -1}, "warmup_steps is -1, but should be greater than or equal to 0"),
-        ({"weight_decay": -0.1}, "weight_decay is -0.1"),
-        ({"weight_decay": math.nan}, "weight_decay is nan"),
-        ({"weight_decay": math.inf}, "weight_decay is inf"),
-        ({"precision": "16"}, "precision is '16', but should be '32-true', 'bf16-mixed' or '64-true'"),
-    ],
-)
-def test_configurations_that_make_no_sense(change: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(CONFIG, **change)  # type: ignore[arg-type]
-
-
 def test_empty_data() -> None:
     with pytest.raises(ValueError, match="0 training and 8 validation examples"):
         fit(
