@@ -13,6 +13,7 @@ from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import Table
 
 __all__ = [
+    "COLUMNS",
     "COST_COLUMNS",
     "INVARIANT",
     "MIB",
@@ -31,6 +32,12 @@ INVARIANT = {"group": "yes", "permutations": "perm. only", "nothing": "no"}
 SEES = {"weights": "weights", "functions": "runs them"}
 MIB = 2**20
 COST_COLUMNS = ("params", "s/epoch", "peak MiB", "seeds")
+COLUMNS = (
+    "invariant: to the whole group of the networks (yes), to permutations of hidden neurons (perm. only), or to "
+    "nothing (no). sees: the weights alone, or also what the networks compute (runs them). s/epoch: the pass over the "
+    "training set. peak MiB: parameters, optimiser state and one training step."
+)
+"""What columns of tables of models are."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +107,14 @@ def model_table(
         runs: of one experiment, see `by_model`.
         values: column -> number of one run.
         digits: behind the point.
-        notes: below the table.
+        notes: below the table, before those on columns that all have and on runs that went wrong.
     """
     groups = by_model(runs)
+    lost = {run.label: None for run in runs if any(test.non_finite for test in run.tests)}
+    ended = {run.label: None for run in runs if run.diverged}
+    common = [COLUMNS]
+    common += [f"NaN or infinite predictions, NaN taken as the lowest: {', '.join(lost)}."] * bool(lost)
+    common += [f"The loss became NaN or infinite, which ended the training early: {', '.join(ended)}."] * bool(ended)
     several = len({key[:2] for key in groups}) > 1
     header = ("model", "sees", "invariant", *(("networks", "trained on") if several else ()), *values)
     cells = []
@@ -119,7 +131,7 @@ def model_table(
         text_columns=5 if several else 3,
         names=(0, 3, 4) if several else (0,),
         bold=frozenset(i for i, group in enumerate(groups.values()) if group[0].invariant_under == "group"),
-        notes=tuple(notes),
+        notes=(*notes, *common),
     )
 
 

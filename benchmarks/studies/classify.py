@@ -65,12 +65,6 @@ def classify_inrs(
 ) -> list[Run]:
     """Do all runs that the store does not have; returns all, kept and new, in the order of the plan. See `sweep`.
 
-    Args:
-        corpus: networks and labels.
-        config: see `ClassifyConfig`.
-        store: where finished runs are kept.
-        on_progress: called before a run, after each of its epochs and when it is finished.
-
     Raises:
         ValueError: if a device is not there, or as `check`.
     """
@@ -285,16 +279,8 @@ def classify_table(runs: Sequence[Run]) -> Table:
         f"Accuracy in percent, and cross-entropy on the test networks: {over_seeds(runs)}; epochs are "
         "selected on validation networks only. moved: the test networks after random sign flips and permutations of "
         "their neurons; shifted: after shifts of their phases by multiples of pi. Neither changes an image.",
-        "invariant: to sign flips and permutations (yes), to permutations of hidden neurons (perm. only), or to "
-        "nothing (no). sees: the weights alone, or also what the networks compute (runs them). s/epoch: the pass over "
-        "the training set. peak MiB: parameters, optimiser state and one training step.",
     ]
     notes.append(f"{_preparation(runs[0].settings.options['inputs'])} {_learning_rates(runs)}")
-    lost = {run.label: None for run in runs if any(test.non_finite for test in run.tests)}
-    if lost:
-        notes.append(f"NaN or infinite predictions, NaN taken as the lowest: {', '.join(lost)}.")
-    if lost := {run.label: None for run in runs if run.diverged}:
-        notes.append(f"The loss became NaN or infinite, which ended the training early: {', '.join(lost)}.")
     subjects = ", ".join(dict.fromkeys(run.settings.subject for run in runs))
     return model_table(f"Images of {subjects} classified by their networks", runs, columns, digits=2, notes=notes)
 

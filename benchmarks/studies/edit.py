@@ -86,12 +86,6 @@ def edit_inrs(
     Every run keeps, as artifacts, ``edited`` and ``moved``, the edited images of some test networks and of the same
     networks moved, and ``unedited`` and ``target``, ``(shown, C, H, W)``; ``extra`` has the networks' numbers.
 
-    Args:
-        corpus: networks, and their images if these are known.
-        config: see `EditConfig`.
-        store: where finished runs are kept.
-        on_progress: called before a run, after each of its epochs and when it is finished.
-
     Raises:
         ValueError: if a device is not there, or as `check`.
     """
@@ -278,14 +272,9 @@ def edit_table(runs: Sequence[Run]) -> Table:
     notes = [
         "Mean squared error between the edited network's image and the ground truth, pixels in [0, 1]; in [-1, 1], as "
         "presumably in the paper, it is 4 times as much. moved: the same test networks, moved by permutations and "
-        "sign flips that change no image.",
-        "invariant: whether the edited image stays when the network is moved, by permutations of hidden neurons and "
-        f"sign flips (yes), by permutations (perm. only), or not (no). {over_seeds(runs).capitalize()}; epochs are "
-        "selected on validation networks. s/epoch: the pass over the training set. peak MiB: parameters, optimiser "
-        "state and one training step.",
+        "sign flips that change no image. invariant is here whether the edited image stays. "
+        f"{over_seeds(runs).capitalize()}; epochs are selected on validation networks.",
     ]
-    if lost := [f"{run.label} (seed {run.settings.seed})" for run in runs if run.diverged]:
-        notes.append(f"The loss became NaN or infinite, which ended the training early: {', '.join(lost)}.")
     what = f"{first.settings.subject} INRs, {first.settings.options['task']}"
     table = model_table(
         f"Editing {what}: mean squared error on {first.networks['test']} test networks",

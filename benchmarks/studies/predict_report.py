@@ -18,6 +18,7 @@ from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.experiments.predict import PREDICT, PredictConfig
 from nfn_monomial.benchmarks.report.figures import legend_beside, stroke
 from nfn_monomial.benchmarks.report.tables import (
+    COLUMNS,
     COST_COLUMNS,
     INVARIANT,
     MIB,
@@ -164,18 +165,12 @@ def _r2(value: Mean) -> str:
 
 def _notes(rows: Sequence[Row]) -> list[str]:
     """What has to be known to read the table."""
-    notes = [
-        "invariant: to scalings or sign flips and permutations (yes), to permutations of hidden neurons (perm. only), "
-        "or to nothing (no). sees: the weights alone, or also what the networks compute (runs them).",
-    ]
+    notes = [COLUMNS]
     if any(scale is not None for row in rows for scale in row.scales.values()):
         notes.append("1eK: test networks moved by random group elements, scales uniform in [1, 1eK].")
     if any(WIDENED in row.scales for row in rows):
         notes.append("widened: the same functions with more neurons (- for models of one width).")
-    notes.append(
-        f"{_over(rows)}; epochs are selected on the validation networks alone. s/epoch: the pass over the training "
-        "set. peak MiB: parameters, optimiser state and one training step."
-    )
+    notes.append(f"{_over(rows)}; epochs are selected on the validation networks alone.")
     if lost := [f"{row.label} ({row.train_set})" for row in rows if row.non_finite]:
         notes.append(f"NaN or infinite predictions, ranked by sign, NaN lowest: {', '.join(lost)}.")
     if lost := [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from made_up_runs import made_up_run
 from rich.console import Console
 
-from nfn_monomial.benchmarks.report.tables import Mean, by_model, count, model_table, over
+from nfn_monomial.benchmarks.report.tables import COLUMNS, Mean, by_model, count, model_table, over
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run
 from nfn_monomial.tools.report import Table, fit_cells
@@ -149,7 +149,9 @@ def test_model_table() -> None:
         ("NP", "weights", "yes", "0.50 ±0.25", "0.01M", "1.5", "4", "2"),
         ("MLP", "weights", "no", "0.12", "0.01M", "1", "3", "1"),
     )
-    assert (table.bold, table.notes, table.text_columns) == ({0}, ("N.",), 3)
+    assert (table.bold, table.notes, table.text_columns) == ({0}, ("N.", COLUMNS), 3)
+    gone = [replace(one, diverged=True) for one in runs]
+    assert "ended the training early: NP, MLP." in model_table("T", gone, VALUES).notes[-1]
 
 
 def test_model_table_of_several_sets_of_networks_names_them() -> None:
