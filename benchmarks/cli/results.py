@@ -31,7 +31,7 @@ __all__ = ["MADE", "reruns", "results"]
 MADE = "made.json"
 """In a results folder: the command, version, commit and date of its tables."""
 COMMITTED = Path("benchmarks/results")
-REPORTED = ("table.md", "results.json", "config.json", "cells.json", "*.png")
+REPORTED = ("table.md", "results.json", "config.json", "recipe.json", "*.png")
 
 
 @user_errors

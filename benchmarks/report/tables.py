@@ -26,6 +26,7 @@ __all__ = [
     "over",
     "over_seeds",
     "record_of",
+    "row_of",
 ]
 
 INVARIANT = {"group": "yes", "permutations": "perm. only", "nothing": "no"}
@@ -140,6 +141,28 @@ def cost_cells(group: Sequence[Run]) -> tuple[str, ...]:
     seconds = statistics.fmean(run.seconds_per_epoch for run in group)
     peak = max(run.peak_bytes for run in group) / MIB
     return count(group[0].parameters), f"{seconds:.3g}", f"{peak:.0f}", str(len(group))
+
+
+def row_of(group: Sequence[Run], *metrics: str) -> dict[str, Any]:
+    """What ``results.json`` has of runs that differ in their seed alone; metrics by test set."""
+    first = group[0]
+
+    def mean(metric: str, test: int) -> dict[str, Any]:
+        return asdict(Mean.of(run.tests[test].metrics[metric] for run in group))
+
+    return {
+        "model": first.settings.model,
+        "label": first.label,
+        "sees": first.sees,
+        "invariant": INVARIANT.get(first.invariant_under, first.invariant_under),
+        "subject": first.settings.subject,
+        "seeds": [run.settings.seed for run in group],
+        **{metric: {t.name: mean(metric, i) for i, t in enumerate(first.tests)} for metric in metrics},
+        "best_epoch": [run.best_epoch for run in group],
+        "parameters": first.parameters,
+        "seconds_per_epoch": asdict(Mean.of(run.seconds_per_epoch for run in group)),
+        "peak_bytes": max(run.peak_bytes for run in group),
+    }
 
 
 def count(parameters: int) -> str:

@@ -31,7 +31,7 @@ from nfn_monomial.benchmarks.models.inr import inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier, prepared_siren
 from nfn_monomial.benchmarks.predictors import Classification
 from nfn_monomial.benchmarks.report.figures import draw_learning
-from nfn_monomial.benchmarks.report.tables import INVARIANT, Mean, by_model, model_table, over_seeds, record_of
+from nfn_monomial.benchmarks.report.tables import Mean, by_model, model_table, over_seeds, record_of, row_of
 from nfn_monomial.benchmarks.settings.register import Study
 from nfn_monomial.benchmarks.train.loop import Loss
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
@@ -248,7 +248,6 @@ def fingerprint(corpus: InrCorpus) -> str:
 
 # -- tables and figures ------------------------------------------------------------------------------------------------
 
-TESTS = ("original", "moved", "shifted", "train")
 PREPARED = ("absorb_omega", "canonical_phase", "normalize")  # fields of InputConfig
 WIDE = 4  # panels side by side
 
@@ -260,7 +259,9 @@ def classify_report(runs: Sequence[Run]) -> Report:
         ValueError: if there are no runs, or runs that would share a line differ in more than their seed.
     """
     record = record_of(runs)
-    results = {"rows": [_row(model, group) for (_, _, model), group in by_model(runs).items()], **record}
+    groups = by_model(runs).values()
+    rows = [{**row_of(group, "accuracy", "loss"), "confusion": _confusion(group).tolist()} for group in groups]
+    results = {"rows": rows, **record}
     curves = {"training loss": _train_loss, "validation accuracy (%)": _val_accuracy}
     figures = {"confusion.png": draw_confusion(runs), "learning.png": draw_learning(runs, curves)}
     return Report([classify_table(runs)], results, figures)
@@ -306,28 +307,6 @@ def _learning_rates(runs: Sequence[Run]) -> str:
 
 def _metric(run: Run, test: str, name: str = "accuracy") -> float:
     return next(t.metrics[name] for t in run.tests if t.name == test)
-
-
-def _row(model: str, group: Sequence[Run]) -> dict[str, Any]:
-    first = group[0]
-    return {
-        "model": model,
-        "label": first.label,
-        "sees": first.sees,
-        "invariant": INVARIANT.get(first.invariant_under, first.invariant_under),
-        "subject": first.settings.subject,
-        "seeds": [run.settings.seed for run in group],
-        "accuracy": {name: asdict(Mean.of(_metric(run, name) for run in group)) for name in TESTS},
-        "loss": {name: asdict(Mean.of(_metric(run, name, "loss") for run in group)) for name in TESTS},
-        "best_epoch": [run.best_epoch for run in group],
-        "parameters": first.parameters,
-        "seconds_per_epoch": asdict(Mean.of(run.seconds_per_epoch for run in group)),
-        "seconds": asdict(
-            Mean.of(math.fsum(e["seconds"] + e["validation_seconds"] for e in run.history) for run in group)
-        ),
-        "peak_bytes": max(run.peak_bytes for run in group),
-        "confusion": _confusion(group).tolist(),
-    }
 
 
 def _confusion(group: Sequence[Run]) -> Any:

@@ -17,7 +17,6 @@ what its numbers look like: for dilation it has 0.306 for the MLP, where leaving
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -38,7 +37,7 @@ from nfn_monomial.benchmarks.experiments.edit import EditConfig, EditorConfig, T
 from nfn_monomial.benchmarks.models.editors import build_editor, editor_class
 from nfn_monomial.benchmarks.predictors import Editing
 from nfn_monomial.benchmarks.report.figures import draw_learning
-from nfn_monomial.benchmarks.report.tables import Mean, by_model, model_table, over_seeds, record_of
+from nfn_monomial.benchmarks.report.tables import by_model, model_table, over_seeds, record_of, row_of
 from nfn_monomial.benchmarks.settings.register import Study
 from nfn_monomial.benchmarks.train.runs import Run, RunSettings, RunStore
 from nfn_monomial.benchmarks.train.sweep import Job, OnProgress, Test, Trial, sweep
@@ -253,7 +252,7 @@ def edit_report(runs: Sequence[Run], store: RunStore) -> Report:
         "task": first.settings.options["task"],
         "subject": first.settings.subject,
         "unedited": first.extra["unedited"],
-        "rows": [_row(group) for group in by_model(runs).values()],
+        "rows": [row_of(group, "mse") for group in by_model(runs).values()],
         **record,
     }
     curve = {"mean squared error on validation networks": lambda epoch: float(epoch["metrics"]["mse"])}
@@ -325,19 +324,6 @@ def _show(ax: Axes, image: Tensor) -> None:
 
 def _error(image: Tensor, target: Tensor) -> float:
     return float((image - target).double().square().mean())
-
-
-def _row(group: Sequence[Run]) -> dict[str, Any]:
-    first = group[0]
-    return {
-        "model": first.settings.model,
-        "label": first.label,
-        "invariant": first.invariant_under,
-        "seeds": [run.settings.seed for run in group],
-        "mse": {t.name: asdict(Mean.of(_mse(run, t.name) for run in group)) for t in first.tests},
-        "parameters": first.parameters,
-        "seconds_per_epoch": statistics.fmean(run.seconds_per_epoch for run in group),
-    }
 
 
 STUDY = Study(edit_inrs, lambda runs, config, store: edit_report(runs, store), require_models)

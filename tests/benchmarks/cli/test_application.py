@@ -69,6 +69,21 @@ def test_help_lists_every_command() -> None:
     assert "--install-completion" in listed
 
 
+def test_commands_have_the_options_of_their_configurations() -> None:
+    others = {
+        ("tune",): {*SHARED, "zoos"} - {"data", "devices", "tensorboard"},
+        ("cost",): {"preset", "models", "assignments", "device"},
+        ("params",): {"assignments"},
+        ("bench", "layers"): {"preset", "assignments", "device"},
+        ("bench", "expressivity"): {"seeds", "seed", "assignments", "device"},
+        ("bench", "merge"): {"assignments"},
+    }
+    expected = {(name,): set(SHARED) for name in TRAINED} | others
+    assert {path[-1] for path in expected} == set(EXPERIMENTS)
+    for path, names in expected.items():
+        assert {p.name for p in COMMANDS[path].params} - {"help"} == {*names, "out"}, path
+
+
 def test_version() -> None:
     assert said("--version").strip() == f"nfn-monomial {__version__}"
 
