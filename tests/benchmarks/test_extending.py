@@ -19,6 +19,8 @@ from typer.testing import CliRunner
 from nfn_monomial.benchmarks.cli.commands import add_commands
 from nfn_monomial.benchmarks.data.formats import base as formats
 from nfn_monomial.benchmarks.data.formats.detection import detect
+from nfn_monomial.benchmarks.make.recipes import ZooConfig
+from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.settings.register import EXPERIMENTS
 from nfn_monomial.benchmarks.studies.predict import predict_generalization
 from nfn_monomial.benchmarks.train.runs import RunStore
@@ -108,7 +110,7 @@ def test_formats_are_gone_when_they_are_not_registered() -> None:
 
 def test_an_experiment_is_one_file() -> None:
     """From which there are its command, its settings and its results."""
-    execute("model")  # which makes the zoo
+    make_zoo("zoos/tiny", ZooConfig(networks=80, epochs=(1, 3), train_fractions=(0.1,)))
     execute("experiment")
     app = typer.Typer()
     add_commands(app)
