@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from nfn_monomial.benchmarks.cli.commands import add_commands
 from nfn_monomial.benchmarks.data.formats import base as formats
 from nfn_monomial.benchmarks.data.formats.detection import detect
-from nfn_monomial.benchmarks.make.recipes import ZooConfig
+from nfn_monomial.benchmarks.make.config import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.settings.register import EXPERIMENTS
 from nfn_monomial.benchmarks.studies.predict import predict_generalization

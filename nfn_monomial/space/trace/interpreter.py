@@ -64,8 +64,9 @@ class Interpreter:
         self._output(self._inside(program.graph, given))
         for name, root in self.roots.items():
             self.run.fix_unread(name, root)
+        for name, root in self.roots.items():
             if name in program.optional:  # only along neurons: what nothing acts on is left out of the space
-                self.run.demand_constants(root)
+                self.run.demand_neurons(root)
 
     def structures(self) -> dict[str, tuple[Structure, ...]]:
         """What the dimensions of parameters consist of in the end, as sizes."""

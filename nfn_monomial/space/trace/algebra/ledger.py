@@ -210,10 +210,13 @@ class Ledger(Structure):
                 self.fix(dim, reason)
                 self._constant_along(dim, True, True, self.because(reason))
 
-    def demand_constants(self, root: Value) -> None:
-        """Nothing acts on all of a parameter, or of a segment of it, alike."""
+    def demand_neurons(self, root: Value) -> None:
+        """Nothing acts on a parameter but along neurons that are permuted: not on all of it, nor on entries that stay."""
         for const in (root.const, *(segment.const for dim in root.dims for segment in dim)):
             self.equations.demand(const)
+        for index in indices_of(root):
+            if self.atoms.cause(index.atom) is not None:
+                self.equations.demand(index.form)
 
     def _meets(self, index: Index, flow: int) -> None:
         for source in index.sources:
