@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from orbits import changed
+from orbits import changed, difference
 from single_networks import drawn
 from strategies import all_spaces, general
 from torch import nn
@@ -60,7 +60,10 @@ class Attention(nn.Module):
 @given(st.one_of(all_spaces(), general()), st.integers(0, 2**31))
 def test_an_orbit_is_one_function(space, seed):
     a = drawn(space, seed)
-    found = compare(space, a, sampled(space, seed).act(a))
+    b = sampled(space, seed).act(a)
+    # A scale that is divided by itself rounds, and does nothing else: no element says that it was there.
+    assume(all(map(torch.equal, a.values(), b.values())) or difference(b, a) > 1e-12)
+    found = compare(space, a, b)
     assert found.same_function, found
     assert found.max_weight_difference < 1e-10
     assert sum(found.explained.values()) == pytest.approx(1) or not any(x.raw_l2 for x in found.layers.values())
