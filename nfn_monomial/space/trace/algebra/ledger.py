@@ -211,7 +211,7 @@ class Ledger(Structure):
                 self._constant_along(dim, True, True, self.because(reason))
 
     def demand_neurons(self, root: Value) -> None:
-        """Nothing acts on a parameter but along neurons that are permuted: not on all of it, nor on entries that stay."""
+        """Nothing acts on a parameter but along neurons: neither on all of it, nor on entries that stay."""
         for const in (root.const, *(segment.const for dim in root.dims for segment in dim)):
             self.equations.demand(const)
         for index in indices_of(root):
