@@ -51,6 +51,7 @@ def error(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
 def test_readers_are_invariant_and_editors_equivariant(network: Network) -> None:
     space, tensors, element = moved(network.name)
     for name, make in READERS.items():
+        torch.manual_seed(0)  # of others, some have no neuron left that is on
         model = make(space).double()
         with torch.no_grad():
             before, after = model(tensors), model(element.act(tensors))
