@@ -68,9 +68,10 @@ docs: $(INSTALLED) tree
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
-# ROUNDING draws the order in which products sum: tests/helpers/other_rounding.py.
+# ROUNDING draws the order in which products sum: tests/helpers/other_rounding.py. What goes on behind a cut or a damage is
+# compared with the same sums, so it is left out.
 test-rounding: $(INSTALLED)
-	ROUNDING=1 OMP_NUM_THREADS=1 $(BIN)/pytest $(TRAINING) -q -n 2 --dist worksteal
+	ROUNDING=1 OMP_NUM_THREADS=1 $(BIN)/pytest $(TRAINING) -k "not damage and not cut and not killed" -q -n 2 --dist worksteal
 
 # Wheels are read as files, so what they ask for does not count. What cannot be had is skipped.
 test-networks: $(INSTALLED)
