@@ -59,12 +59,12 @@ class TensorProduct(nn.Module):
         mix: ``"full"`` gives each term a weight ``(m_out C_out, m_1 C_in, m_2 C_second)``: with all terms, every
             equivariant bilinear map there is (but see ``first_types``), and a cost that is cubic in channels and
             multiplicities. ``"factored"`` multiplies as many linear combinations of each input as the largest of the
-            channel numbers, entry by entry, and maps the products to the output: linear in channels and multiplicities, equally equivariant, not
-            complete. Prefer it wherever fields have many fixed entries (kernels, wide FIXED inputs): from 16 to 16
-            channels, the standard terms of ``WeightSpace.cnn([1, 4, 4], 3, "relu", head=[3])`` have 5.6 million
-            parameters in full and 46 thousand factored. Every term has maps of its own: where many tensors lie in one
-            field, as those of all blocks do on a residual stream, that is quadratic in depth (16 blocks of an MLP, 4
-            channels: 0.2 million; 64: 2.7).
+            channel numbers, entry by entry, and maps the products to the output: linear in channels and multiplicities,
+            equally equivariant, not complete. Prefer it wherever fields have many fixed entries (kernels, wide FIXED
+            inputs): from 16 to 16 channels, the standard terms of ``WeightSpace.cnn([1, 4, 4], 3, "relu", head=[3])``
+            have 5.6 million parameters in full and 46 thousand factored. Every term has maps of its own: where many
+            tensors lie in one field, as those of all blocks do on a residual stream, that is quadratic in depth (16
+            blocks of an MLP, 4 channels: 0.2 million; 64: 2.7).
 
     Raises:
         ValueError: if a channel number is below 1, an option is unknown, or no term leads to an output field.
