@@ -1,6 +1,6 @@
 """All networks of the zoo, by name."""
 
-from networks import (
+from networks import (  # noqa: F401  # each enters its own
     zoo_convolutional,
     zoo_corners,
     zoo_implicit,
@@ -10,13 +10,9 @@ from networks import (
     zoo_sorted,
     zoo_transformers,
 )
+from networks.zoo import NETWORKS
 
-FAMILIES = (
-    zoo_convolutional, zoo_normalised, zoo_implicit, zoo_recurrent, zoo_transformers, zoo_others, zoo_corners,
-    zoo_sorted,
-)  # fmt: skip
-NETWORKS = {network.name: network for family in FAMILIES for network in family.NETWORKS}
-assert len(NETWORKS) == sum(len(family.NETWORKS) for family in FAMILIES), "two networks have one name"
+__all__ = ["NETWORKS", "QUICK"]
 
 # A network of every mechanism, cheap enough for `make test`; the others run in `make test-networks`.
 QUICK = (

@@ -26,15 +26,24 @@ class Labels:
 
     def __init__(self, network: Network, shapes: Mapping[str, torch.Size]) -> None:
         self.network, self.shapes = network, dict(shapes)
-        unused = [p for p in network.dims if not any(fnmatchcase(name, p) for name in shapes)]
+        names = {*shapes, *(name.removesuffix(".weight") for name in shapes)}
+        unused = [p for p in network.dims if not any(fnmatchcase(name, p) for name in names)]
         assert not unused, f"{network.name}: no parameter is called {unused}"
         self.entries = {name: self._read(name, shape) for name, shape in self.shapes.items()}
 
-    def _text(self, name: str, shape: torch.Size) -> list[str]:
+    def _said(self, name: str) -> list[str] | None:
+        """What the network says of a parameter's dimensions."""
         for pattern, text in self.network.dims.items():
-            if fnmatchcase(name, pattern):
-                assert len(text.split()) == len(shape), f"{self.network.name}: {name} has shape {tuple(shape)}"
+            if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.weight"):
                 return text.split()
+        return None
+
+    def _text(self, name: str, shape: torch.Size) -> list[str]:
+        words = self._said(name)
+        if words is None and "bias" in name and (weight := name.replace("bias", "weight")) in self.shapes:
+            words = (self._said(weight) or [])[:1]
+        if words:
+            return words + list(map(str, shape[len(words) :]))
         nodes = self.network.nodes
         nesting = {n.parent for n in nodes.values()}
         roots = {n.size: name for name, n in nodes.items() if n.parent is None and name not in nesting}

@@ -1,17 +1,25 @@
 """What a network of the zoo is: a module, inputs for it, and the group that keeps its function, written by hand.
 
+    @group({"a": Items(4, 1), "b": Items(5, 0, 1)}, {"fc": "a+b 2"})                   its nodes, its dimensions
+    @net(gaussian((12, 2)), fc=nn.Linear(2, 9), ...)                                   its inputs, its parts
+    def slices(m, x): ...                                                              what it makes of them
+
 A node's sizes are unlike those of all other nodes of its network and of its inputs, so that the size of a dimension
-tells which node it runs over. Where it does not, `Network.dims` says it: ``"h+h x"`` are the dimensions of a matrix
-whose rows are two segments over h; ``"H*k"`` is a row-major product; ``"H*(k+v)"`` has k and v in every H; numbers,
-and names that are no nodes, are fixed.
+tells which node it runs over. Where it does not, dimensions say it: ``"h+h x"`` are those of a matrix whose rows are
+two segments over h; ``"H*k"`` is a row-major product; ``"H*(k+v)"`` has k and v in every H; numbers, names that are no
+nodes, and what is left out behind, are fixed. ``fc`` is ``fc.weight``, whose rows are those of ``fc.bias``.
 """
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+Inputs = Callable[[], tuple[Tensor, ...]]
 
 
 class Items(NamedTuple):
@@ -49,7 +57,7 @@ class Network:
 
     name: str
     build: Callable[[], nn.Module]
-    inputs: Callable[[], tuple[Tensor, ...]]
+    inputs: Inputs
     nodes: Mapping[str, Items]
     dims: Mapping[str, str] = field(default_factory=dict)
     constants: int = 0
@@ -58,7 +66,7 @@ class Network:
     extra: int = 0
     optional: int = 0
     note: str = ""
-    other: Callable[[], tuple[Tensor, ...]] | None = None
+    other: Inputs | None = None
 
     def count(self, node: str) -> int:
         """Items of a node in all items of its parents."""
@@ -88,11 +96,49 @@ class Network:
         return sorted(self.tree(name) for name, items in self.nodes.items() if items.parent is None)
 
 
-def gaussian(*shapes: tuple[int, ...], deviation: float = 1.0) -> Callable[[], tuple[Tensor, ...]]:
+class Of(nn.Module):
+    """A network of named parts and a function of these and the inputs."""
+
+    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(self, *inputs)
+
+
+Unproved = tuple[str, nn.Module, Inputs]
+"""A network of which the group is not said yet: name, module, inputs."""
+NETWORKS: dict[str, Network] = {}
+
+
+def group(nodes: Mapping[str, Items], dims: Mapping[str, str] | None = None, **more: Any) -> Callable[[Unproved], None]:
+    """Says the group of a network, and puts it into the zoo; more: see `Network`."""
+
+    def enter(network: Unproved) -> None:
+        name, module, inputs = network
+        assert name not in NETWORKS, f"two networks are called {name}"
+        NETWORKS[name] = Network(name, partial(copy.deepcopy, module), inputs, nodes, dims or {}, **more)
+
+    return enter
+
+
+def net(inputs: Inputs, **parts: Any) -> Callable[[Callable[..., Any]], Unproved]:
+    """Makes a network of a function and its parts, which has the function's name."""
+    return lambda function: (function.__name__, Of(function, **parts), inputs)
+
+
+def zeros(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(shape))
+
+
+def gaussian(*shapes: tuple[int, ...], deviation: float = 1.0) -> Inputs:
     """Inputs of these shapes, normal."""
     return lambda: tuple(deviation * torch.randn(*shape) for shape in shapes)
 
 
-def tokens(vocabulary: int, *shapes: tuple[int, ...]) -> Callable[[], tuple[Tensor, ...]]:
+def tokens(vocabulary: int, *shapes: tuple[int, ...]) -> Inputs:
     """Token ids of these shapes."""
     return lambda: tuple(torch.randint(vocabulary, shape) for shape in shapes)
