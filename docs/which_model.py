@@ -78,20 +78,21 @@ def costs() -> dict[str, tuple[str, str]]:
     return {plain(line["model"]): (line["params"], line["time / HNP"]) for line in lines}
 
 
+def line(name: str) -> str:
+    """What is said of a model that predicts a property of networks."""
+    model = model_class(name)
+    yes = [reads_any_width(name), model.mixed, reads(name, NORMS) and reads(name, ATTENTION)]
+    sees = "runs them" if model.sees == "functions" else "weights"
+    answers = ["yes" if answer else "no" for answer in yes]
+    cells = (f"`{name}`", model.label, sees, EXACT[model.invariant_under], *answers, *costs().get(model.label, "--"))
+    return "| " + " | ".join(cells) + " |"
+
+
 def table() -> str:
-    """A line of every model that predicts a property of networks."""
-    known, lines = costs(), []
-    for name in model_names("generalization"):
-        model = model_class(name)
-        yes = [reads_any_width(name), model.mixed, reads(name, NORMS) and reads(name, ATTENTION)]
-        sees = "runs them" if model.sees == "functions" else "weights"
-        answers = ["yes" if answer else "no" for answer in yes]
-        lines.append(
-            (f"`{name}`", model.label, sees, EXACT[model.invariant_under], *answers, *known.get(model.label, "--"))
-        )
-    header = ("name", "in tables", "sees", "exact under", "any width", "mixed", "norms, attention",
-              "params", "time")  # fmt: skip
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header), *lines))
+    """All of them."""
+    header = ("name", "in tables", "sees", "exact under", "any width", "mixed", "norms, attention", "params", "time")
+    heads = ["| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header))]
+    return "\n".join([*heads, *map(line, model_names("generalization"))])
 
 
 def written(page: str) -> str:

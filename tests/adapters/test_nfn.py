@@ -1,17 +1,23 @@
 """The layers for nfn's container: equivariant, the same maps as nfn's on permutations, and they mix with nfn's own."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from nfn.common import ArraySpec, NetworkSpec
+from nfn.common import ArraySpec, NetworkSpec, WeightSpaceFeatures, network_spec_from_wsfeat
 from nfn.layers import (
+    GaussianFourierFeatureTransform,
     HNPLinear,
     HNPPool,
+    LearnedScale,
+    NPAttention,
     NPLinear,
+    NPPool,
     TupleOp,
 )
-from nfn_networks import SIREN, arguments, channels, features, named, seeds, spec_of
+from nfn_networks import SIREN, arguments, channels, features, leaves, named, seeds, spec_of
 from strategies import spaces
 from torch import nn
 
@@ -92,35 +98,6 @@ def test_nfns_own_layers_are_invariant_behind_a_balanced_form(symmetry):
         assert_invariant(lambda tensors: plain(from_tensors(tensors)), space, inputs=inputs)
 
 
-def test_balance_in_a_stack():
-    spec = spec_of(SIREN)
-    torch.manual_seed(0)
-    layers = [
-        MonomialBalance(spec, symmetry="sin"),
-        MonomialLinear(spec, 1, 3, symmetry="permutation"),
-        MonomialActivation(spec, "gelu", symmetry="permutation"),
-        MonomialPool(spec),
-    ]
-    stack = MonomialStack(spec, *layers).double()
-    inputs = random_networks(SIREN, 4, 1)
-    assert_invariant(lambda tensors: stack(from_tensors(tensors)), SIREN, inputs=inputs)
-    torch.testing.assert_close(stack(from_tensors(inputs)), nn.Sequential(*layers)(from_tensors(inputs)))
-    with pytest.raises(ValueError, match="takes features"):
-        MonomialStack(spec, layers[0], MonomialLinear(spec, 1, 3, symmetry="sin"))
-
-
-def test_the_wrong_symmetry_breaks():
-    inputs = random_networks(SIREN, 3, 2)
-    layer = MonomialLinear(spec_of(SIREN), 2, 2, symmetry="permutation").double()
-    with pytest.raises(AssertionError, match="not equivariant"):
-        assert_equivariant(named(layer), SIREN, inputs=inputs)
-
-
-@pytest.mark.parametrize("symmetry", [Symmetry.SIGN, "sign", "sin", nn.Tanh(), torch.sin, ["sin", Symmetry.SIGN]])
-def test_ways_to_name_a_symmetry(symmetry):
-    assert MonomialLinear(spec_of(SIREN), 1, 1, symmetry=symmetry).space == SIREN
-
-
 # -- parity with nfn --------------------------------------------------------------------------------------------------
 
 
@@ -151,10 +128,8 @@ def rank(matrix):
 
 PARITY = {
     "mlp 2": WeightSpace.mlp([2, 4, 3], "permutation"),
-    "mlp 3": WeightSpace.mlp([2, 3, 4, 1], "permutation"),
-    "mlp 4": WeightSpace.mlp([2, 3, 3, 3, 2], "permutation"),
-    "cnn": WeightSpace.cnn([1, 3, 3], [(1, 2), (2, 1)], "permutation", head=[2]),
-    "cnn, one convolution": WeightSpace.cnn([1, 3], [(1, 2)], "permutation", head=[2]),
+    "mlp 4": WeightSpace.mlp([2, 3, 2, 3, 2], "permutation"),
+    "cnn": WeightSpace.cnn([1, 3], [(1, 2)], "permutation", head=[2]),
 }
 
 
@@ -204,23 +179,150 @@ def test_pool_is_hnp_pool(name):
     [
         (WeightSpace.mlp([3, 2], ()), 8),
         (WeightSpace.mlp([3, 2], (), bias=False), 6),
-        (WeightSpace.cnn([2, 4, 4], 3, "relu", ndim=1, head=[5]), (6 + 1) + (3 + 1) + (5 + 5)),
         (WeightSpace.cnn([2, 4, 4], 2, "relu", ndim=3, head=[5], bias=[True, False, True]), (16 + 1) + 8 + (5 + 5)),
         (WeightSpace.cnn([2, 4], 3, "relu", head=[5], positions=4), (18 + 1) + (5 + 5)),
-        (WeightSpace.cnn([2, 4, 3], (2, 2), "relu"), (8 + 1) + (12 + 3)),
     ],
 )
 def test_pool_where_nfn_has_none(space, count):
     spec = spec_of(space)
     assert MonomialPool.get_num_outs(spec) == count
-    out = MonomialPool(spec)(features(space, batch=2, c=3))
-    assert out.shape == (2, 3, count)
+    assert MonomialPool(spec)(features(space, batch=2, c=3)).shape == (2, 3, count)
     if len(spec) > 1:
-        assert_invariant(lambda t: MonomialPool(spec)(from_tensors(t)), WeightSpace.from_network_spec(spec, "gelu"),
-                         inputs=random_networks(space, 4, 2))  # fmt: skip
+        free = space.restricted("permutation")
+        assert_invariant(lambda t: MonomialPool(spec)(from_tensors(t)), free, inputs=random_networks(space, 4, 2))
 
 
-def test_pool_asks_for_what_it_must_know():
-    spec = NetworkSpec([ArraySpec((-1, -1)), ArraySpec((1, -1))], [ArraySpec((-1,)), ArraySpec((1,))])
-    with pytest.raises(ValueError, match=r"weight_spec\[0\] is \(-1, -1\): inputs, outputs and kernels must be known"):
-        MonomialPool(spec)
+def test_averages_in_half_precision_are_taken_in_float32():
+    space = WeightSpace.mlp([1, 5000, 1], "permutation")
+    spec, x = spec_of(space, known=False), features(space, batch=1)
+    half = x.map(lambda t: t.abs().bfloat16())
+    expected = MonomialPool(spec)(half.map(lambda t: t.double()))
+    torch.testing.assert_close(MonomialPool(spec)(half).double(), expected, rtol=2**-8, atol=0)
+
+
+# -- mixing with nfn --------------------------------------------------------------------------------------------------
+
+
+def backward(model, x):
+    """Run a model forward and backward; every parameter must get a finite gradient."""
+    out = model(x)
+    sum(t.square().sum() for t in ([out] if isinstance(out, torch.Tensor) else leaves(out))).backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None, name
+        assert torch.isfinite(p.grad).all(), name
+    return out
+
+
+def test_a_hybrid_classifier():
+    """Monomial layers, canonicalised, then nfn's own: invariant under permutations and sign flips."""
+    torch.manual_seed(0)
+    x = features(SIREN, batch=4)
+    spec = network_spec_from_wsfeat(x)
+    model = nn.Sequential(
+        MonomialLinear(spec, 1, 8, symmetry="sin"), TupleOp(torch.sin), MonomialLinear(spec, 8, 2, symmetry="sin"),
+        MonomialCanonicalize(spec, 2, symmetry="sin"),
+        GaussianFourierFeatureTransform(spec, 2, mapping_size=8, scale=1),
+        HNPLinear(spec, 16, 8), TupleOp(nn.ReLU()), MonomialLinear(spec, 8, 8, symmetry="permutation"),
+        NPAttention(spec, 8, num_heads=2), LearnedScale(spec, 0.5), HNPPool(spec), nn.Flatten(),
+        nn.Linear(8 * MonomialPool.get_num_outs(spec), 3),
+    ).double()  # fmt: skip
+    assert backward(model, x).shape == (4, 3)
+    model.requires_grad_(False)
+    assert_invariant(lambda tensors: model(from_tensors(tensors)), SIREN, inputs=to_tensors(x), rtol=1e-9)
+
+
+@pytest.mark.parametrize("pool", [NPPool, MonomialPool])
+def test_nfn_layers_in_front_and_behind_on_a_cnn(pool):
+    torch.manual_seed(0)
+    x = features(WeightSpace.cnn([1, 4, 4], 3, "relu", head=[5]), batch=2, dtype=torch.float32)
+    spec = network_spec_from_wsfeat(x)
+    stack = MonomialStack(
+        spec,
+        MonomialLinear(spec, 4, 4, symmetry="relu"),
+        MonomialActivation(spec, nn.ReLU(), symmetry="relu"),
+        MonomialCanonicalize(spec, 4, symmetry="relu", kind="square"),
+    )
+    model = nn.Sequential(
+        LearnedScale(spec, 1.0), HNPLinear(spec, 1, 4), TupleOp(nn.ReLU()), stack, NPLinear(spec, 4, 4), pool(spec),
+        nn.Flatten(), nn.Linear(4 * pool.get_num_outs(spec), 1),
+    )  # fmt: skip
+    assert backward(model, x).shape == (2, 1)
+
+
+def test_wider_networks_run_through_the_same_layer():
+    layer = MonomialLinear(network_spec_from_wsfeat(features(SIREN)), 1, 2, symmetry="sin").double()
+    wide = WeightSpace.mlp([2, 40, 30, 1], "sin")
+    assert [tuple(w.shape) for w in layer(features(wide)).weights] == [(3, 2, 40, 2), (3, 2, 30, 40), (3, 2, 1, 30)]
+
+
+def test_layers_of_a_stack_are_called_as_modules():
+    """Hooks run, a layer may be replaced by a module that calls it, and stacks in it are taken apart."""
+    torch.manual_seed(0)
+    spec, x = spec_of(SIREN, known=False), features(SIREN)
+    linear, canonical = MonomialLinear(spec, 1, 2, symmetry="sin"), MonomialCanonicalize(spec, 2, symmetry="sin")
+    stack = MonomialStack(spec, MonomialStack(spec, linear), canonical, MonomialPool(spec)).double()
+    assert list(stack.layers)[:2] == [linear, canonical]
+    expected, called = stack(x), []
+    for module in stack.modules():
+        module.register_forward_hook(lambda module, *_: called.append(module))
+    assert torch.equal(stack(x), expected)
+    assert all(called.count(layer) == 1 for layer in (stack, *stack.layers, linear.core, canonical.core))
+    stack.layers[0] = nn.Sequential(linear)
+    assert torch.equal(copy.deepcopy(stack)(x), expected)
+
+
+def test_tensors_and_back():
+    space = WeightSpace.mlp([2, 3, 4, 1], "relu", bias=[True, False, True])
+    tensors = random_networks(space, 2, 3)
+    x = from_tensors(tensors)
+    assert x.biases[1] is None
+    again = to_tensors(x)
+    assert list(again) == ["weight.0", "bias.0", "weight.1", "weight.2", "bias.2"]
+    assert all(again[name] is tensors[name] for name in tensors)
+    assert MonomialLinear(spec_of(space), 3, 2, symmetry="relu").double()(x).biases[1] is None
+
+
+def test_nan_is_found_in_data_and_left_alone_in_training():
+    layer = MonomialLinear(spec_of(SIREN), 1, 1, symmetry="sin").double()
+    x = features(SIREN)
+    x.weights[1][2, 0, 0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"weight\.1 holds 1 NaN or infinite values.*network 2 of the batch"):
+        layer(x)
+    assert layer(x.map(lambda t: t.requires_grad_())).weights[1].isnan().any()
+
+
+# -- what does not fit ------------------------------------------------------------------------------------------------
+
+SPEC, X = spec_of(SIREN, known=False), features(SIREN)
+LINEAR, POOL = MonomialLinear(SPEC, 1, 1, symmetry="sin").double(), MonomialPool(SPEC)
+OTHER = MonomialLinear(spec_of(WeightSpace.mlp([2, 4, 1], "sin"), known=False), 1, 1, symmetry="sin")
+FREE = MonomialLinear(SPEC, 1, 1, symmetry="permutation")
+SHALLOW = WeightSpaceFeatures(X.weights[:2], X.biases[:2])
+REFUSED = {
+    r"layer 1 \(MonomialLinear\) of the MonomialStack was built for another spec": lambda: MonomialStack(
+        SPEC, LINEAR, OTHER
+    ),
+    "layer 1 .* takes features .* give all layers one symmetry up to": lambda: MonomialStack(SPEC, LINEAR, FREE),
+    "averages over neurons .* put a MonomialCanonicalize in front": lambda: MonomialStack(SPEC, LINEAR, POOL),
+    r"layer 0 \(TupleOp\) .* cannot be stacked": lambda: MonomialStack(SPEC, TupleOp(torch.sin), LINEAR),
+    r"layer 0 \(MonomialPool\) .* cannot be stacked": lambda: MonomialStack(SPEC, POOL, LINEAR),
+    "cannot be stacked": lambda: MonomialStack(SPEC, POOL),
+    "needs at least one layer": lambda: MonomialStack(SPEC),
+    r"missing: weight\.2, bias\.2": lambda: MonomialStack(SPEC, LINEAR)(SHALLOW),
+    r"missing: bias\.1": lambda: LINEAR(WeightSpaceFeatures(X.weights, (X.biases[0], None, X.biases[2]))),
+    r"MonomialPool: found .* \(3, 1, 5\); the spec has \[.*": lambda: POOL(SHALLOW),
+    r"MonomialPool: found weight\.0 \(3, 1, 6, 3\)": lambda: POOL(features(WeightSpace.mlp([3, 6, 5, 1], "sin"))),
+    "3 weights and 2 biases": lambda: LINEAR(WeightSpaceFeatures(X.weights, X.biases[:2])),
+    r"weight\.0 to weight\.1 and their biases are expected, found weight\.2": lambda: from_tensors(
+        {"weight.0": X.weights[0], "weight.2": X.weights[2]}
+    ),
+    r"weight_spec\[0\] is \(-1, -1\): inputs, outputs and kernels must be known": lambda: MonomialPool(
+        NetworkSpec([ArraySpec((-1, -1)), ArraySpec((1, -1))], [ArraySpec((-1,)), ArraySpec((1,))])
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_does_not_fit(message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        REFUSED[message]()

@@ -108,6 +108,10 @@ def test_layers_of_equal_networks_are_recognised():
     assert outline(edge_index, nodes, 1)[:2] == (3, expected)
     # The last layers together are too few.
     assert outline(edge_index, nodes, 15)[:2] == (3, [*expected[:2], Segment(30, 4)])
+    # An edge of another kind ends its grid.
+    kinds = torch.zeros(edge_index.shape[1], 1, dtype=torch.long)
+    kinds[12::34] = 1
+    assert expected[1] not in outline(edge_index, nodes, 1, kinds)[1]
 
 
 @pytest.mark.parametrize("least", [1, 10**6])

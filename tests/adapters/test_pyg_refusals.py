@@ -10,43 +10,14 @@ from torch_geometric.data import Batch, Data
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.adapters.pyg import (
-    FromGraph,
-    ToGraph,
     act,
     check_graph,
     from_graph,
     from_graphs,
+    random_graph_element,
     to_graph,
     to_graphs,
 )
-
-
-def test_three_ends_are_refused():
-    nodes = {"experts": (Symmetry.PERMUTATION, 2), "x": (Symmetry.FIXED, 2), "h": (Symmetry.SCALE, 3)}
-    space = WeightSpace(nodes, {"w": (Axis("experts", 0), Axis("h"), Axis("x", -1))})
-    for refusing in (lambda s: to_graph(networks_of(s), s), FromGraph, ToGraph):
-        with pytest.raises(ValueError, match=r"w has 3 ends .* graphs have two: use the core's MessagePassing"):
-            refusing(space)
-
-
-def test_bad_tensors():
-    tensors = networks_of(RELU)
-    with pytest.raises(ValueError, match=r"missing: bias\.0"):
-        to_graph({k: t for k, t in tensors.items() if k != "bias.0"}, RELU)
-    with pytest.raises(ValueError, match=r"weight\.1 holds 1 NaN"):
-        to_graph(tensors | {"weight.1": with_nan(tensors["weight.1"])}, RELU)
-    with pytest.raises(ValueError, match="no networks given"):
-        to_graphs([])
-    with pytest.raises(ValueError, match="networks 1 have 2 channels, networks 0 1"):
-        to_graphs([(tensors, RELU), (networks_of(CNN, 1, 2), CNN)])
-    with pytest.raises(TypeError, match=r"networks 1 are torch.float32 .* networks 0 torch.float64"):
-        to_graphs([(tensors, RELU), (networks_of(CNN, dtype=torch.float32), CNN)])
-
-
-def with_nan(tensor):
-    out = tensor.clone()
-    out.view(-1)[3] = float("nan")
-    return out
 
 
 def edited(graph, **changes):
@@ -114,87 +85,82 @@ def test_what_is_no_graph_of_a_network(case):
             use(graph)
 
 
-def test_an_empty_graph_within_a_batch():
-    graph = to_graph(networks_of(RELU, 2), RELU)
-    nothing = graph[0].subgraph(torch.zeros(10, dtype=torch.bool))
-    with pytest.raises(ValueError, match="graph 1 of the batch is empty"):
-        check_graph(Batch.from_data_list([graph[0], nothing, graph[1]]))
+GRAPH = to_graph(networks_of(RELU, 2), RELU)
+OF_CNN, OF_GAIN = to_graph(networks_of(CNN, 2, 2), CNN), to_graph(networks_of(GAIN, 2), GAIN)
+DEEPER, TURNED = WeightSpace.mlp([2, 4, 3, 3, 1], "relu"), WeightSpace.mlp([2, 3, 4, 1], "relu")
+TENSORS = networks_of(RELU)
+EDGE = torch.arange(46) != 11  # of the first graph's weight.1: h1[3] -> h2[0]
+PRUNED = edited(GRAPH, edge_index=lambda t: t[:, EDGE], edge_attr=lambda t: t[EDGE], edge_layer=lambda t: t[EDGE])
+DOUBLED = with_edges(PRUNED, [[4, 6]], [1])
+ISOLATED = GRAPH[0].edge_subgraph((GRAPH[0].edge_index != 7).all(0))
+NOTHING = GRAPH[0].subgraph(torch.zeros(10, dtype=torch.bool))
+BOTH = to_graphs([(TENSORS, RELU), (networks_of(DEEPER), DEEPER)])
+KERNELS = Batch.from_data_list([to_graph(networks_of(RELU, 1), RELU, kernel=k)[0] for k in ((1, 9), (3, 3))])
+NAMES = [name for name in OF_GAIN.to_dict() if name.startswith("edge_") and name != "edge_index"]
+EXPERTS = WeightSpace(
+    {"experts": (Symmetry.PERMUTATION, 2), "x": (Symmetry.FIXED, 2), "h": (Symmetry.SCALE, 3)},
+    {"w": (Axis("experts", 0), Axis("h"), Axis("x", -1))},
+)
+SQUARE = WeightSpace({"h": (Symmetry.SCALE, 3)}, {"square": (Axis("h", 2),)})
 
 
-def test_graphs_that_layers_take_but_no_network_is():
-    graph = to_graph(networks_of(RELU, 2), RELU)
-    edge = torch.arange(46) != 11  # of the first graph's weight.1: h1[3] -> h2[0]
-    pruned = edited(graph, edge_index=lambda t: t[:, edge], edge_attr=lambda t: t[edge], edge_layer=lambda t: t[edge])
-    check_graph(pruned)
-    with pytest.raises(ValueError, match=r"graph 0 has no edge h1\[3\] -> h2\[0\] of weight.1. Every weight"):
-        from_graph(pruned, RELU)
-    doubled = with_edges(pruned, [[4, 6]], [1])
-    check_graph(doubled)
-    with pytest.raises(ValueError, match=r"edge \d+ \(4 -> 6\) of edge_layer 1 is there twice"):
-        from_graph(doubled, RELU)
-    isolated = graph[0].edge_subgraph((graph[0].edge_index != 7).all(0))
-    check_graph(isolated)
-    with pytest.raises(ValueError, match=r"has no edge h1\[0\] -> h2\[1\] .* without any is no neuron"):
-        from_graph(isolated, RELU)
-    dropped = T.RemoveIsolatedNodes()(isolated)
-    with pytest.raises(ValueError, match=r"neuron of node 7 is 2, .* that of neuron 1 of 'h2' is 1"):
-        from_graph(dropped, RELU)
-    twice = edited(graph, neuron=set_at(3, 0))
-    with pytest.raises(ValueError, match=r"neuron of node 3 is 0, .* is 1"):
-        from_graph(twice, RELU)
+def of_gain(index, other):
+    return edited(OF_GAIN, edge_index=index, **dict.fromkeys(NAMES, other))
 
 
-def test_graphs_of_another_space():
-    graph = to_graph(networks_of(RELU, 2), RELU)
-    deeper = WeightSpace.mlp([2, 4, 3, 3, 1], "relu")
-    more_inputs = WeightSpace.mlp([3, 4, 3, 1], "relu")
-    for space in (deeper, more_inputs, WeightSpace.mlp([2, 1], "relu")):
-        with pytest.raises(ValueError, match=r"another weight space: its layers have 2-4-3-1 neurons, WeightSpace.mlp"):
-            from_graph(graph, space)
-    with pytest.raises(ValueError, match=r"symmetry of node 2 is SCALE, .* of neuron 0 of 'h1' is SIGN"):
-        from_graph(graph, WeightSpace.mlp([2, 4, 3, 1], "tanh"))
-    with pytest.raises(ValueError, match=r"has_bias of node 9 is True, .* of neuron 0 of 'y' is False"):
-        from_graph(graph, WeightSpace.mlp([2, 4, 3, 1], "relu", [True, True, False]))
-    both = to_graphs([(networks_of(RELU), RELU), (networks_of(deeper), deeper)])
-    with pytest.raises(ValueError, match="graph 3 is of another weight space: its layers have 2-4-3-3-1"):
-        from_graph(both, RELU)
-    with pytest.raises(ValueError, match="1 spaces for 6 graphs"):
-        from_graphs(both, [RELU])
-    with pytest.raises(ValueError, match="another weight space: its layers have 2-4-3-3-1"):
-        from_graphs(both, [RELU] * 6)
-    with pytest.raises(ValueError, match=r"weight.0 has kernel \(3, 3\), which do not fit"):
-        from_graph(to_graph(networks_of(mlp := WeightSpace.mlp([1, 3, 4, 2], ["tanh", "relu"])), mlp), CNN)
+def without_bias(name):
+    return {k: t for k, t in TENSORS.items() if k != name}
 
 
-def test_what_is_no_graph_of_another_network():
-    graph = to_graph(networks_of(GAIN, 2), GAIN)
-    with pytest.raises(ValueError, match="of another weight space"):
-        from_graph(graph, WeightSpace({"h": (Symmetry.SCALE, 3)}, {"square": (Axis("h", 2),)}))
-    names = [name for name in graph.to_dict() if name.startswith("edge_") and name != "edge_index"]
-    dropped = edited(graph, edge_index=lambda t: t[:, 1:], **dict.fromkeys(names, lambda t: t[1:]))
-    with pytest.raises(ValueError, match=r"graph 0 has no edge x\[0\] -> stream\[0\] of embed"):
-        from_graph(dropped, GAIN)
-    other = edited(graph, edge_layer=lambda t: torch.where(t == 0, 99, t))
-    with pytest.raises(ValueError, match=r"graph 0 has no edge x\[0\] -> stream\[0\] of embed"):
-        from_graph(other, GAIN)
-    doubled = edited(
-        graph, edge_index=lambda t: torch.cat([t, t.flip(0)], 1), **dict.fromkeys(names, lambda t: torch.cat([t, t]))
-    )
-    with pytest.raises(ValueError, match="reverse and skipped edges carry the wrong charge"):
-        check_graph(doubled)
+def test_layers_take_graphs_that_no_network_is():
+    for graph in (PRUNED, DOUBLED):
+        check_graph(graph)
 
 
-def test_widths_and_kernels_that_do_not_fit():
-    graph = to_graph(networks_of(CNN, 2, 2), CNN)
-    with pytest.raises(ValueError, match=r"edge_attr has width 17; 2 channels .* 9 entries of kernel \(3, 3\) is 18"):
-        from_graph(edited(graph, edge_attr=lambda t: t[:, 1:]), CNN)
-    with pytest.raises(ValueError, match=r"edge_attr has width 18; 1 channels .* is 9"):
-        from_graph(edited(graph, x=lambda t: t[:, :1]), CNN)
-    other = Batch.from_data_list([to_graph(networks_of(RELU, 1), RELU, kernel=k)[0] for k in ((1, 9), (3, 3))])
-    with pytest.raises(ValueError, match="graphs made with different kernels"):
-        from_graph(other, RELU)
-    with pytest.raises(ValueError, match=r"kernel has shape \(1, 2\); \(2, D\) is expected"):
-        from_graph(edited(graph, kernel=lambda t: t[:1]), CNN)
+# What is called with these arguments, and what it says.
+REFUSED = [
+    (check_graph, Batch.from_data_list([GRAPH[0], NOTHING, GRAPH[1]]), None, "graph 1 of the batch is empty"),
+    (from_graph, PRUNED, RELU, r"graph 0 has no edge h1\[3\] -> h2\[0\] of weight.1. Every weight"),
+    (from_graph, DOUBLED, RELU, r"edge \d+ \(4 -> 6\) of edge_layer 1 is there twice"),
+    (from_graph, ISOLATED, RELU, r"has no edge h1\[0\] -> h2\[1\] .* without any is no neuron"),
+    (from_graph, T.RemoveIsolatedNodes()(ISOLATED), RELU, "neuron of node 7 is 2, .* that of neuron 1 of 'h2' is 1"),
+    (from_graph, edited(GRAPH, neuron=set_at(3, 0)), RELU, "neuron of node 3 is 0, .* is 1"),
+    (from_graph, GRAPH, DEEPER, r"another weight space: its layers have 2-4-3-1 neurons, WeightSpace.mlp"),
+    (from_graph, GRAPH, WeightSpace.mlp([3, 4, 3, 1], "relu"), "another weight space: its layers have 2-4-3-1"),
+    (from_graph, GRAPH, WeightSpace.mlp([2, 1], "relu"), "another weight space: its layers have 2-4-3-1"),
+    (from_graph, GRAPH, WeightSpace.mlp([2, 4, 3, 1], "tanh"), "node 2 is SCALE, .* of neuron 0 of 'h1' is SIGN"),
+    (from_graph, GRAPH, WeightSpace.mlp([2, 4, 3, 1], "relu", [True, True, False]), "has_bias of node 9 is True"),
+    (from_graph, BOTH, RELU, "graph 3 is of another weight space: its layers have 2-4-3-3-1"),
+    (from_graphs, BOTH, [RELU], "1 spaces for 6 graphs"),
+    (from_graphs, BOTH, [RELU] * 6, "another weight space: its layers have 2-4-3-3-1"),
+    (from_graph, OF_GAIN, SQUARE, "of another weight space"),
+    (from_graph, of_gain(lambda t: t[:, 1:], lambda t: t[1:]), GAIN, r"graph 0 has no edge x\[0\] -> stream\[0\] of"),
+    (from_graph, edited(OF_GAIN, edge_layer=lambda t: t + 99 * (t == 0)), GAIN, r"has no edge x\[0\] -> stream\[0\]"),
+    (check_graph, of_gain(lambda t: torch.cat([t, t.flip(0)], 1), lambda t: torch.cat([t, t])), None,
+     "reverse and skipped edges carry the wrong charge"),
+    (from_graph, edited(OF_CNN, edge_attr=lambda t: t[:, 1:]), CNN,
+     r"edge_attr has width 17; 2 channels .* 9 entries of kernel \(3, 3\) is 18"),
+    (from_graph, edited(OF_CNN, x=lambda t: t[:, :1]), CNN, r"edge_attr has width 18; 1 channels .* is 9"),
+    (from_graph, KERNELS, RELU, "graphs made with different kernels"),
+    (from_graph, edited(OF_CNN, kernel=lambda t: t[:1]), CNN, r"kernel has shape \(1, 2\); \(2, D\) is expected"),
+    (to_graph, networks_of(EXPERTS), EXPERTS, "w has 3 ends .* graphs have two: use the core's MessagePassing"),
+    (to_graph, without_bias("bias.0"), RELU, r"missing: bias\.0"),
+    (to_graph, TENSORS | {"bias.0": TENSORS["bias.0"] * torch.nan}, RELU, r"bias\.0 holds 12 NaN"),
+    (to_graphs, [], None, "no networks given"),
+    (to_graphs, [(TENSORS, RELU), (networks_of(CNN, 1, 2), CNN)], None, "networks 1 have 2 channels, networks 0 1"),
+    (to_graphs, [(TENSORS, RELU), (networks_of(CNN, dtype=torch.float32), CNN)], None,
+     "networks 1 are torch.float32 .* networks 0 torch.float64"),
+    (act, GRAPH, RELU.sample(3), r"batch of 3 .* needs a tensor with 3 networks .* \(2, 1, 4, 2\)"),
+    (act, GRAPH, CNN.sample(), "another weight space"),
+    (act, GRAPH, random_graph_element(GRAPH[0]), "GraphElement of 10 nodes on a graph of 20"),
+    (act, GRAPH, random_graph_element(to_graph(networks_of(TURNED, 2), TURNED)), "of 20 nodes on a graph of 20"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "first", "second", "message"), REFUSED)
+def test_what_does_not_fit(call, first, second, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call(first) if second is None else call(first, second)
 
 
 def test_layers_may_change_the_width_of_both():

@@ -1,7 +1,5 @@
 """All pages: their Python runs as printed, their commands exist, and so do the files they show or link."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import textwrap
@@ -36,11 +34,6 @@ COMMANDS = sorted(
         if "nfn-monomial" not in line and "torchrun" not in line
     }
 )
-
-
-def test_the_pages_have_what_is_looked_for() -> None:
-    assert len(CODE) >= 10
-    assert len(COMMANDS) >= 10
 
 
 @pytest.mark.parametrize(("name", "number", "code"), CODE, ids=[f"{name}-{number}" for name, number, _ in CODE])
@@ -78,11 +71,3 @@ def test_the_readme_shows_what_commands_print() -> None:
     shown = [line for block in blocks(TEXTS["README.md"], "text") for line in block.splitlines()]
     assert len(shown) >= 5
     assert set(shown) <= set(TEXTS["docs/own-networks.md"].splitlines())
-
-
-@pytest.mark.parametrize("term", ["NP", "HNP", "STATNN", "zoo", "SIREN", "charge", "field"])
-def test_the_readme_says_what_its_words_mean_in_the_glossary_too(term: str) -> None:
-    readme, glossary = TEXTS["README.md"], TEXTS["docs/glossary.md"]
-    assert re.search(rf"\*{term}\*|{term}s? [\d-]*\s?\(", readme), f"{term} is set off where it is explained"
-    heads = ", ".join(re.findall(r"\*\*(.*?)\*\*\n:", glossary))
-    assert re.search(rf"\b{term}\b", heads)

@@ -1,14 +1,13 @@
 """Tables on pages are those of the folder that each of them names, and those are what the folder's numbers say."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from scripts import script
 
+hooks, tables = script("hooks"), script("tables")
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 SHOWING = ("README.md", "docs/results.md")
@@ -19,13 +18,13 @@ def read(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", SHOWING)
-def test_tables_are_those_of_their_folders(name: str, tables: ModuleType) -> None:
+def test_tables_are_those_of_their_folders(name: str) -> None:
     page = ROOT / name
     assert page in tables.PAGES
     assert tables.filled(read(name), page) == read(name), "run: python docs/tables.py"
 
 
-def test_every_folder_has_a_page(hooks: ModuleType, tables: ModuleType) -> None:
+def test_every_folder_has_a_page() -> None:
     assert {path.parent for path in RESULTS.glob("*/table.md")} <= set(hooks.experiments())
     for folder in hooks.experiments():
         page = tables.experiment(folder)
@@ -34,21 +33,9 @@ def test_every_folder_has_a_page(hooks: ModuleType, tables: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", SHOWING)
-def test_numbers_stand_in_such_tables_only(name: str, tables: ModuleType) -> None:
+def test_numbers_stand_in_such_tables_only(name: str) -> None:
     rest = tables.NUMBERS.sub("", tables.BLOCK.sub("", read(name)))
     assert not re.findall(r"^\|.*\d\.\d.*\|$", rest, flags=re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"), [("combined", "probes"), ("tau original", "tau widened"), ("relu", "tanh")]
-)
-def test_a_value_of_another_line_column_or_table_is_found(right: str, wrong: str, tables: ModuleType) -> None:
-    page, text = ROOT / "docs" / "results.md", read("docs/results.md")
-    asked = "predict500; relu networks; tau original; STATNN; Monomial-HNP; message passing + stats; combined"
-    assert asked in text
-    assert tables.filled(text.replace(asked, asked.replace(right, wrong)), page) != text.replace(
-        asked, asked.replace(right, wrong)
-    )
 
 
 TABLE = """**One**
@@ -69,29 +56,30 @@ Mean ± standard error over seeds.
 
 
 @pytest.fixture
-def folder(tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     (tmp_path / "table.md").write_text(TABLE, encoding="utf-8")
     return tmp_path
 
 
-def shown(tables: ModuleType, folder: Path, **wishes: str) -> list[str]:
+def shown(folder: Path, **wishes: str) -> list[str]:
     text: str = tables.shown({"from": "table.md", **wishes}, folder / "page.md")
     return [line for line in text.splitlines() if line]
 
 
-def test_what_a_comment_asks_for(tables: ModuleType, folder: Path) -> None:
-    assert shown(tables, folder, rows="B; A", columns="model; as it is = tau")[:-1] == [
+SMALL = "<small>From [table.md](table.md): {}.</small>"
+
+
+def test_what_a_comment_asks_for(folder: Path) -> None:
+    assert shown(folder, rows="B; A", columns="model; as it is = tau") == [
         "| model | as it is |", "| --- | ---: |", "| B | - |", "| **A** | 0.1 ±0.2 |",
+        SMALL.format("mean ± standard error over 2 seeds"),
     ]  # fmt: skip
-    assert shown(tables, folder, where="model = B", columns="tau")[2:] == [
-        "| - |", "<small>From [table.md](table.md): mean over 2 seeds.</small>",
-    ]  # fmt: skip
-    assert shown(tables, folder)[-1] == "<small>From [table.md](table.md): mean ± standard error over 2 seeds.</small>"
-    assert shown(tables, folder, of="Two")[2:] == [
-        "| A | 0.3 | 1 |",
-        "<small>From [table.md](table.md): one seed.</small>",
-    ]
+    assert shown(folder, where="model = B", columns="tau")[2:] == ["| - |", SMALL.format("mean over 2 seeds")]
+    assert shown(folder, of="Two")[2:] == ["| A | 0.3 | 1 |", SMALL.format("one seed")]
+    text = TABLE.replace("error over seeds", "error over pairs").replace("| seeds |", "| pairs |")
+    (folder / "table.md").write_text(text, encoding="utf-8")
+    assert shown(folder)[-1] == SMALL.format("mean ± standard error over 2 pairs")
 
 
 @pytest.mark.parametrize(
@@ -101,23 +89,16 @@ def test_what_a_comment_asks_for(tables: ModuleType, folder: Path) -> None:
         ({"rows": "A; C"}, "not one line of C; it has A, B"),
         ({"columns": "model; R2"}, "not one column 'R2'; it has model, tau, seeds"),
         ({"where": "model = C"}, "no line where model = C"),
+        ({}, "does not say what ± means"),
     ],
 )
-def test_what_is_not_there_is_named(wishes: dict[str, str], message: str, tables: ModuleType, folder: Path) -> None:
+def test_what_is_not_there_is_named(wishes: dict[str, str], message: str, folder: Path) -> None:
+    if not wishes:
+        (folder / "table.md").write_text(TABLE.replace("Mean ± standard error", "Something"), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
-        shown(tables, folder, **wishes)
+        shown(folder, **wishes)
     with pytest.raises(ValueError, match="comment has form"):
         tables.asked("form: table.md")
-
-
-def test_a_line_of_numbers_for_each_experiment(tables: ModuleType, folder: Path) -> None:
-    (folder / tables.RESULTS / "a").mkdir(parents=True)
-    (folder / tables.RESULTS / "a" / "table.md").write_text(TABLE, encoding="utf-8")
-    text = tables.numbers("what; one; two; three\nfirst; a; One; tau; A; -; B\n", folder / "page.md")
-    assert text.split("\n")[1:-2] == [
-        "| what | one | two | three |", "| --- | --- | --- | --- |",
-        "| [first](benchmarks/results/a/README.md) | A 0.1 ±0.2 | - | B - |",
-    ]  # fmt: skip
 
 
 CLAIMS = """**Claims of the paper**
@@ -129,42 +110,32 @@ CLAIMS = """**Claims of the paper**
 """
 
 
-def test_claims_are_gathered_from_all_folders(tables: ModuleType, folder: Path) -> None:
+def test_numbers_and_claims_are_gathered_from_all_folders(folder: Path) -> None:
     for name, verdict in {"a": "holds", "b": "does not hold", "c": "holds"}.items():
         (folder / tables.RESULTS / name).mkdir(parents=True)
-        (folder / tables.RESULTS / name / "table.md").write_text(CLAIMS.format(verdict=verdict), encoding="utf-8")
+        text = TABLE + "\n" + CLAIMS.format(verdict=verdict)
+        (folder / tables.RESULTS / name / "table.md").write_text(text, encoding="utf-8")
     a, b, c = (f"[{name}](benchmarks/results/{name}/README.md)" for name in "abc")
     assert tables.scorecard(folder / "page.md").split("\n")[3:-2] == [
         f"| relu: A is above B | Table 1 | {a}, {c} | {b} |  |"
     ]
+    text = tables.numbers("what; one; two; three\nfirst; a; One; tau; A; -; B\n", folder / "page.md")
+    assert text.split("\n")[3:-2] == ["| [first](benchmarks/results/a/README.md) | A 0.1 ±0.2 | - | B - |"]
 
 
 @pytest.mark.parametrize(
     ("command", "commit", "words"),
     [
-        ("nfn-monomial demo", "0123456789", "`nfn-monomial demo`; commit 0123456,"),
         ("nfn-monomial demo", "0123456789+", "`nfn-monomial demo`; commit 0123456+,"),
         (None, None, "a command that was not recorded; commit not recorded,"),
     ],
 )
 def test_what_made_a_folder_is_what_was_recorded(
-    command: str | None, commit: str | None, words: str, tables: ModuleType, tmp_path: Path
+    command: str | None, commit: str | None, words: str, tmp_path: Path
 ) -> None:
     said = {"command": command, "commit": commit, "version": "0.1.0", "date": "2026-11-22"}
     (tmp_path / "made.json").write_text(json.dumps(said), encoding="utf-8")
     assert tables.made(tmp_path) == f"Made by {words} version 0.1.0, 2026-11-22."
-
-
-def test_means_may_be_over_something_else_than_seeds(tables: ModuleType, folder: Path) -> None:
-    text = TABLE.replace("error over seeds", "error over pairs").replace("| seeds |", "| pairs |")
-    (folder / "table.md").write_text(text, encoding="utf-8")
-    assert shown(tables, folder)[-1] == "<small>From [table.md](table.md): mean ± standard error over 2 pairs.</small>"
-
-
-def test_a_table_must_say_what_its_deviations_are(tables: ModuleType, folder: Path) -> None:
-    (folder / "table.md").write_text(TABLE.replace("Mean ± standard error", "Something"), encoding="utf-8")
-    with pytest.raises(ValueError, match="does not say what ± means"):
-        shown(tables, folder)
 
 
 def test_spread_is_the_same_everywhere() -> None:

@@ -1,7 +1,5 @@
 """Tutorials run from top to bottom; those on the site, which train as long as they say, when it is built."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path
