@@ -7,30 +7,10 @@ from pathlib import Path
 
 from nfn_monomial.benchmarks.data.networks import Parts, accuracies
 
-COLUMNS = [
-    "config.activation",
-    "config.b_init",
-    "config.dataset",
-    "config.dnn_architecture",
-    "config.dropout",
-    "config.epochs",
-    "config.epochs_between_checkpoints",
-    "config.init_std",
-    "config.l2reg",
-    "config.learning_rate",
-    "config.num_layers",
-    "config.num_units",
-    "config.optimizer",
-    "config.random_seed",
-    "config.train_fraction",
-    "config.w_init",
-    "modeldir",
-    "step",
-    "test_accuracy",
-    "test_loss",
-    "train_accuracy",
-    "train_loss",
-]
+CONFIG = """activation b_init dataset dnn_architecture dropout epochs epochs_between_checkpoints init_std l2reg
+learning_rate num_layers num_units optimizer random_seed train_fraction w_init"""
+RESULTS = ["modeldir", "step", "test_accuracy", "test_loss", "train_accuracy", "train_loss"]
+COLUMNS = [*(f"config.{name}" for name in CONFIG.split()), *RESULTS]
 LAYOUT = """varname,shape,start_idx,end_idx
 sequential/conv2d/bias:0,"(16,)",0,16
 sequential/conv2d/kernel:0,"(3, 3, 1, 16)",16,160

@@ -1,7 +1,6 @@
 """Transformers of the package of that name have the groups that are counted by hand, and no scaling more."""
 
 import pytest
-import torch
 from networks.of_packages.checking import Expected, check, disturbed
 from networks.of_packages.language import MODELS, Sizes
 from networks.oracle import Function, scalings
@@ -68,21 +67,3 @@ def test_no_scaling_is_missing(name: str) -> None:
     with Float64():
         assert scalings(function).count == expected(name, sizes).scalings
     check(disturbed(module), *function.inputs(), expected(name, sizes))
-
-
-def test_a_neuron_stays_in_its_head() -> None:
-    """What nests say: value neurons that change places, rows and columns alike, keep the function in one head alone."""
-    sizes = Sizes()
-    module = disturbed(MODELS["vit"](sizes)).double().eval()
-    x = MODELS["vit"].inputs(sizes).double()
-    with torch.no_grad():
-        before = module(x)
-        attention = module.model.vit.layers[0].attention
-        order = torch.arange(sizes.width)
-        for other, kept in ((1, True), (sizes.width - 1, False)):
-            order[[0, other]] = torch.tensor([other, 0])
-            attention.v_proj.weight.copy_(attention.v_proj.weight[order])
-            attention.v_proj.bias.copy_(attention.v_proj.bias[order])
-            attention.o_proj.weight.copy_(attention.o_proj.weight[:, order])
-            error = float((module(x) - before).abs().max() / before.abs().max())
-            assert error < 1e-12 if kept else error > 1e-4
