@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from modules_of_torch import SPACE, cnn, shuffled, siren, states
+from networks.zoo import Of
 from strategies import spaces
 from torch import nn
 from torch.func import functional_call
@@ -66,6 +67,8 @@ def test_the_order_of_a_sequential_counts_whatever_its_names():
         assert torch.equal(tensors[f"weight.{i}"][0, 0], layer.weight)
     with pytest.raises(ValueError, match=r"both '(one|two)\.weight' and '(one|two)\.weight' fit weight\.1"):
         stack_networks([network.state_dict()], SPACE)
+    with pytest.raises(ValueError, match="fit weight"):  # of another module, whose order nobody knows
+        stack_networks([Of(len, **layers)], SPACE)
 
 
 class Normalised(nn.Module):

@@ -119,10 +119,7 @@ CALLS = {
     "InvariantPool": Call(InvariantPool, {"space": RELU, "channels": 1, "reduce": "mean"}),
     "InvariantPool.forward": Call(sent(InvariantPool(RELU, 1)), {"networks": UNCHARGED}),
     "InputNorm.fit": Call(of(InputNorm(RELU).fit), {"networks": NETS}),
-    "Augment": Call(
-        Augment,
-        {"space": SINE, "scale_range": (1.0, 2.0), "noise": 0.1, "phases": 1, "layers": ("h1",)},
-    ),
+    "Augment": Call(Augment, {"space": SINE, "scale_range": (1.0, 2.0), "noise": 0.1, "phases": 1, "layers": ("h1",)}),
     "Augment.forward": Call(sent(Augment(SINE, noise=0.1, phases=2)), {"networks": SINES}),
     "TensorProduct": Call(
         TensorProduct,
@@ -139,13 +136,7 @@ CALLS = {
     ),
     "TensorProduct.forward": Call(lambda x, y: TensorProduct(RELU, 1, 1).double()(x, y), {"x": PACKED, "y": PACKED}),
     "ProbeFeatures": Call(
-        ProbeFeatures,
-        {
-            "template": NET,
-            "probes": torch.randn(3, 2, dtype=D),
-            "input_shape": None,
-            "space": None,
-        },
+        ProbeFeatures, {"template": NET, "probes": torch.randn(3, 2, dtype=D), "input_shape": None, "space": None}
     ),
     "ProbeFeatures.forward": Call(of(ProbeFeatures(NET, 3)), {"tensors": TEMPLATE_NETS}),
     "Probed": Call(ProbeFeatures(NET, 3), {"tensors": TEMPLATE_NETS}),

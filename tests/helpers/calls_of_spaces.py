@@ -83,27 +83,15 @@ CALLS = {
     "Features": Call(Features, {"layout": PACKED.layout, "tensors": PACKED.tensors}),
     "Features []": Call(of(PACKED.__getitem__), {"index": 0}),
     "Features +": Call(lambda right: PACKED + right, {"right": PACKED}, also=(TypeError,)),
-    "Features *": Call(
-        lambda right: PACKED * right,
-        {"right": 2.0},
-        also=(TypeError,),
-    ),
-    "Features * (right)": Call(
-        lambda left: left * PACKED,
-        {"left": 2.0},
-        also=(TypeError,),
-    ),
+    "Features *": Call(lambda right: PACKED * right, {"right": 2.0}, also=(TypeError,)),
+    "Features * (right)": Call(lambda left: left * PACKED, {"left": 2.0}, also=(TypeError,)),
     "Layout": Call(Layout, {"types": (H,), "multiplicities": (1,), "acting": ((Symmetry.SCALE,),)}),
     "GroupElement": Call(GroupElement, {"space": RELU, "matrices": {"h1": MATRIX}}),
     "GroupElement @": Call(lambda right: ELEMENT @ right, {"right": ELEMENT}, also=(TypeError,)),
-    "GroupElement.act": Call(
-        of(ELEMENT.act),
-        {"tensors": NETS},
-    ),
+    "GroupElement.act": Call(of(ELEMENT.act), {"tensors": NETS}),
     "GroupElement.act of features": Call(of(ELEMENT.act), {"tensors": PACKED}),
     "MonomialMatrix": Call(
-        MonomialMatrix,
-        {"scale": torch.ones(3, dtype=D), "permutation": torch.arange(3), "permutes": True},
+        MonomialMatrix, {"scale": torch.ones(3, dtype=D), "permutation": torch.arange(3), "permutes": True}
     ),
     "MonomialMatrix.identity": Call(MonomialMatrix.identity, {"n": 3, "device": "cpu"}),
     "MonomialMatrix.diagonal": Call(MonomialMatrix.diagonal, {"scale": torch.ones(3, dtype=D)}),
@@ -177,10 +165,7 @@ CALLS = {
         RELU.sample, {"batch": 2, "scale_range": (1.0, 2.0), "generator": None, "device": "cpu", "sizes": {"h1": 4}}
     ),
     "field_name": Call(field_name, {"field_type": H}),
-    "BilinearTerm": Call(
-        left_of,
-        {"term": BilinearTerm(H, (Axis("h1", -1),), (Axis("h1", 0),), "a,a->a")},
-    ),
+    "BilinearTerm": Call(left_of, {"term": BilinearTerm(H, (Axis("h1", -1),), (Axis("h1", 0),), "a,a->a")}),
     "bilinear_terms": Call(bilinear_terms, {"first": H, "second": H, "target": H, "nodes": NODES}),
     "count_bilinear_terms": Call(
         count_bilinear_terms, {"first": {H: 1}, "second": {H: 1}, "target": {H: 1}, "nodes": NODES}

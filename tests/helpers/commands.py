@@ -30,6 +30,12 @@ def command_lines(text: str) -> list[str]:
     return [line for line in (*lines, *inline) if list(_calls(line)) and not PLACEHOLDER.search(line)]
 
 
+@functools.cache
+def application() -> Any:
+    """The command of all commands, which takes a moment to make."""
+    return typer.main.get_command(app)
+
+
 def check(line: str) -> None:
     """Parse every call in a line with the real application, values of ``--set`` included.
 
@@ -37,7 +43,7 @@ def check(line: str) -> None:
         ValueError: for a command, an option or a setting that there is not, or a value that it does not take.
     """
     for arguments in _calls(line):
-        command = typer.main.get_command(app)
+        command = application()
         given: dict[str, Any] = {}
         for path, leaf in leaves(command):
             leaf.callback = functools.partial(_note, given, path[-1])

@@ -18,6 +18,9 @@ class Architecture(NamedTuple):
     inputs: Callable[[], tuple[Tensor, ...]]
 
 
+Table = dict[str, tuple[Callable[[Any], nn.Module], Callable[[], tuple[Tensor, ...]]]]
+
+
 class Answer(nn.Module):
     """A model of diffusers, as a function of tensors alone."""
 
@@ -120,175 +123,111 @@ def mvit(t: Any) -> nn.Module:
                    patch_embed_stride=(2, 2, 2), patch_embed_padding=(1, 1, 1))  # fmt: skip
 
 
-VISION: dict[str, Architecture] = {
-    "DenseNet": Architecture("torchvision", lambda t: t.models.DenseNet(2, (2, 1), 4, 2, num_classes=3), pictures(16)),
-    "MobileNetV3": Architecture("torchvision", mobilenet, pictures(16)),
-    "EfficientNetV2": Architecture("torchvision", efficientnet, pictures(16)),
-    "Swin": Architecture("torchvision", lambda t: swin(t, second=False), pictures(16)),
-    "SwinV2": Architecture("torchvision", lambda t: swin(t, second=True), pictures(16)),
-    "RegNet": Architecture("torchvision", regnet, pictures(16)),
-    "ShuffleNetV2": Architecture(
-        "torchvision", lambda t: t.models.ShuffleNetV2([2, 1, 1], [4, 4, 8, 8, 6], num_classes=3), pictures(32)
+TORCHVISION: Table = {
+    "DenseNet": (lambda t: t.models.DenseNet(2, (2, 1), 4, 2, num_classes=3), pictures(16)),
+    "MobileNetV3": (mobilenet, pictures(16)),
+    "EfficientNetV2": (efficientnet, pictures(16)),
+    "Swin": (lambda t: swin(t, second=False), pictures(16)),
+    "SwinV2": (lambda t: swin(t, second=True), pictures(16)),
+    "RegNet": (regnet, pictures(16)),
+    "ShuffleNetV2": (lambda t: t.models.ShuffleNetV2([2, 1, 1], [4, 4, 8, 8, 6], num_classes=3), pictures(32)),
+    "MaxViT": (lambda t: t.models.MaxVit((8, 8), 4, 2, [4], [1], 2, 0.0, num_classes=3), pictures(8)),
+    "MViTv2": (mvit, pictures(8, 3, 4)),
+    "FPN": (lambda t: Pyramid(t.ops.FeaturePyramidNetwork([4, 6], 5), ("fine", "coarse")), pictures(16)),
+    "LR-ASPP": (lambda t: Pyramid(t.models.segmentation.lraspp.LRASPPHead(4, 6, 3, 5), ("low", "high")), pictures(16)),
+}  # fmt: skip
+TIMM: Table = {
+    "ResNet, squeezed": (
+        lambda t: t.models.resnet.ResNet(t.models.resnet.BasicBlock, (1, 1, 1, 1), 3, channels=(2, 4, 4, 4),
+            stem_width=4, block_args={"attn_layer": "se"},), pictures(32),
     ),
-    "MaxViT": Architecture(
-        "torchvision", lambda t: t.models.MaxVit((8, 8), 4, 2, [4], [1], 2, 0.0, num_classes=3), pictures(8)
+    "ResNet of BiT": (
+        lambda t: t.models.resnetv2.ResNetV2([1, 1], (8, 16), 3, stem_chs=4, norm_layer=partial(t.layers.GroupNormAct,
+            num_groups=2)), pictures(16),
     ),
-    "MViTv2": Architecture("torchvision", mvit, pictures(8, 3, 4)),
-    "FPN": Architecture(
-        "torchvision", lambda t: Pyramid(t.ops.FeaturePyramidNetwork([4, 6], 5), ("fine", "coarse")), pictures(16)
+    "NF-ResNet": (
+        lambda t: t.models.nfnet.NormFreeNet(t.models.nfnet.NfCfg((1, 1, 1, 1), (4, 4, 4, 4), stem_chs=4, ch_div=2),
+            3), pictures(16),
     ),
-    "LR-ASPP": Architecture(
-        "torchvision",
-        lambda t: Pyramid(t.models.segmentation.lraspp.LRASPPHead(4, 6, 3, 5), ("low", "high")),
-        pictures(16),
+    "ConvNeXtV2": (
+        lambda t: t.models.convnext.ConvNeXt(num_classes=3, depths=(1, 1, 1, 1), dims=(4, 4, 4, 4), use_grn=True,
+            kernel_sizes=3, ls_init_value=None,), pictures(32),
     ),
-    "ResNet, squeezed": Architecture(
-        "timm",
-        lambda t: t.models.resnet.ResNet(
-            t.models.resnet.BasicBlock, (1, 1, 1, 1), 3, channels=(2, 4, 4, 4), stem_width=4,
-            block_args={"attn_layer": "se"},
-        ),
-        pictures(32),
+    "ViT with registers": (
+        lambda t: t.models.VisionTransformer(8, 4, 3, 3, "map", 8, 1, 2, 2.0, qk_norm=True, init_values=0.1,
+            reg_tokens=2, no_embed_class=True), pictures(8),
     ),
-    "ResNet of BiT": Architecture(
-        "timm",
-        lambda t: t.models.resnetv2.ResNetV2(
-            [1, 1], (8, 16), 3, stem_chs=4, norm_layer=partial(t.layers.GroupNormAct, num_groups=2)
-        ),
-        pictures(16),
-    ),
-    "NF-ResNet": Architecture(
-        "timm",
-        lambda t: t.models.nfnet.NormFreeNet(
-            t.models.nfnet.NfCfg((1, 1, 1, 1), (4, 4, 4, 4), stem_chs=4, ch_div=2), 3
-        ),
-        pictures(16),
-    ),
-    "ConvNeXtV2": Architecture(
-        "timm",
-        lambda t: t.models.convnext.ConvNeXt(
-            num_classes=3, depths=(1, 1, 1, 1), dims=(4, 4, 4, 4), use_grn=True, kernel_sizes=3,
-            ls_init_value=None,
-        ),
-        pictures(32),
-    ),
-    "ViT with registers": Architecture(
-        "timm",
-        lambda t: t.models.VisionTransformer(
-            8, 4, 3, 3, "map", 8, 1, 2, 2.0, qk_norm=True, init_values=0.1, reg_tokens=2, no_embed_class=True
-        ),
-        pictures(8),
-    ),
-    "BEiT": Architecture(
-        "timm",
+    "BEiT": (
         lambda t: t.models.beit.Beit(8, 4, 3, 3, embed_dim=8, depth=1, num_heads=2, mlp_ratio=2.0, init_values=0.1,
-                                     use_rel_pos_bias=True),
-        pictures(8),
+            use_rel_pos_bias=True), pictures(8),
     ),
-    "EVA-02": Architecture(
-        "timm",
+    "EVA-02": (
         lambda t: t.models.eva.Eva(8, 4, 3, 3, embed_dim=16, depth=1, num_heads=2, mlp_ratio=0.5, qkv_fused=False,
-                                   swiglu_mlp=True, scale_mlp=True, use_rot_pos_emb=True, ref_feat_shape=(2, 2)),
-        pictures(8),
+            swiglu_mlp=True, scale_mlp=True, use_rot_pos_emb=True, ref_feat_shape=(2, 2)), pictures(8),
     ),
-    "CaiT": Architecture(
-        "timm", lambda t: t.models.cait.Cait(8, 4, num_classes=3, embed_dim=8, depth=1, num_heads=2, mlp_ratio=2.0,
-                                             depth_token_only=1), pictures(8)
+    "CaiT": (
+        lambda t: t.models.cait.Cait(8, 4, num_classes=3, embed_dim=8, depth=1, num_heads=2, mlp_ratio=2.0,
+            depth_token_only=1), pictures(8),
     ),
-    "XCiT": Architecture(
-        "timm", lambda t: t.models.xcit.Xcit(16, 8, num_classes=3, embed_dim=8, depth=1, num_heads=2, mlp_ratio=1.0,
-                                             cls_attn_layers=1, eta=1.0, tokens_norm=True), pictures(16)
+    "XCiT": (
+        lambda t: t.models.xcit.Xcit(16, 8, num_classes=3, embed_dim=8, depth=1, num_heads=2, mlp_ratio=1.0,
+            cls_attn_layers=1, eta=1.0, tokens_norm=True), pictures(16),
     ),
-    "CrossViT": Architecture(
-        "timm",
-        lambda t: t.models.crossvit.CrossVit(
-            12, (1.0, 1.0), (4, 6), num_classes=3, embed_dim=(4, 6), depth=((1, 1, 0),), num_heads=(2, 2),
-            mlp_ratio=(2.0, 2.0, 1.0)
-        ),
-        pictures(12),
+    "CrossViT": (
+        lambda t: t.models.crossvit.CrossVit(12, (1.0, 1.0), (4, 6), num_classes=3, embed_dim=(4, 6), depth=((1, 1,
+            0),), num_heads=(2, 2), mlp_ratio=(2.0, 2.0, 1.0)), pictures(12),
     ),
-    "MLP-Mixer": Architecture(
-        "timm", lambda t: t.models.mlp_mixer.MlpMixer(3, 8, 3, 4, 1, 8, (1.5, 2.0)), pictures(8)
+    "MLP-Mixer": (lambda t: t.models.mlp_mixer.MlpMixer(3, 8, 3, 4, 1, 8, (1.5, 2.0)), pictures(8)),
+    "gMLP": (
+        lambda t: t.models.mlp_mixer.MlpMixer(3, 8, 3, 4, 1, 8, 4.0, t.models.mlp_mixer.SpatialGatingBlock,
+            t.layers.GatedMlp), pictures(8),
     ),
-    "gMLP": Architecture(
-        "timm",
-        lambda t: t.models.mlp_mixer.MlpMixer(
-            3, 8, 3, 4, 1, 8, 4.0, t.models.mlp_mixer.SpatialGatingBlock, t.layers.GatedMlp
-        ),
-        pictures(8),
-    ),
-    "PoolFormer": Architecture(
-        "timm",
+    "PoolFormer": (
         lambda t: t.models.metaformer.MetaFormer(3, 3, depths=(1, 1, 1, 1), dims=(4, 4, 6, 6), use_mlp_head=False),
-        pictures(32),
+            pictures(32),
     ),
-    "LeViT": Architecture(
-        "timm",
+    "LeViT": (
         lambda t: t.models.levit.Levit(64, num_classes=3, embed_dim=(8, 6), key_dim=2, depth=(1, 1), num_heads=2,
-                                       attn_ratio=2.0, mlp_ratio=2.0),
-        pictures(64),
+            attn_ratio=2.0, mlp_ratio=2.0), pictures(64),
     ),
-    "EfficientViT": Architecture(
-        "timm",
-        lambda t: t.models.efficientvit_mit.EfficientVit(
-            3, (4, 4, 4, 4), (1, 1, 1, 1), 2, 2, num_classes=3, head_widths=(8, 6)
-        ),
-        pictures(64),
+    "EfficientViT": (
+        lambda t: t.models.efficientvit_mit.EfficientVit(3, (4, 4, 4, 4), (1, 1, 1, 1), 2, 2, num_classes=3,
+            head_widths=(8, 6)), pictures(64),
     ),
-    "MobileViT's block": Architecture(
-        "timm",
+    "MobileViT's block": (
         lambda t: Between(t.models.mobilevit.MobileVitBlock(8, 8, transformer_dim=8, transformer_depth=1, patch_size=2,
-                                                            num_heads=2, layers=t.models.byobnet.LayerFn())),
-        pictures(4, 3),
+            num_heads=2, layers=t.models.byobnet.LayerFn())), pictures(4, 3),
     ),
-    "VOLO": Architecture(
-        "timm",
+    "VOLO": (
         lambda t: t.models.volo.VOLO([1, 1], 16, 3, 3, "token", 4, 4, [4, 8], [2, 2], mlp_ratio=2.0,
-                                     post_layers=("ca",), use_aux_head=False),
-        pictures(16),
+            post_layers=("ca",), use_aux_head=False), pictures(16),
     ),
-    "HaloNet's attention": Architecture(
-        "timm", lambda t: Between(t.layers.halo_attn.HaloAttn(8, num_heads=2, block_size=2, halo_size=1)), pictures(4)
+    "HaloNet's attention": (
+        lambda t: Between(t.layers.halo_attn.HaloAttn(8, num_heads=2, block_size=2, halo_size=1)), pictures(4),
     ),
-    "LambdaNetwork's layer": Architecture(
-        "timm", lambda t: Between(t.layers.lambda_layer.LambdaLayer(8, num_heads=2, dim_head=3, r=3)), pictures(4)
+    "LambdaNetwork's layer": (
+        lambda t: Between(t.layers.lambda_layer.LambdaLayer(8, num_heads=2, dim_head=3, r=3)), pictures(4),
     ),
-    "FocalNet": Architecture(
-        "timm",
-        lambda t: t.models.focalnet.FocalNet(3, 3, "avg", 4, (1, 1), 2.0, (2, 2), (3, 3)),
-        pictures(16),
-    ),
-    "ConViT": Architecture(
-        "timm",
+    "FocalNet": (lambda t: t.models.focalnet.FocalNet(3, 3, "avg", 4, (1, 1), 2.0, (2, 2), (3, 3)), pictures(16)),
+    "ConViT": (
         lambda t: t.models.convit.ConVit(8, 4, num_classes=3, embed_dim=4, depth=2, num_heads=2, mlp_ratio=2.0,
-                                         local_up_to_layer=1),
-        pictures(8),
+            local_up_to_layer=1), pictures(8),
     ),
-    "TNT": Architecture(
-        "timm",
+    "TNT": (
         lambda t: t.models.tnt.TNT(16, 8, num_classes=3, embed_dim=8, inner_dim=4, depth=1, num_heads_inner=2,
-                                   num_heads_outer=2, mlp_ratio=2.0),
-        pictures(16),
+            num_heads_outer=2, mlp_ratio=2.0), pictures(16),
     ),
-    "Sequencer2D": Architecture(
-        "timm",
+    "Sequencer2D": (
         lambda t: t.models.sequencer.Sequencer2d(3, 8, layers=(1, 1), patch_sizes=(2, 2), embed_dims=(4, 4),
-                                                 hidden_sizes=(2, 2), mlp_ratios=(2.0, 2.0)),
-        pictures(8),
+            hidden_sizes=(2, 2), mlp_ratios=(2.0, 2.0)), pictures(8),
     ),
-    "Hiera": Architecture(
-        "timm",
+    "Hiera": (
         lambda t: t.models.hiera.Hiera((16, 16), embed_dim=4, num_heads=1, num_classes=3, stages=(1, 1), q_pool=1,
-                                       mask_unit_size=(2, 2), mask_unit_attn=(True, False), mlp_ratio=2.0),
-        pictures(16),
+            mask_unit_size=(2, 2), mask_unit_attn=(True, False), mlp_ratio=2.0), pictures(16),
     ),
-    "InceptionNeXt": Architecture(
-        "timm",
-        lambda t: t.models.inception_next.MetaNeXt(
-            num_classes=3, depths=(1, 1), dims=(8, 8), token_mixers=t.models.inception_next.InceptionDWConv2d,
-            mlp_ratios=(2, 2)
-        ),
-        pictures(16),
+    "InceptionNeXt": (
+        lambda t: t.models.inception_next.MetaNeXt(num_classes=3, depths=(1, 1), dims=(8, 8),
+            token_mixers=t.models.inception_next.InceptionDWConv2d, mlp_ratios=(2, 2)), pictures(16),
     ),
 }  # fmt: skip
 
@@ -316,47 +255,36 @@ class Flux(nn.Module):
         return self.model(x, words, pooled, time, places, words.new_zeros(words.shape[1], 2), return_dict=False)[0]
 
 
-DIFFUSION: dict[str, Architecture] = {
-    "U-Net of Stable Diffusion": Architecture("diffusers", unet, timed((5, 6))),
-    "AutoencoderKL": Architecture(
-        "diffusers",
+DIFFUSERS: Table = {
+    "U-Net of Stable Diffusion": (unet, timed((5, 6))),
+    "AutoencoderKL": (
         lambda d: Answer(d.AutoencoderKL(3, 3, block_out_channels=(4,), layers_per_block=1, norm_num_groups=2,
-                                         latent_channels=2)),
-        pictures(8),
+            latent_channels=2)), pictures(8),
     ),
-    "DiT": Architecture(
-        "diffusers",
+    "DiT": (
         lambda d: Answer(d.DiTTransformer2DModel(2, 2, 3, num_layers=1, sample_size=8, patch_size=4,
-                                                 num_embeds_ada_norm=5)),
-        lambda: (torch.randn(2, 3, 8, 8), torch.tensor([3, 7]), torch.tensor([1, 2])),
+            num_embeds_ada_norm=5)), lambda: (torch.randn(2, 3, 8, 8), torch.tensor([3, 7]), torch.tensor([1, 2])),
     ),
-    "Stable Diffusion 3": Architecture(
-        "diffusers",
-        lambda d: Answer(d.SD3Transformer2DModel(
-            8, 4, 3, num_layers=2, attention_head_dim=2, num_attention_heads=2, joint_attention_dim=6,
-            caption_projection_dim=4, pooled_projection_dim=5, out_channels=3, pos_embed_max_size=4)),
-        lambda: (torch.randn(2, 3, 8, 8), torch.randn(2, 4, 6), torch.randn(2, 5), torch.tensor([3, 7])),
+    "Stable Diffusion 3": (
+        lambda d: Answer(d.SD3Transformer2DModel(8, 4, 3, num_layers=2, attention_head_dim=2, num_attention_heads=2,
+            joint_attention_dim=6, caption_projection_dim=4, pooled_projection_dim=5, out_channels=3,
+            pos_embed_max_size=4)), lambda: (torch.randn(2, 3, 8, 8), torch.randn(2, 4, 6), torch.randn(2, 5),
+            torch.tensor([3, 7])),
     ),
-    "Flux": Architecture(
-        "diffusers", Flux, lambda: (torch.randn(2, 9, 4), torch.randn(2, 4, 6), torch.randn(2, 5), torch.rand(2))
+    "Flux": (Flux, lambda: (torch.randn(2, 9, 4), torch.randn(2, 4, 6), torch.randn(2, 5), torch.rand(2))),
+    "PixArt": (
+        lambda d: Answer(d.PixArtTransformer2DModel(2, 2, 3, num_layers=1, cross_attention_dim=4, sample_size=8,
+            patch_size=4, caption_channels=6, norm_num_groups=2, use_additional_conditions=False)), lambda:
+            (torch.randn(2, 3, 8, 8), torch.randn(2, 5, 6), torch.tensor([3, 7])),
     ),
-    "PixArt": Architecture(
-        "diffusers",
-        lambda d: Answer(d.PixArtTransformer2DModel(
-            2, 2, 3, num_layers=1, cross_attention_dim=4, sample_size=8, patch_size=4, caption_channels=6,
-            norm_num_groups=2, use_additional_conditions=False)),
-        lambda: (torch.randn(2, 3, 8, 8), torch.randn(2, 5, 6), torch.tensor([3, 7])),
-    ),
-    "unCLIP's prior": Architecture(
-        "diffusers",
+    "unCLIP's prior": (
         lambda d: Answer(d.PriorTransformer(2, 2, 1, embedding_dim=6, num_embeddings=5, additional_embeddings=4)),
-        lambda: (torch.randn(2, 6), torch.tensor([3, 7]), torch.randn(2, 6), torch.randn(2, 5, 6)),
+            lambda: (torch.randn(2, 6), torch.tensor([3, 7]), torch.randn(2, 6), torch.randn(2, 5, 6)),
     ),
-    "Sana": Architecture(
-        "diffusers",
+    "Sana": (
         lambda d: Answer(d.SanaTransformer2DModel(3, 3, 2, 2, 1, 2, 2, 4, caption_channels=6, mlp_ratio=2.0,
-                                                  sample_size=4, patch_size=1)),
-        lambda: (torch.randn(2, 3, 4, 4), torch.randn(2, 5, 6), torch.tensor([3, 7])),
+            sample_size=4, patch_size=1)), lambda: (torch.randn(2, 3, 4, 4), torch.randn(2, 5, 6), torch.tensor([3,
+            7])),
     ),
 }  # fmt: skip
 
@@ -391,40 +319,26 @@ class Pooled(nn.Module):
         return self.last(self.pool(self.first(x, edges).relu(), edges)[0].mean(0))
 
 
-GRAPHS: dict[str, Architecture] = {
-    "PNA": Architecture(
-        "torch_geometric.nn",
+LAYERS: Table = {
+    "PNA": (
         lambda n: n.PNA(4, 6, 2, 3, aggregators=["mean", "max", "std"], scalers=["identity", "amplification"],
-                        deg=torch.tensor([0, 2, 2, 1])),
-        graph(),
+            deg=torch.tensor([0, 2, 2, 1])), graph(),
     ),
-    "GATv2 with jumps": Architecture(
-        "torch_geometric.nn", lambda n: n.GAT(4, 6, 2, 3, v2=True, heads=2, jk="lstm", norm="graph"), graph()
-    ),
-    "ARMA": Architecture("torch_geometric.nn", lambda n: Graph(lambda a, b: n.ARMAConv(a, b, 2)), graph()),
-    "graph transformer": Architecture(
-        "torch_geometric.nn", lambda n: Graph(lambda a, b: n.TransformerConv(a, b, 2, concat=False)), graph()
-    ),
-    "GPS": Architecture(
-        "torch_geometric.nn", lambda n: Attending(n.GPSConv(6, n.GINConv(neurons(6, 5, 6)), heads=2)), graph()
-    ),
-    "FiLM": Architecture("torch_geometric.nn", lambda n: Graph(n.FiLMConv), graph()),
-    "SAGE, medians": Architecture("torch_geometric.nn", lambda n: Graph(partial(n.SAGEConv, aggr="median")), graph()),
-    "SuperGAT": Architecture("torch_geometric.nn", lambda n: Graph(n.SuperGATConv), graph()),
-    "EdgeConv": Architecture(
-        "torch_geometric.nn", lambda n: Graph(lambda a, b: n.EdgeConv(neurons(2 * a, 5, b))), graph()
-    ),
-    "gated graph": Architecture("torch_geometric.nn", lambda n: Attending(n.GatedGraphConv(6, 2)), graph()),
-    "NNConv": Architecture(
-        "torch_geometric.nn", lambda n: Graph(lambda a, b: n.NNConv(a, b, nn.Linear(2, a * b))), graph(2)
-    ),
-    "CGCNN": Architecture("torch_geometric.nn", lambda n: Attending(n.CGConv(6, 2)), graph(2)),
-    "mixture model": Architecture(
-        "torch_geometric.nn", lambda n: Graph(lambda a, b: n.GMMConv(a, b, 2, 3)), graph(2)
-    ),
-    "diff-pool": Architecture("torch_geometric.nn", pooling, lambda: (torch.randn(2, 5, 4), torch.rand(2, 5, 5))),
-    "LightGCN": Architecture("torch_geometric.nn", lambda n: n.LightGCN(5, 6, 2), lambda: graph()()[1:]),
-    "top-k pooling": Architecture("torch_geometric.nn", Pooled, graph()),
+    "GATv2 with jumps": (lambda n: n.GAT(4, 6, 2, 3, v2=True, heads=2, jk="lstm", norm="graph"), graph()),
+    "ARMA": (lambda n: Graph(lambda a, b: n.ARMAConv(a, b, 2)), graph()),
+    "graph transformer": (lambda n: Graph(lambda a, b: n.TransformerConv(a, b, 2, concat=False)), graph()),
+    "GPS": (lambda n: Attending(n.GPSConv(6, n.GINConv(neurons(6, 5, 6)), heads=2)), graph()),
+    "FiLM": (lambda n: Graph(n.FiLMConv), graph()),
+    "SAGE, medians": (lambda n: Graph(partial(n.SAGEConv, aggr="median")), graph()),
+    "SuperGAT": (lambda n: Graph(n.SuperGATConv), graph()),
+    "EdgeConv": (lambda n: Graph(lambda a, b: n.EdgeConv(neurons(2 * a, 5, b))), graph()),
+    "gated graph": (lambda n: Attending(n.GatedGraphConv(6, 2)), graph()),
+    "NNConv": (lambda n: Graph(lambda a, b: n.NNConv(a, b, nn.Linear(2, a * b))), graph(2)),
+    "CGCNN": (lambda n: Attending(n.CGConv(6, 2)), graph(2)),
+    "mixture model": (lambda n: Graph(lambda a, b: n.GMMConv(a, b, 2, 3)), graph(2)),
+    "diff-pool": (pooling, lambda: (torch.randn(2, 5, 4), torch.rand(2, 5, 5))),
+    "LightGCN": (lambda n: n.LightGCN(5, 6, 2), lambda: graph()()[1:]),
+    "top-k pooling": (Pooled, graph()),
 }  # fmt: skip
 
 
@@ -446,4 +360,7 @@ EXPERTS: dict[str, Architecture] = {
                          shared_expert_intermediate_size=5),
 }  # fmt: skip
 
-ARCHITECTURES = VISION | DIFFUSION | GRAPHS | EXPERTS
+TABLES = {"torchvision": TORCHVISION, "timm": TIMM, "diffusers": DIFFUSERS, "torch_geometric.nn": LAYERS}
+ARCHITECTURES = EXPERTS | {
+    name: Architecture(package, *entry) for package, table in TABLES.items() for name, entry in table.items()
+}
