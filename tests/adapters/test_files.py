@@ -11,7 +11,6 @@ import pytest
 import safetensors.torch
 import torch
 from modules_of_torch import SPACE, siren
-from torch import Tensor, nn
 
 from nfn_monomial import MonomialError, WeightSpace
 from nfn_monomial.adapters.files import require_regular, shown
@@ -97,33 +96,6 @@ def test_checkpoints(tmp_path):
             load_checkpoint(path, **options)
     torch.save({"0.bias": torch.ones(2), "b": torch.ones(1)}, path)
     assert list(load_checkpoint(path, ignore="0.bias")) == ["b"]  # one text is one key
-
-
-@pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize(
-    "content",
-    [
-        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).state_dict(),
-        {"a": [1, -(2**40), 2.5, None, True, "text", b"bytes", (1, 2)], "size": torch.Size((1, 2)), "set": {1}},
-        {"half": torch.ones(3).half(), "int": torch.arange(4), "scalar": torch.tensor(2.0), "none": torch.zeros(0, 3)},
-        {"view": torch.arange(12.0).view(3, 4).T[1:], "b": torch.ones(1) > 0},
-        nn.Parameter(torch.ones(2)),
-    ],
-)  # fmt: skip
-def test_torch_files_are_read_as_torch_reads_them(content, legacy, tmp_path):
-    path = tmp_path / "a.pt"
-    torch.save(content, path, _use_new_zipfile_serialization=not legacy)
-    found, expected = read_torch_file(path), torch.load(path, weights_only=True)
-    assert type(found) is type(expected)
-    assert _plain(found) == _plain(expected)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return type(value), value.dtype, value.stride(), value.requires_grad, value.double().tolist()
-    if isinstance(value, dict):
-        return [(key, _plain(inner)) for key, inner in value.items()], getattr(value, "_metadata", None)
-    return [type(value), value]
 
 
 @pytest.mark.parametrize(

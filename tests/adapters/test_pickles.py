@@ -62,6 +62,12 @@ class Attributes(dict[str, Any]):
     """A dict of a class of one's own, as configurations often are."""
 
 
+PLAIN = {
+    "list": [1, -(2**40), 2**70, 2.5, None, True, "text", b"bytes", (1, 2)], "size": torch.Size((1, 2)), "set": {1},
+    "é": {"é": {}},
+}  # fmt: skip
+
+
 def beside_weights() -> dict[str, Any]:
     return {
         "args": argparse.Namespace(rate=0.1, depth=3), "settings": Settings(), "kind": Kind.ONE, "slots": Slotted(),
@@ -69,7 +75,7 @@ def beside_weights() -> dict[str, Any]:
         "path": pathlib.PurePosixPath("/a/b"), "array": np.arange(3), "accuracy": np.float64(0.5), "complex": 1 + 2j,
         "partial": functools.partial(print, "x"), "class": nn.Linear, "function": os.getcwd, "dtype": torch.bfloat16,
         "by kind": {Kind.ONE: 1, ((1, 2), (3, 4)): 2}, "module": nn.Linear(2, 3), "frozen": frozenset({1, 2}),
-        "range": range(3), "bytes": bytearray(b"abc"), "device": torch.device("cpu"),
+        "range": range(3), "bytes": bytearray(b"abc"), "device": torch.device("cpu"), **PLAIN,
     }  # fmt: skip
 
 
@@ -79,6 +85,8 @@ def test_whatever_stands_beside_weights_is_no_obstacle(options: dict[str, Any], 
     torch.save({"state_dict": weights, **beside_weights()}, tmp_path / "a.pt", **options)
     found = read_torch_file(tmp_path / "a.pt")
     assert all(torch.equal(found["state_dict"][key], tensor) for key, tensor in weights.items())
+    assert found["state_dict"]._metadata == weights._metadata
+    assert {name: found[name] for name in PLAIN} == PLAIN
     assert vars(found["args"]) == {"rate": 0.1, "depth": 3}
     assert vars(found["settings"]) == {"rate": 0.1, "layers": (2, 3)}
     assert vars(found["slots"]) == {"inner": "kept"}
@@ -110,7 +118,7 @@ def test_tensors_of_all_forms(options: dict[str, Any], tmp_path: Path) -> None:
     found = read_torch_file(tmp_path / "a.pt")
     for key, tensor in content.items():
         assert (found[key].dtype, found[key].stride()) == (tensor.dtype, tensor.stride()), key
-        assert found[key].requires_grad == tensor.requires_grad
+        assert (type(found[key]), found[key].requires_grad) == (type(tensor), tensor.requires_grad)
         assert torch.equal(found[key].detach().to(torch.complex128), tensor.detach().to(torch.complex128)), key
     found["whole"][1, 2] = -1
     assert (found["row"][2], found["transposed"][2, 1]) == (-1, -1), "views of one storage stay so"
@@ -228,21 +236,20 @@ RAISED = {
 }  # fmt: skip
 
 
-def _file(pickled: bytes) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+def _read(pickled: bytes, folder: Path) -> Any:
+    """What a file of torch says with this pickle and a storage of 0, 1, 2, 3."""
+    with zipfile.ZipFile(folder / "a.pt", "w") as archive:
         archive.writestr("a/data.pkl", b"\x80\x02" + pickled + b".")
         archive.writestr("a/byteorder", "little")
         archive.writestr("a/data/0", struct.pack("<4f", *range(4)))
-    return buffer.getvalue()
+    return read_torch_file(folder / "a.pt")
 
 
 @pytest.mark.parametrize("name", RAISED)
 def test_pickles_that_torch_does_not_write_are_errors(name: str, tmp_path: Path) -> None:
-    (tmp_path / "a.pt").write_bytes(_file(RAISED[name]))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(MonomialError, match=r"a\.pt is damaged"):
-        read_torch_file(tmp_path / "a.pt")
+        _read(RAISED[name], tmp_path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 2**18  # KiB
 
 
@@ -256,8 +263,7 @@ def test_pickles_that_torch_does_not_write_are_errors(name: str, tmp_path: Path)
     ids=["tensor", "list", "many parts", "set", "frozen set", "long number", "numbers", "ordered dict"],
 )  # fmt: skip
 def test_keys_that_could_take_long_to_compare_are_inert(pickled: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.pt").write_bytes(_file(pickled))
-    assert [type(key) for key in read_torch_file(tmp_path / "a.pt")] == [Inert]
+    assert [type(key) for key in _read(pickled, tmp_path)] == [Inert]
 
 
 @pytest.mark.parametrize(
@@ -271,22 +277,18 @@ def test_keys_that_could_take_long_to_compare_are_inert(pickled: bytes, tmp_path
     ],
 )  # fmt: skip
 def test_objects_by_every_instruction_are_inert(pickled: bytes, tmp_path: Path) -> None:
-    (tmp_path / "a.pt").write_bytes(_file(pickled))
-    assert type(read_torch_file(tmp_path / "a.pt")) is Inert
+    assert type(_read(pickled, tmp_path)) is Inert
 
 
 def test_what_is_read_is_checked_by_the_same_file_when_it_is_right(tmp_path: Path) -> None:
-    (tmp_path / "a.pt").write_bytes(_file(_tensor(b"K\1", b"K\3", b"K\1")))
-    assert read_torch_file(tmp_path / "a.pt").tolist() == [1, 2, 3]
-    (tmp_path / "a.pt").write_bytes(_file(b"Nr" + struct.pack("<I", 2**32 - 1)))
-    assert read_torch_file(tmp_path / "a.pt") is None  # the C unpickler takes 64 GiB for this memo
+    assert _read(_tensor(b"K\1", b"K\3", b"K\1"), tmp_path).tolist() == [1, 2, 3]
+    assert _read(b"Nr" + struct.pack("<I", 2**32 - 1), tmp_path) is None  # the C unpickler takes 64 GiB for this memo
 
 
 def test_real_objects_take_no_state_and_no_items(tmp_path: Path) -> None:
     tensor = _tensor(b"K\0", b"K\2", b"K\1") + b"q\0"
     for change in (b"}X\1\0\0\0aK\1sb", b"K\0K\1s", b"(K\1\x90", b"K\1a", b"N}X\4\0\0\0dataK\1s\x86b"):
-        (tmp_path / "a.pt").write_bytes(_file(tensor + change))
-        found = read_torch_file(tmp_path / "a.pt")
+        found = _read(tensor + change, tmp_path)
         assert found.tolist() == [0, 1]
         assert not vars(found)
 
