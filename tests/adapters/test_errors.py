@@ -72,11 +72,20 @@ def paths(graph):
     return (first.view(2, 3, 2) * second[:, :, None]).sum(1)
 
 
+WHOLE = (MonomialNorm, MonomialBlock)
+NFN_LAYERS = {
+    "MonomialLinear": MonomialLinear(SPEC, 1, 2, symmetry="relu"),
+    "MonomialActivation": MonomialActivation(SPEC, "relu", symmetry="relu"),
+    "MonomialCanonicalize": nfn.MonomialCanonicalize(SPEC, 1, symmetry="relu"),
+    "MonomialBalance": MonomialBalance(SPEC, symmetry="relu"),
+    "MonomialPool": nfn.MonomialPool(SPEC),
+    "MonomialStack": MonomialStack(SPEC, MonomialBalance(SPEC, symmetry="relu")),
+}
 CALLS = {
+    **{f"{name}.forward": Call(one(layer), {"given": WSF}) for name, layer in NFN_LAYERS.items()},
     "to_tensors": Call(to_tensors, {"wsfeat": WSF}),
     "from_tensors": Call(from_tensors, {"tensors": NETS}),
     "MonomialLinear": Call(MonomialLinear, {**NFN, "in_channels": 1, "out_channels": 2, "io": "full", "bias": True}),
-    "MonomialLinear.forward": Call(one(MonomialLinear(SPEC, 1, 2, symmetry="relu")), {"given": WSF}),
     "MonomialLinear.forward, weights": Call(
         lambda weights, biases: MonomialLinear(SPEC, 1, 2, symmetry="relu").double()(
             WeightSpaceFeatures(weights, biases)
@@ -85,18 +94,13 @@ CALLS = {
         also=(TypeError,),  # of nfn's own class
     ),
     "MonomialActivation": Call(MonomialActivation, {**NFN, "fn": "relu"}),
-    "MonomialActivation.forward": Call(one(MonomialActivation(SPEC, "relu", symmetry="relu")), {"given": WSF}),
     "MonomialCanonicalize": Call(nfn.MonomialCanonicalize, {**NFN, "channels": 1, "kind": "norm", "learnable": True}),
-    "MonomialCanonicalize.forward": Call(one(nfn.MonomialCanonicalize(SPEC, 1, symmetry="relu")), {"given": WSF}),
     "MonomialBalance": Call(MonomialBalance, NFN),
-    "MonomialBalance.forward": Call(one(MonomialBalance(SPEC, symmetry="relu")), {"given": WSF}),
     "MonomialPool": Call(nfn.MonomialPool, {"network_spec": SPEC}),
-    "MonomialPool.forward": Call(one(nfn.MonomialPool(SPEC)), {"given": WSF}),
     "MonomialStack": Call(
         lambda network_spec, layer: MonomialStack(network_spec, layer),
         {"network_spec": SPEC, "layer": MonomialBalance(SPEC, symmetry="relu")},
     ),
-    "MonomialStack.forward": Call(one(MonomialStack(SPEC, MonomialBalance(SPEC, symmetry="relu"))), {"given": WSF}),
     "match_names": Call(match_names, {"state": NETS, "space": RELU, "names": None, "ignore": (), "ordered": True}),
     "is_ignored": Call(is_ignored, {"key": "0.bias", "ignore": ("0.*",)}),
     "to_graph": Call(to_graph, {"tensors": NETS, "space": RELU, "kernel": (1,)}),
@@ -112,14 +116,10 @@ CALLS = {
     "check_graph": Call(check_graph, {"graph": GRAPH, "where": "here"}),
     "common_kernel": Call(lambda space: common_kernel(space), {"space": RELU}),
     "layer_groups": Call(layer_groups, {"graph": GRAPH}),
-    "MonomialConv": Call(MonomialConv, {"channels": 2, "pairs": None}),
+    **{kind.__name__: Call(kind, {"channels": 2, "pairs": None}) for kind in (MonomialConv, MonomialGate, *WHOLE)},
+    **{f"{kind.__name__}.forward": Call(sent(kind(2)), {**GRAPHS, **FELT}) for kind in WHOLE},
     "MonomialConv.forward": Call(sent(MonomialConv(2)), {**GRAPHS, "edge_streams": None}),
-    "MonomialGate": Call(MonomialGate, {"channels": 2, "pairs": None}),
     "MonomialGate.forward": Call(sent(MonomialGate(2)), {"x": X, "symmetry": GRAPH.symmetry}),
-    "MonomialNorm": Call(MonomialNorm, {"channels": 2, "pairs": None}),
-    "MonomialNorm.forward": Call(sent(MonomialNorm(2)), {**GRAPHS, **FELT}),
-    "MonomialBlock": Call(MonomialBlock, {"channels": 2, "pairs": None}),
-    "MonomialBlock.forward": Call(sent(MonomialBlock(2)), {**GRAPHS, **FELT}),
     "pyg.MonomialCanonicalize.forward": Call(
         sent(pyg.MonomialCanonicalize()), {"x": X, "symmetry": GRAPH.symmetry}
     ),
@@ -140,9 +140,7 @@ CALLS = {
         also=(AssertionError, TypeError),
     ),
     "assert_graph_invariant": Call(
-        assert_graph_invariant,
-        {"readout": paths, "graph": GRAPH, "trials": 1,
-         "rtol": 1e-6, "seed": 0},
+        assert_graph_invariant, {"readout": paths, "graph": GRAPH, "trials": 1, "rtol": 1e-6, "seed": 0},
         also=(AssertionError, TypeError),
     ),
 }  # fmt: skip

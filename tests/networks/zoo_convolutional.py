@@ -9,11 +9,8 @@ from torch import nn
 @group({"a": Items(4, 1), "b": Items(5, 1), "c": Items(6, 1)}, {"fc1": "c b*4"})
 @net(
     gaussian((8, 1, 8, 8)),
-    conv1=nn.Conv2d(1, 4, 3),
-    conv2=nn.Conv2d(4, 5, 2),
-    fc1=nn.Linear(20, 6),
-    fc2=nn.Linear(6, 3),
-)
+    conv1=nn.Conv2d(1, 4, 3), conv2=nn.Conv2d(4, 5, 2), fc1=nn.Linear(20, 6), fc2=nn.Linear(6, 3),
+)  # fmt: skip
 def lenet(m, x):
     x = F.max_pool2d(F.relu(m.conv1(x)), 2)
     x = F.relu(m.conv2(x))
@@ -37,11 +34,9 @@ def vgg(m, x):
 @group({"e": Items(4, 1), "h1": Items(5, 1), "h2": Items(6, 1)})
 @net(
     gaussian((8, 2, 6, 6)),
-    stem=nn.Conv2d(2, 4, 3, padding=1),
-    a=nn.ModuleList(nn.Conv2d(4, n, (1, 3), padding=(0, 1)) for n in (5, 6)),
-    b=nn.ModuleList(nn.Conv2d(n, 4, 1, bias=False) for n in (5, 6)),
-    head=nn.Linear(4, 3),
-)
+    stem=nn.Conv2d(2, 4, 3, padding=1), a=nn.ModuleList(nn.Conv2d(4, n, (1, 3), padding=(0, 1)) for n in (5, 6)),
+    b=nn.ModuleList(nn.Conv2d(n, 4, 1, bias=False) for n in (5, 6)), head=nn.Linear(4, 3),
+)  # fmt: skip
 def resnet_plain(m, x):
     """Residual blocks without normalisation, ReLU on the stream."""
     x = m.stem(x).relu()
@@ -56,12 +51,9 @@ def resnet_plain(m, x):
 )
 @net(
     gaussian((6, 1, 6, 6)),
-    down1=nn.Conv2d(1, 4, 3, padding=1),
-    down2=nn.Conv2d(4, 5, (1, 3), padding=(0, 1)),
-    up=nn.ConvTranspose2d(5, 6, 2, stride=2),
-    merge=nn.Conv2d(10, 7, 1),
-    out=nn.Conv2d(7, 2, 1),
-)
+    down1=nn.Conv2d(1, 4, 3, padding=1), down2=nn.Conv2d(4, 5, (1, 3), padding=(0, 1)),
+    up=nn.ConvTranspose2d(5, 6, 2, stride=2), merge=nn.Conv2d(10, 7, 1), out=nn.Conv2d(7, 2, 1),
+)  # fmt: skip
 def unet(m, x):
     skip = F.relu(m.down1(x))
     deep = F.relu(m.down2(F.max_pool2d(skip, 2)))
@@ -98,11 +90,9 @@ def pixel_unshuffle(m, x):
 @group({"e": Items(4, 1, 1), "h1": Items(5, 1), "h2": Items(6, 1)})
 @net(
     gaussian((8, 2, 8)),
-    project=nn.Conv1d(2, 4, 1),
-    first=nn.ModuleList(nn.Conv1d(4, n, 2, dilation=d) for n, d in ((5, 1), (6, 2))),
-    second=nn.ModuleList(nn.Conv1d(n, 4, 2, dilation=d) for n, d in ((5, 1), (6, 2))),
-    head=nn.Conv1d(4, 2, 1),
-)
+    project=nn.Conv1d(2, 4, 1), first=nn.ModuleList(nn.Conv1d(4, n, 2, dilation=d) for n, d in ((5, 1), (6, 2))),
+    second=nn.ModuleList(nn.Conv1d(n, 4, 2, dilation=d) for n, d in ((5, 1), (6, 2))), head=nn.Conv1d(4, 2, 1),
+)  # fmt: skip
 def tcn(m, x):
     """Dilated causal convolutions with residuals."""
     x = m.project(x)
@@ -118,12 +108,9 @@ def tcn(m, x):
 )
 @net(
     gaussian((8, 1, 6, 6)),
-    stem=nn.Conv2d(1, 4, 3),
-    reduce=nn.Conv2d(4, 6, 1),
-    grouped=nn.Conv2d(6, 10, (1, 3), padding=(0, 1), groups=2),
-    expand=nn.Conv2d(10, 4, 1),
-    head=nn.Linear(4, 3),
-)
+    stem=nn.Conv2d(1, 4, 3), reduce=nn.Conv2d(4, 6, 1), grouped=nn.Conv2d(6, 10, (1, 3), padding=(0, 1), groups=2),
+    expand=nn.Conv2d(10, 4, 1), head=nn.Linear(4, 3),
+)  # fmt: skip
 def resnext(m, x):
     x = F.relu(m.stem(x))
     x = F.relu(x + m.expand(F.relu(m.grouped(F.relu(m.reduce(x))))))

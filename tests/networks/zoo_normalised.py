@@ -41,12 +41,9 @@ class BasicBlock(nn.Module):
 @group({"e1": Items(4, 3, 2), "h1": Items(5, 2, 1), "e2": Items(6, 3, 2), "h2": Items(7, 2, 1)})
 @net(
     gaussian((8, 2, 6, 6)),
-    conv1=conv(2, 4, 3, stride=2, padding=1),
-    bn1=nn.BatchNorm2d(4),
-    layer1=BasicBlock(4, 5, 4),
-    layer2=BasicBlock(4, 7, 6),
-    fc=nn.Linear(6, 3),
-)
+    conv1=conv(2, 4, 3, stride=2, padding=1), bn1=nn.BatchNorm2d(4), layer1=BasicBlock(4, 5, 4),
+    layer2=BasicBlock(4, 7, 6), fc=nn.Linear(6, 3),
+)  # fmt: skip
 def resnet18(m, x):
     x = F.max_pool2d(F.relu(m.bn1(m.conv1(x))), 3, stride=1, padding=1)
     x = m.layer2(m.layer1(x))
@@ -56,12 +53,9 @@ def resnet18(m, x):
 @group({"e": Items(4, 3, 2), "h1": Items(5, 2, 1), "h2": Items(6, 2, 1)})
 @net(
     gaussian((8, 2, 5, 5)),
-    stem=conv_bn(2, 4, 2),
-    reduce=conv_bn(4, 5),
-    middle=conv_bn(5, 6, **COLUMN),
-    expand=conv_bn(6, 4),
+    stem=conv_bn(2, 4, 2), reduce=conv_bn(4, 5), middle=conv_bn(5, 6, **COLUMN), expand=conv_bn(6, 4),
     fc=nn.Linear(4, 3),
-)
+)  # fmt: skip
 def resnet50(m, x):
     """One bottleneck behind a stem."""
     x = m.stem(x).relu()
@@ -72,14 +66,9 @@ def resnet50(m, x):
 @group({"e": Items(4, 3, 1), "h": Items(5, 2, 1)})
 @net(
     gaussian((8, 2, 5, 5)),
-    stem=conv(2, 4, 2),
-    bn1=nn.BatchNorm2d(4),
-    conv1=conv(4, 5, **COLUMN),
-    bn2=nn.BatchNorm2d(5),
-    conv2=conv(5, 4),
-    bn=nn.BatchNorm2d(4),
-    fc=nn.Linear(4, 3),
-)
+    stem=conv(2, 4, 2), bn1=nn.BatchNorm2d(4), conv1=conv(4, 5, **COLUMN), bn2=nn.BatchNorm2d(5), conv2=conv(5, 4),
+    bn=nn.BatchNorm2d(4), fc=nn.Linear(4, 3),
+)  # fmt: skip
 def resnet_preactivation(m, x):
     x = m.stem(x)
     x = x + m.conv2(F.relu(m.bn2(m.conv1(F.relu(m.bn1(x))))))
@@ -94,9 +83,8 @@ def resnet_preactivation(m, x):
     gaussian((8, 2, 4, 4)),
     stem=conv(2, 4, 2),
     layers=nn.ModuleList(nn.Sequential(nn.BatchNorm2d(n), nn.ReLU(), conv(n, k)) for n, k in ((4, 5), (9, 6))),
-    norm=nn.BatchNorm2d(15),
-    classifier=nn.Linear(15, 2),
-)
+    norm=nn.BatchNorm2d(15), classifier=nn.Linear(15, 2),
+)  # fmt: skip
 def densenet(m, x):
     features = [m.stem(x)]
     for layer in m.layers:
@@ -107,14 +95,10 @@ def densenet(m, x):
 @group({"e": Items(4, 3, 3), "a": Items(5, 1, 1), "h": Items(6, 2, 2), "b": Items(7, 1, 1)})
 @net(
     gaussian((8, 1, 5, 5), deviation=8.0),
-    stem=conv_bn(1, 5, 2),
-    project0=conv_bn(5, 4),
-    expand=conv_bn(4, 6),
-    depthwise=conv_bn(6, 6, 3, padding=1, groups=6),
-    project=conv_bn(6, 4),
-    last=conv_bn(4, 7),
+    stem=conv_bn(1, 5, 2), project0=conv_bn(5, 4), expand=conv_bn(4, 6),
+    depthwise=conv_bn(6, 6, 3, padding=1, groups=6), project=conv_bn(6, 4), last=conv_bn(4, 7),
     classifier=nn.Linear(7, 2),
-)
+)  # fmt: skip
 def mobilenet_v2(m, x):
     """The second block is a residual on a stream that no activation touches."""
     x = m.project0(F.relu6(m.stem(x)))
@@ -156,12 +140,9 @@ def efficientnet(m, x):
 )
 @net(
     gaussian((8, 1, 5, 5)),
-    stem=nn.Conv2d(1, 6, 2),
-    conv1=nn.Conv2d(6, 4, 1, groups=2),
-    depthwise=nn.Conv2d(4, 4, (3, 1), groups=4),
-    conv2=nn.Conv2d(4, 10, 1, groups=2),
-    head=nn.Linear(10, 3),
-)
+    stem=nn.Conv2d(1, 6, 2), conv1=nn.Conv2d(6, 4, 1, groups=2), depthwise=nn.Conv2d(4, 4, (3, 1), groups=4),
+    conv2=nn.Conv2d(4, 10, 1, groups=2), head=nn.Linear(10, 3),
+)  # fmt: skip
 def shufflenet(m, x):
     """Grouped 1x1 convolutions with a shuffle of channels between them, depthwise in the middle; batch norms folded."""
     y = F.relu(m.conv1(F.relu(m.stem(x))))
@@ -173,14 +154,9 @@ def shufflenet(m, x):
 @group({"e": Items(4, 3, 3), "h": Items(5)})
 @net(
     gaussian((8, 1, 5, 5)),
-    stem=nn.Conv2d(1, 4, 2),
-    dwconv=nn.Conv2d(4, 4, 3, padding=1, groups=4),
-    norm=nn.LayerNorm(4),
-    pwconv1=nn.Linear(4, 5),
-    pwconv2=nn.Linear(5, 4),
-    gamma=nn.Parameter(torch.ones(4)),
-    head=nn.Linear(4, 3),
-)
+    stem=nn.Conv2d(1, 4, 2), dwconv=nn.Conv2d(4, 4, 3, padding=1, groups=4), norm=nn.LayerNorm(4),
+    pwconv1=nn.Linear(4, 5), pwconv2=nn.Linear(5, 4), gamma=nn.Parameter(torch.ones(4)), head=nn.Linear(4, 3),
+)  # fmt: skip
 def convnext(m, x):
     x = m.stem(x)
     y = m.norm(m.dwconv(x).permute(0, 2, 3, 1))
