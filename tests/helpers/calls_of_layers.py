@@ -124,13 +124,9 @@ CALLS = {
     "TensorProduct": Call(
         TensorProduct,
         {
-            "space": RELU,
-            "in_channels": 1,
-            "out_channels": 1,
-            "second_channels": 1,
+            "space": RELU, "in_channels": 1, "out_channels": 1, "second_channels": 1,
             **TYPES,
-            "terms": "standard",
-            "mix": "full",
+            "terms": "standard", "mix": "full",
         },
         also=(TypeError,),
     ),
@@ -150,7 +146,7 @@ CALLS = {
         equivariant_stack, {"space": RELU, "channels": (1, 2, 2), "activation": "auto", "io": "full"}
     ),
     "neuron_layout": Call(neuron_layout, {"space": RELU}),
-}
+}  # fmt: skip
 TAKES = {  # call -> argument -> what means something there
     "align": {"a": "[more]", "b": "[more]", "seed": "-1, 2**40"},
     "align_all": {"seed": "-1, 2**40"},

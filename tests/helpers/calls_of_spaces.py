@@ -98,14 +98,8 @@ CALLS = {
     "MonomialMatrix.random": Call(
         MonomialMatrix.random,
         {
-            "n": 4,
-            "symmetry": "relu",
-            "scale_range": (1.0, 2.0),
-            "blocks": 2,
-            "batch": 2,
-            "generator": None,
-            "dtype": D,
-            "device": "cpu",
+            "n": 4, "symmetry": "relu", "scale_range": (1.0, 2.0), "blocks": 2, "batch": 2, "generator": None,
+            "dtype": D, "device": "cpu",
         },
     ),
     "MonomialMatrix @": Call(lambda right: MATRIX @ right, {"right": MATRIX}, also=(TypeError,)),
@@ -128,26 +122,15 @@ CALLS = {
     "WeightSpace.cnn": Call(
         WeightSpace.cnn,
         {
-            "channels": [1, 2, 3],
-            "kernel_sizes": 3,
-            "symmetry": "relu",
-            "head": [2],
-            "ndim": 2,
-            "positions": 4,
-            "bias": True,
-            "io_symmetry": "fixed",
+            "channels": [1, 2, 3], "kernel_sizes": 3, "symmetry": "relu", "head": [2], "ndim": 2, "positions": 4,
+            "bias": True, "io_symmetry": "fixed",
         },
     ),
     "WeightSpace.sequential": Call(
         WeightSpace.sequential,
         {
-            "sizes": [2, 3, 1],
-            "kernels": [(), ()],
-            "symmetry": "relu",
-            "bias": True,
-            "io_symmetry": "fixed",
-            "positions": {1: 1},
-            "names": [("a", "b"), ("c", None)],
+            "sizes": [2, 3, 1], "kernels": [(), ()], "symmetry": "relu", "bias": True, "io_symmetry": "fixed",
+            "positions": {1: 1}, "names": [("a", "b"), ("c", None)],
         },
     ),
     "WeightSpace.from_network_spec": Call(
@@ -178,33 +161,20 @@ CALLS = {
     "assert_equivariant": Call(
         assert_equivariant,
         {
-            "layer": EquivariantLinear(RELU, 1, 1).double(),
-            "space": RELU,
-            "inputs": PACKED,
-            "out_space": None,
-            "channels": None,
-            "batch": 2,
-            "trials": 1,
-            "rtol": 1e-6,
-            "seed": 0,
+            "layer": EquivariantLinear(RELU, 1, 1).double(), "space": RELU, "inputs": PACKED, "out_space": None,
+            "channels": None, "batch": 2, "trials": 1, "rtol": 1e-6, "seed": 0,
         },
         also=(AssertionError, TypeError),
     ),
     "assert_invariant": Call(
         assert_invariant,
         {
-            "fn": InvariantStatistics(RELU),
-            "space": RELU,
-            "inputs": NETS,
-            "channels": None,
-            "batch": 2,
-            "trials": 1,
-            "rtol": 1e-6,
-            "seed": 0,
+            "fn": InvariantStatistics(RELU), "space": RELU, "inputs": NETS, "channels": None, "batch": 2, "trials": 1,
+            "rtol": 1e-6, "seed": 0,
         },
         also=(AssertionError, TypeError),
     ),
-}
+}  # fmt: skip
 NUMBERS = "True, 0, -1, 2**40, 4.5, NaN, inf, -inf, complex, scalar"
 TAKES = {  # call -> argument -> what means something there
     "Axis": {"charge": "0, -1, 2**40"},
