@@ -14,22 +14,7 @@ from torch_geometric.data import Batch
 from torch_geometric.nn import GATv2Conv, GPSConv, PNAConv, Sequential
 
 from nfn_monomial import EquivariantNorm, Features, WeightSpace
-from nfn_monomial.adapters.pyg import (
-    MonomialBlock,
-    MonomialCanonicalize,
-    MonomialConv,
-    MonomialEmbedding,
-    MonomialGNN,
-    MonomialNorm,
-    MonomialPool,
-    assert_graph_equivariant,
-    assert_graph_invariant,
-    common_kernel,
-    layer_groups,
-    random_graph_element,
-    to_graph,
-    to_graphs,
-)
+from nfn_monomial.adapters import pyg
 from nfn_monomial.nn import MessageBlock
 from nfn_monomial.nn.neurons import neuron_layout
 from nfn_monomial.testing import random_networks
@@ -45,7 +30,7 @@ def generator(seed=0):
 
 def mixed_batch(spaces, seed=0, per_space=2):
     pairs = [(random_networks(s, per_space, generator=generator(seed + i)), s) for i, s in enumerate(spaces)]
-    return to_graphs(pairs)
+    return pyg.to_graphs(pairs)
 
 
 def with_streams(graph, width, seed=0):
@@ -59,7 +44,7 @@ def with_streams(graph, width, seed=0):
 def run(layer, graph):
     """A block or a norm, from a graph with streams to one."""
     out = copy.copy(graph)
-    out.x, out.edge_attr = layer(graph.x, graph.edge_index, graph.edge_attr, graph.symmetry, layer_groups(graph))
+    out.x, out.edge_attr = layer(graph.x, graph.edge_index, graph.edge_attr, graph.symmetry, pyg.layer_groups(graph))
     return out
 
 
@@ -77,13 +62,13 @@ def act(element, graph):
 def layer_of(width, kernel, pairs):
     """Edges of a graph through an embedding and two blocks: a graph, on which the group acts as on the first."""
     torch.manual_seed(0)
-    embed = MonomialEmbedding(width, kernel, 9, 9, pairs=pairs).double()
-    blocks = [MonomialBlock(width, pairs).double() for _ in range(2)]
+    embed = pyg.MonomialEmbedding(width, kernel, 9, 9, pairs=pairs).double()
+    blocks = [pyg.MonomialBlock(width, pairs).double() for _ in range(2)]
 
     def layer(graph):
         x, e = embed(graph)
         for block in blocks:
-            x, e = block(x, graph.edge_index, e, graph.stream_symmetry, layer_groups(graph), graph.edge_streams)
+            x, e = block(x, graph.edge_index, e, graph.stream_symmetry, pyg.layer_groups(graph), graph.edge_streams)
         out = copy.copy(graph)
         out.x, out.edge_attr = torch.zeros_like(graph.x), e.detach()
         return out
@@ -95,25 +80,25 @@ def layer_of(width, kernel, pairs):
 def test_layers_on_mixed_batches_of_any_networks(spaces, seed):
     spaces = [*spaces, GAIN, RELU]
     graph = mixed_batch(spaces, seed, 1)
-    layer = layer_of(2, common_kernel(*spaces), graph.stream_symmetry.shape[1])
-    assert_graph_equivariant(layer, graph, trials=1, seed=seed)
+    layer = layer_of(2, pyg.common_kernel(*spaces), graph.stream_symmetry.shape[1])
+    pyg.assert_graph_equivariant(layer, graph, trials=1, seed=seed)
 
 
 def test_a_model_of_any_networks_is_invariant_and_every_parameter_counts():
     tensors = networks_of(GAIN, 3), networks_of(RELU, 3)
-    graph = to_graphs(zip(tensors, (GAIN, RELU), strict=True))
+    graph = pyg.to_graphs(zip(tensors, (GAIN, RELU), strict=True))
     torch.manual_seed(0)
-    pairs, kernel = graph.stream_symmetry.shape[1], common_kernel(GAIN, RELU)
-    model = MonomialGNN(4, 5, kernel=kernel, inputs=3, outputs=3, hidden=8, pairs=pairs).double()
-    assert_graph_invariant(model, graph, rtol=1e-8)
+    pairs, kernel = graph.stream_symmetry.shape[1], pyg.common_kernel(GAIN, RELU)
+    model = pyg.MonomialGNN(4, 5, kernel=kernel, inputs=3, outputs=3, hidden=8, pairs=pairs).double()
+    pyg.assert_graph_invariant(model, graph, rtol=1e-8)
     plain = model(graph)
     for space, own, rows in ((GAIN, tensors[0], slice(0, 3)), (RELU, tensors[1], slice(3, 6))):
         for name, other in networks_of(space, 3, seed=1).items():
             changed = [own | {name: other} if own is t else t for t in tensors]
-            found = model(to_graphs(zip(changed, (GAIN, RELU), strict=True)))
+            found = model(pyg.to_graphs(zip(changed, (GAIN, RELU), strict=True)))
             assert not torch.allclose(found[rows], plain[rows], rtol=1e-9, atol=0), name
     with pytest.raises(ValueError, match="need pairs="):
-        MonomialGNN(4, 1, kernel=kernel, inputs=3, outputs=3).double()(graph)
+        pyg.MonomialGNN(4, 1, kernel=kernel, inputs=3, outputs=3).double()(graph)
 
 
 @pytest.mark.parametrize("spaces", [[RELU, CNN], [GAIN, RELU]], ids=["chains", "any networks"])
@@ -122,8 +107,8 @@ def test_no_forward_pass_looks_at_values_on_another_device(spaces, readout):
     """Tensors on the device "meta" have none."""
     graph = mixed_batch(spaces)
     pairs = graph.stream_symmetry.shape[1] if "stream_symmetry" in graph else None
-    kernel = common_kernel(*spaces)
-    model = MonomialGNN(4, 2, kernel=kernel, inputs=3, outputs=3, pairs=pairs, readout=readout).double().to("meta")
+    kernel = pyg.common_kernel(*spaces)
+    model = pyg.MonomialGNN(4, 2, kernel=kernel, inputs=3, outputs=3, pairs=pairs, readout=readout).double().to("meta")
     assert model(graph.to("meta")).shape == (4, 1)
 
 
@@ -143,7 +128,7 @@ def dense_features(graph, space, sizes, batch, width):
 RENAMED = {"conv.edges": "messages.edges.all", "conv.nodes": "messages.nodes.all", "gate.gate": "gate.gates.all"}
 
 
-@given(chains, widths, st.sampled_from([(MonomialNorm, EquivariantNorm), (MonomialBlock, MessageBlock)]), seeds)
+@given(chains, widths, st.sampled_from([(pyg.MonomialNorm, EquivariantNorm), (pyg.MonomialBlock, MessageBlock)]), seeds)
 def test_dense_layers_with_tied_parameters_compute_the_same(space, width, kinds, seed):
     torch.manual_seed(seed)
     sparse = kinds[0](width)
@@ -156,7 +141,7 @@ def test_dense_layers_with_tied_parameters_compute_the_same(space, width, kinds,
         state[RENAMED.get(old, "") + name[len(old) :]] = value
     dense.load_state_dict(state)
     sizes = {n: node.size for n, node in space.nodes.items()}
-    graph = with_streams(to_graph(random_networks(space, 3), space), width, seed)
+    graph = with_streams(pyg.to_graph(random_networks(space, 3), space), width, seed)
     expected = run(sparse.double(), graph)
     found = dense.double()(dense_features(graph, space, sizes, 3, width))
     wanted = dense_features(expected, space, sizes, 3, width)
@@ -176,13 +161,15 @@ SPACES = [
 def test_a_model_of_mixed_batches_is_invariant(readout):
     torch.manual_seed(0)
     spaces = SPACES if readout == "mean" else [SPACES[2], SPACES[3]]
-    model = MonomialGNN(4, 2, kernel=common_kernel(*spaces), inputs=2, outputs=2, hidden=16, readout=readout).double()
-    assert_graph_invariant(model, mixed_batch(spaces), rtol=1e-9)
+    model = pyg.MonomialGNN(
+        4, 2, kernel=pyg.common_kernel(*spaces), inputs=2, outputs=2, hidden=16, readout=readout
+    ).double()
+    pyg.assert_graph_invariant(model, mixed_batch(spaces), rtol=1e-9)
 
 
 def test_a_model_does_not_depend_on_the_company_in_the_batch():
     torch.manual_seed(0)
-    model = MonomialGNN(4, 2, kernel=(5, 5), inputs=2, outputs=2, hidden=16).double()
+    model = pyg.MonomialGNN(4, 2, kernel=(5, 5), inputs=2, outputs=2, hidden=16).double()
     batch = mixed_batch(SPACES)
     together = model(batch)
     alone = torch.cat([model(data) for data in batch.to_data_list()])
@@ -198,22 +185,22 @@ def test_runs_in_the_sequential_of_torch_geometric_before_and_after_its_layers()
     model = Sequential(
         "x, edge_index, edge_attr, symmetry",
         [
-            (MonomialConv(4), "x, edge_index, edge_attr -> x, edge_attr"),
-            (MonomialCanonicalize(), "x, symmetry -> x"),
+            (pyg.MonomialConv(4), "x, edge_index, edge_attr -> x, edge_attr"),
+            (pyg.MonomialCanonicalize(), "x, symmetry -> x"),
             (PNAConv(12, 12, ["mean", "max"], ["identity"], degrees), "x, edge_index -> x"),
             (GATv2Conv(12, 12), "x, edge_index -> x"),
             (GPSConv(12, None, heads=2, norm=None), "x, edge_index -> x"),
         ],
     ).double()
     expected = model(graph.x, graph.edge_index, graph.edge_attr, graph.symmetry)
-    g = random_graph_element(graph, generator=generator())
+    g = pyg.random_graph_element(graph, generator=generator())
     moved = act(g, graph)
     found = model(moved.x, moved.edge_index, moved.edge_attr, moved.symmetry)
     torch.testing.assert_close(found, expected[g.permutation.argsort()], rtol=1e-9, atol=1e-9)
 
 
 def test_resetting_draws_all_parameters_anew():
-    conv = MonomialConv(4)
+    conv = pyg.MonomialConv(4)
     before = copy.deepcopy(conv.state_dict())
     conv.reset_parameters()
     assert not [name for name, value in conv.state_dict().items() if torch.equal(value, before[name])]
@@ -225,10 +212,10 @@ def test_clear_errors():
     del uncharged.symmetry
     nodes = torch.zeros(len(mixed.x), 3, dtype=torch.float64)
     refused = {
-        "Was to_graph given another kernel": lambda: MonomialEmbedding(4, (3, 3), 2, 2)(graph),
-        "a network has 2 inputs; built for 1": lambda: MonomialEmbedding(4, (), 1, 2).double()(graph),
-        r"networks of \[1, 2\] outputs": lambda: MonomialPool(1, outputs=2)(nodes, mixed),
-        "no charge information": lambda: MonomialEmbedding(4, (), 2, 2).double()(uncharged),
+        "Was to_graph given another kernel": lambda: pyg.MonomialEmbedding(4, (3, 3), 2, 2)(graph),
+        "a network has 2 inputs; built for 1": lambda: pyg.MonomialEmbedding(4, (), 1, 2).double()(graph),
+        r"networks of \[1, 2\] outputs": lambda: pyg.MonomialPool(1, outputs=2)(nodes, mixed),
+        "no charge information": lambda: pyg.MonomialEmbedding(4, (), 2, 2).double()(uncharged),
     }
     for message, call in refused.items():
         with pytest.raises(ValueError, match=message):

@@ -9,25 +9,8 @@ from calls_of_spaces import NET, NETS, PACKED, RELU, SINE, SINES, TYPES, D, X, o
 from torch import nn
 from wrong_calls import Call
 
-from nfn_monomial import (
-    Canonicalize,
-    EquivariantLinear,
-    EquivariantNFN,
-    EquivariantNorm,
-    GatedActivation,
-    InvariantPool,
-    InvariantStatistics,
-    MessagePassing,
-    MonomialNFN,
-    PointwiseActivation,
-    ProbeFeatures,
-    TensorProduct,
-    WeightSpace,
-    align,
-    balance,
-    compare,
-    fingerprint,
-)
+import nfn_monomial as nm
+from nfn_monomial import WeightSpace
 from nfn_monomial.alignment import align_all, barrier, interpolate, mean_measures, mean_of, repair
 from nfn_monomial.canonical import Balance, absorb_omega, canonical_phase, shift_phase
 from nfn_monomial.models import (
@@ -44,6 +27,7 @@ TEMPLATE_NETS = {name: p.detach().expand(2, 1, *p.shape).clone() for name, p in 
 UNCHARGED = RELU.uncharged().pack(NETS)
 ONE, OTHER_ONE = ({name: x[i, 0] for name, x in NETS.items()} for i in range(2))
 PLAIN, NET_SPACE = {name: p.detach() for name, p in NET.named_parameters()}, WeightSpace.from_module(NET, X)
+PAPER = nm.MonomialNFN(RELU, (2,)).double()
 BATCHES = [(X, torch.zeros(1, dtype=torch.int64))]
 
 
@@ -53,24 +37,26 @@ def sent(layer):
 
 
 LAYERS = {  # built with channels that fit NETS, then sent NETS packed, or neuron features
-    "EquivariantLinear": (EquivariantLinear, {"space": RELU, "in_channels": 1, "out_channels": 2}, PACKED),
-    "Canonicalize": (Canonicalize, {"space": RELU, "channels": 1, "kind": "norm", "learnable": True}, PACKED),
+    "EquivariantLinear": (nm.EquivariantLinear, {"space": RELU, "in_channels": 1, "out_channels": 2}, PACKED),
+    "Canonicalize": (nm.Canonicalize, {"space": RELU, "channels": 1, "kind": "norm", "learnable": True}, PACKED),
     "InputNorm": (InputNorm, {"space": RELU, "channels": 1}, PACKED),
-    "InvariantStatistics": (InvariantStatistics, {"space": RELU, "channels": 1}, PACKED),
+    "InvariantStatistics": (nm.InvariantStatistics, {"space": RELU, "channels": 1}, PACKED),
     "Balance": (Balance, {"space": RELU, "scales": True, "signs": True}, PACKED),
-    "PointwiseActivation": (PointwiseActivation, {"space": RELU, "fn": "relu", "layout": None}, PACKED),
-    "EquivariantNorm": (EquivariantNorm, {"space": RELU, "channels": 2, "reads": [0, 1]}, NEURONS),
-    "MessagePassing": (MessagePassing, {"space": RELU, "channels": 2, "tied": True}, NEURONS),
-    "GatedActivation": (GatedActivation, {"space": RELU, "channels": 2, "tied": True}, NEURONS),
+    "PointwiseActivation": (nm.PointwiseActivation, {"space": RELU, "fn": "relu", "layout": None}, PACKED),
+    "EquivariantNorm": (nm.EquivariantNorm, {"space": RELU, "channels": 2, "reads": [0, 1]}, NEURONS),
+    "MessagePassing": (nm.MessagePassing, {"space": RELU, "channels": 2, "tied": True}, NEURONS),
+    "GatedActivation": (nm.GatedActivation, {"space": RELU, "channels": 2, "tied": True}, NEURONS),
     "MessageBlock": (
         MessageBlock, {"space": RELU, "channels": 2, "tied": True, "norm": True, "reads": [0], "zeros": [2]}, NEURONS,
     ),
     "NeuronPool": (NeuronPool, {"space": RELU, "channels": 2}, NEURONS),
     "NeuronReadout": (NeuronReadout, {"space": RELU, "channels": 2, "out_channels": 1}, NEURONS),
     "NeuronEmbedding": (NeuronEmbedding, {"space": RELU, "in_channels": 1, "channels": 2}, PACKED),
-    "EquivariantNFN": (EquivariantNFN, {"space": RELU, "channels": (2,), "in_channels": 1, "init_scale": 0.1}, PACKED),
+    "EquivariantNFN": (
+        nm.EquivariantNFN, {"space": RELU, "channels": (2,), "in_channels": 1, "init_scale": 0.1}, PACKED,
+    ),
     "MonomialNFN": (
-        MonomialNFN,
+        nm.MonomialNFN,
         {"space": RELU, "channels": (2,), "hidden": 4, "out_features": 1, "in_channels": 1, "activation": "relu",
          "kind": "norm", "reduce": "mean", "io": "full", "dropout": 0.0, "append_stats": False},
         PACKED,
@@ -98,13 +84,13 @@ CALLS = {
     "recompute_blocks": Call(recompute_blocks, {"model": MessagePassingNFN(RELU, 2), "recompute": True}),
     "micro_batches": Call(
         micro_batches,
-        {"model": MonomialNFN(RELU, (2,)).double(), "loss": lambda out, part: out.mean(), "networks": NETS, "size": 1},
+        {"model": PAPER, "loss": lambda out, part: out.mean(), "networks": NETS, "size": 1},
         also=(TypeError,),
     ),
-    "align": Call(align, {"space": RELU, "a": ONE, "b": OTHER_ONE, "symmetry": None, "seed": 0}),
+    "align": Call(nm.align, {"space": RELU, "a": ONE, "b": OTHER_ONE, "symmetry": None, "seed": 0}),
     "align_all": Call(align_all, {"space": RELU, "networks": [ONE, OTHER_ONE], "symmetry": None, "seed": 0}),
-    "compare": Call(compare, {"space": NET_SPACE, "a": PLAIN, "b": PLAIN, "module": NET, "inputs": X, "seed": 0}),
-    "fingerprint": Call(fingerprint, {"space": RELU, "network": ONE}),
+    "compare": Call(nm.compare, {"space": NET_SPACE, "a": PLAIN, "b": PLAIN, "module": NET, "inputs": X, "seed": 0}),
+    "fingerprint": Call(nm.fingerprint, {"space": RELU, "network": ONE}),
     "mean_of": Call(mean_of, {"networks": [ONE, OTHER_ONE], "weights": [0.5, 0.5]}),
     "interpolate": Call(interpolate, {"a": ONE, "b": OTHER_ONE, "t": 0.5}),
     "barrier": Call(barrier, {"losses": [1.0, 4.0, 3.0]}),
@@ -116,13 +102,13 @@ CALLS = {
     "repair": Call(
         repair, {"module": NET, "merged": PLAIN, "endpoints": [PLAIN, PLAIN], "inputs": X, "weights": [0.5, 0.5]}
     ),
-    "InvariantPool": Call(InvariantPool, {"space": RELU, "channels": 1, "reduce": "mean"}),
-    "InvariantPool.forward": Call(sent(InvariantPool(RELU, 1)), {"networks": UNCHARGED}),
+    "InvariantPool": Call(nm.InvariantPool, {"space": RELU, "channels": 1, "reduce": "mean"}),
+    "InvariantPool.forward": Call(sent(nm.InvariantPool(RELU, 1)), {"networks": UNCHARGED}),
     "InputNorm.fit": Call(of(InputNorm(RELU).fit), {"networks": NETS}),
     "Augment": Call(Augment, {"space": SINE, "scale_range": (1.0, 2.0), "noise": 0.1, "phases": 1, "layers": ("h1",)}),
     "Augment.forward": Call(sent(Augment(SINE, noise=0.1, phases=2)), {"networks": SINES}),
     "TensorProduct": Call(
-        TensorProduct,
+        nm.TensorProduct,
         {
             "space": RELU, "in_channels": 1, "out_channels": 1, "second_channels": 1,
             **TYPES,
@@ -130,13 +116,13 @@ CALLS = {
         },
         also=(TypeError,),
     ),
-    "TensorProduct.forward": Call(lambda x, y: TensorProduct(RELU, 1, 1).double()(x, y), {"x": PACKED, "y": PACKED}),
+    "TensorProduct.forward": Call(lambda x, y: nm.TensorProduct(RELU, 1, 1).double()(x, y), {"x": PACKED, "y": PACKED}),
     "ProbeFeatures": Call(
-        ProbeFeatures, {"template": NET, "probes": torch.randn(3, 2, dtype=D), "input_shape": None, "space": None}
+        nm.ProbeFeatures, {"template": NET, "probes": torch.randn(3, 2, dtype=D), "input_shape": None, "space": None}
     ),
-    "ProbeFeatures.forward": Call(of(ProbeFeatures(NET, 3)), {"tensors": TEMPLATE_NETS}),
-    "Probed": Call(ProbeFeatures(NET, 3), {"tensors": TEMPLATE_NETS}),
-    "balance": Call(balance, {"tensors": NETS, "space": RELU, "scales": True, "signs": True}),
+    "ProbeFeatures.forward": Call(of(nm.ProbeFeatures(NET, 3)), {"tensors": TEMPLATE_NETS}),
+    "Probed": Call(nm.ProbeFeatures(NET, 3), {"tensors": TEMPLATE_NETS}),
+    "balance": Call(nm.balance, {"tensors": NETS, "space": RELU, "scales": True, "signs": True}),
     "absorb_omega": Call(absorb_omega, {"tensors": SINES, "space": SINE, "omega_0": 30.0, "layers": ("h1",)}),
     "canonical_phase": Call(canonical_phase, {"tensors": SINES, "space": SINE, "layers": ("h1",)}),
     "shift_phase": Call(

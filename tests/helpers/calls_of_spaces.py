@@ -9,20 +9,8 @@ from nfn_networks import spec_of
 from torch import nn
 from wrong_calls import Call
 
-import nfn_monomial
-from nfn_monomial import (
-    Axis,
-    EquivariantLinear,
-    Features,
-    GroupElement,
-    InvariantStatistics,
-    MonomialMatrix,
-    Symmetry,
-    WeightSpace,
-    fold_batchnorm,
-    symmetry,
-    symmetry_of,
-)
+import nfn_monomial as nm
+from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.basis import BilinearTerm, bilinear_terms, count_bilinear_terms, count_terms
 from nfn_monomial.checks import checked
 from nfn_monomial.space import Layout, Node, Specification, Sum, field_name
@@ -35,7 +23,7 @@ NETS = random_networks(RELU, 2, generator=torch.Generator().manual_seed(0))
 SINES = random_networks(SINE, 2, generator=torch.Generator().manual_seed(0))
 PACKED = RELU.pack(NETS)
 ELEMENT = RELU.sample(2, generator=torch.Generator().manual_seed(0))
-MATRIX = MonomialMatrix.random(3, "relu", generator=torch.Generator().manual_seed(0))
+MATRIX = nm.MonomialMatrix.random(3, "relu", generator=torch.Generator().manual_seed(0))
 NET = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).double()
 NORMED = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
 X = torch.ones(1, 2, dtype=D)
@@ -59,7 +47,7 @@ def kept(register):
     """A function that enters something into the tables of activations or operators, which are then as they were."""
 
     def call(**given):
-        tables = (symmetry._PARITIES, OPERATORS)
+        tables = (nm.symmetry._PARITIES, OPERATORS)
         before = [dict(table) for table in tables]
         try:
             register(**given)
@@ -80,23 +68,23 @@ CALLS = {
         {"gauges": (Symmetry.SCALE,), "size": 3, "parent": "p"},
     ),
     "Sum": Call(lambda parts: WeightSpace(NODES, {"w": (Sum(parts),)}), {"parts": (Axis("h1"), 2)}),
-    "Features": Call(Features, {"layout": PACKED.layout, "tensors": PACKED.tensors}),
+    "Features": Call(nm.Features, {"layout": PACKED.layout, "tensors": PACKED.tensors}),
     "Features []": Call(of(PACKED.__getitem__), {"index": 0}),
     "Features +": Call(lambda right: PACKED + right, {"right": PACKED}, also=(TypeError,)),
     "Features *": Call(lambda right: PACKED * right, {"right": 2.0}, also=(TypeError,)),
     "Features * (right)": Call(lambda left: left * PACKED, {"left": 2.0}, also=(TypeError,)),
     "Layout": Call(Layout, {"types": (H,), "multiplicities": (1,), "acting": ((Symmetry.SCALE,),)}),
-    "GroupElement": Call(GroupElement, {"space": RELU, "matrices": {"h1": MATRIX}}),
+    "GroupElement": Call(nm.GroupElement, {"space": RELU, "matrices": {"h1": MATRIX}}),
     "GroupElement @": Call(lambda right: ELEMENT @ right, {"right": ELEMENT}, also=(TypeError,)),
     "GroupElement.act": Call(of(ELEMENT.act), {"tensors": NETS}),
     "GroupElement.act of features": Call(of(ELEMENT.act), {"tensors": PACKED}),
     "MonomialMatrix": Call(
-        MonomialMatrix, {"scale": torch.ones(3, dtype=D), "permutation": torch.arange(3), "permutes": True}
+        nm.MonomialMatrix, {"scale": torch.ones(3, dtype=D), "permutation": torch.arange(3), "permutes": True}
     ),
-    "MonomialMatrix.identity": Call(MonomialMatrix.identity, {"n": 3, "device": "cpu"}),
-    "MonomialMatrix.diagonal": Call(MonomialMatrix.diagonal, {"scale": torch.ones(3, dtype=D)}),
+    "MonomialMatrix.identity": Call(nm.MonomialMatrix.identity, {"n": 3, "device": "cpu"}),
+    "MonomialMatrix.diagonal": Call(nm.MonomialMatrix.diagonal, {"scale": torch.ones(3, dtype=D)}),
     "MonomialMatrix.random": Call(
-        MonomialMatrix.random,
+        nm.MonomialMatrix.random,
         {
             "n": 4, "symmetry": "relu", "scale_range": (1.0, 2.0), "blocks": 2, "batch": 2, "generator": None,
             "dtype": D, "device": "cpu",
@@ -108,11 +96,11 @@ CALLS = {
     "Symmetry.coerce": Call(Symmetry.coerce, {"value": "relu"}),
     "Symmetry &": Call(lambda right: Symmetry.SCALE & right, {"right": Symmetry.SIGN}, also=(TypeError,)),
     "Symmetry <=": Call(lambda right: right >= Symmetry.SCALE, {"right": Symmetry.SIGN}, also=(TypeError,)),
-    "symmetry_of": Call(symmetry_of, {"activation": "relu"}),
-    "register_activation": Call(kept(nfn_monomial.register_activation), {"activation": "made_up", "symmetry": "sign"}),
-    "register_operator": Call(kept(nfn_monomial.register_operator), {"target": "made.up", "rule": len}),
+    "symmetry_of": Call(nm.symmetry_of, {"activation": "relu"}),
+    "register_activation": Call(kept(nm.register_activation), {"activation": "made_up", "symmetry": "sign"}),
+    "register_operator": Call(kept(nm.register_operator), {"target": "made.up", "rule": len}),
     "fold_batchnorm": Call(
-        fold_batchnorm, {"module": NORMED, "example_inputs": torch.zeros(1, 1, 8, 8), "kwargs": None}
+        nm.fold_batchnorm, {"module": NORMED, "example_inputs": torch.zeros(1, 1, 8, 8), "kwargs": None}
     ),
     "WeightSpace": Call(WeightSpace, {"nodes": NODES, "parameters": {"w": H}, "label": "x"}),
     "Specification": Call(Specification, {"nodes": NODES, "parameters": {"w": H}}),
@@ -161,7 +149,7 @@ CALLS = {
     "assert_equivariant": Call(
         assert_equivariant,
         {
-            "layer": EquivariantLinear(RELU, 1, 1).double(), "space": RELU, "inputs": PACKED, "out_space": None,
+            "layer": nm.EquivariantLinear(RELU, 1, 1).double(), "space": RELU, "inputs": PACKED, "out_space": None,
             "channels": None, "batch": 2, "trials": 1, "rtol": 1e-6, "seed": 0,
         },
         also=(AssertionError, TypeError),
@@ -169,8 +157,8 @@ CALLS = {
     "assert_invariant": Call(
         assert_invariant,
         {
-            "fn": InvariantStatistics(RELU), "space": RELU, "inputs": NETS, "channels": None, "batch": 2, "trials": 1,
-            "rtol": 1e-6, "seed": 0,
+            "fn": nm.InvariantStatistics(RELU), "space": RELU, "inputs": NETS, "channels": None, "batch": 2,
+            "trials": 1, "rtol": 1e-6, "seed": 0,
         },
         also=(AssertionError, TypeError),
     ),
