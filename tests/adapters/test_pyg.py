@@ -13,14 +13,10 @@ from torch import nn
 from torch_geometric.data import Batch, Data
 
 from nfn_monomial import Canonicalize, EquivariantLinear, WeightSpace
+from nfn_monomial.adapters import pyg
 from nfn_monomial.adapters.pyg import (
-    FromGraph,
-    ToGraph,
     act,
-    assert_graph_equivariant,
-    assert_graph_invariant,
     check_graph,
-    common_kernel,
     from_graph,
     from_graphs,
     random_graph_element,
@@ -93,12 +89,12 @@ def test_biases_of_any_network_lie_in_x_and_all_else_are_edges():
 
 
 def test_kernels():
-    assert common_kernel(RELU) == ()
-    assert common_kernel(CNN) == (3, 3)
-    assert common_kernel(CNN, WIDE) == (5, 3)
-    assert common_kernel(WeightSpace.cnn([1, 2], 3, "relu", ndim=1), CNN) == (3, 3)
+    assert pyg.common_kernel(RELU) == ()
+    assert pyg.common_kernel(CNN) == (3, 3)
+    assert pyg.common_kernel(CNN, WIDE) == (5, 3)
+    assert pyg.common_kernel(WeightSpace.cnn([1, 2], 3, "relu", ndim=1), CNN) == (3, 3)
     folded = WeightSpace.cnn([1, 2], 2, "relu", head=[3], positions=9)
-    assert common_kernel(folded) == (3, 2, 2)
+    assert pyg.common_kernel(folded) == (3, 2, 2)
     tensors = networks_of(folded, 2)
     assert_same(from_graph(to_graph(tensors, folded), folded), tensors)
     with pytest.raises(ValueError, match=r"weight.0 has kernel \(3, 3\), which do not fit into kernel=\(3, 1\)"):
@@ -159,7 +155,7 @@ def test_modules_between_layers_of_the_core():
     layer, canonical, free = EquivariantLinear(CNN, 1, 2).double(), Canonicalize(CNN, 2).double(), CNN.uncharged()
     last = EquivariantLinear(free, 2, 1).double()
     features = CNN.pack(networks_of(CNN))
-    model = nn.Sequential(layer, canonical, ToGraph(free, kernel=(5, 5)), FromGraph(free), last)
+    model = nn.Sequential(layer, canonical, pyg.ToGraph(free, kernel=(5, 5)), pyg.FromGraph(free), last)
     plain = nn.Sequential(layer, canonical, last)
     for found, expected in zip(model(features).tensors, plain(features).tensors, strict=True):
         assert torch.equal(found, expected)
@@ -241,22 +237,22 @@ def readout(graph, every=False):
 
 
 FAULTY = {
-    "the output is not equivariant: x by": (assert_graph_equivariant, lambda g: message(g, charge=0)),
+    "the output is not equivariant: x by": (pyg.assert_graph_equivariant, lambda g: message(g, charge=0)),
     "the output is not equivariant: edge_attr by": (
-        assert_graph_equivariant, lambda g: changed(g, edge_attr=g.edge_attr.relu()),
+        pyg.assert_graph_equivariant, lambda g: changed(g, edge_attr=g.edge_attr.relu()),
     ),
-    "zero everywhere": (assert_graph_equivariant, lambda g: changed(g, x=0 * g.x, edge_attr=0 * g.edge_attr)),
-    "not invariant": (assert_graph_invariant, lambda g: readout(g, every=True)),
-    "constant proves nothing": (assert_graph_invariant, lambda g: torch.ones(g.num_graphs, 1)),
+    "zero everywhere": (pyg.assert_graph_equivariant, lambda g: changed(g, x=0 * g.x, edge_attr=0 * g.edge_attr)),
+    "not invariant": (pyg.assert_graph_invariant, lambda g: readout(g, every=True)),
+    "constant proves nothing": (pyg.assert_graph_invariant, lambda g: torch.ones(g.num_graphs, 1)),
 }  # fmt: skip
 
 
 def test_checks_pass_what_keeps_the_symmetries():
     graph = to_graphs(mixed())
-    assert_graph_equivariant(message, graph)
-    assert_graph_invariant(readout, graph)
+    pyg.assert_graph_equivariant(message, graph)
+    pyg.assert_graph_invariant(readout, graph)
     positive = to_graph(networks_of(RELU), RELU)
-    assert_graph_equivariant(FAULTY["the output is not equivariant: edge_attr by"][1], positive)
+    pyg.assert_graph_equivariant(FAULTY["the output is not equivariant: edge_attr by"][1], positive)
 
 
 @pytest.mark.parametrize("message", FAULTY)
@@ -283,4 +279,4 @@ def test_elements_move_the_edges_of_a_pruned_graph():
     dense = changed(graph, edge_attr=graph.edge_attr * kept[:, None])
     g = random_graph_element(graph, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(message(g.act(pruned)).x, message(g.act(dense)).x, rtol=1e-12, atol=1e-12)
-    assert_graph_equivariant(message, pruned)
+    pyg.assert_graph_equivariant(message, pruned)

@@ -5,10 +5,7 @@ from hypothesis import strategies as st
 from nfn.common import ArraySpec, NetworkSpec
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.adapters.nfn import (
-    from_tensors,
-    to_tensors,
-)
+from nfn_monomial.adapters.nfn import from_tensors, to_tensors
 from nfn_monomial.testing import random_networks
 
 channels = st.integers(1, 3)
