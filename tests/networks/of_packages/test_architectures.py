@@ -109,9 +109,7 @@ READ: dict[str, Read] = {
     "Qwen2-MoE": Read("2 3 4 5 6 8", 40, 47, "as Mixtral"),
 }  # fmt: skip
 
-REFUSED = {
-    "top-k pooling": ("cannot be exported", "how many edges are left depends on values"),
-}
+REFUSED = {"top-k pooling": ("cannot be exported", "how many edges are left depends on values")}
 
 
 # Small ones, and how many scalings the oracle counts that are not found.
