@@ -18,10 +18,11 @@ from nfn.layers import (
     TupleOp,
 )
 from nfn_networks import SIREN, arguments, channels, features, leaves, named, seeds, spec_of
+from orbits import motion_of
 from strategies import spaces
 from torch import nn
 
-from nfn_monomial import GroupElement, MonomialMatrix, Symmetry, WeightSpace, balance
+from nfn_monomial import Symmetry, WeightSpace, balance
 from nfn_monomial.adapters.nfn import (
     MonomialActivation,
     MonomialBalance,
@@ -74,11 +75,8 @@ def test_balanced_networks_are_only_permuted(space, seed):
     inputs = random_networks(space, 2, 1, generator=torch.Generator().manual_seed(seed))
     g = random_element(space, 2, generator=torch.Generator().manual_seed(seed))
     expected = named(layer)(inputs)
-    permutation = GroupElement(
-        space, {n: MonomialMatrix(torch.ones_like(m.scale), m.permutation) for n, m in g.matrices.items()}
-    )
     found, balanced = named(layer)(g.act(inputs)), balance(inputs, space)[0]
-    for name, t in permutation.act(expected).items():
+    for name, t in motion_of(g).act(expected).items():
         torch.testing.assert_close(found[name], t, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(expected[name], balanced[name], rtol=1e-12, atol=1e-12)
 
