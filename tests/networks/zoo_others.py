@@ -41,34 +41,28 @@ class LoRALinear(nn.Module):
         return self.base(x) + (x @ self.lora_a.T @ self.lora_b.T) * (16 / 3)
 
 
+LORA = nn.Sequential(LoRALinear(2, 5, 3), nn.ReLU(), LoRALinear(5, 4, 2), nn.ReLU(), nn.Linear(4, 3))
 group(
     {"h": Items(5, 1), "g": Items(4, 1), "r": Items(3, 1, 1), "s": Items(2, 1, 1)},
     {"0.base": "h 2", "0.lora_a": "r 2", "4": "3 g"},
     note="of the general linear group of the rank, what is diagonal",
-)(
-    (
-        "lora",
-        nn.Sequential(LoRALinear(2, 5, 3), nn.ReLU(), LoRALinear(5, 4, 2), nn.ReLU(), nn.Linear(4, 3)),
-        gaussian((12, 2)),
-    )
-)
+)(("lora", LORA, gaussian((12, 2))))
 
 
-def experts(output):
-    """Experts stacked in one tensor, and the output that they add to."""
+def experts():
+    """Experts stacked in one tensor."""
     return {
         "router": nn.Linear(2, 3), "up": zeros(3, 4, 2), "up_bias": zeros(3, 4), "down": zeros(3, 5, 4),
         "down_bias": zeros(3, 5), "head": nn.Linear(5, 6),
-    }, {
-        "router": "E 2", "up": "E h 2", "up_bias": "E h", "down": f"E {output} h", "down_bias": f"E {output}",
     }  # fmt: skip
 
 
-PARTS, DIMS = experts("e")
+DIMS = {"router": "E 2", "up": "E h 2", "up_bias": "E h", "down": "E e h", "down_bias": "E e"}
+HIDDEN = {"h": Items(4, 1, 0, "E"), "e": Items(5, 1, 1)}
 
 
-@group({"E": Items(3), "h": Items(4, 1, 0, "E"), "e": Items(5, 1, 1)}, DIMS)
-@net(gaussian((16, 2)), **PARTS)
+@group({"E": Items(3), **HIDDEN}, DIMS)
+@net(gaussian((16, 2)), **experts())
 def mixture_of_experts(m, x):
     """All experts run, weighted by a softmax."""
     gates = F.softmax(m.router(x), dim=-1)
@@ -77,11 +71,8 @@ def mixture_of_experts(m, x):
     return m.head(torch.einsum("be,beo->bo", gates, outputs))
 
 
-PARTS, DIMS = experts("o")
-
-
-@group({"E": Items(3, still=True), "h": Items(4, 1, 0, "E"), "o": Items(5, 1, 1)}, DIMS)
-@net(gaussian((8, 2)), **PARTS)
+@group({"E": Items(3, still=True), **HIDDEN}, DIMS)
+@net(gaussian((8, 2)), **experts())
 def ranked_mixture(m, x):
     """The same, their weights told apart by their places: inside of each expert that stays hidden neurons move."""
     gates = F.softmax(m.router(x), dim=-1) * torch.tensor([1.0, 0.5, 0.2], dtype=x.dtype)
