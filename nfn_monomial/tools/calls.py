@@ -46,6 +46,7 @@ class Call:
         inputs: the files that are read.
         leaves: files that the results have in any case.
         force: whether files that are there may be replaced, those of another unfinished call among them.
+        progress: told how many steps are done, and how many there are.
 
     Raises:
         ValueError: if the folder is a file, has results, or what another call has finished, each without ``force``.
@@ -60,7 +61,9 @@ class Call:
         *,
         leaves: Sequence[str] = (),
         force: bool = False,
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
+        self.progress = progress
         self.folder = None if folder is None else results_folder(folder)
         self._made = self.folder is not None and not self.folder.exists()
         self._force, self._claimed = force, False

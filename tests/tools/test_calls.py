@@ -1,21 +1,29 @@
-"""A call that was interrupted goes on where it was; another one, and one of changed files, is refused."""
+"""Finished work is kept, taken up again by the same call and code only, and files appear whole or not at all."""
 
 import functools
+import importlib
+import logging
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lightning_fabric.utilities import rank_zero_only
 from own_networks import mlp, saved
 
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import align_checkpoints, compare_checkpoints
 from nfn_monomial.tools.calls import UNFINISHED, Call
-from nfn_monomial.tools.checkpoints import alignments, families
+from nfn_monomial.tools.files import partial_path, results_folder, write_atomically, write_json
 from nfn_monomial.tools.predictors import Predictor
-from nfn_monomial.tools.predictors.tasks import Generalization
+from nfn_monomial.tools.store import Store, code_of
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -27,24 +35,24 @@ def call_of(folder: Path, files: list[Path], **arguments: Any) -> Call:
     return Call(folder / "out", "compare", {"seed": 0} | arguments, files, leaves=["table.md"])
 
 
-def ended(call: Call, by: BaseException, work: Callable[[Call], object]) -> None:
-    """It does some work, then ends in an error."""
-    with call:
-        work(call)
-        raise by
-
-
 def first_piece(call: Call) -> None:
     call.put("first", [0.1], {"x": torch.arange(3.0).log()})
 
 
-def interrupted(call: Call, work: Callable[[Call], object] = first_piece) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        ended(call, KeyboardInterrupt(), work)
+def ended(call: Call, by: BaseException, work: Callable[[Call], object] = first_piece) -> None:
+    """It does some work, then ends in an error."""
+
+    def run() -> None:
+        with call:
+            work(call)
+            raise by
+
+    with pytest.raises(type(by)):
+        run()
 
 
 def test_the_same_call_has_what_it_had_finished(networks: list[Path], tmp_path: Path) -> None:
-    interrupted(call_of(tmp_path, networks))
+    ended(call_of(tmp_path, networks), KeyboardInterrupt())
     with call_of(tmp_path, networks) as call:
         stated, tensors = call.piece("first", lambda: pytest.fail("it is there"))
         assert stated == [0.1]
@@ -58,7 +66,7 @@ def test_the_same_call_has_what_it_had_finished(networks: list[Path], tmp_path: 
 
 
 def test_another_call_is_refused_in_words(networks: list[Path], tmp_path: Path) -> None:
-    interrupted(call_of(tmp_path, networks))
+    ended(call_of(tmp_path, networks), KeyboardInterrupt())
     with pytest.raises(InvalidValueError, match=r"an interrupted call of compare .* other arguments \(seed\): repeat"):
         call_of(tmp_path, networks, seed=1)
     with pytest.raises(InvalidValueError, match="other work to do"):
@@ -75,113 +83,165 @@ def test_another_call_is_refused_in_words(networks: list[Path], tmp_path: Path) 
         assert [path.name for path in (tmp_path / "out" / UNFINISHED).glob("*.piece")] == ["second.piece"]
 
 
-@pytest.mark.parametrize("name", ["first.piece", "call.json"])
-def test_damage_is_never_taken_for_finished_work(name: str, networks: list[Path], tmp_path: Path) -> None:
-    interrupted(call_of(tmp_path, networks))
-    path = tmp_path / "out" / UNFINISHED / name
-    path.write_bytes(path.read_bytes()[:-9])
-    if name == "call.json":
-        with pytest.raises(InvalidValueError, match=r"call.json .*give another --out, or --force"):
-            call_of(tmp_path, networks)
-    else:
-        assert call_of(tmp_path, networks).get("first") is None
-
-
-def test_a_piece_of_another_call_is_not_taken(networks: list[Path], tmp_path: Path) -> None:
-    interrupted(call_of(tmp_path, networks))
-    kept = (tmp_path / "out" / UNFINISHED / "first.piece").read_bytes()
-    with Call(tmp_path / "other", "compare", {"seed": 1}, networks) as other:
-        other.put("second", None, {})
-        (tmp_path / "other" / UNFINISHED / "first.piece").write_bytes(kept)
-        assert other.get("first") is None
-        assert other.get("second") == (None, {})
-
-
-def test_files_of_others_are_not_replaced_by_a_call_that_goes_on(networks: list[Path], tmp_path: Path) -> None:
-    interrupted(call_of(tmp_path, networks))
+def test_damage_and_files_of_others_are_never_taken_for_finished_work(networks: list[Path], tmp_path: Path) -> None:
+    ended(call_of(tmp_path, networks), KeyboardInterrupt())
+    unfinished = tmp_path / "out" / UNFINISHED
+    (unfinished / "first.piece").write_bytes((unfinished / "first.piece").read_bytes()[:-9])
+    assert call_of(tmp_path, networks).get("first") is None
     (tmp_path / "out" / "table.md").write_text("a user's")
     with pytest.raises(InvalidValueError, match="is there already"):
+        call_of(tmp_path, networks)
+    (unfinished / "call.json").write_bytes((unfinished / "call.json").read_bytes()[:-9])
+    with pytest.raises(InvalidValueError, match=r"call.json .*give another --out, or --force"):
         call_of(tmp_path, networks)
 
 
 def test_an_error_leaves_nothing(networks: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match="no such thing"):
-        ended(call_of(tmp_path, networks), InvalidValueError("no such thing"), first_piece)
+    ended(call_of(tmp_path, networks), InvalidValueError("no such thing"))
     assert not (tmp_path / "out").exists()
 
 
-class Counted:
-    """A function that counts its calls, and is interrupted at one of them."""
-
-    def __init__(self, function: Any, at: int | None = None) -> None:
-        self.function, self.at, self.calls = function, at, 0
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.calls == self.at:
-            raise KeyboardInterrupt
-        self.calls += 1
-        return self.function(*args, **kwargs)
-
-
 WORK: Any = {
-    "distances": (
-        families,
-        "align",
-        lambda paths, call: compare_checkpoints(paths[0].parent, activation="relu", call=call),
-        4,
-        6,
-    ),
-    "scores": (
-        alignments,
-        "mean_of",
-        lambda paths, call: align_checkpoints(*paths, activation="relu", call=call),
-        24,
-        33,
-    ),
+    "distances": (lambda paths, call: compare_checkpoints(paths[0].parent, activation="relu", call=call), 3),
+    "scores": (lambda paths, call: align_checkpoints(*paths[:2], activation="relu", call=call), 24),
 }
-"""What is kept -> module and function that make it, the command, when it is interrupted, calls in all."""
+"""What is kept -> the command, and after how many steps it is interrupted."""
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_finished_work_is_not_done_again(
-    name: str, networks: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module, function, command, at, count = WORK[name]
-    whole = Counted(getattr(module, function))
-    monkeypatch.setattr(module, function, whole)
+def test_a_command_that_was_interrupted_goes_on(name: str, networks: list[Path], tmp_path: Path) -> None:
+    command, steps = WORK[name]
     expected = command(networks, Call()).to_json()
-    assert whole.calls == count
 
-    first = Counted(whole.function, at)
-    monkeypatch.setattr(module, function, first)
-    interrupted(Call(tmp_path / "out", "own", {}, networks), functools.partial(command, networks))
-    second = Counted(whole.function)
-    monkeypatch.setattr(module, function, second)
+    def stop(done: int, total: int) -> None:
+        if done > steps:
+            raise KeyboardInterrupt
+
+    call = Call(tmp_path / "out", "own", {}, networks, progress=stop)
+    ended(call, KeyboardInterrupt(), functools.partial(command, networks))
+    times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out" / UNFINISHED).glob("*.piece")}
+    assert times
     with Call(tmp_path / "out", "own", {}, networks) as call:
-        found = command(networks, call)
-    assert found.to_json() == expected
-    redone = {"scores": at % 11}.get(name, 0)  # of the line that was under way
-    assert second.calls == count - at + redone
+        assert command(networks, call).to_json() == expected
+        again = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out" / UNFINISHED).glob("*.piece")}
+    kept = [piece for piece in times if again[piece] == times[piece]]
+    assert len(kept) == len(times) - (name == "distances"), "all but the row that was under way"
 
 
 def test_predictions_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nfn_monomial.tools.predictors.models.EVALUATION_BATCH", 2)
-    torch.manual_seed(0)
-    pairs = ((1, 16), (16, 16), (16, 16))
-    for i in range(5):
-        layers = [part for a, b in pairs for part in (torch.nn.Conv2d(a, b, 3), torch.nn.ReLU())]
-        module = torch.nn.Sequential(
-            *layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 10)
-        )
-        saved(tmp_path / "nets" / f"{i}.safetensors", module.state_dict())
     predictor = Predictor.load()
+    for i in range(5):
+        state = {name: torch.randn(shape) for name, shape in predictor.task.infos[0].space.shapes().items()}
+        saved(tmp_path / "nets" / f"{i}.safetensors", state)
     expected = [p.answer for p in predictor.predict([tmp_path / "nets"])]
-    first = Counted(Generalization.answer, 2)
-    monkeypatch.setattr(Generalization, "answer", lambda *given: first(*given))
-    interrupted(Call(tmp_path / "out", "predict"), lambda call: predictor.predict([tmp_path / "nets"], call=call))
-    second = Counted(first.function)
-    monkeypatch.setattr(Generalization, "answer", lambda *given: second(*given))
+
+    def stop(done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    call = Call(tmp_path / "out", "predict", progress=stop)
+    ended(call, KeyboardInterrupt(), lambda call: predictor.predict([tmp_path / "nets"], call=call))
     with Call(tmp_path / "out", "predict") as call:
+        for i, answer in enumerate(expected[:4]):
+            stored = call.get(f"answers-{i - i % 2}")
+            assert stored is not None
+            assert torch.equal(stored[1][str(i % 2)], answer)
         found = [p.answer for p in predictor.predict([tmp_path / "nets"], call=call)]
-    assert second.calls == 1
     assert all(map(torch.equal, found, expected))
+
+
+def test_all_code_of_the_package_counts(tmp_path: Path) -> None:
+    """A score that is computed otherwise is another result, wherever in the package that is."""
+    tree = tmp_path / "nfn_monomial"
+    for room, place in {"nfn_monomial": "", "adapters": "adapters", "benchmarks": "benchmarks"}.items():
+        shutil.copytree(ROOT / room, tree / place, ignore=shutil.ignore_patterns("results"), dirs_exist_ok=True)
+    scores = tree / "benchmarks" / "studies" / "predict.py"
+    code = "import nfn_monomial.tools.store as s; print(s.__file__, s.code_of()); s._package.cache_clear()"
+    lines = (
+        f"{code}; p = s.Path({str(scores)!r}); p.write_text(p.read_text().replace('\"tau\": ', '\"tau\": -')); {code}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", lines], env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd=tmp_path,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    where, first, _, changed = done.stdout.split()
+    assert Path(where).is_relative_to(tree)
+    assert first == code_of() != changed, "wherever the package lies"
+
+
+def test_torch_and_a_users_own_file_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    codes = [code_of()]
+    for name, width in (("first", 1), ("again", 1), ("other", 2)):
+        text = f"class Base:\n    width = {width}\n\n\nclass Mine(Base):\n    pass\n"
+        (tmp_path / f"written_{name}.py").write_text(text, encoding="utf-8")
+        codes.append(code_of(importlib.import_module(f"written_{name}").Mine))
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    codes.append(code_of())
+    assert codes[1] == codes[2]
+    assert len(set(codes)) == 4
+    with caplog.at_level(logging.WARNING):
+        code_of(type("Typed", (), {"__module__": "typed_into_a_console"}))
+    assert "the source of typed_into_a_console is not known" in caplog.text
+
+
+def test_pieces_of_another_key_or_name_and_damaged_ones_are_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Store(tmp_path, {"seed": 0})
+    kept.put("one", [1, {"a": (1, 2)}], {"x": torch.ones(2)})
+    stated, tensors = Store(tmp_path, {"seed": 0}).piece("one", lambda: pytest.fail("it is there"))
+    assert (stated, tensors["x"].tolist()) == ([1, {"a": [1, 2]}], [1, 1])
+    assert Store(tmp_path, {"seed": 1}).get("one") is None
+    path = tmp_path / "one.piece"
+    shutil.copy(path, tmp_path / "two.piece")
+    assert kept.get("two") is None
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "__version__", "9.9")
+        assert Store(tmp_path, {"seed": 0}).get("one") is None
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert kept.get("one") is None
+    assert caplog.text.count("it is made again") == 4
+    kept.put("one", 2, {})
+    assert kept.get("one") == (2, {})
+    kept.clear()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("where", [(Path, "write_bytes"), (os, "replace")])
+def test_a_write_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str]
+) -> None:
+    path = tmp_path / "deep" / "file.json"
+    write_atomically(path, b"old")
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, full)
+        with pytest.raises(OSError, match="no space left"):
+            write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(path.parent.iterdir()) == [path]
+    partial_path(path).write_bytes(b"{")  # of a write that was cut off
+    write_json(path, {"a": [1]})
+    assert path.read_bytes() == b'{\n  "a": [\n    1\n  ]\n}\n'
+    assert list(path.parent.iterdir()) == [path]
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    write_atomically(tmp_path / "of another process", b"")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["deep"]
+
+
+def test_a_folder_for_results_is_not_in_a_file(tmp_path: Path) -> None:
+    assert results_folder(str(tmp_path / "not" / "there")) == tmp_path / "not" / "there"
+    assert not (tmp_path / "not").exists()
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "a" / "b"):
+        with pytest.raises(ValueError, match="file is a file: give a folder for the results"):
+            results_folder(path)

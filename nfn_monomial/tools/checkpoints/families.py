@@ -2,100 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from nfn_monomial import align, balance
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.space import packing
 from nfn_monomial.tools.calls import ALONE, Call
-from nfn_monomial.tools.report import Report, Table
+from nfn_monomial.tools.report import Table
 
 from .figures import draw_family
+from .findings import Finding
 from .networks import Network
-from .outputs import Finding
 
-__all__ = ["Family", "family_of"]
-
-
-@dataclass(frozen=True)
-class Family(Finding):
-    """What `compare` found of more than two networks.
-
-    Attributes:
-        distances: between each two, 0 for the same function; symmetric.
-        merges: the tree, as scipy's ``linkage`` gives it: which two clusters are joined at which distance.
-        fingerprints: of the networks.
-    """
-
-    distances: tuple[tuple[float, ...], ...]
-    merges: tuple[tuple[float, ...], ...]
-    fingerprints: tuple[str, ...]
-
-    @property
-    def summary(self) -> str:
-        lines = [f"{len(self.networks)} networks; the nearest relatives first:"]
-        lines += [f"  {a} - {b}: {distance:.3g}" for a, b, distance in self.links]
-        return "\n".join(lines)
-
-    @property
-    def links(self) -> list[tuple[str, str, float]]:
-        """The shortest ways that join all networks: pairs and their distance, the nearest first."""
-        from scipy.sparse.csgraph import minimum_spanning_tree
-
-        # Edges of 0 are none to scipy, and shifting all of them alike leaves the tree as it is.
-        tree = minimum_spanning_tree(np.asarray(self.distances) + 1.0).tocoo()
-        labels = [network.label for network in self.networks]
-        found = [sorted(pair) for pair in zip(tree.row.tolist(), tree.col.tolist(), strict=True)]
-        return sorted(((labels[i], labels[j], self.distances[i][j]) for i, j in found), key=lambda link: link[2])
-
-    @property
-    def tree(self) -> dict[str, Any]:
-        """Clusters in clusters: ``name`` of a network, or ``distance`` and ``parts``."""
-        clusters: list[dict[str, Any]] = [{"name": network.label} for network in self.networks]
-        for a, b, distance, _ in self.merges:
-            clusters.append({"distance": distance, "parts": [clusters[int(a)], clusters[int(b)]]})
-        return clusters[-1]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "network": self.networks[0].definition.name,
-            "members": {
-                network.label: {"path": str(network.checkpoint.path), "fingerprint": found}
-                for network, found in zip(self.networks, self.fingerprints, strict=True)
-            },
-            "distances": [list(row) for row in self.distances],
-            "links": [{"a": a, "b": b, "distance": distance} for a, b, distance in self.links],
-            "tree": self.tree,
-        }
-
-    def report(self) -> Report:
-        labels = [network.label for network in self.networks]
-        header = ("", *(str(i) for i in range(1, len(labels) + 1)))
-        cells = [
-            (f"{i} {label}", *(f"{x:.3f}" for x in row))
-            for i, (label, row) in enumerate(zip(labels, self.distances, strict=True), 1)
-        ]
-        note = (
-            "Distances of weights once symmetry is taken out: 0 for the same function, 1 for networks at right angles. "
-            "They say who is related; which one came first they do not say."
-        )
-        table = Table("Distances", header, tuple(cells), notes=(note,))
-        return Report([table], self.to_json(), {"family.png": draw_family(labels, self.distances, self.merges)})
+__all__ = ["family_of"]
 
 
-def family_of(
-    networks: Sequence[Network],
-    *,
-    seed: int = 0,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
-    call: Call = ALONE,
-) -> Family:
+def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE) -> Finding:
     """Distances between all pairs of three networks or more, and their tree; a call keeps a row after each pair.
 
     All networks are balanced, so that scales are those of the canonical form, then each two aligned by permutations and
@@ -130,12 +58,49 @@ def family_of(
                 distance = (apart / (norms[i] + norms[j] or 1.0)) ** 0.5
                 row.append(max(distance, _unmoved_distance(networks[i], networks[j])))
                 call.put(f"distances-{i}", row, {})
-            on_progress(i * (i - 1) // 2 + j + 1, count * (count - 1) // 2)
+            call.progress(i * (i - 1) // 2 + j + 1, count * (count - 1) // 2)
         distances[i, :i] = distances[:i, i] = row
-    merges = linkage(squareform(distances), "average")
-    return Family(
-        tuple(networks), tuple(map(tuple, distances.tolist())), tuple(map(tuple, merges.tolist())), tuple(fingerprints)
+    merges = linkage(squareform(distances), "average").tolist()
+    labels = [network.label for network in networks]
+    links = _links(labels, distances)
+    lines = [f"{count} networks; the nearest relatives first:"]
+    lines += [f"  {link['a']} - {link['b']}: {link['distance']:.3g}" for link in links]
+    clusters: list[dict[str, Any]] = [{"name": label} for label in labels]
+    for a, b, distance, _ in merges:
+        clusters.append({"distance": distance, "parts": [clusters[int(a)], clusters[int(b)]]})
+    results = {
+        "network": networks[0].definition.name,
+        "members": {
+            network.label: {"path": str(network.checkpoint.path), "fingerprint": printed}
+            for network, printed in zip(networks, fingerprints, strict=True)
+        },
+        "distances": distances.tolist(),
+        "links": links,
+        "tree": clusters[-1],
+    }
+    rows = zip(labels, distances, strict=True)
+    cells = [(f"{i} {label}", *(f"{x:.3f}" for x in row)) for i, (label, row) in enumerate(rows, 1)]
+    note = (
+        "Distances of weights once symmetry is taken out: 0 for the same function, 1 for networks at right angles. "
+        "They say who is related; which one came first they do not say."
     )
+    table = Table("Distances", ("", *map(str, range(1, count + 1))), tuple(cells), notes=(note,))
+
+    def draw() -> dict[str, Figure | str]:
+        return {"family.png": draw_family(labels, distances.tolist(), merges)}
+
+    return Finding(tuple(networks), "\n".join(lines), results, [table], draw)
+
+
+def _links(labels: Sequence[str], distances: Any) -> list[dict[str, Any]]:
+    """The shortest ways that join all networks, the nearest first."""
+    from scipy.sparse.csgraph import minimum_spanning_tree
+
+    # Edges of 0 are none to scipy, and shifting all of them alike leaves the tree as it is.
+    tree = minimum_spanning_tree(distances + 1.0).tocoo()
+    pairs = [sorted(pair) for pair in zip(tree.row.tolist(), tree.col.tolist(), strict=True)]
+    links = [{"a": labels[i], "b": labels[j], "distance": float(distances[i, j])} for i, j in pairs]
+    return sorted(links, key=lambda link: float(link["distance"]))
 
 
 def _unmoved_distance(a: Network, b: Network) -> float:

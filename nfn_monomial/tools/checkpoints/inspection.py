@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from nfn_monomial import WeightSpace, balance
@@ -16,155 +16,95 @@ from nfn_monomial.adapters.definitions import Definition
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import flow, powers
 from nfn_monomial.space.certificate import certify
+from nfn_monomial.space.specification import Node
 from nfn_monomial.tools.calls import ALONE, Call
-from nfn_monomial.tools.report import Report, Table
+from nfn_monomial.tools.report import Table
 
-from .files import read_checkpoint
-from .networks import Net, Network, PathLike, read_architecture
-from .outputs import Finding
+from .findings import Finding
+from .networks import Naming, Network, PathLike, read_architecture, read_networks
 
-__all__ = ["Neurons", "Symmetries", "find_symmetries", "neurons_of"]
+__all__ = ["find_symmetries"]
 
 TWINS = 1e-6  # rows this near, relative to their length, are those of one neuron twice
 ROWS = 1024  # that are compared with all others at once
 
 
-@dataclass(frozen=True)
-class Neurons:
-    """The neurons of one node, in a given network.
-
-    Attributes:
-        node: its name.
-        size: how many there are.
-        gauges: what acts on each beside permutations, ``scale``, ``sign``, ``monomial`` or nothing.
-        spread: by how much their scales differ: the largest of the factors that balance them, divided by the smallest;
-            1 in a balanced network. None where nothing scales.
-        dead: how many of them have only zeros on one side, coming in or going out.
-        twins: how many have the incoming weights of another neuron before them, up to what the group may do to it.
-    """
-
-    node: str
-    size: int
-    gauges: tuple[str, ...]
-    spread: float | None
-    dead: int
-    twins: int
-
-
-@dataclass(frozen=True)
-class Symmetries(Finding):
-    """What `symmetries` found.
-
-    Attributes:
-        definition: of the architecture.
-        certified: in words, what was tested on which weights; empty for a chain of layers without a module.
-        neurons: of the network, by node, if one was given.
-    """
-
-    definition: Definition
-    certified: str
-    neurons: tuple[Neurons, ...] = ()
-
-    @property
-    def network(self) -> Network | None:
-        """The checkpoint's, if one was given."""
-        return self.networks[0] if self.networks else None
-
-    @property
-    def summary(self) -> str:
-        explained = self.definition.space.explain()
-        if self.network is None:  # then it says what was tested
-            return explained
-        on = f"on {self.network.label}"
-        tested = f"Tested {on}: {self.certified}." if self.certified else f"Not tested {on}: {self.network.why_not}."
-        return f"{explained}\n\n{tested}"
-
-    def to_json(self) -> dict[str, Any]:
-        sizes = {} if self.network is None else self.network.sizes
-        return {
-            "network": self.definition.name,
-            "checkpoint": None if self.network is None else str(self.network.checkpoint.path),
-            "parameters": len(self.definition.space.parameters),
-            "independent_scalings": self.definition.space.group_dimension,
-            "certificate": self.certified or None,
-            "nodes": {
-                name: {
-                    "size": sizes.get(name, node.size),
-                    "permuted": node.permutes,
-                    "gauges": [str(gauge).lower() for gauge in node.gauges if gauge.scales or gauge.flips],
-                    "in": node.parent,
-                }
-                for name, node in self.definition.space.nodes.items()
-            },
-            "neurons": [asdict(found) for found in self.neurons],
-            "explained": self.definition.space.explain(),
-        }
-
-    def report(self) -> Report:
-        lines = [
-            (
-                found.node, str(found.size), ", ".join(found.gauges) or "permuted only",
-                "-" if found.spread is None else f"{found.spread:.3g}", str(found.dead), str(found.twins),
-            )
-            for found in self.neurons
-        ]  # fmt: skip
-        notes = (
-            "spread: largest over smallest of the factors that balance a node's neurons; dead: with only zeros coming "
-            "in or going out; twins: with the incoming weights of another neuron.",
-        )
-        header = ("node", "neurons", "acts on each", "spread", "dead", "twins")
-        title = "" if self.network is None else f"The neurons of {self.network.label}"
-        tables = [Table(title, header, tuple(lines), text_columns=3, notes=notes)] if lines else []
-        return Report(
-            tables, self.to_json(), {"symmetries.svg": self.definition.space.draw()}, f"```\n{self.summary}\n```\n"
-        )
-
-
-def find_symmetries(
-    checkpoint: PathLike | None = None,
-    *,
-    net: Net = None,
-    input_shape: Sequence[int] | None = None,
-    activation: str | None = None,
-    key: str | None = None,
-    call: Call = ALONE,
-) -> Symmetries:
+def find_symmetries(checkpoint: PathLike | None = None, *, call: Call = ALONE, **naming: Unpack[Naming]) -> Finding:
     """Which neurons of a network may be permuted, scaled and flipped, and, of a checkpoint, how its neurons lie.
 
     Args:
         checkpoint: weights, on which the group is tested once more; of other widths than the net's, if need be.
-        net: see `read_architecture`; **its code runs**. Not needed for the checkpoint of a chain of layers.
-        input_shape: of the example inputs, batch included; of a module that does not state any.
-        activation: between the layers of a chain, by name.
-        key: of the state dict in a file of ``torch.save``, where it has several.
         call: which keeps what is finished.
+        naming: see `Naming`; the **code** of ``net`` **runs**.
 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
         ValueError: naming what cannot be used, and the way out; if the group changes what the network computes.
     """
-    found = None if checkpoint is None else read_checkpoint(checkpoint, key)
-    definition = read_architecture(net, input_shape=input_shape, activation=activation, like=found)
-    if found is None:
+    if checkpoint is None:
+        definition = read_architecture(None, **naming)
         tested = "random elements of the group changed no output by more than 1e-9, on random weights, in float64"
-        return Symmetries((), definition, tested)
-    network = Network(definition, found, found.name)
+        return _told(definition, None, tested, [])
+    (network,) = read_networks([checkpoint], **naming)
+    network.label = network.checkpoint.name
 
     def make() -> tuple[Any, Mapping[str, Tensor]]:
-        tensors = {name: t.double() for name, t in network.items()}
-        return [certificate(network), [asdict(neurons) for neurons in neurons_of(network, tensors)]], {}
+        return [_certificate(network), _neurons(network)], {}
 
     (certified, neurons), _ = call.piece("neurons", make)
-    told = tuple(Neurons(**values | {"gauges": tuple(values["gauges"])}) for values in neurons)
-    return Symmetries((network,), definition, certified, told)
+    return _told(network.definition, network, certified, neurons)
 
 
-def certificate(network: Network) -> str:
-    """What was tested of a network's symmetries on its own weights, in words; nothing, if no module runs it.
+def _told(definition: Definition, network: Network | None, certified: str, neurons: list[dict[str, Any]]) -> Finding:
+    space = definition.space
+    summary = space.explain()  # which says what was tested of the architecture
+    sizes: Mapping[str, int] = {}
+    tables = []
+    if network is not None:
+        sizes, on = network.sizes, f"on {network.label}"
+        tested = f"Tested {on}: {certified}." if certified else f"Not tested {on}: {network.why_not}."
+        summary = f"{summary}\n\n{tested}"
+    results = {
+        "network": definition.name,
+        "checkpoint": None if network is None else str(network.checkpoint.path),
+        "parameters": len(space.parameters),
+        "independent_scalings": space.group_dimension,
+        "certificate": certified or None,
+        "nodes": {
+            name: {
+                "size": sizes.get(name, node.size),
+                "permuted": node.permutes,
+                "gauges": _gauges(node),
+                "in": node.parent,
+            }
+            for name, node in space.nodes.items()
+        },
+        "neurons": neurons,
+        "explained": space.explain(),
+    }
+    if network is not None and neurons:
+        cells = []
+        for found in neurons:
+            acts = ", ".join(found["gauges"]) or "permuted only"
+            spread = "-" if found["spread"] is None else f"{found['spread']:.3g}"
+            cells.append((found["node"], str(found["size"]), acts, spread, str(found["dead"]), str(found["twins"])))
+        note = (
+            "spread: largest over smallest of the factors that balance a node's neurons; dead: with only zeros coming "
+            "in or going out; twins: with the incoming weights of another neuron."
+        )
+        header = ("node", "neurons", "acts on each", "spread", "dead", "twins")
+        title = f"The neurons of {network.label}"
+        tables.append(Table(title, header, tuple(cells), text_columns=3, notes=(note,)))
 
-    Raises:
-        ValueError: if the group changes what it computes.
-    """
+    def draw() -> dict[str, Figure | str]:
+        return {"symmetries.svg": space.draw()}
+
+    networks = () if network is None else (network,)
+    return Finding(networks, summary, results, tables, draw, heading=f"```\n{summary}\n```\n")
+
+
+def _certificate(network: Network) -> str:
+    """What was tested of a network's symmetries on its own weights, in words; nothing, if no module runs it."""
     if not network.runs:
         return ""
     trials = certify(
@@ -176,10 +116,20 @@ def certificate(network: Network) -> str:
     )
 
 
-def neurons_of(network: Network, tensors: Mapping[str, Tensor]) -> tuple[Neurons, ...]:
-    """The neurons of every node that is permuted, of a network in float64."""
+def _gauges(node: Node) -> list[str]:
+    """What acts on each neuron of a node beside permutations: ``scale``, ``sign``, ``monomial`` or nothing."""
+    return [str(gauge).lower() for gauge in node.gauges if gauge.scales or gauge.flips]
+
+
+def _neurons(network: Network) -> list[dict[str, Any]]:
+    """The neurons of every node that is permuted, in float64.
+
+    ``spread`` is by how much their scales differ: the largest of the factors that balance them, divided by the
+    smallest; None where nothing scales. ``dead`` have only zeros on one side, coming in or going out. ``twins`` have
+    the incoming weights of another neuron before them, up to what the group may do to it.
+    """
     space, sizes = network.space, network.sizes
-    batch = {name: t[None, None] for name, t in tensors.items()}
+    batch = {name: t.double()[None, None] for name, t in network.items()}
     balanced, element = balance(batch, space)
     dead = _dead(space, packing.pieces(space, batch, sizes), sizes)
     twins = _twins(space, packing.pieces(space, balanced, sizes), sizes)
@@ -187,14 +137,21 @@ def neurons_of(network: Network, tensors: Mapping[str, Tensor]) -> tuple[Neurons
     for name, node in space.nodes.items():
         if not node.permutes:
             continue
-        gauges = tuple(str(gauge).lower() for gauge in node.gauges if gauge.scales or gauge.flips)
         spread = None
         if any(gauge.scales for gauge in node.gauges):
             scales = element.matrices[name].scales if name in element.matrices else (torch.ones(1),)
             spread = max(float(s.abs().max() / s.abs().min()) for s in scales)
-        size = math.prod(sizes[above] for above in space.ancestry(name))
-        found.append(Neurons(name, size, gauges, spread, dead.get(name, 0), twins.get(name, 0)))
-    return tuple(found)
+        found.append(
+            {
+                "node": name,
+                "size": math.prod(sizes[above] for above in space.ancestry(name)),
+                "gauges": _gauges(node),
+                "spread": spread,
+                "dead": dead.get(name, 0),
+                "twins": twins.get(name, 0),
+            }
+        )
+    return found
 
 
 def _rows(space: WeightSpace, pieces: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Any:

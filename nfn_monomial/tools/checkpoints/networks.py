@@ -12,7 +12,7 @@ import math
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import safetensors.torch
 import torch
@@ -32,20 +32,34 @@ from .chains import NET, chain_of
 from .files import Checkpoint, checkpoints_in, read_checkpoint
 
 __all__ = [
-    "Net",
+    "Naming",
     "Network",
     "difference_as_written",
-    "largest_difference",
     "left_behind",
     "paths_of",
     "read_architecture",
     "read_networks",
 ]
 
-Net: TypeAlias = "str | Definition | None"
-"""How an architecture is given: by name, as `define` makes one of a module, or not at all, for a chain of layers."""
 PathLike: TypeAlias = "str | Path"
 KEPT = 1e-8  # change of outputs in float64 that is one of rounding
+
+
+class Naming(TypedDict, total=False):
+    """What network it is, and which of the state dicts in its file: keywords of all functions for checkpoints.
+
+    Attributes:
+        net: the architecture: its name (``module.py:Class``, an importable class, an exported program), whose **code
+            runs**, or what `define` makes of a module; not needed for the checkpoint of a chain of layers.
+        input_shape: of the example inputs, batch included; of a module that does not state any.
+        activation: between the layers of a chain, by name.
+        key: of the state dict in a file of ``torch.save``, where it has several.
+    """
+
+    net: str | Definition | None
+    input_shape: Sequence[int] | None
+    activation: str | None
+    key: str | None
 
 
 class Network(Mapping[str, Tensor]):
@@ -165,24 +179,17 @@ class Network(Mapping[str, Tensor]):
         self.checkpoint.write(folder, name, changed)
 
 
-def read_architecture(
-    net: Net,
-    *,
-    input_shape: Sequence[int] | None = None,
-    activation: str | None = None,
-    like: Checkpoint | None = None,
-) -> Definition:
+def read_architecture(like: Checkpoint | None, **naming: Unpack[Naming]) -> Definition:
     """The architecture that a user names, whose **code runs**; without a name, of a chain of layers.
 
     Args:
-        net: see `Net`.
-        input_shape: of the example inputs, batch included; of a module that does not state any.
-        activation: between the layers of a chain, by name.
         like: a checkpoint, for a chain.
+        naming: see `Naming`.
 
     Raises:
         ValueError: naming what cannot be used, and the way out.
     """
+    net, input_shape, activation = naming.get("net"), naming.get("input_shape"), naming.get("activation")
     if input_shape is not None and (not input_shape or min(input_shape) < 1):
         raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: sizes are at least 1, as 1,3,32,32")
     if isinstance(net, str):
@@ -213,14 +220,7 @@ def paths_of(paths: Sequence[PathLike]) -> list[PathLike]:
     return list(paths)
 
 
-def read_networks(
-    paths: Sequence[PathLike],
-    net: Net = None,
-    *,
-    input_shape: Sequence[int] | None = None,
-    activation: str | None = None,
-    key: str | None = None,
-) -> list[Network]:
+def read_networks(paths: Sequence[PathLike], **naming: Unpack[Naming]) -> list[Network]:
     """Checkpoints (`read_checkpoint`) as networks of one architecture (`read_architecture`) and one width.
 
     Raises:
@@ -228,14 +228,14 @@ def read_networks(
         ValueError: naming the file or the architecture that cannot be used, and the way out; for two paths that are
             one file.
     """
-    checkpoints = [read_checkpoint(path, key) for path in paths]
+    checkpoints = [read_checkpoint(path, naming.get("key")) for path in paths]
     places: dict[Path, Checkpoint] = {}
     for found in checkpoints:
         place = found.path.resolve()
         if place in places:
             raise InvalidValueError(f"{places[place].path} and {found.path} are the same file: give two networks")
         places[place] = found
-    definition = read_architecture(net, input_shape=input_shape, activation=activation, like=checkpoints[0])
+    definition = read_architecture(checkpoints[0], **naming)
     labels = _labels([c.path for c in checkpoints])
     networks = [Network(definition, found, label) for found, label in zip(checkpoints, labels, strict=True)]
     first = networks[0]
@@ -249,30 +249,26 @@ def read_networks(
     return networks
 
 
-def largest_difference(network: Network, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float | None:
-    """By how much two sets of values for a network's parameters differ in their outputs, relative to the largest.
+def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> float | None:
+    """By how much a network's outputs differ from those of what the group made of it, relative to the largest.
 
-    On the example inputs, in float64; None where no module runs the network.
+    ``tensors`` are that, in float64; they are compared in the dtypes that they are written in, on the example inputs.
+    None where no module runs the network.
+
+    Raises:
+        FileError: if the function is another one: the group does not keep it, or rounding changes it too much.
     """
     if not network.runs:
         return None
     module = network.module()
     own = {name: doubled(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
     inputs = pytree.tree_map_only(Tensor, doubled, network.definition.inputs)
-    before, after = (own | {n: doubled(t) for n, t in tensors.items()} for tensors in (a, b))
-    return largest_change(answers(module, after, inputs), steady_answers(module, before, inputs))
-
-
-def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> float | None:
-    """`largest_difference` of a network from what the group made of it (float64), in the dtypes that it is written in.
-
-    Raises:
-        FileError: if the function is another one: the group does not keep it, or rounding changes it too much.
-    """
+    before = steady_answers(module, own | {name: doubled(t) for name, t in network.items()}, inputs)
     written = {name: t.to(network[name].dtype) for name, t in tensors.items()}
-    exact, rounded = (largest_difference(network, network, values) for values in (tensors, written))
-    if exact is None or rounded is None:
-        return None
+    exact, rounded = (
+        largest_change(answers(module, own | {name: doubled(t) for name, t in values.items()}, inputs), before)
+        for values in (tensors, written)
+    )
     reason, most = "", math.sqrt(max(torch.finfo(t.dtype).eps for t in written.values()))
     if exact > KEPT:
         reason = f"the group of --net does not keep it; build {', '.join(network.unmoved) or 'it'} into the module"

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 
 from nfn_monomial.errors import InvalidValueError
 
-from .options import add_command, console, errors, option, prepare_process, unfinished_call
-
-if TYPE_CHECKING:  # it imports torch
-    from nfn_monomial.tools.checkpoints.outputs import Finding
+from .options import FORMS, KEY, add_command, console, option, prepare_process, show_json, show_paths, unfinished_call
 
 __all__ = ["add_checkpoints"]
 
-READ = "read without running code: .safetensors (a file, or the index of several), .pt or .pth"
+READ = f"read without running code: {FORMS}"
 _NETWORK = {
     "net": option(
         str | None,
@@ -37,7 +31,7 @@ _NETWORK = {
         "it.",
     ),
     "activation": option(str | None, "--activation", "Of a chain of layers without --net, between them, as relu."),
-    "key": option(str | None, "--key", "Of the state dict in a .pt file that has several."),
+    "key": KEY,
 }
 """Options that say what network it is, as of the Python function."""
 _SEED = {"seed": option(int, "--seed", "Of the alignment.", 0, min=0)}
@@ -176,15 +170,16 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         given["input_shape"] = _sizes(input_shape)
         several = isinstance(paths, list)
         read = paths if several else [path for path in (paths,) if path is not None]
-        call = unfinished_call(out, name, given, read, [given["net"], given.get("data")], "table.md", force=force)
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        with call, Bar(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-            task = bar.add_task(name, total=None)
-            if several:
-                given["on_progress"] = lambda done, total: bar.update(task, completed=done, total=total)
+        code = [given["net"], given.get("data")]
+        with unfinished_call(out, name, given, read, code, "table.md", force=force) as call:
             found = getattr(tools, command.function)(*(paths if several else [paths]), call=call, **given)
             written = found.write(out, call=call) if out else []
-        _show(found, written, as_json)
+        if as_json:
+            show_json(found.to_json())
+            return
+        console.print(found.summary, highlight=False, markup=False, soft_wrap=True)
+        found.report().show(console)
+        show_paths(written)
 
     add_command(app, name, kinds, command.text, run)
 
@@ -197,14 +192,3 @@ def _sizes(text: str | None) -> tuple[int, ...] | None:
     if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         raise InvalidValueError(f"--input {text}: give sizes with commas between, batch included, as 1,3,32,32")
     return tuple(map(int, parts))
-
-
-def _show(found: Finding, paths: list[Path], as_json: bool) -> None:
-    report = found.report()
-    if as_json:
-        typer.echo(json.dumps(report.results, indent=1, allow_nan=False))
-        return
-    console.print(found.summary, highlight=False, markup=False, soft_wrap=True)
-    report.show(console)
-    if paths:
-        console.print("", *map(str, paths), sep="\n", highlight=False, markup=False, soft_wrap=True)

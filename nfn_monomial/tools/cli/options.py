@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools.experiments import missing_extra
@@ -21,6 +23,8 @@ if TYPE_CHECKING:  # it imports torch
     from nfn_monomial.tools.calls import Call
 
 __all__ = [
+    "FORMS",
+    "KEY",
     "add_command",
     "console",
     "debug",
@@ -28,6 +32,8 @@ __all__ = [
     "option",
     "own_process",
     "prepare_process",
+    "show_json",
+    "show_paths",
     "unfinished_call",
     "user_errors",
 ]
@@ -39,6 +45,7 @@ console = Console()
 errors = Console(stderr=True)
 debug: ContextVar[bool] = ContextVar("debug", default=False)  # set before a command runs, read where it fails
 own_process: ContextVar[bool] = ContextVar("own_process", default=False)  # whether the process is the command's alone
+FORMS = ".safetensors (a file, or the index of several), .pt or .pth"
 
 
 def user_errors(run: Callable[P, R]) -> Callable[P, R]:
@@ -81,6 +88,9 @@ def option(kind: Any, flags: str, text: str, default: Any = None, **more: Any) -
     return annotated[kind, typer.Option(*flags.split(), help=text, **more)], default
 
 
+KEY = option(str | None, "--key", "Of the state dict in a .pt file that has several.")
+
+
 def add_command(
     group: typer.Typer, name: str, kinds: Mapping[str, tuple[Any, Any]], text: str, body: Callable[..., None]
 ) -> None:
@@ -111,6 +121,7 @@ def prepare_process() -> None:
         torch.set_flush_denormal(True)
 
 
+@contextlib.contextmanager
 def unfinished_call(
     out: Path | None,
     command: str,
@@ -120,8 +131,8 @@ def unfinished_call(
     leaves: str,
     *,
     force: bool,
-) -> Call:
-    """What an interrupted call of a command for networks of one's own has finished in its folder, if there is one.
+) -> Iterator[Call]:
+    """A command for networks of one's own at work: what it has finished before, and how far it is.
 
     ``given`` are the options that determine the results, ``code`` what is read beside checkpoints, by path or
     ``module.py:NAME``; for the others see `Call`.
@@ -129,10 +140,31 @@ def unfinished_call(
     from nfn_monomial.tools.calls import Call
     from nfn_monomial.tools.checkpoints.files import files_of
 
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+    task = bar.add_task(command, total=None)
+
+    def progress(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+
     if out is None:
-        return Call()
-    named = (text for text in code if text)
-    files = [Path(text if Path(text).is_file() else text.rpartition(":")[0]) for text in named]
-    inputs = files_of(checkpoints) + [file for file in files if file.is_file()]
-    arguments = {"checkpoints": list(map(str, checkpoints)), **given}
-    return Call(out, command, arguments, inputs, leaves=[leaves], force=force)
+        call = Call(progress=progress)
+    else:
+        named = (text for text in code if text)
+        files = [Path(text if Path(text).is_file() else text.rpartition(":")[0]) for text in named]
+        inputs = files_of(checkpoints) + [file for file in files if file.is_file()]
+        arguments = {"checkpoints": list(map(str, checkpoints)), **given}
+        call = Call(out, command, arguments, inputs, leaves=[leaves], force=force, progress=progress)
+    with call, bar:
+        yield call
+
+
+def show_json(value: object) -> None:
+    """Print JSON and nothing else."""
+    typer.echo(json.dumps(value, indent=1, allow_nan=False))
+
+
+def show_paths(paths: Sequence[Path]) -> None:
+    """Print what was written."""
+    if paths:
+        console.print("", *map(str, paths), sep="\n", highlight=False, markup=False, soft_wrap=True)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich import box
 from rich.markup import escape
-from rich.progress import Progress as Bar
 from rich.table import Table
 
 from nfn_monomial.errors import InvalidValueError
 
-from .options import add_command, console, option, prepare_process, unfinished_call
+from .options import FORMS, KEY, add_command, console, option, prepare_process, show_json, show_paths, unfinished_call
 
 __all__ = ["add_predict"]
 
@@ -37,15 +35,7 @@ Examples:
 - `nfn-monomial predict --predictor results/edit-dilate/predictors/editor.safetensors siren.pt --out edited`
 """
 KINDS = {
-    "checkpoints": (
-        Annotated[
-            list[Path],
-            typer.Argument(
-                metavar="CHECKPOINT", help=".safetensors (a file, or the index of several), .pt or .pth; or folders."
-            ),
-        ],
-        ...,
-    ),
+    "checkpoints": (Annotated[list[Path], typer.Argument(metavar="CHECKPOINT", help=f"{FORMS}; or folders.")], ...),
     "predictor": option(
         Path | None,
         "--predictor -p",
@@ -54,7 +44,7 @@ KINDS = {
     "out": option(
         Path | None, "--out -o", "Folder for predictions.json, edited networks and pictures. Editors need one."
     ),
-    "key": option(str | None, "--key", "Of the state dict in a .pt file that has several."),
+    "key": KEY,
     "as_json": option(bool, "--json", "Print JSON and nothing else.", False),
     "force": option(bool, "--force", "Replace files that are in --out already.", False),
 }
@@ -76,17 +66,11 @@ def _predict(
     if loaded.task.edits and out is None:
         raise InvalidValueError(f"{predictor} edits networks: give a folder for them, --out DIR")
     code = [str(predictor or SHIPPED)]
-    call = unfinished_call(out, "predict", {"key": key}, checkpoints, code, PREDICTIONS, force=force)
-    with call, Bar(console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
-        task = bar.add_task("reading", total=None)
-
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        answers = Answers(loaded, tuple(loaded.predict(checkpoints, key=key, on_progress=show, call=call)))
+    with unfinished_call(out, "predict", {"key": key}, checkpoints, code, PREDICTIONS, force=force) as call:
+        answers = Answers(loaded, tuple(loaded.predict(checkpoints, key=key, call=call)))
         paths = answers.write(call) if out else []
     if as_json:
-        typer.echo(json.dumps(answers.to_json(), indent=1, allow_nan=False))
+        show_json(answers.to_json())
         return
     head, rows = answers.rows()
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
@@ -99,5 +83,4 @@ def _predict(
     console.print(f"Trained on networks of {escape(loaded.reads)}.", soft_wrap=True, highlight=False)
     console.print(f"On test networks of that kind: {escape(measured)}.", soft_wrap=True, highlight=False)
     console.print(table)
-    if paths:
-        console.print("", *map(str, paths), sep="\n", highlight=False)
+    show_paths(paths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,21 +120,13 @@ class Predictor:
         answers = [answer for answer, _ in self._asked(given)]
         return torch.stack(answers) if isinstance(answers[0], Tensor) else answers
 
-    def predict(
-        self,
-        paths: Sequence[str | Path],
-        *,
-        key: str | None = None,
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
-        call: Call = ALONE,
-    ) -> list[Prediction]:
+    def predict(self, paths: Sequence[str | Path], *, key: str | None = None, call: Call = ALONE) -> list[Prediction]:
         """Answers for checkpoints, of safetensors or ``torch.save``, and for all that lie in folders, each once.
 
         Args:
             paths: files and folders.
             key: of the state dict in files of ``torch.save`` that hold several.
-            on_progress: called with the number of checkpoints that were read, and of all.
-            call: which keeps the answers.
+            call: which keeps the answers, and is told how many checkpoints were read.
 
         Raises:
             FileNotFoundError: if a file is not there.
@@ -146,7 +138,7 @@ class Predictor:
         for file in named:
             files.setdefault(file.resolve(), file)
         found: list[Prediction] = []
-        for read in _read(list(files.values()), key, on_progress):
+        for read in _read(list(files.values()), key, call):
             names, tensors = call.piece(f"answers-{len(found)}", functools.partial(self._of_checkpoints, read))
             answers: list[Answer] = [{} for _ in read]
             for name, tensor in tensors.items():
@@ -211,9 +203,7 @@ class Predictor:
         return [Given(f"network {i}", {name: t[i, 0] for name, t in networks.items()}) for i in range(count)]
 
 
-def _read(
-    files: Sequence[Path], key: str | None, on_progress: Callable[[int, int], None]
-) -> Iterator[list[Checkpoint]]:
+def _read(files: Sequence[Path], key: str | None, call: Call) -> Iterator[list[Checkpoint]]:
     """Checkpoints that are answered at once."""
     part: list[Checkpoint] = []
     largest = 0
@@ -225,7 +215,7 @@ def _read(
             part, largest = [], 0
         largest = max(size, largest)
         part.append(checkpoint)
-        on_progress(number, len(files))
+        call.progress(number, len(files))
     yield part
 
 

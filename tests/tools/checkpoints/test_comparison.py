@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,120 +13,100 @@ from torch import nn
 from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import balance_checkpoint, compare_checkpoints
-from nfn_monomial.tools.checkpoints.comparison import Pair
-from nfn_monomial.tools.checkpoints.families import Family
+from nfn_monomial.tools.calls import Call
 
 
-def pair(a: Path, b: Path, definition: Definition) -> Pair:
-    found = compare_checkpoints(a, b, net=definition)
-    assert isinstance(found, Pair)
-    return found
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
-def test_the_same_function_in_other_weights(suffix: str, residual: Definition, tmp_path: Path) -> None:
+def test_the_same_function_in_other_weights_and_another_one(residual: Definition, tmp_path: Path) -> None:
     state = weights(residual, 1)
-    a, b = saved(tmp_path / f"a{suffix}", state), saved(tmp_path / f"b{suffix}", moved(residual, state, 2))
-    found = pair(a, b, residual)
-    assert found.found.same_function
+    other = moved(residual, state, 2)
+    a, b = saved(tmp_path / "a.safetensors", state), saved(tmp_path / "b.pt", other)
+    found = compare_checkpoints(a, b, net=residual)
     said = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert said["same_function"] is True
     assert said["max_output_difference"] < 1e-5
-    assert set(said["layers"]) == set(residual.space.parameters)
-    assert sum(said["explained"].values()) == pytest.approx(1)
     assert said["explained"]["rest"] < 1e-9
+    assert sum(said["explained"].values()) == pytest.approx(1)
     assert (said["a"], said["b"], said["other_differences"]) == (str(a), str(b), [])
-    assert found.summary.startswith("a and b: the same function")
-
-
-def test_one_weight_makes_another_function(residual: Definition, tmp_path: Path) -> None:
-    state = weights(residual, 1)
-    other = moved(residual, state, 2)
-    other["inner.bias"][2] *= 1.001
-    found = pair(saved(tmp_path / "a.pt", state), saved(tmp_path / "b.pt", other), residual)
-    assert not found.found.same_function
-    assert found.summary.startswith("a and b: not ")
-
-
-def test_pairs_are_shown(words: Definition, tmp_path: Path) -> None:
-    state = weights(words, 1)
-    paths = [saved(tmp_path / "a.pt", state), saved(tmp_path / "b.pt", moved(words, state, 2))]
-    report = pair(*paths, words).report()
-    (table,) = report.tables
-    assert [line[0] for line in table.cells] == list(words.space.parameters)
+    assert found.summary.startswith("a.safetensors and b.pt: the same function")
+    report = found.report()
     distances, shares, alike = report.figures["compare.png"].axes  # type: ignore[union-attr]
-    assert [label.get_text() for label in distances.get_yticklabels()] == list(words.space.parameters)
-    assert len(distances.patches) == 2 * len(table.cells)
-    assert len(alike.patches) == len(alike.get_yticklabels()) > 0
+    names = list(residual.space.parameters)
+    assert names == list(said["layers"]) == [line[0] for line in report.tables[0].cells]
+    assert names == [label.get_text() for label in distances.get_yticklabels()]
     assert sum(bar.get_height() for bar in shares.patches) == pytest.approx(1)
+    assert len(alike.patches) == len(said["cka"]) > 0
+    other["inner.bias"][2] *= 1.001
+    one_weight = compare_checkpoints(a, saved(tmp_path / "c.pt", other), net=residual)
+    assert not one_weight.to_json()["same_function"]
+    assert one_weight.summary.startswith("a.safetensors and c.pt: not ")
 
 
 def test_without_a_module_weights_are_compared_alone(tmp_path: Path) -> None:
     state = dict(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 3), nn.Linear(6, 2)).state_dict())
-    paths = [saved(tmp_path / "a.pt", state), saved(tmp_path / "b.pt", {k: t.clone() for k, t in state.items()})]
+    paths = [saved(tmp_path / f"{name}.pt", state) for name in "ab"]
     found = compare_checkpoints(*paths, activation="relu")
-    assert isinstance(found, Pair)
-    assert (found.found.same_function, found.found.max_output_difference) == (True, None)
+    said = found.to_json()
+    assert (said["same_function"], said["max_output_difference"]) == (True, None)
     assert "Outputs were not compared: strides and pools are not known" in found.summary
 
 
 @pytest.fixture(scope="module")
-def relatives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Definition]:
-    """Two families: each a network, one moved by the group, and one trained on a little, then moved."""
+def family(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[tuple[int, int]]]:
+    """Two networks, each as it is, moved by the group, and trained on a little, then moved; and the progress told."""
     folder = tmp_path_factory.mktemp("relatives")
-    module = nn.Sequential(nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 2))
+    module = nn.Sequential(nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 2))
     definition = define(module, torch.randn(5, 4))
     for seed in range(2):
-        state = mlp(seed, (4, 12, 10, 2))
+        state = mlp(seed, (4, 12, 2))
         tuned = {key: t + 0.05 * t.std() * torch.randn_like(t) for key, t in state.items()}
         saved(folder / f"{seed}.safetensors", state)
         saved(folder / f"{seed}-moved.safetensors", moved(definition, state, 5))
         saved(folder / f"{seed}-tuned.safetensors", moved(definition, tuned, 6))
-    return folder, definition
-
-
-def test_relatives_are_found(relatives: tuple[Path, Definition]) -> None:
-    folder, definition = relatives
     steps: list[tuple[int, int]] = []
-    found = compare_checkpoints(folder, net=definition, on_progress=lambda *step: steps.append(step))
-    assert isinstance(found, Family)
+    call = Call(progress=lambda *step: steps.append(step))
+    return compare_checkpoints(folder, net=definition, call=call), steps
+
+
+def leaves(tree: dict[str, Any]) -> list[str]:
+    return [name for part in tree["parts"] for name in leaves(part)] if "parts" in tree else [tree["name"]]
+
+
+def test_relatives_are_found(family: tuple[Any, list[tuple[int, int]]]) -> None:
+    found, steps = family
+    said = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert steps == [(i, 15) for i in range(1, 16)]
-    labels = [network.label for network in found.networks]
+    labels = list(said["members"])
     assert labels == ["0-moved", "0-tuned", "0", "1-moved", "1-tuned", "1"]
     for (i, a), (j, b) in itertools.combinations(enumerate(labels), 2):
-        distance = found.distances[i][j]
-        assert distance == found.distances[j][i]
+        distance = said["distances"][i][j]
+        assert distance == said["distances"][j][i]
         if a[0] != b[0]:
-            assert distance > 0.3
+            assert 0.3 < distance < 1
         elif "tuned" in a + b:
             assert 0.01 < distance < 0.1
         else:
             assert distance < 1e-5
-    prints = dict(zip(labels, found.fingerprints, strict=True))
+    prints = {label: member["fingerprint"] for label, member in said["members"].items()}
     assert prints["0"] != prints["1"] != prints["1-tuned"]
-    joined = [{a, b} for a, b, _ in found.links]
-    assert joined[:2] in ([{"0", "0-moved"}, {"1", "1-moved"}], [{"1", "1-moved"}, {"0", "0-moved"}])
+    joined = [{link["a"], link["b"]} for link in said["links"]]
     assert len(joined) == 5
-    families = [{leaf[0] for leaf in leaves(part)} for part in found.tree["parts"]]
+    assert sorted(joined[:2], key=sorted) == [{"0", "0-moved"}, {"1", "1-moved"}]
+    families = [{leaf[0] for leaf in leaves(part)} for part in said["tree"]["parts"]]
     assert sorted(families, key=str) == [{"0"}, {"1"}]
-    json.dumps(found.to_json(), allow_nan=False)
-
-
-def leaves(tree: dict[str, object]) -> list[str]:
-    """Names of the members of a part of a tree."""
-    parts = tree.get("parts")
-    return [name for part in parts for name in leaves(part)] if isinstance(parts, list) else [str(tree["name"])]
-
-
-def test_families_are_drawn(relatives: tuple[Path, Definition]) -> None:
-    folder, definition = relatives
-    found = compare_checkpoints(folder, net=definition)
-    tree, matrix, *_ = found.report().figures["family.png"].axes  # type: ignore[union-attr]
+    tree, matrix, *_ = found.report().figures["family.png"].axes
     shown = [label.get_text() for label in tree.get_yticklabels()]
-    assert sorted(shown) == sorted(network.label for network in found.networks)
+    assert sorted(shown) == sorted(labels)
     assert {name[0] for name in shown[:3]} in ({"0"}, {"1"}), "relatives stand together"
-    assert len(tree.get_lines()) == 5
     assert matrix.images[0].get_array().shape == (6, 6)
+
+
+def test_networks_at_right_angles_have_the_distance_1(tmp_path: Path) -> None:
+    for i, size in enumerate((1.0, 2.0, 3.0)):
+        state = {key: torch.zeros_like(t) for key, t in mlp(0, (3, 1, 3)).items()}
+        state["0.weight"][0, i] = state["2.weight"][i, 0] = size
+        saved(tmp_path / f"{i}.pt", state)
+    distances = compare_checkpoints(tmp_path, activation="gelu").to_json()["distances"]
+    assert [x for row in distances for x in row] == pytest.approx([0, 1, 1, 1, 0, 1, 1, 1, 0])
 
 
 def test_one_network_is_not_compared(residual: Definition, tmp_path: Path) -> None:
@@ -141,18 +122,15 @@ def test_canonical_forms_are_the_same_function_with_the_same_fingerprint(residua
     state = {key: t.double() if t.is_floating_point() else t for key, t in weights(residual, 1).items()}
     a, b = saved(tmp_path / "a.pt", state), saved(tmp_path / "b.pt", moved(residual, state, 2, (1e-3, 1e3)))
     forms = [balance_checkpoint(path, net=residual) for path in (a, b)]
-    assert forms[0].fingerprint == forms[1].fingerprint
-    assert forms[0].fingerprint in forms[0].summary
-    assert max(form.difference or 0 for form in forms) < 1e-10
-    for form in forms:
-        form.write(tmp_path / "out")
-        (tmp_path / "out" / "table.md").unlink()
-        (tmp_path / "out" / "results.json").unlink()
-    found = pair(tmp_path / "out" / "a.pt", tmp_path / "out" / "b.pt", residual)
-    assert found.found.same_function
-    assert found.found.explained["scale"] < 1e-9
-    norms = forms[1].to_json()["norm"]
-    assert norms["after"] < norms["before"]
+    said = [form.to_json() for form in forms]
+    assert said[0]["fingerprint"] == said[1]["fingerprint"]
+    assert said[0]["fingerprint"] in forms[0].summary
+    assert max(form["max_output_difference"] for form in said) < 1e-10
+    assert said[1]["norm"]["after"] < said[1]["norm"]["before"]
+    paths = [form.write(tmp_path / f"out{i}")[0] for i, form in enumerate(forms)]
+    found = compare_checkpoints(*paths, net=residual).to_json()
+    assert found["same_function"]
+    assert found["explained"]["scale"] < 1e-9
 
 
 def test_signs_do_not_hide_relatives(tmp_path: Path) -> None:
@@ -161,7 +139,6 @@ def test_signs_do_not_hide_relatives(tmp_path: Path) -> None:
     other = {key: t * (signs[:, None] if key == "0.weight" else signs) for key, t in state.items() if key != "2.bias"}
     for name, found in {"a": state, "b": other | {"2.bias": state["2.bias"]}, "c": mlp(2, (4, 12, 2))}.items():
         saved(tmp_path / f"{name}.pt", found)
-    family = compare_checkpoints(tmp_path, activation="tanh")
-    assert isinstance(family, Family)
-    assert family.links[0][:2] == ("a", "b")
-    assert family.links[0][2] < 1e-6 < 0.2 < family.links[1][2]
+    first, second = compare_checkpoints(tmp_path, activation="tanh").to_json()["links"]
+    assert (first["a"], first["b"]) == ("a", "b")
+    assert first["distance"] < 1e-6 < 0.2 < second["distance"]

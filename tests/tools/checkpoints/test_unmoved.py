@@ -1,6 +1,5 @@
 """Tensors that no symmetry moves are part of what a checkpoint computes: masks, orders and scales of inputs."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,11 +8,9 @@ import torch.nn.functional as F
 from invoking import said
 from own_networks import State, mlp, moved, saved, weights
 
-from nfn_monomial.adapters.definitions import Definition, define, read_definition
+from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints
-from nfn_monomial.tools.checkpoints.comparison import Pair
-from nfn_monomial.tools.checkpoints.families import Family
 
 MASK = (torch.arange(18).reshape(3, 6) % 3 > 0).float()
 OTHERS: dict[str, State] = {
@@ -35,28 +32,19 @@ def test_other_buffers_are_another_function(change: str, pruned: Definition, tmp
     state = weights(pruned, 1)
     other = moved(pruned, state, 2) | OTHERS[change]
     a, b = saved(tmp_path / "a.pt", state), saved(tmp_path / "b.safetensors", other)
-    found = compare_checkpoints(a, b, net=pruned)
-    assert isinstance(found, Pair)
-    assert not found.found.same_function
-    assert found.others == (() if change == "mask" else (change,)), "a mask moves with its neurons, and is compared so"
+    c = saved(tmp_path / "c.pt", moved(pruned, state, 3))
+    pair = compare_checkpoints(a, b, net=pruned).to_json()
+    assert not pair["same_function"]
+    assert pair["other_differences"] == ([] if change == "mask" else [change]), "a mask moves with its neurons"
     (x,) = pruned.inputs
     apart = float((outputs(pruned, state, x) - outputs(pruned, other, x)).abs().max())
-    assert found.found.max_output_difference == pytest.approx(apart, rel=1e-4)
-    c = saved(tmp_path / "c.pt", moved(pruned, state, 3))
-    family = compare_checkpoints(a, b, c, net=pruned)
-    assert isinstance(family, Family)
-    assert family.distances[0][1] > 0.1
-    assert family.distances[0][2] < 1e-5
-    assert (
-        balance_checkpoint(a, net=pruned).fingerprint
-        == balance_checkpoint(c, net=pruned).fingerprint
-        == family.fingerprints[2]
-    )
-    assert (
-        balance_checkpoint(a, net=pruned).fingerprint
-        != balance_checkpoint(b, net=pruned).fingerprint
-        == family.fingerprints[1]
-    )
+    assert pair["max_output_difference"] == pytest.approx(apart, rel=1e-4)
+    family = compare_checkpoints(a, b, c, net=pruned).to_json()
+    assert family["distances"][0][1] > 0.1
+    assert family["distances"][0][2] < 1e-5
+    prints = [balance_checkpoint(path, net=pruned).to_json()["fingerprint"] for path in (a, b, c)]
+    assert prints == [member["fingerprint"] for member in family["members"].values()]
+    assert prints[0] == prints[2] != prints[1]
 
 
 def test_each_network_is_judged_with_its_own(pruned: Definition, tmp_path: Path) -> None:
@@ -65,18 +53,18 @@ def test_each_network_is_judged_with_its_own(pruned: Definition, tmp_path: Path)
     states = [weights(pruned, 1), weights(pruned, 2) | OTHERS["deviation"]]
     paths = [saved(tmp_path / f"{i}.pt", state) for i, state in enumerate(states)]
     found = align_checkpoints(*paths, net=pruned, data=lambda: (x, y), merge=0.25)
-    for i, (state, score) in enumerate(zip(states, found.own, strict=True)):
-        assert score.loss == pytest.approx(float(F.cross_entropy(outputs(pruned, state, x), y)), rel=1e-5)
-        for line in found.lines:
-            assert line.scores[-i].loss == pytest.approx(score.loss, rel=1e-4)
+    own = [float(F.cross_entropy(outputs(pruned, state, x), y)) for state in states]
+    lines = found.to_json()["lines"]
+    for line in lines.values():
+        assert [line["loss"][0], line["loss"][-1]] == pytest.approx(own, rel=1e-4)
     found.write(tmp_path / "out")
-    merged = torch.load(tmp_path / "out" / "merged.pt", weights_only=True)
+    merged, written = (torch.load(tmp_path / "out" / f"{name}.pt", weights_only=True) for name in ("merged", "1"))
     torch.testing.assert_close(merged["deviation"], 0.75 + 0.25 * states[1]["deviation"])
-    assert found.lines[-1].merged is not None
     loss = float(F.cross_entropy(outputs(pruned, merged, x), y))
-    assert found.lines[-1].merged.loss == pytest.approx(loss, rel=1e-4)
-    written = torch.load(tmp_path / "out" / "1.pt", weights_only=True)
+    assert lines["all symmetries"]["merged"]["loss"] == pytest.approx(loss, rel=1e-4)
     torch.testing.assert_close(outputs(pruned, written, x), outputs(pruned, states[1], x), rtol=1e-4, atol=1e-5)
+    assert "auxiliary.bias, auxiliary.weight" in found.summary, "what is left behind is named"
+    assert found.to_json()["left"] == ["auxiliary.bias", "auxiliary.weight"]
 
 
 def test_orders_have_no_mean(pruned: Definition, tmp_path: Path) -> None:
@@ -86,18 +74,18 @@ def test_orders_have_no_mean(pruned: Definition, tmp_path: Path) -> None:
         align_checkpoints(*paths, net=pruned)
 
 
-def test_a_mask_is_moved_along_with_its_neurons(source: Path, tmp_path: Path) -> None:
-    definition, rows = read_definition(f"{source}:pruned"), torch.tensor([[1.0, 2, 3, 4, 5, 6]]).expand(3, 6)
-    states = [weights(definition, i) | {"mask": rows.clone()} for i in (1, 2)]
+def test_a_mask_is_moved_along_with_its_neurons(pruned: Definition, tmp_path: Path) -> None:
+    rows = torch.tensor([[1.0, 2, 3, 4, 5, 6]]).expand(3, 6)
+    states = [weights(pruned, i) | {"mask": rows.clone()} for i in (1, 2)]
     order = torch.tensor([3, 1, 5, 0, 2, 4])
     states[1] |= {key: states[0][key][order] for key in ("first.weight", "first.bias")}
     states[1]["second.weight"] = states[0]["second.weight"][:, order]
     paths = [saved(tmp_path / f"{i}.pt", state) for i, state in enumerate(states)]
-    said("align", *paths, "--net", f"{source}:pruned", "--out", tmp_path / "out")
+    align_checkpoints(*paths, net=pruned).write(tmp_path / "out")
     written = torch.load(tmp_path / "out" / "1.pt", weights_only=True)
     assert not torch.equal(written["mask"], rows)
-    (x,) = definition.inputs
-    torch.testing.assert_close(outputs(definition, written, x), outputs(definition, states[1], x), rtol=1e-4, atol=1e-5)
+    (x,) = pruned.inputs
+    torch.testing.assert_close(outputs(pruned, written, x), outputs(pruned, states[1], x), rtol=1e-4, atol=1e-5)
 
 
 def test_rounding_that_changes_the_function_is_not_written(tmp_path: Path) -> None:
@@ -111,35 +99,23 @@ def test_rounding_that_changes_the_function_is_not_written(tmp_path: Path) -> No
     assert not any((tmp_path / "out").glob("*.pt"))
 
 
-def test_what_is_left_behind_is_named(pruned: Definition, tmp_path: Path) -> None:
-    states = [weights(pruned, i) for i in (1, 2)]
-    paths = [saved(tmp_path / f"{i}.pt", state) for i, state in enumerate(states)]
-    for found in (balance_checkpoint(paths[0], net=pruned), align_checkpoints(*paths, net=pruned)):
-        assert "auxiliary.bias, auxiliary.weight" in found.summary
-        assert json.loads(json.dumps(found.to_json()))["left"] == ["auxiliary.bias", "auxiliary.weight"]
-    pair = compare_checkpoints(
-        paths[0], saved(tmp_path / "b.pt", moved(pruned, states[0], 2) | {"auxiliary.bias": torch.ones(2)}), net=pruned
-    )
-    assert isinstance(pair, Pair)
-    assert pair.found.same_function
-    assert "Left out, as the network does not read it: auxiliary.bias." in pair.summary
+def test_what_the_network_does_not_read_is_left_out(pruned: Definition, tmp_path: Path) -> None:
+    state = weights(pruned, 1)
+    other = moved(pruned, state, 2) | {"auxiliary.bias": torch.ones(2)}
+    found = compare_checkpoints(saved(tmp_path / "a.pt", state), saved(tmp_path / "b.pt", other), net=pruned)
+    assert found.to_json()["same_function"]
+    assert "Left out, as the network does not read it: auxiliary.bias." in found.summary
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_tied_keys_with_two_values_are_refused(reverse: bool, words: Definition, tmp_path: Path) -> None:
-    def in_order(state: State) -> State:
-        return dict(sorted(state.items(), reverse=reverse))
-
     state = weights(words, 1)
-    whole = saved(tmp_path / "whole.pt", in_order(state))
-    (written, *_) = balance_checkpoint(whole, net=words).write(tmp_path / "out")
-    both = torch.load(written, weights_only=True)
-    assert torch.equal(both["embed.weight"], both["head.weight"])
-    torn = in_order(state | {"head.weight": state["head.weight"] + 1})
-    path = saved(tmp_path / "torn.pt", torn)
-    for paths in ((whole, path), (path, whole)):
-        with pytest.raises(InvalidValueError, match=r"torn\.pt: (embed|head)\.weight and (head|embed)\.weight are one"):
-            compare_checkpoints(*paths, net=words)
+    torn = dict(sorted((state | {"head.weight": state["head.weight"] + 1}).items(), reverse=reverse))
+    paths = [saved(tmp_path / "whole.pt", state), saved(tmp_path / "torn.pt", torn)]
+    if reverse:
+        paths.reverse()
+    with pytest.raises(InvalidValueError, match=r"torn\.pt: (embed|head)\.weight and (head|embed)\.weight are one"):
+        compare_checkpoints(*paths, net=words)
     with pytest.raises(InvalidValueError, match="are one tensor in the network, but have two values"):
         words.parameters(torn)
 
@@ -159,12 +135,10 @@ class TwoNames(torch.nn.Module):
 
 
 def test_two_names_of_one_buffer_have_one_value(tmp_path: Path) -> None:
-    definition = define(TwoNames(), torch.randn(5, 4))
     state = {key: tensor.clone() for key, tensor in TwoNames().state_dict().items()}
-    a = saved(tmp_path / "a.pt", state)
-    b = saved(tmp_path / "b.pt", state | {"other": torch.zeros(6)})
+    paths = [saved(tmp_path / "a.pt", state), saved(tmp_path / "b.pt", state | {"other": torch.zeros(6)})]
     with pytest.raises(InvalidValueError, match="one and other are one tensor"):
-        compare_checkpoints(a, b, net=definition)
+        compare_checkpoints(*paths, net=define(TwoNames(), torch.randn(5, 4)))
 
 
 def test_a_state_that_is_no_tensor_is_refused() -> None:

@@ -20,7 +20,8 @@ from nfn_monomial.benchmarks.models.inr import SineNetwork
 from nfn_monomial.benchmarks.studies import classify, predict
 from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError, MissingFileError
-from nfn_monomial.tools.predictors import Predictor, models
+from nfn_monomial.tools.calls import Call
+from nfn_monomial.tools.predictors import SHIPPED, Predictor, models
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 from nfn_monomial.tools.predictors.tasks import Generalization, read_task
 
@@ -37,7 +38,7 @@ def cnn(width: int = 4, activation: Callable[[], nn.Module] = nn.ReLU, kernel: i
     )  # fmt: skip
 
 
-def test_accuracies_are_those_that_were_tested(accuracy_predictors: Left) -> None:
+def test_answers_are_those_that_were_tested(accuracy_predictors: Left, classifiers: Left, editors: Left) -> None:
     for name, (run, path) in accuracy_predictors.items():
         predictor = Predictor.load(path)
         found = predictor(CNNS)
@@ -46,19 +47,12 @@ def test_accuracies_are_those_that_were_tested(accuracy_predictors: Left) -> Non
         tested = predict.scores(torch.logit(found.double()), ZOO.networks.accuracy)
         assert tested == pytest.approx(run.tests[0].metrics, rel=1e-4), name
         assert predictor.metrics == run.tests[0].metrics
-        assert predictor.record["val"] == run.val
-        assert predictor.record["settings"]["seed"] == 0
-
-
-def test_probabilities_are_those_that_were_tested(classifiers: Left) -> None:
+        assert (predictor.record["val"], predictor.record["settings"]["seed"]) == (run.val, 0)
     for name, (run, path) in classifiers.items():
         found = Predictor.load(path)(SIRENS)
         torch.testing.assert_close(found.sum(-1), torch.ones(len(INRS)))
         tested = classify.scores(found.double().log(), INRS.labels)
         assert tested == pytest.approx(run.tests[0].metrics, rel=1e-4), name
-
-
-def test_edited_networks_show_what_was_tested(editors: Left) -> None:
     for name, (run, path) in editors.items():
         answers = Predictor.load(path)(SIRENS)
         edited = {key: torch.stack([network[key] for network in answers]) for key in SIRENS}
@@ -73,16 +67,15 @@ def test_modules_state_dicts_and_tensors_are_one(accuracy_predictors: Left) -> N
     modules = [cnn(), cnn(6), cnn()]
     expected = torch.cat([predictor(module) for module in modules])
     assert len(set(expected.tolist())) == 3
-    torch.testing.assert_close(predictor(modules), expected)
-    torch.testing.assert_close(predictor(nn.ModuleList(modules)), expected)
-    torch.testing.assert_close(predictor([module.state_dict() for module in modules]), expected)
-    reverse = [dict(reversed(module.state_dict().items())) for module in modules]
-    torch.testing.assert_close(predictor(reverse), expected)
-    named = {f"module.{name}": t for name, t in modules[0].state_dict().items()}
-    torch.testing.assert_close(predictor(named), expected[:1])
-    torch.testing.assert_close(predictor(modules[0].double()), expected[:1])
-    states = unstack_networks({name: t[:3] for name, t in CNNS.items()}, SPACE)
-    torch.testing.assert_close(predictor(states), predictor({name: t[:3] for name, t in CNNS.items()}))
+    states = [module.state_dict() for module in modules]
+    reverse = [dict(reversed(state.items())) for state in states]
+    for networks in (modules, nn.ModuleList(modules), states, reverse):
+        torch.testing.assert_close(predictor(networks), expected)
+    named = {f"module.{name}": t for name, t in states[0].items()}
+    for network in (named, modules[0].double()):
+        torch.testing.assert_close(predictor(network), expected[:1])
+    batch = {name: t[:3] for name, t in CNNS.items()}
+    torch.testing.assert_close(predictor(unstack_networks(batch, SPACE)), predictor(batch))
 
 
 def test_wider_networks_are_welcome_where_the_model_reads_them(
@@ -103,17 +96,13 @@ def test_wider_networks_are_welcome_where_the_model_reads_them(
 def test_edited_networks_have_the_keys_and_dtypes_they_came_with(editors: Left) -> None:
     predictor = Predictor.load(editors["message-passing"][1])
     module = SineNetwork(replace(SIREN, sizes=(2, 6, 9, 1))).double()
-    (edited,) = predictor(module)
-    assert {k: (t.dtype, t.shape) for k, t in edited.items()} == {
-        k: (t.dtype, t.shape) for k, t in module.state_dict().items()
-    }
     other = {f"net.{key}": t.float() for key, t in module.state_dict().items()}
     first, second = predictor([module, other])
     assert list(second) == list(other)
     for a, b in zip(first.values(), second.values(), strict=True):
         assert (a.dtype, b.dtype) == (torch.float64, torch.float32)
         torch.testing.assert_close(a.float(), b)
-    module.load_state_dict(edited)
+    module.load_state_dict(first)
 
 
 def test_large_networks_are_answered_few_at_once(
@@ -125,8 +114,7 @@ def test_large_networks_are_answered_few_at_once(
     paths = [tmp_path / f"{number}.safetensors" for number in range(7)]
     for module, path in zip(modules, paths, strict=True):
         save_file(module.state_dict(), path)
-    tensors = {name: t[:7] for name, t in CNNS.items()}
-    expected = predictor(modules), predictor(tensors)
+    expected = predictor(modules)
     at_once: list[int] = []
     real = Generalization.answer
 
@@ -135,88 +123,68 @@ def test_large_networks_are_answered_few_at_once(
         return real(self, model, tensors, info)
 
     monkeypatch.setattr(Generalization, "answer", answer)
-    for nbytes in (sum(t[0].nbytes for t in CNNS.values()), paths[0].stat().st_size):
-        monkeypatch.setattr(models, "EVALUATION_BYTES", 3 * nbytes)
-        found = predictor(modules), predictor(tensors)
-        torch.testing.assert_close(found, expected)
-    assert at_once[:6] == [3, 3, 1] * 2
-    at_once.clear()
+    monkeypatch.setattr(models, "EVALUATION_BYTES", 3 * sum(t[0].nbytes for t in CNNS.values()))
+    torch.testing.assert_close(predictor(modules), expected)
+    monkeypatch.setattr(models, "EVALUATION_BYTES", 3 * paths[0].stat().st_size)
     told: list[tuple[int, int]] = []
-    predictions = predictor.predict(paths, on_progress=lambda *done: told.append(done))
-    torch.testing.assert_close(torch.stack([p.answer for p in predictions]), expected[0])
-    assert at_once == [3, 3, 1]
+    predictions = predictor.predict(paths, call=Call(progress=lambda *done: told.append(done)))
+    torch.testing.assert_close(torch.stack([p.answer for p in predictions]), expected)
+    assert at_once == [3, 3, 1] * 2
     assert told == [(n, 7) for n in range(1, 8)]
     assert [p.path for p in predictions] == paths
 
 
-@pytest.mark.parametrize(
-    ("networks", "error", "said"),
-    [
-        (cnn(kernel=5), ValueError, "reads networks of 3 layers 1-4-5-3, kernels 3x3, 3x3, relu"),
-        (cnn(kernel=5), ValueError, "; this one has 3 layers 1-4-5-3, kernels 5x5, 5x5$"),
-        (nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), ValueError, "has 2 layers 2-8-1$"),
-        (cnn(activation=nn.Tanh), ValueError, "its activations are of the symmetry SIGN"),
-        ([cnn(), {"weight": torch.zeros(2, 3)}], ValueError, "network 1: .* has 1 layer 3-2"),
-        ({**cnn().state_dict(), "0.bias": torch.tensor([0, 1, torch.nan, 0])}, ValueError, "0.bias holds NaN or inf"),
-        ({**cnn().state_dict(), "0.bias": torch.arange(4)}, TypeError, "0.bias has dtype torch.int64"),
-        ({**cnn().state_dict(), "0.bias": torch.zeros(4).to_sparse()}, TypeError, "0.bias is .* expected a dense"),
-        ({**cnn().state_dict(), "0.bias": torch.zeros(4, device="meta")}, TypeError, "0.bias is .* that holds its"),
-        ({}, ValueError, "network 0 holds no weights"),
-        ({name: t[:, :0] for name, t in CNNS.items()}, ValueError, "no channels"),
-        ({name: t[:0] for name, t in CNNS.items()}, ValueError, "this batch holds 0 networks"),
-        ({name: t.clone().fill_(torch.nan) for name, t in CNNS.items()}, ValueError, r"weight.0 holds \d+ NaN or inf"),
-        ([], ValueError, "no networks given"),
-        (3, TypeError, "a int was given"),
-        ([3], TypeError, "network 0 is a int"),
-        ({"epoch": 3}, TypeError, "network 0: epoch is 3, expected"),
-    ],
-)  # fmt: skip
+STATE = cnn().state_dict()
+REFUSED: list[tuple[object, type[Exception], str]] = [
+    (cnn(kernel=5), ValueError, "3 layers 1-4-5-3, kernels 3x3, 3x3, relu.*; this one has 3 layers 1-.*5x5, 5x5$"),
+    (nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1)), ValueError, "has 2 layers 2-8-1$"),
+    (cnn(activation=nn.Tanh), ValueError, "its activations are of the symmetry SIGN"),
+    ([cnn(), {"weight": torch.zeros(2, 3)}], ValueError, "network 1: .* has 1 layer 3-2"),
+    ({**STATE, "0.bias": torch.tensor([0, 1, torch.nan, 0])}, ValueError, "0.bias holds NaN or inf"),
+    ({**STATE, "0.bias": torch.arange(4)}, TypeError, "0.bias has dtype torch.int64"),
+    ({**STATE, "0.bias": torch.zeros(4).to_sparse()}, TypeError, "0.bias is .* expected a dense"),
+    ({**STATE, "0.bias": torch.zeros(4, device="meta")}, TypeError, "0.bias is .* that holds its"),
+    ({}, ValueError, "network 0 holds no weights"),
+    ({name: t[:, :0] for name, t in CNNS.items()}, ValueError, "no channels"),
+    ({name: t[:0] for name, t in CNNS.items()}, ValueError, "this batch holds 0 networks"),
+    ({name: t.clone().fill_(torch.nan) for name, t in CNNS.items()}, ValueError, r"weight.0 holds \d+ NaN or inf"),
+    ([], ValueError, "no networks given"),
+    (3, TypeError, "a int was given"),
+    ([3], TypeError, "network 0 is a int"),
+    ({"epoch": 3}, TypeError, "network 0: epoch is 3, expected"),
+]
+
+
+@pytest.mark.parametrize(("networks", "error", "said"), REFUSED, ids=range(len(REFUSED)))
 def test_what_it_was_not_trained_for_is_refused_in_words(
-    networks: object, error: type[Exception], said: str, accuracy_predictors: Left
+    networks: Any, error: type[Exception], said: str, accuracy_predictors: Left
 ) -> None:
-    predictor = Predictor.load(accuracy_predictors["monomial"][1])
     with pytest.raises(error, match=said) as found:
-        predictor(networks)  # type: ignore[arg-type]
+        Predictor.load(accuracy_predictors["message-passing-stats"][1])(networks)
     assert isinstance(found.value, InvalidValueError | InvalidTypeError)
     assert "\n" not in str(found.value)
 
 
 def test_what_is_saved_again_is_the_same_file(accuracy_predictors: Left, editors: Left, tmp_path: Path) -> None:
-    for path in (accuracy_predictors["combined"][1], editors["np"][1]):
+    before = torch.get_rng_state()
+    for path in (accuracy_predictors["combined"][1], editors["stored"][1]):
         Predictor.load(path).save(tmp_path / "again" / "copy.safetensors")
         assert (tmp_path / "again" / "copy.safetensors").read_bytes() == path.read_bytes()
-
-
-def test_the_random_generator_is_left_alone(accuracy_predictors: Left) -> None:
-    before = torch.get_rng_state()
-    Predictor.load(accuracy_predictors["combined"][1])
     assert torch.equal(torch.get_rng_state(), before)
+    for place in (tmp_path / "none.safetensors", tmp_path):
+        with pytest.raises(MissingFileError, match="no such file"):
+            Predictor.load(place)
 
 
-def test_a_file_that_is_not_there_or_no_file(tmp_path: Path) -> None:
-    with pytest.raises(MissingFileError, match="no such file"):
-        Predictor.load(tmp_path / "none.safetensors")
-    with pytest.raises(MissingFileError, match="no such file, it is a folder"):
-        Predictor.load(tmp_path)
-
-
-# -- what can be written, and what cannot
-
-
-def _info(template: Callable[[], nn.Module] | None, shape: tuple[int, ...] | None = (1, 8, 8)) -> NetworkInfo:
-    return NetworkInfo(SPACE, "relu", template, shape)
-
-
-def test_models_that_run_networks_of_code_alone_say_so() -> None:
-    info = _info(partial(cnn, 4))
+def test_a_task_says_what_cannot_be_written() -> None:
+    info = NetworkInfo(SPACE, "relu", partial(cnn, 4), (1, 8, 8))
     assert "how they run is known from code alone" in Generalization.of(info, "combined")["unusable"]
     with pytest.raises(InvalidValueError, match="combined runs the networks"):
         read_task(Generalization.of(info, "combined"))
     large = NetworkInfo(WeightSpace.mlp([2, 5000, 5000, 1], "relu"), "relu")
-    assert "networks of 25025001 weights" in Generalization.of(large, "monomial")["unusable"]
-    task = read_task(Generalization.of(info, "monomial"))
-    assert task.infos[0].space == SPACE
-    assert task.infos[0].template is None
+    assert "networks of 25025001 weights" in Generalization.of(large, "stats")["unusable"]
+    task = read_task(Generalization.of(info, "stats"))
+    assert (task.infos[0].space, task.infos[0].template) == (SPACE, None)
 
 
 def test_networks_of_several_architectures_are_told_apart_by_their_weights() -> None:
@@ -227,20 +195,15 @@ def test_networks_of_several_architectures_are_told_apart_by_their_weights() -> 
         task = read_task(Generalization.of(infos, "stats-set"))
         assert [info.space for info in task.infos] == known
         predictor = Predictor(task, task.build("stats-set", {}).eval(), {})
+        assert predictor(cnn()).shape == (1,), "a module has activations"
         if said is None:
             assert "or one of 1 other architectures" in predictor.reads
-            assert predictor(cnn()).shape == (1,)
             with pytest.raises(InvalidValueError, match="this one has 2 layers 1-4-3"):
                 predictor(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3)))
         else:
-            assert predictor(cnn()).shape == (1,), "a module has activations"
-            with pytest.raises(InvalidValueError, match=said):
-                predictor(cnn().state_dict())
-            with pytest.raises(InvalidValueError, match=said):
-                predictor(CNNS)
-
-
-# -- results that are there
+            for networks in (STATE, CNNS):
+                with pytest.raises(InvalidValueError, match=said):
+                    predictor(networks)
 
 
 def test_a_finished_run_has_its_predictor(tmp_path: Path) -> None:
@@ -249,5 +212,34 @@ def test_a_finished_run_has_its_predictor(tmp_path: Path) -> None:
     assert store.load(run.settings) == run
     path.unlink()
     assert store.load(run.settings) is None
-    assert accuracy_predictors(tmp_path, ["stats"])["stats"][1] == path
-    assert path.exists()
+
+
+def test_the_one_that_ships_is_small_and_states_how_it_was_made() -> None:
+    assert SHIPPED.stat().st_size < 2_000_000
+    predictor = Predictor.load()
+    record = predictor.record
+    assert record["invariant_under"] == "group"
+    assert record["networks"] == {"train": 200, "val": 50, "test": 250}
+    for metrics in (record["val"], predictor.metrics):
+        assert metrics.keys() == {"tau", "r2"}
+        assert 0.75 < metrics["tau"] < 1
+        assert 0.9 < metrics["r2"] < 1
+    taus = [test["metrics"]["tau"] for test in record["tests"] if test["name"] != "widened"]
+    assert max(taus) - min(taus) < 1e-3, "tested under scales up to 1e6"
+
+
+def test_no_element_of_the_group_changes_what_it_says() -> None:
+    predictor = Predictor.load()
+    space = predictor.task.infos[0].space
+    assert space == WeightSpace.cnn([1, 16, 16, 16], 3, "relu", head=[10])
+    predictor.model.double()
+    generator = torch.Generator().manual_seed(0)
+    shapes = space.shapes().items()
+    networks = {name: 0.2 * torch.randn(6, 1, *s, generator=generator, dtype=torch.float64) for name, s in shapes}
+    said = predictor(networks)
+    assert float(said.std()) > 1e-3, "they differ"
+    for scales in (None, (1.0, 1e6)):
+        moved = space.sample(6, scale_range=scales, generator=generator).act(networks)
+        torch.testing.assert_close(predictor(moved), said, rtol=1e-10, atol=0)
+    noisy = {name: t + 1e-3 for name, t in networks.items()}
+    assert float((predictor(noisy) - said).abs().min()) > 1e-9, "it looks at the weights"

@@ -1,6 +1,5 @@
 """Accuracies as quantiles: a monotone map and its inverse, in training, tests and predictors."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,18 +24,14 @@ ACCURACIES = st.lists(st.floats(0, 1) | st.sampled_from((0.1, 0.5)), min_size=1,
 
 
 @given(ACCURACIES)
-def test_levels_lead_back_to_their_accuracies(accuracy: Tensor) -> None:
+def test_levels_lead_back_to_their_accuracies_and_answers_rise(accuracy: Tensor) -> None:
     quantiles = Quantiles.of(accuracy)
     level = quantiles.level(accuracy)
     assert bool(((level >= 0) & (level <= 1)).all())
     torch.testing.assert_close(quantiles.accuracy(level), accuracy, rtol=0, atol=1e-12)
     order = accuracy.argsort()
     assert float(level[order].diff(prepend=torch.zeros(1)).min()) >= -1e-12
-
-
-@given(ACCURACIES)
-def test_answers_rise_and_stay_among_the_training_networks(accuracy: Tensor) -> None:
-    found = Quantiles.of(accuracy).accuracy(torch.linspace(0, 1, 1000, dtype=torch.float64))
+    found = quantiles.accuracy(torch.linspace(0, 1, 1000, dtype=torch.float64))
     assert float(found.diff().min()) >= -1e-15
     assert (float(found[0]), float(found[-1])) == (float(accuracy.min()), float(accuracy.max()))
 
@@ -52,7 +47,7 @@ def test_a_level_is_the_share_of_networks_behind() -> None:
     assert ties.accuracy(torch.tensor(torch.nan)).isnan()
 
 
-@pytest.mark.parametrize("knots", [(), (0.5,), (0.5, 0.4), (0.0, 2.0), (0.0, True), ("a", "b"), (0.0, float("nan"))])
+@pytest.mark.parametrize("knots", [(0.5,), (0.5, 0.4), (0.0, 2.0), (0.0, True), ("a", "b"), (0.0, float("nan"))])
 def test_what_is_none(knots: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="at least two accuracies that rise"):
         Quantiles(knots)
@@ -73,27 +68,21 @@ def test_a_recipe_reaches_the_predictor(tmp_path: Path) -> None:
     zoo = corpus("relu")
     file = tmp_path / "recipe.json"
     options = {"heads": 3, "head_width": 16, "head_dropout": 0.1}
-    write_recipes(file, {"stats": Recipe("quantile", {"epochs": 4}, options), "statnn": Recipe("quantile", {})})
+    write_recipes(file, {"stats": Recipe("quantile", {"epochs": 4}, options)})
     config = PredictConfig(
-        ("stats", "statnn"), ("original",), seeds=(0,), scales=(10.0,), widen=0, recipe=str(file),
+        ("stats",), ("original",), seeds=(0,), scales=(10.0,), widen=0, recipe=str(file),
         training=TrainConfig(epochs=2, batch_size=16, learning_rate=1e-2),
     )  # fmt: skip
     store = RunStore(tmp_path)
     (test,) = zoo.test
-    for run in predict.predict_generalization({"relu": zoo}, config, store):
-        predictor = Predictor.load(store.predictor_file(run.settings))
-        found = predictor(stacked(test.networks.tensors)).double()
-        scores = predict.scores(torch.logit(found), test.networks.accuracy)
-        assert scores["r2"] == pytest.approx(run.tests[0].metrics["r2"], rel=1e-4)
-        knots = predictor.task.quantiles.knots  # type: ignore[attr-defined]
-        train = torch.cat([part.networks.accuracy for part in zoo.train])
-        assert knots == Quantiles.of(train).knots
-        predictor.save(tmp_path / "again.safetensors")
-        again = Predictor.load(tmp_path / "again.safetensors")
-        assert torch.equal(again(stacked(test.networks.tensors)).double(), found)
-        if run.settings.model == "stats":
-            assert predictor.model.state_dict()["head.4.weight"].shape == (3 * 16, 16)
-    wrong = replace(config, models=("statnn",))
-    write_recipes(file, {"statnn": Recipe("bce", {}, {"heads": 2})})
-    with pytest.raises(ValueError, match="statnn has no option heads"):
-        predict.check(wrong, {"relu": zoo})
+    (run,) = predict.predict_generalization({"relu": zoo}, config, store)
+    predictor = Predictor.load(store.predictor_file(run.settings))
+    found = predictor(stacked(test.networks.tensors)).double()
+    scores = predict.scores(torch.logit(found), test.networks.accuracy)
+    assert scores["r2"] == pytest.approx(run.tests[0].metrics["r2"], rel=1e-4)
+    train = torch.cat([part.networks.accuracy for part in zoo.train])
+    assert predictor.task.quantiles.knots == Quantiles.of(train).knots  # type: ignore[attr-defined]
+    assert predictor.model.state_dict()["head.4.weight"].shape == (3 * 16, 16)
+    predictor.save(tmp_path / "again.safetensors")
+    again = Predictor.load(tmp_path / "again.safetensors")
+    assert torch.equal(again(stacked(test.networks.tensors)).double(), found)

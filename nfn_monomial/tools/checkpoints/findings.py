@@ -1,18 +1,18 @@
-"""What a command leaves in its folder: tables, figures and checkpoints, never in the place of what it read."""
+"""What a command found, and leaves in its folder: never in the place of what it read."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from nfn_monomial.tools.calls import Call
 from nfn_monomial.tools.files import write_atomically
-from nfn_monomial.tools.report import Report
+from nfn_monomial.tools.report import Report, Table
 
 from .networks import Network
 
@@ -34,32 +34,34 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finding(ABC):
-    """What a command found, to be shown and written.
+class Finding:
+    """What a command found: printed, written as JSON and drawn from this one record.
 
     Attributes:
         networks: what was read, over which nothing is written; in the order in which they were given.
+        summary: what was found, in words.
+        results: the numbers, as JSON has them.
+        tables: in the order in which they are shown.
+        draw: makes the figures: file name -> figure, or the text of an SVG file.
+        checkpoints: that were made.
+        heading: a paragraph above the tables in a file.
     """
 
     networks: tuple[Network, ...]
+    summary: str
+    results: Mapping[str, Any]
+    tables: Sequence[Table] = ()
+    draw: Callable[[], Mapping[str, Figure | str]] = dict
+    checkpoints: Sequence[Written] = ()
+    heading: str = ""
 
-    @property
-    @abstractmethod
-    def summary(self) -> str:
-        """What was found, in words."""
-
-    @property
-    def checkpoints(self) -> Sequence[Written]:
-        """Checkpoints that were made."""
-        return ()
-
-    @abstractmethod
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The numbers, as JSON has them."""
+        return dict(self.results)
 
-    @abstractmethod
     def report(self) -> Report:
-        """As tables, JSON and figures."""
+        """Tables, numbers and figures."""
+        return Report(self.tables, self.results, self.draw(), self.heading)
 
     def write(self, folder: str | Path, *, force: bool = False, call: Call | None = None) -> list[Path]:
         """Write checkpoints and report into a folder, each file whole or not at all; returns their paths.
@@ -74,8 +76,8 @@ class Finding(ABC):
         made = [path for c in self.checkpoints for path in c.network.checkpoint.outputs(c.name)]
         read = {file.resolve(): network.label for network in self.networks for file in network.checkpoint.files}
         paths = call.claim([*made, *contents], read)
-        for checkpoint in self.checkpoints:
-            checkpoint.network.write(Path(folder), checkpoint.name, checkpoint.tensors)
+        for network, name, tensors in self.checkpoints:
+            network.write(Path(folder), name, tensors)
         for name, data in contents.items():
             write_atomically(Path(folder) / name, data)
         return paths
