@@ -11,7 +11,6 @@ from own_networks import mlp, moved, saved, weights
 from torch import nn
 
 from nfn_monomial.adapters.definitions import Definition, define
-from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import balance_checkpoint, compare_checkpoints
 from nfn_monomial.tools.calls import Call
 
@@ -39,15 +38,6 @@ def test_the_same_function_in_other_weights_and_another_one(residual: Definition
     one_weight = compare_checkpoints(a, saved(tmp_path / "c.pt", other), net=residual)
     assert not one_weight.to_json()["same_function"]
     assert one_weight.summary.startswith("a.safetensors and c.pt: not ")
-
-
-def test_without_a_module_weights_are_compared_alone(tmp_path: Path) -> None:
-    state = dict(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 3), nn.Linear(6, 2)).state_dict())
-    paths = [saved(tmp_path / f"{name}.pt", state) for name in "ab"]
-    found = compare_checkpoints(*paths, activation="relu")
-    said = found.to_json()
-    assert (said["same_function"], said["max_output_difference"]) == (True, None)
-    assert "Outputs were not compared: strides and pools are not known" in found.summary
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +97,6 @@ def test_networks_at_right_angles_have_the_distance_1(tmp_path: Path) -> None:
         saved(tmp_path / f"{i}.pt", state)
     distances = compare_checkpoints(tmp_path, activation="gelu").to_json()["distances"]
     assert [x for row in distances for x in row] == pytest.approx([0, 1, 1, 1, 0, 1, 1, 1, 0])
-
-
-def test_one_network_is_not_compared(residual: Definition, tmp_path: Path) -> None:
-    path = saved(tmp_path / "a.pt", weights(residual, 1))
-    for paths in ([path], [tmp_path]):
-        with pytest.raises(InvalidValueError, match="compare needs two networks, or a folder of them; found a"):
-            compare_checkpoints(*paths, net=residual)
-    with pytest.raises(InvalidValueError, match="no checkpoints given"):
-        compare_checkpoints(net=residual)
 
 
 def test_canonical_forms_are_the_same_function_with_the_same_fingerprint(residual: Definition, tmp_path: Path) -> None:

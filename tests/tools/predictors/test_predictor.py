@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_predictors import SIREN, Left, accuracy_predictors, inrs, stacked
+from small_predictors import SIREN, Left, inrs, stacked
 from small_zoo import corpus
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -23,6 +23,7 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError, MissingFile
 from nfn_monomial.tools.calls import Call
 from nfn_monomial.tools.predictors import SHIPPED, Predictor, models
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
+from nfn_monomial.tools.predictors.quantiles import Quantiles
 from nfn_monomial.tools.predictors.tasks import Generalization, read_task
 
 ZOO = corpus("relu").test[0]
@@ -88,7 +89,7 @@ def test_wider_networks_are_welcome_where_the_model_reads_them(
             if predictor.reads.endswith("of any width"):
                 assert all(bool(torch.isfinite(t).all()) for t in pytree.tree_leaves(predictor(wide))), name
             else:
-                assert name in ("mlp", "balanced-mlp")
+                assert name == "mlp"
                 with pytest.raises(InvalidValueError, match=r"layers (1-4-5-3|2-6-6-1).* has 3 layers (1-7-5|2-6-9)"):
                     predictor(wide)
 
@@ -167,7 +168,7 @@ def test_what_it_was_not_trained_for_is_refused_in_words(
 
 def test_what_is_saved_again_is_the_same_file(accuracy_predictors: Left, editors: Left, tmp_path: Path) -> None:
     before = torch.get_rng_state()
-    for path in (accuracy_predictors["combined"][1], editors["stored"][1]):
+    for path in (accuracy_predictors["combined"][1], editors["message-passing"][1]):
         Predictor.load(path).save(tmp_path / "again" / "copy.safetensors")
         assert (tmp_path / "again" / "copy.safetensors").read_bytes() == path.read_bytes()
     assert torch.equal(torch.get_rng_state(), before)
@@ -187,6 +188,19 @@ def test_a_task_says_what_cannot_be_written() -> None:
     assert (task.infos[0].space, task.infos[0].template) == (SPACE, None)
 
 
+def test_quantiles_and_several_heads_are_read_from_a_file(tmp_path: Path) -> None:
+    quantiles = Quantiles.of(torch.linspace(0, 1, 50) ** 3)
+    task = Generalization(NetworkInfo(SPACE, "relu"), quantiles)
+    model = task.build("stats", {"model": {"heads": 3}}).eval()
+    record = {"settings": {"model": "stats", "options": {"model": {"heads": 3}}}}
+    Predictor(task, model, record).save(tmp_path / "stats.safetensors")
+    heads = model.train()(model.prepare(CNNS))  # type: ignore[operator]
+    assert heads.shape == (len(ZOO), 3)
+    model.head[0].p = model.head[3].p = 0.0  # type: ignore[index, union-attr]
+    expected = quantiles.accuracy(torch.sigmoid(model(model.prepare(CNNS)).mean(1)))  # type: ignore[operator]
+    torch.testing.assert_close(Predictor.load(tmp_path / "stats.safetensors")(CNNS), expected)
+
+
 def test_networks_of_several_architectures_are_told_apart_by_their_weights() -> None:
     tanh = WeightSpace.cnn([1, 4, 5], 3, "tanh", head=[3])
     deep = WeightSpace.cnn([1, 4, 4, 5], 3, "tanh", head=[3])
@@ -204,14 +218,6 @@ def test_networks_of_several_architectures_are_told_apart_by_their_weights() -> 
             for networks in (STATE, CNNS):
                 with pytest.raises(InvalidValueError, match=said):
                     predictor(networks)
-
-
-def test_a_finished_run_has_its_predictor(tmp_path: Path) -> None:
-    run, path = accuracy_predictors(tmp_path, ["stats"])["stats"]
-    store = RunStore(tmp_path)
-    assert store.load(run.settings) == run
-    path.unlink()
-    assert store.load(run.settings) is None
 
 
 def test_the_one_that_ships_is_small_and_states_how_it_was_made() -> None:

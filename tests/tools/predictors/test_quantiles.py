@@ -1,21 +1,12 @@
 """Accuracies as quantiles: a monotone map and its inverse, in training, tests and predictors."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_predictors import stacked
-from small_zoo import corpus
 from torch import Tensor
 
-from nfn_monomial.benchmarks.experiments.predict import PredictConfig
-from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
-from nfn_monomial.benchmarks.train.recipes import Recipe, write_recipes
-from nfn_monomial.benchmarks.train.runs import RunStore
-from nfn_monomial.tools.predictors import Predictor
 from nfn_monomial.tools.predictors.quantiles import KNOTS, Quantiles
 
 ACCURACIES = st.lists(st.floats(0, 1) | st.sampled_from((0.1, 0.5)), min_size=1, max_size=300).map(
@@ -61,28 +52,3 @@ def test_r2_is_of_accuracies_and_tau_of_the_order() -> None:
     assert predict.scores(logits, accuracy)["r2"] < 0.5, "the negative twin"
     loss = predict.objective("quantile", quantiles)
     assert loss(logits, accuracy) < min(loss(torch.logit(accuracy), accuracy), loss(0.9 * logits, accuracy))
-
-
-def test_a_recipe_reaches_the_predictor(tmp_path: Path) -> None:
-    """Quantiles, and several heads: what was tested is what the file answers."""
-    zoo = corpus("relu")
-    file = tmp_path / "recipe.json"
-    options = {"heads": 3, "head_width": 16, "head_dropout": 0.1}
-    write_recipes(file, {"stats": Recipe("quantile", {"epochs": 4}, options)})
-    config = PredictConfig(
-        ("stats",), ("original",), seeds=(0,), scales=(10.0,), widen=0, recipe=str(file),
-        training=TrainConfig(epochs=2, batch_size=16, learning_rate=1e-2),
-    )  # fmt: skip
-    store = RunStore(tmp_path)
-    (test,) = zoo.test
-    (run,) = predict.predict_generalization({"relu": zoo}, config, store)
-    predictor = Predictor.load(store.predictor_file(run.settings))
-    found = predictor(stacked(test.networks.tensors)).double()
-    scores = predict.scores(torch.logit(found), test.networks.accuracy)
-    assert scores["r2"] == pytest.approx(run.tests[0].metrics["r2"], rel=1e-4)
-    train = torch.cat([part.networks.accuracy for part in zoo.train])
-    assert predictor.task.quantiles.knots == Quantiles.of(train).knots  # type: ignore[attr-defined]
-    assert predictor.model.state_dict()["head.4.weight"].shape == (3 * 16, 16)
-    predictor.save(tmp_path / "again.safetensors")
-    again = Predictor.load(tmp_path / "again.safetensors")
-    assert torch.equal(again(stacked(test.networks.tensors)).double(), found)
