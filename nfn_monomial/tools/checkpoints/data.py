@@ -42,11 +42,9 @@ class Score(NamedTuple):
 
 
 class OnData:
-    """A loss on labelled data. ``words`` say what is measured, ``statistics`` can be taken on the first inputs.
+    """A loss on labelled data, pairs of inputs and targets, which may be classes.
 
-    Args:
-        batches: pairs of inputs and targets.
-        classes: whether targets are classes.
+    ``words`` say what is measured, ``statistics`` can be taken on the first inputs.
     """
 
     def __init__(self, batches: Sequence[tuple[Any, Tensor]], classes: bool) -> None:
@@ -101,11 +99,7 @@ class OnData:
 
 
 class OnProbes:
-    """Outputs on inputs without labels, on which no statistics are taken; methods as of `OnData`.
-
-    Args:
-        inputs: all positional arguments.
-    """
+    """Outputs on inputs (all positional arguments) without labels; methods as of `OnData`."""
 
     words = "squared distance from the networks' mean outputs, relative, on the example inputs"
     statistics = None

@@ -78,15 +78,8 @@ class Checkpoint(Mapping[str, Tensor], ABC):
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r})"
-
     def _with(self, key: str, changed: Mapping[str, Tensor]) -> Tensor:
-        """A tensor to write, of the dtype that it has here.
-
-        Raises:
-            FileError: if that cannot hold it.
-        """
+        """A tensor to write, of the dtype that it has here."""
         own = self[key]
         if key not in changed:
             return own.contiguous()
@@ -124,11 +117,7 @@ class SafeTensors(Checkpoint):
         return [self.path, *(self.path.parent / name for name in self._keys)]
 
     def _file(self, name: str) -> Any:
-        """One of the files, mapped anew, so that what is read of it leaves the memory along with the tensor.
-
-        Raises:
-            FileError: if it is not the file any more whose keys were read.
-        """
+        """One of the files, mapped anew, so that what is read of it leaves the memory along with the tensor."""
         path, identity = self._shards[name]
         if _identity(path) != identity:
             raise FileError(f"{path} was changed while it was read: start again")

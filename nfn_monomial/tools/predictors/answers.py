@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ class Answers:
     predictor: Predictor
     predictions: tuple[Prediction, ...]
 
+    @functools.cached_property
+    def entries(self) -> list[dict[str, Any]]:
+        """As JSON has them, one for each file."""
+        return self.predictor.task.entries(self.predictions)
+
     def to_json(self) -> dict[str, Any]:
         """Which predictor, and an entry for each file; numbers that are not finite are None."""
         record = self.predictor.record
@@ -37,14 +43,14 @@ class Answers:
             },
             "networks": [
                 {"path": str(prediction.path), **entry}
-                for prediction, entry in zip(self.predictions, self._entries, strict=True)
+                for prediction, entry in zip(self.predictions, self.entries, strict=True)
             ],
         }
 
     def rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Headings and rows of a table."""
         task = self.predictor.task
-        rows = [(str(p.path), *task.cells(entry)) for p, entry in zip(self.predictions, self._entries, strict=True)]
+        rows = [(str(p.path), *task.cells(entry)) for p, entry in zip(self.predictions, self.entries, strict=True)]
         return ("checkpoint", *task.heads), rows
 
     def write(self, call: Call) -> list[Path]:
@@ -65,7 +71,3 @@ class Answers:
             write_atomically(folder / name.with_suffix(".png"), self.predictor.task.picture(edit))
         write_json(paths[0], self.to_json())
         return paths
-
-    @property
-    def _entries(self) -> list[dict[str, Any]]:
-        return self.predictor.task.entries(self.predictions)

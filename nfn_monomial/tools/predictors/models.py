@@ -4,26 +4,13 @@ A model reads a batch of networks and answers with one logit per network. What i
 parameters (statistics, flattening, packing) is its `Model.prepare`, called once per data set, so that an epoch is
 nothing but indexing, forward, backward and optimiser.
 
-Adding a model is adding a class:
-
-    @register("my-model")
-    class MyModel(Model):
-        label, invariant_under = "Mine", "permutations"
-
-        def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None: ...
-        def prepare(self, tensors: Mapping[str, Tensor]) -> Any: ...
-        def forward(self, batch: Any) -> Tensor: ...
-
-Keyword-only parameters of the class, such as widths, are its options, which an experiment sets by name, for all models
-that have them alike (`model_options`).
-
-A model of networks of different architectures is ``mixed``: it is built with a `MixedInfo` too, and has
-`Model.prepare_groups` instead of ``prepare``.
+Adding a model is adding a class (docs/extending.md). Its keyword-only parameters, such as widths, are its options,
+which an experiment sets by name (`model_options`). A model of networks of different architectures is ``mixed``: it is
+built with a `MixedInfo` too, and has `Model.prepare_groups` instead of ``prepare``.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,8 +143,8 @@ class Register(Generic[T]):
     """
 
     def __init__(self, what: str, balanced: Callable[[T], T]) -> None:
-        self._what = what
-        self._balanced: Callable[[Any], Any] = functools.cache(functools.partial(_named, balanced))
+        self._what, self._balanced = what, balanced
+        self._made: dict[str, T] = {}  # those in canonical form
         self.classes: dict[str, T] = {}
 
     def __call__(self, name: str) -> Callable[[T], T]:
@@ -190,15 +177,14 @@ class Register(Generic[T]):
             raise InvalidValueError(
                 f"unknown {self._what} {name!r}: choose from {known}, each also with {BALANCED!r} in front"
             )
-        found: T = self.classes[plain] if plain == name else self._balanced(self.classes[plain])
-        return found
-
-
-def _named(balanced: Callable[[Any], Any], base: Any) -> Any:
-    cls = balanced(base)
-    cls.label = f"balanced {base.label}"
-    cls.invariant_under = "group" if base.invariant_under == "permutations" else base.invariant_under
-    return cls
+        base = self.classes[plain]
+        if plain == name:
+            return base
+        if name not in self._made:
+            cls = self._made[name] = self._balanced(base)
+            cls.label = f"balanced {base.label}"
+            cls.invariant_under = "group" if base.invariant_under == "permutations" else base.invariant_under
+        return self._made[name]
 
 
 def _balanced(base: Any) -> Any:
