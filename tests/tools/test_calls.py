@@ -1,4 +1,4 @@
-"""Finished work is kept, taken up again by the same call and code only, and files appear whole or not at all."""
+"""Finished work is kept, and taken up again by the same call and code only."""
 
 import functools
 import importlib
@@ -19,7 +19,7 @@ from own_networks import mlp, saved
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import align_checkpoints, compare_checkpoints
 from nfn_monomial.tools.calls import UNFINISHED, Call
-from nfn_monomial.tools.files import partial_path, results_folder, write_atomically, write_json
+from nfn_monomial.tools.files import write_json
 from nfn_monomial.tools.predictors import Predictor
 from nfn_monomial.tools.store import Store, code_of
 
@@ -205,35 +205,9 @@ def test_pieces_of_another_key_or_name_and_damaged_ones_are_made_again(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("where", [(Path, "write_bytes"), (os, "replace")])
-def test_a_write_that_fails_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str]
-) -> None:
-    path = tmp_path / "deep" / "file.json"
-    write_atomically(path, b"old")
-
-    def full(*_: object) -> None:
-        raise OSError("no space left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(*where, full)
-        with pytest.raises(OSError, match="no space left"):
-            write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(path.parent.iterdir()) == [path]
-    partial_path(path).write_bytes(b"{")  # of a write that was cut off
-    write_json(path, {"a": [1]})
-    assert path.read_bytes() == b'{\n  "a": [\n    1\n  ]\n}\n'
-    assert list(path.parent.iterdir()) == [path]
+def test_only_the_main_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_json(tmp_path / "deep" / "values.json", {"a": [1]})
+    assert (tmp_path / "deep" / "values.json").read_bytes() == b'{\n  "a": [\n    1\n  ]\n}\n'
     monkeypatch.setattr(rank_zero_only, "rank", 1)
-    write_atomically(tmp_path / "of another process", b"")
+    write_json(tmp_path / "values.json", {})
     assert [entry.name for entry in tmp_path.iterdir()] == ["deep"]
-
-
-def test_a_folder_for_results_is_not_in_a_file(tmp_path: Path) -> None:
-    assert results_folder(str(tmp_path / "not" / "there")) == tmp_path / "not" / "there"
-    assert not (tmp_path / "not").exists()
-    (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "a" / "b"):
-        with pytest.raises(ValueError, match="file is a file: give a folder for the results"):
-            results_folder(path)

@@ -94,16 +94,6 @@ def test_losses_on_data_are_those_of_the_networks(residual: Definition, tmp_path
     torch.testing.assert_close(merged["norm.running_var"], entering.var(1, correction=0), rtol=1e-4, atol=1e-4)
 
 
-def test_without_a_module_networks_are_moved_all_the_same(tmp_path: Path) -> None:
-    states = [dict(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 6, 3), nn.Linear(6, 2)).state_dict()) for _ in "ab"]
-    paths = [saved(tmp_path / f"{i}.pt", state) for i, state in enumerate(states)]
-    found = align_checkpoints(*paths, activation="relu", merge=0.5)
-    said = found.to_json()
-    assert (said["lines"], said["own"], said["judged_by"]) == ({}, [], None)
-    assert "Outputs were not compared: strides and pools are not known" in found.summary
-    assert [path.name for path in found.write(tmp_path / "out")] == ["1.pt", "merged.pt", "table.md", "results.json"]
-
-
 def test_classes_may_stand_in_the_second_dimension_and_data_come_in_parts() -> None:
     x, y = torch.randn(5, 4, 3), torch.arange(15).reshape(5, 3) % 4
     pixels, words = (judge_of(lambda inputs=inputs: (inputs, y), ()) for inputs in (x, x.movedim(1, 2)))

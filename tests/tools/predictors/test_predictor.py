@@ -20,7 +20,6 @@ from nfn_monomial.benchmarks.models.inr import SineNetwork
 from nfn_monomial.benchmarks.studies import classify, predict
 from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError, MissingFileError
-from nfn_monomial.tools.calls import Call
 from nfn_monomial.tools.predictors import SHIPPED, Predictor, models
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 from nfn_monomial.tools.predictors.quantiles import Quantiles
@@ -127,11 +126,9 @@ def test_large_networks_are_answered_few_at_once(
     monkeypatch.setattr(models, "EVALUATION_BYTES", 3 * sum(t[0].nbytes for t in CNNS.values()))
     torch.testing.assert_close(predictor(modules), expected)
     monkeypatch.setattr(models, "EVALUATION_BYTES", 3 * paths[0].stat().st_size)
-    told: list[tuple[int, int]] = []
-    predictions = predictor.predict(paths, call=Call(progress=lambda *done: told.append(done)))
+    predictions = predictor.predict(paths)
     torch.testing.assert_close(torch.stack([p.answer for p in predictions]), expected)
     assert at_once == [3, 3, 1] * 2
-    assert told == [(n, 7) for n in range(1, 8)]
     assert [p.path for p in predictions] == paths
 
 
