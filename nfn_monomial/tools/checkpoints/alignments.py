@@ -180,15 +180,7 @@ def _frames(
 
 
 class _Course:
-    """Judges networks on lines.
-
-    Args:
-        module: runs them.
-        judge: says how well they do.
-        networks: as they are.
-        merge: share of all but the first in the network that is asked for.
-        call: which keeps the scores, and is told how many are done.
-    """
+    """Judges networks on lines; of ``networks`` as they are it knows the scores, ``own``."""
 
     def __init__(
         self, module: nn.Module, judge: Judge, networks: Sequence[Tensors], merge: float | None, call: Call
