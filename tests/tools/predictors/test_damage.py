@@ -13,7 +13,7 @@ from small_predictors import Left
 from torch import Tensor
 
 from nfn_monomial.errors import InvalidValueError, MonomialError
-from nfn_monomial.tools.predictors import Predictor
+from nfn_monomial.tools.predictors import SHIPPED, Predictor
 from nfn_monomial.tools.sealed import read_sealed, seal
 
 Record = dict[str, Any]
@@ -21,10 +21,10 @@ Files = list[tuple[dict[str, Tensor], Record]]
 
 
 @pytest.fixture(scope="module")
-def known(accuracy_predictors: Left, classifiers: Left, editors: Left) -> Files:
+def known(classifiers: Left, editors: Left) -> Files:
     """One file of every task."""
-    paths = (accuracy_predictors["combined"], classifiers["inr-message-passing"], editors["message-passing"])
-    return [read_sealed(path) for _, path in paths]
+    paths = (SHIPPED, classifiers["inr-message-passing"][1], editors["message-passing"][1])
+    return [read_sealed(path) for path in paths]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ LIES: list[tuple[int, str, Any, str]] = [
     (0, "predictor networks 0 space nodes 1 size", 5, "are of different networks"),
     (0, "predictor networks 0 input_shape", [1, 2**20, 2**20], "an input of shape"),
     (0, "predictor networks 0 architecture kind", "code", "unknown kind of architecture 'code'"),
-    (0, "predictor networks 0 architecture strides", [0, 2], "sizes must be positive"),
+    (0, "predictor networks 0 architecture strides", [0, 2, 2], "sizes must be positive"),
     (0, "settings model", "os.system", "unknown model 'os.system'"),
     (0, "settings model", "statnn", "its weights are not those of the model 'statnn'"),
     (0, "settings", None, "its settings name no model"),
