@@ -11,7 +11,7 @@ import typer
 
 from nfn_monomial.errors import InvalidValueError
 
-from .options import FORMS, KEY, add_command, console, option, prepare_process, show_json, show_paths, unfinished_call
+from .options import FORMS, KEY, OUTPUT, add_command, console, option, prepare_process, show, unfinished_call
 
 __all__ = ["add_checkpoints"]
 
@@ -31,7 +31,7 @@ _NETWORK = {
         "it.",
     ),
     "activation": option(str | None, "--activation", "Of a chain of layers without --net, between them, as relu."),
-    "key": KEY,
+    **KEY,
 }
 """Options that say what network it is, as of the Python function."""
 _SEED = {"seed": option(int, "--seed", "Of the alignment.", 0, min=0)}
@@ -39,10 +39,6 @@ _SEVERAL: Any = Annotated[
     list[Path],
     typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"Two or more, or a folder of them; {READ}."),
 ]
-_OUTPUT = {
-    "as_json": option(bool, "--json", "Print JSON, and nothing else.", False),
-    "force": option(bool, "--force", "Replace files that are there.", False),
-}
 
 
 @dataclass(frozen=True)
@@ -161,7 +157,7 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
     written = f"by default {command.out}" if command.out else "without which nothing is written"
     default = Path(command.out) if command.out else None
     out = option(Path | None, "--out -o", f"Folder for the results, {written}.", default, show_default=False)
-    kinds = {"paths": command.paths, **_NETWORK, **command.options, "out": out, **_OUTPUT}
+    kinds = {"paths": command.paths, **_NETWORK, **command.options, "out": out, **OUTPUT}
 
     def run(paths: Any, out: Path | None, as_json: bool, force: bool, input_shape: str | None, **given: Any) -> None:
         prepare_process()
@@ -174,12 +170,12 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         with unfinished_call(out, name, given, read, code, "table.md", force=force) as call:
             found = getattr(tools, command.function)(*(paths if several else [paths]), call=call, **given)
             written = found.write(out, call=call) if out else []
-        if as_json:
-            show_json(found.to_json())
-            return
-        console.print(found.summary, highlight=False, markup=False, soft_wrap=True)
-        found.report().show(console)
-        show_paths(written)
+
+        def tell() -> None:
+            console.print(found.summary, highlight=False, markup=False, soft_wrap=True)
+            found.report().show(console)
+
+        show(found.to_json(), as_json, tell, written)
 
     add_command(app, name, kinds, command.text, run)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # it imports torch
 __all__ = [
     "FORMS",
     "KEY",
+    "OUTPUT",
     "add_command",
     "console",
     "debug",
@@ -32,8 +33,7 @@ __all__ = [
     "option",
     "own_process",
     "prepare_process",
-    "show_json",
-    "show_paths",
+    "show",
     "unfinished_call",
     "user_errors",
 ]
@@ -88,7 +88,11 @@ def option(kind: Any, flags: str, text: str, default: Any = None, **more: Any) -
     return annotated[kind, typer.Option(*flags.split(), help=text, **more)], default
 
 
-KEY = option(str | None, "--key", "Of the state dict in a .pt file that has several.")
+KEY = {"key": option(str | None, "--key", "Of the state dict in a .pt file that has several.")}
+OUTPUT = {
+    "as_json": option(bool, "--json", "Print JSON and nothing else.", False),
+    "force": option(bool, "--force", "Replace files that are there.", False),
+}
 
 
 def add_command(
@@ -159,12 +163,11 @@ def unfinished_call(
         yield call
 
 
-def show_json(value: object) -> None:
-    """Print JSON and nothing else."""
-    typer.echo(json.dumps(value, indent=1, allow_nan=False))
-
-
-def show_paths(paths: Sequence[Path]) -> None:
-    """Print what was written."""
+def show(results: object, as_json: bool, tell: Callable[[], None], paths: Sequence[Path]) -> None:
+    """Print JSON and nothing else; or, as ``tell`` does, words and tables, and what was written."""
+    if as_json:
+        typer.echo(json.dumps(results, indent=1, allow_nan=False))
+        return
+    tell()
     if paths:
         console.print("", *map(str, paths), sep="\n", highlight=False, markup=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from nfn_monomial.errors import InvalidValueError
 
-from .options import FORMS, KEY, add_command, console, option, prepare_process, show_json, show_paths, unfinished_call
+from .options import FORMS, KEY, OUTPUT, add_command, console, option, prepare_process, show, unfinished_call
 
 __all__ = ["add_predict"]
 
@@ -44,9 +44,8 @@ KINDS = {
     "out": option(
         Path | None, "--out -o", "Folder for predictions.json, edited networks and pictures. Editors need one."
     ),
-    "key": KEY,
-    "as_json": option(bool, "--json", "Print JSON and nothing else.", False),
-    "force": option(bool, "--force", "Replace files that are in --out already.", False),
+    **KEY,
+    **OUTPUT,
 }
 
 
@@ -69,18 +68,18 @@ def _predict(
     with unfinished_call(out, "predict", {"key": key}, checkpoints, code, PREDICTIONS, force=force) as call:
         answers = Answers(loaded, tuple(loaded.predict(checkpoints, key=key, call=call)))
         paths = answers.write(call) if out else []
-    if as_json:
-        show_json(answers.to_json())
-        return
-    head, rows = answers.rows()
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for i, name in enumerate(head):
-        table.add_column(name, overflow="fold", justify="right" if i else "left")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    kept = {name: value for name, value in loaded.metrics.items() if name != "selection"}  # which chose the epoch
-    measured = ", ".join(f"{name} {value:.3f}" for name, value in kept.items())
-    console.print(f"Trained on networks of {escape(loaded.reads)}.", soft_wrap=True, highlight=False)
-    console.print(f"On test networks of that kind: {escape(measured)}.", soft_wrap=True, highlight=False)
-    console.print(table)
-    show_paths(paths)
+
+    def tell() -> None:
+        head, rows = answers.rows()
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+        for i, name in enumerate(head):
+            table.add_column(name, overflow="fold", justify="right" if i else "left")
+        for row in rows:
+            table.add_row(*map(escape, row))
+        kept = {name: value for name, value in loaded.metrics.items() if name != "selection"}  # which chose the epoch
+        measured = ", ".join(f"{name} {value:.3f}" for name, value in kept.items())
+        console.print(f"Trained on networks of {escape(loaded.reads)}.", soft_wrap=True, highlight=False)
+        console.print(f"On test networks of that kind: {escape(measured)}.", soft_wrap=True, highlight=False)
+        console.print(table)
+
+    show(answers.to_json(), as_json, tell, paths)
