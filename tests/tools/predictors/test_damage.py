@@ -31,6 +31,7 @@ def known(classifiers: Left, editors: Left) -> Files:
     ("text", "said"),
     [
         ("[" * 100_000, "nested more than"),
+        ("[" * 65 + "]" * 65, "nested more than 64 deep"),
         ('{"sha256": "0", "stated": Infinity}', "the number inf"),
         ('{"sha256": "0"}', "do not have the checksum"),
         ("[]", "do not have the checksum"),
