@@ -2,8 +2,9 @@
 
 The core is pure torch. Its rooms, each of which has more than what is named here: ``space`` (weight spaces, groups and
 features), ``basis`` (which maps are equivariant), ``nn`` (layers), ``canonical`` (canonical forms), ``read``
-(statistics and probes), ``models``, ``alignment`` (two networks in one frame); and ``testing``. Every error is a
-`MonomialError`. Converters live in ``nfn_monomial.adapters``, tools for checkpoints in
+(statistics and probes), ``models``, ``alignment`` (two networks in one frame), ``fibre`` (all that leaves a function as
+it is); and ``testing``.
+Every error is a `MonomialError`. Converters live in ``nfn_monomial.adapters``, tools for checkpoints in
 ``nfn_monomial.tools``, experiments in ``nfn_monomial.benchmarks``.
 
 Names are looked up when they are first asked for: a program that needs none of them does not wait for torch.
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .alignment import Alignment, Comparison, align, compare
     from .canonical import balance, fingerprint
     from .errors import MonomialError
+    from .fibre import normal_form
     from .models import EquivariantNFN, MonomialNFN
     from .nn import (
         Canonicalize,
@@ -70,11 +72,12 @@ __all__ = [
     "compare",
     "fingerprint",
     "fold_batchnorm",
+    "normal_form",
     "register_activation",
     "register_operator",
     "symmetry_of",
 ]
-_ROOMS = ("basis", "canonical", "errors", "models", "nn", "read", "space", "symmetry", "alignment")
+_ROOMS = ("basis", "canonical", "errors", "fibre", "models", "nn", "read", "space", "symmetry", "alignment")
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import torch
@@ -154,6 +154,7 @@ class WeightSpace(Specification):
         *,
         kwargs: Mapping[str, Any] | None = None,
         certify: bool = True,
+        frozen: Collection[str] = (),
     ) -> WeightSpace:
         """The weight space of any network, its symmetries derived from what it computes, and tested.
 
@@ -169,6 +170,8 @@ class WeightSpace(Specification):
             kwargs: further arguments of the call.
             certify: whether the group is tested: a few forward passes in float64 on the CPU, and a copy of the weights
                 in it. Without it, a wrong rule of an operator goes unseen, and `explain` says so.
+            frozen: names of parameters and buffers that stay as they are, as the base of an adapter: they are left out
+                of the space, and nothing acts on neurons that they tell apart.
 
         Returns:
             A space with the names of the state dict: of all parameters that are used, tied ones once (``ties`` has
@@ -190,7 +193,7 @@ class WeightSpace(Specification):
                 example_inputs, kwargs = module.example_inputs or ((), {})
             module = module.module(check_guards=False)
         inputs = () if example_inputs is None else inputs_of(example_inputs)
-        nodes, parameters, report, ties = derive(program, inputs, kwargs=kwargs)
+        nodes, parameters, report, ties = derive(program, inputs, kwargs=kwargs, frozen=frozen)
         dead = [found.parameter for found in report.dead if not found.left_out]
         space = cls(nodes, parameters, label=f"from_module({name})", dead=dead, ties=ties)
         space._report, space._tested = report, "Not tested: from_module(..., certify=False)"

@@ -34,6 +34,7 @@ MODULES = (
     nfn_monomial.nn,
     nfn_monomial.models,
     nfn_monomial.canonical,
+    nfn_monomial.fibre,
     nfn_monomial.read,
     nfn_monomial.basis,
     nfn_monomial.space,
@@ -41,7 +42,7 @@ MODULES = (
 
 
 # Records that are answers, and no arguments:
-RESULTS = ("Alignment", "CommonFrame", "Comparison", "End", "LayerDistance", "Link", "Piece")
+RESULTS = ("Alignment", "CommonFrame", "Comparison", "End", "FibreComparison", "LayerDistance", "Link", "Piece")
 
 
 def test_wrong_calls_are_errors_of_ours_or_mean_something():

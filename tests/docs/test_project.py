@@ -14,7 +14,7 @@ import nfn_monomial
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().splitlines()
 PINNED = dict(line.split("==") for line in CONSTRAINTS if "==" in line)
-MODULES = ("space", "basis", "nn", "canonical", "read", "models", "alignment", "errors", "testing")
+MODULES = ("space", "basis", "nn", "canonical", "read", "models", "alignment", "fibre", "errors", "testing")
 
 
 def test_hooks_have_the_pinned_versions() -> None:

@@ -6,7 +6,7 @@ What the last run ties is one node; the equations that it demands have the gauge
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -50,6 +50,7 @@ def derive(
     example_inputs: Tensor | Sequence[Any] = (),
     *,
     kwargs: Mapping[str, Any] | None = None,
+    frozen: Collection[str] = (),
 ) -> Derivation:
     """The nodes of a network, with all permutations, scalings and sign flips that its operators are known to allow.
 
@@ -57,6 +58,7 @@ def derive(
         module: any network that ``torch.export`` can trace, taken in eval mode; or an exported program.
         example_inputs: one tensor or a tuple of arguments; not needed for an exported program.
         kwargs: keyword arguments of the call.
+        frozen: names of parameters and buffers that stay as they are.
 
     Raises:
         TypeError: if ``module`` is neither.
@@ -65,7 +67,7 @@ def derive(
 
     How it is done: docs/any-network.md.
     """
-    program = program_of(module, example_inputs, kwargs)
+    program = program_of(module, example_inputs, kwargs, frozen)
     if not program.tensors:
         raise InvalidValueError(
             f"{type(module).__name__} uses none of its parameters: there is nothing to derive a space of"

@@ -64,8 +64,9 @@ def program_of(
     module: nn.Module | ExportedProgram,
     example_inputs: Tensor | Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
+    frozen: Collection[str] = (),
 ) -> Program:
-    """The program of a module in eval mode, or one that was exported before.
+    """The program of a module in eval mode, or one that was exported before; ``frozen`` tensors are constants in it.
 
     Raises:
         TypeError: for what is neither.
@@ -83,7 +84,8 @@ def program_of(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             exported = exported.run_decompositions({})
-    return _program(exported, module.state_dict() if isinstance(module, nn.Module) else exported.state_dict)
+    names = module.state_dict() if isinstance(module, nn.Module) else exported.state_dict
+    return _program(exported, names, frozen)
 
 
 def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ExportedProgram:
@@ -179,7 +181,7 @@ def first_line(reason: Exception) -> str:
     return next((line.strip() for line in str(reason).splitlines() if line.strip()), type(reason).__name__)
 
 
-def _program(exported: ExportedProgram, names: Iterable[str]) -> Program:
+def _program(exported: ExportedProgram, names: Iterable[str], frozen: Collection[str] = ()) -> Program:
     graph = exported.graph
     moving = {
         str(node.args[n])
@@ -197,6 +199,9 @@ def _program(exported: ExportedProgram, names: Iterable[str]) -> Program:
             continue
         known = exported.state_dict.get(name, exported.constants.get(name))
         assert isinstance(known, Tensor), "an exported program has all its tensors"
+        if name in frozen:
+            constants[place] = known.detach().cpu()
+            continue
         moves = spec.kind is InputKind.BUFFER and spec.persistent and known.is_floating_point()
         if spec.kind is InputKind.PARAMETER or moves:
             own = first.setdefault(_identity(known), name)

@@ -1,0 +1,153 @@
+"""Constants that flow from one parameter to another: a bias that a later bias, or nothing, takes back.
+
+What is added to a value everywhere alike is carried through the linear operations behind it, until another parameter
+that is added takes it over, or a softmax or a norm subtracts it. Where it meets anything else, it stays where it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from torch import Tensor
+
+from nfn_monomial.space.trace.graph import Program, operation
+
+from .flow import MOVES, Flow, Source, Tensors, norm_before
+
+_RTOL = 1e-9
+_ATOL = 1e-12
+_GATES = {"lstm": 1.0, "rnn_tanh": 1.0, "rnn_relu": 1.0, "gru": 2 / 3}  # the share of gates that add two biases
+
+
+class Constants:
+    """All constants that parameters can give away, and where they go.
+
+    Args:
+        program: a network's computation.
+        parts: sizes of the parts that parameters of one dimension are the concatenation of.
+        slopes: generic values of the parameters, and gradients there of what reads the network.
+
+    Attributes:
+        sources: what is given away, each by itself and all together.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        parts: Mapping[str, Sequence[int]],
+        slopes: Sequence[tuple[Tensors, Tensors]],
+    ) -> None:
+        self.program = program
+        self.sources: list[Source] = []
+        self._live: set[Any] = set()  # nodes whose values change on the way
+        for source in [*self._in_cells(), *self._candidates(parts, slopes[0][0])]:
+            whole = source.stop is None
+            if not any(s.parameter == source.parameter and (whole or s.stop is None) for s in self.sources):
+                self.sources.append(source)
+                if not all(self._flows(source, *pair) for pair in slopes):
+                    self.sources.pop()
+
+    def emptied(self) -> set[str]:
+        """Parameters that give all away that they hold."""
+        shapes = {name: t.shape for name, t in self.program.tensors.items()}
+        given = {name: sum(s.dimension(shapes[name]) for s in self.sources if s.parameter == name) for name in shapes}
+        return {name for name, shape in shapes.items() if given[name] == shape.numel()}
+
+    def leave_out(self, names: Set[str]) -> None:
+        """Forget what parameters give away of means that a norm subtracts anyhow."""
+        self.sources = [s for s in self.sources if s.kind not in ("mean", "norm") or s.parameter not in names]
+
+    def given_away(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Parameters of one network, of which every source has given all that it can."""
+        return self._moved(tensors, lambda source, now: source.part(now[source.parameter], now))
+
+    def moved(self, tensors: Tensors, given: Mapping[Source, Tensor]) -> dict[str, Tensor]:
+        """Parameters of one network with these constants given away, and taken by others."""
+        return self._moved(tensors, lambda source, _: given[source])
+
+    def _moved(self, tensors: Tensors, amount: Callable[[Source, Tensors], Tensor]) -> dict[str, Tensor]:
+        """Matrices first: what they do to constants later is not what they did."""
+        for matrices in (True, False):
+            given = {s: amount(s, tensors) for s in self.sources if (s.kind == "norm") == matrices}
+            changes = self._carried(tensors, given, self._live)
+            tensors = {n: t + changes[n] if n in changes else t for n, t in tensors.items()}
+        return dict(tensors)
+
+    def _carried(self, tensors: Tensors, given: Mapping[Source, Tensor], live: set[Any] | None) -> dict[str, Tensor]:
+        """What changes in all parameters when sources give these constants away; see `Flow` for ``live``."""
+        changes: dict[str, Tensor] = {}
+        for source, x in given.items():
+            _add(changes, source.parameter, -x)
+        through = {s.parameter: changes[s.parameter] for s in given if s.taker is None}
+        for source, x in given.items():
+            if source.taker is not None:
+                _add(changes, source.taker, x)
+        if through:
+            flow = Flow(self.program, self.sources, tensors, through, live)
+            self._live |= flow.live
+            for name, change in flow.taken.items():
+                _add(changes, name, change)
+        return changes
+
+    def _flows(self, source: Source, tensors: Tensors, slopes: Tensors) -> bool:
+        """Whether a source's constants find takers, and the function stays as it is, to first order."""
+        try:
+            changes = self._carried(tensors, {source: source.part(tensors[source.parameter], tensors)}, None)
+        except Exception:  # of any kind: constants are fed to operations of all kinds
+            return False
+        if not set(changes) <= set(slopes):
+            return False
+        terms = [slopes[name] * change for name, change in changes.items()]
+        length = sum(float(g.nan_to_num().norm()) for g in slopes.values())
+        moved = sum(float(change.norm()) for change in changes.values())
+        rounding = _RTOL * sum(float(term.abs().sum()) for term in terms) + _ATOL * length * moved
+        return abs(sum(float(term.sum()) for term in terms)) <= rounding
+
+    def _candidates(self, parts: Mapping[str, Sequence[int]], tensors: Tensors) -> Iterator[Source]:
+        """What is added somewhere, last first: whole parameters, parts of these, or what is common to their rows."""
+        nodes = list(self.program.graph.nodes)
+        order = {node: n for n, node in enumerate(nodes)}
+        users: dict[str, list[Any]] = {}
+        for node in nodes:
+            name = self.program.parameters.get(node.name, "") if node.op == "placeholder" else ""
+            if name in tensors and node.users:
+                users.setdefault(name, []).extend(node.users)
+        for name in sorted(users, key=lambda n: -min(order[user] for user in users[n])):
+            if tensors[name].ndim == 1:
+                yield Source(name)
+                ends = list(itertools.accumulate(parts.get(name, ()), initial=0))
+                if len(ends) > 2:
+                    yield from (Source(name, "all", a, b) for a, b in itertools.pairwise(ends))
+                yield Source(name, "mean")
+            elif tensors[name].ndim > 1 and _are_added(users[name]):
+                yield Source(name, "rows")
+            elif tensors[name].ndim == 2 and (gain := self._gain_before(users[name])):
+                yield Source(name, "norm", gain=gain)
+
+    def _gain_before(self, users: Sequence[Any]) -> str | None:
+        """The gain of the norm whose output a matrix reads, if it reads nothing else."""
+        norm = norm_before(users[0]) if len(users) == 1 and operation(users[0]) == "linear" else None
+        return None if norm is None else self.program.parameters.get(norm.args[2].name)
+
+    def _in_cells(self) -> Iterator[Source]:
+        """Of the two biases that every gate of a recurrent cell adds, the first."""
+        for node in self.program.graph.nodes:
+            share = _GATES.get(operation(node)) if node.op == "call_function" else None
+            if share is not None and node.args[3]:
+                names = [self.program.parameters.get(weight.name) for weight in node.args[2]]
+                for own, other in zip(names[2::4], names[3::4], strict=True):
+                    if own and other and own != other:
+                        yield Source(own, stop=round(self.program.tensors[own].shape[0] * share), taker=other)
+
+
+def _are_added(users: Sequence[Any]) -> bool:
+    """Whether what reads a parameter looks its rows up or adds it, and does not multiply with it."""
+    while users and all(operation(user) in MOVES for user in users):
+        users = [user for move in users for user in move.users]
+    return bool(users) and all(operation(user) in ("embedding", "add", "cat") for user in users)
+
+
+def _add(changes: dict[str, Tensor], name: str, change: Tensor) -> None:
+    changes[name] = changes[name] + change if name in changes else change

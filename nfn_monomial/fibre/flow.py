@@ -1,0 +1,394 @@
+"""One way of constants through a program: what changes, value by value, until parameters take it or nothing is left."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nfn_monomial.space.trace.graph import Program, operation
+
+Tensors = Mapping[str, Tensor]
+
+_RTOL = 1e-9
+_ATOL = 1e-12
+# What moves entries about, the same for every network: linear in its first argument.
+MOVES = {
+    "view", "reshape", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "flatten", "slice", "select",
+    "contiguous", "clone", "alias", "detach", "to", "_to_copy", "dropout", "neg", "repeat", "repeat_interleave",
+    "index_select", "mean", "sum", "unflatten", "movedim",
+}  # fmt: skip
+_PARTS = {"split", "split_with_sizes", "chunk", "unbind"}
+_SAME_ROWS = {"dropout", "to", "_to_copy", "clone", "contiguous", "alias", "expand", "view", "transpose"}
+_SOFTMAX = {"softmax", "_softmax", "log_softmax"}
+_CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
+_BIAS = {"linear": 2, "addmm": 0, "layer_norm": 3}  # which argument is added last
+
+
+class BlockedError(Exception):
+    """A constant meets an operation that does not carry it on."""
+
+
+class Source(NamedTuple):
+    """Constants that a parameter gives away.
+
+    Attributes:
+        parameter: its name.
+        kind: ``"all"`` of its entries, what its ``"rows"`` have in common, the ``"mean"`` of them; or of a matrix that
+            reads a norm's output, whose mean is 0 but for gain and bias, what sees the bias of that ``"norm"`` alone.
+        start, stop: of which of its entries; all, where ``stop`` is None.
+        taker: the parameter that takes them where an operation adds two of its own; carried through the program else.
+        gain: of the norm.
+    """
+
+    parameter: str
+    kind: str = "all"
+    start: int = 0
+    stop: int | None = None
+    taker: str | None = None
+    gain: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the parameter gives away all that it holds."""
+        return self.kind == "all" and self.stop is None
+
+    def part(self, x: Tensor, tensors: Tensors) -> Tensor:
+        """What of a tensor of the parameter's shape is of this kind, among these parameters."""
+        if self.kind == "norm":
+            gain = tensors[self.gain]
+            return (x * gain).mean(-1, keepdim=True) / gain
+        if self.kind == "rows":
+            return x.mean(tuple(range(x.ndim - 1)), keepdim=True).expand_as(x)
+        if self.kind == "mean":
+            return x.mean().expand_as(x)
+        if self.stop is None:
+            return x
+        own = torch.arange(x.shape[0])
+        return x * ((own >= self.start) & (own < self.stop)).to(x.dtype)
+
+    def dimension(self, shape: Sequence[int]) -> int:
+        """Of how many numbers they consist, of a parameter of this shape."""
+        if self.kind == "all":
+            return math.prod(shape) if self.stop is None else self.stop - self.start
+        return {"rows": shape[-1], "norm": shape[0], "mean": 1}[self.kind]
+
+
+class Chain(NamedTuple):
+    """How a value comes from one parameter: nothing but moves of its entries, and nothing else reads it.
+
+    Attributes:
+        parameter: its name.
+        moves: the nodes that move them, in order.
+        added: whether the parameter was added to something, in the last operation in front of the moves.
+    """
+
+    parameter: str
+    moves: tuple[Any, ...]
+    added: bool
+
+
+class Flow:
+    """Changes of a program's values when parameters give constants away.
+
+    Args:
+        program: a network's computation.
+        sources: all that parameters give away, here or at other times.
+        tensors: parameters of one network.
+        given: parameter -> its change.
+        live: nodes whose values change; None to find out, by a look at values.
+
+    Attributes:
+        taken: parameter -> how it changes to take constants over.
+        live: nodes whose values have changed.
+
+    Raises:
+        BlockedError: if a constant meets what does not carry it on.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        sources: Sequence[Source],
+        tensors: Tensors,
+        given: Tensors,
+        live: set[Any] | None = None,
+    ) -> None:
+        self.program, self.tensors, self._looks = program, tensors, live is None
+        self.live: set[Any] = set() if live is None else live
+        self.taken: dict[str, Tensor] = {}
+        self._gives: dict[str, list[Source]] = {}
+        for source in sources:
+            if source.taker is None:
+                self._gives.setdefault(source.parameter, []).append(source)
+        self._values: dict[Any, Any] = {}
+        self._changes: dict[Any, Any] = {}
+        for node in program.graph.nodes:
+            if node.op == "placeholder":
+                name = program.parameters.get(node.name, "")
+                if name in given:
+                    self._changes[node] = given[name]
+            elif any(arg in self._changes for arg in node.all_input_nodes):
+                change = self._step(node)
+                if change is not None and (not isinstance(change, Tensor) or self._is_live(node, change)):
+                    self._changes[node] = change
+
+    def _is_live(self, node: Any, change: Tensor) -> bool:
+        if self._looks and bool(change.any()):
+            self.live.add(node)
+        return node in self.live
+
+    def _value(self, found: Any) -> Any:
+        """What is made of parameters and constants alone; `BlockedError` for what depends on inputs."""
+        if isinstance(found, list | tuple):
+            return type(found)(map(self._value, found))
+        if not hasattr(found, "op"):
+            return found
+        if found not in self._values:
+            if found.name in self.program.parameters:
+                self._values[found] = self.tensors[self.program.parameters[found.name]]
+            elif found.name in self.program.constants:
+                self._values[found] = self.program.constants[found.name]
+            elif found.op == "call_function":
+                kwargs = {k: self._value(v) for k, v in found.kwargs.items()}
+                self._values[found] = found.target(*self._value(found.args), **kwargs)
+            else:
+                raise BlockedError
+        return self._values[found]
+
+    def _of(self, found: Any) -> Any:
+        """The change of an argument, or None."""
+        return self._changes.get(found) if hasattr(found, "op") else None
+
+    def _none(self, *found: Any) -> None:
+        """Raise if any of these changes."""
+        if any(self._of(f) is not None for f in found):
+            raise BlockedError
+
+    def _constant_along(self, change: Tensor, *dims: int) -> None:
+        """Raise unless a change is the same along dimensions; where that is not looked at, it was so before."""
+        for dim in dims:
+            first = change.narrow(dim, 0, 1).expand_as(change)
+            if self._looks and not torch.allclose(change, first, rtol=_RTOL, atol=_ATOL):
+                raise BlockedError
+
+    def _step(self, node: Any) -> Any:
+        """The change of a node's value; None where nothing is left of it."""
+        name, args = operation(node) if node.op == "call_function" else "", list(node.args)
+        if node.target is operator.getitem:
+            return self._of(args[0])[args[1]]
+        x = self._of(args[0]) if args else None
+        if name in MOVES | _PARTS and x is not None:
+            return node.target(x, *self._value(args[1:]), **node.kwargs)
+        if name in ("add", "sub") and not node.kwargs:
+            return self._sum(node, args[0], args[1], -1 if name == "sub" else 1)
+        if name in ("mul", "div"):
+            return self._scaled(node, name)
+        if name == "cat":
+            like = x if x is not None else next(self._of(part) for part in args[0] if self._of(part) is not None)
+            parts = [like.new_zeros(p.meta["val"].shape) if self._of(p) is None else self._of(p) for p in args[0]]
+            return torch.cat(parts, *args[1:])
+        if name == "embedding" and x is not None:
+            self._constant_along(x, 0)
+            return x[0].expand(node.meta["val"].shape)
+        if name in _SOFTMAX and x is not None:
+            self._constant_along(x, args[1])
+            return None
+        if name in ("matmul", "bmm", "mm"):
+            return self._matrices(node)
+        if name == "scaled_dot_product_attention":
+            return self._attended(node)
+        args += [None] * 4
+        if name == "layer_norm":
+            if x is not None:
+                self._constant_along(x, *range(-len(args[1]), 0))
+            self._none(args[2])
+            return self._biased(node, None, args[3], -1)
+        if name == "batch_norm":
+            self._none(args[1], args[3], args[4])
+            weight, mean, var = self._value([args[1], args[3], args[4]])
+            rest = (weight, None, torch.zeros_like(mean), var, *node.args[5:])
+            return self._biased(node, None if x is None else node.target(x, *rest), args[2], 1)
+        if name == "linear" and self._of(args[1]) is not None:
+            return self._biased(node, self._unseen(node, self._of(args[1])), args[2], -1)
+        if name == "linear" or name in _CONVOLUTIONS:
+            self._none(args[1])
+            out = None if x is None else node.target(x, self._value(args[1]), None, *node.args[3:], **node.kwargs)
+            return self._biased(node, out, args[2], -1 if name == "linear" else 1)
+        if name == "addmm":
+            self._none(args[2])
+            first = self._of(args[1])
+            return self._biased(node, None if first is None else first @ self._value(args[2]), args[0], -1)
+        raise BlockedError
+
+    def _scaled(self, node: Any, name: str) -> Tensor:
+        """Of a product with a number, or with what is made of parameters and constants."""
+        a, b = node.args[:2]
+        shape = node.meta["val"].shape
+        if self._of(b) is None:
+            return node.target(self._of(a), self._value(b)).expand(shape)  # type: ignore[no-any-return]
+        self._none(a)
+        if name == "div":
+            raise BlockedError
+        return node.target(self._value(a), self._of(b)).expand(shape)  # type: ignore[no-any-return]
+
+    def _matrices(self, node: Any) -> Tensor:
+        """Of a matrix product: with a parameter, or from what a softmax weighs."""
+        a, b = node.args[:2]
+        shape = node.meta["val"].shape
+        x, y = self._of(a), self._of(b)
+        if y is None:
+            return x @ self._value(b)  # type: ignore[no-any-return]
+        self._none(a)
+        if _sums_to_one(a):
+            self._constant_along(y, -2)
+            return y.narrow(-2, 0, 1).expand(*y.shape[:-2], *shape[-2:])  # type: ignore[no-any-return]
+        try:
+            return self._value(a) @ y  # type: ignore[no-any-return]
+        except BlockedError:  # not known, but alike along what only the second factor has: any numbers stand for it
+            self._constant_along(y, -1)
+            return torch.arange(shape[:-1].numel(), dtype=y.dtype).cos().reshape(*shape[:-1], 1).expand(shape)
+
+    def _attended(self, node: Any) -> Tensor | None:
+        """Of attention: its weights sum to 1, and do not see what all keys share."""
+        query, key, value = node.args[:3]
+        shape = node.meta["val"].shape
+        self._none(query)
+        if (keys := self._of(key)) is not None:
+            self._constant_along(keys, -2)
+        if (values := self._of(value)) is None:
+            return None
+        self._constant_along(values, -2)
+        first = values.narrow(-2, 0, 1)
+        if node.kwargs.get("enable_gqa"):
+            first = first.repeat_interleave(shape[1] // first.shape[1], 1)
+        return first.expand(*first.shape[:-2], *shape[-2:])  # type: ignore[no-any-return]
+
+    def _unseen(self, node: Any, matrix: Tensor) -> Tensor:
+        """Of a product with a matrix that changes by what sees nothing of a norm but its bias."""
+        norm = norm_before(node)
+        if norm is None:
+            raise BlockedError
+        gain, bias = self._value(norm.args[2:4])
+        self._constant_along(matrix * gain, -1)
+        return (matrix @ bias).expand(node.meta["val"].shape)  # type: ignore[no-any-return]
+
+    def _biased(self, node: Any, out: Tensor | None, bias: Any, dim: int) -> Tensor | None:
+        """Of what comes out of an operation, which adds a bias along one dimension: this takes what it can."""
+        if not hasattr(bias, "op"):
+            return out
+        shape = node.meta["val"].shape
+        if out is not None and (chain := self._chain(bias)) is not None:
+            rows = out.movedim(dim, 0).reshape(shape[dim], -1)
+            self._constant_along(rows, 1)
+            left = self._kept(chain.parameter, self._moved_back(chain, rows[:, 0]))
+            out = None if left is None else _along(self._moved(chain, left), shape, dim)
+        own = self._of(bias)
+        if own is None:
+            return out
+        own = _along(own, shape, dim)
+        return own if out is None else out + own
+
+    def _sum(self, node: Any, a: Any, b: Any, sign: int) -> Tensor | None:
+        """Of a sum: a parameter that is one of the two, or was added to one last, takes what it can."""
+        shape, signed = node.meta["val"].shape, ((a, 1), (b, sign))
+        terms = [factor * self._of(term).expand(shape) for term, factor in signed if self._of(term) is not None]
+        total: Tensor = sum(terms[1:], terms[0])
+        for term, factor in signed:
+            chain = self._chain(term)
+            if chain is not None and not any(source.whole for source in self._gives.get(chain.parameter, ())):
+                return self._taken_from(total, chain, factor)
+        return total
+
+    def _taken_from(self, total: Tensor, chain: Chain, factor: int) -> Tensor | None:
+        """What a parameter leaves of a change: of one that is alike but along the last dimension, or of its shape."""
+        like, shape = self.tensors[chain.parameter], total.shape
+        if chain.moves or chain.added or like.ndim == 1:
+            self._constant_along(total, *range(total.ndim - 1))
+            last = total.reshape(-1, shape[-1])[0]
+            if like.shape[-1] != len(last):
+                raise BlockedError
+            left = self._kept(chain.parameter, (factor * last).expand_as(like))
+            return None if left is None else (factor * left.reshape(-1, shape[-1])[0]).expand(shape)
+        while total.ndim > like.ndim:
+            self._constant_along(total, 0)
+            total = total[0]
+        for dim, size in enumerate(like.shape):
+            if size < total.shape[dim]:
+                self._constant_along(total, dim)
+                total = total.narrow(dim, 0, 1)
+        left = self._kept(chain.parameter, factor * total)
+        return None if left is None else (factor * left).expand(shape)
+
+    def _kept(self, name: str, change: Tensor) -> Tensor | None:
+        """What is left of a change of values that a parameter is added to: what this gives away itself."""
+        gives = self._gives.get(name, [])
+        passed = [source.part(change, self.tensors) for source in gives]
+        left = sum(passed[1:], passed[0]) if passed else None
+        if not any(source.whole for source in gives):
+            taken = -change if left is None else left - change
+            if taken.shape != self.tensors[name].shape:
+                raise BlockedError
+            self.taken[name] = self.taken[name] + taken if name in self.taken else taken
+        return left
+
+    def _chain(self, found: Any) -> Chain | None:
+        """How a value comes from one parameter, if it does."""
+        moves: list[Any] = []
+        added = False
+        while hasattr(found, "op") and found.op == "call_function":
+            name = operation(found)
+            if len(found.users) != 1 and name not in _PARTS:
+                return None
+            if name in _BIAS and not added:
+                found, moves, added = dict(enumerate(found.args)).get(_BIAS[name]), [], True
+            elif name in {*MOVES, *_PARTS, "embedding"} or found.target is operator.getitem:
+                moves.insert(0, found)
+                found = found.args[0]
+            else:
+                return None
+        name = self.program.parameters.get(found.name, "") if hasattr(found, "op") else ""
+        if list(self.program.parameters.values()).count(name) != 1 or len(found.users) != 1:
+            return None
+        return Chain(name, tuple(moves), added)
+
+    def _moved(self, chain: Chain, x: Tensor) -> Any:
+        """What moves make of a tensor in the place of their parameter."""
+        for node in chain.moves:
+            x = node.target(x, *self._value(list(node.args[1:])), **node.kwargs)
+        return x
+
+    def _moved_back(self, chain: Chain, x: Tensor) -> Tensor:
+        """A tensor that moves lead to, in the place of their parameter; 0 where they cut it."""
+        if not chain.moves:
+            return x
+        like = torch.zeros_like(self.tensors[chain.parameter])
+        return torch.func.vjp(lambda own: self._moved(chain, own), like)[1](x)[0]  # type: ignore[no-any-return]
+
+
+def _sums_to_one(found: Any) -> bool:
+    """Whether the rows of a value do, as a softmax's."""
+    while hasattr(found, "op") and found.op == "call_function" and operation(found) in _SAME_ROWS - {"transpose"}:
+        found = found.args[0]
+    if not hasattr(found, "op") or found.op != "call_function" or operation(found) not in ("softmax", "_softmax"):
+        return False
+    return found.args[1] in (-1, len(found.meta["val"].shape) - 1)
+
+
+def norm_before(node: Any) -> Any:
+    """The norm with gain and bias whose output a linear operation reads, through moves that keep its last dimension."""
+    found = node.args[0]
+    while hasattr(found, "op") and found.op == "call_function" and operation(found) in _SAME_ROWS - {"view", "expand"}:
+        found = found.args[0]
+    if not hasattr(found, "op") or found.op != "call_function" or operation(found) != "layer_norm":
+        return None
+    return found if len(found.args) > 3 and len(found.args[1]) == 1 and None not in found.args[2:4] else None
+
+
+def _along(x: Tensor, shape: Sequence[int], dim: int) -> Tensor:
+    """A vector along one dimension of a shape."""
+    return x.reshape(-1, *[1] * (len(shape) - 1 - dim % len(shape))).expand(shape)

@@ -1,0 +1,309 @@
+"""What acts on a network besides its monomial group: found on every node of its weight space by one gradient.
+
+Whatever reads a network's outputs has a gradient that is orthogonal to all directions in which the function stays as it
+is. So at generic weights, buffers and inputs, in float64, the gradient ``G`` of a random sum of outputs tells for every
+node whether a whole group of matrices acts there: with writers ``P`` (tensors that lead to its neurons) and readers
+``Q``, every invertible matrix does where ``G_P P^T = Q G_Q^T``, every rotation where ``G_P P^T + G_Q Q^T`` is
+symmetric. What a gradient shows at random points holds at all points near, since groups and networks
+are analytic there; `NormalForm` tests whole elements of it besides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nfn_monomial.space.axes import Axis, flow, powers
+from nfn_monomial.space.packing import cut, joined
+from nfn_monomial.space.specification import Specification
+from nfn_monomial.space.trace.graph import program_of
+from nfn_monomial.space.weight_space import WeightSpace
+from nfn_monomial.symmetry import Symmetry
+
+from .constants import Constants
+from .slopes import Slopes
+from .turns import Place, Turn, centred, complement, flattened, places_of, scaled
+
+Tensors = Mapping[str, Tensor]
+
+_RTOL = 1e-9  # of rounding in float64, far below what any other direction changes
+
+
+class Gain(NamedTuple):
+    """A parameter with one factor for each neuron, which those that read the neurons can take over.
+
+    Attributes:
+        place: its axis.
+        gauge: number of the node's gauge that scales it.
+    """
+
+    place: Place
+    gauge: int
+
+
+@dataclass
+class Fibre:
+    """All that leaves a network's function as it is.
+
+    Attributes:
+        whole: the space of its parameters, with the monomial group.
+        constants: what flows from parameter to parameter.
+        gains: what is folded into what reads it.
+        shifts: what norms add and no later bias can take: it becomes 1, and readers carry what it did in their means.
+        ones: axes along which anything may be added to all entries alike, once gains are folded.
+        turns: matrices on nodes.
+    """
+
+    whole: WeightSpace
+    constants: Constants
+    gains: list[Gain] = field(default_factory=list)
+    shifts: list[tuple[Place, tuple[Place, ...]]] = field(default_factory=list)
+    ones: list[Place] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+
+    def opened(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Parameters ``(B, *shape)`` as pieces ``(B, *axes)``."""
+        sizes = self.whole.sizes()
+        return {p: x for name in self.whole.parameters for p, x in cut(self.whole, name, tensors[name], sizes)}
+
+    def closed(self, pieces: Tensors) -> dict[str, Tensor]:
+        """The inverse of `opened`."""
+        sizes = self.whole.sizes()
+        return {name: joined(self.whole, name, pieces, sizes) for name in self.whole.parameters}
+
+    def reduced(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Networks ``(B, *shape)`` as pieces: without constants that others take over, gains, and unseen means."""
+        found = self.opened(torch.func.vmap(self.constants.given_away)(dict(tensors)))
+        carried = {
+            place: scaled(found[place.piece], place, _of_neurons(found[own.piece], own)).mean(
+                1 + place.at, keepdim=True
+            )
+            for own, readers in self.shifts
+            for place in readers
+        }
+        for own, gauge in self.gains:
+            factor = _of_neurons(found[own.piece], own)
+            charge = powers(own.axis.charge)[gauge]
+            for place in places_of(self.whole)[own.axis.node]:
+                power = -charge * powers(place.axis.charge)[gauge]
+                if power and place.piece != own.piece:
+                    moved = scaled(found[place.piece], place, factor**power)
+                    found[place.piece] = torch.where(found[place.piece] == 0, 0, moved)
+            found[own.piece] = torch.ones_like(found[own.piece])
+        for own, _ in self.shifts:
+            found[own.piece] = torch.ones_like(found[own.piece])
+        for place, mean in carried.items():
+            found[place.piece] = centred(found[place.piece], place) + mean
+        for place in self.ones:
+            found[place.piece] = centred(found[place.piece], place)
+        return {n: torch.zeros_like(x) if n in self.whole.dead else x for n, x in found.items()}
+
+
+def _of_neurons(x: Tensor, place: Place) -> Tensor:
+    """A piece with one entry for each neuron, as ``(B, *what the node is nested in, n)``."""
+    return flattened(x, place).squeeze(-1)
+
+
+def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], frozen: frozenset[str]) -> Fibre:
+    """All that leaves a module's function as it is, of the kinds that are known here."""
+    program = program_of(module, inputs, kwargs, frozen)
+    if program.optional:  # buffers that are no statistics are constants, as the base of an adapter
+        frozen = frozen | program.optional
+        program = program_of(module, inputs, kwargs, frozen)
+    space = WeightSpace.from_module(module, inputs, kwargs=kwargs, frozen=frozen)
+    slopes = Slopes(module, (inputs, dict(kwargs)), space)
+    raw = slopes.at()
+    parts = {name: [_extent(space, piece) for piece in pieces] for name, pieces in space.pieces_of.items()}
+    constants = Constants(program, parts, raw)
+    fibre = Fibre(space, constants)
+    every = {name: [p for p in found if p.piece not in space.dead] for name, found in places_of(space).items()}
+    nodes = [name for name, node in space.nodes.items() if space.count(name, space.sizes()) > 1]
+    linear = [turn for name in nodes if (turn := _linear(space, name, every[name]))]
+    fibre.turns = [turn for turn in linear if _acts(fibre, turn, raw)]
+    fibre.turns += [turn for found in rotary_places(space) if (turn := _rotary(fibre, found, raw))]
+    free = [name for name in nodes if all(turn.node != name for turn in fibre.turns)]
+    fibre.gains = [gain for name in free for gain in _gains(space, every[name])]
+    gone = {gain.place.piece for gain in fibre.gains} | constants.emptied()
+    left = {name: [p for p in every[name] if p.piece not in gone] for name in free}
+    folded = slopes.at(lambda tensors: _batched(fibre, tensors))
+    fibre.ones = [p for name in free for p in left[name] if _along_ones(fibre, p, folded)]
+    seen = {p.piece for p in fibre.ones}
+    constants.leave_out({n for n, pieces in space.pieces_of.items() if seen.issuperset(pieces)})
+    fibre.shifts = _shifts(fibre, left, slopes)
+    carried = {place for _, readers in fibre.shifts for place in readers}
+    added = {place for place, _ in fibre.shifts}
+    for name in free:
+        if space.nodes[name].permutes:
+            places = tuple(p for p in left[name] if p not in added)
+            unseen = [p in fibre.ones or p in carried for p in places]
+            turn = Turn(name, "centred" if any(unseen) else "normed", places)
+            large = (space.nodes[name].size or 0) > (2 if any(unseen) else 1)
+            moves = large and (all(unseen) if any(unseen) else space.nodes[name].flips)
+            if moves and _acts(fibre, turn._replace(places=tuple(left[name])), folded):
+                fibre.turns.append(turn)
+    return fibre
+
+
+def _shifts(fibre: Fibre, left: Mapping[str, list[Place]], slopes: Slopes) -> list[tuple[Place, tuple[Place, ...]]]:
+    """What norms add that no bias takes over, with what reads it: without it, means of these would not matter."""
+    found = []
+    for own, gauge in fibre.gains:
+        places = [p for p in left.get(own.axis.node, ()) if powers(p.axis.charge)[gauge]]
+        added = [p for p in places if p.writes and len(_neurons(fibre, p)) == 1]
+        readers = tuple(p for p in places if not p.writes and p not in fibre.ones)
+        if len(added) == 1 and readers:
+
+            def without(tensors: Tensors, piece: str = added[0].piece) -> dict[str, Tensor]:
+                pieces = fibre.reduced(_lifted(tensors))
+                pieces[piece] = torch.zeros_like(pieces[piece])
+                return {n: t.squeeze(0) for n, t in fibre.closed(pieces).items()}
+
+            at = slopes.at(without)
+            if all(_along_ones(fibre, p, at) for p in readers):
+                found.append((added[0], readers))
+    return found
+
+
+def _neurons(fibre: Fibre, place: Place) -> list[int]:
+    """Sizes of a piece's axes but those of 1 and those that the place's node is nested in."""
+    sizes = [_size(fibre.whole, axis) for axis in fibre.whole.axes[place.piece]]
+    return [n for i, n in enumerate(sizes) if n > 1 and i not in place.over]
+
+
+def _batched(fibre: Fibre, tensors: Tensors) -> dict[str, Tensor]:
+    found = fibre.closed(fibre.reduced({n: t.unsqueeze(0) for n, t in tensors.items()}))
+    return {n: t.squeeze(0) for n, t in found.items()}
+
+
+def _linear(space: WeightSpace, name: str, places: list[Place]) -> Turn | None:
+    """All invertible matrices, where each axis has the charge +1 or -1 of one scale and sign."""
+    node = space.nodes[name]
+    scales = [n for n, gauge in enumerate(node.gauges) if gauge.scales]
+    if len(scales) != 1 or node.gauges[scales[0]] is not Symmetry.MONOMIAL or (node.size or 0) < 2:
+        return None
+    charged = [p._replace(axis=Axis(name, powers(p.axis.charge)[scales[0]])) for p in places]
+    return (
+        Turn(name, "linear", tuple(charged), scales[0]) if all(abs(flow(p.axis.charge)) == 1 for p in charged) else None
+    )
+
+
+def rotary_places(space: Specification) -> list[Turn]:
+    """Where queries and keys may be made of rotary pairs: one scale multiplies some tensors and divides others.
+
+    The pairs lie along an axis of theirs on which nothing acts, of one even size in all of them.
+    """
+    found = []
+    for name, places in places_of(space).items():
+        for number, gauge in enumerate(space.nodes[name].gauges):
+            charged = [(p, powers(p.axis.charge)[number]) for p in places if powers(p.axis.charge)[number]]
+            if gauge.flips and {q for _, q in charged} == {1, -1}:
+                inner = [_inside(space, place)._replace(axis=Axis(name, q)) for place, q in charged]
+                sizes = {_size(space, space.axes[p.piece][p.at]) for p in inner if p.at >= 0}
+                if all(p.at >= 0 for p in inner) and len(sizes) == 1:
+                    found.append(Turn(name, "rotary", tuple(inner), number))
+    return found
+
+
+def _inside(space: Specification, place: Place) -> Place:
+    """The first axis of a piece along which nothing acts and which is written to, in a node's neurons; -1 for none."""
+    axes = space.axes[place.piece]
+    over = (*place.over, place.at) if _size(space, axes[place.at]) > 1 else ()
+    for at, axis in enumerate(axes):
+        still = axis if isinstance(axis, int) else flow(axis.charge) > 0 and not space.nodes[axis.node].permutes
+        if still and _size(space, axis) % 2 == 0:
+            return Place(place.piece, at, over, place.axis)
+    return place._replace(at=-1)
+
+
+def _rotary(fibre: Fibre, turn: Turn, slopes: list[tuple[Tensors, Tensors]]) -> Turn | None:
+    """The pairs of entries that may be multiplied by complex numbers, to first order, if these are all entries."""
+    angles, scales = [], []
+    for pair in slopes:
+        pieces, by = (fibre.opened(_lifted(t)) for t in pair)
+        both = [torch.zeros(()), torch.zeros(())]
+        size = torch.zeros(())
+        for place in turn.places:
+            g, x = (flattened(t[place.piece], place) for t in (by, pieces))
+            own = (g @ x.mT).flatten(0, -3)
+            both = [both[0] + own, both[1] + (own if place.writes else -own)]
+            size = size + g.norm() * x.norm()
+        diagonal = both[1].diagonal(dim1=-2, dim2=-1)
+        angles.append((both[0] - both[0].mT).abs().amax(0) <= _RTOL * size)
+        scales.append((diagonal.unsqueeze(-1) + diagonal.unsqueeze(-2)).abs().amax(0) <= _RTOL * size)
+    fits = torch.stack([*angles, *scales]).all(0).triu(1)
+    pairs = tuple((int(i), int(j)) for i, j in fits.nonzero())
+    return turn._replace(pairs=pairs) if sorted(sum(pairs, ())) == list(range(len(fits))) else None
+
+
+def _gains(space: WeightSpace, places: list[Place]) -> list[Gain]:
+    """Parameters that scale neurons, one for each gauge, of those in which any sign and scale acts."""
+    found: dict[int, Gain] = {}
+    for place in places:
+        path = (*place.over, place.at)
+        axes = [space.axes[place.piece][i] for i in path]
+        rest = [a for i, a in enumerate(space.axes[place.piece]) if i not in path]
+        still = all(not flow(a.charge) for a in axes if isinstance(a, Axis) and (space.nodes[a.node].size or 0) > 1)
+        alone = space.pieces_of[space.pieces[place.piece].parameter] == [place.piece] and all(
+            _size(space, a) == 1 for a in rest
+        )
+        gauges = space.nodes[place.axis.node].gauges
+        for n, (q, gauge) in enumerate(zip(powers(place.axis.charge), gauges, strict=True)):
+            if still and alone and abs(q) == 1 and gauge is Symmetry.MONOMIAL:
+                found.setdefault(n, Gain(place, n))
+    return list(found.values())
+
+
+def _extent(space: Specification, piece: str) -> int:
+    return math.prod(_size(space, axis) for axis in space.axes[piece])
+
+
+def _size(space: Specification, axis: Axis | int) -> int:
+    return axis if isinstance(axis, int) else space.sizes()[axis.node]
+
+
+def _acts(fibre: Fibre, turn: Turn, slopes: list[tuple[Tensors, Tensors]]) -> bool:
+    """Whether every matrix of a turn leaves the function alone, to first order."""
+    return all(_vanishes(*_moment(turn, *(fibre.opened(_lifted(t)) for t in pair))) for pair in slopes)
+
+
+def _lifted(tensors: Tensors) -> dict[str, Tensor]:
+    return {n: t.unsqueeze(0) for n, t in tensors.items()}
+
+
+def _moment(turn: Turn, pieces: Tensors, slopes: Tensors) -> tuple[Tensor, Tensor]:
+    """What has to be 0 for a turn to act, and the size of what is added up to it."""
+    total, size = torch.zeros(()), torch.zeros(())
+    for place in turn.places:
+        x, g = (flattened(t[place.piece], place) for t in (pieces, slopes))
+        own = g @ x.mT
+        total = total + (-own.mT if turn.kind == "linear" and not place.writes else own)
+        size = size + g.norm() * x.norm()
+    if turn.kind != "linear":
+        total = total - total.mT
+    if turn.kind == "centred":
+        basis = complement(total.shape[-1])
+        total = basis.mT @ total @ basis
+    return total, size
+
+
+def _along_ones(fibre: Fibre, place: Place, slopes: list[tuple[Tensors, Tensors]]) -> bool:
+    """Whether entries along an axis may all be changed alike, to first order."""
+    n = fibre.whole.axes[place.piece][place.at]
+    if _size(fibre.whole, n) < 2:
+        return False
+    for _, by in slopes:
+        g = fibre.opened(_lifted(by))[place.piece]
+        dead = g.norm() <= 1e-12 * max(x.nan_to_num().norm() for x in by.values())
+        if dead or not _vanishes(g.sum(1 + place.at), g.norm()):
+            return False
+    return True
+
+
+def _vanishes(total: Tensor, size: Tensor) -> bool:
+    """Whether sums of products are 0 within rounding; of what has no gradient nothing is known."""
+    return bool(size > 0) and bool(total.abs().max() <= _RTOL * size)

@@ -1,0 +1,76 @@
+"""The space that is left of a network's weights when they are in normal form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nfn_monomial.space.axes import Axis, Dim, each_axis, powers, segments_of
+from nfn_monomial.space.specification import Node
+from nfn_monomial.space.weight_space import WeightSpace
+from nfn_monomial.symmetry import Symmetry
+
+from .kinds import Fibre
+from .turns import Turn
+
+
+def left_of(fibre: Fibre) -> WeightSpace:
+    """The space of normal forms.
+
+    Folded gains and emptied parameters are left out. Of a node that matrices act on, signs and permutations are left;
+    of one whose mean nobody sees, one neuron less. Where a tensor reads the 1 that a norm adds in place of its shift,
+    its means are a tensor of their own, see `mean_of`.
+    """
+    space = fibre.whole
+    gone = {gain.place.piece for gain in fibre.gains} | {place.piece for place, _ in fibre.shifts}
+    gone |= fibre.constants.emptied()
+    turns = {turn.node: turn for turn in fibre.turns}
+    folded: dict[str, set[int]] = {}
+    for gain in fibre.gains:
+        folded.setdefault(gain.place.axis.node, set()).add(gain.gauge)
+    nodes = {name: _node(node, turns.get(name), folded.get(name, set())) for name, node in space.nodes.items()}
+
+    def changed(axis: Axis) -> list[Axis]:
+        turn, without = turns.get(axis.node), folded.get(axis.node, set())
+        charges = powers(axis.charge)
+        if turn is not None and turn.kind in ("normed", "centred"):
+            return [Axis(axis.node, (charges[0], 1))]
+        kept = tuple(q for n, q in enumerate(charges) if n not in without)
+        if not kept and space.nodes[axis.node].size == 1:
+            return []
+        kept = kept or charges[:1]
+        return [Axis(axis.node, kept if len(kept) > 1 else kept[0])]
+
+    parameters = {
+        name: tuple(each_axis(dim, changed) for dim in dims)
+        for name, dims in space.parameters.items()
+        if name not in gone
+    }
+    for place in (reader for _, readers in fibre.shifts for reader in readers):
+        rest = [axis for at, axis in enumerate(space.axes[place.piece]) if at != place.at]
+        parameters[mean_of(place.piece)] = tuple(each_axis(axis, changed) for axis in rest)
+    used = {axis.node for dims in parameters.values() for dim in dims for axis in _axes(dim)}
+    parents = {nodes[name].parent for name in used}
+    nodes = {name: node for name, node in nodes.items() if name in used | parents}
+    ties = {other: name for other, name in space.ties.items() if name not in gone}
+    dead = [piece for piece in space.dead if space.pieces[piece].parameter not in gone]
+    return WeightSpace(nodes, parameters, label=space.label and f"{space.label}.normal", dead=dead, ties=ties)
+
+
+def mean_of(piece: str) -> str:
+    """The name of a tensor that holds the means of a piece, where these matter though its norm's do not."""
+    return f"{piece}.mean"
+
+
+def _node(node: Node, turn: Turn | None, folded: set[int]) -> Node:
+    if turn is not None and turn.kind in ("normed", "centred"):
+        assert node.size is not None, "a module's nodes have sizes"
+        return Node((Symmetry.PERMUTATION, Symmetry.SIGN), node.size - (turn.kind == "centred"), node.parent)
+    if turn is not None:
+        return node._replace(gauges=tuple(Symmetry.SIGN if n == turn.gauge else g for n, g in enumerate(node.gauges)))
+    kept = tuple(gauge for n, gauge in enumerate(node.gauges) if n not in folded)
+    return node._replace(gauges=kept or (Symmetry.PERMUTATION,))
+
+
+def _axes(dim: Dim) -> Iterator[Axis]:
+    for part in segments_of(dim):
+        yield from (axis for axis in part if isinstance(axis, Axis))

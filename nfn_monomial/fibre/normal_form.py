@@ -1,0 +1,401 @@
+"""Normal forms: of all networks with one function, those between which nothing is left but a monomial group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from nfn_monomial.canonical.balance import rescaling
+from nfn_monomial.checks import FLOATING, checked, is_dense
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.space.axes import Axis, powers
+from nfn_monomial.space.certificate import Point, answers, doubled, inputs_of, largest_change
+from nfn_monomial.space.packing import check_tensors, concrete, cut, joined, pieces, require_finite, whole
+from nfn_monomial.space.weight_space import WeightSpace
+
+from .kinds import Fibre, fibre_of, rotary_places
+from .left import left_of, mean_of
+from .turns import (
+    Place,
+    Turn,
+    balanced,
+    centred,
+    complement,
+    flattened,
+    moved,
+    places_of,
+    principal,
+    random_matrices,
+    scaled,
+    stacked,
+    turned,
+    upright,
+)
+
+_ROUNDS = 500
+_RTOL = 1e-14
+_CERTAIN = 1e-9
+
+
+class NormalForm:
+    """The networks of one architecture, each as the one of its function that differs from others by signs alone.
+
+    Made by `normal_form`. Calling it moves networks to their normal form, networks of ``space``.
+
+    Attributes:
+        whole: the space of the module's parameters.
+        space: the space of normal forms. Permutations, signs and positive scales are all that is left in its group.
+        turns: nodes of ``space`` that matrices acted on, with their axes.
+    """
+
+    def __init__(self, fibre: Fibre) -> None:
+        self._fibre = fibre
+        self.whole, self.space = fibre.whole, left_of(fibre)
+        self.turns = [_placed(self.space, turn) for turn in fibre.turns]
+
+    @property
+    def fibre_dimension(self) -> int:
+        """In how many directions weights can move without a change of the function, of all kinds that are known."""
+        return sum(self.dimensions().values())
+
+    def dimensions(self) -> dict[str, int]:
+        """How many of these directions are of which kind; see `explain`."""
+        fibre, space = self._fibre, self.whole
+        sizes, shapes = space.sizes(), space.shapes()
+        found = dict.fromkeys(("scales", "linear", "rotary", "rotations", "gains", "means", "constants"), 0)
+        found["scales"] = self.space.group_dimension
+        for turn in fibre.turns:
+            n = sizes[turn.node]
+            blocks = space.count(turn.node, sizes) // n
+            if turn.kind == "linear":
+                p, q = (
+                    sum(_rest(space, place) for place in turn.places if place.writes == side) for side in (True, False)
+                )
+                found["linear"] += blocks * (n * n - max(n - p, 0) * max(n - q, 0))
+            elif turn.kind == "rotary":
+                found["rotary"] += 2 * len(turn.pairs) * (blocks * n if any(p.over for p in turn.places) else 1)
+            else:
+                k = n - (turn.kind == "centred")
+                found["rotations"] += blocks * k * (k - 1) // 2
+        found["gains"] = sum(space.count(gain.place.axis.node, sizes) for gain in fibre.gains)
+        along: dict[str, set[int]] = {}
+        for place in fibre.ones:
+            along.setdefault(place.piece, set()).add(place.at)
+        for piece, dims in along.items():
+            shape = _shape(space, piece)
+            found["means"] += math.prod(shape) - math.prod([n - (i in dims) for i, n in enumerate(shape)])
+        for source in fibre.constants.sources:
+            own = source.dimension(shapes[source.parameter])
+            mean = source.kind == "rows" and source.parameter in along  # that has it already
+            found["constants"] += own - mean
+        found["constants"] += sum(space.count(place.axis.node, sizes) for place, _ in fibre.shifts)
+        given = {source.parameter for source in fibre.constants.sources}
+        dead = [piece for piece in space.dead if space.pieces[piece].parameter not in given]
+        found["constants"] += sum(math.prod(_shape(space, piece)) for piece in dead)
+        return found
+
+    def explain(self) -> str:
+        """What acts on the network besides permutations, in words: how many directions of which kind, and where."""
+        fibre, count = self._fibre, self.dimensions()
+        linear = [t.node for t in fibre.turns if t.kind == "linear"]
+        normed = [t.node for t in fibre.turns if t.kind in ("normed", "centred")]
+        where = {
+            "scales": ("positive scales of neurons", []),
+            "linear": ("invertible matrices", linear),
+            "rotary": ("rotary pairs of queries and keys", [t.node for t in fibre.turns if t.kind == "rotary"]),
+            "rotations": ("rotations that norms allow", normed),
+            "gains": ("gains that readers take over", [gain.place.piece for gain in fibre.gains]),
+            "means": ("means that norms subtract", list(dict.fromkeys(p.piece for p in fibre.ones))),
+            "constants": (
+                "constants that flow to later parameters, or to none",
+                list(
+                    dict.fromkeys([s.parameter for s in fibre.constants.sources] + [p.piece for p, _ in fibre.shifts])
+                ),
+            ),
+        }
+        total = sum(math.prod(shape) for shape in self.whole.shapes().values())
+        lines = [f"{self.fibre_dimension} of {total} directions leave the function as it is:"]
+        for kind, (words, names) in where.items():
+            if count[kind]:
+                lines.append(f"  {count[kind]:>6}  {words}" + (f": {', '.join(names)}" if names else ""))
+        lines.append(f"What is left is the group of {self.space}: permutations, signs and positive scales.")
+        if any(len(turn.pairs) > 1 for turn in fibre.turns):
+            lines.append(
+                "Besides, the two entries of a rotary pair may change signs together, which that space does not say."
+            )
+        return "\n".join(lines)
+
+    def __call__(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Networks of ``whole`` -> their normal forms, networks of ``space``.
+
+        Computed in float64. Gradients flow, where singular values are apart, but for those through the scales that
+        `nfn_monomial.balance` finds.
+
+        Args:
+            networks: a state dict; or parameter name -> ``(B, 1, *shape)``, a batch. Other names are left out.
+
+        Returns:
+            The same kind of thing, in the same dtype.
+
+        Raises:
+            ValueError: for a tensor that is missing or has another shape.
+        """
+        batch, close = batched(self.whole, networks)
+        tensors = self._in_coordinates(self._fibre.reduced(batch))
+        for _ in range(_ROUNDS):
+            before = tensors
+            tensors = self._balanced(tensors)
+            if not self._coupled or _change(tensors, before) < _RTOL:
+                break
+        parts = pieces(self.space, tensors, self.space.sizes())
+        for turn in self.turns:
+            if turn.kind in ("normed", "centred"):
+                flat = [flattened(parts[place.piece], place) for place in turn.places]
+                rotation = principal(sum((x @ x.mT for x in flat[1:]), flat[0] @ flat[0].mT))
+                parts = moved(parts, turn, rotation, rotation)
+        found = whole(self.space, parts, self.space.sizes())
+        if infinite := [name for name, x in found.items() if not bool(x.isfinite().all())]:
+            raise InvalidValueError(
+                f"the normal form of {', '.join(infinite)} is not finite: a gain that is to be folded is 0 where what "
+                "it divides is not, or entries are too large"
+            )
+        return close(found)
+
+    def _in_coordinates(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Pieces of the whole space as networks of what is left: nodes without means have one coordinate less."""
+        found, means = dict(found), {}
+        for place in self._reading:
+            x = found[place.piece]
+            means[mean_of(place.piece)] = x.mean(1 + place.at)
+            found[place.piece] = centred(x, place)
+        for place, basis in self._lowered:
+            found[place.piece] = turned(found[place.piece], place, basis.mT)
+        sizes = self.whole.sizes() | self.space.sizes()
+        names = [name for name in self.space.parameters if name in self.whole.parameters]
+        return {name: joined(self.whole, name, found, sizes) for name in names} | means
+
+    @property
+    def _reading(self) -> list[Place]:
+        """Axes of tensors that read what a norm adds."""
+        return [place for _, readers in self._fibre.shifts for place in readers]
+
+    @property
+    def _lowered(self) -> list[tuple[Place, Tensor]]:
+        """Axes that have one coordinate less in normal forms, each with the basis of the others."""
+        turns = [turn for turn in self._fibre.turns if turn.kind == "centred"]
+        return [(place, complement(self.whole.sizes()[turn.node])) for turn in turns for place in turn.places]
+
+    def write(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Normal forms as networks of the module's own architecture: with gains of 1, and zeros where constants were.
+
+        Args:
+            networks: of ``space``, as calling this gives them.
+
+        Returns:
+            All parameters of ``whole``; what else a state dict has stays as it is.
+        """
+        batch, close = batched(self.space, networks)
+        size, sizes = len(next(iter(batch.values()))), self.whole.sizes() | self.space.sizes()
+        ones = {gain.place.piece for gain in self._fibre.gains} | {place.piece for place, _ in self._fibre.shifts}
+        found: dict[str, Tensor] = {}
+        for name in self.whole.parameters:
+            if name in batch:
+                found |= dict(cut(self.whole, name, batch[name], sizes))
+                continue
+            for piece in self.whole.pieces_of[name]:
+                found[piece] = torch.full((size, *_shape(self.whole, piece)), float(piece in ones), dtype=torch.float64)
+        for place, basis in self._lowered:
+            found[place.piece] = turned(found[place.piece], place, basis)
+        for place in self._reading:
+            found[place.piece] = found[place.piece] + batch[mean_of(place.piece)].unsqueeze(1 + place.at)
+        return close(self._fibre.closed(found))
+
+    def _balanced(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Networks with positive scales and invertible matrices of least norm, each in turn."""
+        if self.space.group_dimension:
+            features = self.space.pack({n: t.unsqueeze(1) for n, t in tensors.items()})
+            features = rescaling(self.space, features, signs=False, converge=True).act(features)
+            tensors = {n: t.squeeze(1) for n, t in self.space.unpack(features).items()}
+        parts = pieces(self.space, tensors, self.space.sizes())
+        for turn in self.turns:
+            if turn.kind == "linear":
+                sides = [stacked(parts, [p for p in turn.places if p.writes == writes]) for writes in (True, False)]
+                parts = moved(parts, turn, *balanced(*sides))
+            if turn.kind == "rotary":
+                sides = [stacked(parts, [p for p in turn.places if p.writes == writes]) for writes in (True, False)]
+                parts = moved(parts, turn, *upright(turn.pairs, *sides))
+        return whole(self.space, parts, self.space.sizes())
+
+    @property
+    def _coupled(self) -> bool:
+        """Whether matrices and scales meet in a tensor, so that they have to be balanced together."""
+        met: set[str] = set()
+        for turn in self.turns:
+            for place in turn.places if turn.kind == "linear" else ():
+                axes = [axis for axis in self.space.axes[place.piece] if isinstance(axis, Axis)]
+                scales = any(self.space.nodes[axis.node].acting(axis.charge).scales for axis in axes)
+                if place.piece in met or scales:
+                    return True
+                met.add(place.piece)
+        return False
+
+    def sample(self, networks: Mapping[str, Tensor], *, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """Other networks of the same functions: moved by random elements of all that is known to act.
+
+        Args:
+            networks: as calling this takes.
+            generator: source of randomness.
+
+        Returns:
+            Networks of ``whole``.
+        """
+        batch, close = batched(self.whole, networks)
+        fibre, count = self._fibre, len(next(iter(batch.values())))
+        found = fibre.reduced(batch)
+        for place in fibre.ones:
+            x = found[place.piece]
+            found[place.piece] = x + _randn(x.narrow(1 + place.at, 0, 1).shape, generator)
+        for turn in fibre.turns:
+            found = moved(found, turn, *random_matrices(self.whole, turn, count, generator))
+        for own, readers in fibre.shifts:
+            shift = _randn(flattened(found[own.piece], own).squeeze(-1).shape, generator)
+            found[own.piece] = scaled(torch.ones_like(found[own.piece]), own, shift)
+            for place in readers:
+                x, dim = found[place.piece], 1 + place.at
+                rest = x.sum(dim, keepdim=True) - scaled(centred(x, place), place, shift).sum(dim, keepdim=True)
+                size = scaled(torch.ones_like(x), place, shift).sum(dim, keepdim=True)
+                found[place.piece] = centred(x, place) + rest / size
+        tensors = fibre.closed(found)
+        noise = {n: _randn(t.shape, generator) for n, t in tensors.items()}
+        random = {
+            source: torch.func.vmap(lambda own, source=source: source.part(own[0], own[1]))(
+                (noise[source.parameter], tensors)
+            )
+            for source in fibre.constants.sources
+        }
+        tensors = torch.func.vmap(fibre.constants.moved)(tensors, random)
+        return close(self.whole.sample(count, generator=generator).act(tensors))
+
+
+@checked
+def normal_form(
+    module: nn.Module,
+    example_inputs: Any = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    frozen: Collection[str] | None = None,
+) -> NormalForm:
+    """All that leaves a module's function as it is, and the normal form of its weights under it.
+
+    Besides the monomial group of `WeightSpace.from_module` there may be invertible matrices, where linear maps alone
+    touch neurons (between values and outputs of attention, in a low-rank adapter); rotations, where norms do besides;
+    gains and constants that other parameters can take over; and means that norms subtract. Each is found by what a
+    gradient at random weights does not see, and random elements of all of them together must leave the module's
+    answers alone.
+
+    Args:
+        module: any network that `WeightSpace.from_module` takes; its parameters are not changed.
+        example_inputs, kwargs: of a call, as there.
+        frozen: names of parameters that stay as they are, as the base of an adapter. By default those that need no
+            gradient, where others do. Buffers stay as they are, but for running statistics.
+
+    Raises:
+        ValueError: as `WeightSpace.from_module`; if random elements change an answer.
+
+    >>> form = normal_form(nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 6)), torch.zeros(2, 5))
+    >>> form.fibre_dimension, form.whole.group_dimension
+    (12, 3)
+    """
+    inputs = () if example_inputs is None else inputs_of(example_inputs)
+    known = dict(module.named_parameters()) | dict(module.named_buffers())
+    if frozen is None:
+        still = {name for name, p in module.named_parameters() if not p.requires_grad}
+        frozen = still if any(p.requires_grad for p in module.parameters()) else ()
+    if unknown := [name for name in frozen if name not in known]:
+        raise InvalidValueError(f"frozen= has {unknown[:3]}, no parameters of the module: {', '.join(known)}")
+    form = NormalForm(fibre_of(module, inputs, kwargs or {}, frozenset(frozen)))
+    _certify(form, Point(module, pytree.tree_map_only(Tensor, doubled, (inputs, dict(kwargs or {})))))
+    return form
+
+
+def _certify(form: NormalForm, own: Point) -> None:
+    """Raise if random elements change what a module answers at its own weights, or near these."""
+    generator = torch.Generator().manual_seed(1)
+    points = [(own, own.steady_answers()), *own.near(generator, 3), *own.near(generator, 3)]
+    for point, expected in points:
+        weights = point.weights()
+        moved = form.sample(weights, generator=generator)
+        found = answers(point.module, weights | moved, *point.inputs)
+        if not (change := largest_change(found, expected)) <= _CERTAIN:
+            raise InvalidValueError(
+                f"random elements of the fibre of {form.whole} change its answers by {change:.1e} (relative): an "
+                f"operator does what is not known here; tell us of it. {form.explain()}"
+            )
+
+
+def _placed(space: WeightSpace, turn: Turn) -> Turn:
+    """A turn on the axes that are left."""
+    if turn.kind == "rotary":
+        (found,) = (t for t in rotary_places(space) if (t.node, t.gauge) == (turn.node, turn.gauge))
+        return turn._replace(places=found.places)
+    places = places_of(space)[turn.node]
+    if turn.kind == "linear":
+        places = [p._replace(axis=Axis(turn.node, powers(p.axis.charge)[turn.gauge])) for p in places]
+    return turn._replace(places=tuple(places))
+
+
+def _rest(space: WeightSpace, place: Place) -> int:
+    """How many vectors of a node's neurons a piece consists of, in each of what the node is nested in."""
+    shape = _shape(space, place.piece)
+    return math.prod(shape) // math.prod(shape[i] for i in (*place.over, place.at))
+
+
+def _shape(space: WeightSpace, piece: str) -> list[int]:
+    sizes = space.sizes()
+    return [axis if isinstance(axis, int) else sizes[axis.node] for axis in space.axes[piece]]
+
+
+def _randn(shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def _change(tensors: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> float:
+    """The largest change of a squared entry, relative to the largest."""
+    return max(
+        float((x.square() - before[n].square()).abs().max() / x.square().max().clamp(min=1e-300))
+        for n, x in tensors.items()
+    )
+
+
+def batched(
+    space: WeightSpace, networks: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], Callable[[Mapping[str, Tensor]], dict[str, Tensor]]]:
+    """Networks as ``(B, *shape)`` in float64 on the CPU, and what makes results of the kind that was given."""
+    names = list(space.parameters)
+    given = {n: networks[n] for n in names if n in networks} if isinstance(networks, Mapping) else networks
+    first = given.get(names[0]) if isinstance(given, dict) else None
+    single = isinstance(first, Tensor) and first.ndim == len(space.parameters[names[0]])
+    if single and isinstance(given, dict):
+        given = {n: t[None, None] if isinstance(t, Tensor) and is_dense(t) else t for n, t in given.items()}
+    plain = isinstance(given, dict) and all(isinstance(t, Tensor) and t.dtype in FLOATING for t in given.values())
+    if plain and concrete(given.values()) and all(map(is_dense, given.values())):
+        given = {n: t.to("cpu", torch.float64) for n, t in given.items()}
+    sizes = check_tensors(space, given)
+    if other := [f"{n} {sizes[n]} in place of {own}" for n, own in space.sizes().items() if sizes.get(n, own) != own]:
+        raise InvalidValueError(f"the networks have other sizes than the module: {', '.join(other)}")
+    if given[names[0]].shape[1] != 1:
+        raise InvalidValueError(
+            f"{names[0]} has {given[names[0]].shape[1]} channels; networks have one: (B, 1, *shape)"
+        )
+    require_finite(given)
+
+    def close(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        likes = {name: networks.get(name, networks[names[0]]) for name in found}
+        return {n: (t.squeeze(0) if single else t.unsqueeze(1)).to(likes[n]) for n, t in found.items()}
+
+    return {n: t.squeeze(1) for n, t in given.items()}, close

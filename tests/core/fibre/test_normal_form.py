@@ -1,0 +1,145 @@
+"""Normal forms of batches, of other dtypes, of degenerate weights; gradients; what is refused."""
+
+import pytest
+import torch
+from fibres import GPT, Attention, Llama, LowRank, encoder, generic, normal, tokens
+from torch import nn
+
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.fibre import compare_fibres, normal_form
+from nfn_monomial.space.certificate import answers, largest_change
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    torch.manual_seed(0)
+    module = GPT()
+    return module, normal_form(module, tokens(11)())
+
+
+def drawn(module: nn.Module, seed: int = 0) -> dict[str, torch.Tensor]:
+    return generic(module, torch.Generator().manual_seed(seed))
+
+
+def test_batches_are_networks_one_by_one(gpt) -> None:
+    module, form = gpt
+    states = [drawn(module, seed) for seed in range(3)]
+    batch = {n: torch.stack([state[n] for state in states]).unsqueeze(1) for n in form.whole.parameters}
+    together = form(batch)
+    for i, state in enumerate(states):
+        torch.testing.assert_close({n: t[i, 0] for n, t in together.items()}, form(state), rtol=1e-9, atol=1e-11)
+    assert {n: t.shape for n, t in form.sample(batch).items()} == {n: t.shape for n, t in batch.items()}
+    assert {n: t.shape for n, t in form.write(together).items()} == {n: t.shape for n, t in batch.items()}
+
+
+def test_other_dtypes_come_back_as_they_came(gpt) -> None:
+    module, form = gpt
+    state = {n: t.float() for n, t in drawn(module).items()}
+    moved = form.sample(state, generator=torch.Generator().manual_seed(0))
+    assert {t.dtype for t in form(state).values()} == {torch.float32}
+    found = compare_fibres(form, state, moved)
+    assert found.same_function
+    assert found.distances["between normal forms"] < 1e-4 < found.distances["but for permutations, signs and scales"]
+    assert "the same function" in str(found)
+
+
+def test_gradients_are_those_of_finite_differences(gpt) -> None:
+    module, form = gpt
+    state = {n: t for n, t in drawn(module).items() if n in form.whole.parameters}
+    direction = {n: torch.randn_like(t) for n, t in state.items()}
+
+    def size(step: torch.Tensor) -> torch.Tensor:
+        found = form({n: t + step * direction[n] for n, t in state.items()})
+        return sum((t**4).sum() for t in found.values())  # the same for all signs
+
+    step = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(size(step), step)
+    ends = [size(torch.tensor(h, dtype=torch.float64)) for h in (1e-5, -1e-5)]
+    torch.testing.assert_close(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=0)
+
+
+def test_adapters_that_are_0_as_at_the_start() -> None:
+    torch.manual_seed(0)
+    module = LowRank()
+    form = normal_form(module, torch.randn(7, 4))
+    fresh = {n: t.double() for n, t in module.state_dict().items()} | {"b": torch.zeros(5, 2, dtype=torch.float64)}
+    assert not any(t.any() for t in form(fresh).values())
+    half = fresh | {"b": torch.randn(5, 1, dtype=torch.float64).expand(5, 2)}  # of rank 1
+    found = form(half)
+    torch.testing.assert_close(found["b"] @ found["a"], half["b"] @ half["a"])
+    assert compare_fibres(form, half, form.sample(half)).same_function
+
+
+def test_gains_of_0_and_equal_singular_values(gpt) -> None:
+    module, form = gpt
+    state = drawn(module)
+    state["norm2.weight"][2] = 0
+    inputs = tokens(11)()
+    written = form.write(form(state))
+    assert largest_change(answers(module, state | written, inputs), answers(module, state, inputs)) < 1e-9
+    attention = Attention(4, 3)
+    form = normal_form(attention, normal(3, 6, 4)())
+    state = drawn(attention)
+    for name in ("q.weight", "k.weight"):
+        state[name] = torch.eye(3, 4, dtype=torch.float64)
+    for name in ("q.bias", "k.bias"):
+        state[name] = torch.zeros(3, dtype=torch.float64)
+    for seed in range(5):
+        assert compare_fibres(
+            form, state, form.sample(state, generator=torch.Generator().manual_seed(seed))
+        ).same_function
+
+
+def test_wide_bottlenecks_have_directions_that_nothing_reads() -> None:
+    module = nn.Sequential(nn.Linear(2, 6, bias=False), nn.Linear(6, 3, bias=False))
+    form = normal_form(module, torch.randn(7, 2))
+    state = drawn(module)
+    found = form(state)
+    torch.testing.assert_close(found["1.weight"] @ found["0.weight"], state["1.weight"] @ state["0.weight"])
+    assert compare_fibres(form, state, form.sample(state)).same_function
+
+
+@pytest.mark.parametrize(
+    ("act", "linear"), [(nn.Identity(), 9), (nn.Tanh(), 0), (nn.ReLU(), 0), (nn.Softmax(-1), 0), (nn.Dropout(0.5), 9)]
+)
+def test_what_is_not_linear_breaks_matrices(act: nn.Module, linear: int) -> None:
+    form = normal_form(nn.Sequential(nn.Linear(5, 3), act, nn.Linear(3, 6)), torch.randn(9, 5))
+    assert form.dimensions()["linear"] == linear
+
+
+def test_frozen_parameters_stay() -> None:
+    module = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 6))
+    free, held = (normal_form(module, torch.randn(4, 5), frozen=names) for names in ((), ("1.weight", "1.bias")))
+    assert (free.fibre_dimension, held.fibre_dimension) == (12, 0)
+    assert list(held.whole.parameters) == ["0.weight", "0.bias"]
+    module[1].requires_grad_(False)
+    assert normal_form(module, torch.randn(4, 5)).fibre_dimension == 0
+    module.requires_grad_(False)
+    assert normal_form(module, torch.randn(4, 5)).fibre_dimension == 12
+
+
+def test_the_module_is_left_as_it_was() -> None:
+    module = encoder(first=True).train()
+    before = {n: t.clone() for n, t in module.state_dict().items()}
+    normal_form(module, torch.randn(3, 5, 6))
+    assert module.training
+    assert all(torch.equal(t, before[n]) for n, t in module.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in module.parameters())
+
+
+def test_words_say_which_directions_there_are(gpt) -> None:
+    assert gpt[1].explain().splitlines()[0] == "150 of 373 directions leave the function as it is:"
+    two = normal_form(Llama(2), tokens(9)())
+    assert "rotary pair may change signs" in two.explain()
+    assert "rotary pair may change" not in gpt[1].explain()
+
+
+def test_what_is_missing_or_of_another_shape_is_named(gpt) -> None:
+    module, form = gpt
+    state = drawn(module)
+    with pytest.raises(InvalidValueError, match=r"missing: head\.weight"):
+        form({n: t for n, t in state.items() if n != "head.weight"})
+    with pytest.raises(InvalidValueError, match=r"down\.weight"):
+        form(state | {"down.weight": torch.zeros(5, 3)})
+    with pytest.raises(InvalidValueError, match=r"down\.weight holds 20 NaN"):
+        form(state | {"down.weight": torch.full((5, 4), torch.nan)})
