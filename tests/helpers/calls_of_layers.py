@@ -28,11 +28,8 @@ TEMPLATE_NETS = {name: p.detach().expand(2, 1, *p.shape).clone() for name, p in 
 UNCHARGED = RELU.uncharged().pack(NETS)
 ONE, OTHER_ONE = ({name: x[i, 0] for name, x in NETS.items()} for i in range(2))
 PLAIN, NET_SPACE = {name: p.detach() for name, p in NET.named_parameters()}, WeightSpace.from_module(NET, X)
-<<<<<<< ours
 PAPER = nm.MonomialNFN(RELU, (2,)).double()
-=======
 FORM = normal_form(NET, X)
->>>>>>> theirs
 BATCHES = [(X, torch.zeros(1, dtype=torch.int64))]
 
 
@@ -94,11 +91,8 @@ CALLS = {
     ),
     "align": Call(nm.align, {"space": RELU, "a": ONE, "b": OTHER_ONE, "symmetry": None, "seed": 0}),
     "align_all": Call(align_all, {"space": RELU, "networks": [ONE, OTHER_ONE], "symmetry": None, "seed": 0}),
-<<<<<<< ours
     "compare": Call(nm.compare, {"space": NET_SPACE, "a": PLAIN, "b": PLAIN, "module": NET, "inputs": X, "seed": 0}),
     "fingerprint": Call(nm.fingerprint, {"space": RELU, "network": ONE}),
-=======
-    "compare": Call(compare, {"space": NET_SPACE, "a": PLAIN, "b": PLAIN, "module": NET, "inputs": X, "seed": 0}),
     "normal_form": Call(
         normal_form, {"module": NET, "example_inputs": X, "kwargs": None, "frozen": None}, also=(TypeError,)
     ),
@@ -106,8 +100,6 @@ CALLS = {
     "NormalForm.sample": Call(of(FORM.sample), {"networks": PLAIN}),
     "NormalForm.write": Call(of(FORM.write), {"networks": PLAIN}),
     "compare_fibres": Call(compare_fibres, {"form": FORM, "a": PLAIN, "b": PLAIN, "seed": 0}),
-    "fingerprint": Call(fingerprint, {"space": RELU, "network": ONE}),
->>>>>>> theirs
     "mean_of": Call(mean_of, {"networks": [ONE, OTHER_ONE], "weights": [0.5, 0.5]}),
     "interpolate": Call(interpolate, {"a": ONE, "b": OTHER_ONE, "t": 0.5}),
     "barrier": Call(barrier, {"losses": [1.0, 4.0, 3.0]}),
