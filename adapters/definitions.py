@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.alignment.outputs import Reading
 from nfn_monomial.errors import InvalidValueError, MonomialError
+from nfn_monomial.fibre import NormalForm, normal_form
 from nfn_monomial.space.certificate import answers
 
 from .files import listed
@@ -79,6 +80,16 @@ class Definition:
         with Reading(tensors) as reading:
             answers(module, tensors, self.inputs)
         return frozenset(reading.keys)
+
+    @functools.cached_property
+    def normal_form(self) -> NormalForm | None:
+        """All that leaves its function as it is; None where no module runs, or none can be tested at other weights."""
+        if not self.inputs:
+            return None
+        try:
+            return normal_form(self.template(), self.inputs)
+        except ValueError:
+            return None
 
     def parameters(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the space from a state dict, float32; keys as in `keys`.

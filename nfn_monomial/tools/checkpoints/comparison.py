@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Unpack
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from nfn_monomial import compare
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.fibre import FibreComparison, compare_fibres
 from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
 
@@ -18,6 +20,8 @@ from .findings import Finding
 from .networks import Naming, Network, PathLike, paths_of, read_networks
 
 __all__ = ["compare_checkpoints"]
+
+LARGE = 50_000_000  # entries, beyond which normal forms are not compared: they take some copies of them in float64
 
 
 def compare_checkpoints(*paths: PathLike, seed: int = 0, call: Call = ALONE, **naming: Unpack[Naming]) -> Finding:
@@ -44,6 +48,16 @@ def compare_checkpoints(*paths: PathLike, seed: int = 0, call: Call = ALONE, **n
     return _pair_of(a, b, seed)
 
 
+def _wider(a: Network, b: Network, seed: int) -> FibreComparison | None:
+    """Two networks by all that leaves their function as it is, if that is more than permutations, scales and signs."""
+    if sum(t.numel() for t in a.values()) > LARGE:
+        return None
+    form = a.definition.normal_form
+    if form is None or form.fibre_dimension == a.space.group_dimension:
+        return None
+    return compare_fibres(form, dict(a), dict(b), seed=seed)
+
+
 def _pair_of(a: Network, b: Network, seed: int) -> Finding:
     # What a checkpoint lacks is the module's own, so it is one that has read none.
     module, inputs = (a.definition.template(), a.definition.inputs) if a.runs and b.runs else (None, None)
@@ -63,11 +77,20 @@ def _pair_of(a: Network, b: Network, seed: int) -> Finding:
         lines.append(f"What no symmetry moves differs, too: {', '.join(found.unmoved[:6])}.")
     if unread:
         lines.append(f"Left out, as the network does not read it: {', '.join(unread[:6])}.")
+    wider = _wider(a, b, seed) if module is not None and not (found.same_function or found.unmoved) else None
+    if wider is not None:
+        if wider.same_function:
+            lines[0] = f"{a.label} and {b.label}: the same function: their normal forms are equal."
+        lines.append(
+            "Distances, relative to the first: " + ", ".join(f"{x:.2g} {k}" for k, x in wider.distances.items())
+        )
     results = {
         "network": a.definition.name,
         "a": str(a.checkpoint.path),
         "b": str(b.checkpoint.path),
         **found.to_json(),
+        "same_function": found.same_function or (wider is not None and wider.same_function),
+        "normal_forms": None if wider is None else dataclasses.asdict(wider),
         "other_differences": sorted((*found.unmoved, *unread)),
     }
     norms = {name: float(torch.linalg.vector_norm(t, dtype=torch.float64)) for name, t in a.items()}

@@ -58,6 +58,9 @@ def find_symmetries(checkpoint: PathLike | None = None, *, call: Call = ALONE, *
 def _told(definition: Definition, network: Network | None, certified: str, neurons: list[dict[str, Any]]) -> Finding:
     space = definition.space
     summary = space.explain()  # which says what was tested of the architecture
+    form = definition.normal_form
+    if form is not None and form.fibre_dimension > space.group_dimension:
+        summary = f"{summary}\n\n{form.explain()}"
     sizes: Mapping[str, int] = {}
     tables = []
     if network is not None:
@@ -69,6 +72,7 @@ def _told(definition: Definition, network: Network | None, certified: str, neuro
         "checkpoint": None if network is None else str(network.checkpoint.path),
         "parameters": len(space.parameters),
         "independent_scalings": space.group_dimension,
+        "fibre": None if form is None else form.dimensions(),
         "certificate": certified or None,
         "nodes": {
             name: {

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from fibres import Attention
 from own_networks import mlp, moved, saved, weights
 from torch import nn
 
 from nfn_monomial.adapters.definitions import Definition, define
-from nfn_monomial.tools import balance_checkpoint, compare_checkpoints
+from nfn_monomial.tools import balance_checkpoint, compare_checkpoints, find_symmetries
 from nfn_monomial.tools.calls import Call
 
 
@@ -38,6 +39,23 @@ def test_the_same_function_in_other_weights_and_another_one(residual: Definition
     one_weight = compare_checkpoints(a, saved(tmp_path / "c.pt", other), net=residual)
     assert not one_weight.to_json()["same_function"]
     assert one_weight.summary.startswith("a.safetensors and c.pt: not ")
+
+
+def test_matrices_between_values_and_outputs_are_seen_through(tmp_path: Path) -> None:
+    definition = define(Attention(4, 3), torch.randn(2, 5, 4))
+    assert definition.normal_form is not None
+    state = definition.template().state_dict()
+    other = state | definition.normal_form.sample(state, generator=torch.Generator().manual_seed(0))
+    a, b = saved(tmp_path / "a.safetensors", state), saved(tmp_path / "b.safetensors", other)
+    found = compare_checkpoints(a, b, net=definition)
+    said = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert (said["same_function"], said["normal_forms"]["same_function"]) == (True, True)
+    assert "the same function: their normal forms are equal." in found.summary
+    other["v.weight"][0, 0] += 1e-2
+    near = compare_checkpoints(a, saved(tmp_path / "c.safetensors", other), net=definition)
+    assert not near.to_json()["same_function"]
+    said = find_symmetries(a, net=definition).to_json()
+    assert (sum(said["fibre"].values()), said["independent_scalings"]) == (24, 6)
 
 
 @pytest.fixture(scope="module")
