@@ -20,14 +20,10 @@ def fields(nodes, max_size):
 
 
 def random_features(layer, sizes, seed=0, batch=5):
-    generator = torch.Generator().manual_seed(seed)
-    return tuple(
-        Features(
-            layout,
-            tuple(
-                torch.randn(batch, *(sizes[a.node] for a in t), m * c, dtype=torch.float64, generator=generator)
-                for t, m in as_fields(layout).items()
-            ),
-        )
-        for layout, c in ((layer.in_layout, layer.in_channels), (layer.second_layout, layer.second_channels))
-    )
+    """Both inputs of a product of features."""
+    draws = torch.Generator().manual_seed(seed)
+    made = []
+    for layout, channels in ((layer.in_layout, layer.in_channels), (layer.second_layout, layer.second_channels)):
+        shapes = [(batch, *(sizes[a.node] for a in t), m * channels) for t, m in as_fields(layout).items()]
+        made.append(Features(layout, tuple(torch.randn(s, dtype=torch.float64, generator=draws) for s in shapes)))
+    return made

@@ -1,6 +1,5 @@
 """What two networks have in common: the verdict, the distances, and what explains them."""
 
-import itertools
 import json
 import math
 
@@ -21,6 +20,8 @@ from nfn_monomial.space.monomial import MonomialMatrix
 
 RELU = WeightSpace.mlp([2, 12, 12, 3], "relu")
 TANH = WeightSpace.mlp([2, 12, 12, 3], "tanh")
+over_spaces = pytest.mark.parametrize("space", [RELU, TANH], ids=["relu", "tanh"])
+X = torch.randn(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
 def sampled(space, seed=0):
@@ -42,19 +43,9 @@ def only(element, kind):
 
 
 def perceptron(activation):
-    sizes = [2, 12, 12, 3]
-    layers = [m for n, k in itertools.pairwise(sizes) for m in (nn.Linear(n, k), activation())]
-    return nn.Sequential(*layers[:-1]).double()
-
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.qkv, self.out = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
-
-    def forward(self, x):
-        q, k, v = self.qkv(self.norm(x)).view(len(x), -1, 3, 2, 4).permute(2, 0, 3, 1, 4)
-        return x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+    return nn.Sequential(
+        nn.Linear(2, 12), activation(), nn.Linear(12, 12), activation(), nn.Linear(12, 3)
+    ).double()  # fmt: skip
 
 
 @given(st.one_of(all_spaces(), general()), st.integers(0, 2**31))
@@ -87,80 +78,109 @@ def test_shares_of_any_two_networks(space, seed):
         assert aligned_l2 == pytest.approx(float((a[name] - moved[name]).norm()))
 
 
-@pytest.mark.parametrize(("dtype", "change"), [(torch.float64, 1e-8), (torch.float32, 1e-3)])
-@pytest.mark.parametrize("space", [RELU, TANH], ids=["relu", "tanh"])
-def test_one_weight_is_seen(space, dtype, change):
-    a = drawn(space, 5, dtype)
-    b = sampled(space, 5).act(a)
-    for name, tensor in a.items():
-        index = (0,) * tensor.ndim
-        assert not compare(space, a, changed(b, name, index, 1 + change)).same_function
-
-
-def test_what_else_is_another_function():
-    a = drawn(TANH)
-    b = sampled(TANH).act(a)
-    swapped = b["weight.1"].clone()
-    swapped[[0, 1]] = swapped[[1, 0]]
-    for other in (changed(b, "bias.1", 4, -1), b | {"weight.1": swapped}, drawn(TANH, 1)):
-        found = compare(TANH, a, other)
-        assert not found.same_function
-        assert found.verdict == "not the same: no symmetry was found that makes all weights equal"
-
-
-def test_a_network_and_itself():
-    a = drawn(RELU)
-    found = compare(RELU, a, a)
-    assert found.same_function
-    assert found.max_weight_difference == 0
-    assert found.explained == {"permutation": 0, "scale": 0, "sign": 0, "rest": 0}
-
-
 @pytest.mark.parametrize(("space", "kind"), [(RELU, "permutation"), (RELU, "scale"), (TANH, "sign")])
 def test_one_kind_of_symmetry_explains_all(space, kind):
     a = drawn(space)
-    found = compare(space, a, only(sampled(space), kind).act(a))
-    assert found.explained[kind] == pytest.approx(1)
+    assert compare(space, a, only(sampled(space), kind).act(a)).explained[kind] == pytest.approx(1)
 
 
-def test_shares_are_what_is_added_on_average():
-    none, p, s, both = frozenset(), frozenset({"permutation"}), frozenset({"sign"}), frozenset({"permutation", "sign"})
-    found = _explained({none: 10.0, p: 6.0, s: 9.0, both: 2.0})
-    # Permutations take off 4 when first and 7 when second; signs 1 and 4.
-    assert found == pytest.approx({"permutation": 0.55, "scale": 0, "sign": 0.25, "rest": 0.2})
-    found = _explained({none: 10.0, p: 6.0, s: 90.0, both: 2.0})
-    assert found == pytest.approx({"permutation": 0.6, "scale": 0, "sign": 0.2, "rest": 0.2})
-    # A part that is better than the whole takes off no more than that.
-    found = _explained({none: 10.0, p: 1.0, s: 9.0, both: 2.0})
-    assert found == pytest.approx({"permutation": 0.75, "scale": 0, "sign": 0.05, "rest": 0.2})
-    assert _explained({none: 4.0}) == {"permutation": 0, "scale": 0, "sign": 0, "rest": 1}
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        # Permutations take off 4 when first and 7 when second; signs 1 and 4.
+        ((10.0, 6.0, 9.0, 2.0), (0.55, 0.25, 0.2)),
+        # A part that is better than the whole takes off no more than that, a part that is worse than nothing, nothing.
+        ((10.0, 1.0, 90.0, 2.0), (0.8, 0, 0.2)),
+    ],
+)
+def test_shares_are_what_is_added_on_average(left, expected):
+    kinds = [frozenset(kind) for kind in ((), ("permutation",), ("sign",), ("permutation", "sign"))]
+    permutation, sign, rest = expected
+    found = _explained(dict(zip(kinds, left, strict=True)))
+    assert found == pytest.approx({"permutation": permutation, "scale": 0, "sign": sign, "rest": rest})
+
+
+@over_spaces
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_planted_elements_are_recognised_and_one_weight_is_seen(space, dtype):
+    eps = torch.finfo(dtype).eps
+    change = {torch.float64: 1e-8, torch.float32: 1e-3}.get(dtype, 4 * eps)
+    a = drawn(space, 3, dtype)
+    wide = {name: x.double() for name, x in a.items()}
+    moved = sampled(space, 3).act(wide)
+    found = compare(space, a, {name: x.to(dtype) for name, x in moved.items()})
+    assert found.same_function
+    assert found.max_weight_difference < 8 * eps
+    for name in ("weight.1", "bias.2"):
+        other = changed(moved, name, (0,) * moved[name].ndim, 1 + change)
+        assert not compare(space, a, {n: x.to(dtype) for n, x in other.items()}).same_function
+
+
+@over_spaces
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_dtypes_tolerate_three_half_units(space, dtype):
+    a = drawn(space, 3, dtype)
+    eps = torch.finfo(dtype).eps
+    wide = {name: x.double() for name, x in a.items()}
+    generator = torch.Generator().manual_seed(0)
+    tuned = {n: x * (1 + 4 * eps * torch.randn(x.shape, generator=generator)) for n, x in wide.items()}
+    others = [{n: x * factor for n, x in wide.items()} for factor in (1.06, 1 + 4 * eps, 1 + 1.1 * eps)]
+    for other in (*others, sampled(space, 3).act(tuned)):
+        assert not compare(space, a, {name: x.to(dtype) for name, x in other.items()}).same_function
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_what_was_not_scaled_has_equal_bits(dtype):
+    """Not moved at all, or permuted only: trained on by single units of the last place, maybe in another order."""
+    a = drawn(RELU, 3, dtype)
+    for element in (GroupElement(RELU, {}), only(sampled(RELU), "permutation")):
+        assert compare(RELU, a, element.act(a)).same_function
+        if element.matrices and dtype != torch.bfloat16:
+            continue  # canonical forms, which have been computed, may be permuted
+        b = changed(a, "weight.1", (0, 3), 1 + torch.finfo(dtype).eps)
+        assert not compare(RELU, a, element.act(b)).same_function
+
+
+@pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
+def test_dtypes_of_two_networks(narrow):
+    wide = drawn(RELU, 3, torch.float32)
+    rounded = {name: x.to(narrow) for name, x in wide.items()}
+    assert compare(RELU, wide, rounded).same_function
+    assert compare(RELU, sampled(RELU).act(wide), rounded).same_function
+    assert not compare(RELU, wide, changed(rounded, "weight.1", (1, 2), 1 + torch.finfo(narrow).eps)).same_function
+
+
+def test_entries_too_small_to_be_exact():
+    """Weights that decay has made subnormal have lost their digits."""
+    a = drawn(TANH, 0, torch.float32)
+    a["weight.1"][0, :4] = 1e-41
+    b = {name: x.float() for name, x in sampled(TANH).act({n: x.double() for n, x in a.items()}).items()}
+    b["weight.1"] = torch.where(b["weight.1"].abs() < 1e-40, b["weight.1"] * 0.9995, b["weight.1"])
+    assert compare(TANH, a, b).same_function
 
 
 def test_outputs_and_cka():
-    net, other = perceptron(nn.Tanh), perceptron(nn.Tanh)
-    x = torch.randn(40, 2, dtype=torch.float64)
-    space = WeightSpace.from_module(net, x)
-    a = drawn(space, 0)
-    b = sampled(space).act(a)
+    net = perceptron(nn.Tanh)
+    space = WeightSpace.from_module(net, X)
+    a, other = drawn(space, 0), drawn(space, 1)
     before = {name: t.clone() for name, t in net.state_dict().items()}
-    same = compare(space, a, b, module=net, inputs=x)
+    same = compare(space, a, sampled(space).act(a), module=net, inputs=X)
     assert same.same_function
     assert same.verdict == "the same function: a symmetry makes all weights equal, and the outputs agree"
     assert same.relative_output_difference < 1e-12
     assert same.cka == pytest.approx({"2": 1, "4": 1})
-    different = compare(space, a, drawn(space, 1), module=net, inputs=x)
-    outputs = [torch.func.functional_call(other, n, (x,)) for n in (a, drawn(space, 1))]
-    assert different.max_output_difference == pytest.approx(float((outputs[0] - outputs[1]).abs().max()))
-    assert all(0 <= value < 0.999 for value in different.cka.values())
+    different = compare(space, a, other, module=net, inputs=X)
+    outputs = [torch.func.functional_call(net, n, (X,)) for n in (a, other)]
+    assert different.max_output_difference == pytest.approx(float((outputs[0] - outputs[1]).abs().max().detach()))
     assert "the outputs differ" in str(different)
     assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
-    assert not any(m._forward_pre_hooks for m in net.modules())
+    single = compare(space, a, a, module=net, inputs=torch.ones(2).double())  # an input without a batch
+    assert (single.same_function, single.cka) == (True, {"2": None, "4": None})
 
 
 @pytest.mark.parametrize("samples", [5, 40])
 def test_cka_is_that_of_its_definition(samples):
-    net = perceptron(nn.ReLU)
-    x = torch.randn(samples, 2, dtype=torch.float64)
+    net, x = perceptron(nn.ReLU), X[:samples]
     space = WeightSpace.from_module(net, x)
     a, b = drawn(space, 0), drawn(space, 1)
     found = compare(space, a, b, module=net, inputs=x)
@@ -172,35 +192,30 @@ def test_cka_is_that_of_its_definition(samples):
     assert found.cka["2"] == pytest.approx(float(expected))
 
 
-def test_scales_near_one_are_scales():
-    a = drawn(RELU)
-    near = GroupElement(RELU, {"h1": MonomialMatrix.diagonal(torch.full((12,), 1.05, dtype=torch.float64))})
-    assert compare(RELU, a, near.act(a)).same_function
-
-
-def test_answers_alone_prove_nothing():
-    """Neurons that no input tried wakes up may be anything."""
+def test_answers_alone_prove_nothing_and_contradict():
+    """Neurons that no input tried wakes up may be anything; a space may be wrong about its module."""
     net = perceptron(nn.ReLU)
-    x = torch.rand(20, 2, dtype=torch.float64)
-    space = WeightSpace.from_module(net, x)
+    space = WeightSpace.from_module(net, X)
     a = drawn(space)
     a["0.bias"][0], a["0.weight"][0] = -1, -1
-    b = changed(a, "2.weight", (3, 0), 2)
-    found = compare(space, a, b, module=net, inputs=x)
+    found = compare(space, a, changed(a, "2.weight", (3, 0), 2), module=net, inputs=X.abs())
     assert found.max_output_difference == 0
     assert not found.same_function
     assert "the outputs agree on the inputs tried, but no symmetry was found" in found.verdict
-
-
-def test_outputs_contradict_weights():
-    """A space that is wrong about its module: tanh where it says ReLU."""
-    net, x = perceptron(nn.Tanh), torch.randn(20, 2, dtype=torch.float64)
     a = drawn(RELU)
-    b = sampled(RELU).act(a)
-    assert compare(RELU, a, b).same_function
-    found = compare(RELU, a, b, module=net, inputs=x)
+    found = compare(RELU, a, sampled(RELU).act(a), module=perceptron(nn.Tanh), inputs=X)
     assert not found.same_function
     assert found.verdict == "not the same: a symmetry makes all weights equal, but the outputs differ"
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).view(len(x), -1, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        return x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
 def test_what_does_not_matter_is_left_out():
@@ -217,22 +232,10 @@ def test_what_does_not_matter_is_left_out():
     assert not compare(space, a, b).same_function
 
 
-def test_entries_too_small_to_be_exact():
-    """Weights that decay has made subnormal have lost their digits."""
-    a = drawn(TANH, 0, torch.float32)
-    a["weight.1"][0, :4] = 1e-41
-    element = sampled(TANH)
-    halved = {name: x.double() for name, x in element.act(a).items()}
-    b = {name: x.float() for name, x in halved.items()}
-    b["weight.1"] = torch.where(b["weight.1"].abs() < 1e-40, b["weight.1"] * 0.9995, b["weight.1"])
-    assert compare(TANH, a, b).same_function
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"module": nn.Linear(2, 2)}, "a module and its inputs are needed together"),
-        ({"inputs": torch.zeros(1, 2)}, "a module and its inputs are needed together"),
         ({"module": nn.Linear(2, 2), "inputs": torch.zeros(1, 2)}, "the template has 2 parameters"),
         ({"module": perceptron(nn.ReLU), "inputs": torch.zeros(1, 5)}, "Sequential does not run on these inputs"),
     ],
@@ -242,47 +245,13 @@ def test_modules_that_do_not_fit(arguments, message):
         compare(RELU, drawn(RELU), drawn(RELU), **arguments)
 
 
-def test_in_words():
-    a = drawn(RELU)
-    lines = str(compare(RELU, a, only(sampled(RELU), "permutation").act(a))).splitlines()
-    assert lines[0] == "the same function: a symmetry makes all weights equal"
-    assert "permutation 100.0%, scale 0.0%, sign 0.0%, rest 0.0%" in lines[2]
-    assert [line.split()[0] for line in lines[4:]] == list(RELU.parameters)
-
-
 def test_infinite_numbers_are_no_json():
-    net, x = perceptron(nn.ReLU), torch.randn(5, 2, dtype=torch.float64)
     a = drawn(RELU)
     silent = a | {"weight.2": 0 * a["weight.2"], "bias.2": 0 * a["bias.2"]}
-    found = compare(RELU, silent, a, module=net, inputs=x)
+    found = compare(RELU, silent, a, module=perceptron(nn.ReLU), inputs=X)
     assert found.relative_output_difference == math.inf
     written = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert written["relative_output_difference"] is None
-    assert written["max_output_difference"] == found.max_output_difference
-
-
-def test_the_group_element_as_json():
-    a = drawn(TANH)
-    element = sampled(TANH)
-    written = compare(TANH, element.act(a), a).to_json()["group_element"]
-    assert {name: m["permutation"] for name, m in written.items()} == {
-        name: m.permutation.tolist() for name, m in element.matrices.items()
-    }
-    assert {name: m["scales"] for name, m in written.items()} == {
-        name: [s.tolist() for s in m.scales] for name, m in element.matrices.items()
-    }
-
-
-def test_a_single_input_without_a_batch_will_do():
-    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
-    space = WeightSpace.from_module(module, torch.randn(3, 4))
-    state = {name: t.double() for name, t in module.state_dict().items()}
-    found = compare(space, state, state, module=module, inputs=torch.ones(4))
-    assert found.same_function
-    assert found.max_output_difference == 0
-    assert found.cka == {"2": None}
-    assert found.to_json()["cka"] == {"2": None}
-    assert "CKA of what layers read: 2 -" in str(found)
 
 
 class Masked(nn.Module):
@@ -302,13 +271,10 @@ class Masked(nn.Module):
 
 @pytest.fixture(scope="module")
 def masked():
+    """A module, its inputs, its space, and its state."""
     torch.manual_seed(0)
     net, x = Masked().double(), torch.randn(20, 4, dtype=torch.float64)
-    return net, x, WeightSpace.from_module(net, x)
-
-
-def state_of(net):
-    return {name: t.clone() for name, t in net.state_dict().items()}
+    return net, x, WeightSpace.from_module(net, x), {name: t.clone() for name, t in net.state_dict().items()}
 
 
 MASK, ORDER = torch.tensor([1.0, 0.0, 1.0]).double(), torch.tensor([2, 0, 3, 1])
@@ -316,8 +282,7 @@ MASK, ORDER = torch.tensor([1.0, 0.0, 1.0]).double(), torch.tensor([2, 0, 3, 1])
 
 @pytest.mark.parametrize("change", [{"mask": MASK}, {"order": ORDER}, {"mask": torch.ones(3).double() * (1 + 1e-12)}])
 def test_what_no_symmetry_moves_has_to_be_equal(masked, change):
-    net, x, space = masked
-    a = state_of(net)
+    net, x, space, a = masked
     b = sampled(space).act(a) | change
     (name,) = change
     alone, run = compare(space, a, b), compare(space, a, b, module=net, inputs=x)
@@ -327,122 +292,43 @@ def test_what_no_symmetry_moves_has_to_be_equal(masked, change):
         assert name in found.verdict or "the outputs differ" in found.verdict
     outputs = [torch.func.functional_call(net, n, (x,)) for n in (a, b)]
     assert run.max_output_difference == pytest.approx(float((outputs[0] - outputs[1]).abs().max().detach()), abs=1e-12)
-    assert json.loads(json.dumps(run.to_json()))["unmoved"] == [name]
 
 
 def test_what_nothing_reads_is_left_out_and_named(masked):
-    net, x, space = masked
-    a = state_of(net)
+    net, x, space, a = masked
     b = sampled(space).act(a) | {"num_batches_tracked": torch.tensor(7), "average": torch.ones(12, 4).double()}
     b["auxiliary.weight"] = b["auxiliary.weight"] + 1
     found = compare(space, a, b | {"nowhere": torch.ones(1)}, module=net, inputs=x)
     assert found.same_function
     assert found.unread == ("auxiliary.weight", "average", "nowhere")
-    assert "auxiliary.weight" in str(found)
     found = compare(space, a, b)  # without the module nobody knows
     assert not found.same_function
     assert found.unmoved == ("auxiliary.weight", "average")
 
 
 def test_keys_of_one_network_alone(masked):
-    net, x, space = masked
-    a = state_of(net)
+    net, x, space, a = masked
     b = {name: t for name, t in sampled(space).act(a).items() if name != "mask"}
     assert compare(space, a, b, module=net, inputs=x).same_function, "the module's own"
     assert compare(space, a | {"mask": MASK}, b, module=net, inputs=x).unmoved == ("mask",)
     assert compare(space, b, a).unmoved == ("mask",)
 
 
-def test_a_group_that_the_buffers_break(masked):
+class Pruned(nn.Sequential):
+    """A mask of neurons near 1, which no space of the network without it knows."""
+
+    def __init__(self, *layers):
+        super().__init__(*layers)
+        self.register_buffer("mask", torch.arange(12).double().div(12).mul(1e-6).add(1))
+
+    def forward(self, x):
+        return self[2](self[1](self[0](x)) * self.mask)
+
+
+def test_a_group_that_the_buffers_break():
     """The space was found where no mask was; these networks have one, which the group does not move."""
-    net, x = nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 3)).double(), masked[1]
+    net, x = nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 3)).double(), torch.randn(20, 4).double()
     space = WeightSpace.from_module(net, x)
-
-    class Pruned(nn.Sequential):
-        def __init__(self, *layers):
-            super().__init__(*layers)
-            self.register_buffer("mask", torch.arange(12).double().div(12).mul(1e-6).add(1))
-
-        def forward(self, x):
-            return self[2](self[1](self[0](x)) * self.mask)
-
-    a = {name: t.float() for name, t in state_of(net).items()}
+    a = {name: t.float() for name, t in net.state_dict().items()}
     found = compare(space, a, sampled(space).act(a), module=Pruned(*net).double(), inputs=x)
     assert not found.same_function, found
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("space", [RELU, TANH], ids=["relu", "tanh"])
-def test_narrow_dtypes_tolerate_three_half_units(space, dtype):
-    a = drawn(space, 3, dtype)
-    eps = torch.finfo(dtype).eps
-    wide = {name: x.double() for name, x in a.items()}
-    moved = sampled(space, 3).act(wide)
-
-    def same(network):
-        return compare(space, a, {name: x.to(dtype) for name, x in network.items()}).same_function
-
-    assert same(moved)
-    for factor in (1.06, 1 + 4 * eps, 1 + 1.1 * eps):
-        assert not same({name: x * factor for name, x in wide.items()})
-    assert not same(changed(moved, "weight.1", (3, 4), 1 + 4 * eps))
-    generator = torch.Generator().manual_seed(0)
-    tuned = {n: x * (1 + 4 * eps * torch.randn(x.shape, generator=generator)) for n, x in wide.items()}
-    assert not same(sampled(space, 3).act(tuned))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("space", [RELU, TANH], ids=["relu", "tanh"])
-def test_what_was_not_moved_has_equal_bits(space, dtype):
-    a = drawn(space, 3, dtype)
-    assert compare(space, a, a).same_function
-    for name in a:
-        b = changed(a, name, (0,) * a[name].ndim, 1 + torch.finfo(dtype).eps)
-        assert not torch.equal(a[name], b[name])
-        assert not compare(space, a, b).same_function, name
-
-
-def test_what_is_only_permuted_is_not_rounded():
-    """A network that was trained on by single units of the last place, in another order."""
-    a = drawn(RELU, 3, torch.bfloat16)
-    order = only(sampled(RELU), "permutation")
-    assert compare(RELU, a, order.act(a)).same_function
-    b = changed(a, "weight.1", (0, 3), 1 + torch.finfo(torch.bfloat16).eps)
-    assert not compare(RELU, a, order.act(b)).same_function
-
-
-@pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
-def test_dtypes_of_one_network(narrow):
-    wide = drawn(RELU, 3, torch.float32)
-    rounded = {name: x.to(narrow) for name, x in wide.items()}
-    assert compare(RELU, wide, rounded).same_function
-    assert compare(RELU, sampled(RELU).act(wide), rounded).same_function
-    other = torch.float16 if narrow == torch.bfloat16 else torch.bfloat16
-    assert compare(RELU, {name: x.to(other) for name, x in wide.items()}, rounded).same_function
-    assert not compare(RELU, wide, changed(rounded, "weight.1", (1, 2), 1 + torch.finfo(narrow).eps)).same_function
-
-
-def test_a_network_has_one_dtype():
-    """What a parameter was rounded to says nothing about factors that were found in another one."""
-    a = drawn(RELU)
-    with pytest.raises(TypeError, match="convert all tensors to one dtype"):
-        compare(RELU, a, a | {"bias.0": a["bias.0"].float()})
-
-
-def test_random_answers_are_not_compared(masked):
-    net = nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 3)).double()
-    net.register_forward_hook(lambda m, x, y: y + torch.randn(3))
-    a = drawn(RELU)
-    with pytest.raises(MonomialError, match="answers otherwise when it is called again"):
-        compare(RELU, a, a, module=net, inputs=torch.randn(5, 2))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_planted_elements_are_recognised(dtype):
-    for seed in range(3):
-        for space in (RELU, TANH, WeightSpace.mlp([1, 1, 1], "relu"), WeightSpace.mlp([2, 64, 2], "relu")):
-            a = drawn(space, seed, dtype)
-            b = sampled(space, seed).act({name: x.double() for name, x in a.items()})
-            found = compare(space, a, {name: x.to(dtype) for name, x in b.items()})
-            assert found.same_function
-            assert found.max_weight_difference < 8 * torch.finfo(dtype).eps

@@ -6,11 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from strategies import all_spaces
-from torch import nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.alignment import align, align_all, barrier, interpolate, mean_measures, mean_of
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.alignment import align, align_all, mean_of
 from nfn_monomial.testing import random_networks
 
 
@@ -76,39 +74,6 @@ def test_the_sum_of_distances_is_not_above_that_of_pairwise_matching(symmetry):
     assert total(frame.aligned) < total(to_first) < total(networks)
     if symmetry:
         assert all(bool((s == 1).all()) for g in frame.elements for m in g.matrices.values() for s in m.scales)
-
-
-@torch.no_grad()
-def test_no_barrier_is_left_to_a_moved_copy():
-    torch.manual_seed(0)
-    module = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
-    ).double().eval()  # fmt: skip
-    module[3].running_mean.normal_(generator=torch.Generator().manual_seed(2))
-    x = torch.randn(20, 1, 8, 8, dtype=torch.float64)
-    module[6].weight.mul_(10)
-    y = module(x).argmax(-1)
-    space = WeightSpace.from_module(module, x)
-    a = module.state_dict()
-    b = space.sample(generator=torch.Generator().manual_seed(1)).proper().act(a)
-
-    def barrier_to(other):
-        line = [interpolate(a, other, t / 10) for t in range(11)]
-        return barrier(mean_measures(module, line, [(x, y)], nn.functional.cross_entropy))
-
-    assert barrier_to(b) > 0.1
-    for aligned in (align(space, a, b).aligned, align_all(space, [a, b]).aligned[1]):
-        assert list(aligned) == list(a)
-        assert barrier_to(aligned) < 1e-10
-        middle = interpolate(a, aligned, 0.5)
-        expected = torch.func.functional_call(module, a, (x,))
-        torch.testing.assert_close(torch.func.functional_call(module, middle, (x,)), expected, rtol=1e-8, atol=1e-8)
-
-
-def test_one_network_has_no_others():
-    space = SPACES["relu"]
-    with pytest.raises(InvalidValueError, match="at least two networks are needed, found 1"):
-        align_all(space, some(space, 1))
 
 
 def test_the_mean_of_what_was_aligned_is_a_network_of_the_first_frame():

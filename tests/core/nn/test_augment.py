@@ -1,8 +1,5 @@
 """Augmentation: other weights in training that compute the same, and nothing at all in evaluation."""
 
-import copy
-
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +7,7 @@ from orbits import networks
 from strategies import all_spaces
 from torch import nn
 
-from nfn_monomial import Canonicalize, EquivariantLinear, InvariantPool, InvariantStatistics, WeightSpace, balance
+from nfn_monomial import Canonicalize, InvariantPool, InvariantStatistics, WeightSpace, balance
 from nfn_monomial.canonical import absorb_omega, canonical_phase
 from nfn_monomial.nn import Augment
 
@@ -46,13 +43,9 @@ def test_identity_in_evaluation():
     augment = Augment(RELU, noise=0.1).eval()
     assert augment(x) is x
     assert augment(features) is features
-    model = nn.Sequential(copy.deepcopy(augment), EquivariantLinear(RELU, 1, 2).double())
-    compiled = torch.compile(model.eval(), fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(features).tensors[0], model(features).tensors[0])
-    assert not torch.allclose(model.train()(features).tensors[0], model.eval()(features).tensors[0])
     assert not augment.state_dict()
-    x = torch.compile(Augment(SIREN, phases=1), backend="eager")(networks(SIREN))
-    assert x["weight.1"].shape == (3, 1, 5, 6)
+    moved = torch.compile(Augment(SIREN, phases=1), backend="eager")(networks(SIREN))
+    assert moved["weight.1"].shape == (3, 1, 5, 6)
 
 
 def test_noise_is_relative_to_each_tensor():
@@ -96,10 +89,3 @@ def test_phases_of_sine_networks():
     some = Augment(mixed, phases=9, layers=["h1"])(networks(mixed))
     assert float(some["bias.0"].abs().max()) > 9
     assert float(some["bias.1"].abs().max()) < 9
-
-
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="noise must be at least 0"):
-        Augment(RELU, noise=-1.0)
-    with pytest.raises(ValueError, match="has the symmetry SCALE"):
-        Augment(RELU, phases=1)

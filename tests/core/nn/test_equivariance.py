@@ -1,13 +1,12 @@
-"""Every layer commutes with the group of its space, float64 to 1e-10, on random spaces, and breaks where it should."""
+"""What linear layers, canonicalisation and activations compute, how they start, and what they refuse."""
 
-import itertools
 import math
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from strategies import HIDDEN, all_spaces
+from strategies import all_spaces
 from torch import nn
 
 from nfn_monomial import (
@@ -16,63 +15,18 @@ from nfn_monomial import (
     EquivariantLinear,
     Features,
     InvariantPool,
+    MessagePassing,
     MonomialNFN,
     PointwiseActivation,
     Symmetry,
     WeightSpace,
 )
-from nfn_monomial.basis import count_terms
+from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
 
 channels = st.integers(1, 3)
 seeds = st.integers(0, 10**6)
-
-
-@given(all_spaces(), channels, channels, st.sampled_from(["full", "factored"]), st.booleans(), seeds)
-def test_linear(space, c_in, c_out, io, bias, seed):
-    torch.manual_seed(seed)
-    layer = EquivariantLinear(space, c_in, c_out, io=io, bias=bias).double()
-    assert_equivariant(layer, space, batch=2, trials=1, seed=seed)
-
-
-charges = st.lists(st.integers(-1, 2), min_size=1, max_size=3)
-
-
-@given(st.sampled_from(HIDDEN), charges, charges, seeds)
-def test_linear_between_tensors_with_up_to_three_axes_on_one_node(symmetry, source, target, seed):
-    torch.manual_seed(seed)
-    space = WeightSpace.mlp([1, 4, 1], symmetry)
-    in_types, out_types = ([tuple(Axis("h1", q) for q in charges)] for charges in (source, target))
-    assume(sum(count_terms(*(dict.fromkeys(t, 1) for t in (in_types, out_types)), space.nodes)))
-    layer = EquivariantLinear(space, 1, 2, in_types=in_types, out_types=out_types).double()
-    assert_equivariant(layer, space, batch=2, trials=1, seed=seed)
-
-
-@given(all_spaces(), channels, channels, seeds)
-def test_linear_after_canonicalisation_is_permutation_equivariant(space, c_in, c_out, seed):
-    torch.manual_seed(seed)
-    layer = EquivariantLinear(space.uncharged(), c_in, c_out).double()
-    assert_equivariant(layer, space, batch=2, trials=1, seed=seed)
-
-
-@given(all_spaces(), channels, seeds)
-def test_automatic_activation(space, c, seed):
-    networks = space.pack(random_networks(space, 8, c, generator=torch.Generator().manual_seed(seed)))
-    assert_equivariant(PointwiseActivation(space, "auto"), space, inputs=networks, trials=1, seed=seed)
-
-
-@given(all_spaces(), channels, st.sampled_from(["norm", "square"]), st.booleans(), seeds)
-def test_canonicalize(space, c, kind, learnable, seed):
-    layer = Canonicalize(space, c, kind, learnable).double()
-    for p in layer.parameters():
-        nn.init.normal_(p)
-    assert_equivariant(layer, space, trials=1, seed=seed)
-
-
-@given(all_spaces(), channels, st.sampled_from(["mean", "sum"]), seeds)
-def test_pool(space, c, reduce, seed):
-    assert_invariant(InvariantPool(space, c, reduce), space, channels=c, trials=1, seed=seed)
 
 
 @given(all_spaces(), channels, st.sampled_from(["norm", "square"]), seeds)
@@ -134,10 +88,7 @@ def test_canonicalize_has_all_derivatives(symmetry, kind):
     for p in layer.parameters():
         nn.init.normal_(p)
     networks = random_networks(space, 2, generator=torch.Generator().manual_seed(0))
-    tensors, parameters = (
-        space.pack({n: t.double() for n, t in networks.items()}).tensors,
-        dict(layer.named_parameters()),
-    )
+    tensors, parameters = space.pack(networks).tensors, dict(layer.named_parameters())
 
     def function(*given):
         changed = dict(zip(parameters, given, strict=False))
@@ -145,8 +96,6 @@ def test_canonicalize_has_all_derivatives(symmetry, kind):
         return torch.func.functional_call(layer, changed, (features,)).tensors
 
     given = [t.detach().clone().requires_grad_() for t in (*parameters.values(), *tensors)]
-    plain = torch.func.vjp(function, *given)[0]
-    torch.testing.assert_close(function(*given), plain, rtol=1e-12, atol=1e-14)
     assert torch.autograd.gradcheck(function, given)
     assert torch.autograd.gradgradcheck(function, given, atol=1e-4)
 
@@ -173,49 +122,11 @@ def test_illegal_activations_are_refused_when_built_and_would_break_equivariance
         assert_equivariant(lambda x: x.map(call), space)
 
 
-@pytest.mark.parametrize(
-    ("symmetry", "fn"), [("relu", "abs"), ("relu", nn.LeakyReLU()), ("sin", torch.sin), ("gelu", "gelu")]
-)
-def test_legal_activations_are_applied(symmetry, fn):
-    space = WeightSpace.mlp([2, 3, 1], symmetry)
-    layer = PointwiseActivation(space, fn)
-    assert_equivariant(layer, space)
-    x = space.pack(random_networks(space))
-    call = {"abs": torch.abs, "gelu": nn.functional.gelu}.get(fn, fn) if isinstance(fn, str) else fn
-    assert all(torch.equal(call(a), b) for a, b in zip(x.tensors, layer(x).tensors, strict=True))
-
-
 def test_abs_canonicalisation_is_for_signs_only():
     space = WeightSpace.mlp([2, 3, 1], "tanh")
     assert_equivariant(Canonicalize(space, 2, "abs"), space, rtol=1e-4)
     with pytest.raises(ValueError, match="kind='abs'"):
         Canonicalize(WeightSpace.mlp([2, 3, 1], "relu"), 2, "abs")
-
-
-def test_a_wrong_symmetry_breaks_equivariance():
-    """A permutation layer under scalings, a scale layer under signs with cross terms, and so on, must be caught."""
-    sizes = [2, 4, 3, 2]
-    tanh, relu, gelu = (WeightSpace.mlp(sizes, s) for s in ("tanh", "relu", "gelu"))
-    tensors = random_networks(relu)
-    for wrong, right in [(gelu, relu), (gelu, tanh)]:
-        layer = EquivariantLinear(wrong, 1, 1).double()
-        with pytest.raises(AssertionError, match=r"weight\.1"):
-            assert_equivariant(lambda t, s=wrong, f=layer: s.unpack(f(s.pack(t))), right, inputs=tensors)
-
-
-def test_a_one_bit_break_is_caught_and_named():
-    space = WeightSpace.mlp([2, 4, 3, 1], "relu")
-    layer = EquivariantLinear(space, 2, 2).double()
-
-    def broken(x):
-        tensors = space.unpack(layer(x))
-        bits = tensors["bias.0"].contiguous().view(torch.int64)
-        bits[..., 0] ^= 1 << 24  # one bit of the mantissa of one neuron: a relative change of 2^-28
-        return space.pack({**tensors, "bias.0": bits.view(torch.float64)})
-
-    assert_equivariant(layer, space)
-    with pytest.raises(AssertionError, match=r"^not equivariant under .*: bias\.0 by \S+ \(relative; 1e-10 allowed\)"):
-        assert_equivariant(broken, space)
 
 
 @pytest.mark.parametrize(
@@ -256,19 +167,6 @@ def test_the_scale_layer_counts_as_the_design_says(n_in, depth, n_out, c_in, c_o
     assert sum(p.numel() for p in EquivariantLinear(space, c_in, c_out).parameters()) == expected
 
 
-def test_factored_io_is_linear_in_inputs_and_outputs():
-    counts = [
-        sum(
-            p.numel()
-            for p in EquivariantLinear(WeightSpace.mlp([n, 8, 8, 2], "relu"), 16, 16, io="factored").parameters()
-        )
-        for n in (98, 196, 392, 784)
-    ]
-    increments = [b - a for a, b in itertools.pairwise(counts)]
-    assert [b / a for a, b in itertools.pairwise(increments)] == [2, 2]
-    assert counts[-1] < 700_000  # the full layer has 158M
-
-
 def test_widths_are_not_baked_in():
     """A layer built for one width runs on wider networks, equivariantly, without hearing of it."""
     torch.manual_seed(0)
@@ -277,6 +175,7 @@ def test_widths_are_not_baked_in():
     networks = random_networks(wide)
     assert model(networks).shape == (3, 1)
     assert_invariant(model, narrow, inputs=networks)
+    assert_invariant(MessagePassingNFN(narrow, 4, 2, hidden=8).double(), narrow, inputs=networks, rtol=1e-8)
     unknown = WeightSpace.sequential([2, None, None, 1], [(), (), ()], "relu")
     same = MonomialNFN(unknown, hidden=8).double()
     same.load_state_dict(model.state_dict())
@@ -305,5 +204,14 @@ def test_widths_of_nested_nodes_are_not_baked_in():
     assert model(networks).shape == (3, model[-1].out_features)
     assert_equivariant(model[0], many, inputs=networks)
     assert_invariant(model, many, inputs=networks)
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(networks), model(networks))
+
+
+def test_state_dict_names_are_pinned():
+    """Names are public: saved models must load for as long as the major version lasts."""
+    space = WeightSpace.mlp([2, 4, 4, 1], "relu")
+    mixed = ["const", "h1+1", "h2+1", "h2-1", "h2+1_h1-1"]
+    assert list(EquivariantLinear(space, 2, 2).state_dict()) == ["bias", *(f"mix.{name}.weight" for name in mixed)]
+    assert list(Canonicalize(space, 2).state_dict()) == [f"{kind}.{i}" for kind in ("weight", "bias") for i in range(5)]
+    keys = MessagePassing(space, 2).state_dict()
+    assert {"edges.h1_from_x.ends.1.against.weight", "nodes.y.inv.bias"} <= keys.keys()
+    assert all(".all." in key for key in MessagePassing(space, 2, tied=True).state_dict())

@@ -1,23 +1,20 @@
 """Layers on features that keep their FIXED axes in place and their charges unreduced, such as those of neurons."""
 
-import pytest
 import torch
+from every_layer import random_features
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from oracle import basis_features, flat, invariant_dimension, known_sizes
-from strategies import HIDDEN, input_first, spaces
-from torch import nn
+from oracle import basis_features, flat, invariant_dimension
+from strategies import HIDDEN
 
-from nfn_monomial import Axis, EquivariantLinear, Features, MessagePassing, Symmetry, TensorProduct, WeightSpace
-from nfn_monomial.nn import NeuronEmbedding, neuron_layout
+from nfn_monomial import Axis, EquivariantLinear, Features, Symmetry, TensorProduct, WeightSpace
 from nfn_monomial.space import Node
 from nfn_monomial.space.folding import LayoutFolding
-from nfn_monomial.testing import assert_equivariant, random_networks
+from nfn_monomial.testing import assert_equivariant
 
 seeds = st.integers(0, 10**6)
 channels = st.integers(1, 2)
 io = st.sampled_from(["full", "factored"])
-any_networks = st.one_of(spaces(), input_first())
 
 
 @st.composite
@@ -41,14 +38,6 @@ def kept_layouts(draw, distinct=False):
     field = st.lists(st.one_of(drawn), max_size=2, unique_by=unique_by).map(lambda parts: sum(parts, ()))
     layout = st.dictionaries(field, st.integers(1, 2), min_size=1, max_size=3)
     return space, *(space.layout_of(draw(layout), fold=False) for _ in range(2))
-
-
-def random_features(space, layout, width, batch=3, seed=0):
-    generator, sizes = torch.Generator().manual_seed(seed), known_sizes(space)
-    shapes = [
-        (*(sizes[a.node] for a in t), m * width) for t, m in zip(layout.types, layout.multiplicities, strict=True)
-    ]
-    return Features(layout, tuple(torch.randn(batch, *s, generator=generator, dtype=torch.float64) for s in shapes))
 
 
 def layer_or_skip(build):
@@ -114,21 +103,6 @@ def test_the_layer_has_all_equivariant_maps(made):
     assert int(torch.linalg.matrix_rank(constants)) == invariant_dimension(space, [], target, sizes)
 
 
-@given(any_networks, channels, seeds)
-def test_linear_layers_and_messages_take_turns(space, width, seed):
-    """The two kinds of features mix: neuron features through a linear layer, a tensor product and messages."""
-    torch.manual_seed(seed)
-    layout = neuron_layout(space).layout
-    linear = EquivariantLinear(space, width, width, io="factored", in_types=layout, out_types=layout).double()
-    out = EquivariantLinear(space, width, 1, io="factored", in_types=layout).double()
-    embed, messages = NeuronEmbedding(space, 1, width).double(), MessagePassing(space, width).double()
-    networks = space.pack(random_networks(space, generator=torch.Generator().manual_seed(seed)))
-    body = nn.Sequential(embed, linear, messages)
-    assert_equivariant(body, space, inputs=networks, trials=1, seed=seed)
-    assert_equivariant(lambda x: out(body(x)), space, inputs=networks, trials=1, seed=seed)
-    assert out(body(networks)).layout is space.layout
-
-
 def test_every_fixed_neuron_has_maps_of_its_own():
     """A FIXED axis is no permuted one: the layer may treat its neurons differently, and mix them."""
     space = WeightSpace.mlp([2, 3, 1], "relu")
@@ -138,24 +112,3 @@ def test_every_fixed_neuron_has_maps_of_its_own():
     layer.mix["const"].weight.data = torch.tensor([[2.0, 5.0]])
     (out,) = layer(Features(layer.in_layout, (x,))).tensors
     torch.testing.assert_close(out.flatten(), torch.tensor([2.0, 5.0]))
-
-
-def test_charges_that_a_group_cannot_tell_apart_are_one_inside():
-    """Under signs, +1 and -1 are alike: a map between them exists, as it does not under scales."""
-    out, back = [(Axis("h1", 1),)], [(Axis("h1", -1),)]
-    for symmetry, exists in (("tanh", True), ("relu", False)):
-        space = WeightSpace.mlp([1, 3, 1], symmetry)
-        types = {"in_types": space.layout_of(out, fold=False), "out_types": space.layout_of(back, fold=False)}
-        if exists:
-            assert_equivariant(EquivariantLinear(space, 1, 1, **types).double(), space)
-            assert EquivariantLinear(space, 1, 1, **types).out_layout.types == ((Axis("h1", -1),),)
-        else:
-            with pytest.raises(ValueError, match=r"no equivariant map leads to field \[h1\^-1\]"):
-                EquivariantLinear(space, 1, 1, **types)
-
-
-def test_layouts_of_other_nodes_are_refused():
-    other = WeightSpace.mlp([2, 3, 3, 1], "relu")
-    layout = other.layout_of([(Axis("h2", 1),)])
-    with pytest.raises(ValueError, match=r"field \[h2\^\+1\]: no node 'h2'"):
-        EquivariantLinear(WeightSpace.mlp([2, 3, 1], "relu"), 1, 1, in_types=layout)

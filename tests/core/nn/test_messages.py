@@ -2,35 +2,26 @@
 
 import pytest
 import torch
+from every_layer import generator, random_neurons
 from hypothesis import given
 from hypothesis import strategies as st
-from neuron_features import generator, random_neurons
 from strategies import all_spaces
 from torch import nn
 
 from nfn_monomial import (
     Axis,
-    EquivariantNorm,
     Features,
-    GatedActivation,
     MessagePassing,
     PointwiseActivation,
     WeightSpace,
 )
-from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
+from nfn_monomial.nn import MessageBlock, neuron_layout
 from nfn_monomial.nn import edges as of_edges
-from nfn_monomial.testing import assert_equivariant, assert_invariant, random_element, random_networks
+from nfn_monomial.testing import random_networks
 
 any_networks = all_spaces()
 channels = st.integers(1, 3)
 seeds = st.integers(0, 10**6)
-LAYERS = [MessagePassing, GatedActivation, MessageBlock]
-
-
-@given(any_networks, channels, st.sampled_from(LAYERS), st.booleans(), seeds)
-def test_layers(space, width, layer, tied, seed):
-    torch.manual_seed(seed)
-    assert_equivariant(layer(space, width, tied=tied).double(), space, trials=1, seed=seed)
 
 
 @given(any_networks, channels, st.booleans(), st.sampled_from([0, 2**18]), seeds)
@@ -54,35 +45,6 @@ def test_a_block_is_its_layers_one_after_the_other(space, width, norm, size, see
     torch.testing.assert_close((found.tensors, both[0]), (expected.tensors, both[1]), rtol=1e-10, atol=1e-10)
     assert all(a is b for a, b in zip(unchanged.tensors[:count], x.tensors[:count], strict=True))
     torch.testing.assert_close(unchanged.tensors[count:], expected.tensors[count:], rtol=1e-10, atol=1e-12)
-
-
-@given(any_networks, channels, channels, seeds)
-def test_networks_to_neurons_and_back(space, c_in, width, seed):
-    torch.manual_seed(seed)
-    embed, readout = NeuronEmbedding(space, c_in, width).double(), NeuronReadout(space, width, c_in).double()
-    x = space.pack(random_networks(space, 3, c_in, generator=generator(seed)))
-    assert_equivariant(embed, space, inputs=x, trials=1, seed=seed)
-    assert_equivariant(readout, space, trials=1, seed=seed)
-    assert_equivariant(lambda f: readout(embed(f)), space, inputs=x, trials=1, seed=seed)
-
-
-@given(any_networks, channels, seeds)
-def test_pool(space, width, seed):
-    pool = NeuronPool(space, width)
-    x = random_neurons(space, width, 4, seed)
-    assert_invariant(pool, space, inputs=x, trials=1, seed=seed)
-    assert pool(x).shape == (4, pool.out_features)
-
-
-def test_reciprocals_are_not_charge_minus_one_where_features_vanish():
-    """``1 / h`` has charge -1, too, but overflows; the layer makes it from edges, and is 0 where they are."""
-    space = WeightSpace.mlp([1, 2, 1], "relu")
-    x = random_neurons(space, 2)
-    layer = MessagePassing(space, 2).double()
-    zero = layer(x.map(lambda t: t * 0))
-    charged = [i for i, acting in enumerate(layer.in_layout.acting) if any(a.scales for a in acting)]
-    assert charged
-    assert all(not zero.tensors[i].any() for i in charged)
 
 
 def hand_set(space, width):
@@ -165,49 +127,6 @@ def test_outer_products_update_edges():
     torch.testing.assert_close(
         layer(x).fields[(Axis("h1", 1), Axis("x", -1))], torch.einsum("bjc,bkc->bjkc", h, g), rtol=1e-12, atol=1e-12
     )
-
-
-def test_ten_blocks_train_and_scales_of_a_million_cost_no_digits():
-    """float32: gradients of the first of ten blocks are of the size of the last's; invariants keep their digits."""
-    torch.manual_seed(0)
-    space = WeightSpace.mlp([2, 8, 8, 1], "relu")
-    embed = NeuronEmbedding(space, 1, 8)
-    body = nn.Sequential(*(MessageBlock(space, 8) for _ in range(10)), EquivariantNorm(space, 8))
-    pool = NeuronPool(space, 8)
-    networks = random_networks(space, 16, dtype=torch.float32, generator=generator())
-    pool(body(embed(networks))).square().sum().backward()
-    sizes = [torch.stack([p.grad.norm() for p in block.parameters() if p.grad is not None]).norm() for block in body]
-    assert all(bool(torch.isfinite(s)) and s > 0 for s in sizes)
-    assert max(sizes[:10]) < 30 * min(sizes[:10])
-    element = space.sample(16, scale_range=(1, 1e6), generator=generator(1))
-    with torch.no_grad():
-        plain, moved = (pool(body(embed(t))) for t in (networks, element.act(networks)))
-    assert float((plain - moved).abs().max()) < 2e-3 * float(plain.std(0).max())
-
-
-@pytest.mark.parametrize("layer", [*LAYERS, EquivariantNorm])
-def test_zero_features_have_finite_gradients(layer):
-    space = WeightSpace.mlp([2, 3, 1], ["linear"])
-    features = random_neurons(space, 2).map(lambda t: (t * 0).requires_grad_())
-    sum(t.sum() for t in layer(space, 2).double()(features).tensors).backward()
-    assert all(t.grad is None or bool(torch.isfinite(t.grad).all()) for t in features.tensors)
-
-
-def test_extra_fields_enter_with_charge_one():
-    torch.manual_seed(0)
-    space = WeightSpace.mlp([2, 4, 3, 1], ["relu", "tanh"])
-    embed = NeuronEmbedding(space, 1, 3, extra=5).double()
-    networks = random_networks(space, 2, generator=generator())
-    extra = {
-        n: torch.randn(2, space.nodes[n].size, 5, dtype=torch.float64, generator=generator()) for n in ("h1", "h2")
-    }
-    g = random_element(space, 2, generator=generator())
-    moved = {n: g.matrices[n].act(t, 1) for n, t in extra.items()}
-    for a, b in zip(g.act(embed(networks, extra)).tensors, embed(g.act(networks), moved).tensors, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-    assert not torch.allclose(embed(networks, extra).tensors[-6], embed(networks, moved).tensors[-6])
-    with pytest.raises(ValueError, match="extra=5 was given no"):
-        embed(networks)
 
 
 def test_state_dict_keys_name_what_they_belong_to():

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from neuron_features import generator, random_neurons
+from every_layer import generator, random_neurons
 from torch import nn
 
-from nfn_monomial import Axis, EquivariantNorm, Features, MessagePassing, Symmetry, WeightSpace
-from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
+from nfn_monomial import Axis, Features, MessagePassing, Symmetry, WeightSpace
+from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronReadout, neuron_layout
 from nfn_monomial.space import Node, Sum
 from nfn_monomial.space.certificate import relative_error
 from nfn_monomial.testing import assert_equivariant, random_element, random_networks
@@ -101,36 +101,6 @@ def test_three_ends_contract_all_but_one():
     found = layer(x).tensors[layer.neurons.stream("stream", (1, 0))][..., 0]
     expected = torch.einsum(f"b{letters},bx,bi->bo", weight, expert, read)
     torch.testing.assert_close(found, expected)
-
-
-def test_a_large_vocabulary_keeps_its_positions_and_a_small_head():
-    space = WeightSpace(
-        {"words": Node((Symmetry.FIXED,), 5000), "h": Node((Symmetry.SCALE,), 3)},
-        {"embedding": (Axis("words", -1), Axis("h", 1))},
-    )
-    embed, pool = NeuronEmbedding(space, 1, 2), NeuronPool(space, 2)
-    assert embed.fixed["words"].shape == (5000, 6)
-    assert pool.out_features == 8
-    networks = random_networks(space, 2, dtype=torch.float32, generator=generator())
-    swapped = {"embedding": networks["embedding"].flip(2)}
-    block = MessageBlock(space, 2)
-    assert not torch.allclose(pool(block(embed(networks))), pool(block(embed(swapped))))
-
-
-def test_any_network_compiles_and_maps():
-    torch.manual_seed(0)
-    space = transformer(Symmetry.SIGN)
-    model = nn.Sequential(
-        NeuronEmbedding(space, 1, 3), MessageBlock(space, 3, tied=True), EquivariantNorm(space, 3), NeuronPool(space, 3)
-    )
-    x = random_networks(space, 3, dtype=torch.float32, generator=generator())
-    expected = model(x)
-    one_by_one = torch.func.vmap(lambda t: model({k: v[None] for k, v in t.items()})[0])(x)
-    torch.testing.assert_close(one_by_one, expected, rtol=1e-4, atol=1e-5)
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-5)
-    model(x).sum().backward()
-    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model[0].parameters())
 
 
 def test_extra_fields_of_any_charge_on_nested_neurons_and_several_gauges():

@@ -2,10 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from strategies import all_spaces
-from torch import nn
+from every_layer import random_features
 
 from nfn_monomial import EquivariantNorm, Features, WeightSpace
 from nfn_monomial.nn import neuron_layout
@@ -18,18 +15,7 @@ SYMMETRIES = pytest.mark.parametrize("symmetry", ["relu", "tanh", "linear", "gel
 def random_neurons(symmetry, width=4, dtype=torch.float64, batch=3):
     """A space, and neuron features of it in which nothing is 0."""
     space = WeightSpace.mlp([2, 8, 8, 1], symmetry)
-    layout = neuron_layout(space).layout
-    sizes, generator = {name: node.size for name, node in space.nodes.items()}, torch.Generator().manual_seed(0)
-    shapes = [(batch, *(sizes[a.node] for a in t), width) for t in layout.types]
-    return space, Features(layout, tuple(torch.randn(s, generator=generator).to(dtype) for s in shapes))
-
-
-@given(all_spaces(), st.integers(1, 3), st.integers(0, 10**6))
-def test_equivariant(space, width, seed):
-    layer = EquivariantNorm(space, width).double()
-    for p in layer.parameters():
-        nn.init.normal_(p)
-    assert_equivariant(layer, space, trials=1, seed=seed)
+    return space, random_features(space, neuron_layout(space).layout, width, batch, dtype=dtype)
 
 
 @SYMMETRIES
@@ -49,16 +35,6 @@ def test_every_field_has_size_one_at_any_scale(symmetry, factor):
         size = y_inv.square().mean(-1).sqrt()
         torch.testing.assert_close(size, torch.ones_like(size), rtol=1e-5, atol=0)
         assert torch.equal(x_inv.sign(), y_inv.sign())
-
-
-@pytest.mark.parametrize("power", [2.0, 19.0])
-def test_scales_of_the_group_are_as_large_as_floats_have_them(power):
-    space, x = random_neurons("relu", dtype=torch.float32)
-    layer, generator = EquivariantNorm(space, 4), torch.Generator().manual_seed(1)
-    g = space.sample(3, scale_range=(1.0, 10.0**power), generator=generator)
-    moved, expected = g.inverse().act(layer(g.act(x))), layer(x)
-    for a, b in zip(moved.tensors, expected.tensors, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @SYMMETRIES
@@ -100,11 +76,11 @@ def test_half_precision(symmetry):
             torch.testing.assert_close(a.double(), b, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("factor", [0.0, 1e-38, 1e-20, 1e30])
+@pytest.mark.parametrize("factor", [0.0, 1e-40, 1e-38, 1e-20, 1e30])
 def test_gradients_are_finite_at_any_scale(factor):
-    space, x = random_neurons(["relu", "tanh"], dtype=torch.float32)
+    space, x = random_neurons(["relu", "gelu"], dtype=torch.float32)
     layer = EquivariantNorm(space, 4)
-    given = x.map(lambda t: (t * factor).requires_grad_())
+    given = x.map(lambda t: (t.double() * factor).float().requires_grad_())  # denormal numbers, too
     y = layer(given)
     assert factor or not any(bool(t.any()) for t in y.tensors)
     sum(t.square().sum() for t in y.tensors).backward()
@@ -153,12 +129,3 @@ def test_a_field_of_zeros_among_others_stays_zero():
     assert not any(bool(y.tensors[i].any()) for i in back)
     assert all(bool(t.isfinite().all()) for t in y.tensors)
     assert_equivariant(layer, space, inputs=zeroed)
-
-
-def test_denormal_features_stay_finite():
-    """Numbers so small that 1 / x is infinite."""
-    space, x = random_neurons("gelu", dtype=torch.float32)
-    x = x.map(lambda t: (t * 1e-20 * 1e-20).requires_grad_())
-    found = EquivariantNorm(space, 4)(x)
-    torch.autograd.backward([t.sum() for t in found.tensors])
-    assert all(bool(t.isfinite().all()) for t in (*found.tensors, *(t.grad for t in x.tensors)))

@@ -6,28 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import any_spaces
-from torch import nn
-from torch.utils import _pytree as pytree
 
 from nfn_monomial import (
-    Axis,
-    Canonicalize,
-    EquivariantLinear,
-    EquivariantNFN,
-    EquivariantNorm,
-    GatedActivation,
-    InvariantPool,
-    InvariantStatistics,
-    MessagePassing,
-    MonomialNFN,
-    PointwiseActivation,
-    ProbeFeatures,
-    TensorProduct,
     WeightSpace,
 )
-from nfn_monomial.canonical import Balance
-from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
-from nfn_monomial.nn import Augment, InputNorm, MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout
 from nfn_monomial.testing import assert_equivariant, random_networks
 
 SPACE = WeightSpace.mlp([2, 4, 3, 1], "relu")
@@ -94,52 +76,3 @@ def test_other_things_are_refused():
     for other in (np.ones(3), [1.0], "2", None):
         with pytest.raises(TypeError, match="features are multiplied by numbers"):
             features() * other
-
-
-ON_NEURONS = EquivariantNorm | GatedActivation | MessagePassing | MessageBlock | NeuronPool | NeuronReadout
-
-
-def layers():
-    """All public layers and models on networks of `SPACE`, some of which take neuron features."""
-    template = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
-    out = [(Axis("h1", 1),)]
-    return [
-        EquivariantLinear(SPACE, 1, 2),
-        EquivariantLinear(SPACE, 1, 2, io="factored"),
-        PointwiseActivation(SPACE, "relu"),
-        Canonicalize(SPACE, 1),
-        TensorProduct(SPACE, 1, 1, out_types=out, terms="all"),
-        InputNorm(SPACE),
-        Augment(SPACE),
-        Balance(SPACE),
-        InvariantStatistics(SPACE),
-        NeuronEmbedding(SPACE, 1, 2),
-        MonomialNFN(SPACE, (2,), hidden=4),
-        MonomialNFN(SPACE, (2,), hidden=4, append_stats=True),
-        EquivariantNFN(SPACE, (2,)),
-        MessagePassingNFN(SPACE, 2, 1, hidden=4),
-        MessagePassingNFN(SPACE, 2, 1, hidden=4, probes=ProbeFeatures(template, 2, space=SPACE)),
-        MessagePassingEditor(SPACE, 2, 1),
-        InvariantPool(SPACE, 1),
-        EquivariantNorm(SPACE, 2),
-        GatedActivation(SPACE, 2),
-        MessagePassing(SPACE, 2),
-        MessageBlock(SPACE, 2),
-        NeuronPool(SPACE, 2),
-        NeuronReadout(SPACE, 2, 1),
-    ]
-
-
-@pytest.mark.parametrize("layer", layers(), ids=lambda layer: type(layer).__name__)
-def test_an_empty_batch_passes_through_all(layer):
-    layer = layer.double()
-    x = features(3)
-    if isinstance(layer, InvariantPool):
-        x = Canonicalize(SPACE, 1).double()(x)
-    elif isinstance(layer, ON_NEURONS):
-        x = NeuronEmbedding(SPACE, 1, 2).double()(x)
-    for tensor in x.tensors:
-        tensor.requires_grad_() if tensor.is_leaf else tensor.retain_grad()
-    few, none = (pytree.tree_leaves(layer(part)) for part in (x, x[:0]))
-    assert [t.shape for t in none] == [(0, *t.shape[1:]) for t in few]
-    sum(t.sum() for t in none).backward()

@@ -5,21 +5,16 @@ import torch
 
 from nfn_monomial import (
     Axis,
-    EquivariantLinear,
-    InvariantStatistics,
-    MonomialNFN,
-    PointwiseActivation,
     Symmetry,
-    TensorProduct,
     WeightSpace,
     compare,
 )
 from nfn_monomial.adapters.pyg import act, from_graph, to_graph
 from nfn_monomial.alignment import align
 from nfn_monomial.canonical import balance
-from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
+from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.space import Node, Sum
-from nfn_monomial.testing import assert_equivariant, assert_invariant, random_networks
+from nfn_monomial.testing import random_networks
 
 EXPERTS = WeightSpace(
     {
@@ -51,32 +46,6 @@ def of_heads(symmetry):
 
 
 SPACES = {"experts": EXPERTS} | {f"{s} heads": of_heads(s) for s in (Symmetry.PERMUTATION, Symmetry.FIXED)}
-EQUIVARIANT = {
-    "all maps": lambda s: EquivariantLinear(s, 1, 2),
-    "few maps": lambda s: EquivariantLinear(s, 1, 2, io="factored"),
-    "activation": lambda s: PointwiseActivation(s, "auto"),
-    "products": lambda s: TensorProduct(s, 1, 1),
-    "editor": lambda s: MessagePassingEditor(s, 4, 1, init_scale=1.0),
-}
-INVARIANT = {
-    "paper": lambda s: MonomialNFN(s, (3, 3), hidden=8),
-    "messages": lambda s: MessagePassingNFN(s, 4, 2, hidden=8),
-    "statistics": InvariantStatistics,
-}
-
-
-@pytest.mark.parametrize("name", SPACES)
-@pytest.mark.parametrize("layer", EQUIVARIANT)
-def test_layers_are_equivariant(name, layer):
-    if layer == "products" and name != "experts":
-        pytest.skip("products of two fields with charges of these heads are no such fields")
-    assert_equivariant(EQUIVARIANT[layer](SPACES[name]).double(), SPACES[name])
-
-
-@pytest.mark.parametrize("name", SPACES)
-@pytest.mark.parametrize("model", INVARIANT)
-def test_models_are_invariant(name, model):
-    assert_invariant(INVARIANT[model](SPACES[name]).double(), SPACES[name])
 
 
 @pytest.mark.parametrize("name", SPACES)

@@ -1,0 +1,124 @@
+"""Every layer and model of the core, small, on any space, and random features of what it takes."""
+
+import torch
+
+from nfn_monomial import (
+    Axis,
+    Canonicalize,
+    EquivariantLinear,
+    EquivariantNFN,
+    EquivariantNorm,
+    Features,
+    GatedActivation,
+    InvariantPool,
+    InvariantStatistics,
+    MessagePassing,
+    MonomialNFN,
+    PointwiseActivation,
+    Symmetry,
+    WeightSpace,
+)
+from nfn_monomial.canonical import Balance
+from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
+from nfn_monomial.nn import InputNorm, MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
+from nfn_monomial.space import Node, Sum
+from nfn_monomial.testing import random_networks
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def fitted(space):
+    """An input norm of networks of its own."""
+    return InputNorm(space, 2).fit(random_networks(space, 8, 2, dtype=torch.float32, generator=generator()))
+
+
+EQUIVARIANT = {
+    "linear": lambda s: EquivariantLinear(s, 2, 3),
+    "linear, factored": lambda s: EquivariantLinear(s, 3, 2, io="factored", bias=False),
+    "linear, uncharged": lambda s: EquivariantLinear(s.uncharged(), 2, 2),
+    "activation": lambda s: PointwiseActivation(s, "auto"),
+    "canonicalize": lambda s: Canonicalize(s, 2),
+    "canonicalize, square": lambda s: Canonicalize(s, 2, "square"),
+    "input norm": fitted,
+    "embedding": lambda s: NeuronEmbedding(s, 2, 3),
+    "readout": lambda s: NeuronReadout(s, 3, 2),
+    "messages": lambda s: MessagePassing(s, 2),
+    "messages, tied": lambda s: MessagePassing(s, 3, tied=True),
+    "gate": lambda s: GatedActivation(s, 2),
+    "gate, tied": lambda s: GatedActivation(s, 2, tied=True),
+    "norm": lambda s: EquivariantNorm(s, 3),
+    "block": lambda s: MessageBlock(s, 2),
+    "block, tied": lambda s: MessageBlock(s, 2, tied=True, norm=False),
+    "EquivariantNFN": lambda s: EquivariantNFN(s, (3,), init_scale=1.0),
+    "EquivariantNFN, factored": lambda s: EquivariantNFN(s, (3,), io="factored", init_scale=1.0),
+    "MessagePassingEditor": lambda s: MessagePassingEditor(s, 2, 1, init_scale=1.0),
+    "MessagePassingEditor, tied": lambda s: MessagePassingEditor(s, 2, 1, tied=True, init_scale=1.0),
+}
+INVARIANT = {
+    "pool": lambda s: InvariantPool(s, 2),
+    "pool, sum": lambda s: InvariantPool(s, 2, "sum"),
+    "neuron pool": lambda s: NeuronPool(s, 2),
+    "MonomialNFN": lambda s: MonomialNFN(s, (3, 2), hidden=8),
+    "MonomialNFN, factored": lambda s: MonomialNFN(s, (3,), hidden=8, io="factored", kind="square", reduce="sum"),
+    "MessagePassingNFN": lambda s: MessagePassingNFN(s, 2, 2, hidden=8),
+    "MessagePassingNFN, tied": lambda s: MessagePassingNFN(s, 2, 1, hidden=8, tied=True, norm=False),
+}
+ON_VALUES = {  # what depends on more than a forward of its own: statistics, where no value is looked at
+    "balance": lambda s: Balance(s, signs=False),
+    "statistics": InvariantStatistics,
+}
+LAYERS = EQUIVARIANT | INVARIANT
+
+
+def random_features(space, layout, channels, batch=3, seed=0, dtype=torch.float64):
+    """Features of a layout in which nothing is 0."""
+    draws, sizes = generator(seed), {name: node.size or 4 for name, node in space.nodes.items()}
+    shapes = [
+        (batch, *(sizes[a.node] for a in t), m * channels)
+        for t, m in zip(layout.types, layout.multiplicities, strict=True)
+    ]
+    return Features(layout, tuple(torch.randn(s, dtype=torch.float64, generator=draws).to(dtype) for s in shapes))
+
+
+def random_neurons(space, width, batch=3, seed=0):
+    """The same of neurons and edges."""
+    return random_features(space, neuron_layout(space).layout, width, batch, seed)
+
+
+def features_for(layer, space, batch=4, seed=0, dtype=torch.float64):
+    """What a layer takes."""
+    channels = getattr(layer, "in_channels", getattr(layer, "channels", 1))
+    layout = getattr(layer, "in_layout", getattr(layer, "layout", space.layout))
+    return random_features(space, layout, channels, batch, seed, dtype)
+
+
+EXPERTS = WeightSpace(
+    {
+        "x": (Symmetry.FIXED, 2),
+        "expert": (Symmetry.FIXED, 3),
+        "h": Node((Symmetry.SCALE,), 4, "expert"),
+        "s": (Symmetry.SIGN, 5),
+        "y": (Symmetry.FIXED, 2),
+    },
+    {
+        "router": (Axis("expert"), Axis("x", -1)),
+        "first": (Axis("s"), Axis("x", -1)),
+        "up": (Axis("expert", 0), Axis("h"), Axis("s", -1)),
+        "up_bias": (Axis("expert", 0), Axis("h")),
+        "down": (Axis("expert", 0), Axis("s"), Axis("h", -1)),
+        "last": (Axis("y"), Axis("s", -1)),
+    },
+)
+"""Neurons nested in others that stay."""
+
+
+def of_heads(symmetry):
+    """Interleaved rows, in heads that are permuted or stay."""
+    q, k, v = ((Axis("head", 0), Axis(*axis)) for axis in (("k", 1), ("k", -1), ("v", 1)))
+    rows = Sum((q, k, v), shared=1)
+    nodes = {"s": (Symmetry.PERMUTATION, 5), "head": (symmetry, 2)}
+    nodes |= {name: Node((Symmetry.SCALE,), 3, "head") for name in "kv"}
+    out = (Axis("s"), (Axis("head", 0), Axis("v", -1)))
+    return WeightSpace(nodes, {"qkv": (rows, Axis("s", -1)), "bias": (rows,), "out": out})
