@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nfn_monomial import Symmetry, WeightSpace
-from nfn_monomial.space.certificate import certify, largest_change, widened
+from nfn_monomial import WeightSpace
+from nfn_monomial.space.certificate import certify, largest_change
 from nfn_monomial.testing import assert_function_preserved
 
 
@@ -99,24 +99,6 @@ def test_forward_hooks_are_part_of_what_a_network_computes(case: str) -> None:
     assert_function_preserved(module.double(), space, x.double())
 
 
-def test_hooks_that_only_look_on_are_harmless() -> None:
-    module, seen = between(nn.ReLU()), []
-    module[1].register_forward_hook(lambda _m, _x, y: seen.append(y.shape))
-    assert WeightSpace.from_module(module, torch.randn(5, 4)).group_dimension == 4
-    assert seen
-
-
-class Single(nn.Module):
-    """Computes in float32 whatever it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(F.linear(x.float(), self.layer.weight.float())).to(x.dtype) @ self.layer.weight
-
-
 class Listing(nn.Module):
     """Returns more than a tensor, or less."""
 
@@ -127,10 +109,6 @@ class Listing(nn.Module):
     def forward(self, x: Tensor) -> object:
         y = self.layers(x)
         return {"outputs": (y, 1.0)} if self.what == "more" else "nothing"
-
-
-def test_a_network_that_casts_to_float32_is_checked_in_float64() -> None:
-    assert_function_preserved(Single(), WeightSpace.from_module(Single(), torch.randn(3, 2)), torch.randn(3, 2))
 
 
 def test_what_the_certificate_cannot_say() -> None:
@@ -160,24 +138,6 @@ def test_what_a_forward_creates_is_in_float64(case: str) -> None:
     module = nn.Sequential(*between(nn.ReLU()), Calls(CREATES[case]))
     assert certify(module, torch.randn(5, 4), chain("relu").sample) == 4
     assert torch.get_default_dtype() == torch.float32
-
-
-class Recurrent(nn.Module):
-    """A recurrent layer whose first state is made in forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.head = nn.LSTM(3, 5, batch_first=True), nn.Linear(5, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        state = torch.zeros(1, len(x), 5), torch.zeros(1, len(x), 5)
-        return self.head(self.lstm(x, state)[0])
-
-
-def test_a_recurrent_network_whose_forward_makes_its_first_state_has_a_space() -> None:
-    assert [
-        n.size for n in WeightSpace.from_module(Recurrent(), torch.randn(2, 6, 3)).nodes.values() if n.permutes
-    ] == [5]
 
 
 def test_the_default_dtype_is_put_back_after_an_error() -> None:
@@ -251,22 +211,9 @@ class Branch(nn.Module):
         return self.beside(x) + self.factor * self.hidden(self, self.layers(x))
 
 
-RANDOM: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
-    "dropout": lambda _, y: F.dropout(y),
-    "noise": lambda _, y: y + torch.randn(4),
-}
-
-
-@pytest.mark.parametrize("case", RANDOM)
-def test_a_random_branch_that_the_own_weights_hide_is_told_from_a_wrong_rule(case: str) -> None:
+def test_a_random_branch_that_the_own_weights_hide_is_told_from_a_wrong_rule() -> None:
     with pytest.raises(ValueError, match=r"Branch answers otherwise when it is called again.*dropout"):
-        WeightSpace.from_module(Branch(RANDOM[case]), torch.randn(5, 4))
-
-
-def test_that_a_forward_is_random_is_said_before_that_its_outputs_are_not_finite() -> None:
-    module = nn.Sequential(*between(nn.ReLU()), Calls(lambda y: (y + torch.randn(4)).log()))
-    with pytest.raises(ValueError, match="Sequential answers otherwise when it is called again"):
-        certify(module, torch.randn(50, 4), chain("relu").sample)
+        WeightSpace.from_module(Branch(lambda _, y: F.dropout(y)), torch.randn(5, 4))
 
 
 def test_weights_that_leave_what_the_function_is_defined_for_are_drawn_again() -> None:
@@ -296,19 +243,20 @@ def frozen_norm(module: nn.Module, y: Tensor) -> Tensor:
 FRESH = {"mean": torch.zeros(4), "variance": torch.ones(4), "gain": torch.ones(4), "shift": torch.zeros(4)}
 INITIAL: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], dict[str, Tensor]]] = {
     "a frozen batch norm": (frozen_norm, FRESH),
-    "a running mean": (lambda m, y: y - m.mean, {"mean": torch.zeros(1, 4)}),
-    "a running variance": (lambda m, y: y / m.variance.sqrt(), {"variance": torch.ones(1, 4)}),
     "a state of 0": (lambda m, y: y + m.state, {"state": torch.zeros(4)}),
     "a mask that lets everything through": (lambda m, y: y * m.mask, {"mask": torch.ones(4)}),
     "turns by no angle": (
         lambda m, y: torch.view_as_real(torch.view_as_complex(y.view(-1, 2, 2)) * m.turns).flatten(1),
         {"turns": torch.ones(2, dtype=torch.complex64)},
     ),
+    "cut off far from the example": (lambda m, y: y.clamp(-1e4, 1e4), {}),
+    "linear near 0 alone": (lambda m, y: torch.where(y.abs() < 1e-3, -y, y), {}),
+    "with an epsilon": (lambda m, y: y * y.abs() / (y.abs() + 1e-6), {}),
 }
 
 
 @pytest.mark.parametrize("case", INITIAL)
-def test_a_group_that_initial_values_of_buffers_alone_have_is_refused(case: str) -> None:
+def test_a_group_that_initial_buffers_or_scales_near_1_alone_have_is_refused(case: str) -> None:
     function, buffers = INITIAL[case]
     torch.manual_seed(0)
     with pytest.raises(ValueError, match="changes what Buffers computes"):
@@ -333,41 +281,6 @@ HARMLESS: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], dict[str, Tenso
 def test_random_buffers_stay_where_the_function_is_defined(case: str) -> None:
     function, buffers = HARMLESS[case]
     assert certify(Buffers(function, **buffers), torch.randn(5, 4), inner_chain("relu").sample) == 4
-
-
-ALMOST: dict[str, Callable[[Tensor], Tensor]] = {
-    "cut off far from the example": lambda y: y.clamp(0, 1e4),
-    "linear near 0 alone": lambda y: torch.where(y.abs() < 1e-3, y, F.relu(y)),
-    "with an epsilon": lambda y: y * y.abs() / (y.abs() + 1e-6),
-}
-
-
-@pytest.mark.parametrize("case", ALMOST)
-def test_functions_that_are_homogeneous_at_scales_near_1_alone_are_refused(case: str) -> None:
-    torch.manual_seed(0)
-    with pytest.raises(ValueError, match="changes what Sequential computes"):
-        certify(between(Calls(ALMOST[case])), torch.randn(5, 4), chain("relu").sample)
-
-
-def test_wide_scales_are_exact_in_deep_networks() -> None:
-    torch.manual_seed(0)
-    layers = [layer for _ in range(30) for layer in (nn.Linear(16, 16), nn.ReLU())]
-    names = [(f"{i}.weight", f"{i}.bias") for i in range(0, 60, 2)]
-    space = WeightSpace.sequential([16] * 31, [()] * 30, "relu", names=names)
-    assert certify(nn.Sequential(*layers[:-1]), torch.randn(5, 16), space.sample) == 4
-
-
-def test_wide_elements_are_in_the_group() -> None:
-    for symmetry in ("relu", "tanh", "linear", "permutation"):
-        space = chain(symmetry)
-        element = space.sample(generator=torch.Generator().manual_seed(0)).proper()
-        wide = widened(element)
-        assert wide.matrices["h1"].scale.sign().equal(element.matrices["h1"].scale.sign())
-        assert wide.matrices["h1"].permutation.equal(element.matrices["h1"].permutation)
-        orders = WeightSpace.mlp([1, 1000, 1], symmetry).sample()
-        spread = widened(orders).matrices["h1"].scale.abs().log10()
-        assert bool((spread.abs() <= 8).all())
-        assert (spread.max() > 7 and spread.min() < -7) == space.nodes["h1"].scales
 
 
 OUTSIDE: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
@@ -409,6 +322,7 @@ def test_a_certificate_leaves_everything_as_it_was() -> None:
     assert all(p.grad is None for p in module.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_no_more_than_one_copy_of_the_weights_in_float64_is_held() -> None:
     """Beside the largest parameter and what moves it, which are small here."""
@@ -433,50 +347,19 @@ def test_no_more_than_one_copy_of_the_weights_in_float64_is_held() -> None:
         tested(4)
         print(tested(20))
     """
-    at_once = {
-        **os.environ,
-        "MALLOC_MMAP_THRESHOLD_": "65536",
-        "OMP_NUM_THREADS": "1",
-    }  # what is freed goes back to the system
+    # What is freed goes back to the system.
+    at_once = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=at_once)
     assert float(run.stdout) < 1.5
 
 
-def test_a_space_says_what_was_tested() -> None:
-    torch.manual_seed(0)
-    text = " ".join(WeightSpace.from_module(between(nn.ReLU()), torch.randn(5, 4)).explain().split())
-    assert "Tested: 4 random elements of the group changed no output by more than 1e-9 in float64" in text
-    assert text.endswith("1 at the module's own weights, 3 at random weights, buffers and inputs near these")
-    assert "Tested" not in chain("relu").explain()
-
-
-def test_a_space_that_nothing_has_tested_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_space_that_nothing_has_tested_says_so() -> None:
     module, x = Odd("dropout"), torch.randn(5, 4)
     with pytest.raises(ValueError, match="Odd answers otherwise"):
         WeightSpace.from_module(module, x)
     space = WeightSpace.from_module(module, x, certify=False)
     assert space.group_dimension == 4
     assert space.explain().endswith("Not tested: from_module(..., certify=False)")
-    with pytest.raises(TypeError, match="certify"):
-        WeightSpace.from_module(module, x, certify="no")  # type: ignore[arg-type]
-
-
-def test_several_inputs_and_names_of_arguments() -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b, self.out = nn.Linear(2, 4), nn.Linear(3, 4), nn.Linear(4, 1)
-
-        def forward(self, x: Tensor, y: Tensor, *, times: Tensor) -> tuple[Tensor, Tensor]:
-            hidden = torch.relu(self.a(x) + self.b(y))
-            return self.out(hidden) * times, times
-
-    inputs, more = (torch.randn(5, 2), torch.randn(5, 3)), {"times": torch.tensor(2.0)}
-    space = WeightSpace.from_module(Two(), inputs, kwargs=more)
-    assert space.group_dimension == 4
-    assert [node.symmetry for node in space.nodes.values() if node.permutes] == [Symmetry.SCALE]
-    exported = torch.export.export(Two(), inputs, more)
-    assert WeightSpace.from_module(exported) == space
 
 
 class AsManyNeuronsAsTokens(nn.Module):

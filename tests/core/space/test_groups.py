@@ -25,14 +25,6 @@ def test_matrices_multiply_invert_and_act_as_dense_matrices_do(n, symmetry, batc
     torch.testing.assert_close(g.act(x, -1, charge=0), x @ (dense != 0).to(x.dtype).mT)
 
 
-def test_semidirect_product_law():
-    g, h = matrix(5, "monomial", 0), matrix(5, "monomial", 1)
-    product = g @ h
-    source = g.permutation.argsort()
-    torch.testing.assert_close(product.scale, g.scale * h.scale[source])  # d_j d'_{pi^-1(j)}
-    assert torch.equal(product.permutation, g.permutation[h.permutation])  # pi o pi'
-
-
 @given(all_spaces(), st.sampled_from([None, 3]), st.integers(0, 10**6))
 def test_group_elements_act_as_a_group_on_tensors_and_features_alike(space, batch, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -80,8 +72,6 @@ def test_gauges_have_charges_of_their_own_over_one_permutation():
     expected = torch.diag(a * s) @ p @ w @ p.mT @ torch.diag(s * b**-2)
     torch.testing.assert_close(g.act({"w": w})["w"], expected)
     assert space.group_dimension == 8
-    with pytest.raises(ValueError, match="one scale for each"):
-        g.matrices["h"].scale  # noqa: B018
     with pytest.raises(ValueError, match="has 3 gauges, its matrix 1"):
         GroupElement(space, {"h": MonomialMatrix.identity(4)})
 
@@ -108,15 +98,6 @@ def test_the_action_on_weights_is_that_of_the_paper():
     assert torch.equal(moved["bias.2"], tensors["bias.2"])
 
 
-def test_acting_writes_nothing_and_passes_other_names_through():
-    space = WeightSpace.mlp([2, 3, 1], "relu")
-    tensors = {name: x[0, 0] for name, x in random_networks(space).items()} | {"steps": torch.tensor(3)}
-    before = {name: x.clone() for name, x in tensors.items()}
-    moved = random_element(space).act(tensors)
-    assert moved["steps"] is tensors["steps"]
-    assert all(torch.equal(tensors[name], x) for name, x in before.items())
-
-
 @pytest.mark.parametrize("symmetry", HIDDEN)
 def test_random_elements_are_members_and_fill_the_group(symmetry):
     g = MonomialMatrix.random(3, symmetry, batch=200, generator=torch.Generator().manual_seed(0))
@@ -133,50 +114,28 @@ def test_scales_are_uniform_in_their_range():
     assert abs(float(g.scale.mean()) - 6) < 0.1
 
 
-def test_a_seed_reproduces_an_element():
-    space = WeightSpace.mlp([2, 5, 1], "linear")
-    a, b = (space.sample(4, generator=torch.Generator().manual_seed(7)).matrices["h1"] for _ in range(2))
-    assert torch.equal(a.scale, b.scale)
-    assert torch.equal(a.permutation, b.permutation)
-
-
-def test_elements_outside_the_group_are_refused():
-    def element(symmetry, scale, permutation=(1, 0)):
-        space = WeightSpace({"h": (Symmetry.coerce(symmetry), 2)}, {"b": (Axis("h"),)})
-        return GroupElement(space, {"h": MonomialMatrix(torch.tensor(scale), torch.tensor(permutation))})
-
-    with pytest.raises(ValueError, match="negative scale on node 'h', whose symmetry is SCALE"):
-        element("scale", [1.0, -2.0])
-    with pytest.raises(ValueError, match=r"symmetry SIGN: scales must be \+1 or -1"):
-        element("sign", [1.0, 2.0])
-    with pytest.raises(ValueError, match="symmetry PERMUTATION: scales must be 1"):
-        element("permutation", [1.0, 2.0])
-    with pytest.raises(ValueError, match="'h' is FIXED"):
-        element("fixed", [1.0, 1.0])
-    with pytest.raises(ValueError, match="finite and nonzero"):
-        element("monomial", [1.0, 0.0])
-    with pytest.raises(ValueError, match=r"each of 0\.\.1 once"):
-        element("monomial", [1.0, 1.0], [0, 0])
-    with pytest.raises(ValueError, match="same shape"):
-        element("monomial", [1.0, 1.0, 1.0])
-    with pytest.raises(ValueError, match="no node 'z'"):
-        GroupElement(WeightSpace.mlp([1, 2, 1], "relu"), {"z": MonomialMatrix.identity(2)})
-
-
-@pytest.mark.parametrize("bad", [(-1.0, 1.0), (0.0, 1.0), (2.0, 1.0), (1.0, float("inf"))])
-def test_scale_ranges_that_are_not_positive_are_refused(bad):
-    with pytest.raises(ValueError, match="scale_range must be 0 < lo <= hi"):
-        WeightSpace.mlp([1, 2, 1], "relu").sample(scale_range=bad)
+@pytest.mark.parametrize(
+    ("symmetry", "scale", "permutation", "message"),
+    [
+        ("scale", [1.0, -2.0], [1, 0], "negative scale on node 'h', whose symmetry is SCALE"),
+        ("sign", [1.0, 2.0], [1, 0], r"symmetry SIGN: scales must be \+1 or -1"),
+        ("permutation", [1.0, 2.0], [1, 0], "symmetry PERMUTATION: scales must be 1"),
+        ("fixed", [1.0, 1.0], [1, 0], "'h' is FIXED"),
+        ("monomial", [1.0, 0.0], [1, 0], "finite and nonzero"),
+        ("monomial", [1.0, 1.0], [0, 0], r"each of 0\.\.1 once"),
+        ("monomial", [1.0, 1.0, 1.0], [1, 0], "same shape"),
+    ],
+)
+def test_elements_outside_the_group_are_refused(symmetry, scale, permutation, message):
+    space = WeightSpace({"h": (Symmetry.coerce(symmetry), 2)}, {"b": (Axis("h"),)})
+    with pytest.raises(ValueError, match=message):
+        GroupElement(space, {"h": MonomialMatrix(torch.tensor(scale), torch.tensor(permutation))})
 
 
 def test_matrices_of_the_wrong_size_or_batch_are_refused():
     g = matrix(3, "scale", 0, batch=2)
     with pytest.raises(ValueError, match="3 neurons cannot act on axis 1 of"):
         g.act(torch.zeros(2, 4), 1)
-    with pytest.raises(ValueError, match="batch of 2 monomial matrices"):
-        g.act(torch.zeros(5, 3), 1)
-    with pytest.raises(ValueError, match="do not compose"):
-        g @ matrix(4, "scale", 0)
     with pytest.raises(ValueError, match="batches of 2 and 3"):
         g @ matrix(3, "scale", 0, batch=3)
     with pytest.raises(ValueError, match="different spaces"):
@@ -202,8 +161,6 @@ def test_half_networks_that_leave_their_range_are_refused(packed):
     torch.testing.assert_close(moved["weight.2"].float(), x["weight.2"].float() / 1e4, rtol=1e-2, atol=1e-7)
     lost = g.act({"bias.0": torch.full((1, 1, 3), torch.inf, dtype=torch.float16)})  # it was infinite before
     assert bool(lost["bias.0"].isinf().all())
-    with pytest.raises(ValueError, match="the tensor has entries of up to"):
-        large["h1"].act(x["bias.0"], -1)
 
 
 def test_diagonal_elements_move_nothing():

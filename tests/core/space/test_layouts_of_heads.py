@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from every_layer import EXPERTS, of_heads
 
 from nfn_monomial import (
-    Axis,
     Symmetry,
     WeightSpace,
     compare,
@@ -13,37 +13,7 @@ from nfn_monomial.adapters.pyg import act, from_graph, to_graph
 from nfn_monomial.alignment import align
 from nfn_monomial.canonical import balance
 from nfn_monomial.models import MessagePassingNFN
-from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import random_networks
-
-EXPERTS = WeightSpace(
-    {
-        "x": (Symmetry.FIXED, 2),
-        "expert": (Symmetry.FIXED, 3),
-        "h": Node((Symmetry.SCALE,), 4, "expert"),
-        "s": (Symmetry.SIGN, 5),
-        "y": (Symmetry.FIXED, 2),
-    },
-    {
-        "router": (Axis("expert"), Axis("x", -1)),
-        "first": (Axis("s"), Axis("x", -1)),
-        "up": (Axis("expert", 0), Axis("h"), Axis("s", -1)),
-        "up_bias": (Axis("expert", 0), Axis("h")),
-        "down": (Axis("expert", 0), Axis("s"), Axis("h", -1)),
-        "last": (Axis("y"), Axis("s", -1)),
-    },
-)
-Q, K, V = ((Axis("head", 0), Axis(*axis)) for axis in (("k", 1), ("k", -1), ("v", 1)))
-
-
-def of_heads(symmetry):
-    """Interleaved rows, in heads that are permuted or stay."""
-    rows = Sum((Q, K, V), shared=1)
-    nodes = {"s": (Symmetry.PERMUTATION, 5), "head": (symmetry, 2)}
-    nodes |= {name: Node((Symmetry.SCALE,), 3, "head") for name in "kv"}
-    out = (Axis("s"), (Axis("head", 0), Axis("v", -1)))
-    return WeightSpace(nodes, {"qkv": (rows, Axis("s", -1)), "bias": (rows,), "out": out})
-
 
 SPACES = {"experts": EXPERTS} | {f"{s} heads": of_heads(s) for s in (Symmetry.PERMUTATION, Symmetry.FIXED)}
 

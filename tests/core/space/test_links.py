@@ -1,6 +1,5 @@
 """The table of links: from which node to which every parameter leads, whatever its tensor looks like."""
 
-import pytest
 import torch
 from hypothesis import given
 from strategies import cnns, mlps
@@ -67,9 +66,3 @@ def test_loops_skips_ties_and_parameters_without_a_place():
     assert [end.node for end in by_name["cube"].ends] == ["g", "h", "x"]
     assert by_name["gain"].charges == (2,)
     assert by_name["gain"].kernel == (4,)
-
-
-@pytest.mark.parametrize("copy", [lambda s: s, lambda s: WeightSpace(s.nodes, s.parameters)])
-def test_links_are_part_of_the_value(copy):
-    space = WeightSpace.mlp([2, 3, 1], "tanh")
-    assert copy(space).links == space.links

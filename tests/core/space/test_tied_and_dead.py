@@ -60,23 +60,12 @@ def test_tied_names_move_with_their_parameter(module, space):
     torch.testing.assert_close(twin(TOKENS), module(TOKENS), rtol=1e-9, atol=1e-9)
 
 
-def test_a_network_with_the_other_name_alone_moves_too(module, space):
-    element = space.sample(generator=torch.Generator().manual_seed(0)).proper()
-    state = module.state_dict()
-    moved, other = element.act(state), element.act({k: t for k, t in state.items() if k != "tok.weight"})
-    assert torch.equal(other["head.weight"], moved["tok.weight"])
-
-
 def test_one_tensor_under_two_names_stays_one(module, space):
     """Or else torch takes the two for a contradiction."""
     state = dict(module.named_parameters(remove_duplicate=False))
     assert state["head.weight"] is state["tok.weight"]
     moved = space.sample(generator=torch.Generator().manual_seed(0)).act(state)
     torch.testing.assert_close(functional_call(module, moved, TOKENS), module(TOKENS), rtol=1e-9, atol=1e-9)
-
-
-def test_an_exported_program_knows_its_ties(module, space):
-    assert WeightSpace.from_module(torch.export.export(module, (TOKENS,))).ties == space.ties
 
 
 def test_layers_know_one_name_only(module, space):
@@ -107,15 +96,6 @@ def test_other_spaces_of_the_same_tensors_know_what_is_tied_and_dead(name, space
         assert hash(other) == hash(space)
 
 
-def test_what_is_dead_and_tied_counts_in_equality(space):
-    bare = WeightSpace(space.nodes, space.parameters)
-    dead = WeightSpace(space.nodes, space.parameters, dead=space.dead)
-    both = WeightSpace(space.nodes, space.parameters, dead=space.dead, ties=space.ties)
-    assert bare != dead != both
-    assert both == space
-    assert hash(both) == hash(space)
-
-
 def test_spaces_written_before_are_read(space):
     value = space.to_json()
     del value["dead"], value["ties"]
@@ -141,25 +121,6 @@ def test_names_are_tied_to_parameters(ties):
     nodes = WeightSpace.mlp([2, 3, 1], "relu").nodes
     with pytest.raises(InvalidValueError, match="another name of a parameter is expected, then the parameter"):
         WeightSpace(nodes, parameters, ties=ties)
-
-
-@pytest.mark.parametrize(
-    ("entry", "value", "said"),
-    [
-        ("dead", "weight.0", "dead: expected a list, found str"),
-        ("dead", [1], "a name in dead: expected a text"),
-        ("dead", ["weight.9"], "dead=weight.9: no parameters or pieces"),
-        ("ties", [], "ties: expected an object, names by names, found list"),
-        ("ties", {"head": 1}, "ties of 'head': expected a text"),
-    ],
-)
-def test_names_in_files_are_checked(entry, value, said):
-    with pytest.raises(InvalidValueError, match=said):
-        WeightSpace.from_json({**WeightSpace.mlp([2, 3, 1], "relu").to_json(), entry: value})
-
-
-def test_tied_names_are_told(space):
-    assert "Tied: head.weight to tok.weight" in space.explain()
 
 
 def test_networks_with_all_names_of_what_is_tied_are_compared(module, space):

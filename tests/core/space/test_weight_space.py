@@ -16,7 +16,6 @@ from nfn_monomial import (
     EquivariantLinear,
     Features,
     GroupElement,
-    InvariantPool,
     MonomialNFN,
     Symmetry,
     WeightSpace,
@@ -69,12 +68,6 @@ def test_from_network_spec_reads_sizes_kernels_and_flatten_heads():
     assert space == WeightSpace.cnn(
         [1, 4], 3, ["relu", "tanh"], head=[5, 2], ndim=1, positions=6, bias=[True, False, True]
     )
-    with pytest.raises(ValueError, match=r"25 columns but weight_spec\[0\] has 4 rows"):
-        WeightSpace.from_network_spec(spec([(4, 1, 3), (5, 25)], [(4,), (5,)]), "relu")
-    with pytest.raises(ValueError, match="node 'x' is FIXED, so its size must be given"):
-        WeightSpace.from_network_spec(spec([(-1, -1), (3, -1)], [(-1,), (3,)]), "relu")
-    with pytest.raises(ValueError, match="2 weights and 1 biases"):
-        WeightSpace.from_network_spec(spec([(4, 1), (5, 4)], [(4,)]), "relu")
 
 
 def test_spaces_are_values():
@@ -90,55 +83,26 @@ def test_spaces_are_values():
     assert SPACE.uncharged().layout is WeightSpace.mlp([2, 4, 3, 1], "gelu").layout
 
 
-def changed(**changes):
-    return {**random_networks(SPACE), **changes}
-
-
 def double(*shape, fill=0.0):
     return torch.full(shape, fill, dtype=torch.float64)
 
 
-def without(name):
-    return {k: v for k, v in random_networks(SPACE).items() if k != name}
-
-
-BAD_TENSORS = [
-    ({"weight.1": double(3, 1, 3, 5)}, r"weight\.1 has shape \(3, 5\).*axis 'h1' is 4 in weight\.0, and 5 here"),
-    ({"weight.0": double(3, 1, 4, 3)}, r"weight\.0 .*x=2.*axis 'x' is 2, and 3 here"),
-    ({"bias.2": double(3, 1, 2)}, r"bias\.2 .*axis 'y' is 1, and 2 here"),
-    ({"weight.1": double(3, 4)}, r"weight\.1 has 2 dimensions .*\(B, C, h2=3, h1=4\).*tensor\[None, None\]"),
-    ({"bias.3": double(3, 1, 2)}, r"7 tensors given; not in the space: bias\.3"),
-    (
-        {"bias.0": double(3, 1, 4, fill=torch.nan)},
-        r"bias\.0 holds 12 NaN or infinite values, the first at index \[0, 0, 0\]",
-    ),
-    ({"weight.1": torch.diag(double(3, fill=torch.inf))[:, None, :, None].expand(3, 1, 3, 4)}, r"weight\.1 holds"),
-    ({"bias.0": torch.zeros(3, 1, 4, dtype=torch.int64)}, r"bias\.0 has dtype torch\.int64; floating point"),
-    ({"bias.0": torch.zeros(3, 1, 4)}, r"bias\.0 is torch\.float32 on cpu but weight\.0 is torch\.float64"),
-    ({"bias.0": double(3, 1, 4).to("meta")}, r"bias\.0 is .* on meta but weight\.0 .* on cpu"),
-    ({"bias.1": double(2, 1, 3)}, r"bias\.1 has batch and channels \(2, 1\) but weight\.0 has \(3, 1\)"),
-]
-
-
 @pytest.mark.parametrize(
-    ("tensors", "message"),
-    [(changed(**changes), message) for changes, message in BAD_TENSORS]
-    + [
-        (without("weight.2"), r"6 parameters, 5 tensors given; missing: weight\.2"),
-        ({k: v[:, :0] for k, v in changed().items()}, r"weight\.0 has shape \(3, 0, 4, 2\): no channels"),
+    ("change", "message"),
+    [
+        ({"weight.1": double(3, 1, 3, 5)}, r"weight\.1 has shape \(3, 5\).*axis 'h1' is 4 in weight\.0, and 5 here"),
+        ({"weight.0": double(3, 1, 4, 3)}, r"weight\.0 .*x=2.*axis 'x' is 2, and 3 here"),
+        ({"weight.1": double(3, 4)}, r"weight\.1 has 2 dimensions .*\(B, C, h2=3, h1=4\).*tensor\[None, None\]"),
+        ({"bias.3": double(3, 1, 2)}, r"7 tensors given; not in the space: bias\.3"),
+        ({"bias.0": double(3, 1, 4, fill=torch.nan)}, r"bias\.0 holds 12 NaN or infinite.*first at index \[0, 0, 0\]"),
+        ({"bias.0": torch.zeros(3, 1, 4)}, r"bias\.0 is torch\.float32 on cpu but weight\.0 is torch\.float64"),
+        ({"bias.1": double(2, 1, 3)}, r"bias\.1 has batch and channels \(2, 1\) but weight\.0 has \(3, 1\)"),
     ],
 )
-def test_bad_tensors_are_refused_by_name(tensors, message):
-    error = TypeError if "torch" in message or "meta" in message else ValueError
+def test_bad_tensors_are_refused_by_name(change, message):
     for use in (SPACE.pack, SPACE.validate, MonomialNFN(SPACE, hidden=4).double()):
-        with pytest.raises(error, match=message):
-            use(tensors)
-
-
-def test_a_bias_where_the_space_has_none():
-    space = WeightSpace.mlp([2, 4, 1], "relu", bias=[False, True])
-    with pytest.raises(ValueError, match=r"not in the space: bias\.0.*Expected: weight\.0"):
-        space.pack(random_networks(WeightSpace.mlp([2, 4, 1], "relu")))
+        with pytest.raises((InvalidValueError, InvalidTypeError), match=message):
+            use(random_networks(SPACE) | change)
 
 
 def test_kernel_and_flatten_sizes_are_checked():
@@ -152,41 +116,17 @@ def test_kernel_and_flatten_sizes_are_checked():
         space.pack({**tensors, "weight.1": torch.zeros(3, 1, 5, 25).double()})
 
 
-def test_features_of_another_space_are_refused():
-    relu, tanh = SPACE, WeightSpace.mlp([2, 4, 3, 1], "tanh")
-    x = relu.pack(random_networks(relu))
-    for layer in (EquivariantLinear(tanh, 1, 2), Canonicalize(tanh, 1), InvariantPool(relu, 1)):
-        with pytest.raises(ValueError, match=r"features are of another weight space: found fields .*SCALE"):
-            layer.double()(x)
-    with pytest.raises(ValueError, match="unpack: the features are of another weight space"):
-        tanh.unpack(x)
-    with pytest.raises(ValueError, match=r"is 1 channels x multiplicity 3; the layer was built for 2 channels"):
-        EquivariantLinear(relu, 2, 2).double()(x)
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: WeightSpace.mlp([2, 3, 1], "snake"), "unknown activation or symmetry 'snake'"),
         (lambda: WeightSpace.mlp([2, 3, 1], ["relu", "relu"]), "2 symmetries for 1 hidden node"),
-        (lambda: WeightSpace.mlp([2], "relu"), "at least input and output"),
-        (lambda: WeightSpace.mlp([2, 0, 1], "relu"), r"sizes\[1\] must be at least 1, found 0"),
         (lambda: WeightSpace.mlp([2, 3, 1], "relu", [True]), "1 bias flags"),
-        (lambda: WeightSpace.cnn([2], 3, "relu"), "two channel numbers"),
         (lambda: WeightSpace.cnn([2, 3, 3], [3], "relu"), "1 kernel sizes for 2 convolutions"),
-        (lambda: WeightSpace({"a.b": Symmetry.SCALE}, {"w": (Axis("a.b"),)}), "'a.b': names must be identifiers"),
         (lambda: WeightSpace({"a": Symmetry.FIXED}, {"w": (Axis("a"),)}), "'a' is FIXED, so its size"),
         (lambda: WeightSpace({"a": Symmetry.SCALE}, {"w": (Axis("b"),)}), "w: axis b\\^\\+1 names no node"),
         (lambda: WeightSpace({"a": Symmetry.SCALE}, {"w": (0,)}), "w: dimension 0"),
-        (lambda: WeightSpace({"a": Symmetry.SCALE}, {}), "at least one parameter"),
-        (lambda: EquivariantLinear(SPACE, 0, 1), "channels must be at least 1"),
-        (lambda: EquivariantLinear(SPACE, 1, 1, io="low-rank"), "io must be 'full' or 'factored', found 'low-rank'"),
         (lambda: EquivariantLinear(SPACE, 1, 1, out_types=[(Axis("h1", 5),)]), r"no equivariant map .* \[h1\^\+5\]"),
         (lambda: EquivariantLinear(SPACE, 1, 1, out_types=[(Axis("x", 1),)]), "'x' is FIXED; its axes are"),
-        (lambda: EquivariantLinear(SPACE, 1, 1, out_types=[(Axis("z", 1),)]), "no node 'z'"),
-        (lambda: Canonicalize(SPACE, 1, "L1"), "kind must be 'norm', 'square' or 'abs', found 'L1'"),
-        (lambda: InvariantPool(SPACE, 1, "max"), "reduce must be 'mean' or 'sum', found 'max'"),
-        (lambda: MonomialNFN(SPACE, []), "at least one equivariant layer"),
         (lambda: WeightSpace.sequential([2, None, 1], [(), ()], "relu").shapes(), "sizes of h1 are not known"),
     ],
 )  # fmt: skip
@@ -233,17 +173,6 @@ def test_the_same_parameters_in_another_order_are_another_layout():
         x + second.pack(random_networks(second))
 
 
-@pytest.mark.parametrize(
-    ("dims", "others"),
-    [((2, 3), (3, 2)), ((Axis("h1", 1), 6), (Axis("h1", 1), 2, 3)), ((Axis("h1", 1), 2), ((Axis("h1", 1), 2),))],
-)
-def test_the_same_number_of_entries_in_another_shape_is_another_layout(dims, others):
-    nodes = {"h1": (Symmetry.SCALE, 4)}
-    first, second = (WeightSpace(nodes, {"w": d}) for d in (dims, others))
-    with pytest.raises(ValueError, match="another weight space"):
-        second.unpack(first.pack(random_networks(first)))
-
-
 @given(all_spaces(), st.randoms(use_true_random=False))
 def test_in_whatever_order_parameters_stand_no_features_are_taken_for_others(space, random):
     names = list(space.parameters)
@@ -275,13 +204,6 @@ def test_a_dimension_of_two_nodes_has_the_sizes_that_the_space_declares():
         torch.testing.assert_close(a, b)
     with pytest.raises(ValueError, match=r"w has shape \(13,\).*axis 'a' is 3 times axis 'b' is 4 in v, and 13 here"):
         PRODUCT.pack({**tensors, "w": double(3, 1, 13)})
-
-
-def test_a_dimension_of_two_nodes_takes_sizes_read_elsewhere():
-    """A wider network: what another tensor says of one node counts more than what the space declares."""
-    space = WeightSpace(PRODUCT.nodes, {**PRODUCT.parameters, "bias": (Axis("a"),)})
-    tensors = random_networks(space, sizes={"a": 6, "b": 2, "c": 5})
-    assert space.node_sizes(space.pack(tensors)) == {"a": 6, "b": 2, "c": 5}
 
 
 @pytest.mark.parametrize("space", [SPACE, WeightSpace.cnn([1, 4], 3, "sin", head=[5], positions=6), PRODUCT], ids=str)
@@ -360,8 +282,6 @@ def test_what_cannot_be_shared_is_refused(rows, said):
 
 
 def test_nodes_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match=r"node name 'keys': .* use keys_"):
-        WeightSpace({"keys": Symmetry.SCALE}, {"b": (Axis("keys"),)})
     own = {"h": (Axis("h"),)}
     with pytest.raises(ValueError, match=r"'h' has gauges .*FIXED only alone"):
         WeightSpace({"h": Node((Symmetry.FIXED, Symmetry.SCALE), 2)}, own)
@@ -391,15 +311,6 @@ def test_a_space_with_fixed_nodes_has_a_smaller_group(space, seed):
     element = fixed.sample(generator=torch.Generator().manual_seed(seed))
     same = GroupElement(space, element.matrices).act(tensors)
     assert all(torch.equal(x, same[name]) for name, x in element.act(tensors).items())
-
-
-def test_a_factor_on_whole_tensors_goes_where_its_node_is_fixed():
-    nodes = {"h": (Symmetry.SCALE, 3), "c": (Symmetry.SIGN, 1)}
-    space = WeightSpace(nodes, {"w": ((Axis("h"), Axis("c")), 2), "b": (Axis("c"),)})
-    assert space.fixed("c") == WeightSpace({"h": (Symmetry.SCALE, 3)}, {"w": (Axis("h"), 2), "b": (1,)})
-    for name in ("z", "q"):
-        with pytest.raises(ValueError, match=f"fixed\\('{name}'\\): no node of"):
-            WeightSpace({"p": Symmetry.SCALE, "q": Node((Symmetry.SCALE,), 2, "p")}, {"b": (Axis("q"),)}).fixed(name)
 
 
 def test_what_is_made_of_a_space_is_made_once_and_stays_out_of_files():

@@ -10,7 +10,7 @@ from strategies import all_spaces
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.space import Node, Sum
+from nfn_monomial.space import Node
 
 SPACE = WeightSpace.cnn([1, 4, 5], 3, "relu", head=[3], positions=4)
 VALUE = json.loads(json.dumps(SPACE.to_json()))
@@ -23,17 +23,6 @@ def test_a_space_is_what_is_read_back(space):
     assert list(read.nodes) == list(space.nodes)
     assert repr(read) == repr(space)
     assert read.layout == space.layout
-
-
-def test_gauges_nests_sums_and_products_are_kept():
-    nodes = {
-        "x": Node((Symmetry.FIXED,), 3),
-        "heads": Node((Symmetry.PERMUTATION,), 2),
-        "q": Node((Symmetry.SCALE, Symmetry.SIGN), 4, "heads"),
-    }
-    sums = (Sum((Axis("q", (1, 0)), (Axis("q", (0, 1)), 2), 5)), Axis("x", -1))
-    space = WeightSpace(nodes, {"qk": sums, "cols": ((Axis("x", -1), 9), Axis("q", (1, 1)))}, label="")
-    assert WeightSpace.from_json(space.to_json()) == space
 
 
 def _changed(path, value):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from derived_groups import Of, error, permutations, scalings
+from derived_groups import Of, permutations, scalings
 from torch import nn
 
 from nfn_monomial import WeightSpace
@@ -17,19 +17,6 @@ def between(function, **parts) -> nn.Module:
     return Of(lambda s, x: s.b(function(s, s.a(x))), a=nn.Linear(4, 6), b=nn.Linear(6, 3), **parts)
 
 
-def test_both_branches_of_a_condition_count():
-    def function(s, x):
-        return s.b(torch.cond(x.sum() > 0, lambda h: h.relu(), lambda h: 2 * h.relu(), (s.a(x),)))
-
-    module = Of(function, a=nn.Linear(4, 6), b=nn.Linear(6, 3))
-    assert scalings(derive(module, VECTOR)) == 6
-    module.function = lambda s, x: s.b(torch.cond(x.sum() > 0, torch.relu, torch.tanh, (s.a(x),)))
-    found = derive(module, VECTOR)
-    assert (scalings(found), permutations(found)) == (0, ["6"])
-    space = WeightSpace.from_module(module, VECTOR)
-    assert space.nodes["a"].permutes
-
-
 def test_control_flow_without_a_rule_is_reported():
     def function(s, x):
         rows = torch.while_loop(lambda n, h: n < 3, lambda n, h: (n + 1, h.tanh()), (torch.tensor(0), s.a(x)))
@@ -40,53 +27,12 @@ def test_control_flow_without_a_rule_is_reported():
     assert found.report.unknown == ("while_loop",)
 
 
-def test_rows_that_a_mask_leaves_keep_their_neurons():
-    module = Of(lambda s, x: s.b(s.a(x)[x[:, 0] > 0].relu()), a=nn.Linear(4, 6), b=nn.Linear(6, 3))
-    found = derive(module, VECTOR)
-    assert (scalings(found), permutations(found)) == (6, ["6"])
-    assert not found.report.unknown
-    assert error(module, found, (VECTOR,)) < 1e-9
-
-
-def test_sizes_that_depend_on_values_are_alike_where_they_are_the_same():
-    def function(s, x):
-        rows = s.a(x)[x[:, 0] > 0].relu()
-        zeros = torch.zeros(rows.shape[0] + 2, 6, dtype=x.dtype)
-        return s.b(torch.cat([rows, zeros[:2]]) + zeros).sum(0)
-
-    module = Of(function, a=nn.Linear(4, 6), b=nn.Linear(6, 3))
-    found = derive(module, VECTOR)
-    assert (scalings(found), permutations(found)) == (6, ["6"])
-    assert error(module, found, (VECTOR,)) < 1e-9
-
-
 def test_a_dynamic_batch_is_that_of_the_example():
     module = between(lambda s, h: h.relu().view(h.shape[0], 2, 3).flatten(1)).eval()
     batch = torch.export.Dim("batch")
     program = torch.export.export(module, (VECTOR,), dynamic_shapes=((({0: batch},),)), strict=False)
     assert scalings(derive(program)) == 6
     assert WeightSpace.from_module(program).group_dimension == 6
-
-
-def test_a_number_read_from_a_parameter_is_any_number():
-    module = between(lambda s, h: h.abs() ** s.power.item(), power=nn.Parameter(torch.tensor(1.5)))
-    found = derive(module, VECTOR)
-    assert (scalings(found), permutations(found)) == (0, ["6"])
-    assert error(module, found, (VECTOR,)) < 1e-9
-    module = between(lambda s, h: h.relu() * s.factor.item(), factor=nn.Parameter(torch.tensor(1.5)))
-    found = derive(module, VECTOR)
-    assert scalings(found) == 6
-    assert error(module, found, (VECTOR,)) < 1e-9
-
-
-def test_a_number_read_from_an_input_selects_any_neuron():
-    module = Of(
-        lambda s, x, t: s.b(s.a(x).select(1, t.item())[:, None]), a=nn.Linear(4, 6), b=nn.Linear(1, 3)
-    )  # fmt: skip
-    inputs = VECTOR, torch.tensor(2)
-    found = derive(module, inputs)
-    assert permutations(found) == []
-    assert error(module, found, inputs) < 1e-9
 
 
 BROKEN = {

@@ -1,6 +1,5 @@
 """Examples of one token have the group of longer ones: what a single place does not show is FIXED, and said."""
 
-import pytest
 import torch
 from derived_groups import error, permutations, scalings
 from torch import Tensor, nn
@@ -59,19 +58,20 @@ class Attention(nn.Module):
         return self.head(x + self.out((weights @ v).transpose(1, 2).flatten(2)))
 
 
-NETWORKS = {
-    "a table of sines": (sines, nothing),
-    "distances": (nothing, alibi),
-    "distances of a mask": (nothing, alibi_of_a_mask),
-    "distances from behind": (nothing, alibi_from_behind),
-    "a unit matrix": (nothing, all_but_itself),
-    "a triangle": (nothing, what_is_ahead),
-}
+class Beside(nn.Module):
+    """Networks beside one another: one export for all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        biases = (alibi, alibi_of_a_mask, alibi_from_behind, all_but_itself, what_is_ahead)
+        self.networks = nn.ModuleList([Attention(sines), *(Attention(bias=bias) for bias in biases)])
+
+    def forward(self, tokens: Tensor) -> list[Tensor]:
+        return [network(tokens) for network in self.networks]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_one_token_has_the_group_of_several(name):
-    module = Attention(*NETWORKS[name])
+def test_one_token_has_the_group_of_several():
+    module = Beside()
     short, long = (derive(module, torch.zeros(2, length, dtype=torch.long)) for length in (1, 4))
     assert (permutations(short), scalings(short)) == (permutations(long), scalings(long))
     assert error(module, short, (torch.arange(10).view(2, 5) % 9,)) < 1e-9
