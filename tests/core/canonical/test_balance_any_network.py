@@ -10,7 +10,7 @@ from strategies import all_spaces
 from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.canonical.balance import Balance, balance
 from nfn_monomial.canonical.signs import canonical_signs
-from nfn_monomial.space import Node, Sum
+from nfn_monomial.space import Node
 from nfn_monomial.testing import random_element
 
 PERMUTATION, SIGN, SCALE, MONOMIAL = Symmetry.PERMUTATION, Symmetry.SIGN, Symmetry.SCALE, Symmetry.MONOMIAL
@@ -41,69 +41,6 @@ def test_the_element_is_the_one_used_and_again_it_changes_nothing(space, seed):
     for m in element.matrices.values():
         assert (m.batch, {scale.dtype for scale in m.scales}) == (2, {torch.float64})
         assert torch.equal(m.permutation, torch.arange(m.size).expand(2, -1))
-
-
-def test_a_gain_between_two_linear_maps():
-    """The stream is only permuted, the gain of a norm scales it for one reader: gain and shift against columns."""
-    space = WeightSpace(
-        {"x": (Symmetry.FIXED, 2), "stream": Node((PERMUTATION, SCALE, SCALE), 5), "h": (SCALE, 4)},
-        {
-            "embed": (Axis("stream", (1, 0, 0)), Axis("x")),
-            "gain": (Axis("stream", (0, 1, 0)),), "shift": (Axis("stream", (1, 1, 0)),),
-            "up": (Axis("h"), Axis("stream", (-1, -1, 0))), "bias": (Axis("h"),),
-            "down": (Axis("stream", (1, 0, 0)), Axis("h", -1)),
-            "last": (Axis("stream", (0, 0, 1)),), "out": (Axis("x"), Axis("stream", (-1, 0, -1))),
-        },
-    )  # fmt: skip
-    x = networks(space)
-    balanced = {k: v[:, 0] for k, v in balance(x, space)[0].items()}
-    assert torch.equal(balanced["embed"], x["embed"][:, 0])
-    inward = balanced["gain"].square() + balanced["shift"].square()
-    torch.testing.assert_close(inward, balanced["up"].square().sum(1))
-    torch.testing.assert_close(balanced["last"].square(), balanced["out"].square().sum(1))
-    rows = balanced["up"].square().sum(2) + balanced["bias"].square()
-    torch.testing.assert_close(rows, balanced["down"].square().sum(1))
-
-
-def test_channels_that_a_depthwise_kernel_scales_twice():
-    space = WeightSpace(
-        {"x": (Symmetry.FIXED, 2), "c": Node((SCALE, SCALE), 4), "y": (Symmetry.FIXED, 3)},
-        {"before": (Axis("c", (1, 0)), Axis("x")), "depth": (Axis("c", (-1, 1)), 1, 3, 3),
-         "after": (Axis("y"), Axis("c", (0, -1)))},
-    )  # fmt: skip
-    balanced = balance(networks(space), space)[0]
-    depth = balanced["depth"].square().sum((1, 3, 4, 5))
-    torch.testing.assert_close(balanced["before"].square().sum((1, 3)), depth)
-    torch.testing.assert_close(balanced["after"].square().sum((1, 2)), depth)
-
-
-def test_attention_heads_balance_queries_and_keys_each_on_its_own():
-    nodes = {"s": (PERMUTATION, 4), "heads": (PERMUTATION, 2),
-             "q": Node((SCALE,), 3, "heads"), "v": Node((MONOMIAL,), 3, "heads")}  # fmt: skip
-    space = WeightSpace(
-        nodes,
-        {"qkv": (Sum((Axis("q", 1), Axis("q", -1), Axis("v", 1))), Axis("s", 0)), "o": (Axis("s", 0), Axis("v", -1))},
-    )
-    balanced = balance(networks(space), space)[0]
-    q, k, v = balanced["qkv"].square().sum((1, 3)).chunk(3, 1)
-    torch.testing.assert_close(q, k)
-    torch.testing.assert_close(v, balanced["o"].square().sum((1, 2)))
-    assert bool((balanced["qkv"][:, 0, 12:].sum(-1) > 0).all())
-
-
-def test_grouped_convolutions_align_channels_of_a_group():
-    space = WeightSpace(
-        {"x": (Symmetry.FIXED, 2), "g": (PERMUTATION, 2), "i": Node((SCALE,), 2, "g"), "o": Node((SCALE,), 3, "g"),
-         "y": (Symmetry.FIXED, 2)},
-        {"first": (Axis("i"), Axis("x")), "grouped": ((Axis("g", 0), Axis("o")), Axis("i", -1), 3),
-         "last": (Axis("y"), Axis("o", -1))},
-    )  # fmt: skip
-    x = networks(space)
-    assert x["grouped"].shape == (3, 1, 6, 2, 3)
-    balanced = balance(x, space)[0]
-    middle = balanced["grouped"][:, 0].square().sum(-1).unflatten(1, (2, 3))
-    torch.testing.assert_close(balanced["first"].square().sum((1, 3)), middle.sum(2).flatten(1))
-    torch.testing.assert_close(balanced["last"].square().sum((1, 2)), middle.sum(3).flatten(1))
 
 
 def test_gauges_that_do_the_same_and_parameters_that_could_shrink_for_ever():

@@ -12,7 +12,6 @@ from torch import nn
 from nfn_monomial import EquivariantLinear, MonomialNFN, WeightSpace
 from nfn_monomial.models import (
     EquivariantNFN,
-    MessagePassingEditor,
     MessagePassingNFN,
     micro_batches,
     recompute_blocks,
@@ -49,10 +48,6 @@ def test_message_passing(space, layers, seed):
     torch.manual_seed(seed)
     networks = random_networks(space, 2, generator=torch.Generator().manual_seed(seed))
     assert_same(MessagePassingNFN(space, 2, layers, hidden=4, dropout=0.3).double(), networks)
-
-
-def test_the_editor():
-    assert_same(MessagePassingEditor(SPACE).double(), random_networks(SPACE, 3))
 
 
 class Noisy(nn.Module):
@@ -109,13 +104,7 @@ def test_less_is_kept():
     assert saved_bytes(model, networks) < 0.5 * kept
 
 
-def test_a_model_without_blocks_has_none():
-    assert recompute_blocks(nn.Linear(2, 2)) == 0
-    assert recompute_blocks(MonomialNFN(SPACE)) == 0
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("kind", [MonomialNFN, MessagePassingNFN, EquivariantNFN])
+@pytest.mark.parametrize(("kind", "packed"), [(MonomialNFN, False), (EquivariantNFN, True)])
 def test_parts_of_a_batch_have_the_gradients_of_all_of_it(kind, packed):
     torch.manual_seed(0)
     model, networks = kind(SPACE).double(), random_networks(SPACE, 7)
@@ -145,10 +134,3 @@ def test_gradients_of_parts_are_added_to_those_before():
     micro_batches(model, lambda outputs, part: outputs.mean(), networks, 3)
     for p, gradient in zip(model.parameters(), once, strict=True):
         torch.testing.assert_close(p.grad, 2 * gradient)
-
-
-def test_of_no_networks_there_is_no_mean():
-    none = {name: t[:0] for name, t in random_networks(SPACE, 1).items()}
-    for networks in (none, SPACE.pack(none), {}):
-        with pytest.raises(ValueError, match="there are no networks"):
-            micro_batches(MonomialNFN(SPACE), lambda outputs, part: outputs.mean(), networks, 3)

@@ -32,17 +32,10 @@ def test_an_edit_changes_every_parameter_of_any_network():
     )
     model, x = MessagePassingEditor(space, 4, 2).double(), networks_of(space)
     edited = space.unpack(model(x))
-    assert all(bool(((edited[name] - x[name]) != 0).all()) for name in x)
-
-
-def test_an_edit_is_a_small_change_of_every_parameter():
-    torch.manual_seed(0)
-    space = WeightSpace.cnn([1, 4, 4], 3, ["relu", "tanh"], head=[3])
-    model, x = MessagePassingEditor(space, 4, 2).double(), networks_of(space)
-    edited = space.unpack(model(x))
     for name in x:
-        change = (edited[name] - x[name]).detach().abs().max()
-        assert 0 < change < 0.5 * x[name].abs().max()
+        change = (edited[name] - x[name]).detach().abs()
+        assert bool((change != 0).all())
+        assert change.max() < 0.5 * x[name].abs().max(), "a small change"
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -90,10 +83,9 @@ def test_scales_of_a_million_change_no_digit_that_float32_has():
 
 @pytest.mark.parametrize("model", [MessagePassingNFN, MessagePassingEditor])
 @pytest.mark.parametrize("size", [1e-3, 1.0, 100.0])
-@pytest.mark.parametrize("symmetry", ["relu", "tanh", "gelu"])
-def test_half_precision(model, size, symmetry):
+def test_half_precision(model, size):
     torch.manual_seed(0)
-    space = WeightSpace.cnn([1, 8, 8], 3, symmetry, head=[4])
+    space = WeightSpace.cnn([1, 8, 8], 3, ["relu", "tanh"], head=[4])
     net = model(space, 4, 2)
     x = {name: t * size for name, t in networks_of(space, 3, torch.float32).items()}
     with torch.no_grad():
@@ -102,3 +94,16 @@ def test_half_precision(model, size, symmetry):
     for a, b in pairs:
         assert a.dtype == torch.float16
         assert float((a.float() - b).abs().max()) < 0.05 * float(b.abs().max())
+
+
+@pytest.mark.parametrize("kind", [MessagePassingNFN, MessagePassingEditor])
+def test_networks_that_were_balanced_before_give_the_same(kind):
+    torch.manual_seed(0)
+    space = WeightSpace.cnn([1, 3, 3], 3, ["relu", "gelu"], head=[2])
+    net, networks = kind(space, 3, 2).double(), networks_of(space, 3)
+    prepared, plain = net(net.prepare(networks)), net(networks)
+    if kind is MessagePassingNFN:
+        torch.testing.assert_close(prepared, plain, rtol=1e-9, atol=1e-11)
+    else:  # the edited network in the balanced frame, and balanced again, since an edit may unbalance
+        expected, found = net.prepare(plain), net.prepare(space.pack(net.inner.unpack(prepared)))
+        torch.testing.assert_close(found.tensors, expected.tensors, rtol=1e-8, atol=1e-10)

@@ -13,7 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.utils import parametrizations, prune
-from torch.utils._pytree import tree_map
 
 from nfn_monomial import Axis, ProbeFeatures, Symmetry, WeightSpace
 from nfn_monomial.models import EquivariantNFN, MessagePassingEditor, MessagePassingNFN, MonomialNFN
@@ -23,7 +22,6 @@ RELU = WeightSpace.mlp([2, 4, 3, 1], "relu")
 TANH = WeightSpace.mlp([2, 4, 3, 1], "tanh")
 MIXED = WeightSpace.mlp([2, 3, 3, 1], ["relu", "tanh"])
 CNN = WeightSpace.cnn([1, 3, 2], 3, "relu", head=[3])
-PERMUTED = WeightSpace.mlp([2, 4, 3], "gelu", io_symmetry="permutation")
 LOOP = WeightSpace({"h": (Symmetry.SIGN, 4)}, {"loop": (Axis("h", 1), Axis("h", -1)), "b": (Axis("h"),)})
 ONE_LAYER = WeightSpace.mlp([3, 2], "relu")
 TEMPLATE = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
@@ -36,33 +34,22 @@ def probed():
 
 
 MODELS = {
-    "MonomialNFN": lambda: MonomialNFN(RELU, (6, 6), hidden=16),
     "MonomialNFN, statistics": lambda: MonomialNFN(TANH, (6, 6), hidden=16, append_stats=True),
     "MonomialNFN, square": lambda: MonomialNFN(MIXED, (6, 6), hidden=16, kind="square", reduce="sum"),
     "MonomialNFN, factored": lambda: MonomialNFN(CNN, (6, 6), hidden=16, io="factored"),
-    "MonomialNFN, permuted": lambda: MonomialNFN(PERMUTED, (6, 6), hidden=16),
     "MonomialNFN, loop": lambda: MonomialNFN(LOOP, (6, 6), hidden=16, io="factored"),
     "EquivariantNFN": lambda: EquivariantNFN(RELU, (3,)),
-    "EquivariantNFN, tanh": lambda: EquivariantNFN(TANH, (3,)),
-    "MessagePassingNFN": lambda: MessagePassingNFN(RELU, 3, 2, hidden=16),
     "MessagePassingNFN, tied": lambda: MessagePassingNFN(TANH, 3, 2, hidden=16, tied=True),
-    "MessagePassingNFN, bare": lambda: MessagePassingNFN(MIXED, 3, 1, hidden=16, norm=False),
     "MessagePassingNFN, one layer": lambda: MessagePassingNFN(ONE_LAYER, 3, 2, hidden=16),
     "MessagePassingNFN, statistics and probes": probed,
-    "MessagePassingEditor": lambda: MessagePassingEditor(RELU, 3, 2),
-    "MessagePassingEditor, convolutions": lambda: MessagePassingEditor(CNN, 3, 1),
-    "MessagePassingEditor, mixed": lambda: MessagePassingEditor(MIXED, 3, 2, tied=True),
+    "MessagePassingEditor": lambda: MessagePassingEditor(CNN, 3, 1),
 }
-QUICK = (  # every class; the others are slow
-    "MonomialNFN, statistics", "MonomialNFN, square", "MonomialNFN, loop", "EquivariantNFN", "MessagePassingNFN, tied",
-    "MessagePassingNFN, one layer", "MessagePassingNFN, statistics and probes", "MessagePassingEditor, convolutions",
-)  # fmt: skip
 CONTAINERS = (nn.ParameterList, nn.ParameterDict)  # which have no forward
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
-@pytest.fixture(params=[n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS])
+@pytest.fixture(params=MODELS)
 def net(request):
     torch.manual_seed(0)
     return MODELS[request.param]().double()
@@ -177,13 +164,6 @@ def test_functional_calls_and_ensembles(net):
         torch.testing.assert_close(found, flat(member(networks)), rtol=1e-8, atol=1e-10)
 
 
-def test_networks_are_mapped(net):
-    networks = networks_of(net)
-    for given in (networks, net.space.pack(networks)):
-        mapped = vmap(lambda one: flat(net(tree_map(lambda t: t[None], one)))[0])(given)
-        torch.testing.assert_close(mapped, flat(net(networks)), rtol=1e-8, atol=1e-10)
-
-
 def replica(net):
     """As `torch.nn.parallel.replicate` makes them: parameters are plain tensors, ``net.parameters()`` is empty."""
     modules = list(net.modules())
@@ -223,35 +203,6 @@ def test_pruned(net):
         masked = name.removesuffix("_orig")
         state[masked] = p if masked == name else p * buffers[f"{masked}_mask"]
     assert_same(net(networks), functional_call(plain, state, (networks,)))
-
-
-class LoRA(nn.Module):
-    """A linear layer that is kept, and a product of low rank."""
-
-    def __init__(self, base):
-        super().__init__()
-        self.base = base
-        self.down = nn.Linear(base.in_features, 1, bias=False).double()
-        self.up = nn.Linear(1, base.out_features, bias=False).double()
-
-    def forward(self, x):
-        return self.base(x) + self.up(self.down(x))
-
-
-def test_low_rank_adapters(net):
-    merged, networks = copy.deepcopy(net), networks_of(net)
-    for (parent, key), (twin, _) in zip(linears(net), linears(merged), strict=True):
-        adapter = LoRA(getattr(parent, key))
-        parent._modules[key] = adapter
-        with torch.no_grad():
-            twin._modules[key].weight += adapter.up.weight @ adapter.down.weight
-    assert_same(net(networks), merged(networks))
-    net.requires_grad_(False)
-    adapters = [m for m in net.modules() if isinstance(m, LoRA)]
-    for adapter in adapters:
-        adapter.up.requires_grad_()
-    train(net, networks, 1)
-    assert all(adapter.up.weight.grad is not None for adapter in adapters)
 
 
 def test_parametrizations(net):
@@ -306,10 +257,7 @@ def test_sharded(net, one_process):
 # Inputs that are not as usual
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["MonomialNFN, permuted", "EquivariantNFN", "MessagePassingNFN, statistics and probes", "MessagePassingEditor"],
-)
+@pytest.mark.parametrize("name", ["MonomialNFN, loop", "EquivariantNFN", "MessagePassingNFN, one layer"])
 def test_fake_tensors(name):
     net = MODELS[name]().double()
     networks = networks_of(net)
@@ -319,18 +267,13 @@ def test_fake_tensors(name):
     assert out.shape == shape
 
 
-SHALLOW = WeightSpace.mlp([2, 3, 1], "relu")
-
-
 @pytest.mark.parametrize(
     "make",
     [
         MODELS["MonomialNFN, factored"],
-        pytest.param(MODELS["EquivariantNFN, tanh"], marks=pytest.mark.slow),
-        pytest.param(lambda: MessagePassingNFN(SHALLOW, 3, 1, hidden=16), marks=pytest.mark.slow),
-        lambda: MessagePassingEditor(SHALLOW, 3, 1),
+        pytest.param(lambda: MessagePassingEditor(WeightSpace.mlp([2, 3, 1], "relu"), 3, 1), marks=pytest.mark.slow),
     ],
-    ids=["MonomialNFN", "EquivariantNFN", "MessagePassingNFN", "MessagePassingEditor"],
+    ids=["MonomialNFN", "MessagePassingEditor"],
 )
 def test_export_with_any_number_of_networks(make):
     torch.manual_seed(0)
@@ -341,12 +284,3 @@ def test_export_with_any_number_of_networks(make):
     exported = torch.export.export(net.eval(), (networks,), dynamic_shapes=shapes, strict=False).module()
     others = networks_of(net, 5)
     torch.testing.assert_close(flat(exported(others)), flat(net(others)), rtol=1e-8, atol=1e-10)
-
-
-def test_no_network_at_all(net):
-    """As the last part of a batch may be, on the last of many devices."""
-    networks = {name: t[:0].requires_grad_() for name, t in networks_of(net).items()}
-    out = flat(net(networks))
-    assert out.shape == (0, *flat(net(networks_of(net))).shape[1:])
-    out.sum().backward()
-    assert all(p.grad is not None and not bool(p.grad.any()) for p in net.parameters())
