@@ -96,11 +96,6 @@ def test_autocast_sees_to_dtypes_itself():
         assert LINEAR(PACKED.map(torch.Tensor.bfloat16)).tensors[0].dtype is torch.bfloat16
 
 
-def test_matrices_move_whole_numbers_that_nothing_scales():
-    x = torch.arange(6).view(2, 3)
-    assert torch.equal(MATRIX.act(x, -1, charge=0), x[:, MATRIX.permutation.argsort()])
-
-
 def test_elements_of_a_smaller_group_act_on_features():
     for smaller in (RELU.restricted("permutation"), RELU.uncharged()):
         element = RELU.restricted("permutation").sample(2, generator=torch.Generator().manual_seed(0))

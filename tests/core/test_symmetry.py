@@ -25,24 +25,6 @@ def test_intersections_are_those_of_the_groups():
         assert all(not (c <= a and c <= b) or c <= both for c in Symmetry)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("scale", Symmetry.SCALE),
-        ("relu", Symmetry.SCALE),
-        ("ReLU", Symmetry.SCALE),
-        (nn.ReLU(), Symmetry.SCALE),
-        (nn.Tanh, Symmetry.SIGN),
-        (torch.sin, Symmetry.SIGN),
-        (nn.PReLU(), Symmetry.SCALE),
-        (Symmetry.FIXED, Symmetry.FIXED),
-        ("identity", Symmetry.MONOMIAL),
-    ],
-)
-def test_coerce(value, expected):
-    assert Symmetry.coerce(value) is expected
-
-
 def test_unknown_activations_are_errors_that_say_how_to_add_them():
     class Snake(nn.Module):
         def forward(self, x):

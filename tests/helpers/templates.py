@@ -13,11 +13,6 @@ FIXED, PERMUTATION, SIGN, SCALE, MONOMIAL = (
 )  # fmt: skip
 
 
-class Sine(nn.Module):
-    def forward(self, x):
-        return torch.sin(30 * x)
-
-
 class Siren(nn.Module):
     """With a forward of its own, which calls functions."""
 
@@ -48,11 +43,8 @@ def dense():
 # How to build it, the shape of an input, the symmetries of its hidden nodes.
 CHAINS = {
     "dense": (dense, None, ["prelu", "gelu", "tanh"]),
-    "sine": (lambda: nn.Sequential(nn.Linear(2, 6), Sine(), nn.Linear(6, 5), Sine(), nn.Linear(5, 1)), None, "sin"),
     "siren": (Siren, None, "sin"),
     "cnn": (convolutional, (2, 8, 8), ["relu", "relu", "tanh"]),
-    "conv1d": (lambda: nn.Sequential(nn.Conv1d(1, 3, 3), nn.ReLU(), nn.Conv1d(3, 2, 2)), (1, 7), "relu"),
-    "one layer": (lambda: nn.Linear(3, 2), None, "relu"),
     "linear": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), None, "linear"),
 }
 
@@ -147,35 +139,12 @@ def attention_space():
     )  # fmt: skip
 
 
-class Joined(nn.Module):
-    """Two branches whose outputs are concatenated, as in a U-Net."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.out = nn.Conv1d(1, 3, 2), nn.Conv1d(1, 2, 2), nn.Conv1d(5, 2, 2)
-
-    def forward(self, x):
-        return self.out(torch.cat([torch.relu(self.a(x)), torch.tanh(self.b(x))], 1))
-
-
-def joined_space():
-    return WeightSpace(
-        {"x": (FIXED, 1), "a": (SCALE, 3), "b": (SIGN, 2), "y": (FIXED, 2)},
-        {
-            "a.weight": (Axis("a"), Axis("x", -1), 2), "a.bias": (Axis("a"),),
-            "b.weight": (Axis("b"), Axis("x", -1), 2), "b.bias": (Axis("b"),),
-            "out.weight": (Axis("y"), Sum((Axis("a", -1), Axis("b", -1))), 2), "out.bias": (Axis("y"),),
-        },
-    )  # fmt: skip
-
-
 # How to build it, its space, the shape of an input, the charges of its hidden nodes.
 TEMPLATES = {
     **{key: (build, None, shape, None) for key, (build, shape, _) in CHAINS.items()},
     "residual": (Residual, residual_space, (2,), {"s": 1, "h": 1}),
     "normalised": (normalised, normalised_space, (1, 6, 6), {"c": (1, 1), "d": 1}),
     "attention": (Attention, attention_space, (5, 2), {"s": 1, "v": 1}),
-    "joined": (Joined, joined_space, (1, 7), {"a": 1, "b": 1}),
 }
 
 

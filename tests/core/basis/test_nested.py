@@ -10,7 +10,7 @@ from ranks import bilinear_rank, layer_ranks
 from strategies import HIDDEN, general
 
 from nfn_monomial import Axis, EquivariantLinear, Symmetry, TensorProduct, WeightSpace
-from nfn_monomial.basis import BilinearTerm, bilinear_terms, count_bilinear_terms, count_terms
+from nfn_monomial.basis import bilinear_terms, count_bilinear_terms, count_terms
 from nfn_monomial.space import Node
 
 PERMUTED = (Symmetry.PERMUTATION,)
@@ -118,17 +118,6 @@ def test_every_gauge_counts_on_its_own():
     assert count_terms({read: 1, other: 1}, {read: 1, other: 1}, nodes) == (2, 0)
     assert [str(t) for t in bilinear_terms(read, gain, (Axis("h", 1),), nodes)] == ["h+1_s-1+0,s+1+0->h+1:ab,b->a"]
     assert not bilinear_terms(other, gain, (Axis("h", 1),), nodes)
-
-
-def test_letters_of_terms_are_nested():
-    nodes = {"g": Node(PERMUTED), "q": Node((Symmetry.SCALE,), parent="g")}
-    row, column = (Axis("g", 0), Axis("q", 1)), (Axis("g", 0), Axis("q", -1))
-    terms = bilinear_terms(row, column, (Axis("g", 0),), nodes)
-    assert [t.equation for t in terms] == ["ab,ab->a", "ab,ab->c"]
-    assert [t.standard for t in terms] == [True, False]
-    loose = BilinearTerm(row, column, (), "ab,cb->")
-    with pytest.raises(ValueError, match="'b' is nested in 'a' and in 'c'"):
-        loose.imbalance(nodes)
 
 
 def _entries(field_type, multiplicity, sizes):

@@ -10,16 +10,14 @@ from torch import nn
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.read.probes import ProbeFeatures
-from nfn_monomial.testing import assert_function_preserved, random_element, random_networks
+from nfn_monomial.testing import random_element, random_networks
 
 over_templates = pytest.mark.parametrize("key", TEMPLATES)
 
 
 @over_templates
 def test_outputs_are_invariant_and_hidden_neurons_move_along(key):
-    template, space, probe, networks, charges = setting(key)
-    if key == "joined":
-        assert_function_preserved(template, space, probe.inputs().detach())
+    _, space, probe, networks, charges = setting(key)
     outputs, hidden = probe(networks)
     assert probe.charges == charges
     assert list(hidden) == list(charges)
@@ -35,6 +33,10 @@ def test_outputs_are_invariant_and_hidden_neurons_move_along(key):
             expected = g._moved(h, axes, behind=1)
             torch.testing.assert_close(moved.hidden[node], expected, rtol=1e-10, atol=1e-10)
             assert not torch.allclose(moved.hidden[node], h, rtol=1e-3, atol=1e-3)
+    one_by_one = torch.func.vmap(lambda t: probe({k: v[None] for k, v in t.items()}).outputs[0])(networks)
+    torch.testing.assert_close(one_by_one, outputs)
+    outputs.square().sum().backward()
+    assert bool(probe.probes.grad.any())
 
 
 @over_templates
@@ -53,41 +55,6 @@ def test_the_networks_are_really_run(key):
         inputs.clear()
     for hook in hooks:
         hook.remove()
-
-
-@over_templates
-def test_gradients_reach_inputs_and_networks(key):
-    _, _, probe, networks, _ = setting(key, probes=3, batch=2)
-    networks = {k: v.requires_grad_() for k, v in networks.items()}
-    outputs, hidden = probe(networks)
-    (outputs.square().sum() + sum(h.square().sum() for h in hidden.values())).backward()
-    assert bool(probe.probes.grad.any())
-    assert all(bool(v.grad.any()) for name, v in networks.items() if "running" not in name)
-
-
-@over_templates
-def test_vmaps_and_autocasts(key):
-    _, _, probe, networks, _ = setting(key, dtype=torch.float32)
-    outputs = probe(networks).outputs
-    one_by_one = torch.func.vmap(lambda t: probe({k: v[None] for k, v in t.items()}).outputs[0])(networks)
-    torch.testing.assert_close(one_by_one, outputs)
-    if key == "sine":  # whose phases have more digits than bfloat16
-        return
-    with torch.autocast("cpu", torch.bfloat16):
-        low = probe(networks).outputs.float()
-    torch.testing.assert_close(low, outputs, rtol=0.1, atol=0.3 * float(outputs.detach().std()))
-
-
-QUICK = ("cnn", "attention")
-
-
-@pytest.mark.parametrize("key", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in TEMPLATES])
-def test_compiles(key):
-    _, _, probe, networks, _ = setting(key, dtype=torch.float32)
-    outputs, hidden = probe(networks)
-    compiled = torch.compile(probe, fullgraph=True, backend="eager")(networks)
-    torch.testing.assert_close(compiled.outputs, outputs)
-    assert all(torch.allclose(compiled.hidden[node], h, atol=1e-6) for node, h in hidden.items())
 
 
 def test_names_of_a_space_and_wider_networks():
@@ -129,21 +96,6 @@ def test_layers_that_share_a_node():
     moved = shared(g.act(networks))
     torch.testing.assert_close(moved.outputs, found.outputs, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(moved.hidden["h"], g.matrices["h"].act(found.hidden["h"], 1), rtol=1e-10, atol=1e-10)
-
-
-def test_a_space_that_leaves_open_what_a_layer_reads():
-    template = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
-    space = WeightSpace({"h": (Symmetry.SIGN, 4)}, {"w0": (Axis("h"), 2), "b0": (Axis("h"),), "w1": (1, 4), "b1": (1,)})
-    assert not ProbeFeatures(template, 3, space=space).charges
-    space = WeightSpace(
-        {"h": (Symmetry.SIGN, 4)},
-        {"w0": (Axis("h"), 2), "b0": (Axis("h"),), "w1": (1, Axis("h", -1)), "b1": (1,)},
-    )
-    probe = ProbeFeatures(template.double(), 3, space=space).double()
-    networks = random_networks(space, 2)
-    g = random_element(space, 2)
-    torch.testing.assert_close(probe(g.act(networks)).outputs, probe(networks).outputs, rtol=1e-10, atol=1e-10)
-    assert list(probe(networks).hidden) == ["h"]
 
 
 def test_a_generator_makes_the_inputs_and_learns():
@@ -199,12 +151,6 @@ def test_the_template_stays_outside():
     assert torch.equal(probe(networks).outputs, expected.outputs)
 
 
-def test_dropout_stays_off():
-    _, _, probe, networks, _ = setting("cnn")
-    probe.train()
-    assert torch.equal(probe(networks).outputs, probe(networks).outputs)
-
-
 def test_what_does_not_fit_is_refused():
     template, _, probe, networks, _ = setting("cnn")
     with pytest.raises(ValueError, match=r"give input_shape="):
@@ -213,14 +159,10 @@ def test_what_does_not_fit_is_refused():
         ProbeFeatures(template, 5, input_shape=(3, 8, 8))
     with pytest.raises(ValueError, match=r"give what comes behind its embedding"):
         ProbeFeatures(nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 2)), 5, input_shape=(3,))
-    with pytest.raises(ValueError, match=r"probes must be at least 1, found 0"):
-        ProbeFeatures(template, 0, input_shape=(2, 8, 8))
     with pytest.raises(ValueError, match=r"the template has 7 parameters \(0\.weight.*, the space 4 \(weight\.0"):
         ProbeFeatures(template, 5, input_shape=(2, 8, 8), space=WeightSpace.mlp([2, 3, 1], "relu"))
     with pytest.raises(ValueError, match=r"weight\.1 has shape"):
         ProbeFeatures(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), 5, space=WeightSpace.mlp([2, 3, 2], "relu"))
-    with pytest.raises(ValueError, match=r"missing: 0\.bias"):
-        probe({k: v for k, v in networks.items() if k != "0.bias"})
     with pytest.raises(ValueError, match=r"of 1 channel; found 2 channels"):
         probe({k: v.expand(-1, 2, *v.shape[2:]) for k, v in networks.items()})
     with pytest.raises(TypeError, match=r"the networks are torch\.float32 on cpu, their inputs torch\.float64 on cpu"):

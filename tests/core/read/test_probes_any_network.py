@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from templates import residual_space, setting
+from templates import setting
 from torch import nn
 
 from nfn_monomial import WeightSpace
@@ -35,18 +35,6 @@ def test_layers_that_run_over_something_else_first_are_left_out():
     space = WeightSpace.sequential([2, 3, 1], [(), ()], "relu", names=[("a.weight", "a.bias"), ("b.weight", "b.bias")])
     probe = ProbeFeatures(TimeFirst().double(), 4, input_shape=(5, 2), space=space)
     assert not probe(random_networks(space, 2)).hidden
-
-
-def test_the_space_is_that_of_the_module_by_default():
-    template = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
-    probe = ProbeFeatures(template, 3)
-    assert list(probe.space.parameters) == [name for name, _ in template.named_parameters()]
-    assert list(probe.charges.values()) == [1]
-
-
-def test_parameters_that_the_template_has_not_are_refused():
-    with pytest.raises(ValueError, match=r"the template has 4 parameters \(0\.weight.*, the space 10 \(embed\.weight"):
-        ProbeFeatures(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1)), 3, space=residual_space())
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
