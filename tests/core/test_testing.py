@@ -75,14 +75,3 @@ def test_the_function_of_a_torch_network_is_preserved_by_the_right_group_only(ac
     if bad:
         with pytest.raises(AssertionError, match="changes the network's function"):
             assert_function_preserved(mlp(activation), space_of(bad), x)
-
-
-def test_dropout_is_switched_off_and_every_mode_restored():
-    module = nn.Sequential(*mlp(nn.ReLU())[:4], nn.Dropout(0.5), mlp(nn.ReLU())[4]).double().train()
-    module[1].eval()
-    modes = {m: m.training for m in module.modules()}
-    names = [(f"{i}.weight", f"{i}.bias") for i in (0, 2, 5)]
-    space = WeightSpace.sequential([2, 5, 4, 3], [(), (), ()], "relu", names=names)
-    assert_function_preserved(module, space, torch.randn(5, 2, dtype=torch.float64))
-    assert {m: m.training for m in module.modules()} == modes
-    assert sorted(set(modes.values())) == [False, True]

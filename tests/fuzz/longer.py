@@ -10,7 +10,6 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 from .samples import SAMPLES
@@ -21,23 +20,14 @@ BLOCK = 500  # trials between two writes of the counts
 RARE = 100  # a slow sample is damaged once in so many times
 
 
-def run(total: int, counts: Path = COUNTS, *, names: Sequence[str] = tuple(SAMPLES)) -> dict[str, dict[str, int]]:
-    """Damage files until ``total`` trials are counted, those of earlier calls included.
-
-    Args:
-        total: of all samples together.
-        counts: where the numbers are kept.
-        names: of the samples.
-
-    Returns:
-        Sample -> outcome -> how often.
-    """
-    known = json.loads(counts.read_text(encoding="utf-8")) if counts.exists() else {}
-    found = {name: Counter(known.get(name, {})) for name in names}
+def run(total: int) -> dict[str, dict[str, int]]:
+    """Damage files until ``total`` trials are counted, those of earlier calls included; sample -> outcome -> count."""
+    known = json.loads(COUNTS.read_text(encoding="utf-8")) if COUNTS.exists() else {}
+    found = {name: Counter(known.get(name, {})) for name in SAMPLES}
     with tempfile.TemporaryDirectory() as folder:
-        benches = {name: Bench(name, Path(folder)) for name in names}
+        benches = {name: Bench(name, Path(folder)) for name in SAMPLES}
         while (left := total - sum(map(Counter.total, found.values()))) > 0:
-            share = max(1, min(BLOCK, left) // len(names))
+            share = max(1, min(BLOCK, left) // len(SAMPLES))
             for name, bench in benches.items():
                 done = found[name].total()
                 for number in range(done, done + (max(1, share // RARE) if bench.sample.slow else share)):
@@ -45,8 +35,8 @@ def run(total: int, counts: Path = COUNTS, *, names: Sequence[str] = tuple(SAMPL
                     found[name][outcome.kind] += 1
                     if outcome.kind == "FAULT":
                         print(f"{what}: {outcome.detail}", flush=True)
-            counts.parent.mkdir(parents=True, exist_ok=True)
-            counts.write_text(json.dumps(found, indent=1), encoding="utf-8")
+            COUNTS.parent.mkdir(parents=True, exist_ok=True)
+            COUNTS.write_text(json.dumps(found, indent=1), encoding="utf-8")
     return {name: dict(numbers) for name, numbers in found.items()}
 
 

@@ -49,17 +49,6 @@ def remove(data: bytes, rng: random.Random) -> bytes:
     return data[: cut.start] + data[cut.stop :]
 
 
-def repeat(data: bytes, rng: random.Random) -> bytes:
-    cut = _chunk(data, rng)
-    return data[: cut.stop] + data[cut] * rng.choice((1, 2, 50)) + data[cut.stop :]
-
-
-def swap(data: bytes, rng: random.Random) -> bytes:
-    a, b = sorted((_chunk(data, rng), _chunk(data, rng)), key=lambda cut: cut.start)
-    b = slice(max(a.stop, b.start), max(a.stop, b.stop))
-    return data[: a.start] + data[b] + data[a.stop : b.start] + data[a] + data[b.stop :]
-
-
 def overwrite(data: bytes, rng: random.Random) -> bytes:
     cut = _chunk(data, rng)
     size = len(data[cut])
@@ -75,7 +64,7 @@ def number(data: bytes, rng: random.Random) -> bytes:
 
 
 OF_BYTES: dict[str, Callable[[bytes, random.Random], bytes]] = {
-    made.__name__: made for made in (flip, truncate, insert, remove, repeat, swap, overwrite, number)
+    made.__name__: made for made in (flip, truncate, insert, remove, overwrite, number)
 }
 
 
@@ -169,22 +158,7 @@ def edit_table(file: Path, rng: random.Random, _: Path) -> bool:
     lines = (gzip.decompress(data) if packed else data).decode().split("\n")
     place = rng.randrange(len(lines))
     fields = lines[place].split(",")
-    odd = (
-        "",
-        "nan",
-        "inf",
-        "-1",
-        "2",
-        "5.9",
-        "9" * DIGITS,
-        "x" * FIELD,
-        '"',
-        "(" * BRACKETS,
-        "1e9",
-        "²",
-        "\0",
-        "(3, -3)",
-    )
+    odd = ("", "nan", "-1", "2", "5.9", "9" * DIGITS, "x" * FIELD, '"', "(" * BRACKETS, "1e9", "²", "\0", "(3, -3)")
     how = rng.randrange(4)
     if how == 0:
         del lines[place]
@@ -264,20 +238,6 @@ def edit_archive(file: Path, rng: random.Random, mark: Path) -> bool:
     return True
 
 
-def claim_size(file: Path, rng: random.Random, _: Path) -> bool:
-    """The directory of the archive claims that a part is larger than it is."""
-    if not _is_archive(file):
-        return False
-    data = bytearray(file.read_bytes())
-    at = [i for i in range(len(data) - 4) if data[i : i + 4] == b"PK\x01\x02"]
-    if not at:
-        return False
-    start = rng.choice(at) + rng.choice((20, 24))  # of its compressed size, or its size
-    data[start : start + 4] = struct.pack("<I", rng.choice((2**31, 2**32 - 1, 0, 5)))
-    file.write_bytes(data)
-    return True
-
-
 def _odd_tensors(tensor: torch.Tensor) -> list[Any]:
     flat = tensor.float()
     with warnings.catch_warnings(action="ignore"):  # of kinds that are to go, or have just come
@@ -288,13 +248,9 @@ def _odd_tensors(tensor: torch.Tensor) -> list[Any]:
     return [
         flat.to_sparse(), flat.to("meta"), flat.to(torch.float8_e4m3fn), flat.to(torch.complex64), flat.int(), flat > 0,
         twice, quantised, torch.zeros(1).expand(2**20, 2**11), torch.zeros(0), with_nan,
-        flat.half(), flat[..., None, None, None, None], flat.flatten(), torch.tensor(3), nn_parameter(flat), 5.9,
-        "text", None, 10**18, [flat], {"a": flat}, nested, (1,) * 3, flat.bfloat16(),
+        flat.half(), flat[..., None, None, None, None], flat.flatten(), torch.tensor(3), 5.9,
+        torch.nn.Parameter(flat.clone()), "text", None, 10**18, [flat], {"a": flat}, nested, (1,) * 3, flat.bfloat16(),
     ]  # fmt: skip
-
-
-def nn_parameter(tensor: torch.Tensor) -> torch.nn.Parameter:
-    return torch.nn.Parameter(tensor.clone())
 
 
 def odd_tensor(file: Path, rng: random.Random, mark: Path) -> bool:
@@ -356,11 +312,6 @@ def other_kind(file: Path, rng: random.Random, _: Path) -> bool:
 
 OF_MEANING: dict[str, Mutation] = {
     made.__name__: made
-    for made in (
-        edit_json, edit_safetensors, edit_table, edit_array, edit_archive, claim_size, odd_tensor, bomb, other_kind,
-    )
-}  # fmt: skip
-REPAIRS = {
-    "edit_archive",
-    "odd_tensor",
-}  # whose checksums are right: what they leave is another file, not a damaged one
+    for made in (edit_json, edit_safetensors, edit_table, edit_array, edit_archive, odd_tensor, bomb, other_kind)
+}
+REPAIRS = {"edit_archive", "odd_tensor"}  # whose checksums are right: what they leave is another file, no damaged one

@@ -16,7 +16,6 @@ from typing import Any
 
 import published_small_cnns as published
 import published_writers as writers
-import small_predictors
 import torch
 from made_up_runs import made_up_run
 from safetensors.torch import save_file
@@ -29,7 +28,7 @@ from nfn_monomial.adapters.modules import load_checkpoint, load_safetensors, sav
 from nfn_monomial.benchmarks.data.formats.detection import load_corpus
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
-from nfn_monomial.benchmarks.make.config import MixedConfig, ResidualRanges, TransformerRanges, ZooConfig
+from nfn_monomial.benchmarks.make.config import ZooConfig
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
 from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
@@ -95,10 +94,6 @@ def _folder(folder: Path, load: Callable[[Path], object] = load_corpus, **option
     return Sample(folder, tuple(victims), load, **options)
 
 
-def _loaded(**options: Any) -> Callable[[Path], object]:
-    return functools.partial(load_corpus, **options)
-
-
 def nfn_sirens(folder: Path) -> Sample:
     writers.write_nfn(folder, [1, 2, 13, 45_001, 50_002], hidden=4)
     return _folder(folder)
@@ -142,7 +137,7 @@ def checkpoints_csv(folder: Path) -> Sample:
     net = _checkpoints(folder)
     lines = "checkpoint,accuracy\na.pt,0.1\nb.safetensors,0.2\nc.pt,0.3\n"
     (folder / "targets.csv").write_text(lines, encoding="utf-8")
-    return _folder(folder, _loaded(net=net))
+    return _folder(folder, functools.partial(load_corpus, net=net))
 
 
 def checkpoints_json(folder: Path) -> Sample:
@@ -150,7 +145,7 @@ def checkpoints_json(folder: Path) -> Sample:
     names = zip(("a.pt", "b.safetensors", "c.pt"), ("train", "val", "test"), strict=True)
     table = folder / "targets.json"
     write_json(table, [{"checkpoint": c, "accuracy": 0.5, "split": s, "arguments": {}} for c, s in names])
-    return Sample(folder, (table,), _loaded(net=net))
+    return Sample(folder, (table,), functools.partial(load_corpus, net=net))
 
 
 def published_zoo(folder: Path) -> Sample:
@@ -166,25 +161,9 @@ def made_zoo(folder: Path) -> Sample:
     return _folder(folder, sealed=True)
 
 
-def mixed_zoo(folder: Path) -> Sample:
-    config = MixedConfig(
-        networks=12, per_architecture=4, epochs=(1, 1), train_fractions=(0.01,),
-        kinds=("cnn", "residual", "transformer"), widths=(2, 3), depths=(2, 3),
-        residual=ResidualRanges((1, 1), (1, 1), (2, 3)),
-        transformer=TransformerRanges((1, 1), (4, 4), (1, 2), (3, 3), (8, 8)),
-    )  # fmt: skip
-    make_zoo(folder, config, workers=1)
-    return _folder(folder, sealed=True)
-
-
 def made_inrs(folder: Path) -> Sample:
     make_inrs(folder, InrConfig("digits", limit=20, steps=1, shard=8), workers=1)
     return _folder(folder, sealed=True)
-
-
-def streamed_inrs(folder: Path) -> Sample:
-    make_inrs(folder, InrConfig("digits", limit=20, steps=1, shard=30), workers=1)
-    return _folder(folder, _loaded(in_memory_bytes=0), sealed=True)
 
 
 def _network() -> nn.Sequential:
@@ -235,14 +214,6 @@ def shipped_predictor(folder: Path) -> Sample:
     return _predictor(Path(shutil.copy(SHIPPED, folder)))
 
 
-def classifier(folder: Path) -> Sample:
-    return _predictor(small_predictors.classifiers(folder, ["mlp"])["mlp"][1])
-
-
-def editor(folder: Path) -> Sample:
-    return _predictor(small_predictors.editors(folder, ["mlp"])["mlp"][1])
-
-
 def _predictor(path: Path) -> Sample:
     return Sample(path, (path,), Predictor.load, sealed=True)
 
@@ -272,10 +243,9 @@ def program(folder: Path) -> Sample:
 SAMPLES: dict[str, Callable[[Path], Sample]] = {
     made.__name__: made
     for made in (
-        nfn_sirens, dws_mnist, dws_fashion, checkpoints_csv, checkpoints_json, published_zoo, made_zoo, mixed_zoo,
-        made_inrs, streamed_inrs, torch_file, legacy_torch_file, safetensors_file, sharded_checkpoint,
-        torch_checkpoint, shipped_predictor, classifier, editor, finished_run, unfinished_run,
-        program,
+        nfn_sirens, dws_mnist, dws_fashion, checkpoints_csv, checkpoints_json, published_zoo, made_zoo, made_inrs,
+        torch_file, legacy_torch_file, safetensors_file, sharded_checkpoint, torch_checkpoint, shipped_predictor,
+        finished_run, unfinished_run, program,
     )
 }  # fmt: skip
 

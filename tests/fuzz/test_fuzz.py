@@ -9,9 +9,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from fuzz.longer import run
-from fuzz.mutations import OF_BYTES, OF_MEANING
-from fuzz.samples import SAMPLES, make
+from fuzz.samples import SAMPLES
 from fuzz.trial import Bench
 
 from nfn_monomial.adapters import tensor_files
@@ -26,27 +24,6 @@ def test_damage_is_an_error_or_does_not_matter(name: str, tmp_path: Path) -> Non
     outcomes = [bench.trial(number) for number in range(1 if bench.sample.slow else TRIALS)]
     assert [(what, outcome.detail) for what, outcome in outcomes if outcome.kind == "FAULT"] == []
     assert {outcome.kind for _, outcome in outcomes} >= {"refused"}
-
-
-def test_trials_are_the_same_again(tmp_path: Path) -> None:
-    first, second = (_damages(Bench("checkpoints_csv", tmp_path / name), 20) for name in "ab")
-    assert first == second
-
-
-def test_every_mutation_is_used(tmp_path: Path) -> None:
-    used = set()
-    for name in ("checkpoints_csv", "checkpoints_json", "published_zoo", "torch_file"):
-        used |= {how for _, how, _ in _damages(Bench(name, tmp_path), 100)}
-    assert used == {*OF_BYTES, *OF_MEANING}
-
-
-def _damages(bench: Bench, count: int) -> list[tuple[str, str, bytes]]:
-    made = []
-    for number in range(count):
-        with bench.damaged(number) as (file, how):
-            whole = file.is_file() and not file.is_symlink() and file.stat().st_size < 2**20
-            made.append((file.name, how, file.read_bytes() if whole else b""))
-    return made
 
 
 class Broken(NamedTuple):
@@ -76,17 +53,3 @@ def test_faults_are_found(
     if function == "_digest":  # which the file was written with
         bench = Bench(name, tmp_path / "again")
     assert any(fault in bench.trial(number)[1].detail for number in range(60))
-
-
-def test_longer_runs_count_on(tmp_path: Path) -> None:
-    counts = tmp_path / "counts.json"
-    first = run(10, counts, names=("checkpoints_csv", "torch_file"))
-    second = run(16, counts, names=("checkpoints_csv", "torch_file"))
-    assert sum(first["checkpoints_csv"].values()) == 5
-    assert sum(second["checkpoints_csv"].values()) + sum(second["torch_file"].values()) == 16
-    assert all(second["checkpoints_csv"][kind] >= number for kind, number in first["checkpoints_csv"].items())
-
-
-def test_samples_are_always_the_same(tmp_path: Path) -> None:
-    first, second = (make("safetensors_file", tmp_path / name).path.read_bytes() for name in "ab")
-    assert first == second

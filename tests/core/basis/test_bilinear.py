@@ -15,7 +15,6 @@ from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.basis import bilinear_terms, count_bilinear_terms
 from nfn_monomial.basis.bilinear import standard_terms
 from nfn_monomial.nn.tensor_product import TensorProduct
-from nfn_monomial.space import Node
 
 
 def check_complete(space, first, second, target, sizes):
@@ -91,17 +90,6 @@ def test_completeness_on_parameters(space):
     """FIXED nodes, kernels and biases: multiplicities."""
     own = as_fields(space.layout)
     check_complete(space, own, own, own, known_sizes(space))
-
-
-def test_terms_are_readable_and_standard_ones_join_fields():
-    h = (Axis("h1", 0),)
-    terms = bilinear_terms(h, h, h, {"h1": Node((Symmetry.PERMUTATION,))})
-    assert [t.equation for t in terms] == ["a,a->a", "a,a->b", "a,b->a", "a,b->b", "a,b->c"]
-    assert [t.equation for t in terms if t.standard] == ["a,a->a"]
-    assert str(terms[0]) == "h1+0,h1+0->h1+0:a,a->a"
-    loop = (Axis("h1", 1), Axis("h1", -1))
-    terms = bilinear_terms(loop, loop, (), {"h1": Node((Symmetry.SCALE,))})
-    assert {t.equation: t.standard for t in terms} == {"aa,aa->": False, "aa,bb->": False, "ab,ba->": True}
 
 
 @given(all_spaces())

@@ -73,13 +73,6 @@ def test_scales_that_are_settled_in_any_order(charge):
     assert difference(Balance(space)(x), balance(x, space)[0]) < 1e-12
 
 
-def test_what_is_linked_to_nothing_else_has_logarithms_of_least_squares():
-    space = WeightSpace({"a": (SCALE, 3), "b": (SCALE, 4)}, {"w": (Axis("a"), Axis("b", -1))})
-    logs = balance(networks(space), space)[0]["w"].abs().log()
-    torch.testing.assert_close(logs.mean(-1), torch.zeros(3, 1, 3).double(), rtol=0, atol=1e-12)
-    torch.testing.assert_close(logs.mean(-2), torch.zeros(3, 1, 4).double(), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("charges", [((1, 0), (0, 1)), ((1, 1), (0, 1)), ((1, 1), (1, 1))], ids=str)
 def test_signs_of_several_gauges(charges):
     space = WeightSpace(

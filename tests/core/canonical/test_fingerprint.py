@@ -71,14 +71,6 @@ def test_signs_that_two_ends_share_count_once():
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_equal_functions_have_one_fingerprint(name):
-    space = CHAINS[name]
-    for seed in range(4):
-        network = drawn(space, seed)
-        assert fingerprint(space, moved(space, network, seed)) == fingerprint(space, network)
-
-
-@pytest.mark.parametrize("name", CHAINS)
 def test_other_functions_have_others(name):
     space = CHAINS[name]
     network = drawn(space)
@@ -133,12 +125,6 @@ def test_names_do_not_matter_but_sizes_symmetries_and_order_do():
     wider = WeightSpace.mlp([2, 17, 16, 3], "relu")
     zeros = dict(drawn(wider))
     assert fingerprint(wider, zeros) != own
-
-
-def test_wider_networks_than_the_space_has():
-    space, wide = WeightSpace.mlp([2, 3, 1], "relu"), WeightSpace.mlp([2, 9, 1], "relu")
-    network = drawn(wide)
-    assert fingerprint(space, network) == fingerprint(wide, moved(wide, network))
 
 
 def test_what_does_not_matter_is_left_out():

@@ -125,12 +125,3 @@ def test_parts_of_a_batch_have_the_gradients_of_all_of_it(kind, packed):
         top = max(float(g.abs().max()) for g in expected)
         for p, gradient in zip(parameters, expected, strict=True):
             torch.testing.assert_close(p.grad, gradient, rtol=1e-10, atol=1e-12 * top)
-
-
-def test_gradients_of_parts_are_added_to_those_before():
-    model, networks = MonomialNFN(SPACE).double(), random_networks(SPACE, 4)
-    micro_batches(model, lambda outputs, part: outputs.mean(), networks, 3)
-    once = [p.grad.clone() for p in model.parameters()]
-    micro_batches(model, lambda outputs, part: outputs.mean(), networks, 3)
-    for p, gradient in zip(model.parameters(), once, strict=True):
-        torch.testing.assert_close(p.grad, 2 * gradient)

@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.fsdp import fully_shard
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.utils import parametrizations, prune
@@ -123,16 +122,6 @@ def test_state_dicts_on_the_meta_device(net):
     networks = networks_of(net)
     if getattr(net, "probes", None) is None:  # a template is no part of the state
         assert_same(empty(networks), net(networks))
-
-
-@pytest.mark.parametrize("name", [name for name in MODELS if "probes" not in name])
-def test_built_on_the_meta_device(name):
-    with torch.device("meta"):
-        net = MODELS[name]().double()
-    full = MODELS[name]().double()
-    net.load_state_dict(full.state_dict(), assign=True)
-    networks = networks_of(net)
-    assert_same(net(networks), full(networks))
 
 
 def test_copies(net):
@@ -255,16 +244,6 @@ def test_sharded(net, one_process):
 
 
 # Inputs that are not as usual
-
-
-@pytest.mark.parametrize("name", ["MonomialNFN, loop", "EquivariantNFN", "MessagePassingNFN, one layer"])
-def test_fake_tensors(name):
-    net = MODELS[name]().double()
-    networks = networks_of(net)
-    shape = flat(net(networks)).shape
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        out = flat(net({name: mode.from_tensor(t) for name, t in networks.items()}))
-    assert out.shape == shape
 
 
 @pytest.mark.parametrize(

@@ -143,16 +143,6 @@ def test_nothing_of_the_size_of_the_edges_is_kept_but_the_edges(kind):
     assert len(made) == 1  # the bias is added to what the neurons of one end bring
 
 
-@pytest.mark.parametrize("sizes", [(0, 2), (4, 0)], ids=str)
-def test_without_edges_sums_are_zero(sizes):
-    grid = Grid([(0,), (1,)], 2)
-    ends = Ends(*((torch.ones(2, sizes[0], 3), torch.ones(2, sizes[1], 3)) for _ in range(3)))
-    layers = [linear_with(torch.eye(3)) for _ in range(2)]
-    sums, updated = exchange(Places(grid, grid, grid), torch.ones(2, *sizes, 3), *layers, ends)
-    assert updated.shape == (2, *sizes, 3)
-    assert not any(x.any() for x in (*sums.messages, *sums.hidden))
-
-
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("change", ["hook", "mask", "method", "class"])
 def test_layers_that_were_changed_are_called(change):

@@ -101,14 +101,3 @@ def test_the_layer_has_all_equivariant_maps(made):
     linear, constants = (maps[:, :-1] - maps[:, -1:]).flatten(1), maps[:, -1]
     assert int(torch.linalg.matrix_rank(linear)) == invariant_dimension(space, [source], target, sizes)
     assert int(torch.linalg.matrix_rank(constants)) == invariant_dimension(space, [], target, sizes)
-
-
-def test_every_fixed_neuron_has_maps_of_its_own():
-    """A FIXED axis is no permuted one: the layer may treat its neurons differently, and mix them."""
-    space = WeightSpace.mlp([2, 3, 1], "relu")
-    inputs = [(Axis("x", 1),)]
-    layer = EquivariantLinear(space, 1, 1, in_types=space.layout_of(inputs, fold=False), out_types=[()], bias=False)
-    x = torch.tensor([[[1.0], [0.0]], [[0.0], [1.0]]])
-    layer.mix["const"].weight.data = torch.tensor([[2.0, 5.0]])
-    (out,) = layer(Features(layer.in_layout, (x,))).tensors
-    torch.testing.assert_close(out.flatten(), torch.tensor([2.0, 5.0]))

@@ -9,7 +9,6 @@ from strategies import all_spaces
 from torch import nn
 
 from nfn_monomial import (
-    Axis,
     Features,
     MessagePassing,
     PointwiseActivation,
@@ -112,26 +111,3 @@ def test_backward_messages_are_the_gradient_of_a_linear_network():
     once = layer(Features(neurons.layout, tuple(tensors)))
     seed = tensors[neurons.stream("y", -1)]
     torch.testing.assert_close(once.tensors[neurons.stream("h1", -1)], networks["weight.1"][:, 0].mT @ seed)
-
-
-def test_outer_products_update_edges():
-    space = WeightSpace.mlp([2, 3, 1], "relu")
-    layer = MessagePassing(space, 2).double()
-    key = "h1_from_x"
-    with torch.no_grad():
-        layer.edges[key].gate.weight.zero_()
-    x = random_neurons(space, 2)
-    fields, messages = x.fields, layer.edges[key]
-    h = fields[(Axis("h1", 1),)] @ messages.ends[0].along.weight.T
-    g = fields[(Axis("x", -1),)] @ messages.ends[1].along.weight.T
-    torch.testing.assert_close(
-        layer(x).fields[(Axis("h1", 1), Axis("x", -1))], torch.einsum("bjc,bkc->bjkc", h, g), rtol=1e-12, atol=1e-12
-    )
-
-
-def test_state_dict_keys_name_what_they_belong_to():
-    space = WeightSpace.mlp([2, 3, 1], "relu")
-    keys = MessagePassing(space, 2).state_dict()
-    assert "edges.h1_from_x.ends.1.against.weight" in keys
-    assert "nodes.y.inv.bias" in keys
-    assert all(".all." in key for key in MessagePassing(space, 2, tied=True).state_dict())

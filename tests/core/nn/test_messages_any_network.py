@@ -70,21 +70,6 @@ def test_streams_and_edges():
     assert neurons.stream("q") == neurons.fields("q").start + 2
 
 
-def test_a_gain_carries_the_stream_to_what_reads_it():
-    """Charge (1, 0), times the gain of charge (0, 1), is of the charge that the next weights contract."""
-    space = transformer()
-    layer = MessagePassing(space, 2).double()
-    plan, x = layer.neurons.nodes["stream"], random_neurons(space, 2)
-    own, of, to = (plan.charges.index((q,)) for q in ((0, 1), (1, 0), (1, 1)))
-    at = plan.transports.index((own, of, to))
-    with torch.no_grad():
-        for p in layer.nodes["stream"].parameters():
-            p.zero_()
-        layer.nodes["stream"].transports[at].weight.copy_(torch.eye(2))
-    first = layer.neurons.fields("stream").start
-    torch.testing.assert_close(layer(x).tensors[first + to], x.tensors[first + own] * x.tensors[first + of])
-
-
 def test_three_ends_contract_all_but_one():
     space = transformer()
     layer = MessagePassing(space, 1).double()

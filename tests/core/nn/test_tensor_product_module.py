@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from bilinear_fields import BACK, COLUMNS, GRADIENTS, ROWS, WEIGHT, random_features
+from bilinear_fields import BACK, COLUMNS, ROWS, WEIGHT, random_features
 from oracle import known_sizes
 
 from nfn_monomial import Axis, Features, WeightSpace
@@ -65,20 +65,6 @@ def test_widths_are_not_baked_in():
     space = WeightSpace.sequential([1, None, 1], [(), ()], "gelu")
     with pytest.raises(ValueError, match="size of node 'h1' is neither known"):
         TensorProduct(space, 1, 1, first_types=[()], second_types=[()], out_types=[(Axis("h1"),)], terms="all")
-
-
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"terms": lambda t: False}, r"no term leads to field \[h2\^\+1\].*choose some of its 1 terms"),
-        ({"out_types": [GRADIENTS]}, r"no term leads to field \[h2\^-1\].*charges cannot"),
-    ],
-)
-def test_options_that_leave_a_field_without_terms(options, match):
-    space = WeightSpace.mlp([1, 3, 5, 1], "relu")
-    types = {"first_types": [WEIGHT], "second_types": [COLUMNS], "out_types": [ROWS]}
-    with pytest.raises(ValueError, match=match):
-        TensorProduct(space, 1, 1, **types | options)
 
 
 def test_bad_inputs():

@@ -57,18 +57,6 @@ def test_the_networks_are_really_run(key):
         hook.remove()
 
 
-def test_names_of_a_space_and_wider_networks():
-    template, _, _, networks, _ = setting("cnn")
-    named = WeightSpace.cnn(
-        [2, 4, 3], 3, ["relu", "relu", "tanh"], head=[5, 3], positions=4, bias=[True, False, True, True]
-    )
-    probe = ProbeFeatures(template, 5, input_shape=(2, 8, 8), space=named)
-    renamed = dict(zip(named.parameters, networks.values(), strict=True))
-    assert torch.equal(probe(renamed).outputs, probe(networks).outputs)
-    wide = random_networks(named, 2, sizes={"x": 2, "h1": 7, "h2": 6, "h3": 4, "y": 3})
-    assert probe(wide).hidden["h2"].shape == (2, 6, 5)
-
-
 def test_layers_that_share_a_node():
     """Every layer's weights are the network's own; of the activations of one node, the mean."""
     torch.manual_seed(0)

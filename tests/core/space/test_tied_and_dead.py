@@ -68,13 +68,6 @@ def test_one_tensor_under_two_names_stays_one(module, space):
     torch.testing.assert_close(functional_call(module, moved, TOKENS), module(TOKENS), rtol=1e-9, atol=1e-9)
 
 
-def test_layers_know_one_name_only(module, space):
-    one = {name: t[None, None] for name, t in module.state_dict().items() if name in space.parameters}
-    assert list(space.unpack(space.pack(one))) == list(space.parameters)
-    with pytest.raises(InvalidValueError, match=r"not in the space: head\.weight"):
-        space.pack({name: t[None, None] for name, t in module.state_dict().items()})
-
-
 OTHERS = {
     "restricted": lambda s: s.restricted("permutation"),
     "uncharged": lambda s: s.uncharged(),
@@ -94,14 +87,6 @@ def test_other_spaces_of_the_same_tensors_know_what_is_tied_and_dead(name, space
     if name in ("json", "pickle", "copy"):
         assert other == space
         assert hash(other) == hash(space)
-
-
-def test_spaces_written_before_are_read(space):
-    value = space.to_json()
-    del value["dead"], value["ties"]
-    read = WeightSpace.from_json(value)
-    assert (read.dead, read.ties) == ((), {})
-    assert read == WeightSpace(space.nodes, space.parameters)
 
 
 def test_a_piece_of_a_parameter_can_be_dead():

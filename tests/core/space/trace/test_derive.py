@@ -60,15 +60,6 @@ def mlp(activation: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 5), activation, nn.Linear(5, 6), activation, nn.Linear(6, 3))
 
 
-@pytest.mark.parametrize(("activation", "gauges", "rows"), [
-    (nn.GELU(), (PERMUTATION,), 1), (nn.Tanh(), (SIGN,), 1), (nn.Identity(), (MONOMIAL,), 1),
-])  # fmt: skip
-def test_the_flow_is_in_the_charges_of_every_symmetry(activation, gauges, rows):
-    found = derive(mlp(activation), VECTOR)
-    assert found.nodes["layer0"].gauges == gauges
-    assert found.parameters["2.weight"] == (Axis("layer2", rows), Axis("layer0", -rows))
-
-
 def test_an_even_function_leaves_rows_their_signs():
     module = Of(lambda s, x: s.b(torch.cos(s.a(x))), a=nn.Linear(4, 5), b=nn.Linear(5, 3))
     found = derive(module, VECTOR)
@@ -156,13 +147,6 @@ def test_the_report_names_what_cost_what():
     reports = {report.name: report for report in found.report.nodes}
     assert reports["layer0"].tensors == ("0.weight", "0.bias", "2.weight")
     assert "1: relu" in reports["layer0"].operations
-
-
-def test_parameters_that_are_not_read_are_left_out():
-    module = Of(lambda s, x: s.a(x), a=nn.Linear(4, 3), b=nn.Linear(2, 2))
-    found = derive(module, VECTOR)
-    assert set(found.parameters) == {"a.weight", "a.bias"}
-    assert [(dead.parameter, dead.left_out) for dead in found.report.dead] == [("b.weight", True), ("b.bias", True)]
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
