@@ -1,14 +1,20 @@
+"""Networks are moved next to one another: one, by reading one parameter after the other, and many in one frame."""
+
 import itertools
 import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from orbits import far_element
+from single_networks import drawn
 from strategies import all_spaces, general
+from torch import nn
 
-from nfn_monomial import Axis, GroupElement, MonomialError, MonomialMatrix, Symmetry, WeightSpace, align
+from nfn_monomial import Axis, GroupElement, MonomialError, MonomialMatrix, Symmetry, WeightSpace, compare
+from nfn_monomial.alignment import align, align_all, comparison, exact, matching
+from nfn_monomial.alignment.exact import matched
 from nfn_monomial.testing import random_element, random_networks
 
 SEEDS = st.integers(0, 10**6)
@@ -125,19 +131,6 @@ def test_the_best_assignment_of_a_small_network_is_found():
         assert align(space, a, b).distance == pytest.approx(best)
 
 
-def test_networks_of_any_width_and_dtype_and_nothing_is_written_to():
-    space = WeightSpace.mlp([2, 8, 1], "relu")
-    sizes = {"x": 2, "h1": 40, "y": 1}
-    generator = torch.Generator().manual_seed(8)
-    a = {n: x[0, 0] for n, x in random_networks(space, 1, sizes=sizes, generator=generator).items()}
-    b = {n: x.to(torch.bfloat16) for n, x in space.sample(sizes=sizes, generator=generator).act(a).items()}
-    copies = [{n: x.clone() for n, x in network.items()} for network in (a, b)]
-    found = align(space, a, b)
-    assert found.distance < 0.05 * _norm(a)
-    assert {x.dtype for x in found.aligned.values()} == {torch.bfloat16}
-    assert all(torch.equal(x[n], y[n]) for x, y in zip((a, b), copies, strict=True) for n in x)
-
-
 def test_networks_of_different_widths_are_refused():
     space = WeightSpace.mlp([2, 4, 1], "relu")
     a, b = (_network(WeightSpace.mlp([2, n, 1], "relu"), torch.Generator().manual_seed(0)) for n in (4, 3))
@@ -163,3 +156,143 @@ def test_what_is_no_parameter_of_the_space_is_said_to_be_unmoved():
     assert found.unmoved == list(head)
     assert all(found.aligned[name] is b[name] for name in head)
     assert not align(space, a, a).unmoved
+
+
+CHAIN = WeightSpace.mlp([3, 10, 10, 2], "relu")
+
+
+def sampled(space, seed=0):
+    return space.sample(generator=torch.Generator().manual_seed(seed), scale_range=(1e-3, 1e3)).proper()
+
+
+class Block(nn.Module):
+    """Grouped heads without attention, a norm, a residual: nested nodes and several gauges."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(6), nn.Linear(6, 36), nn.Linear(12, 6)
+        self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 6)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).view(len(x), -1, 3, 3, 4).permute(2, 0, 3, 1, 4)
+        x = x + self.out((torch.softmax(q @ k.mT, -1) @ v).transpose(1, 2).flatten(2))
+        return x + self.down(torch.relu(self.up(x)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_neurons_that_noise_confuses_are_told_apart_by_their_neighbours(seed):
+    space = WeightSpace.mlp([4, 200, 200, 200, 200, 4], "relu")
+    a, noise = drawn(space, seed), drawn(space, seed + 100)
+    element = sampled(space, seed)
+    b = {name: x * (1 + 0.1 * noise[name]) for name, x in element.act(a).items()}
+    left = matched(space, a, b) @ element
+    for matrix in left.matrices.values():
+        assert torch.equal(matrix.permutation, torch.arange(matrix.size))
+        assert (matrix.scale > 0).all()
+
+
+SPACES = {
+    "heads, norms and residuals": WeightSpace.from_module(Block(), torch.randn(2, 5, 6)),
+    "convolutions": WeightSpace.sequential([2, 5, 6, 3], [(3,), (2,), ()], "relu"),
+    "a number": WeightSpace(CHAIN.nodes, CHAIN.parameters | {"temperature": ()}),
+}
+
+
+@pytest.mark.parametrize("entries", [1, 7, exact._SLICE])
+@pytest.mark.parametrize("name", SPACES)
+def test_elements_are_found_in_slices_of_any_size(name, entries, monkeypatch):
+    monkeypatch.setattr(exact, "_SLICE", entries)
+    space = SPACES[name]
+    a = drawn(space)
+    if "temperature" in a:
+        a["temperature"] *= 0
+    b = sampled(space).act(a)
+    torch.testing.assert_close(matched(space, a, b).act(b), a, rtol=1e-10, atol=0)
+
+
+ALIKE = {
+    "all": {name: torch.ones_like(x) for name, x in drawn(CHAIN).items()},
+    "biases of 0": drawn(CHAIN) | {"bias.0": torch.arange(10).double() // 4, "bias.1": torch.zeros(10).double()},
+    "most are 0": drawn(CHAIN) | {"weight.1": torch.eye(10).double(), "bias.1": torch.zeros(10).double()},
+}
+
+
+@pytest.mark.parametrize("most", [0, 4096])
+@pytest.mark.parametrize("name", ALIKE)
+def test_neurons_that_are_alike_may_change_places(name, most, monkeypatch):
+    monkeypatch.setattr(matching, "_MOST", most)
+    a = ALIKE[name]
+    b = sampled(CHAIN).act(a)
+    torch.testing.assert_close(matched(CHAIN, a, b).act(b), a, rtol=1e-10, atol=0)
+
+
+def test_nothing_is_searched_where_networks_are_equal_or_too_large(monkeypatch):
+    monkeypatch.setattr(comparison, "align", None)
+    a = drawn(CHAIN)
+    assert compare(CHAIN, a, sampled(CHAIN).act(a)).same_function
+    monkeypatch.setattr(comparison, "_SEARCHED", 10)
+    assert not compare(CHAIN, a, drawn(CHAIN, 1)).same_function
+
+
+def some(space, count, seed=0):
+    tensors = random_networks(space, count, generator=torch.Generator().manual_seed(seed))
+    return [{name: t[i, 0] for name, t in tensors.items()} for i in range(count)]
+
+
+def is_identity(element, tolerance=1e-10):
+    return all(
+        torch.equal(m.permutation, torch.arange(m.size))
+        and all(bool(((s - 1).abs() < tolerance).all()) for s in m.scales)
+        for m in element.matrices.values()
+    )
+
+
+@settings(max_examples=3)
+@given(all_spaces())
+def test_ways_between_networks_compose(space):
+    networks = some(space, 3)
+    frame = align_all(space, networks)
+    assert not frame.elements[0].matrices
+    between = {(i, j): frame.elements[i].inverse() @ frame.elements[j] for i, j in itertools.permutations(range(3), 2)}
+    for i, j, k in itertools.permutations(range(3)):
+        assert is_identity(between[i, j] @ between[j, k] @ between[k, i])
+    for element, network, found in zip(frame.elements, networks, frame.aligned, strict=True):
+        for name, t in element.act(network).items():
+            assert torch.equal(found[name], t)
+
+
+FRAMED = {
+    "relu": WeightSpace.mlp([3, 6, 5, 2], "relu"),
+    "tanh": WeightSpace.mlp([3, 6, 5, 2], "tanh"),
+    "cnn": WeightSpace.cnn([1, 4, 5], 3, "relu", [6, 3]),
+    "linear": WeightSpace.mlp([3, 6, 2], "monomial"),
+}
+
+
+@pytest.mark.parametrize("name", FRAMED)
+def test_moved_copies_come_back(name):
+    space = FRAMED[name]
+    (a,) = some(space, 1)
+    generator = torch.Generator().manual_seed(1)
+    copies = [space.sample(generator=generator).proper().act(a) for _ in range(3)]
+    frame = align_all(space, [a, *copies])
+    for network in frame.aligned:
+        for key, t in network.items():
+            torch.testing.assert_close(t, a[key], rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(copies[0]["weight.0"], a["weight.0"])
+
+
+@pytest.mark.parametrize("symmetry", [None, "permutation"])
+def test_the_sum_of_distances_is_not_above_that_of_pairwise_matching(symmetry):
+    space = WeightSpace.mlp([3, 8, 8, 2], "tanh")
+    networks = some(space, 4)
+    frame = align_all(space, networks, symmetry=symmetry)
+    to_first = [networks[0], *(align(space, networks[0], n, symmetry=symmetry).aligned for n in networks[1:])]
+
+    def total(aligned):
+        pairs = itertools.combinations(aligned, 2)
+        return sum(float((x[name] - y[name]).square().sum()) for x, y in pairs for name in x)
+
+    assert total(frame.aligned) < total(to_first) < total(networks)
+    if symmetry:
+        assert all(bool((s == 1).all()) for g in frame.elements for m in g.matrices.values() for s in m.scales)

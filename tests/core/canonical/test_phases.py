@@ -12,7 +12,6 @@ from torch import nn
 from nfn_monomial import Axis, GroupElement, Symmetry, WeightSpace, balance
 from nfn_monomial.canonical import absorb_omega, canonical_phase, shift_phase
 from nfn_monomial.nn import Augment
-from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import random_element, random_networks
 
 seeds = st.integers(0, 10**6)
@@ -211,32 +210,3 @@ def test_nodes_that_are_no_plain_layer_are_refused(case):
             refused()
     assert list(absorb_omega(x, space, 30.0)) == list(x)  # all rows of a node have its frequency
     assert all(torch.equal(t, x[name]) for name, t in canonical_phase(x, space, layers=[]).items())
-
-
-def test_sines_next_to_other_nodes_and_in_fused_layers():
-    rows = {"x": (Symmetry.FIXED, 2), "a": (Symmetry.SIGN, 3), "b": (Symmetry.SIGN, 2),
-            "s": Node((Symmetry.PERMUTATION, Symmetry.SCALE), 4), "y": (Symmetry.FIXED, 1)}  # fmt: skip
-    apart = WeightSpace(
-        rows,
-        {"wa": (Axis("a"), Axis("x", -1)), "wb": (Axis("b"), Axis("x", -1)), "ba": (Axis("a"),), "bb": (Axis("b"),),
-         "ua": (Axis("s", (1, 0)), Axis("a", -1)), "ub": (Axis("s", (1, 0)), Axis("b", -1)),
-         "gain": (Axis("s", (0, 1)),), "out": (Axis("y"), Axis("s", (-1, -1)))},
-    )  # fmt: skip
-    both = Sum((Axis("a"), Axis("b")))
-    fused = WeightSpace(
-        rows,
-        {"w": (both, Axis("x", -1)), "bias": (both,), "u": (Axis("s", (1, 0)), Sum((Axis("a", -1), Axis("b", -1)))),
-         "gain": (Axis("s", (0, 1)),), "out": (Axis("y"), Axis("s", (-1, -1)))},
-    )  # fmt: skip
-    x = networks(apart)
-
-    def fuse(t):
-        return {"w": torch.cat([t["wa"], t["wb"]], 2), "bias": torch.cat([t["ba"], t["bb"]], 2),
-                "u": torch.cat([t["ua"], t["ub"]], 3), "gain": t["gain"], "out": t["out"]}  # fmt: skip
-
-    for fn in (canonical_phase, lambda t, s: absorb_omega(t, s, [30.0, 2.0])):
-        expected, found = fuse(fn(x, apart)), fn(fuse(x), fused)
-        assert all(torch.equal(found[name], t) for name, t in expected.items())
-        assert not torch.equal(found["bias"], fuse(x)["bias"])
-    with pytest.raises(ValueError, match=r"node 's' of .* is no layer sin.* nodes that have one gauge"):
-        canonical_phase(x, apart, layers=["s"])

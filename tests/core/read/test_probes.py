@@ -5,12 +5,13 @@ import copy
 import pytest
 import torch
 from safetensors.torch import load, save
-from templates import CHAINS, TEMPLATES, setting, space_of
+from templates import CHAINS, TEMPLATES, setting
 from torch import nn
 
-from nfn_monomial import Axis, Symmetry, WeightSpace
+from nfn_monomial import Axis, WeightSpace
+from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.read.probes import ProbeFeatures
-from nfn_monomial.testing import random_element, random_networks
+from nfn_monomial.testing import assert_invariant, random_element, random_networks
 
 over_templates = pytest.mark.parametrize("key", TEMPLATES)
 
@@ -55,35 +56,6 @@ def test_the_networks_are_really_run(key):
         inputs.clear()
     for hook in hooks:
         hook.remove()
-
-
-def test_layers_that_share_a_node():
-    """Every layer's weights are the network's own; of the activations of one node, the mean."""
-    torch.manual_seed(0)
-    template = nn.Sequential(
-        nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)
-    ).double()
-    rows, h = {"x": (Symmetry.FIXED, 2), "h": (Symmetry.SIGN, 4), "y": (Symmetry.FIXED, 1)}, Axis("h")
-    space = WeightSpace(
-        rows,
-        {
-            "w0": (h, Axis("x", -1)), "b0": (h,), "w1": (h, Axis("h", -1)), "b1": (h,),
-            "w2": (h, Axis("h", -1)), "b2": (h,), "w3": (Axis("y"), Axis("h", -1)), "b3": (Axis("y"),),
-        },
-    )  # fmt: skip
-    own = space_of(template, "tanh")
-    networks = random_networks(space, 3, generator=torch.Generator().manual_seed(0))
-    named = dict(zip(own.parameters, networks.values(), strict=True))
-    inputs = torch.randn(5, 2, dtype=torch.float64)
-    apart, shared = ProbeFeatures(template, inputs, space=own), ProbeFeatures(template, inputs, space=space)
-    expected, found = apart(named), shared(networks)
-    torch.testing.assert_close(found.outputs, expected.outputs)
-    assert list(found.hidden) == ["h"]
-    torch.testing.assert_close(found.hidden["h"], torch.stack(list(expected.hidden.values())).mean(0))
-    g = random_element(space, 3, generator=torch.Generator().manual_seed(1))
-    moved = shared(g.act(networks))
-    torch.testing.assert_close(moved.outputs, found.outputs, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(moved.hidden["h"], g.matrices["h"].act(found.hidden["h"], 1), rtol=1e-10, atol=1e-10)
 
 
 def test_a_generator_makes_the_inputs_and_learns():
@@ -166,3 +138,62 @@ def test_replicas_run_templates_of_their_own():
     for found, expected in zip(replica(networks)[1].values(), probe(networks)[1].values(), strict=True):
         torch.testing.assert_close(found, expected)
     assert not any(site.seen for site in (*replica._sites, *probe._sites))
+
+
+def test_activations_of_all_readers_and_calls_are_averaged():
+    template, _, probe, networks, _ = setting("residual")
+    seen = []
+    hooks = [m.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for m in
+             (template.inner, template.out, template.value)]  # fmt: skip
+    torch.func.functional_call(template, {k: v[0, 0] for k, v in networks.items()}, (probe.inputs(),))
+    assert len(seen) == 4
+    torch.testing.assert_close(probe(networks).hidden["s"][0], torch.stack(seen).mean(0).T)
+    for hook in hooks:
+        hook.remove()
+
+
+def test_layers_that_run_over_something_else_first_are_left_out():
+    class TimeFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 3), nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.b(torch.relu(self.a(x.transpose(0, 1)))).transpose(0, 1)
+
+    space = WeightSpace.sequential([2, 3, 1], [(), ()], "relu", names=[("a.weight", "a.bias"), ("b.weight", "b.bias")])
+    probe = ProbeFeatures(TimeFirst().double(), 4, input_shape=(5, 2), space=space)
+    assert not probe(random_networks(space, 2)).hidden
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_activations_that_carry_a_factor_on_whole_tensors_are_left_out():
+    """Behind a norm that ends a block the sign of all of the stream is free, which no axis of the next layer tells."""
+    torch.manual_seed(0)
+    block = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True, dropout=0.0)
+    template = nn.Sequential(nn.Linear(3, 4), nn.TransformerEncoder(block, 2), nn.Linear(4, 2)).double().eval()
+    space = WeightSpace.from_module(template, torch.randn(2, 5, 3, dtype=torch.float64))
+    assert any(node.size == 1 and node.flips for node in space.nodes.values())
+    probe = ProbeFeatures(template, 2, input_shape=(5, 3), space=space).double()
+    x = random_networks(space, 3, 1)
+    assert probe.charges, "some activations carry none"
+    assert_invariant(MessagePassingNFN(space, 3, 1, probes=probe).double(), space, inputs=x, trials=1)
+
+
+def test_what_pytorch_cannot_batch_runs_one_after_the_other():
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.out = nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 1)
+
+        def forward(self, x):
+            return self.out(self.lstm(x)[0][:, -1])
+
+    torch.manual_seed(0)
+    template = Last().double()
+    probe = ProbeFeatures(template, 4, input_shape=(5, 2)).double()
+    x = random_networks(probe.space, 3, 1)
+    found = probe(x).outputs
+    for b in range(3):
+        own = {name: t[b, 0] for name, t in x.items()}
+        torch.testing.assert_close(found[b], torch.func.functional_call(template, own, (probe.inputs(),)))

@@ -3,75 +3,158 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from derived_groups import Of
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.space.certificate import certify, largest_change
 from nfn_monomial.testing import assert_function_preserved
 
+X = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
 
-def between(*modules: nn.Module) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 4), *modules, nn.Linear(4, 4))
+
+def net(function: Callable[[Any, Tensor], object], **parts: Any) -> Of:
+    """Two layers, and a function of these and the input."""
+    torch.manual_seed(0)
+    return Of(function, first=nn.Linear(4, 4), last=nn.Linear(4, 4), **parts)
+
+
+def plain(s: Any, x: Tensor) -> Tensor:
+    out: Tensor = s.last(F.relu(s.first(x)))
+    return out
+
+
+def of_values(function: Callable[[Any, Tensor], Tensor], **buffers: Tensor) -> Of:
+    """A function of what is between the two layers, in front of the activation."""
+    kept = {name: nn.Buffer(t) for name, t in buffers.items()}
+    return net(lambda s, x: s.last(F.relu(function(s, s.first(x)))), **kept)
+
+
+def hidden(function: Callable[[Any, Tensor], Tensor]) -> Of:
+    """Hidden behind a factor of 0, as in a fresh residual network: only other weights show it."""
+    parts = {"factor": nn.Parameter(torch.zeros(())), "positive": nn.Parameter(torch.ones(2, 4))}
+    return net(lambda s, x: s.beside(x) + s.factor * function(s, plain(s, x)), beside=nn.Linear(4, 4), **parts)
 
 
 def chain(symmetry: str) -> WeightSpace:
-    """A space for `between` that someone wrote out by hand."""
-    return WeightSpace.sequential([4, 4, 4], [(), ()], symmetry, names=[("0.weight", "0.bias"), ("2.weight", "2.bias")])
-
-
-def inner_chain(symmetry: str) -> WeightSpace:
-    """The same for a `between` that is a part, ``layers``."""
-    names = [("layers.0.weight", "layers.0.bias"), ("layers.2.weight", "layers.2.bias")]
+    """A space for `net` that someone wrote out by hand."""
+    names = [("first.weight", "first.bias"), ("last.weight", "last.bias")]
     return WeightSpace.sequential([4, 4, 4], [(), ()], symmetry, names=names)
 
 
-class Calls(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+def counting(s: Any, x: Tensor) -> Tensor:
+    s.calls = getattr(s, "calls", 0) + 1
+    return plain(s, x) * s.calls
 
 
-class Residual(nn.Module):
-    """``x + b(relu(a(x)))``: what leads in and out of it must share their neurons."""
+def writing(s: Any, x: Tensor) -> Tensor:
+    x += 1
+    s.count += 1
+    return plain(s, x)
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(width, 5), nn.Linear(5, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.b(F.relu(self.a(x)))
+def frozen_norm(s: Any, y: Tensor) -> Tensor:
+    out: Tensor = (y - s.mean) / (s.variance + 1e-5).sqrt() * s.gain + s.shift
+    return out
+
+
+def turned(s: Any, y: Tensor) -> Tensor:
+    return torch.view_as_real(torch.view_as_complex(y.view(-1, 2, 2)) * s.turns).flatten(1)
+
+
+FRESH = {"mean": torch.zeros(4), "variance": torch.ones(4), "gain": torch.ones(4), "shift": torch.zeros(4)}
+KEPT: Mapping[str, Callable[[], Of]] = {
+    "as it is": lambda: net(plain),
+    "zeros that forward creates": lambda: net(lambda s, x: plain(s, x) @ torch.zeros(4, 4) + plain(s, x)),
+    "whole numbers as floats": lambda: net(lambda s, x: plain(s, x) @ (1 + torch.arange(4.0)).diag()),
+    "one in float32": lambda: net(lambda s, x: plain(s, x) @ torch.eye(4, dtype=torch.float32)),
+    "more than a tensor": lambda: net(lambda s, x: {"outputs": (plain(s, x), 1.0)}),
+    "complex numbers": lambda: net(lambda s, x: torch.fft.rfft(plain(s, x))),
+    "narrow complex numbers": lambda: net(lambda s, x: torch.complex(plain(s, x), x).to(torch.complex64)),
+    "weights that are drawn again": lambda: hidden(lambda s, y: y + s.positive.log().sum()),
+    "an order of positions": lambda: of_values(lambda s, y: y[s.order], order=torch.arange(5).flip(0)),
+    "a mask of bools": lambda: of_values(lambda s, y: y.masked_fill(s.mask, 0.0), mask=torch.eye(5, 1).bool()),
+    "a mask of minus infinity": lambda: of_values(
+        lambda s, y: (s.mask + torch.zeros(5, 5)).softmax(-1) @ y, mask=torch.full((5, 5), -torch.inf).triu(1)
+    ),
+    "variances": lambda: of_values(lambda s, y: y / s.variance.sqrt(), variance=torch.ones(5, 1)),
+    "a mask of zeros and ones": lambda: of_values(lambda s, y: y * s.mask.sqrt(), mask=torch.eye(5, 1)),
+    "positions": lambda: of_values(lambda s, y: y * s.places.log1p(), places=torch.arange(5.0)[:, None]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_the_group_keeps_is_certified_and_nothing_larger_is(name: str) -> None:
+    assert certify(KEPT[name](), X, chain("relu").sample) == 4
+    with pytest.raises(ValueError, match=r"changes what Of computes .* through h1"):
+        certify(KEPT[name](), X, chain("linear").sample)
+    assert torch.get_default_dtype() == torch.float32
+
+
+CHANGED, RANDOM = "changes what Of computes", "Of answers otherwise when it is called again.*dropout"
+ALONE = "Of could be tested at no weights but its own"
+REFUSED: Mapping[str, tuple[Callable[[], Of], str]] = {
+    "a frozen batch norm": (lambda: of_values(frozen_norm, **FRESH), CHANGED),
+    "a state of 0": (lambda: of_values(lambda s, y: y + s.state, state=torch.zeros(4)), CHANGED),
+    "a mask of ones": (lambda: of_values(lambda s, y: y * s.mask, mask=torch.ones(4)), CHANGED),
+    "turns by no angle": (lambda: of_values(turned, turns=torch.ones(2, dtype=torch.complex64)), CHANGED),
+    "cut off far from the example": (lambda: of_values(lambda s, y: y.clamp(-1e4, 1e4)), CHANGED),
+    "linear near 0 alone": (lambda: of_values(lambda s, y: torch.where(y.abs() < 1e-3, -y, y)), CHANGED),
+    "with an epsilon": (lambda: of_values(lambda s, y: y * y.abs() / (y.abs() + 1e-6)), CHANGED),
+    "dropout": (lambda: net(lambda s, x: F.dropout(plain(s, x))), RANDOM),
+    "noise": (lambda: net(lambda s, x: plain(s, x) + torch.randn(4)), RANDOM),
+    "random and not finite": (lambda: net(lambda s, x: (plain(s, x) + torch.randn(4)).log()), RANDOM),
+    "a random choice": (lambda: net(lambda s, x: torch.randint(1000, (9,))), RANDOM),
+    "a state": (lambda: net(counting), RANDOM),
+    "dropout that own weights hide": (lambda: hidden(lambda s, y: F.dropout(y)), RANDOM),
+    "not finite elsewhere": (lambda: hidden(lambda s, y: y / (s.positive == 1).all()), ALONE),
+    "an error elsewhere": (
+        lambda: hidden(lambda s, y: y[:, torch.arange(4) + 9 * (s.positive != 1).sum()]), ALONE,
+    ),
+    "no tensor": (lambda: net(lambda s, x: "nothing"), "Of returns no tensor but str"),
+    "an error": (lambda: net(lambda s, x: plain(s, x[:, :3])), "does not run on the CPU in float64"),
+    "NaN": (lambda: net(lambda s, x: plain(s, x) * torch.nan), "outputs of Of hold NaN or infinite values"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_group_does_not_keep_or_nobody_can_tell_is_refused(name: str) -> None:
+    module, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message) as told:
+        certify(module(), X, chain("relu").sample)
+    assert ("register_operator" in str(told.value)) == (message == CHANGED)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_values_are_needed() -> None:
+    with pytest.raises(ValueError, match="example_inputs hold no values"):
+        certify(net(plain), X.to("meta"), chain("relu").sample)
 
 
 def test_a_residual_block_taken_for_a_chain_is_refused() -> None:
     torch.manual_seed(0)
     x = torch.randn(6, 3)
-    module = nn.Sequential(nn.Linear(3, 4), Residual(4), nn.Linear(4, 2))
-    names = [("0.weight", "0.bias"), ("1.a.weight", "1.a.bias"), ("1.b.weight", "1.b.bias"), ("2.weight", "2.bias")]
+    parts = {"0": nn.Linear(3, 4), "a": nn.Linear(4, 5), "b": nn.Linear(5, 4), "2": nn.Linear(4, 2)}
+    module = Of(lambda s, x: s._run(x), **parts)
+    module._run = lambda x: parts["2"]((y := parts["0"](x)) + parts["b"](F.relu(parts["a"](y))))
+    names = [(f"{part}.weight", f"{part}.bias") for part in parts]
     for symmetry in ("relu", "permutation"):
         wrong = WeightSpace.sequential([3, 4, 5, 4, 2], [()] * 4, symmetry, names=names)
-        with pytest.raises(
-            ValueError, match=r"changes what Sequential computes .* through (what of )?h1; (what of )?h3"
-        ):
+        with pytest.raises(ValueError, match=r"changes what Of computes .* through (what of )?h1; (what of )?h3"):
             certify(module, x, wrong.sample)
-        for p in module[1].b.parameters():  # a fresh branch that adds nothing yet
+        for p in parts["b"].parameters():  # a fresh branch that adds nothing yet
             nn.init.zeros_(p)
-        with pytest.raises(ValueError, match="changes what Sequential computes"):
+        with pytest.raises(ValueError, match="changes what Of computes"):
             certify(module, torch.zeros(1, 3), wrong.sample)
-    right = WeightSpace.from_module(module, x)
-    assert_function_preserved(module.double(), right, x.double())
 
 
-HOOKS = {
+HOOKS: Mapping[str, Callable[[Any], object]] = {
     "a shift behind": lambda m: m[1].register_forward_hook(lambda _m, _x, y: y + torch.arange(4)),
     "a shift in front": lambda m: m[2].register_forward_pre_hook(lambda _m, x: (x[0] + torch.arange(4),)),
     "of the whole": lambda m: m.register_forward_hook(lambda m, x, y: y + x[0] @ m[0].weight.T),
@@ -82,206 +165,12 @@ HOOKS = {
 @pytest.mark.parametrize("case", HOOKS)
 def test_forward_hooks_are_part_of_what_a_network_computes(case: str) -> None:
     torch.manual_seed(0)
-    module, x = between(nn.ReLU()), torch.randn(5, 4)
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    assert WeightSpace.from_module(module, X).group_dimension == 4
     HOOKS[case](module)
-    with pytest.raises(ValueError, match="changes what Sequential computes"):
-        certify(module, x, chain("relu").sample)
-    space = WeightSpace.from_module(module, x)
+    space = WeightSpace.from_module(module, X)
     assert space.group_dimension == 0
-    assert_function_preserved(module.double(), space, x.double())
-
-
-class Listing(nn.Module):
-    """Returns more than a tensor, or less."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self.layers, self.what = between(nn.ReLU()), what
-
-    def forward(self, x: Tensor) -> object:
-        y = self.layers(x)
-        return {"outputs": (y, 1.0)} if self.what == "more" else "nothing"
-
-
-def test_what_the_certificate_cannot_say() -> None:
-    x = torch.randn(5, 4)
-    with pytest.raises(ValueError, match="example_inputs hold no values"):
-        certify(between(nn.ReLU()), x.to("meta"), chain("relu").sample)
-    with pytest.raises(ValueError, match="Listing returns no tensor but str"):
-        certify(Listing("less"), x, chain("relu").sample)
-    assert WeightSpace.from_module(Listing("more"), x).shapes()["layers.0.weight"] == (4, 4)
-    broken = between(nn.ReLU())
-    nn.init.constant_(broken[0].bias, torch.nan)
-    with pytest.raises(ValueError, match="outputs of Sequential hold NaN or infinite values") as told:
-        certify(broken, x, chain("relu").sample)
-    assert "register_operator" not in str(told.value)
-
-
-CREATES: dict[str, Callable[[Tensor], Tensor]] = {
-    "zeros": lambda y: y @ torch.zeros(4, 4) + y,
-    "whole numbers as floats": lambda y: y @ (1 + torch.arange(4.0)).diag(),
-    "a number": lambda y: y.mm(torch.tensor(0.5) * torch.eye(4)),
-    "one in float32": lambda y: y @ torch.eye(4, dtype=torch.float32),
-}
-
-
-@pytest.mark.parametrize("case", CREATES)
-def test_what_a_forward_creates_is_in_float64(case: str) -> None:
-    module = nn.Sequential(*between(nn.ReLU()), Calls(CREATES[case]))
-    assert certify(module, torch.randn(5, 4), chain("relu").sample) == 4
-    assert torch.get_default_dtype() == torch.float32
-
-
-class Odd(nn.Module):
-    """Its forward is random, keeps a state, or answers with complex numbers."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__()
-        self.layers, self.what, self.calls = between(nn.ReLU()), what, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        y, self.calls = self.layers(x), self.calls + 1
-        return {
-            "dropout": lambda: F.dropout(y),
-            "noise": lambda: y + torch.randn(4),
-            "choice": lambda: torch.randint(1000, (9,)),
-            "state": lambda: y * self.calls,
-            "complex": lambda: torch.fft.rfft(y),
-            "narrow complex": lambda: torch.complex(y, -y).to(torch.complex64),
-        }[self.what]()
-
-
-@pytest.mark.parametrize("what", ["dropout", "noise", "choice", "state"])
-def test_a_random_forward_is_told_from_a_wrong_rule(what: str) -> None:
-    with pytest.raises(ValueError, match=r"Odd answers otherwise when it is called again.*dropout") as told:
-        certify(Odd(what), torch.randn(5, 4), inner_chain("relu").sample)
-    assert "register_operator" not in str(told.value)
-
-
-class Writes(nn.Module):
-    """Its forward writes into a buffer and into what it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers, self.calls = between(nn.ReLU()), nn.Buffer(torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x += 1
-        self.calls += 1
-        y: Tensor = self.layers(x)
-        return y
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_a_forward_writes_to_stays_as_it_is(dtype: torch.dtype) -> None:
-    module, x = Writes().to(dtype), torch.randn(5, 4, dtype=dtype)
-    given = x.clone()
-    assert WeightSpace.from_module(module, x).group_dimension == 4
-    assert torch.equal(x, given)
-    assert module.calls == 0
-
-
-class Branch(nn.Module):
-    """A network beside one that a factor of 0 hides, as in a fresh residual network: only other weights show it."""
-
-    def __init__(self, hidden: Callable[[nn.Module, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.layers, self.beside, self.hidden = between(nn.ReLU()), nn.Linear(4, 4), hidden
-        self.factor, self.positive = nn.Parameter(torch.zeros(())), nn.Parameter(torch.ones(2, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.beside(x) + self.factor * self.hidden(self, self.layers(x))
-
-
-def test_a_random_branch_that_the_own_weights_hide_is_told_from_a_wrong_rule() -> None:
-    with pytest.raises(ValueError, match=r"Branch answers otherwise when it is called again.*dropout"):
-        WeightSpace.from_module(Branch(lambda _, y: F.dropout(y)), torch.randn(5, 4))
-
-
-def test_weights_that_leave_what_the_function_is_defined_for_are_drawn_again() -> None:
-    module, x = Branch(lambda m, y: y + m.positive.log().sum()), torch.randn(5, 4)
-    assert certify(module, x, inner_chain("relu").sample) == 4
-    with pytest.raises(ValueError, match="changes what Branch computes"):
-        certify(module, x, inner_chain("linear").sample)
-
-
-class Buffers(nn.Module):
-    """A network with buffers between its layers."""
-
-    def __init__(self, function: Callable[[nn.Module, Tensor], Tensor], **buffers: Tensor) -> None:
-        super().__init__()
-        self.layers, self.function = between(nn.ReLU()), function
-        for name, tensor in buffers.items():
-            self.register_buffer(name, tensor)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers[2](F.relu(self.function(self, self.layers[0](x))))
-
-
-def frozen_norm(module: nn.Module, y: Tensor) -> Tensor:
-    return (y - module.mean) / (module.variance + 1e-5).sqrt() * module.gain + module.shift
-
-
-FRESH = {"mean": torch.zeros(4), "variance": torch.ones(4), "gain": torch.ones(4), "shift": torch.zeros(4)}
-INITIAL: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], dict[str, Tensor]]] = {
-    "a frozen batch norm": (frozen_norm, FRESH),
-    "a state of 0": (lambda m, y: y + m.state, {"state": torch.zeros(4)}),
-    "a mask that lets everything through": (lambda m, y: y * m.mask, {"mask": torch.ones(4)}),
-    "turns by no angle": (
-        lambda m, y: torch.view_as_real(torch.view_as_complex(y.view(-1, 2, 2)) * m.turns).flatten(1),
-        {"turns": torch.ones(2, dtype=torch.complex64)},
-    ),
-    "cut off far from the example": (lambda m, y: y.clamp(-1e4, 1e4), {}),
-    "linear near 0 alone": (lambda m, y: torch.where(y.abs() < 1e-3, -y, y), {}),
-    "with an epsilon": (lambda m, y: y * y.abs() / (y.abs() + 1e-6), {}),
-}
-
-
-@pytest.mark.parametrize("case", INITIAL)
-def test_a_group_that_initial_buffers_or_scales_near_1_alone_have_is_refused(case: str) -> None:
-    function, buffers = INITIAL[case]
-    torch.manual_seed(0)
-    with pytest.raises(ValueError, match="changes what Buffers computes"):
-        certify(Buffers(function, **buffers), torch.randn(5, 4), inner_chain("relu").sample)
-
-
-HARMLESS: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], dict[str, Tensor]]] = {
-    "an order of positions": (lambda m, y: y[m.order], {"order": torch.arange(5).flip(0)}),
-    "a mask of bools": (lambda m, y: y.masked_fill(m.mask, 0.0), {"mask": torch.eye(5, 1).bool()}),
-    "a mask of minus infinity": (
-        lambda m, y: (m.mask + torch.zeros(5, 5)).softmax(-1) @ y,
-        {"mask": torch.full((5, 5), -torch.inf).triu(1)},
-    ),
-    "a mask of large numbers": (lambda m, y: m.mask.softmax(-1) @ y, {"mask": torch.full((5, 5), -1e9).triu(1)}),
-    "variances": (lambda m, y: y / m.variance.sqrt(), {"variance": torch.ones(5, 1)}),
-    "a mask of zeros and ones": (lambda m, y: y * m.mask.sqrt(), {"mask": torch.eye(5, 1)}),
-    "positions": (lambda m, y: y * m.places.log1p(), {"places": torch.arange(5.0)[:, None]}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", HARMLESS)
-def test_random_buffers_stay_where_the_function_is_defined(case: str) -> None:
-    function, buffers = HARMLESS[case]
-    assert certify(Buffers(function, **buffers), torch.randn(5, 4), inner_chain("relu").sample) == 4
-
-
-OUTSIDE: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
-    "not finite": lambda m, y: y / (m.positive == 1).all(),
-    "an error": lambda m, y: y[:, torch.arange(4) + 9 * (m.positive != 1).sum()],
-}
-
-
-@pytest.mark.parametrize("case", OUTSIDE)
-def test_what_runs_at_its_own_weights_alone_is_refused(case: str) -> None:
-    with pytest.raises(ValueError, match="Branch could be tested at no weights but its own"):
-        certify(Branch(OUTSIDE[case]), torch.randn(5, 4), inner_chain("relu").sample)
-
-
-@pytest.mark.parametrize("what", ["complex", "narrow complex"])
-def test_complex_outputs_are_compared(what: str) -> None:
-    certify(Odd(what), torch.randn(5, 4), inner_chain("relu").sample)
-    with pytest.raises(ValueError, match="changes what Odd computes"):
-        certify(Odd(what), torch.randn(5, 4), inner_chain("linear").sample)
+    assert_function_preserved(module.double(), space, X.double())
 
 
 def test_outputs_are_compared_one_by_one() -> None:
@@ -293,15 +182,26 @@ def test_outputs_are_compared_one_by_one() -> None:
     assert error != error
 
 
-def test_a_certificate_leaves_everything_as_it_was() -> None:
-    module = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.ReLU(), nn.Linear(4, 2)).train()
-    module[1].eval()
-    before, state = {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
-    WeightSpace.from_module(module, torch.randn(2, 3, generator=torch.Generator()))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_certificate_leaves_everything_as_it_was(dtype: torch.dtype) -> None:
+    module = net(writing, count=nn.Buffer(torch.zeros((), dtype=torch.int64)), drop=nn.Dropout(0.5)).to(dtype).train()
+    module.first.eval()
+    x = X.to(dtype)
+    given, before, state = x.clone(), {k: v.clone() for k, v in module.state_dict().items()}, torch.get_rng_state()
+    assert WeightSpace.from_module(module, x).group_dimension == 4
+    assert torch.equal(x, given)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
-    assert [m.training for m in module.modules()] == [True, True, False, True, True]
+    assert [m.training for m in module.modules()] == [True, False, True, True]
     assert all(p.grad is None for p in module.parameters())
+
+
+def test_a_group_that_inputs_of_one_size_alone_have_is_refused() -> None:
+    """Of its hidden neurons as many are read as there are tokens, and the example has as many as neurons."""
+    parts = {"enter": nn.Linear(3, 5), "leave": nn.Linear(1, 2)}
+    module = Of(lambda s, x: s.leave(F.relu(s.enter(x))[..., : x.shape[1]].mean(-1, keepdim=True)), **parts)
+    with pytest.raises(ValueError, match=r"inputs of shape \(2, 4, 3\)"):
+        WeightSpace.from_module(module, torch.randn(2, 5, 3))
 
 
 @pytest.mark.slow
@@ -333,20 +233,3 @@ def test_no_more_than_one_copy_of_the_weights_in_float64_is_held() -> None:
     at_once = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=at_once)
     assert float(run.stdout) < 1.5
-
-
-class AsManyNeuronsAsTokens(nn.Module):
-    """Of its hidden neurons as many are read as there are tokens, and the example has as many as neurons."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.leave = nn.Linear(3, 5), nn.Linear(1, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        read = torch.relu(self.enter(x))[..., : x.shape[1]]
-        return self.leave(read.mean(-1, keepdim=True))
-
-
-def test_a_group_that_inputs_of_one_size_alone_have_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"inputs of shape \(2, 4, 3\)"):
-        WeightSpace.from_module(AsManyNeuronsAsTokens(), torch.randn(2, 5, 3))

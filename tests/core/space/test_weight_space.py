@@ -255,24 +255,6 @@ def test_a_space_with_fixed_nodes_has_a_smaller_group(space, seed):
     assert all(torch.equal(x, same[name]) for name, x in element.act(tensors).items())
 
 
-def test_what_is_made_of_a_space_is_made_once_and_stays_out_of_files():
-    space, calls = WeightSpace.mlp([2, 3, 1], "relu"), []
-
-    def made(of, number):
-        calls.append((of, number))
-        return number + 1
-
-    assert [space.once(made, n) for n in (1, 1, 2)] == [2, 2, 3]
-    assert calls == [(space, 1), (space, 2)]
-    assert space.uncharged() is space.uncharged()
-    space.pack(random_networks(space))
-    for again in (copy.deepcopy(space), pickle.loads(pickle.dumps(space))):  # noqa: S301
-        assert again == space
-        assert again.once(made, 1) == 2
-        assert again.passed[0] is None
-    assert len(calls) == 4
-
-
 @pytest.mark.parametrize(
     ("name", "change"),
     [

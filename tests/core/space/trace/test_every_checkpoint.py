@@ -3,10 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from derived_groups import Of, error, permutations, scalings
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.space.certificate import answers, doubled, largest_change
+from nfn_monomial.space.report.explain import explain
+from nfn_monomial.space.trace import derive
 
 
 def moved_by(space: WeightSpace, module: nn.Module, *inputs: Tensor) -> float:
@@ -27,16 +30,10 @@ def trained(module: nn.Module) -> nn.Module:
     return module
 
 
-class Places(nn.Module):
+def places(read) -> nn.Module:
     """A stream with a table of places, of which it reads as many rows as there are tokens."""
-
-    def __init__(self, read) -> None:
-        super().__init__()
-        self.enter, self.leave = nn.Linear(3, 6), nn.Linear(6, 2)
-        self.places, self.read = nn.Parameter(torch.randn(1, 16, 6)), read
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.leave(torch.relu(self.enter(x) + self.read(self.places, x.shape[1])))
+    parts = {"enter": nn.Linear(3, 6), "leave": nn.Linear(6, 2), "places": nn.Parameter(torch.randn(1, 16, 6))}
+    return Of(lambda s, x: s.leave(torch.relu(s.enter(x) + read(s.places, x.shape[1]))), **parts)
 
 
 READS = {
@@ -52,7 +49,7 @@ READS = {
 
 @pytest.mark.parametrize("read", READS)
 def test_rows_of_a_table_that_the_example_does_not_read_are_fixed(read):
-    module = Places(READS[read])
+    module = places(READS[read])
     space = WeightSpace.from_module(module, torch.randn(2, 4, 3))
     assert space.group_dimension == 6, "the stream's scales, and nothing of the table alone"
     assert "read in part on the example" in space.explain()
@@ -60,30 +57,24 @@ def test_rows_of_a_table_that_the_example_does_not_read_are_fixed(read):
         assert moved_by(space, module, torch.randn(2, length, 3)) < 1e-9
 
 
-class FrozenNorm(nn.Module):
+def frozen() -> nn.Module:
     """A batch norm whose four vectors are buffers, 1 and 0 before any training."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        for name, start in (("gain", 1.0), ("shift", 0.0), ("mean", 0.0), ("variance", 1.0)):
-            self.register_buffer(name, torch.full((width,), start))
+    def norm(s, x: Tensor) -> Tensor:
+        gain = s.gain * (s.variance + 1e-5).rsqrt()
+        x = x * gain[:, None, None] + (s.shift - s.mean * gain)[:, None, None]
+        return s.second(torch.relu(x)).mean((2, 3))
 
-    def forward(self, x: Tensor) -> Tensor:
-        gain = self.gain * (self.variance + 1e-5).rsqrt()
-        return x * gain[:, None, None] + (self.shift - self.mean * gain)[:, None, None]
-
-
-def frozen() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), FrozenNorm(4), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    )
+    starts = {"gain": 1.0, "shift": 0.0, "mean": 0.0, "variance": 1.0}
+    buffers = {name: nn.Buffer(torch.full((4,), start)) for name, start in starts.items()}
+    return Of(lambda s, x: norm(s, s.first(x)), first=nn.Conv2d(1, 4, 3), second=nn.Conv2d(4, 3, 3), **buffers)
 
 
 def test_a_frozen_norm_has_one_group_fresh_and_trained():
     image = torch.randn(2, 1, 7, 7)
     fresh, later = (WeightSpace.from_module(module, image) for module in (frozen(), trained(frozen())))
     assert fresh == later
-    assert {"1.gain", "1.shift", "1.mean", "1.variance"} <= fresh.parameters.keys()
+    assert {"gain", "shift", "mean", "variance"} <= fresh.parameters.keys()
     assert [node.size for node in fresh.nodes.values() if node.permutes] == [4]
     assert moved_by(fresh, trained(frozen()), image) < 1e-9
 
@@ -104,16 +95,11 @@ BUFFERS = {
 def test_values_of_buffers_decide_nothing(name):
     values, enter = BUFFERS[name]
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.enter, self.leave = nn.Linear(3, 4), nn.Linear(4, 2)
-            self.register_buffer("table", values.clone())
+    def net() -> nn.Module:
+        parts = {"enter": nn.Linear(3, 4), "leave": nn.Linear(4, 2), "table": nn.Buffer(values.clone())}
+        return Of(lambda s, x: s.leave(torch.relu(enter(s, x))), **parts)
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.leave(torch.relu(enter(self, x)))
-
-    fresh, other = Net(), Net()
+    fresh, other = net(), net()
     generator = torch.Generator().manual_seed(2)
     if values.is_floating_point():
         other.table.copy_(torch.randn(values.shape, generator=generator))
@@ -124,3 +110,88 @@ def test_values_of_buffers_decide_nothing(name):
     space = WeightSpace.from_module(fresh, x)
     assert space == WeightSpace.from_module(other, x)
     assert moved_by(space, other, x) < 1e-9
+
+
+def slopes(heads: int) -> Tensor:
+    return torch.tensor([2.0**-i for i in range(1, heads + 1)])
+
+
+def alibi(length: int) -> Tensor:
+    places = torch.arange(length, dtype=torch.float32)
+    return slopes(4)[:, None, None] * (places[None] - places[:, None])
+
+
+def alibi_of_a_mask(length: int) -> Tensor:
+    return slopes(4)[:, None, None] * (torch.ones(1, 1, length).cumsum(-1) - 1)
+
+
+def alibi_from_behind(length: int) -> Tensor:
+    return slopes(4).view(1, -1, 1, 1) * torch.arange(1 - length, 1).view(1, 1, 1, length)
+
+
+def all_but_itself(length: int) -> Tensor:
+    return slopes(4)[:, None, None] * (1 - torch.eye(length))
+
+
+def what_is_ahead(length: int) -> Tensor:
+    return slopes(4)[:, None, None] * torch.ones(length, length).triu(1)
+
+
+def nothing(length: int) -> float:
+    return 0.0
+
+
+def sines(length: int) -> Tensor:
+    return torch.sin(torch.arange(length)[:, None] * torch.tensor([1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02]))
+
+
+class Attention(nn.Module):
+    """Four heads of two channels, with something added to tokens or to scores."""
+
+    def __init__(self, table=nothing, bias=nothing) -> None:
+        super().__init__()
+        self.table, self.bias = table, bias
+        self.tokens, self.head = nn.Embedding(9, 8), nn.Linear(8, 3)
+        self.q, self.k, self.v, self.out = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.table(tokens.shape[1])
+        q, k, v = (layer(x).view(*tokens.shape, 4, 2).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        weights = (q @ k.transpose(-2, -1) + self.bias(tokens.shape[1])).softmax(-1)
+        return self.head(x + self.out((weights @ v).transpose(1, 2).flatten(2)))
+
+
+class Beside(nn.Module):
+    """Networks beside one another: one export for all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        biases = (alibi, alibi_of_a_mask, alibi_from_behind, all_but_itself, what_is_ahead)
+        self.networks = nn.ModuleList([Attention(sines), *(Attention(bias=bias) for bias in biases)])
+
+    def forward(self, tokens: Tensor) -> list[Tensor]:
+        return [network(tokens) for network in self.networks]
+
+
+def test_one_token_has_the_group_of_several():
+    module = Beside()
+    short, long = (derive(module, torch.zeros(2, length, dtype=torch.long)) for length in (1, 4))
+    assert (permutations(short), scalings(short)) == (permutations(long), scalings(long))
+    assert error(module, short, (torch.arange(10).view(2, 5) % 9,)) < 1e-9
+    assert "Too short to tell: " in explain(WeightSpace(short.nodes, short.parameters), short.report)
+
+
+def test_nothing_is_dead_where_a_softmax_has_one_entry():
+    """All but the bias of the keys matters: with one key, all would seem to be dead."""
+    short, long = (WeightSpace.from_module(Attention(), torch.zeros(2, n, dtype=torch.long)) for n in (1, 4))
+    assert long.dead == ("k.bias",)
+    assert short.dead == ()
+    assert "Too short to tell: softmax" in short.explain()
+    assert "Too short" not in long.explain()
+
+
+def test_nothing_is_dead_where_a_mean_is_that_of_one_entry():
+    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(4, 4), nn.Flatten(), nn.Linear(4, 2))
+    assert WeightSpace.from_module(module, torch.randn(2, 2, 3, 3)).dead == ()
+    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(4, 4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    assert WeightSpace.from_module(module, torch.randn(2, 2, 5, 5)).dead == ("0.bias",)
