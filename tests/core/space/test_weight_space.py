@@ -131,21 +131,6 @@ def test_features_add_multiply_map_index_and_are_pytrees():
         SPACE.layout.features({})
 
 
-def test_the_same_parameters_in_another_order_are_another_layout():
-    """Both have the field (h1, +1) of multiplicity 2; one would take the other's bias for its gain."""
-    nodes = {"h1": (Symmetry.SCALE, 3)}
-    first = WeightSpace(nodes, {"bias": (Axis("h1"),), "gain": (Axis("h1"),)})
-    second = WeightSpace(nodes, {"gain": (Axis("h1"),), "bias": (Axis("h1"),)})
-    x = first.pack(random_networks(first))
-    assert first.layout is not second.layout
-    message = r"another weight space: found fields \[bias h1\^\+1, gain h1\^\+1\], expected \[gain .*, bias .*\]"
-    for use in (second.unpack, EquivariantLinear(second, 1, 1).double(), MonomialNFN(second, hidden=4).double()):
-        with pytest.raises(ValueError, match=message):
-            use(x)
-    with pytest.raises(ValueError, match="fields differ"):
-        x + second.pack(random_networks(second))
-
-
 @given(all_spaces(), st.randoms(use_true_random=False))
 def test_in_whatever_order_parameters_stand_no_features_are_taken_for_others(space, random):
     names = list(space.parameters)

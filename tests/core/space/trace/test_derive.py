@@ -137,18 +137,6 @@ def test_operators_without_a_rule_fix_what_they_meet_and_are_reported():
         register_operator(len, lambda run, x: x)
 
 
-def test_the_report_names_what_cost_what():
-    module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3), nn.Linear(2, 2))
-    found = derive(nn.Sequential(*module[:5]), VECTOR)
-    losses = {(loss.node, loss.symmetry): loss for loss in found.report.losses}
-    assert losses["layer0", "sign"].operation == "1: relu"
-    assert losses["layer2", "scale"].operation == "3: tanh"
-    assert losses["x", "permutation"].reason == "input"
-    reports = {report.name: report for report in found.report.nodes}
-    assert reports["layer0"].tensors == ("0.weight", "0.bias", "2.weight")
-    assert "1: relu" in reports["layer0"].operations
-
-
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_the_bias_of_keys_is_dead(norm_first):
     module = Of(

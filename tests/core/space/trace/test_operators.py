@@ -148,6 +148,22 @@ def both(names: str, scales: int, flips: int, *, masks: bool = False, truths: bo
     return {name: case(getattr(aten, name)) for name in names.split()}
 
 
+def applied(
+    names: str, scales: int, flips: int, *given: Any, output: int | None = None, what: str = ""
+) -> dict[str, Case]:
+    """Operators of one value and other arguments; of their positions, which are an ``output``, the value times them."""
+
+    def case(operator: Any) -> Case:
+        def function(h: Tensor) -> Tensor:
+            found = operator(h, *given)
+            found = found if output is None else found[output]
+            return h * found if what == "its position" else found
+
+        return Case(function, scales, flips)
+
+    return {f"{name}: {what}" if what else name: case(getattr(aten, name)) for name in names.split()}
+
+
 POINTWISE: dict[str, Case] = {
     **each(
         "neg negative contiguous clone detach alias lift_fresh lift_fresh_copy positive real conj resolve_conj "
@@ -190,11 +206,8 @@ POINTWISE: dict[str, Case] = {
     "ne": Case(lambda h, g: h * aten.ne(h.sgn(), g.sgn()), 12, 6),
     "not_equal": Case(lambda h, g: h * aten.not_equal(h.sgn(), g.sgn()), 12, 6),
     "isclose": Case(lambda h, g: h * aten.isclose(h, g, 1.0, 1.0), 0, 6),
-    "dropout": Case(lambda h: aten.dropout(h, 0.5, False), 6, 6),
-    "alpha_dropout": Case(lambda h: aten.alpha_dropout(h, 0.5, False), 6, 6),
-    "feature_dropout": Case(lambda h: aten.feature_dropout(h, 0.5, False), 6, 6),
-    "feature_alpha_dropout": Case(lambda h: aten.feature_alpha_dropout(h, 0.5, False), 6, 6),
-    "native_dropout": Case(lambda h: aten.native_dropout(h, 0.5, False)[0], 6, 6),
+    **applied("dropout alpha_dropout feature_dropout feature_alpha_dropout", 6, 6, 0.5, False),
+    **applied("native_dropout", 6, 6, 0.5, False, output=0),
     "to": Case(lambda h: h.to(torch.float64), 6, 6),
     "to: whole numbers": Case(lambda h: h.to(torch.int64), 0, 0),
     "type_as": Case(lambda h, g: h.type_as(g), 12, 12),
@@ -298,29 +311,17 @@ STATISTICS: dict[str, Case] = {
     ),
     "var_mean: of a weight": Case(lambda h, weight: h @ standard(weight).mT, 1, 6, "6 6"),
     "instance_norm": Case(lambda h: F.instance_norm(h.view(5, 2, 3)).flatten(1), 0, 2),
-    "sum": Case(lambda h: aten.sum(h, [0], True), 6, 6),
-    "mean": Case(lambda h, mean: aten.mean(h, [0], True), 6, 6),
-    "nansum": Case(lambda h: aten.nansum(h, [0], True), 6, 6),
-    "amax": Case(lambda h: aten.amax(h, [0], True), 6, 0),
-    "amin": Case(lambda h: aten.amin(h, [0], True), 6, 0),
+    **applied("sum mean nansum nanmean", 6, 6, [0], True),
+    **applied("amax amin", 6, 0, [0], True),
     "logsumexp": Case(lambda h: aten.logsumexp(h, [0], True), 0, 0),
-    "nanmean": Case(lambda h: aten.nanmean(h, [0], True), 6, 6),
     "sum: over neurons": Case(lambda h: h.sum(1, True), 1, 0),
     "sum: of all": Case(lambda h: h.sum().view(1, 1), 1, 0),
     "sum: of truths": Case(lambda h: h * (h > 0).sum(0), 6, 0),
     "prod": Case(lambda h: h.prod(0, True), 0, 0),
     "any": Case(lambda h: h * (h > 0).any(0), 6, 0),
     "all": Case(lambda h: h * (h > 0).all(0), 6, 0),
-    "max": Case(lambda h: aten.max(h, 0, True)[0], 6, 0),
-    "max: its position": Case(lambda h: h * aten.max(h, 0)[1], 6, 0),
-    "min": Case(lambda h: aten.min(h, 0, True)[0], 6, 0),
-    "min: its position": Case(lambda h: h * aten.min(h, 0)[1], 6, 0),
-    "median": Case(lambda h: aten.median(h, 0, True)[0], 6, 0),
-    "median: its position": Case(lambda h: h * aten.median(h, 0)[1], 6, 0),
-    "nanmedian": Case(lambda h: aten.nanmedian(h, 0, True)[0], 6, 0),
-    "nanmedian: its position": Case(lambda h: h * aten.nanmedian(h, 0)[1], 6, 0),
-    "mode": Case(lambda h: aten.mode(h, 0, True)[0], 6, 0),
-    "mode: its position": Case(lambda h: h * aten.mode(h, 0)[1], 6, 0),
+    **applied("max min median nanmedian mode", 6, 0, 0, True, output=0),
+    **applied("max min median nanmedian mode", 6, 0, 0, output=1, what="its position"),
     "max: of two": Case(lambda h, g: torch.max(h, g), 6, 0),
     "max: over neurons": Case(lambda h: h.max(1, True)[0], 1, 0),
     "max: position among neurons": Case(lambda h: h.max(1, True)[1], 1, 0),
@@ -334,12 +335,9 @@ STATISTICS: dict[str, Case] = {
     "softmax": Case(lambda h: h.softmax(1), 0, 0),
     "softmax: over heads": Case(lambda h: h.view(5, 2, 3).softmax(1).flatten(1), 0, 0),
     "log_softmax": Case(lambda h: h.log_softmax(0), 0, 0),
-    "_softmax": Case(lambda h: aten._softmax(h, 1, False), 0, 0),
-    "_log_softmax": Case(lambda h: aten._log_softmax(h, 1, False), 0, 0),
-    "special_softmax": Case(lambda h: aten.special_softmax(h, 1), 0, 0),
-    "special_log_softmax": Case(lambda h: aten.special_log_softmax(h, 1), 0, 0),
-    "logcumsumexp": Case(lambda h: h.logcumsumexp(0), 0, 0),
-    "cumprod": Case(lambda h: h.cumprod(0), 0, 0),
+    **applied("_softmax _log_softmax", 0, 0, 1, False),
+    **applied("special_softmax special_log_softmax", 0, 0, 1),
+    **applied("logcumsumexp cumprod", 0, 0, 0),
     "cumsum": Case(lambda h: h.cumsum(0), 6, 6),
     "cumsum: over neurons": Case(lambda h: h.cumsum(1), 1, 0),
     "var": Case(lambda h: h.var(0, keepdim=True), 6, 6),
@@ -349,18 +347,10 @@ STATISTICS: dict[str, Case] = {
     "std_mean": Case(lambda h: sum(torch.std_mean(h, dim=[0], keepdim=True)), 6, 0),
     "var: over neurons": Case(lambda h: h * h.var(1, keepdim=True), 1, 0),
     "var: of all": Case(lambda h: h * h.var(), 1, 0),
-    "linalg_vector_norm": Case(lambda h: aten.linalg_vector_norm(h, 2, [0], True), 6, 6),
-    "linalg_vector_norm: zeroth": Case(lambda h: aten.linalg_vector_norm(h, 0, [0], True), 6, 6),
-    "linalg_vector_norm: largest": Case(lambda h: aten.linalg_vector_norm(h, math.inf, [0], True), 6, 6),
-    "linalg_vector_norm: first": Case(lambda h: aten.linalg_vector_norm(h, 1, [0], True), 6, 6),
-    "linalg_norm": Case(lambda h: aten.linalg_norm(h, 2, [0], True), 6, 6),
-    "linalg_norm: zeroth": Case(lambda h: aten.linalg_norm(h, 0, [0], True), 6, 6),
-    "linalg_norm: largest": Case(lambda h: aten.linalg_norm(h, math.inf, [0], True), 6, 6),
-    "linalg_norm: first": Case(lambda h: aten.linalg_norm(h, 1, [0], True), 6, 6),
-    "norm": Case(lambda h: aten.norm(h, 2, [0], True), 6, 6),
-    "norm: zeroth": Case(lambda h: aten.norm(h, 0, [0], True), 6, 6),
-    "norm: largest": Case(lambda h: aten.norm(h, math.inf, [0], True), 6, 6),
-    "norm: first": Case(lambda h: aten.norm(h, 1, [0], True), 6, 6),
+    **applied("linalg_vector_norm linalg_norm norm", 6, 6, 2, [0], True),
+    **applied("linalg_vector_norm linalg_norm norm", 6, 6, 0, [0], True, what="zeroth"),
+    **applied("linalg_vector_norm linalg_norm norm", 6, 6, math.inf, [0], True, what="largest"),
+    **applied("linalg_vector_norm linalg_norm norm", 6, 6, 1, [0], True, what="first"),
     "linalg_norm: spectral": Case(lambda h: h * torch.linalg.norm(h, 2), 1, 6),
     "linalg_matrix_norm": Case(lambda h: h * torch.linalg.matrix_norm(h), 1, 6),
     "frobenius_norm": Case(lambda h: aten.frobenius_norm(h, [0], True), 6, 6),
