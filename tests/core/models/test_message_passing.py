@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import all_spaces
 from torch import nn
+from torch.utils import _pytree as pytree
 
-from nfn_monomial import Axis, EquivariantLinear, ProbeFeatures, Symmetry, WeightSpace
+from nfn_monomial import EquivariantLinear, ProbeFeatures, WeightSpace
 from nfn_monomial.models import (
     EquivariantNFN,
     MessagePassingEditor,
@@ -20,7 +21,6 @@ from nfn_monomial.models import (
 )
 from nfn_monomial.models.blocks import Blocks
 from nfn_monomial.nn import Augment
-from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import assert_invariant, random_networks
 
 
@@ -32,35 +32,13 @@ def networks_of(space, batch=4, dtype=torch.float64, seed=0):
     return random_networks(space, batch, dtype=dtype, generator=generator(seed))
 
 
-def test_an_edit_changes_every_parameter_of_any_network():
+def test_statistics_and_probes_join():
     torch.manual_seed(0)
-    heads = {"heads": Node((Symmetry.PERMUTATION,), 2), "q": Node((Symmetry.SIGN, Symmetry.SIGN), 2, "heads")}
-    space = WeightSpace(
-        {"x": (Symmetry.FIXED, 2), **heads},
-        {
-            "query": (Sum((Axis("q", (1, 0)), Axis("q", (0, 1)))), Axis("x", -1)),
-            "gain": (Axis("q", (1, 1)),),
-            "positions": (Axis("x", 0), 3),
-            "slope": (1,),
-        },
-    )
-    model, x = MessagePassingEditor(space, 4, 2).double(), networks_of(space)
-    edited = space.unpack(model(x))
-    for name in x:
-        change = (edited[name] - x[name]).detach().abs()
-        assert bool((change != 0).all())
-        assert change.max() < 0.5 * x[name].abs().max(), "a small change"
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_statistics_and_probes_join(activation):
-    torch.manual_seed(0)
-    act = nn.ReLU() if activation == "relu" else nn.Tanh()
     template = nn.Sequential(
-        nn.Conv2d(1, 4, 3, stride=2, padding=1), act, nn.Conv2d(4, 4, 3, padding=1), act,
+        nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1), nn.Tanh(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3),
     )  # fmt: skip
-    space = WeightSpace.cnn([1, 4, 4], 3, activation, head=[3])
+    space = WeightSpace.cnn([1, 4, 4], 3, ["relu", "tanh"], head=[3])
     probes = ProbeFeatures(template, 5, input_shape=(1, 6, 6), space=space).double()
     model = MessagePassingNFN(space, 4, 2, hidden=8, append_stats=True, probes=probes).double()
     x = networks_of(space)
@@ -125,84 +103,60 @@ MODELS = {
 STEP = 1e-6
 
 
-@pytest.fixture(params=MODELS)
-def problem(request):
-    """A loss without arguments, and what it depends on: name -> parameter or input."""
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_finite_differences_and_of_a_graph(name):
+    """First gradients, by parameters and inputs, whether or not they can be differentiated again."""
     torch.manual_seed(0)
-    model = MODELS[request.param]().double()
+    model = MODELS[name]().double()
     networks = {name: t.requires_grad_() for name, t in random_networks(model.space, 5).items()}
-    tensors = {**dict(model.named_parameters()), **networks}
-    with torch.no_grad():
-        out = model(networks)
-    targets = torch.randn_like(out) if isinstance(out, torch.Tensor) else out.map(torch.randn_like)
+    given = [*model.parameters(), *networks.values()]
+    targets = pytree.tree_map(torch.randn_like, pytree.tree_leaves(model(networks)))
 
     def loss():
-        out = model(networks)
-        pairs = [(out, targets)] if isinstance(out, torch.Tensor) else zip(out.tensors, targets.tensors, strict=True)
+        pairs = zip(pytree.tree_leaves(model(networks)), targets, strict=True)
         return sum((y - t).square().sum() for y, t in pairs)
 
-    return loss, tensors
-
-
-def gradients(loss, tensors, create_graph=False):
-    found = torch.autograd.grad(loss(), list(tensors.values()), create_graph=create_graph, allow_unused=True)
-    return {name: g for name, g in zip(tensors, found, strict=True) if g is not None}
-
-
-def test_gradients_are_those_of_finite_differences_and_of_a_graph(problem):
-    loss, tensors = problem
-    found, with_graph = gradients(loss, tensors), gradients(loss, tensors, create_graph=True)
-    top = max(float(g.abs().max()) for g in found.values())
-    torch.testing.assert_close(with_graph, found, rtol=1e-10, atol=1e-12 * top)
-    largest = max(float(g.norm()) for g in found.values())
-    for name, gradient in found.items():
-        tensor, size = tensors[name], float(gradient.norm())
-        if size < 1e-6 * largest:
-            continue  # lost in the rounding errors of the loss
-        direction = torch.randn_like(tensor)
-        direction = direction / direction.norm() + gradient / size
+    options = {"allow_unused": True, "materialize_grads": True}
+    gradients = torch.autograd.grad(loss(), given, **options)
+    with_graph = torch.autograd.grad(loss(), given, create_graph=True, **options)
+    top = max(float(g.abs().max()) for g in gradients)
+    torch.testing.assert_close(with_graph, gradients, rtol=1e-10, atol=1e-12 * top)
+    for part in (slice(None), *(slice(i, i + 1) for i, g in enumerate(gradients) if float(g.norm()) > 1e-3 * top)):
+        directions = [torch.randn_like(t) / t.numel() ** 0.5 for t in given[part]]
         values = []
         with torch.no_grad():
-            before = tensor.clone()
-            for step in (STEP, -STEP):
-                tensor.copy_(before + step * direction)
+            for step in (STEP, -2 * STEP, STEP):
                 values.append(float(loss()))
-            tensor.copy_(before)
-        expected = (values[0] - values[1]) / (2 * STEP)
-        slope = float((gradient * direction).sum())
+                for t, direction in zip(given[part], directions, strict=True):
+                    t += step * direction
+        slope = sum(float((g * d).sum()) for g, d in zip(gradients[part], directions, strict=True))
+        expected = (values[1] - values[2]) / (2 * STEP)
         # Differences of the loss are exact to its own rounding errors.
         rounding = 100 * torch.finfo(torch.float64).eps * abs(values[0]) / STEP
-        assert abs(slope - expected) <= 1e-6 * abs(expected) + rounding, f"{name}: {slope} for {expected}"
+        assert abs(slope - expected) <= 1e-6 * abs(expected) + rounding, f"{part}: {slope} for {expected}"
 
 
 SPACE = WeightSpace.mlp([2, 5, 4, 1], "relu")
 
 
-def results(model, networks, seed=0):
-    """Outputs, gradients by inputs and parameters."""
+@given(all_spaces(), st.integers(1, 3), st.integers(0, 10**6))
+def test_blocks_that_are_computed_again_give_the_same(space, layers, seed):
     torch.manual_seed(seed)
-    x = {name: t.clone().requires_grad_() for name, t in networks.items()}
-    out = model(x)
-    tensors = out.tensors if hasattr(out, "tensors") else (out,)
-    sum(t.square().sum() for t in tensors).backward()
-    return [*tensors, *(t.grad for t in x.values()), *(p.grad for p in model.parameters() if p.grad is not None)]
-
-
-def assert_same(model, networks):
+    networks = random_networks(space, 2, generator=generator(seed))
+    model = MessagePassingNFN(space, 2, layers, hidden=4, dropout=0.3).double()
     twin = copy.deepcopy(model)
     assert recompute_blocks(twin) == 1
-    assert twin.state_dict().keys() == model.state_dict().keys()
-    for kept, again in zip(results(model, networks), results(twin, networks), strict=True):
-        assert torch.equal(kept, again)
+    found = []
+    for net in (model, twin):
+        torch.manual_seed(seed)
+        x = {name: t.clone().requires_grad_() for name, t in networks.items()}
+        out = net(x)
+        given = [*x.values(), *net.parameters()]
+        by_given = torch.autograd.grad(out.square().sum(), given, allow_unused=True, materialize_grads=True)
+        found.append([out, *by_given])
+    assert all(map(torch.equal, *found))
     assert recompute_blocks(twin, recompute=False) == 1
     assert not any(module.recompute for module in twin.modules() if isinstance(module, Blocks))
-
-
-@given(all_spaces(), st.integers(1, 3), st.integers(0, 10**6))
-def test_message_passing(space, layers, seed):
-    torch.manual_seed(seed)
-    networks = random_networks(space, 2, generator=torch.Generator().manual_seed(seed))
-    assert_same(MessagePassingNFN(space, 2, layers, hidden=4, dropout=0.3).double(), networks)
 
 
 class Noisy(nn.Module):
