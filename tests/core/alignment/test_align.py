@@ -296,3 +296,14 @@ def test_the_sum_of_distances_is_not_above_that_of_pairwise_matching(symmetry):
     assert total(frame.aligned) < total(to_first) < total(networks)
     if symmetry:
         assert all(bool((s == 1).all()) for g in frame.elements for m in g.matrices.values() for s in m.scales)
+
+
+def test_trained_apart_networks_come_nearer_by_more_symmetries():
+    space = WeightSpace.mlp([4, 16, 16, 3], Symmetry.MONOMIAL)
+    generator = torch.Generator().manual_seed(5)
+    a, b = _network(space, generator), far_element(space, None, 1, generator).act(_network(space, generator))
+    alignments = {name: align(space, a, b, symmetry=name) for name in ("permutation", "sign", "scale", None)}
+    found = {name: x.distance for name, x in alignments.items()}
+    assert {name: _distance(a, x.aligned) for name, x in alignments.items()} == pytest.approx(found, rel=1e-9)
+    assert found[None] < found["scale"] < found["permutation"] < _distance(a, b)
+    assert found["sign"] < found["permutation"]
