@@ -215,7 +215,7 @@ def _inside(space: Specification, place: Place) -> Place:
     over = (*place.over, place.at) if _size(space, axes[place.at]) > 1 else ()
     for at, axis in enumerate(axes):
         still = axis if isinstance(axis, int) else flow(axis.charge) > 0 and not space.nodes[axis.node].permutes
-        if still and _size(space, axis) % 2 == 0:
+        if still and at not in over and _size(space, axis) % 2 == 0:
             return Place(place.piece, at, over, place.axis)
     return place._replace(at=-1)
 
