@@ -35,15 +35,17 @@ _RTOL = 1e-9  # of rounding in float64, far below what any other direction chang
 
 
 class Gain(NamedTuple):
-    """A parameter with one factor for each neuron, which those that read the neurons can take over.
+    """A parameter with one factor for each neuron, which others can take over.
 
     Attributes:
         place: its axis.
-        gauge: number of the node's gauge that scales it.
+        gauge: number of the node's gauge by which it becomes 1.
+        powers: other axes on the node, and with what power of the factor they are multiplied then.
     """
 
     place: Place
     gauge: int
+    powers: tuple[tuple[Place, int], ...]
 
 
 @dataclass
@@ -53,7 +55,8 @@ class Fibre:
     Attributes:
         whole: the space of its parameters, with the monomial group.
         constants: what flows from parameter to parameter.
-        gains: what is folded into what reads it.
+        gains: what is folded into others, one after the other.
+        charges: node and charge of an axis -> its charge under what is left when the gains are 1.
         shifts: what norms add and no later bias can take: it becomes 1, and readers carry what it did in their means.
         ones: axes along which anything may be added to all entries alike, once gains are folded.
         turns: matrices on nodes.
@@ -62,6 +65,7 @@ class Fibre:
     whole: WeightSpace
     constants: Constants
     gains: list[Gain] = field(default_factory=list)
+    charges: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = field(default_factory=dict)
     shifts: list[tuple[Place, tuple[Place, ...]]] = field(default_factory=list)
     ones: list[Place] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
@@ -86,14 +90,11 @@ class Fibre:
             for own, readers in self.shifts
             for place in readers
         }
-        for own, gauge in self.gains:
+        for own, _, taking in self.gains:
             factor = _of_neurons(found[own.piece], own)
-            charge = powers(own.axis.charge)[gauge]
-            for place in places_of(self.whole)[own.axis.node]:
-                power = -charge * powers(place.axis.charge)[gauge]
-                if power and place.piece != own.piece:
-                    moved = scaled(found[place.piece], place, factor**power)
-                    found[place.piece] = torch.where(found[place.piece] == 0, 0, moved)
+            for place, power in taking:
+                moved = scaled(found[place.piece], place, factor**power)
+                found[place.piece] = torch.where(found[place.piece] == 0, 0, moved)
             found[own.piece] = torch.ones_like(found[own.piece])
         for own, _ in self.shifts:
             found[own.piece] = torch.ones_like(found[own.piece])
@@ -127,7 +128,8 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
     fibre.turns = [turn for turn in linear if _acts(fibre, turn, raw)]
     fibre.turns += [turn for found in rotary_places(space) if (turn := _rotary(fibre, found, raw))]
     free = [name for name in nodes if all(turn.node != name for turn in fibre.turns)]
-    fibre.gains = [gain for name in free for gain in _gains(space, every[name])]
+    for name in free:
+        _fold(fibre, every[name])
     gone = {gain.place.piece for gain in fibre.gains} | constants.emptied()
     left = {name: [p for p in every[name] if p.piece not in gone] for name in free}
     folded = slopes.at(lambda tensors: _batched(fibre, tensors))
@@ -152,8 +154,8 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
 def _shifts(fibre: Fibre, left: Mapping[str, list[Place]], slopes: Slopes) -> list[tuple[Place, tuple[Place, ...]]]:
     """What norms add that no bias takes over, with what reads it: without it, means of these would not matter."""
     found = []
-    for own, gauge in fibre.gains:
-        places = [p for p in left.get(own.axis.node, ()) if powers(p.axis.charge)[gauge]]
+    for own, _, taking in fibre.gains:
+        places = [p for p, _ in taking if p in left.get(own.axis.node, ())]
         added = [p for p in places if p.writes and len(_neurons(fibre, p)) == 1]
         readers = tuple(p for p in places if not p.writes and p not in fibre.ones)
         if len(added) == 1 and readers:
@@ -240,22 +242,28 @@ def _rotary(fibre: Fibre, turn: Turn, slopes: list[tuple[Tensors, Tensors]]) -> 
     return turn._replace(pairs=pairs) if sorted(sum(pairs, ())) == list(range(len(fits))) else None
 
 
-def _gains(space: WeightSpace, places: list[Place]) -> list[Gain]:
-    """Parameters that scale neurons, one for each gauge, of those in which any sign and scale acts."""
-    found: dict[int, Gain] = {}
+def _fold(fibre: Fibre, places: list[Place]) -> None:
+    """Find parameters that scale a node's neurons, of those gauges in which any sign and scale acts."""
+    space = fibre.whole
+    charges = {place: powers(place.axis.charge) for place in places}
     for place in places:
         path = (*place.over, place.at)
         axes = [space.axes[place.piece][i] for i in path]
         rest = [a for i, a in enumerate(space.axes[place.piece]) if i not in path]
         still = all(not flow(a.charge) for a in axes if isinstance(a, Axis) and (space.nodes[a.node].size or 0) > 1)
-        alone = space.pieces_of[space.pieces[place.piece].parameter] == [place.piece] and all(
-            _size(space, a) == 1 for a in rest
-        )
-        gauges = space.nodes[place.axis.node].gauges
-        for n, (q, gauge) in enumerate(zip(powers(place.axis.charge), gauges, strict=True)):
-            if still and alone and abs(q) == 1 and gauge is Symmetry.MONOMIAL:
-                found.setdefault(n, Gain(place, n))
-    return list(found.values())
+        alone = space.pieces_of[space.pieces[place.piece].parameter] == [place.piece]
+        own, gauges = charges[place], space.nodes[place.axis.node].gauges
+        fits = (n for n, (q, g) in enumerate(zip(own, gauges, strict=True)) if abs(q) == 1 and g is Symmetry.MONOMIAL)
+        gauge = next(fits, None) if still and alone and all(_size(space, a) == 1 for a in rest) else None
+        if gauge is None:
+            continue
+        shares = {p: q[gauge] * own[gauge] for p, q in charges.items()}
+        taking = tuple((p, -share) for p, share in shares.items() if share and p != place)
+        fibre.gains.append(Gain(place, gauge, taking))
+        # What is left moves that gauge along with the others, so that the gain stays as it is.
+        charges = {p: tuple(a - shares[p] * b for a, b in zip(q, own, strict=True)) for p, q in charges.items()}
+    for place, charge in charges.items():
+        fibre.charges[place.axis.node, powers(place.axis.charge)] = charge
 
 
 def _extent(space: Specification, piece: str) -> int:

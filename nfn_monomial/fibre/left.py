@@ -34,6 +34,7 @@ def left_of(fibre: Fibre) -> WeightSpace:
         charges = powers(axis.charge)
         if turn is not None and turn.kind in ("normed", "centred"):
             return [Axis(axis.node, (charges[0], 1))]
+        charges = fibre.charges.get((axis.node, charges), charges)
         kept = tuple(q for n, q in enumerate(charges) if n not in without)
         if not kept and space.nodes[axis.node].size == 1:
             return []
