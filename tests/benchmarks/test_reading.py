@@ -1,18 +1,15 @@
 """JSON, tables, arrays and sealed tensors: what says more than it has, or is not what was written."""
 
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from nfn_monomial import MonomialError
 from nfn_monomial.benchmarks.reading import map_array, read_rows, whole
 from nfn_monomial.tools.reading import parse_json
-from nfn_monomial.tools.sealed import read_sealed, seal
 
 DEEP = "[" * 1500 + "]" * 1500
 
@@ -23,16 +20,6 @@ DEEP = "[" * 1500 + "]" * 1500
 def test_json_beyond_the_limits(text: str) -> None:
     with pytest.raises(MonomialError):
         parse_json(text)
-
-
-def test_json_with_half_a_character() -> None:
-    with pytest.raises(MonomialError, match="surrogate"):
-        parse_json('["\\ud800"]')
-
-
-def test_json_within_them() -> None:
-    value = {"a": [1, 2.5, None, "ä", {"b": []}], "n": 2**53}
-    assert parse_json(json.dumps(value).encode()) == value
 
 
 @pytest.mark.parametrize("value", [5.9, -1, "5.9", "9" * 5000, 10**18, float("nan"), None, [], True, "²"])
@@ -65,17 +52,3 @@ def test_arrays_are_held_against_their_files(tmp_path: Path) -> None:
         path.write_bytes(data.replace(old, new))
         with pytest.raises(MonomialError):
             map_array(path, np.float32, 2)
-
-
-def test_seals(tmp_path: Path) -> None:
-    path = tmp_path / "a.safetensors"
-    tensors, stated = {"a": torch.randn(3), "b": torch.arange(4).view(2, 2)}, {"number": 3, "names": ["x"]}
-    path.write_bytes(seal(tensors, stated))
-    assert path.read_bytes() == seal(dict(reversed(tensors.items())), stated)
-    found, said = read_sealed(path)
-    assert said == stated
-    assert all(torch.equal(found[name], t) for name, t in tensors.items())
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(MonomialError, match="checksum"):
-        read_sealed(path)

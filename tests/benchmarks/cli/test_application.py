@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import typer
 from commands import leaves
 from invoking import invoke, plain, said
 
-from nfn_monomial import __version__
 from nfn_monomial.benchmarks.cli import options
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.tools.cli import application
@@ -62,13 +60,6 @@ def test_completion_does_not_import_torch() -> None:
     assert "predict-generalization" in done.stderr
 
 
-def test_help_lists_every_command() -> None:
-    lines = invoke("--help").output.splitlines()
-    listed = {word for line in lines if (word := (line.strip("│ ").split() or [""])[0])}
-    assert {path[0] for path in COMMANDS} <= listed
-    assert "--install-completion" in listed
-
-
 def test_commands_have_the_options_of_their_configurations() -> None:
     others = {
         ("tune",): {*SHARED, "zoos"} - {"data", "devices", "tensorboard"},
@@ -82,24 +73,6 @@ def test_commands_have_the_options_of_their_configurations() -> None:
     assert {path[-1] for path in expected} == set(EXPERIMENTS)
     for path, names in expected.items():
         assert {p.name for p in COMMANDS[path].params} - {"help"} == {*names, "out"}, path
-
-
-def test_version() -> None:
-    assert said("--version").strip() == f"nfn-monomial {__version__}"
-
-
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    asked = ("ablation", "--data", tmp_path / "nothing")
-    assert isinstance(invoke("--debug", *asked).exception, ValueError)
-    assert isinstance(invoke(*asked).exception, SystemExit)
-
-
-def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("nfn_monomial.benchmarks.studies.params.params_report", interrupted)
-    assert "Interrupted. Finished work is kept" in said("params", "--out", tmp_path, code=130)
 
 
 def walk(config: Any, prefix: str = "") -> Iterator[str]:

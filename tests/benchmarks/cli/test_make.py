@@ -6,13 +6,6 @@ import pytest
 from invoking import said
 
 
-def test_zoo_make_then_again(tmp_path: Path) -> None:
-    arguments = ("zoo", "make", "--out", tmp_path / "zoo", "--networks", 4, "--activations", "tanh", "--seed", 3)
-    assert "4 networks trained" in said(*arguments)
-    assert "were there already" in said(*arguments)
-    assert "another configuration" in said("zoo", "make", "--out", tmp_path / "zoo", "--networks", 5, code=2)
-
-
 @pytest.mark.parametrize("command", ["zoo", "inr"])
 @pytest.mark.parametrize("device", ["foo", "cuda:9", "mps"])
 def test_devices(command: str, device: str, tmp_path: Path) -> None:

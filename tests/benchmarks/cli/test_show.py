@@ -13,7 +13,6 @@ from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.models.editors import editor_names
 from nfn_monomial.benchmarks.settings import override
-from nfn_monomial.tools.cli.options import console
 
 
 def test_models() -> None:
@@ -31,25 +30,11 @@ def test_formats() -> None:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_setting_has_a_type_and_a_meaning(name: str) -> None:
+def test_settings_have_a_type_and_a_meaning_and_are_shown_as_set_takes_them(name: str) -> None:
     for preset in EXPERIMENTS[name].presets.values():
         lines = list(settings_of(preset))
-        assert [line for line in lines if not line[1] or not line[3]] == []
-        assert not [line for line in lines if "<" in line[1] or "Annotated" in line[1]]
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_values_are_as_set_takes_them(name: str) -> None:
-    """Setting every key to the value that is shown changes nothing."""
-    for preset in EXPERIMENTS[name].presets.values():
-        shown = [f"{key}={value}" for key, _, value, _ in settings_of(preset)]
-        assert override(preset, shown) == preset
-
-
-def test_nothing_is_cut_off_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "_width", 80)
-    for what in ("models", "formats", "settings"):
-        assert "…" not in said("list", what)
+        assert not [line for line in lines if not line[1] or not line[3] or "<" in line[1] or "Annotated" in line[1]]
+        assert override(preset, [f"{key}={value}" for key, _, value, _ in lines]) == preset
 
 
 def keys(config: Any, prefix: str = "") -> Iterator[str]:
@@ -66,9 +51,6 @@ def test_settings_are_listed() -> None:
     assert "dilate | contrast" in text
     everything = said("list", "settings")
     assert all(f"{name}, preset small of " in everything for name in EXPERIMENTS)
-    paper = said("list", "settings", "classify-inr", "--preset", "paper-cifar")
-    assert "classify-inr, preset paper-cifar" in paper
+    assert "classify-inr, preset paper-cifar" in said("list", "settings", "classify-inr", "--preset", "paper-cifar")
     assert "unknown experiment 'edit': choose from" in said("list", "settings", "edit", code=2)
-    assert "params has no preset 'paper': choose from small" in said(
-        "list", "settings", "params", "--preset", "paper", code=2
-    )
+    assert "params has no preset" in said("list", "settings", "params", "--preset", "paper", code=2)

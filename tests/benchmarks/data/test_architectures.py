@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, jacrev
+from torch import Tensor
+from torch.func import functional_call
 
 from nfn_monomial import Axis, WeightSpace
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
@@ -54,42 +54,6 @@ def test_the_group_leaves_what_networks_compute(kind: str, activation: MixedActi
     assert len(unmoved) < len(tensors) / 4, "all but that of outputs, and what a permutation left by chance"
 
 
-class WrittenOut(nn.Module):
-    """A batch norm that is differentiable by its running statistics, which torch's is not."""
-
-    def __init__(self, norm: nn.BatchNorm2d) -> None:
-        super().__init__()
-        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
-        for name in ("running_mean", "running_var"):
-            self.register_buffer(name, getattr(norm, name))
-
-    def forward(self, x: Tensor) -> Tensor:
-        mean, var, gain, shift = (
-            getattr(self, name)[:, None, None] for name in ("running_mean", "running_var", "weight", "bias")
-        )
-        return (x - mean) / (var + self.eps).sqrt() * gain + shift
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_no_other_scaling_does(kind: str, activation: MixedActivation) -> None:
-    """Scalings that leave the function, whatever the weights: the null space of all derivatives along log-scales."""
-    architecture = of(kind, activation)
-    module, rows = architecture.sized().eval(), []
-    for layer in module.modules():
-        for name, child in layer.named_children():
-            if isinstance(child, nn.BatchNorm2d):
-                setattr(layer, name, WrittenOut(child))
-    x = torch.randn(24, 1, 4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    for seed in range(12):
-        tensors = drawn(architecture, seed)
-        found = jacrev(lambda own: functional_call(module, own, (x,)))(tensors)
-        rows.append(torch.cat([(found[n] * t).flatten(2) for n, t in tensors.items()], -1).flatten(0, 1))
-    stacked = torch.cat(rows)
-    free = stacked.shape[1] - int(torch.linalg.matrix_rank(stacked / stacked.norm(dim=1, keepdim=True), rtol=1e-9))
-    assert free == architecture.space.group_dimension
-
-
 def permuted(space: WeightSpace) -> set[tuple[int, frozenset[str]]]:
     """Size of every node that is permuted, and the parameters that it is an axis of."""
     found = set()
@@ -115,13 +79,6 @@ def test_files_hold_architectures_as_numbers_and_names(architecture: Architectur
     assert architecture_of(json.loads(text)) == architecture
     names = {n for n, _ in (*architecture.sized().named_parameters(), *architecture.sized().named_buffers())}
     assert {n for n in names if not n.endswith("num_batches_tracked")} == set(architecture.names.values())
-
-
-def test_descriptions_without_a_kind_are_of_plain_cnns() -> None:
-    described = {name: value for name, value in PLAIN.described().items() if name != "kind"}
-    assert architecture_of(described) == PLAIN
-    with pytest.raises(ValueError, match="unknown kind of architecture 'rnn': choose from cnn, residual, transformer"):
-        architecture_of(described | {"kind": "rnn"})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data import batches
-from nfn_monomial.benchmarks.data.batches import Data, Made, StreamedData, pick, prepared, shuffled_blocks
+from nfn_monomial.benchmarks.data.batches import Data, StreamedData, prepared, shuffled_blocks
 from nfn_monomial.benchmarks.data.networks import Networks, Part, Parts
 from nfn_monomial.benchmarks.data.rows import Rows, TensorRows
 from nfn_monomial.testing import random_networks
@@ -61,20 +61,6 @@ def test_buffers_change_nothing_but_how_often_is_read(
     if buffer > size:
         in_order = [asked for asked in rows.asked if len(asked) > size]
         assert all(rows.at[asked].diff().min() > 0 for asked in in_order), "in the order of their places"
-
-
-def test_the_next_buffer_is_read_ahead_and_none_beyond() -> None:
-    rows = Watched(torch.arange(100))
-    data = StreamedData(rows, identity, torch.zeros(100), buffer_bytes=16 * 20)
-    reading = data.read(torch.arange(100).split(5))
-    for _ in range(6):
-        next(reading)
-    reading.close()
-    assert [len(asked) for asked in rows.asked] in ([1, 20, 20], [1, 20, 20, 20]), (
-        "one to see its size, in use, next, and it may have begun"
-    )
-    again = data.read(torch.arange(100).split(5))
-    assert len(list(again)) == 20
 
 
 @given(count=st.integers(1, 200), block=st.integers(1, 20), buffered=st.integers(1, 60), seed=st.integers(0, 1000))
@@ -139,19 +125,3 @@ def test_networks_of_several_architectures_are_streamed(data: st.DataObject, buf
         longest = b["tensors"].shape[1]
         assert torch.equal(a["tensors"][:, :longest], b["tensors"])
         assert not a["tensors"][:, longest:].any()
-
-
-def test_made_targets_are_taken_out_like_tensors() -> None:
-    values = torch.rand(7, 2)
-    made = Made(7, lambda index: values[index])
-    index = torch.tensor([3, 3, 0])
-    assert torch.equal(pick({"a": made, "b": values}, index)["a"], values[index])
-    assert len(made) == 7
-    assert made.to(torch.device("meta")).index_select(0, index).device.type == "meta"
-    with pytest.raises(ValueError, match="along dimension 0, not 1"):
-        made.index_select(1, index)
-    rows = Watched(torch.arange(7))
-    part = StreamedData(rows, identity, made).to(torch.device("cpu")).take(index)
-    assert torch.equal(part.targets, values[index])
-    with pytest.raises(ValueError, match="7 networks and 6 targets"):
-        StreamedData(rows, identity, Made(6, lambda index: values[index]))

@@ -2,7 +2,6 @@
 
 import io
 import json
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from nfn_monomial.adapters.definitions import DefinitionError, read_definition
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import load_generalization
 
-SOURCE = '''
+SOURCE = """
 import torch
 from torch import nn
 
@@ -34,26 +33,11 @@ class ResidualNet(nn.Module):
         x = self.norm(self.stem(x)).relu()
         return self.head((x + self.outer(self.inner(x).relu())).relu().mean((2, 3)))
 
-class Words(nn.Module):
-    """Tied, and of tokens."""
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
-        self.head.weight = self.embed.weight
-        self.norm, self.up, self.down = nn.LayerNorm(4), nn.Linear(4, 6), nn.Linear(6, 4)
-
-    def forward(self, x):
-        x = self.embed(x)
-        return self.head(x + self.down(self.up(self.norm(x)).relu()))
-
-def words():
-    return Words(), torch.tensor([[1, 2, 6], [0, 3, 3]])
-
 def sized(width):
     return nn.Linear(width, 2)
 
 LINEAR = nn.Linear(2, 2)
-'''
+"""
 
 
 @pytest.fixture
@@ -89,17 +73,6 @@ def test_networks_of_a_class_in_a_file(tmp_path: Path, source: Path) -> None:
     assert {"norm.running_mean", "norm.running_var", "norm.weight"} <= set(space.parameters)
     assert space.group_dimension == 4 + 4 + 6, "in front of the norm and behind it, and inside of the block"
     check_functions(corpus, made, torch.randn(2, 1, 6, 6))
-
-
-def test_networks_that_state_their_inputs(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(source.parent)
-    monkeypatch.delitem(sys.modules, source.stem, raising=False)
-    net = f"{source.stem}:words"
-    made = write_snapshots(tmp_path / "hub", lambda: read_definition(net).template())
-    corpus = load_generalization(tmp_path / "hub", net=net)["words"]
-    assert corpus.info.input_shape is None, "tokens are no real inputs"
-    assert "head.weight" not in corpus.info.space.parameters, "it is embed.weight"
-    check_functions(corpus, made, torch.tensor([[1, 2, 6], [5, 4, 3]]))
 
 
 def test_networks_of_an_exported_program(tmp_path: Path, source: Path) -> None:
@@ -182,15 +155,10 @@ def test_weights_that_do_not_fit_are_named(
 
 
 NETS = [
-    ("ResidualNet", "'ResidualNet' names no network, expected module.py:Class, package.module:Class, or a program"),
     ("{here}/other.py:Net", r"other\.py: no such file"),
-    ("{here}/other.pt2", r"other\.pt2: no such file, expected an exported program"),
-    ("no_such_package.here:Net", "no_such_package.here cannot be imported"),
-    ("{file}:Net", r"my_networks\.py has no class or function Net; its modules: ResidualNet, Words"),
+    ("{file}:Net", r"my_networks\.py has no class or function Net; its modules: ResidualNet"),
     ("{file}:sized", "sized cannot be called: .*'width'.*name a function that gives the others"),
-    ("{file}:LINEAR", "LINEAR cannot be called"),
     ("{file}:ResidualNet", r"give their shape \(--input 2,3,32,32, .*input_shape=3,32,32.*example_inputs\(\)"),
-    ("builtins:dict", r"builtins:dict returns dict, expected an nn\.Module"),
 ]
 
 
@@ -198,8 +166,3 @@ NETS = [
 def test_definitions_that_cannot_be_used(tmp_path: Path, source: Path, net: str, message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         read_definition(net.format(here=tmp_path, file=source))
-
-
-def test_inputs_that_do_not_fit_are_named(source: Path) -> None:
-    with pytest.raises(DefinitionError, match=r"my_networks\.py:ResidualNet: ResidualNet does not run on the exam"):
-        read_definition(f"{source}:ResidualNet", (2, 6, 6))

@@ -12,9 +12,8 @@ from published_writers import (
 from small_cnns import cnn_layout, write_zoo
 from torch import nn
 
-from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError, Format, register_format
+from nfn_monomial.benchmarks.data.formats.base import FORMATS, CorpusError
 from nfn_monomial.benchmarks.data.formats.detection import detect, load_corpus, load_generalization, load_inr
-from nfn_monomial.benchmarks.data.layout import ZooError
 from nfn_monomial.benchmarks.data.sirens import InrCorpus
 from nfn_monomial.benchmarks.make.config import MixedConfig, ZooConfig
 from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
@@ -86,21 +85,6 @@ def test_all_formats_are_tested_here() -> None:
     assert set(FORMATS) == set(WRITERS)
 
 
-def test_zoos_by_activation(tmp_path: Path) -> None:
-    small_zoo(tmp_path)
-    found = load_generalization(tmp_path)
-    assert list(found) == ["relu", "tanh"]
-    assert list(load_generalization(tmp_path, activations=["tanh"], limit=2)) == ["tanh"]
-
-
-@pytest.mark.parametrize("missing", ["weights.npy", "layout.csv", "metrics.csv.gz"])
-def test_incomplete_zoos_are_still_called_zoos(tmp_path: Path, missing: str) -> None:
-    small_zoo(tmp_path)
-    (tmp_path / missing).unlink()
-    with pytest.raises(ZooError, match=f"{missing} missing"):
-        load_generalization(tmp_path)
-
-
 def test_unknown_folders(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"has no known format.* Found: nothing, it is empty"):
         detect(tmp_path)
@@ -116,18 +100,6 @@ def test_unknown_folders(tmp_path: Path) -> None:
         detect(tmp_path / "photo0.png")
     with pytest.raises(CorpusError, match="nowhere does not exist"):
         detect(tmp_path / "nowhere")
-
-
-def test_two_formats_in_one_folder(tmp_path: Path) -> None:
-    small_zoo(tmp_path)
-    checkpoints(tmp_path)
-    with pytest.raises(CorpusError, match="looks like several formats, checkpoints, small-cnn-zoo"):
-        detect(tmp_path)
-
-
-def test_a_name_is_taken_once() -> None:
-    with pytest.raises(ValueError, match="a format is registered as 'checkpoints' already: CheckpointFolder"):
-        register_format("checkpoints")(type("Other", (Format,), {}))
 
 
 def test_options_as_texts_do_what_options_do(tmp_path: Path) -> None:
@@ -147,13 +119,3 @@ def test_options_as_texts_do_what_options_do(tmp_path: Path) -> None:
         load_generalization(zoo, ["limit=many"])
     with pytest.raises(ValueError, match="'limit': expected key=value"):
         load_generalization(zoo, ["limit"])
-
-
-def test_activations_of_formats_without_such_an_option(tmp_path: Path) -> None:
-    checkpoints(tmp_path)
-    net = f"{__name__}:linear"
-    everything = load_generalization(tmp_path, net=net)
-    (name,) = everything
-    assert list(load_generalization(tmp_path, net=net, activations=[name])) == [name]
-    with pytest.raises(CorpusError, match=f"no network has the activation 'gelu'; those present: {name}"):
-        load_generalization(tmp_path, net=net, activations=[name, "gelu"])

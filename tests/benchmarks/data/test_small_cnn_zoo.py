@@ -14,7 +14,6 @@ from published_small_cnns import (
     published_row,
     rows_of,
     write_metrics,
-    write_split,
 )
 from torch import Tensor
 from torch.nn import functional as F
@@ -73,22 +72,6 @@ def test_loaded_networks_compute_what_the_published_ones_do(folder: Path) -> Non
         np.testing.assert_allclose(found[0].numpy(), tensorflow_logits(weights[row], image), rtol=1e-10)
 
 
-def test_shapes_and_geometry(folder: Path) -> None:
-    zoo = load_zoo(folder)
-    n = len(zoo.train[0])
-    assert {name: tuple(t.shape) for name, t in zoo.train[0].networks.tensors.items()} == {
-        "weight.0": (n, 16, 1, 3, 3),
-        "bias.0": (n, 16),
-        "weight.1": (n, 16, 16, 3, 3),
-        "bias.1": (n, 16),
-        "weight.2": (n, 16, 16, 3, 3),
-        "bias.2": (n, 16),
-        "weight.3": (n, 10, 16),
-        "bias.3": (n, 10),
-    }
-    assert all(t.dtype == torch.float32 and t.is_contiguous() for t in zoo.train[0].networks.tensors.values())
-
-
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_split_is_nfns(folder: Path, activation: str) -> None:
     zoo = load_zoo(folder, activation)
@@ -124,37 +107,6 @@ def test_duplicate_row_is_kept_on_request(folder: Path) -> None:
     found = rows_of(upstream.train), rows_of(upstream.val), rows_of(upstream.test)
     assert found == expected_split([0, *every])
     assert upstream.source["duplicates_dropped"] == 0
-
-
-def test_without_split_file_a_fixed_permutation(folder: Path) -> None:
-    (folder.parent / "cifar10_split.csv").unlink()
-    first, second = load_zoo(folder), load_zoo(folder)
-    assert rows_of(first.train) == rows_of(second.train)
-    assert first.source["split_file"] is None
-    everything = rows_of(first.train) + rows_of(first.val) + rows_of(first.test)
-    assert sorted(everything) == [row for row in range(ROWS) if is_final(row) and is_relu(row)]
-    assert everything != sorted(everything)
-
-
-def test_split_file_by_name_and_within_the_folder(folder: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.csv"
-    write_split(other, list(range(ROWS)))
-    zoo = load_zoo(folder, split_file=other)
-    assert rows_of(zoo.test) == sorted(rows_of(zoo.test))
-    other.rename(folder / "cifar10_split.csv")
-    assert rows_of(load_zoo(folder).test) == rows_of(zoo.test)
-
-
-def test_limit_keeps_the_first_training_networks(folder: Path) -> None:
-    zoo, small = load_zoo(folder), load_zoo(folder, limit=3)
-    assert rows_of(small.train) == rows_of(zoo.train)[:3]
-    assert rows_of(small.val) == rows_of(zoo.val)
-    assert rows_of(small.test) == rows_of(zoo.test)
-
-
-def test_final_step_can_be_named(folder: Path) -> None:
-    zoo = load_zoo(folder, final_step=1)
-    assert all(row % len(STEPS) == 1 for row in rows_of(zoo.test))
 
 
 def test_final_is_the_largest_step_of_each_network(folder: Path) -> None:

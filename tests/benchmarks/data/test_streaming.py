@@ -8,12 +8,11 @@ import torch
 from on_disk import OnDisk
 from runs_alike import assert_same_results
 from small_zoo import small_zoo
-from streamed_zoos import LAYOUT, both, config, written
-from torch import Tensor
+from streamed_zoos import both, config, written
 
 from nfn_monomial.benchmarks.data import batches
 from nfn_monomial.benchmarks.data import networks as predict_data
-from nfn_monomial.benchmarks.data.networks import Corpus, Networks, fingerprint, groups_of, looked_at
+from nfn_monomial.benchmarks.data.networks import Corpus, Networks, groups_of
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.studies import predict
 from nfn_monomial.benchmarks.train.sweep import Finished, run_job
@@ -66,26 +65,3 @@ def test_memory_holds_a_batch_and_not_the_set(monkeypatch: pytest.MonkeyPatch) -
     # The negative twin: what reads all of it is seen.
     groups_of(corpus.test)
     assert test.most == len(test)
-
-
-def test_fingerprints_of_several_blocks_see_every_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held, streamed = both(written(tmp_path / "zoo"))
-    monkeypatch.setattr(predict_data, "BLOCK_BYTES", 7 * 4 * LAYOUT[-1].end)
-    assert fingerprint(held) == fingerprint(streamed)
-    for number in (0, 9, len(held.test[0]) - 1):
-        tensors: dict[str, Tensor] = {name: t.clone() for name, t in held.test[0].networks.tensors.items()}
-        tensors["bias.1"][number, 2] += 1e-4
-        other = replace(held.test[0], networks=Networks(tensors, held.test[0].networks.accuracy))
-        assert fingerprint(replace(held, test=(other,))) != fingerprint(held)
-
-
-def test_statistics_are_taken_of_networks_from_all_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    (part,) = small_zoo(networks=100).train
-    assert looked_at((part,)) == (part,), "all, if they are few"
-    one = part.networks.rows.nbytes // len(part)
-    for name, value in {"LOOKED_AT": 10, "IN_MEMORY_BYTES": 10 * one}.items():
-        with monkeypatch.context() as patch:
-            patch.setattr(predict_data, name, value)
-            (some,) = looked_at((part,))
-            assert torch.equal(some.networks.accuracy, part.networks.accuracy[::10])
-            assert [len(p) for p in looked_at((part, part))] == [5, 5]

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -13,9 +12,8 @@ from typer.testing import CliRunner
 from nfn_monomial.benchmarks.data.formats.made import MadeInrs
 from nfn_monomial.benchmarks.data.images import load_pictures
 from nfn_monomial.benchmarks.data.sirens import Siren
-from nfn_monomial.benchmarks.make.inrs import InrConfig, make_inrs
+from nfn_monomial.benchmarks.make.inrs import make_inrs
 from nfn_monomial.benchmarks.make.siren_fit import psnr
-from nfn_monomial.benchmarks.report.figures import draw_reconstructions
 from nfn_monomial.tools.cli.application import app
 
 # Corpora
@@ -61,37 +59,7 @@ def test_more_fits_keep_the_first_and_smaller_corpora_are_part_of_larger(inrs: P
             torch.testing.assert_close(tensor, many.rows.read(torch.tensor(place))[key], rtol=1e-3, atol=1e-4)
 
 
-def test_more_images_than_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="limit is 1798, but digits has 1797 images"):
-        make_inrs(tmp_path / "none", InrConfig("digits", limit=1798))
-    assert not (tmp_path / "none").exists()
-
-
 # Figure and command
-
-
-def test_figure_needs_the_images(inrs: Path) -> None:
-    with pytest.raises(ValueError, match="digits: the images that its networks were fitted to are not known"):
-        draw_reconstructions(replace(MadeInrs.load(inrs), pixels=None), psnr)
-
-
-def test_figure_has_images_above_their_reconstructions(inrs: Path) -> None:
-    corpus = MadeInrs.load(inrs)
-    figure = draw_reconstructions(corpus, psnr)
-    assert corpus.pixels is not None
-    pixels = corpus.pixels[corpus.test.image]
-    shown = corpus.siren.render(corpus.test.rows.read_all())
-    decibels = psnr(shown, pixels)
-    count = min(10, len(pixels))
-    above, below = figure.axes[:count], figure.axes[count:]
-    order = [float(ax.get_xlabel().removesuffix(" dB")) for ax in below]
-    assert order == sorted(order)
-    assert (order[0], order[-1]) == pytest.approx((float(decibels.min()), float(decibels.max())), abs=0.051)
-    worst = int(decibels.argmin())
-    for ax, image in ((above[0], pixels[worst]), (below[0], shown[worst])):
-        np.testing.assert_array_equal(ax.get_images()[0].get_array(), image[0].clamp(0, 1).numpy())
-    assert (above[0].get_ylabel(), below[0].get_ylabel()) == ("image", "network")
-    assert f"{count} of {len(pixels)} test networks" in figure.get_suptitle()
 
 
 def test_command_makes_a_corpus_of_colour_images_and_continues(tmp_path: Path) -> None:
@@ -99,16 +67,9 @@ def test_command_makes_a_corpus_of_colour_images_and_continues(tmp_path: Path) -
     first = CliRunner().invoke(app, command)
     assert first.exit_code == 0, first.output
     assert "12 networks, 12 fitted in" in first.output
-    assert "PSNR: min" in first.output
-    figure = tmp_path / "reconstructions.png"
-    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "reconstructions.png").read_bytes().startswith(b"\x89PNG")
     corpus = MadeInrs.load(tmp_path)
     assert corpus.siren == Siren((2, 32, 32, 3), 30.0, (3, 32, 32))
-    assert corpus.info["config"]["steps"] == 8
-    figure.unlink()
     second = CliRunner().invoke(app, command)
     assert "12 networks, all were there already" in second.output
-    assert figure.exists()
-    third = CliRunner().invoke(app, [*command, "--seed", "1"])
-    assert third.exit_code == 2
-    assert "seed is 0 there, 1 asked for" in third.output
+    assert "seed is 0 there, 1 asked for" in CliRunner().invoke(app, [*command, "--seed", "1"]).output

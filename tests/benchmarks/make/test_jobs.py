@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from nfn_monomial.benchmarks.make.jobs import Tick, make_parts, progress_bar
+from nfn_monomial.benchmarks.make.jobs import Tick, make_parts
 
 CPU = torch.device("cpu")
 
@@ -38,19 +38,6 @@ def test_missing_parts_are_made_longest_first() -> None:
     assert (again, made) == (found, [])
 
 
-def test_work_within_a_part_is_told_and_counted_once() -> None:
-    calls: list[tuple[int, int]] = []
-    store = Store()
-
-    def make(number: int, tick: Tick) -> None:
-        for units in (1, 0, 2):
-            tick(units)
-        store.make(number, tick)
-
-    make_parts([5], store.read, make, device=CPU, progress=lambda *news: calls.append(news))
-    assert calls == [(0, 5), (1, 5), (3, 5), (5, 5)]
-
-
 def test_an_interruption_ends_all_workers_at_their_next_step() -> None:
     """Two parts are in work when one of them fails: the other, which would go on for ever, stops."""
     store, both = Store(), threading.Barrier(2, timeout=60)
@@ -76,32 +63,3 @@ def test_an_interruption_ends_all_workers_at_their_next_step() -> None:
 def test_a_part_that_cannot_be_read_back() -> None:
     with pytest.raises(ValueError, match="part 1 was written but cannot be read back: is the disk full"):
         make_parts([1, 1], lambda number: None if number else "part", lambda number, tick: None, device=CPU)
-
-
-def test_the_number_of_threads_is_restored() -> None:
-    before, inside = torch.get_num_threads(), []
-    torch.set_num_threads(2)
-    try:
-        store = Store()
-
-        def make(number: int, tick: Tick) -> None:
-            inside.append(torch.get_num_threads())
-            store.make(number, tick)
-
-        make_parts([1], store.read, make, device=CPU)
-        assert torch.get_num_threads() == 2
-        assert inside == [1]
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_progress_bar_shows_the_share_that_is_done(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    with progress_bar("piling up") as progress:
-        progress(0, 8)
-        progress(2, 8)
-    shown = capsys.readouterr().out
-    assert "piling up" in shown
-    assert "25%" in shown

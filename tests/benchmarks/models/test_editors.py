@@ -1,7 +1,5 @@
 """Editors: which symmetries the edited image has, and which it has not; published sizes; input preparation."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from nfn_monomial.benchmarks.data.sirens import Siren
 from nfn_monomial.benchmarks.experiments.edit import EditorConfig
-from nfn_monomial.benchmarks.models.editors import Editor, build_editor, editor_class, editor_names, register_editor
+from nfn_monomial.benchmarks.models.editors import Editor, build_editor, editor_class, editor_names
 from nfn_monomial.canonical import shift_phase
 
 TINY = {"fourier": 6, "width": 5, "monomial": 3, "mlp": 7, "messages": 4, "blocks": 2, "init_scale": 0.5}
@@ -76,13 +74,6 @@ def test_permutation_editors_bear_permutations_and_break_under_sign_flips(name: 
     assert apart(name, SIREN, config, flipped) > 1e-3
 
 
-def test_the_mlp_breaks_under_permutations_balanced_or_not() -> None:
-    permuted = SIREN.space.restricted("permutation").sample(3).act(networks(SIREN))
-    for name in ("mlp", "balanced-mlp"):
-        assert editor_class(name).invariant_under == "nothing"
-        assert apart(name, SIREN, STORED, permuted) > 1e-3
-
-
 def test_phases_are_taken_off_canonical_inputs_alone() -> None:
     shifts = {node: torch.randint(-3, 4, (3, 1, n), generator=torch.Generator().manual_seed(0)) for node, n in
               (("h1", 5), ("h2", 4))}  # fmt: skip
@@ -119,45 +110,6 @@ def test_every_parameter_of_the_networks_is_edited_and_every_weight_of_the_edito
     unused = [key for key, p in built.named_parameters() if p.grad is None]
     # What the last block of message passing tells the neurons of the input is read by nobody.
     assert not unused if name != "message-passing" else all(key.startswith("net.body.blocks.1.") for key in unused)
-
-
-def test_published_parameter_counts() -> None:
-    """Table "Number of parameters of all models for Weight space style editing task", whose digits are cut off."""
-    cifar = Siren((2, 32, 32, 3), 30.0, (3, 32, 32))
-    published = {"mlp": 4.5, "np": 4.1, "hnp": 12.8, "monomial-np": 4.1}
-    for name, millions in published.items():
-        counted = sum(p.numel() for p in build_editor(name, cifar, EditorConfig(), seed=0).parameters())
-        assert int(counted / 1e5) / 10 == millions, name
-
-
-def test_seed_fixes_the_parameters_and_the_global_generator_is_left_alone() -> None:
-    state = torch.get_rng_state()
-    first, again, other = (build_editor("np", SIREN, STORED, seed=seed).state_dict() for seed in (0, 0, 1))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(first[key], again[key]) for key in first)
-    assert any(not torch.equal(first[key], other[key]) for key in first)
-
-
-@pytest.fixture
-def _register(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(register_editor, "classes", dict(register_editor.classes))
-    return
-
-
-@pytest.mark.usefixtures("_register")
-def test_an_editor_is_one_registered_class() -> None:
-    @register_editor("nothing")
-    class Nothing(Editor):
-        label, invariant_under = "Nothing", "group"
-
-        def edit(self, networks):  # type: ignore[no-untyped-def]
-            return networks
-
-    assert "nothing" in editor_names()
-    built, tensors = editor("nothing", SIREN, CANONICAL), networks(SIREN)
-    torch.testing.assert_close(built(built.prepare(tensors)), SIREN.render(tensors), atol=1e-10, rtol=0)
-    with pytest.raises(ValueError, match="registered as 'nothing' already"):
-        register_editor("nothing")(type("Other", (Editor,), {}))
 
 
 def test_errors() -> None:

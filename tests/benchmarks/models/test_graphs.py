@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.pyg import check_graph, common_kernel, to_graphs
-from nfn_monomial.benchmarks.data.widen import draw_widening
 from nfn_monomial.benchmarks.experiments.predict import PREDICT
 from nfn_monomial.benchmarks.models.catalogue import model_names
-from nfn_monomial.benchmarks.models.graphs import WIDTH, PNABlock, PNAStack, assemble, store
+from nfn_monomial.benchmarks.models.graphs import assemble, store
 from nfn_monomial.benchmarks.studies.params import zoo_network
 from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.predictors.models import MixedInfo, Model, NetworkGroup, NetworkInfo, build_model
@@ -66,18 +65,6 @@ def test_hidden_neurons_are_no_inputs_or_outputs_where_a_network_has_one_of_thes
 
 
 @pytest.mark.parametrize("name", ["gnn", "gnn-hnp", "monomial-gnn", "monomial-conv"])
-def test_wider_networks_are_read(name: str) -> None:
-    (tensors, space), *_ = groups()
-    model = built(name, NetworkInfo(space, "relu"))
-    drawn = draw_widening(space, space.node_sizes(space.pack(tensors)), 2, 1.5, torch.Generator().manual_seed(0))
-    wide = drawn.apply(tensors)
-    with torch.no_grad():
-        answers = model(model.prepare(wide))
-        assert answers.shape == (2,)
-        assert (answers - model(model.prepare(tensors))).abs().min() > 1e-6
-
-
-@pytest.mark.parametrize("name", ["gnn", "gnn-hnp", "monomial-gnn", "monomial-conv"])
 def test_every_parameter_learns_and_every_weight_counts(name: str) -> None:
     (tensors, space), *_ = groups()
     model = built(name, NetworkInfo(space, "relu"))
@@ -92,36 +79,6 @@ def test_every_parameter_learns_and_every_weight_counts(name: str) -> None:
         # Negated, for canonicalised biases are known by their signs only.
         with torch.no_grad():
             assert (model(model.prepare(tensors | {key: -t})) - model(batch)).abs().max() > 1e-6, key
-
-
-def test_pna_scalers_know_the_degrees_of_all_architectures() -> None:
-    body = PNAStack(MIXED, 1, 1)
-    block = body.blocks[0]
-    assert isinstance(block, PNABlock)
-    sizes = [[1, 4, 5, 3], [1, 6, 7, 3], [1, 3, 4, 2, 3]]
-    degrees = [d for w in sizes for d, n in zip([0, *w], w, strict=False) for _ in range(n)]
-    found = block.conv.aggr_module.avg_deg_lin
-    assert float(found) == pytest.approx(sum(degrees) / len(degrees))
-
-
-def test_embeddings_tell_ends_layers_and_symmetries_apart() -> None:
-    """With all weights 0, the features of nodes that enter the first block are their embeddings."""
-    zero = [({n: torch.zeros_like(t) for n, t in tensors.items()}, space) for tensors, space in groups()]
-    body = PNAStack(MIXED, 1, 25).double()
-    seen: list[Tensor] = []
-    body.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    graph = assemble(store(zero, common_kernel(*SPACES)))
-    body(graph)
-    (x,) = seen
-    assert x.shape == (len(graph.x), WIDTH)
-    kind = [
-        ("end", i == 0, n) if i in (0, d) else ("hidden", i, s)
-        for i, n, d, s in zip(
-            graph.layer.tolist(), graph.neuron.tolist(), graph.depth.tolist(), graph.symmetry.tolist(), strict=True
-        )
-    ]
-    distinct = len(torch.unique(x.round(decimals=9), dim=0))
-    assert distinct == len(set(kind)) == 1 + 3 + 6
 
 
 def test_the_gnn_of_the_paper_s_size() -> None:

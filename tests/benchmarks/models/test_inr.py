@@ -7,25 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from nfn.layers import HNPLinear, NPLinear
 from torch import Tensor, nn
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
-from nfn_monomial.adapters.nfn import MonomialLinear
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.experiments.classify import CLASSIFY, InputConfig, Sizes
 from nfn_monomial.benchmarks.experiments.edit import EDIT, EditConfig, EditorConfig
-from nfn_monomial.benchmarks.models.catalogue import model_names
-from nfn_monomial.benchmarks.models.inr import MonomialFront, SineNetwork, inr_info
+from nfn_monomial.benchmarks.models.inr import SineNetwork, inr_info
 from nfn_monomial.benchmarks.models.inr_input import Classifier
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import classify as classify_inr
 from nfn_monomial.benchmarks.studies import edit as edit_inr
 from nfn_monomial.benchmarks.train.sweep import run_job
-from nfn_monomial.tools.predictors.models import Model, NetworkInfo, build_model, model_class, model_options
+from nfn_monomial.tools.predictors.models import Model, build_model, model_options
 
 NETWORKS, CLASSES = 12, 3
 SIREN = Siren((2, 6, 5, 1), 1.0, (1, 4, 4))
@@ -37,11 +32,6 @@ ALL = (
     "inr-np", "inr-hnp", "inr-nft", "inr-monomial-np", "inr-monomial-hnp", "inr-message-passing", "inr-probes",
     "mlp", "statnn", "np", "hnp", "gnn", "monomial", "monomial-hnp", "stats", "message-passing", "balanced-inr-hnp",
 )  # fmt: skip
-TABLE_21 = {
-    ("inr-np", "paper"): 15, ("inr-hnp", "paper"): 22, ("inr-monomial-hnp", "paper"): 22,
-    ("inr-np", "paper-cifar"): 16, ("inr-hnp", "paper-cifar"): 42, ("inr-monomial-np", "paper-cifar"): 16,
-    ("inr-monomial-hnp", "paper-fashion"): 20, ("mlp", "paper"): 2,
-}  # fmt: skip
 
 
 def networks(space: WeightSpace, seed: int = 0) -> dict[str, Tensor]:
@@ -86,54 +76,6 @@ def test_invariant_under_what_it_claims_and_nothing_else(name: str) -> None:
     assert (relative_change(model, element) < 1e-10) == (claims == "group")
 
 
-@pytest.mark.parametrize("name", ["inr-monomial-np", "inr-monomial-hnp", "inr-message-passing"])
-def test_invariant_for_any_depth_and_colour(name: str) -> None:
-    model_of = {sizes: built(name, Siren(sizes, 1.0, (sizes[-1], 4, 4))) for sizes in ((2, 4, 3), (2, 3, 5, 4, 3))}
-
-    @settings(max_examples=10, deadline=None)
-    @given(st.sampled_from(sorted(model_of)), st.integers(0, 2**31))
-    def check(sizes: tuple[int, ...], seed: int) -> None:
-        siren = Siren(sizes, 1.0, (sizes[-1], 4, 4))
-        assert relative_change(model_of[sizes], moved(seed, siren), siren) < 1e-10
-
-    check()
-
-
-@pytest.mark.parametrize("name", ["inr-np", "inr-hnp", "inr-monomial-np", "inr-monomial-hnp"])
-def test_drop_in_layers_claim_the_same(name: str) -> None:
-    model, element = built(name, drop_in=True), moved(3)
-    layers = [m for m in model.modules() if isinstance(m, MonomialLinear)]
-    assert len(layers) == 3
-    for layer in layers:  # NP takes inputs and outputs for permuted, HNP does not
-        permuted = [node.permutes for node in layer.space.nodes.values()]
-        assert permuted == ([True] * 4 if name.endswith("-np") else [False, True, True, False])
-    assert not any(isinstance(m, HNPLinear | NPLinear) for m in model.modules())
-    assert relative_change(model, permutations_only(element)) < 1e-10
-    assert (relative_change(model, element) < 1e-10) == (model.invariant_under == "group")
-
-
-def test_front_is_equivariant_and_illegal_under_scalings() -> None:
-    front = MonomialFront(SIREN.space, 4).double()
-    element, tensors = moved(5), networks(SIREN.space)
-    expected = permutations_only(element).act(front(tensors))
-    for name, found in front(element.act(tensors)).items():
-        torch.testing.assert_close(found, expected[name], rtol=1e-10, atol=1e-12)
-    assert not torch.allclose(front(element.act(tensors))["weight.1"], front(tensors)["weight.1"])
-    with pytest.raises(ValueError, match="sin"):
-        MonomialFront(WeightSpace.mlp([2, 4, 1], "relu"), 4)
-
-
-@pytest.mark.parametrize(("name", "preset"), TABLE_21)
-def test_paper_presets_have_the_published_parameter_counts(name: str, preset: str) -> None:
-    channels = 3 if preset == "paper-cifar" else 1
-    siren = Siren((2, 32, 32, channels), 30.0, (channels, 32, 32))
-    sizes = classify_inr.sizes_of(CLASSIFY[preset].sizes, name)
-    with torch.device("meta"):
-        model = build_model(name, inr_info(siren), seed=0, out_features=10, **sizes)
-    count = sum(p.numel() for p in model.parameters()) / 1e6
-    assert count == pytest.approx(TABLE_21[name, preset], abs=0.6)
-
-
 def test_the_module_computes_what_the_corpus_renders() -> None:
     siren = replace(SIREN, omega_0=7.0)
     module = SineNetwork(siren).double()
@@ -141,38 +83,6 @@ def test_the_module_computes_what_the_corpus_renders() -> None:
     with torch.no_grad():
         pixels = siren.gain * module(siren.coordinates(torch.float64)) + siren.offset
     torch.testing.assert_close(pixels.T.reshape(1, 1, 4, 4), siren.render(tensors), rtol=1e-12, atol=1e-12)
-
-
-def test_options() -> None:
-    assert set(model_options("inr-monomial-np")) == {
-        "hidden", "width", "head", "dropout", "fourier", "fourier_scale", "drop_in",
-    }  # fmt: skip
-    assert "hidden" not in model_options("inr-np")
-    assert model_options("balanced-inr-np") == model_options("inr-np")
-    wide, narrow = (build_model("inr-hnp", inr_info(SIREN), seed=0, width=w, fourier=4) for w in (16, 8))
-    assert sum(p.numel() for p in wide.parameters()) > sum(p.numel() for p in narrow.parameters())
-    with pytest.raises(ValueError, match="inr-np has no option hidden; it has width, head, dropout, fourier"):
-        build_model("inr-np", inr_info(SIREN), seed=0, hidden=4)
-    assert set(ALL[:7]) <= set(model_names("inr"))
-    assert not set(ALL[:7]) & set(model_names("generalization"))
-
-
-def test_dropout_acts_in_training_only() -> None:
-    tensors = networks(SIREN.space)
-    for name in ("inr-nft", "inr-monomial-hnp", "inr-message-passing", "inr-probes"):
-        sizes = {k: v for k, v in (SIZES | {"dropout": 0.5}).items() if k in model_options(name)}
-        model = build_model(name, inr_info(SIREN), seed=0, out_features=CLASSES, **sizes).double()
-        with torch.no_grad():
-            torch.manual_seed(0)
-            first, second = model.train()(tensors), model(tensors)
-            assert not torch.equal(first, second), name
-            assert torch.equal(model.eval()(tensors), model(tensors)), name
-
-
-def test_probes_need_to_know_how_networks_run() -> None:
-    with pytest.raises(ValueError, match="how they run is not known"):
-        build_model("inr-probes", NetworkInfo(SIREN.space, "sin"), seed=0)
-    assert model_class("inr-probes").sees == "functions"
 
 
 def single(siren: Siren, count: int, seed: int) -> dict[str, Tensor]:
@@ -207,17 +117,6 @@ def test_all_models_and_editors_train_in_mixed_precision(monkeypatch: pytest.Mon
         assert math.isfinite(run.history[0]["train_loss"]), run.label
         assert all(test.non_finite == 0 for test in run.tests), run.label
         assert all(math.isfinite(value) for test in run.tests for value in test.metrics.values()), run.label
-
-
-def test_images_are_rendered_without_rounding() -> None:
-    tensors = single(IMAGE, 16, 0)
-    expected = IMAGE.render(tensors)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(IMAGE.render(tensors), expected)
-        module = SineNetwork(IMAGE)  # which is rounded, and shows another image
-        module.load_state_dict(dict(zip(module.state_dict(), (t[0] for t in tensors.values()), strict=True)))
-        rounded = IMAGE.gain * module(IMAGE.coordinates()) + IMAGE.offset
-    assert (rounded.T.reshape(1, 6, 6) - expected[0]).abs().max() > 1e-3
 
 
 class Seen(nn.Module):

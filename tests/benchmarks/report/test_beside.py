@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.benchmarks.report.beside import beside_paper, verdict
 from nfn_monomial.benchmarks.report.published import PAPER
 from nfn_monomial.benchmarks.report.tables import Mean
@@ -26,10 +24,6 @@ def table(title: str, first: str, cells: dict[str, str], column: str, seeds: int
 
 def edits(**cells: str) -> Report:
     return Report([table("Editing x INRs, dilate: MSE", "model", cells, "MSE", 3)], {})
-
-
-def test_experiments_are_ours() -> None:
-    assert set(PAPER) <= set(EXPERIMENTS)
 
 
 @pytest.mark.parametrize("experiment", PAPER)
@@ -50,20 +44,6 @@ def test_claims_are_those_of_the_numbers(experiment: str) -> None:
     assert checked
 
 
-def test_the_gnn_of_the_paper_s_size_is_compared_if_it_is_there() -> None:
-    """Whichever line comes first, beside the paper's number stands its own; with the narrow one alone, that."""
-
-    def compared(**cells: str) -> list[tuple[str, ...]]:
-        title = "Test accuracy of relu networks predicted from their weights: Kendall's tau"
-        lines = tuple((name, "original", tau, "1M", "1") for name, tau in cells.items())
-        own = Table(title, ("model", "trained on", "tau original", "params", "seeds"), lines)
-        return [line[:4] for line in beside_paper(Report([own], {}), "predict-generalization").tables[1].cells]
-
-    paper, narrow = {"GNN (5.5M)": "0.5"}, {"GNN": "0.6"}
-    for cells, tau in (({**paper, **narrow}, "0.5"), ({**narrow, **paper}, "0.5"), (narrow, "0.6")):
-        assert compared(**cells) == [("GNN", "original", tau, "0.897")]
-
-
 def test_numbers_stand_beside_the_paper_s() -> None:
     report = beside_paper(edits(NP="0.0324 ±0.0001", HNP="0.0315 ±0.0001", other="0.0283 ±0.0001"), "edit-inr")
     _, beside = report.tables
@@ -81,18 +61,6 @@ def test_claims_are_judged() -> None:
     assert {line[1]: line[-2] for line in report.tables[-1].cells} == {
         "the hybrid's error is below that of HNP": "does not hold", "the hybrid's error is that of NP": "holds",
     }, "none of the MLP, which was not asked for"  # fmt: skip
-
-
-def test_training_is_stated() -> None:
-    settings = [{"training": {"epochs": 8, "batch_size": 16}}]
-    report = replace(edits(NP="0.1"), results={"networks": {"x": {"train": 40}}, "settings": settings})
-    assert "40 training networks, 8 epochs, batches of 16" in beside_paper(report, "edit-inr").tables[1].notes[0]
-
-
-def test_nothing_to_compare_with() -> None:
-    report = edits(other="0.1")
-    assert beside_paper(report, "edit-inr") is report
-    assert beside_paper(edits(NP="0.1"), "cost").tables == edits(NP="0.1").tables
 
 
 def test_one_seed_tells_large_differences_only() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,12 +15,12 @@ from hypothesis import strategies as st
 from made_up_runs import made_up_run
 from rich.console import Console
 
-from nfn_monomial.benchmarks.report.tables import COLUMNS, Mean, by_model, count, model_table, over
+from nfn_monomial.benchmarks.report.figures import draw_learning
+from nfn_monomial.benchmarks.report.tables import COLUMNS, Mean, by_model, model_table, over, record_of
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.runs import Run
-from nfn_monomial.tools.report import Table, fit_cells
+from nfn_monomial.tools.report import Report, Table, panels
 
-NUMBERS = st.floats(-1e6, 1e6)
 WORDS = st.text("ab |-", max_size=12)
 
 
@@ -49,54 +52,12 @@ def test_mean_and_standard_error() -> None:
     assert over(4, "pair") == "mean ± standard error over pairs (4)"
 
 
-@given(st.lists(NUMBERS, min_size=2, max_size=8), NUMBERS, st.floats(0.1, 10))
-def test_mean_moves_with_its_values(values: list[float], shift: float, scale: float) -> None:
-    found, moved = Mean.of(values), Mean.of(scale * v + shift for v in values)
-    size = max(map(abs, (*values, shift))) * scale + 1
-    assert found.error is not None
-    assert moved.error is not None
-    assert moved.mean == pytest.approx(scale * found.mean + shift, rel=1e-10, abs=1e-9 * size)
-    assert moved.error == pytest.approx(scale * found.error, rel=1e-6, abs=1e-9 * size)
-    assert Mean.of(values[::-1]).mean == found.mean  # exact sums: to the last bit
-
-
 def test_markdown() -> None:
     table = Table("T", ("model", "tau", "R2"), (("NP", "0.1", "0.2"), ("HNP", "-", "3")), notes=("One.", "Two."))
     assert table.markdown() == (
         "**T**\n\n| model | tau | R2 |\n| --- | ---: | ---: |\n| NP | 0.1 | 0.2 |\n| HNP | - | 3 |\n\nOne.\n\nTwo.\n"
     )
     assert "| --- | --- | ---: |" in replace(table, text_columns=2).markdown()
-
-
-def test_a_line_too_short_is_refused() -> None:
-    with pytest.raises(ValueError, match="a line of 1 cells under 2 columns: \\('x',\\)"):
-        Table("T", ("a", "b"), (("1", "2"), ("x",)))
-
-
-def test_terminal_has_the_same_cells() -> None:
-    table = Table("T", ("model", "tau"), (("NP", "0.123"), ("Monomial", "0.5")), bold=frozenset({1}), notes=("Note.",))
-    text = shown(table, 80)
-    assert text.splitlines()[0].strip() == "T"
-    assert text.splitlines()[-1].strip() == "Note."
-    lines = {line.split()[0]: line.rstrip() for line in text.splitlines() if line.split()}
-    assert lines["NP"].endswith("0.123")
-    assert len(lines["NP"]) == len(lines["Monomial"])  # numbers are flush right
-    assert [str(row.style) for row in table.rich().rows] == ["None", "bold"]
-
-
-def test_fit_cells() -> None:
-    lines = [["model", "what it is"], ["a b", "words words words"]]
-    assert fit_cells(lines, 80) is lines
-    narrow = fit_cells(lines, 15)
-    assert [[cell.split() for cell in line] for line in narrow] == [[cell.split() for cell in line] for line in lines]
-    assert max(len(part) for cell in (line[1] for line in narrow) for part in cell.split("\n")) < 10
-    assert fit_cells([["model"], ["x-y-z " * 4]], 10)[1][0].split() == ["x-y-z"] * 4  # words stay whole
-
-
-@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=5), st.integers(1, 40))
-def test_fit_cells_loses_no_word(lines: list[tuple[str, str]], width: int) -> None:
-    fitted = fit_cells([list(line) for line in lines], width)
-    assert [[cell.split() for cell in line] for line in fitted] == [[cell.split() for cell in line] for line in lines]
 
 
 @given(st.lists(st.lists(WORDS, min_size=7, max_size=7), min_size=1, max_size=4), st.integers(24, 60))
@@ -114,18 +75,6 @@ def test_parts_have_every_column_once_and_names_everywhere(lines: list[list[str]
     assert [part.title for part in parts] == ["T", *["T, continued"] * (len(parts) - 1)]
     assert [part.notes for part in parts] == [*[()] * (len(parts) - 1), ("N.",)]
     assert all(len(line) <= width for part in parts for line in shown(part, width).splitlines())
-
-
-def test_a_table_that_fits_is_one_part() -> None:
-    table = Table("T", ("model", "tau"), (("NP", "0.1"),), notes=("N.",))
-    assert table.parts(80) == [table]
-
-
-def test_by_model() -> None:
-    runs = [run("np"), run("hnp"), run("np", 1), run("np", subject="tanh")]
-    groups = by_model(runs)
-    assert list(groups) == [("relu", "original", "np"), ("relu", "original", "hnp"), ("tanh", "original", "np")]
-    assert [len(group) for group in groups.values()] == [2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -154,14 +103,36 @@ def test_model_table() -> None:
     assert "ended the training early: NP, MLP." in model_table("T", gone, VALUES).notes[-1]
 
 
-def test_model_table_of_several_sets_of_networks_names_them() -> None:
-    table = model_table("T", [run(), run(subject="tanh", under="permutations")], VALUES)
-    assert table.header[:5] == ("model", "sees", "invariant", "networks", "trained on")
-    assert [line[2:5] for line in table.cells] == [("yes", "relu", "original"), ("perm. only", "tanh", "original")]
-    assert table.text_columns == 5
-    assert "| --- | --- | --- | --- | --- | ---: |" in table.markdown()
+def test_record_of_runs() -> None:
+    runs = [run(model, seed, subject=s) for s in ("relu", "tanh") for model in ("np", "mlp") for seed in (0, 1)]
+    runs[0] = replace(runs[0], environment={"cores": 3})
+    found = record_of(runs)
+    assert [(s["subject"], s["model"], s["seed"]) for s in found["settings"]] == [
+        (subject, model, 0) for subject in ("relu", "tanh") for model in ("np", "mlp")
+    ], "one for all seeds"
+    assert found["networks"] == {name: {"train": 5, "val": 6, "test": 7} for name in ("relu", "tanh")}
+    assert found["environments"] == [{"cores": 3}, {"cores": 2}]
+    with pytest.raises(ValueError, match="no finished runs"):
+        record_of([])
+    infinite = replace(runs[0], history=({"train_loss": math.nan, "x": [math.inf, 1]},))
+    assert Run.from_json(infinite.to_json()).history == ({"train_loss": None, "x": [None, 1]},)
 
 
-@pytest.mark.parametrize(("n", "text"), [(0, "0"), (9_999, "9999"), (10_000, "0.01M"), (2_150_000, "2.15M")])
-def test_count(n: int, text: str) -> None:
-    assert count(n) == text
+def test_files_of_a_report(tmp_path: Path) -> None:
+    table = Table("T", ("model", "tau"), (("NP", "0.1"),), notes=("N.",))
+    report = Report([table, replace(table, title="U")], {"rows": [1]}, {"a.png": panels(1, 1, (3.0, 2.0))[0]}, "Above.")
+    paths = report.write(tmp_path / "new" / "deep")
+    assert [path.name for path in paths] == ["table.md", "results.json", "a.png"]
+    assert paths[0].read_text() == f"Above.\n\n{table.markdown()}\n{replace(table, title='U').markdown()}"
+    assert json.loads(paths[1].read_text(encoding="utf-8")) == {"rows": [1]}
+    assert {path.name for path in paths[0].parent.iterdir()} == {path.name for path in paths}
+
+
+def test_learning_curves_are_means_over_seeds_as_long_as_the_shortest_run() -> None:
+    runs = [run(model, seed) for model in ("np", "mlp") for seed in (0, 1)]
+    runs[1] = replace(runs[1], history=({"train_loss": 3.0, "metrics": {"accuracy": 1.0}},) * 2)
+    figure = draw_learning(runs, {"loss": lambda epoch: epoch["train_loss"]}, ("chance", 0.25))
+    named = {line.get_label(): line.get_ydata() for line in figure.axes[0].get_lines()}
+    assert list(named["NP"]) == pytest.approx([(1 + 3) / 2, (1 / 2 + 3) / 2])
+    assert list(named["MLP"]) == pytest.approx([1, 1 / 2, 1 / 3])
+    assert named["chance"] == [0.25, 0.25]

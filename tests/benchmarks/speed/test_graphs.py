@@ -3,14 +3,12 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from nfn_monomial import EquivariantLinear, MessagePassing, WeightSpace
-from nfn_monomial.adapters.pyg import MonomialConv, to_graph
+from nfn_monomial import EquivariantLinear, WeightSpace
+from nfn_monomial.adapters.pyg import to_graph
 from nfn_monomial.benchmarks.experiments.layers import LayersConfig
 from nfn_monomial.benchmarks.speed import graphs, harness, layers
 from nfn_monomial.benchmarks.speed.contenders import (
-    COMPILED,
     COPY,
     DENSE,
     FLOOR,
@@ -21,11 +19,6 @@ from nfn_monomial.benchmarks.speed.contenders import (
     SCALE_GMN,
     UNTIED,
     PNAWithEdges,
-    Products,
-    as_graph,
-    contenders,
-    neuron_features,
-    whole_models,
 )
 from nfn_monomial.benchmarks.speed.graphs import (
     bench_graphs,
@@ -100,49 +93,6 @@ def test_scale_gmn_is_invariant_and_reads_the_weights(activation: str) -> None:
     assert change > 0
 
 
-def test_dense_and_graph_contenders_have_the_same_input_in_their_own_layout() -> None:
-    """With the same parameters, they compute the same function on it."""
-    features = neuron_features(SMALL, 3, 4)
-    x, edge_index, edge_attr = as_graph(features, SMALL)
-    dense, conv = MessagePassing(SMALL, 4, tied=True), MonomialConv(4)
-    conv.edges.load_state_dict(dense.edges["all"].state_dict())
-    conv.nodes.load_state_dict(dense.nodes["all"].state_dict())
-    expected_x, _, expected_edges = as_graph(dense(features), SMALL)
-    found_x, found_edges = conv(x, edge_index, edge_attr)
-    torch.testing.assert_close(found_x, expected_x)
-    torch.testing.assert_close(found_edges, expected_edges)
-
-
-def test_the_pna_contender_updates_edges_from_both_ends() -> None:
-    x, edge_index, edge_attr = as_graph(neuron_features(SMALL, 1, 4), SMALL)
-    layer = PNAWithEdges(4, torch.bincount(edge_index[1]))
-    nodes, edges = layer(x[:, :4], edge_index, edge_attr)
-    assert nodes.shape == (10, 4)
-    assert edges.shape == edge_attr.shape
-    for end in edge_index[:, 5]:
-        moved = x[:, :4].index_fill(0, end, 7.0)
-        assert not torch.equal(layer(moved, edge_index, edge_attr)[1][5], edges[5])
-
-
-def test_products_are_those_of_the_layer() -> None:
-    """Counted independently, by the profiler: the tied layer's multiply-adds in matrix products."""
-    features = neuron_features(SMALL, 3, 4)
-    layer = MessagePassing(SMALL, 4, tied=True)
-    with FlopCounterMode(display=False) as counter:
-        layer(features)
-    expected = counter.get_total_flops() // 2
-    assert sum(t.numel() for t in Products(SMALL, 4)(features)) * 4 == expected
-
-
-def test_a_step_gives_all_gradients_and_its_memory_is_at_least_its_input_and_gradients() -> None:
-    for make in (*contenders(SMALL, 2, 4, "cpu").values(), *whole_models(SMALL, 2, 4, "cpu").values()):
-        contender = make()
-        gradients = contender.step()
-        assert all(g is not None for g in gradients[: len(contender.inputs)])
-        assert len(gradients) == len(contender.inputs) + len(list(contender.layer.parameters()))
-    assert contender.memory() >= 2 * sum(t.nbytes for t in contender.inputs)
-
-
 @pytest.mark.usefixtures("_one_small_network")
 def test_what_is_too_large_is_skipped_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "free_bytes", lambda _: 2 * 1.5 * 2**21)  # room for one network, not for two
@@ -177,17 +127,3 @@ def test_ratios() -> None:
     beside = [Timing("net", 2, 4, OURS, 1, 2.0, 1, 2**20), Timing("net", 2, 4, SCALE_GMN, 1, 5.0, 1, 3 * 2**20)]
     cells = beside_table(beside).cells
     assert [line[2:] for line in cells] == [("4", "2.00", "1.0", "1.0x", "1.0x"), ("4", "5.00", "3.0", "2.5x", "3.0x")]
-
-
-def test_the_compiled_contender_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
-
-    def traced(call: object, fullgraph: bool) -> object:
-        asked.append(fullgraph)
-        return call
-
-    monkeypatch.setattr(torch, "compile", traced)
-    made = {name: make() for name, make in contenders(SMALL, 2, 3, "cpu", compiled=True).items()}
-    assert asked == [True]
-    made[COMPILED].layer.load_state_dict(made[DENSE].layer.state_dict())
-    torch.testing.assert_close(made[COMPILED].forward(), made[DENSE].forward())

@@ -6,19 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from on_disk import OnDisk
-from PIL import Image, ImageEnhance
-from runs_alike import assert_same_results
 
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
-from nfn_monomial.benchmarks.experiments.edit import EDIT as PRESETS
 from nfn_monomial.benchmarks.experiments.edit import EditConfig, EditorConfig
-from nfn_monomial.benchmarks.settings import override
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.studies.edit import contrast, dilate, edit_inrs, edit_report, edit_table, plan, scores
+from nfn_monomial.benchmarks.studies.edit import contrast, dilate, edit_inrs, edit_report, edit_table, scores
 from nfn_monomial.benchmarks.train.runs import RunStore
-from nfn_monomial.benchmarks.train.sweep import Progress
 
 SIREN = Siren((2, 8, 8, 1), 5.0, (1, 6, 7))
 TINY = EditorConfig(inputs="canonical", fourier=8, fourier_scale=0.3, width=8, monomial=4, mlp=16, messages=8, blocks=2)
@@ -57,13 +51,6 @@ def test_contrast_by_hand() -> None:
     red[0, 0] = torch.tensor([0.2, 0.6])  # grey 0.299 times as much
     expected = (2 * red - 0.299 * 0.4).clamp(0, 1)
     torch.testing.assert_close(contrast(red), expected)
-
-
-def test_contrast_is_pillows() -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 3), dtype=np.uint8)
-    enhanced = np.asarray(ImageEnhance.Contrast(Image.fromarray(pixels)).enhance(2.0))
-    ours = contrast(torch.from_numpy(pixels).movedim(-1, 0)[None] / 255.0)[0].movedim(0, -1) * 255
-    assert (ours - torch.from_numpy(enhanced.astype(np.float32))).abs().max() < 2  # Pillow rounds the mean
 
 
 def test_scores() -> None:
@@ -115,44 +102,6 @@ def test_pixels_are_the_ground_truth_where_they_are_known(tmp_path: Path) -> Non
     torch.testing.assert_close(store.artifacts(run.settings)["target"], dilate(pixels[order[[0, 15]]]))
 
 
-def test_runs_are_kept_and_told_apart_by_task_sizes_and_data(tmp_path: Path) -> None:
-    data, store, done = corpus(), RunStore(tmp_path), []
-
-    def count(progress: Progress) -> None:
-        if progress.run is not None:
-            done.append(progress.kept)
-
-    config = replace(CONFIG, models=("monomial",), seeds=(0, 1))
-    edit_inrs(data, config, store, count)
-    edit_inrs(data, config, store, count)
-    assert done == [False, False, True, True]
-    config = replace(config, seeds=(0,))
-    others = (replace(config, task="contrast"), override(config, ["editor.monomial=5"]), replace(config, limit=30))
-    names = {job.settings.name for other in (config, *others) for job in plan(other, data)}
-    names |= {job.settings.name for job in plan(config, corpus(train=40))}
-    assert len(names) == 5
-
-
-def test_steps_are_rounded_up_to_epochs_and_paper_trains_50000() -> None:
-    (job,) = plan(replace(CONFIG, models=("np",), steps=10), corpus(train=65, others=2))
-    assert job.settings.training.epochs == 2  # of 5 batches
-    paper = PRESETS["paper"]
-    assert paper.steps == 50_000
-    assert (paper.training.batch_size, paper.training.learning_rate) == (32, 1e-3)
-    assert (paper.editor.width, paper.editor.monomial, paper.editor.fourier) == (128, 16, 256)
-    assert set(paper.models) >= {"mlp", "np", "hnp", "monomial-np", "message-passing"}
-
-
-def test_rows_outside_of_memory_give_the_same_run(tmp_path: Path) -> None:
-    data = corpus()
-    config = replace(CONFIG, models=("monomial",))
-    rows = OnDisk(data.train.rows)
-    streamed = replace(data, train=replace(data.train, rows=rows))
-    found = [edit_inrs(d, config, RunStore(tmp_path / str(i)))[0] for i, d in enumerate((data, streamed))]
-    assert found[0].settings == found[1].settings
-    assert_same_results(found[1].tests, found[0].tests)
-
-
 def test_report(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     runs = edit_inrs(corpus(), replace(CONFIG, seeds=(0, 1)), store)
@@ -161,37 +110,15 @@ def test_report(tmp_path: Path) -> None:
     edits = report.figures["edits.png"]
     rows, wide = 2 + 1, 2 + 2
     assert len(edits.axes) == rows * wide
-    assert [ax.get_title().replace("\n", " ") for ax in edits.axes[:wide]] == [
-        "original INR", "target", "NP", "Message passing",
-    ]  # fmt: skip
     kept = store.artifacts(runs[0].settings)
     shown = [ax.get_images()[0].get_array() for ax in edits.axes]
-    pictures = {"unedited": shown[0::wide], "target": shown[1::wide], "edited": shown[2::wide]}
-    for name, found in pictures.items():
+    for name, found in {"unedited": shown[0::wide], "target": shown[1::wide], "edited": shown[2::wide]}.items():
         for i, picture in enumerate(found[:2]):
-            expected = kept[name][i, 0].clamp(0, 1).numpy()
-            np.testing.assert_array_equal(picture, expected, err_msg=name)
-    np.testing.assert_array_equal(shown[2 * wide + 2], kept["moved"][0, 0].clamp(0, 1).numpy())
-    error = float((kept["edited"][0] - kept["target"][0]).double().square().mean())
-    assert edits.axes[2].get_xlabel() == f"{error:.4f}"
-    assert edits.axes[2 * wide].get_ylabel() == "moved"
-    (learning,) = report.figures["learning.png"].axes
-    lines = {line.get_label(): list(line.get_ydata()) for line in learning.get_lines()}
-    assert {"NP", "Message passing", "no edit"} <= set(lines)
-    assert set(lines["no edit"]) == {runs[0].extra["unedited"]["mse"]}
+            np.testing.assert_array_equal(picture, kept[name][i, 0].clamp(0, 1).numpy(), err_msg=name)
     table = edit_table(runs)
     assert [line[0] for line in table.cells] == ["no edit", "NP", "Message passing"]
     assert table.bold == {2}
     assert f"{runs[0].extra['unedited']['mse']:.4f}" == table.cells[0][3]
-
-
-def test_colours(tmp_path: Path) -> None:
-    store = RunStore(tmp_path)
-    data = corpus(Siren((2, 6, 6, 3), 5.0, (3, 4, 5)))
-    runs = edit_inrs(data, replace(CONFIG, task="contrast", models=("hnp", "monomial-np")), store)
-    assert store.artifacts(runs[0].settings)["edited"].shape == (2, 3, 4, 5)
-    images = [ax.get_images()[0] for ax in edit_report(runs, store).figures["edits.png"].axes]
-    assert {image.get_array().shape for image in images} == {(4, 5, 3)}
 
 
 def test_a_task_that_changes_nothing_is_refused(tmp_path: Path) -> None:

@@ -6,41 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from small_cnns import cnn_layout
 from small_zoo import corpus
 from torch import Tensor
 
 from nfn_monomial.adapters.modules import network_outputs
 from nfn_monomial.benchmarks.data.formats.made import MadeZoo
-from nfn_monomial.benchmarks.data.formats.small_cnn_zoo import network_info
 from nfn_monomial.benchmarks.data.images import load_images
 from nfn_monomial.benchmarks.data.moves import augment, test_sets, transform, widened
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, accuracies, fingerprint, groups_of
 from nfn_monomial.benchmarks.make.config import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
-from nfn_monomial.tools.predictors.models import NetworkGroup, build_model
-
-
-def answers(model: Any, networks: Any) -> Tensor:
-    groups: list[NetworkGroup] = [({n: x.double() for n, x in t.items()}, space) for t, space in groups_of(networks)]
-    with torch.no_grad():
-        out: Tensor = model.double()(model.prepare_groups(groups))
-    return out
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_moved_networks_are_others_with_the_same_answer(activation: str) -> None:
-    zoo = corpus(activation)
-    before, after = zoo.test, transform(zoo.test, 1e4, seed=3)
-    old, new = before[0].networks, after[0].networks
-    assert torch.equal(new.accuracy, old.accuracy)
-    for name in ("weight.0", "weight.1", "bias.0", "weight.2"):
-        assert not torch.equal(new.tensors[name], old.tensors[name])
-        assert new.tensors[name].dtype == torch.float32
-    assert torch.equal(new.tensors["bias.2"], old.tensors["bias.2"]), "outputs are not moved"
-    model = build_model("monomial", zoo.info, seed=0)
-    change = answers(model, before) - answers(model, after)
-    assert change.abs().max() < 1e-5 * answers(model, before).std(), "the networks are rounded to float32"
 
 
 def outputs(corpus: Corpus, parts: Any, x: Tensor) -> Tensor:
@@ -76,18 +51,6 @@ def test_templates_compute_the_stored_accuracies(kind: str, mixed: Corpus, tmp_p
             part.info.space.validate({name: t.unsqueeze(1) for name, t in part.networks.tensors.items()})
 
 
-def test_templates_of_published_zoos_and_of_networks_that_have_none(zoo: Corpus) -> None:
-    info = zoo.info.architectures[0]
-    assert info.input_shape == (1, 32, 32)
-    assert info.template is not None
-    module = info.template()
-    assert [tuple(p.shape) for p in module.parameters()] == list(info.space.shapes().values())
-    assert module[0].padding == (0, 0)
-    assert module[0].stride == (2, 2)
-    assert corpus("abs").info.architectures[0].template is None
-    assert network_info(cnn_layout(channels=(1, 4, 5), head=()), "relu").template is None
-
-
 def test_test_sets_of_a_seed_are_always_the_same(zoo: Corpus) -> None:
     first, again, other = (list(test_sets(zoo, (1e1, 1e6), 1.5, seed)) for seed in (0, 0, 1))
     named = [("original", None), ("scale 10", 1e1), ("scale 1e+06", 1e6), ("widened", None)]
@@ -100,15 +63,6 @@ def test_test_sets_of_a_seed_are_always_the_same(zoo: Corpus) -> None:
     assert sizes[0] < sizes[1] < sizes[2]
     assert found[0][-1].shape[1:3] == (8, 6), "5 and 4 neurons, and half as many again"
     assert [t.name for t in test_sets(zoo, (1e1,), 0, 0)] == ["original", "scale 10"]
-
-
-def test_test_sets_where_the_group_does_not_scale() -> None:
-    for activation, name in (("tanh", "sign flips"), ("gelu", "permuted")):
-        sets = list(test_sets(corpus(activation), (), 0, 0))
-        assert [(t.name, t.scale) for t in sets] == [("original", None), (name, None)]
-        old, new = (t.parts[0].networks.tensors["bias.0"] for t in sets)
-        torch.testing.assert_close(old.abs().sum(1), new.abs().sum(1))
-        assert bool((old.sum(1) - new.sum(1)).abs().max() > 0.1) == (activation == "tanh")
 
 
 def test_widened_networks_are_permuted_but_not_flipped() -> None:
@@ -143,17 +97,3 @@ def test_fingerprint_sees_every_number(zoo: Corpus) -> None:
     accuracy[-1] += 1e-3
     changed = replace(zoo.val[0], networks=Networks(networks.tensors, accuracy))
     assert fingerprint(replace(zoo, val=(changed,))) != base
-
-
-def test_mixed_networks_are_moved_each_by_its_own_group(mixed: Corpus) -> None:
-    assert mixed.mixed
-    assert mixed.scales
-    assert len(mixed.test) == 6
-    model = build_model("monomial-conv", mixed.info, seed=0)
-    before = answers(model, mixed.test)
-    assert before.shape == (30,)
-    for test in test_sets(mixed, (1e4,), 0, seed=0):
-        assert (answers(model, test.parts) - before).abs().max() < 1e-4 * before.std(), "rounded to float32"
-    gnn = build_model("gnn", mixed.info, seed=0)
-    moved = transform(mixed.test, 10.0, seed=0)
-    assert (answers(gnn, moved) - answers(gnn, mixed.test)).abs().max() > 1e-2

@@ -12,7 +12,6 @@ from nfn_monomial.benchmarks.studies.params import (
     claims_table,
     closed_form,
     counted,
-    draw_params,
     layer_counts,
     layer_table,
     model_tables,
@@ -77,37 +76,3 @@ def test_models_have_the_published_sizes(tables: list[Table]) -> None:
     assert sizes["hnp"] == ("12.88M", "", "12.8M")
     assert "hnp" in {line[0] for line in classify.cells}
     assert {len(line) for line in cnn.cells} == {7}
-
-
-def test_wrong_arguments() -> None:
-    with pytest.raises(ValueError, match=r"2 sizes and 1 kernels: L \+ 1 sizes and L >= 2 kernels are needed"):
-        closed_form("SCALE", (2, 1), (1,), (1, 1))
-    with pytest.raises(ValueError, match="NP has no factored form here"):
-        closed_form("NP", (2, 3, 1), (1, 1), (1, 1), "factored")
-    for wrong, message in (
-        ({"sizes": (3, 2)}, "sizes is .3, 2., but .* at least 3 items"),
-        ({"channels": (16,)}, "channels is .16,., but "),
-        ({"kernel": 0}, "kernel is 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ParamsConfig(**wrong)  # type: ignore[arg-type]
-
-
-def test_figure() -> None:
-    """Lines are the formula, crosses are counted, and they meet."""
-    inputs, depth = draw_params(ParamsConfig((2, 8, 8, 1), 1, (1, 4), 16)).axes
-    assert (inputs.get_xlabel(), depth.get_xlabel()) == (
-        "inputs n_0 of a network n_0-8-8-1",
-        "layers L of a network 1-8-...-8-1",
-    )
-    names = [family + (", factored" if io == "factored" else "") for family, io in KINDS]
-    for ax, shape in ((inputs, lambda n: [n, 8, 8, 1]), (depth, lambda n: [1, *[8] * (n - 1), 1])):
-        assert ax.get_ylabel() == "parameters of one 1 -> 4 layer"
-        drawn = {line.get_label(): line for line in ax.get_lines()}
-        assert {*names, "linear", "quadratic"} <= set(drawn)
-        crosses = [line for line in ax.get_lines() if line.get_marker() == "x"]
-        for (family, io), name, cross in zip(KINDS, names, crosses, strict=True):
-            sizes = [2, 4, 8, 16]
-            expected = [closed_form(family, shape(n), [1] * (len(shape(n)) - 1), (1, 4), io) for n in sizes]
-            assert list(drawn[name].get_xdata()) == list(cross.get_xdata()) == sizes
-            assert list(drawn[name].get_ydata()) == list(cross.get_ydata()) == expected

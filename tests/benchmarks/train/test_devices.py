@@ -4,8 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import harness_worker
@@ -14,9 +12,7 @@ import torch
 from lightning_fabric import Fabric
 from safetensors.torch import load_file, save_file
 
-from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.train import devices as processes
-from nfn_monomial.benchmarks.train.devices import gathered, make_fabric, share
+from nfn_monomial.benchmarks.train.devices import share
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
 from nfn_monomial.benchmarks.train.sweep import sweep
 
@@ -109,15 +105,6 @@ def test_all_return_the_same_runs_and_one_reports(both: tuple[RunStore, RunStore
     assert not any((both[0].folder / "partial").iterdir()), "nothing of unfinished runs is left"
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the threads of a process are listed elsewhere")
-def test_no_thread_of_the_others_is_left_when_python_ends(both: tuple[RunStore, RunStore]) -> None:
-    """One that lets go of a tensor then ends the process with SIGABRT, now and then."""
-    for rank in (0, 1):
-        names = json.loads((both[0].folder / f"threads{rank}.json").read_text(encoding="utf-8"))
-        assert names
-        assert not [name for name in names if "gloo" in name]
-
-
 def test_a_process_that_fails_ends_all(started: dict[str, Any]) -> None:
     folder, code, output = started["failing"]
     assert code != 0
@@ -144,36 +131,3 @@ def test_shares_are_of_one_length_and_hold_all_in_order(count: int, monkeypatch:
     assert len({len(part) for part in shares}) == 1
     assert torch.equal(torch.cat(shares)[:count], index)
     assert len(torch.cat(shares)) < count + 3
-
-
-def test_one_process_has_no_work_with_others() -> None:
-    fabric = make_fabric(TrainConfig())
-    index, outputs = torch.arange(5), {"x": torch.ones(5)}
-    assert share(index, fabric) is index
-    assert gathered(outputs, 5, fabric) is outputs
-    assert processes.is_main_process()
-
-
-def test_a_run_has_the_threads_it_asks_for_and_gives_them_back(tmp_path: Path) -> None:
-    before, runs = torch.get_num_threads(), []
-    for name, count in (("own", before + 1), ("given", None)):
-        jobs = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, threads=count))
-        runs += sweep(jobs, RunStore(tmp_path / name))
-    assert [run.environment["threads"] for run in runs] == [before + 1, before]
-    assert torch.get_num_threads() == before
-    assert runs[0].settings.name == runs[1].settings.name, "they determine no result"
-
-
-def test_numbers_of_processes_that_contradict(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("LOCAL_WORLD_SIZE", "2"), ("WORLD_SIZE", "4")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    with pytest.raises(ValueError, match="devices is 3, but 2 processes a node were started: leave it out"):
-        make_fabric(TrainConfig(devices=3))
-    with pytest.raises(ValueError, match="device 'cuda:1' is one GPU, but there are 2 processes: use cuda"):
-        make_fabric(TrainConfig(device="cuda:1"))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ValueError, match="device 'cuda' is not there 2 times"):
-        make_fabric(TrainConfig(device="cuda"))
-    with pytest.raises(ValueError, match="devices is 0, but should be greater than or equal to 1"):
-        TrainConfig(devices=0)

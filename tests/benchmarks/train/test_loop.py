@@ -12,7 +12,7 @@ from toy_training import CONFIG, linear, negative_error, run, toy
 
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.devices import make_fabric
-from nfn_monomial.benchmarks.train.loop import fit, predict
+from nfn_monomial.benchmarks.train.loop import predict
 
 
 def test_learns() -> None:
@@ -119,12 +119,6 @@ def test_validates_every_so_many_epochs_and_at_the_end() -> None:
     assert (patient.best.number, len(patient.history)) == (2, 5)
 
 
-def test_divergence_between_validations() -> None:
-    result = run(linear(), replace(CONFIG, validate_every=4), loss=lambda o, t: (o - t).sum() * math.nan)
-    assert result.diverged
-    assert result.best.number == len(result.history) == 1
-
-
 @pytest.mark.parametrize("epochs", [0.1, 0.5, 3.0])
 def test_what_is_validated_has_the_average_of_the_parameters(epochs: float) -> None:
     config = replace(CONFIG, average_epochs=epochs)  # 8 steps an epoch
@@ -149,11 +143,3 @@ def test_what_is_validated_has_the_average_of_the_parameters(epochs: float) -> N
         if i % 8 == 7:
             torch.testing.assert_close(seen[i // 8], average)
     assert torch.equal(model.layers[1].weight, seen[-1])  # type: ignore[arg-type]
-
-
-def test_empty_data() -> None:
-    with pytest.raises(ValueError, match="0 training and 8 validation examples"):
-        fit(
-            linear(), toy(0), toy(8), CONFIG,
-            loss=nn.functional.mse_loss, metrics=negative_error, select="score", seed=0,
-        )  # fmt: skip

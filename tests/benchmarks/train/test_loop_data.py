@@ -9,34 +9,12 @@ import torch
 from torch import Tensor, nn
 from toy_training import CONFIG, linear, negative_error, toy
 
-from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data import batches
 from nfn_monomial.benchmarks.data.batches import Data, StreamedData
 from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.train.devices import make_fabric
 from nfn_monomial.benchmarks.train.loop import fit, predict
-from nfn_monomial.testing import random_networks
 from nfn_monomial.tools.predictors import models
-
-
-def test_features_are_batchable() -> None:
-    space = WeightSpace.mlp([2, 4, 1], "relu")
-    features = space.pack(random_networks(space, 7, generator=torch.Generator().manual_seed(0)))
-    data = Data(features, torch.arange(7.0))
-    part = data.take(torch.tensor([5, 2]))
-    assert len(data) == 7
-    assert len(part.inputs) == 2
-    for whole, taken in zip(features.tensors, part.inputs.tensors, strict=True):
-        assert torch.equal(whole[[5, 2]], taken)
-
-
-@pytest.mark.parametrize("batch_size", [1, 5, 100])
-def test_predict_in_parts(batch_size: int) -> None:
-    model = linear(dropout=0.5).train()
-    data = toy(11)
-    with torch.no_grad():
-        expected = model.eval()(data.inputs)
-    torch.testing.assert_close(predict(model.train(), data, make_fabric(CONFIG), batch_size), expected)
 
 
 @pytest.mark.parametrize(("most", "asked_for"), [(2**26, [11]), (40, [5, 5, 1]), (1, [1] * 11)])
@@ -55,17 +33,6 @@ def test_large_examples_are_predicted_few_at_once(
     monkeypatch.setattr(models, "EVALUATION_BYTES", most)
     torch.testing.assert_close(predict(model, Data(x, x), make_fabric(CONFIG)), expected)
     assert asked == asked_for
-
-
-def test_predict_of_several_outputs() -> None:
-    class Pair(nn.Module):
-        def forward(self, x: Tensor) -> dict[str, Tensor]:
-            return {"twice": 2 * x, "half": x / 2}
-
-    x = torch.arange(5.0)
-    found = predict(Pair(), Data(x, x), make_fabric(CONFIG), batch_size=2)
-    assert torch.equal(found["twice"], 2 * x)
-    assert torch.equal(found["half"], x / 2)
 
 
 class WatchedRows(TensorRows):
@@ -114,23 +81,6 @@ def test_streamed_data_ask_for_a_batch_at_once_and_everything_once_an_epoch() ->
     assert val.rows.asked == [[0], list(range(256)), list(range(256, 300))]
 
 
-def test_streamed_data_read_one_batch_ahead_in_order() -> None:
-    data, memory = streamed(40)
-    index = torch.arange(40).flip(0).split(7)
-    reading = data.read(index)
-    first = next(reading)
-    reading.send(None)
-    assert len(data.rows.asked) <= 5, "one to see its size, the two taken, the next, and none beyond"
-    torch.testing.assert_close(first, next(memory.read(index)), rtol=0, atol=0)
-    part = data.take(torch.tensor([5, 2, 5]))
-    assert torch.equal(part.inputs["all"][0], memory.inputs["all"][0][[5, 2, 5]])
-    assert torch.equal(part.targets, memory.targets[[5, 2, 5]])
-    assert list(data.read([])) == []
-    moved = data.to(torch.device("meta"))
-    assert moved.take(torch.arange(3)).inputs["all"][0].device.type == "meta"
-    assert moved.targets.device.type == "meta"
-
-
 def test_small_inputs_of_a_streamed_set_are_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """And train to the same bits as those that are prepared in every epoch, in the order of a set too large."""
 
@@ -161,17 +111,3 @@ def test_small_inputs_of_a_streamed_set_are_prepared_once(monkeypatch: pytest.Mo
     assert histories[0] == histories[1]
     assert counts[0] == 2 * 41, "training and validation networks once, and one of each to see its size"
     assert counts[1] == 3 * 2 * 40 + 8 + 2
-
-
-def test_an_error_in_reading_ends_the_training() -> None:
-    def broken(tensors: Mapping[str, Tensor]) -> Tensor:
-        raise ValueError("rows/3.bin is damaged")
-
-    data, memory = streamed()
-    with pytest.raises(ValueError, match=r"rows/3\.bin is damaged"):
-        fit(
-            linear(), replace(data, prepare=broken), memory, CONFIG,
-            loss=nn.functional.mse_loss, metrics=negative_error, select="score", seed=0,
-        )  # fmt: skip
-    with pytest.raises(ValueError, match="64 networks and 3 targets: each network needs one"):
-        StreamedData(data.rows, prepare, torch.zeros(3))

@@ -2,14 +2,7 @@
 
 import functools
 import itertools
-import json
-import logging
-import math
-import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -26,7 +19,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.train import checkpoint as checkpointing
 from nfn_monomial.benchmarks.train.checkpoint import Checkpoint
 from nfn_monomial.benchmarks.train.loop import FitResult, fit
 from nfn_monomial.benchmarks.train.runs import Run, RunStore
@@ -90,7 +82,7 @@ def path() -> Iterator[Path]:
 
 
 def test_every_cut_continues_exactly(whole: Outcome, path: Path) -> None:
-    for cut in range(CALLS):
+    for cut in (0, 1, 4, 5, 9, CALLS - 2, CALLS - 1):  # in steps, in validations, and in the measured step
         with pytest.raises(KeyboardInterrupt):
             train(path, cut=cut)
         assert Checkpoint(path).file.exists() == (cut > 0), "written after the first step"
@@ -99,7 +91,7 @@ def test_every_cut_continues_exactly(whole: Outcome, path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 6), max_size=6))
-@settings(max_examples=12)
+@settings(max_examples=5)
 def test_many_cuts_continue_exactly(cuts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "run"
@@ -109,37 +101,8 @@ def test_many_cuts_continue_exactly(cuts: list[int]) -> None:
         assert_identical(train(file, kind="streamed"), uninterrupted("streamed"))
 
 
-def test_continuing_is_not_starting_anew(path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        train(path, cut=9)
-    with pytest.raises(KeyboardInterrupt):
-        train(path, cut=CALLS - 9 - 1)  # in the last of the calls that are left
-    saved = Checkpoint(path).load()
-    assert saved is not None
-    assert len(saved["state"]["history"]) == CONFIG.epochs
-
-
-def test_patience_survives(path: Path) -> None:
-    config = replace(CONFIG, epochs=40, patience=2, learning_rate=0.3)
-    expected = train(None, config)
-    epochs = len(expected[0].history)
-    assert expected[0].best.number == epochs - 2 < 38
-    for cut in (5 * epochs - 1, 5 * epochs - 6):  # in the last epoch, and in that before
-        with pytest.raises(KeyboardInterrupt):
-            train(path, config, cut=cut)
-        assert_identical(train(path, config), expected)
-        Checkpoint(path).remove()
-
-
-def test_a_training_that_has_ended_is_not_trained_again(whole: Outcome, path: Path) -> None:
-    train(path)
-    assert_identical(train(path), whole)
-    with pytest.raises(KeyboardInterrupt):
-        train(path, cut=0)  # the measuring step is the only one
-
-
 @given(st.floats(0, 1, exclude_max=True), st.none() | st.integers(1, 255))
-@settings(max_examples=15)
+@settings(max_examples=6)
 def test_any_damage_leads_to_the_same_result(share: float, flipped: int | None) -> None:
     """``share``: how far into the file, whose length is that of the times in it; nothing flipped: it is cut off."""
     with tempfile.TemporaryDirectory() as folder:
@@ -155,94 +118,6 @@ def test_any_damage_leads_to_the_same_result(share: float, flipped: int | None) 
             content[place] ^= flipped
         written.write_bytes(content)
         assert_identical(train(file), uninterrupted())
-
-
-def test_damage_and_other_trainings_are_told(whole: Outcome, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    with suppress(KeyboardInterrupt):
-        train(path, cut=9)
-    written = Checkpoint(path).file
-    content = written.read_bytes()
-    weight = Checkpoint(path).load()["model"]["values.0.weight"].numpy().tobytes()  # type: ignore[index]
-    other = path.with_name("other")
-    assert weight in content
-    for name, damaged, message in (
-        (path, content.replace(weight, weight[:-1] + bytes([weight[-1] ^ 1])), "the checksum that it states"),
-        (path, content[:100], "is damaged"),
-        (other, content, "it was made by other code, or of something else"),
-    ):
-        file = Checkpoint(name).file
-        file.write_bytes(damaged)
-        caplog.clear()
-        assert_identical(train(name), whole)
-        (record,) = caplog.records
-        assert message in record.getMessage()
-        assert str(file) in record.getMessage()
-    Checkpoint(path).save({"model": {"weight": torch.ones(3)}, "optimizer": {}, "state": {}})
-    caplog.clear()
-    assert_identical(train(path), whole)
-    assert "it has other parameters than the model" in caplog.text
-
-
-def test_a_state_is_read_as_it_was_written(path: Path) -> None:
-    state = {"a": [1, 0.1, math.nan, "x", None, True], "b": {0: torch.ones(2), "c": (1, torch.zeros(0))}}
-    Checkpoint(path).save(state)
-    assert repr(Checkpoint(path).load()) == repr(state)
-
-
-def test_writes_are_throttled(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = itertools.count()  # a second a look
-    monkeypatch.setattr(checkpointing.time, "monotonic", lambda: float(next(now)))
-    written: list[int] = []
-    monkeypatch.setattr(Checkpoint, "save", lambda self, state: written.append(len(state["state"]["history"])))
-    train(path)
-    assert len(written) == 3 * (4 + 1), "0 seconds: after every step and every epoch"
-    written.clear()
-    train(path, replace(CONFIG, checkpoint_seconds=1e9))
-    assert not written
-    monkeypatch.undo()
-    monkeypatch.setattr(checkpointing.time, "monotonic", lambda: float(next(now)))
-    checkpoint = Checkpoint(path, 3)
-    due = []
-    for _ in range(8):
-        due.append(checkpoint.due)
-        if due[-1]:
-            checkpoint.save({})
-    assert due == [False, False, True, False, False, True, False, False]
-    with pytest.raises(ValueError, match="checkpoint_seconds is -1"):
-        replace(CONFIG, checkpoint_seconds=-1)
-
-
-def test_killed_while_training(tmp_path: Path) -> None:
-    """SIGKILL after some of the 16 steps, then the same again: to rounding, as that was another process."""
-    (job,) = harness_worker.jobs(["dropout"])
-    folder, alone = tmp_path / "killed", RunStore(tmp_path / "alone")
-    folder.mkdir()
-    store = RunStore(folder)
-    arguments = json.dumps({"kinds": ["dropout"], "pause": 0.3})
-    process = subprocess.Popen([sys.executable, harness_worker.__file__, str(folder), arguments])
-    partial = Checkpoint(store.partial(job.settings)).file
-    written: set[int] = set()
-    while len(written) < 3:
-        assert process.poll() is None
-        with suppress(FileNotFoundError):
-            written.add(partial.stat().st_mtime_ns)
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not store.run_file(job.settings).exists()
-    assert partial.exists()
-    harness_worker.main(folder, kinds=["dropout"])
-    (expected,) = sweep([job], alone)
-    found = store.load(job.settings)
-    assert found is not None
-    assert [e["train_loss"] for e in found.history] == pytest.approx([e["train_loss"] for e in expected.history])
-    states = [load_file(s.predictor_file(job.settings)) for s in (store, alone)]
-    torch.testing.assert_close(*states, rtol=1e-5, atol=1e-6)
-    assert not any((folder / "partial").iterdir())
-    partial.touch()  # as if killed between the run's file and the end of its training's
-    sweep([job], store)
-    assert not any((folder / "partial").iterdir())
 
 
 def assert_same_tensors(job: Job, *stores: RunStore) -> None:

@@ -32,14 +32,3 @@ def test_rates_rise_to_the_largest_then_fall(schedule: Schedule, steps: int, war
     assert 0 < min(found) <= max(found) <= 2
     if warmup < steps and schedule != "one-cycle":
         assert max(found) == 2
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "one-cycle"])
-def test_rates_end_near_zero(schedule: Schedule) -> None:
-    assert rates(schedule, 1000)[-1] < 1e-4
-    assert rates(schedule, 1000)[300] == pytest.approx(2, rel=0.3)
-
-
-def test_a_step_behind_the_last_one_has_a_rate() -> None:
-    for schedule in ("constant", "cosine", "one-cycle"):
-        assert 0 <= learning_rate(replace(CONFIG, schedule=schedule), 10, 10) <= 2

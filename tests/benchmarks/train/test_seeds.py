@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.train import seeds as determinism
 
 
@@ -25,9 +24,3 @@ def test_a_gpu_is_deterministic_within_and_settings_are_given_back() -> None:
     assert now() == before
     with determinism._deterministic(torch.device("cpu")):
         assert now() == before, "a CPU needs no switch"
-
-
-def test_seeds_of_different_parts_differ() -> None:
-    seeds = {derive_seed(*parts) for parts in ((0,), (1,), (0, "a"), (0, "b"), ("0",), (0, 1), (1, 0))}
-    assert len(seeds) == 7
-    assert derive_seed(3, "x") == derive_seed(3, "x")

@@ -45,11 +45,3 @@ def test_tensorboard_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_
     jobs = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
     with pytest.raises(ImportError, match=r"--tensorboard needs the extra: pip install nfn-monomial\[tensorboard\]"):
         sweep(jobs, RunStore(tmp_path))
-
-
-def test_tensorboard_writes_events(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    (job,) = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
-    sweep([job], RunStore(tmp_path))
-    (events,) = (tmp_path / "tensorboard" / job.settings.name).glob("events.out.tfevents.*")
-    assert events.stat().st_size > 500
