@@ -1,43 +1,31 @@
-"""Networks turned into others that compute the same when they are read: moved by their symmetry group, or widened.
+"""Networks turned into others that compute the same: moved by their symmetry group, or widened.
 
 Their accuracies stay as they are: test sets of moved and of widened networks, and training sets with moved copies.
-
-What happens to each network is drawn beforehand for all of them: numbers per neuron, which are few beside the weights.
-So a network does not depend on the batch that it is read in, and is the same as if all were turned at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.monomial import MonomialMatrix
 
-from .networks import Corpus, Networks, Part, Parts
-from .rows import ConcatRows, Rows, TensorRows
+from .networks import Corpus, Networks, Part, Parts, groups_of
 from .seeds import derive_seed
-from .widen import Widening, can_widen, draw_widening
+from .widen import can_widen, draw_widening
 
 __all__ = [
     "WIDENED",
     "TestSet",
-    "TurnedRows",
     "augment",
-    "draw_elements",
-    "draw_wider",
-    "elements_of",
-    "joined",
-    "moved_rows",
     "test_sets",
     "transform",
     "widened",
-    "widened_rows",
 ]
 
 WIDENED = "widened"  # name of the test set of networks with more neurons and the same functions
@@ -54,85 +42,18 @@ class TestSet:
     parts: Parts
 
 
-class TurnedRows(Rows):
-    """Other rows, each network turned into another.
-
-    Args:
-        rows: N networks.
-        turn: numbers of networks, and what was read of these -> what becomes of them.
-        shapes: of a network's parameters afterwards.
-    """
-
-    def __init__(
-        self,
-        rows: Rows,
-        turn: Callable[[Tensor, dict[str, Tensor]], dict[str, Tensor]],
-        shapes: Mapping[str, tuple[int, ...]],
-    ) -> None:
-        self.rows, self.turn, self._shapes = rows, turn, dict(shapes)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def places(self) -> Tensor:
-        return self.rows.places
-
-    def read(self, index: Tensor) -> dict[str, Tensor]:
-        return self.turn(index, self.rows.read(index))
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return self._shapes
-
-
-def moved_rows(rows: Rows, element: GroupElement) -> TurnedRows:
-    """Each network moved by an element of its own, of a batch of N elements of the group of their weight space.
-
-    Raises:
-        ValueError: if there are not as many elements as networks.
-    """
-    if wrong := {node: m.batch for node, m in element.matrices.items() if m.batch != len(rows)}:
-        raise InvalidValueError(f"{len(rows)} networks to move by {wrong} elements: each network needs one")
-    return TurnedRows(rows, lambda index, tensors: elements_of(element, index).act(tensors), rows.shapes)
-
-
-def widened_rows(rows: Rows, widening: Widening) -> TurnedRows:
-    """Each network with more hidden neurons, as `draw_wider` has drawn it."""
-
-    def turn(index: Tensor, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        wide = widening[index].apply({name: t.unsqueeze(1) for name, t in tensors.items()})
-        return {name: t.squeeze(1) for name, t in wide.items()}
-
-    return TurnedRows(rows, turn, {name: widening.wider.shape_of(name, widening.wide) for name in rows.shapes})
-
-
-def draw_elements(space: WeightSpace, count: int, scale: float, seed: int) -> GroupElement:
+def _drawn(space: WeightSpace, count: int, scale: float, seed: int) -> GroupElement:
     """A random element of the space's group for each of ``count`` networks, with scales in ``[1, scale]``."""
     return space.sample(count, scale_range=(1.0, scale), generator=torch.Generator().manual_seed(seed))
 
 
-def draw_wider(rows: Rows, space: WeightSpace, factor: float, seed: int) -> Widening:
-    """How each of these networks gets ``factor`` times the hidden neurons; see `Widening`."""
-    sizes = space.node_sizes(space.pack({name: torch.zeros(1, 1, *shape) for name, shape in rows.shapes.items()}))
-    return draw_widening(space, sizes, len(rows), factor, torch.Generator().manual_seed(seed))
-
-
-def elements_of(element: GroupElement, index: Tensor) -> GroupElement:
-    """Those with these numbers of a batch of elements, in this order."""
-    matrices = {
-        node: MonomialMatrix([d[index] for d in m.scales], m.permutation[index]) for node, m in element.matrices.items()
-    }
-    return GroupElement(element.space, matrices)
-
-
-def joined(elements: Sequence[GroupElement]) -> GroupElement:
-    """Batches of elements of one group, one after another."""
+def _arranged(elements: Sequence[GroupElement], index: Tensor) -> GroupElement:
+    """Of batches of elements of one group, one after another, those with these numbers."""
     matrices = {}
     for node in elements[0].matrices:
         parts = [element.matrices[node] for element in elements]
-        scales = [torch.cat(scale) for scale in zip(*(m.scales for m in parts), strict=True)]
-        matrices[node] = MonomialMatrix(scales, torch.cat([m.permutation for m in parts]))
+        scales = [torch.cat(scale)[index] for scale in zip(*(m.scales for m in parts), strict=True)]
+        matrices[node] = MonomialMatrix(scales, torch.cat([m.permutation for m in parts])[index])
     return GroupElement(elements[0].space, matrices)
 
 
@@ -142,14 +63,8 @@ def transform(parts: Parts, scale: float, seed: int) -> Parts:
 
 
 def _moved(part: Part, group: WeightSpace, scale: float, seed: int) -> Part:
-    networks = part.networks
-    rows = moved_rows(networks.rows, draw_elements(group, len(part), scale, seed))
-    return replace(part, networks=Networks(_placed(networks.rows, rows), networks.accuracy))
-
-
-def _placed(origin: Rows, rows: Rows) -> Rows:
-    """Rows made of others: in memory if those are."""
-    return TensorRows(rows.read_all()) if isinstance(origin, TensorRows) else rows
+    moved = _drawn(group, len(part), scale, seed).act(part.networks.tensors)
+    return replace(part, networks=Networks(moved, part.networks.accuracy))
 
 
 def widened(parts: Parts, factor: float, seed: int) -> Parts:
@@ -158,11 +73,11 @@ def widened(parts: Parts, factor: float, seed: int) -> Parts:
     A template stays that of the networks before: its functional calls take wider parameters as well.
     """
     wide = []
-    for i, part in enumerate(parts):
-        networks, space = part.networks, part.info.space
-        drawn = draw_wider(networks.rows, space, factor, derive_seed(seed, i, "widen"))
-        rows = _placed(networks.rows, widened_rows(networks.rows, drawn))
-        larger = Part(Networks(rows, networks.accuracy), replace(part.info, space=drawn.wider))
+    for i, (part, (tensors, space)) in enumerate(zip(parts, groups_of(parts), strict=True)):
+        generator = torch.Generator().manual_seed(derive_seed(seed, i, "widen"))
+        drawn = draw_widening(space, space.node_sizes(space.pack(tensors)), len(part), factor, generator)
+        networks = Networks({name: t.squeeze(1) for name, t in drawn.apply(tensors).items()}, part.networks.accuracy)
+        larger = Part(networks, replace(part.info, space=drawn.wider))
         wide.append(_moved(larger, drawn.wider.restricted("permutation"), 1.0, derive_seed(seed, i, "permute")))
     return tuple(wide)
 
@@ -193,11 +108,11 @@ def augment(parts: Parts, scales: Sequence[float], seed: int) -> Parts:
         choice = torch.randint(len(scales), (len(part),), generator=generator)
         counts = choice.bincount(minlength=len(scales)).tolist()
         drawn = [
-            draw_elements(part.info.space, count, scale, derive_seed(seed, i, scale))
+            _drawn(part.info.space, count, scale, derive_seed(seed, i, scale))
             for scale, count in zip(scales, counts, strict=True)
         ]
-        element = elements_of(joined(drawn), choice.argsort(stable=True).argsort())
-        rows, accuracy = part.networks.rows, part.networks.accuracy
-        both = _placed(rows, ConcatRows([rows, moved_rows(rows, element)]))
+        element = _arranged(drawn, choice.argsort(stable=True).argsort())
+        tensors, accuracy = part.networks.tensors, part.networks.accuracy
+        both = {name: torch.cat([tensors[name], t]) for name, t in element.act(tensors).items()}
         twice.append(replace(part, networks=Networks(both, torch.cat([accuracy, accuracy]))))
     return tuple(twice)

@@ -1,24 +1,17 @@
-"""Networks to predict the accuracies of: one shape for zoos of one and of many architectures.
-
-Networks may stay where they are (`Part.streamed`): then they are read batch by batch, and no function here holds more
-than a block of them.
-"""
+"""Networks to predict the accuracies of: one shape for zoos of one and of many architectures."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nfn_monomial import WeightSpace
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkGroup, NetworkInfo
-
-from .rows import IN_MEMORY_BYTES, Rows, TensorRows, checksum
 
 __all__ = [
     "Corpus",
@@ -27,13 +20,8 @@ __all__ = [
     "Parts",
     "accuracies",
     "fingerprint",
-    "group_of",
     "groups_of",
-    "looked_at",
 ]
-
-BLOCK_BYTES = 2**26  # of networks that are read at once for the fingerprint
-LOOKED_AT = 10_000  # training networks that input statistics are taken of, at most
 
 
 class Networks:
@@ -41,24 +29,20 @@ class Networks:
 
     Args:
         tensors: ``weight.0`` ``(N, out, in, *kernel)``, ``bias.0`` ``(N, out)``, ... in order of execution and in
-            torch's order of axes, dense layers as ``(N, out, in)``; float32. Or rows of such networks, which may lie
-            anywhere.
+            torch's order of axes, dense layers as ``(N, out, in)``; float32.
         accuracy: float32 ``(N,)``, the test accuracy in [0, 1].
 
     Raises:
-        ValueError: if there are not as many accuracies as networks.
+        ValueError: if there are not as many accuracies as networks, of every parameter.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor] | Rows, accuracy: Tensor) -> None:
-        self.rows = tensors if isinstance(tensors, Rows) else TensorRows(tensors)
-        self.accuracy = accuracy
-        if len(self.rows) != len(accuracy):
-            raise InvalidValueError(f"{len(self.rows)} networks and {len(accuracy)} accuracies: each network needs one")
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """All networks at once; read now, if they are not in memory."""
-        return self.rows.read_all()
+    def __init__(self, tensors: Mapping[str, Tensor], accuracy: Tensor) -> None:
+        self.tensors, self.accuracy = dict(tensors), accuracy
+        for name, t in self.tensors.items():
+            if len(t) != len(accuracy):
+                raise InvalidValueError(
+                    f"{name} of {len(t)} networks and {len(accuracy)} accuracies: each network needs one"
+                )
 
     def __len__(self) -> int:
         return len(self.accuracy)
@@ -67,7 +51,7 @@ class Networks:
         """The networks with these numbers, in this order."""
         if not isinstance(index, slice):
             index = torch.as_tensor(index)
-        return Networks(self.rows.subset(index), self.accuracy[index])
+        return Networks({name: t[index] for name, t in self.tensors.items()}, self.accuracy[index])
 
 
 @dataclass(frozen=True)
@@ -79,11 +63,6 @@ class Part:
 
     def __len__(self) -> int:
         return len(self.networks)
-
-    @property
-    def streamed(self) -> bool:
-        """Whether the networks are not in memory, but read when they are asked for."""
-        return not isinstance(self.networks.rows, TensorRows)
 
 
 Parts = tuple[Part, ...]
@@ -123,14 +102,9 @@ class Corpus:
         return any(getattr(node.symmetry, what) for node in nodes)
 
 
-def group_of(tensors: Mapping[str, Tensor], space: WeightSpace) -> NetworkGroup:
-    """Networks, parameter name -> ``(N, *shape)``, with a channel: what models read."""
-    return {name: t.unsqueeze(1) for name, t in tensors.items()}, space
-
-
 def groups_of(parts: Parts) -> list[NetworkGroup]:
-    """All networks, read into memory."""
-    return [group_of(part.networks.tensors, part.info.space) for part in parts]
+    """All networks with a channel, parameter name -> ``(N, 1, *shape)``: what models read."""
+    return [({name: t.unsqueeze(1) for name, t in p.networks.tensors.items()}, p.info.space) for p in parts]
 
 
 def accuracies(parts: Parts) -> Tensor:
@@ -138,39 +112,12 @@ def accuracies(parts: Parts) -> Tensor:
     return torch.cat([part.networks.accuracy for part in parts])
 
 
-def looked_at(parts: Parts) -> Parts:
-    """Networks to take input statistics of: all, or of many some from all over, 10,000 and 2 GiB at most."""
-    count, size = sum(map(len, parts)), sum(part.networks.rows.nbytes for part in parts)
-    share = min(1.0, LOOKED_AT / count, IN_MEMORY_BYTES / size)
-    if share == 1:
-        return parts
-
-    def some(part: Part) -> Part:
-        n = max(1, int(share * len(part)))
-        return replace(part, networks=part.networks.subset(torch.arange(n) * len(part) // n))
-
-    return tuple(map(some, parts))
-
-
 def fingerprint(corpus: Corpus) -> str:
-    """A hash over all networks and accuracies, so that results are never taken for those of other data.
-
-    Sets that are too large for memory are not read for it, where their files state checksums (`Rows.stated`).
-    """
+    """A hash over all networks and accuracies, so that results are never taken for those of other data."""
     digest = hashlib.sha256(corpus.activation.encode())
-    every = (*corpus.train, *corpus.val, *corpus.test)
-    large = sum(part.networks.rows.nbytes for part in every) > IN_MEMORY_BYTES
-    for parts in (corpus.train, corpus.val, corpus.test):
-        for part in parts:
-            digest.update(part.info.activation.encode())
-            rows = part.networks.rows
-            if large and (stated := rows.stated) is not None:
-                digest.update(checksum(stated, part.networks.accuracy).encode())
-                continue
-            block = max(1, BLOCK_BYTES * len(rows) // max(1, rows.nbytes))
-            for index in torch.split(torch.arange(len(rows)), block):
-                tensors = {**rows.read(index), "accuracy": part.networks.accuracy[index]}
-                for name, tensor in sorted(tensors.items()):
-                    digest.update(f"{name}{tuple(tensor.shape)}".encode())
-                    digest.update(tensor.contiguous().numpy().data)
+    for part in (*corpus.train, *corpus.val, *corpus.test):
+        digest.update(part.info.activation.encode())
+        for name, tensor in sorted({**part.networks.tensors, "accuracy": part.networks.accuracy}.items()):
+            digest.update(f"{name}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()[:16]

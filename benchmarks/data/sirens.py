@@ -14,8 +14,6 @@ from nfn_monomial.adapters.files import shown
 from nfn_monomial.benchmarks.reading import number
 from nfn_monomial.errors import InvalidValueError
 
-from .rows import Rows
-
 __all__ = ["InrCorpus", "InrPart", "Siren"]
 
 
@@ -91,16 +89,21 @@ class Siren:
 
 @dataclass(frozen=True)
 class InrPart:
-    """One split. ``labels``: class of the image of each network, int64 ``(N,)``; ``image``: its number, ``(N,)``:
-    several networks may be fits of one image, and then they are in the same split.
+    """One split. ``tensors``: the networks, parameter name -> float32 ``(N, *shape)``; ``labels``: class of the image
+    of each, int64 ``(N,)``; ``image``: its number, ``(N,)``: several networks may be fits of one image, and then they
+    are in the same split.
     """
 
-    rows: Rows
+    tensors: Mapping[str, Tensor]
     labels: Tensor
     image: Tensor
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def subset(self, index: Tensor) -> InrPart:
+        """The networks with these numbers, in this order."""
+        return InrPart({name: t[index] for name, t in self.tensors.items()}, self.labels[index], self.image[index])
 
 
 @dataclass(frozen=True)

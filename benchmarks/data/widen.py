@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ LEAST = 0.1  # of a copy's part before parts are divided by their sum: no copy i
 
 @dataclass(frozen=True)
 class Widening:
-    """How each of B networks gets more neurons: for all of them, or any some at a time.
+    """How each of B networks gets more neurons.
 
     A node of n neurons gets ``ceil(factor n)``. Let wide neuron j copy neuron s(j) and have the share a_j > 0, where
     the shares of all copies of one neuron add to 1. Then
@@ -47,10 +47,6 @@ class Widening:
     sizes: Mapping[str, int]
     wide: Mapping[str, int]
     copies: Mapping[str, tuple[Tensor, Tensor]]
-
-    def __getitem__(self, index: Tensor) -> Widening:
-        """That of the networks with these numbers, in this order."""
-        return replace(self, copies={node: (a[index], b[index]) for node, (a, b) in self.copies.items()})
 
     @property
     def wider(self) -> WeightSpace:

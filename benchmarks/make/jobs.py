@@ -136,9 +136,7 @@ def _stored(out: Path, number: int, described: dict[str, Any], networks: Sequenc
     try:
         shard = read_shard(out, number, described)
         if shard.numbers != networks:
-            raise InvalidValueError(f"{shard.path} holds other networks than its place demands")
-        if bad := [name for name, t in shard.tensors.items() if t.is_floating_point() and not t.isfinite().all()]:
-            raise InvalidValueError(f"{shard.path}: {bad[0]} holds NaN or infinite values")
+            raise InvalidValueError(f"{shard_path(out, number)} holds other networks than its place demands")
     except ValueError as error:
         log.warning("its networks are made again: %s", error)
         return None

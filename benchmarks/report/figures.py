@@ -89,7 +89,7 @@ def draw_reconstructions(corpus: InrCorpus, psnr: Callable[[Tensor, Tensor], Ten
         raise InvalidValueError(f"{corpus.name}: the images that its networks were fitted to are not known")
     part = corpus.test
     pixels = corpus.pixels[part.image]
-    shown = corpus.siren.render(part.rows.read_all())
+    shown = corpus.siren.render(part.tensors)
     decibels = psnr(shown, pixels)
     order = decibels.argsort()
     chosen = order[torch.linspace(0, len(order) - 1, min(COLUMNS, len(order))).round().long()].tolist()

@@ -21,8 +21,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
-from nfn_monomial.benchmarks.data.batches import Data, DataSet, StreamedData
-from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, TensorRows
+from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.experiments.classify import ClassifyConfig, InputConfig, Sizes
@@ -46,7 +45,6 @@ __all__ = ["classify_inrs", "classify_report", "fingerprint", "plan", "prepare",
 
 LARGEST = 1e4  # logits are cut off there, so that losses are finite
 SHIFTS = 2  # phases of the shifted test networks: up to so many times pi, either way
-BLOCK, BLOCK_BYTES = 4096, 2**26  # networks that are read at once for the fingerprint, and what they take at most
 LOOKED_AT = 10_000  # training networks that input statistics are taken of, at most
 
 
@@ -135,16 +133,14 @@ def prepare(corpus: InrCorpus, settings: RunSettings) -> Trial:
     )  # fmt: skip
     classifier = Classifier(model, siren, inputs)
 
-    def data(part: InrPart) -> DataSet:
-        if isinstance(part.rows, TensorRows):
-            return Data(_with_channel(part.rows.read_all()), part.labels)
-        return StreamedData(part.rows, _with_channel, part.labels)
+    def data(part: InrPart) -> Data:
+        return Data(_with_channel(part.tensors), part.labels)
 
     train = data(corpus.train)
     classifier.fit_inputs(train.take(torch.arange(min(len(train), LOOKED_AT))).inputs)
 
     def tests() -> Iterator[Test]:
-        networks, labels = _with_channel(corpus.test.rows.read_all()), corpus.test.labels
+        networks, labels = _with_channel(corpus.test.tensors), corpus.test.labels
         yield Test("original", Data(networks, labels))
         yield Test("moved", Data(_moved(networks, siren, seed), labels))
         yield Test("shifted", Data(_shifted(networks, siren, seed), labels))
@@ -222,27 +218,16 @@ def subset(part: InrPart, fits: int | None, limit: int | None) -> InrPart:
         if limit > len(index):
             raise InvalidValueError(f"limit is {limit}, but there are {len(index)} networks to train on")
         index = index[:limit]
-    rows = part.rows.subset(index) if len(index) < len(part) else part.rows
-    return InrPart(rows, part.labels[index], part.image[index])
+    return part.subset(index)
 
 
 def fingerprint(corpus: InrCorpus) -> str:
-    """A hash of all networks and labels, and of what they have in common.
-
-    Sets that are too large for memory are not read for it, where their files state checksums (`Rows.stated`).
-    """
+    """A hash of all networks and labels, and of what they have in common."""
     digest = hashlib.sha256(repr((corpus.siren, corpus.classes)).encode())
-    parts = (corpus.train, corpus.val, corpus.test)
-    large = sum(part.rows.nbytes for part in parts) > IN_MEMORY_BYTES
-    for part in parts:
+    for part in (corpus.train, corpus.val, corpus.test):
         digest.update(part.labels.numpy().tobytes())
-        if large and (stated := part.rows.stated) is not None:
-            digest.update(stated.encode())
-            continue
-        block = max(1, min(BLOCK, BLOCK_BYTES * len(part) // max(1, part.rows.nbytes)))
-        for index in torch.split(torch.arange(len(part)), block):
-            for tensor in part.rows.read(index).values():
-                digest.update(tensor.contiguous().numpy().tobytes())
+        for tensor in part.tensors.values():
+            digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -29,8 +29,7 @@ from scipy.ndimage import grey_dilation
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from nfn_monomial.benchmarks.data.batches import Data, DataSet, Made, StreamedData
-from nfn_monomial.benchmarks.data.rows import TensorRows
+from nfn_monomial.benchmarks.data.batches import Data, pick
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart
 from nfn_monomial.benchmarks.experiments.edit import EditConfig, EditorConfig, Task
@@ -153,7 +152,7 @@ class _Images:
         """What the networks show, ``(N, C, H, W)``."""
         numbers = torch.split(torch.arange(len(part)), BATCH)
         with torch.no_grad():
-            return torch.cat([self.corpus.siren.render(part.rows.read(index)) for index in numbers])
+            return torch.cat([self.corpus.siren.render(pick(part.tensors, index)) for index in numbers])
 
     def original(self, part: InrPart) -> Tensor:
         """The images themselves, or what the networks show of them."""
@@ -165,16 +164,6 @@ class _Images:
         if name not in self._targets:
             self._targets[name] = TARGETS[self.task](self.original(getattr(self.corpus, name)))
         return self._targets[name]
-
-    def made(self, name: str) -> Made:
-        """The same as `target`, of a split too large for memory: made anew for every batch."""
-        part: InrPart = getattr(self.corpus, name)
-
-        def make(index: Tensor) -> Tensor:
-            some = InrPart(part.rows.subset(index), part.labels[index], part.image[index])
-            return TARGETS[self.task](self.original(some))
-
-        return Made(len(part), make)
 
     def require_change(self) -> None:
         change = float((self.target("val") - self.original(self.corpus.val)).square().mean())
@@ -191,18 +180,14 @@ def prepare(images: _Images, settings: RunSettings) -> Trial:
     config = EditorConfig(**options["editor"])
     editor = build_editor(settings.model, corpus.siren, config, seed=derive_seed(seed, "model"))
 
-    def data(name: str) -> DataSet:
-        rows = getattr(corpus, name).rows
-        if isinstance(rows, TensorRows):
-            return Data(editor.prepare(rows.read_all()), images.target(name))
-        # Validation takes all targets at once, as it does all outputs.
-        return StreamedData(rows, editor.prepare, images.made(name) if name == "train" else images.target(name))
+    def data(name: str) -> Data:
+        return Data(editor.prepare(getattr(corpus, name).tensors), images.target(name))
 
     train = data("train")
-    editor.fit_inputs(train.read(torch.split(torch.arange(len(train)), BATCH)))
+    editor.fit_inputs(pick(train.inputs, index) for index in torch.split(torch.arange(len(train)), BATCH))
 
     def tests() -> Iterator[Test]:
-        tensors = corpus.test.rows.read_all()
+        tensors = corpus.test.tensors
         generator = torch.Generator().manual_seed(derive_seed(seed, "moved"))
         moved = corpus.siren.space.sample(len(corpus.test), generator=generator).act(tensors)
         for name, networks in (("original", tensors), ("moved", moved)):

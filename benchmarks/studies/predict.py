@@ -33,7 +33,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss, soft
 
 from nfn_monomial.benchmarks.data.batches import prepared
 from nfn_monomial.benchmarks.data.moves import WIDENED, TestSet, augment, test_sets
-from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies, fingerprint, groups_of, looked_at
+from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies, fingerprint, groups_of
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig, TrainSet
 from nfn_monomial.benchmarks.models.catalogue import model_names, require_task, training_of
@@ -224,7 +224,7 @@ class Sets:
 
     def tests(self, scales: tuple[float, ...], widened: bool, seed: int) -> Iterator[TestSet]:
         """See `test_sets`; ``widened``: with that of the widened networks, if there is one."""
-        size = (len(scales) + 4) * sum(part.networks.rows.nbytes for part in self.corpus.test)
+        size = (len(scales) + 4) * sum(t.nbytes for part in self.corpus.test for t in part.networks.tensors.values())
         if size > TEST_BYTES:
             return test_sets(self.corpus, scales, self.widen * widened, seed)
         return (test for test in self._kept(scales, seed) if widened or test.name != WIDENED)
@@ -252,7 +252,7 @@ def prepare(sets: Sets, settings: RunSettings) -> Trial:
             yield Test(test.name, prepared(test.parts, model.prepare_groups), test.scale)
 
     # Inputs are standardised by the networks as they are: scales of 1e6 among the copies would squash all others to 0.
-    model.fit_inputs(model.prepare_groups(groups_of(looked_at(corpus.train))))
+    model.fit_inputs(model.prepare_groups(groups_of(corpus.train)))
     train, val = sets.train(settings.train_set, (scales or (1.0,)) if own is None else (own,), seed)
     data, judging = (prepared(parts, model.prepare_groups) for parts in (train, val))
     quantiles = learned(settings.loss, data.targets)

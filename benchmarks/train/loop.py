@@ -28,7 +28,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.benchmarks.data.batches import DataSet, pick
+from nfn_monomial.benchmarks.data.batches import Data, pick
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.errors import InvalidValueError
@@ -82,8 +82,8 @@ class FitResult:
 
 def fit(
     model: nn.Module,
-    train: DataSet,
-    val: DataSet,
+    train: Data,
+    val: Data,
     config: TrainConfig,
     *,
     loss: Loss,
@@ -170,7 +170,7 @@ class _Training:
     """One call of `fit`."""
 
     def __init__(
-        self, model: nn.Module, train: DataSet, val: DataSet, config: TrainConfig, loss: Loss, metrics: Metrics,
+        self, model: nn.Module, train: Data, val: Data, config: TrainConfig, loss: Loss, metrics: Metrics,
         select: str, seed: int, fabric: Fabric,
     ) -> None:  # fmt: skip
         device = fabric.device
@@ -219,12 +219,8 @@ class _Training:
 
     def _batches(self, epoch: int) -> tuple[Tensor, ...]:
         """Numbers of the examples of every batch of an epoch."""
-        order = torch.Generator().manual_seed(derive_seed(self.seed, epoch, "order"))
-        return torch.split(self.train.order(order), self.config.batch_size)
-
-    def _read(self, batches: tuple[Tensor, ...]) -> Iterator[Any]:
-        """Inputs of this process's share of each."""
-        return self.train.read(share(index, self.fabric) for index in batches)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch, "order"))
+        return torch.split(torch.randperm(len(self.train), generator=generator), self.config.batch_size)
 
     def _train_epoch(self, checkpoint: Checkpoint | None) -> None:
         """What is left of it."""
@@ -233,9 +229,9 @@ class _Training:
         epoch = len(state.history) + 1
         batches = self._batches(epoch)[state.step :]
         start = clock.now()
-        for index, inputs in zip(batches, self._read(batches), strict=True):
+        for index in batches:
             seed_generators(derive_seed(self.seed, epoch, state.step, self.fabric.global_rank), self.fabric.device)
-            state.total += self._step(index, inputs) * len(index)
+            state.total += self._step(index) * len(index)
             state.step += 1
             if checkpoint is not None and checkpoint.due:
                 self._count(start)
@@ -243,10 +239,10 @@ class _Training:
                 start = clock.now()
         self._count(start)
 
-    def _step(self, index: Tensor, inputs: Any) -> Tensor:
-        """One step on the batch with these numbers, of which ``inputs`` are those of this process's share."""
+    def _step(self, index: Tensor) -> Tensor:
+        """One step on the batch with these numbers, of which this process has its share."""
         fabric, config = self.fabric, self.config
-        targets = pick(self.train.targets, index)
+        inputs, targets = pick(self.train.inputs, share(index, fabric)), pick(self.train.targets, index)
         start = self.clock.now()
         self.wrapped_optimizer.zero_grad(set_to_none=True)
         done, epoch_steps = self._steps_done(), self._epoch_steps
@@ -319,15 +315,10 @@ class _Training:
 
     def _measure(self) -> int:
         """Peak memory of a step, which goes beyond the result."""
-        batches = self._batches(1)[:1]
-
-        def step() -> None:
-            (inputs,) = self._read(batches)
-            self._step(batches[0], inputs)
-
+        batch = self._batches(1)[0]
         self.wrapped.train()
         self.optimizer.zero_grad(set_to_none=True)
-        peak = step_memory(step, self.model, self.optimizer, self.fabric.device)
+        peak = step_memory(lambda: self._step(batch), self.model, self.optimizer, self.fabric.device)
         self.optimizer.zero_grad(set_to_none=True)
         return peak
 
@@ -347,7 +338,7 @@ class _Training:
             self.state = _State.from_dict(saved["state"], self.fabric.device)
 
 
-def predict(model: nn.Module, data: DataSet, fabric: Fabric, batch_size: int | None = None) -> Any:
+def predict(model: nn.Module, data: Data, fabric: Fabric, batch_size: int | None = None) -> Any:
     """Outputs ``(N, ...)`` of the model in evaluation mode for a whole data set, in every process.
 
     Args:
@@ -363,9 +354,10 @@ def predict(model: nn.Module, data: DataSet, fabric: Fabric, batch_size: int | N
     model.eval()
     parts = []
     with torch.no_grad():
-        for index, inputs in zip(batches, data.read(share(index, fabric) for index in batches), strict=True):
+        for index in batches:
+            inputs = _converted(pick(data.inputs, share(index, fabric)), fabric)
             with precision.forward_context():
-                outputs = precision.convert_output(model(_converted(inputs, fabric)))
+                outputs = precision.convert_output(model(inputs))
             parts.append(gathered(outputs, len(index), fabric))
     return pytree.tree_map(lambda *tensors: torch.cat(tensors), *parts)
 

@@ -27,7 +27,7 @@ from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from nfn_monomial.benchmarks.data.batches import DataSet
+from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.errors import MissingExtraError
 
@@ -67,7 +67,7 @@ class Test:
     __test__ = False  # not a test case, whatever pytest makes of the name
 
     name: str
-    data: DataSet
+    data: Data
     scale: float | None = None
 
 
@@ -99,8 +99,8 @@ class Trial:
 
     settings: RunSettings
     model: Any
-    train: DataSet
-    val: DataSet
+    train: Data
+    val: Data
     tests: Callable[[], Iterable[Test]]
     loss: Loss
     metrics: Metrics

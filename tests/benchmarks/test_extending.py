@@ -93,7 +93,7 @@ def test_data_sets(block: str, name: str, path: str, capsys: pytest.CaptureFixtu
     assert last == stated[-1]  # as the comment behind it says
     corpus = found["corpus"]
     if block == "inrs":
-        images = corpus.siren.render(corpus.test.rows.read_all())
+        images = corpus.siren.render(corpus.test.tensors)
         assert (images - corpus.pixels[corpus.test.image]).abs().max() < 0.1
     else:
         assert corpus.train[0].networks.tensors["weight.0"].shape == (10, 6, 4)

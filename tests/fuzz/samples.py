@@ -72,14 +72,14 @@ def facts(found: Any, name: str = "") -> Facts:
         for part in ("train", "val", "test"):
             for i, group in enumerate(getattr(found, part)):
                 where = f"{name}/{part}/{i}"
-                out |= facts(group.networks.rows.read_all(), where) | {f"{where}/accuracy": group.networks.accuracy}
+                out |= facts(group.networks.tensors, where) | {f"{where}/accuracy": group.networks.accuracy}
                 out[f"{where}/info"] = f"{group.info.activation} {group.info.space} {group.info.input_shape}"
         return out
     if isinstance(found, InrCorpus):
         out = {"siren": f"{found.siren} {found.classes}"}
         for part in ("train", "val", "test"):
             held = getattr(found, part)
-            out |= facts(held.rows.read_all(), part)
+            out |= facts(held.tensors, part)
             out |= {f"{part}/label": held.labels, f"{part}/image": held.image}
         return out
     if isinstance(found, Predictor):

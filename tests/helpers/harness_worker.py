@@ -24,8 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.data.batches import Data, DataSet, StreamedData
-from nfn_monomial.benchmarks.data.rows import TensorRows
+from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.models.monomial import Monomial  # alone: all models take a second to import
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.devices import make_fabric, on_main_process_first
@@ -41,7 +40,7 @@ TRAINING = TrainConfig(
     epochs=4, batch_size=4, learning_rate=1e-2, weight_decay=0.1, warmup_steps=5, clip_norm=8.0, schedule="cosine",
     average_epochs=0.5, precision="64-true", checkpoint_seconds=0,
 )  # fmt: skip
-EXACT = ("monomial", "parts", "streamed")  # without dropout
+EXACT = ("monomial", "parts")  # without dropout
 JOBS = (*EXACT, "dropout")
 
 
@@ -74,12 +73,11 @@ def prepare(tensors: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([t.flatten(1) for t in tensors.values()], 1).double()
 
 
-def data(seed: int, count: int, streamed: bool) -> DataSet:
+def data(seed: int, count: int) -> Data:
     """Networks, and the sums of their weights."""
     tensors = random_networks(SPACE, count, generator=torch.Generator().manual_seed(seed))
     plain = {name: t.squeeze(1) for name, t in tensors.items()}
-    targets = prepare(plain).sum(1)
-    return StreamedData(TensorRows(plain), prepare, targets) if streamed else Data(prepare(plain), targets)
+    return Data(prepare(plain), prepare(plain).sum(1))
 
 
 def values_of(outputs: Any) -> Tensor:
@@ -130,7 +128,7 @@ def trial(settings: RunSettings, **changed: Any) -> Trial:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = Packed() if kind == "monomial" else Parts(dropout=0.3 if kind == "dropout" else 0.0)
-    sets = [data(seed, count, kind == "streamed") for seed, count in enumerate((13, 7, 5))]
+    sets = [data(seed, count) for seed, count in enumerate((13, 7, 5))]
     given: dict[str, Any] = {"loss": loss, "metrics": metrics, **changed}
     return Trial(settings, model, sets[0], sets[1], lambda: [Test("plain", sets[2])], select="score", **given)
 

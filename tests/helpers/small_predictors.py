@@ -7,7 +7,6 @@ import torch
 from small_zoo import corpus
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.experiments.classify import ClassifyConfig, InputConfig, Sizes
 from nfn_monomial.benchmarks.experiments.edit import EditConfig, EditorConfig
@@ -32,7 +31,7 @@ def inrs() -> InrCorpus:
     def part(count: int) -> InrPart:
         tensors = {name: t + 0.2 * torch.randn(count, *t.shape, generator=generator) for name, t in base.items()}
         bright = SIREN.render(tensors).mean((1, 2, 3))
-        return InrPart(TensorRows(tensors), (bright > bright.median()).long(), torch.arange(count))
+        return InrPart(tensors, (bright > bright.median()).long(), torch.arange(count))
 
     return InrCorpus("toy", SIREN, 2, part(32), part(16), part(16))
 

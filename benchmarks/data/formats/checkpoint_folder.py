@@ -17,14 +17,13 @@ from nfn_monomial.adapters.definitions import Definition, DefinitionError, read_
 from nfn_monomial.adapters.files import FileError, damaged, listed, shown
 from nfn_monomial.adapters.modules import load_checkpoint
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part, Parts
-from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
 from nfn_monomial.benchmarks.reading import number, read_json, read_rows
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
 from nfn_monomial.tools.reading import parse_json
 
 from .base import CorpusError, Format, OnProgress, register_format
-from .checkpoints import FileRows, in_memory, read_safetensors, require_folder, silent
+from .checkpoints import counter, read_safetensors, read_stacked, require_folder, silent
 
 __all__ = ["CheckpointFolder"]
 
@@ -70,7 +69,6 @@ class CheckpointFolder(Format):
         key: str | None = None,
         seed: int = 0,
         limit: int | None = None,
-        in_memory_bytes: int = IN_MEMORY_BYTES,
         on_progress: OnProgress = silent,
     ) -> dict[str, Corpus]:
         """Load all networks of the table, as one corpus: ``mixed`` where arguments vary, else by the name of ``net``.
@@ -85,7 +83,6 @@ class CheckpointFolder(Format):
             key: of the state dict in files that hold more than that.
             seed: of the split, 70, 15 and 15 percent, where the table has none.
             limit: take that many training networks.
-            in_memory_bytes: larger sets stay in their files, which are read again for each batch.
             on_progress: called while files are read.
 
         Raises:
@@ -109,15 +106,14 @@ class CheckpointFolder(Format):
                 if found := [line for line in own if line.arguments == text]:
                     places.append((part, definition, found))
         like: dict[int, Path] = {}
-        files = []
-        for _, definition, found in places:
-            first = like.setdefault(id(definition), found[0].file)
-            files.append(FileRows([line.file for line in found], partial(_read, definition, key), first))
+        step = counter(sum(len(found) for *_, found in places), on_progress)
         infos = {id(d): NetworkInfo(d.space, d.name, d.template, d.input_shape) for _, d, _ in places}
         parts: dict[str, Parts] = dict.fromkeys(SPLITS, ())
-        for (part, d, found), rows in zip(places, in_memory(files, in_memory_bytes, on_progress), strict=True):
-            networks = Networks(rows, torch.tensor([line.accuracy for line in found]))
-            parts[part] += (Part(networks, infos[id(d)]),)
+        for part, definition, found in places:
+            files, first = [line.file for line in found], like.setdefault(id(definition), found[0].file)
+            tensors = read_stacked(files, partial(_read, definition, key), first, step)
+            networks = Networks(tensors, torch.tensor([line.accuracy for line in found]))
+            parts[part] += (Part(networks, infos[id(definition)]),)
         architectures = tuple(infos.values())
         mixed = len(architectures) > 1
         name = "mixed" if mixed else architectures[0].activation

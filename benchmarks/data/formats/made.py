@@ -13,7 +13,7 @@ import itertools
 import json
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -24,14 +24,13 @@ from torch import Tensor
 from nfn_monomial.adapters.files import damaged, shown
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES, load_pictures
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
-from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, WAY_OUT, Rows, ShardRows, TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.files import write_atomically
 from nfn_monomial.tools.predictors.architectures import Architecture, architecture_of
 from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
-from nfn_monomial.tools.sealed import checksum_of, read_sealed, seal
+from nfn_monomial.tools.sealed import read_sealed, seal
 
 from .base import CorpusError, Format, register_format
 from .zoo_files import halves, row_order
@@ -55,6 +54,7 @@ __all__ = [
 ]
 
 ZOO_FILE = "zoo.json"
+WAY_OUT = "the command that made these networks, given the same options, makes what is missing or damaged"
 SHARDS = "shard-*.safetensors"
 Kind = Literal["cnn", "mixed", "inrs"]
 SPLITS = ("train", "val", "test")
@@ -71,7 +71,6 @@ SLOTS = ("train", "test", "train", "test", "val", "test", "train", "test", "trai
 class Shard(NamedTuple):
     """What a shard states; its tensors are mapped."""
 
-    path: Path
     architecture: Architecture | Siren
     numbers: list[int]
     tensors: dict[str, Tensor]
@@ -83,7 +82,7 @@ class Group(NamedTuple):
 
     architecture: Architecture | Siren
     numbers: list[int]
-    rows: Rows
+    tensors: dict[str, Tensor]
     columns: dict[str, Tensor]
 
 
@@ -152,7 +151,9 @@ def read_shard(folder: Path, number: int, described: Mapping[str, Any]) -> Shard
             there = (tensors[name].dtype, tuple(tensors[name].shape)) if name in tensors else "missing"
             if there != expected.get(name):
                 raise InvalidValueError(f"{name} is {there}, expected {expected.get(name, 'nothing')}")
-        return Shard(path, architecture, content["networks"], tensors, content)
+            if bad := (~tensors[name].isfinite()).reshape(count, -1).any(1).nonzero().flatten().tolist():
+                raise InvalidValueError(f"{name} holds NaN or infinite values in row {bad[0]}")
+        return Shard(architecture, content["networks"], tensors, content)
 
 
 def _built(described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Architecture | Siren:
@@ -169,10 +170,8 @@ def _built(described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Archi
     return Siren(**values)
 
 
-def read_groups(folder: Path, kind: Kind, in_memory_bytes: int) -> tuple[dict[str, Any], list[Group]]:
+def read_groups(folder: Path, kind: Kind) -> tuple[dict[str, Any], list[Group]]:
     """What ``zoo.json`` states, and the networks by architecture, in the order of the shards.
-
-    Networks that take more than ``in_memory_bytes`` are to stay in their files: groups always have those, see `_kept`.
 
     Raises:
         CorpusError: naming the file, if the set is missing, not finished or of another kind, or a shard is damaged.
@@ -186,25 +185,22 @@ def read_groups(folder: Path, kind: Kind, in_memory_bytes: int) -> tuple[dict[st
     alike: dict[str, list[Shard]] = defaultdict(list)
     for number in range(found["shards"]):
         shard = read_shard(folder, number, described)
-        # What is known of the networks is needed; their parameters need not stay mapped.
-        known = {name: shard.tensors[name].clone() for name in COLUMNS[kind]}
-        alike[json.dumps(shard.stated["architecture"])].append(shard._replace(tensors=known))
+        alike[json.dumps(shard.stated["architecture"])].append(shard)
     groups = [_group(shards, kind) for shards in alike.values()]
     if (count := sum(len(group.numbers) for group in groups)) != found["networks"]:
         raise CorpusError(f"{folder} holds {count} networks, but {ZOO_FILE} states {found['networks']}: {WAY_OUT}")
-    if sum(group.rows.nbytes for group in groups) > in_memory_bytes:
-        return found, groups
-    return found, [group._replace(rows=TensorRows(group.rows.read_all())) for group in groups]
+    return found, groups
 
 
 def _group(shards: Sequence[Shard], kind: Kind) -> Group:
     numbers = torch.tensor([number for shard in shards for number in shard.numbers])
-    order = numbers.argsort()
-    architecture, paths = shards[0].architecture, [shard.path for shard in shards]
-    lengths, checksums = [len(shard.numbers) for shard in shards], list(map(checksum_of, paths))
-    rows = ShardRows(paths, lengths, architecture.space.shapes(), order, checksums)
-    columns = {name: torch.cat([shard.tensors[name] for shard in shards])[order] for name in COLUMNS[kind]}
-    return Group(architecture, numbers[order].tolist(), rows, columns)
+    order, architecture = numbers.argsort(), shards[0].architecture
+
+    def joined(names: Iterable[str]) -> dict[str, Tensor]:
+        return {name: torch.cat([shard.tensors[name] for shard in shards])[order] for name in names}
+
+    columns = joined(COLUMNS[kind])
+    return Group(architecture, numbers[order].tolist(), joined(architecture.space.shapes()), columns)
 
 
 def _classifiers(
@@ -222,7 +218,7 @@ def _classifiers(
             group, a = groups[k], groups[k].architecture
             assert isinstance(a, Architecture), "zoos of classifiers have no other"
             info = NetworkInfo(a.space, a.activation, a.module, (a.channels_in, size, size))
-            networks = Networks(group.rows, group.columns["accuracy"]).subset(list(places))
+            networks = Networks(group.tensors, group.columns["accuracy"]).subset(list(places))
             parts[name] += (Part(networks, info),)
             infos.setdefault((info.space, info.activation), info)
     return parts, tuple(infos.values())
@@ -240,9 +236,7 @@ class MadeZoo(Format):
         return stated(path).get("kind") == "cnn"
 
     @staticmethod
-    def load(
-        path: str | Path, *, limit: int | None = None, in_memory_bytes: int = IN_MEMORY_BYTES
-    ) -> dict[str, Corpus]:
+    def load(path: str | Path, *, limit: int | None = None) -> dict[str, Corpus]:
         """Corpora by activation; ``limit`` keeps that many training networks of each.
 
         Raises:
@@ -250,7 +244,7 @@ class MadeZoo(Format):
         """
         if limit is not None and limit < 1:
             raise CorpusError(f"limit is {limit}, but at least 1 training network is needed")
-        found, groups = read_groups(Path(path), "cnn", in_memory_bytes)
+        found, groups = read_groups(Path(path), "cnn")
         corpora = {}
         for k, group in enumerate(groups):
             place = {number: i for i, number in enumerate(group.numbers)}
@@ -280,7 +274,6 @@ class MadeMixedZoo(Format):
         *,
         unseen_architectures: bool = False,
         seed: int = 0,
-        in_memory_bytes: int = IN_MEMORY_BYTES,
     ) -> dict[str, Corpus]:
         """One corpus, ``mixed``: 40 percent of the networks for training, 10 for validation, 50 for testing.
 
@@ -289,12 +282,11 @@ class MadeMixedZoo(Format):
             unseen_architectures: split the architectures rather than the networks, so that no two parts share one;
                 otherwise the networks of every architecture are spread over the parts.
             seed: of the split.
-            in_memory_bytes: larger sets stay in their files, and are read when they are asked for.
 
         Raises:
             CorpusError: as `read_groups`, or if there are too few networks.
         """
-        found, groups = read_groups(Path(path), "mixed", in_memory_bytes)
+        found, groups = read_groups(Path(path), "mixed")
         rng = random.Random(seed)
         units: list[tuple[int, list[int]]] = []  # a group and networks of it that stay together
         for k, group in enumerate(groups):
@@ -327,13 +319,13 @@ class MadeInrs(Format):
         return stated(path).get("kind") == "inrs"
 
     @staticmethod
-    def load(path: str | Path, *, in_memory_bytes: int = IN_MEMORY_BYTES) -> InrCorpus:
-        """The corpus, with the images it was fitted to; larger ones than ``in_memory_bytes`` stay in their files.
+    def load(path: str | Path) -> InrCorpus:
+        """The corpus, with the images it was fitted to.
 
         Raises:
             CorpusError: as `read_groups`, or if the images that are installed are others.
         """
-        found, groups = read_groups(Path(path), "inrs", in_memory_bytes)
+        found, groups = read_groups(Path(path), "inrs")
         pictures = load_pictures(found["config"]["images"])
         if found["fingerprint"] != pictures.fingerprint:
             raise CorpusError(
@@ -345,7 +337,7 @@ class MadeInrs(Format):
 
         def part(number: int) -> InrPart:
             chosen = torch.nonzero(group.columns["split"] == number).flatten()
-            return InrPart(group.rows.subset(chosen), group.columns["label"][chosen], group.columns["image"][chosen])
+            return InrPart(group.tensors, group.columns["label"], group.columns["image"]).subset(chosen)
 
         train, val, test = map(part, range(len(SPLITS)))
         return InrCorpus(

@@ -7,7 +7,6 @@ coordinates are column and row, in this order, as their code makes them (``exper
 ``make_coordinates``).
 
 Options that all three have: ``limit``, take that many training images, the first; ``omega_0`` of the sine layers;
-``in_memory_bytes``, larger sets are read file by file when a batch asks for them, and checked only then;
 ``on_progress``, called while files are read. All raise a CorpusError that names the folder or the file, if something is
 missing, double or damaged.
 """
@@ -26,13 +25,12 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.adapters.files import damaged, shown
-from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.reading import read_json, whole
 from nfn_monomial.errors import InvalidValueError
 
 from .base import CorpusError, Format, OnProgress, register_format
-from .checkpoints import FileRows, counter, in_memory, read_layers, read_mapping, require_folder, silent
+from .checkpoints import counter, read_layers, read_mapping, read_stacked, require_folder, silent
 
 __all__ = ["DwsFashionInrs", "DwsMnistInrs", "NfnSirens"]
 
@@ -65,7 +63,7 @@ def _first(fits: list[Fit], limit: int | None) -> list[Fit]:
 
 def _corpus(
     folder: Path, parts: Fits, read: Callable[[Path], dict[str, Tensor]], classes: int, info: Mapping[str, Any],
-    omega_0: float, gain: float, in_memory_bytes: int, on_progress: OnProgress, column_first: bool = False,
+    omega_0: float, gain: float, on_progress: OnProgress, column_first: bool = False,
 ) -> InrCorpus:  # fmt: skip
     """The corpus of these files, which gets the name of the folder; ``info`` is for the record.
 
@@ -75,23 +73,24 @@ def _corpus(
     if empty := [name for name in PARTS if not parts[name]]:
         raise CorpusError(f"{folder}: no network for {' and '.join(empty)}: the download is incomplete")
     like = parts["train"][0].path
-    files = [FileRows([fit.path for fit in parts[name]], read, like) for name in PARTS]
-    weights = [shape for name, shape in files[0].shapes.items() if name.startswith("weight")]
+    weights = [tuple(t.shape) for name, t in read(like).items() if name.startswith("weight")]
     sizes = (weights[0][1], *(shape[0] for shape in weights))
     if sizes[0] != 2 or sizes[-1] not in IMAGE_SIZES or any(len(shape) != 2 for shape in weights):
         raise CorpusError(
             f"{like}: layers of {'-'.join(map(str, sizes))} neurons, expected linear ones from 2 coordinates to 1 "
             "channel (28 x 28 pixels) or 3 (32 x 32)"
         )
-    size = IMAGE_SIZES[sizes[-1]]
-    rows = in_memory(files, in_memory_bytes, on_progress)
+    size, step = IMAGE_SIZES[sizes[-1]], counter(sum(map(len, parts.values())), on_progress)
     made: dict[str, Any] = {
-        name: InrPart(held, torch.tensor([f.label for f in parts[name]]), torch.tensor([f.image for f in parts[name]]))
-        for name, held in zip(PARTS, rows, strict=True)
+        name: InrPart(
+            read_stacked([fit.path for fit in parts[name]], read, like, step),
+            torch.tensor([fit.label for fit in parts[name]]),
+            torch.tensor([fit.image for fit in parts[name]]),
+        )
+        for name in PARTS
     }
     siren = Siren(sizes, omega_0, (sizes[-1], size, size), gain=gain, column_first=column_first)
-    counts = {name: len(part) for name, part in made.items()}
-    source = {"path": str(folder), **info, **counts, "in_memory": rows[0] is not files[0]}
+    source = {"path": str(folder), **info, **{name: len(part) for name, part in made.items()}}
     return InrCorpus(folder.resolve().name, siren, classes, **made, info=source)
 
 
@@ -151,7 +150,6 @@ class NfnSirens(Format):
         augmented: int = 0,
         limit: int | None = None,
         omega_0: float = OMEGA_0,
-        in_memory_bytes: int = IN_MEMORY_BYTES,
         on_progress: OnProgress = silent,
     ) -> InrCorpus:
         """Load a corpus; images below 45,000 are for training, below 50,000 for validation, the others for testing.
@@ -181,7 +179,7 @@ class NfnSirens(Format):
         for name in copies[:augmented]:
             parts["train"] += [fit for fit in _nfn_fits(folder, name) if fit.image in images]
         info = {"format": "nfn-sirens", "prefix": prefix, "augmented": augmented}
-        return _corpus(folder, parts, _NFN_READ, CLASSES, info, omega_0, 0.5, in_memory_bytes, on_progress)
+        return _corpus(folder, parts, _NFN_READ, CLASSES, info, omega_0, 0.5, on_progress)
 
 
 def _nfn_folders(folder: Path) -> list[re.Match[str]]:
@@ -237,7 +235,6 @@ class DwsMnistInrs(Format):
         splits: str | Path | None = None,
         limit: int | None = None,
         omega_0: float = OMEGA_0,
-        in_memory_bytes: int = IN_MEMORY_BYTES,
         on_progress: OnProgress = silent,
     ) -> InrCorpus:
         """Load the corpus, split as ``mnist_splits.json`` says.
@@ -260,9 +257,7 @@ class DwsMnistInrs(Format):
         parts = _dws_splits(file, base)
         parts["train"] = _first(parts["train"], limit)
         info = {"format": "dws-mnist", "splits": str(file)}
-        return _corpus(
-            folder, parts, _DWS_READ, _classes(parts), info, omega_0, 1.0, in_memory_bytes, on_progress, True
-        )
+        return _corpus(folder, parts, _DWS_READ, _classes(parts), info, omega_0, 1.0, on_progress, True)
 
 
 def _classes(parts: Fits) -> int:
@@ -329,7 +324,6 @@ class DwsFashionInrs(Format):
         *,
         limit: int | None = None,
         omega_0: float = OMEGA_0,
-        in_memory_bytes: int = IN_MEMORY_BYTES,
         on_progress: OnProgress = silent,
     ) -> InrCorpus:
         """Load the corpus; its labels are in the files, so each is read once here, whatever its size.
@@ -354,7 +348,7 @@ class DwsFashionInrs(Format):
         step = counter(sum(map(len, parts.values())), on_progress)
         parts = {part: [fit._replace(label=_label(fit.path, step)) for fit in fits] for part, fits in parts.items()}
         read, info = partial(_DWS_READ, ignore=("label",)), {"format": "dws-fashion"}
-        return _corpus(folder, parts, read, _classes(parts), info, omega_0, 1.0, in_memory_bytes, on_progress, True)
+        return _corpus(folder, parts, read, _classes(parts), info, omega_0, 1.0, on_progress, True)
 
 
 def _fashion_places(path: Path) -> tuple[Path, Path]:

@@ -7,13 +7,11 @@ A zoo is a folder of three files:
 - ``layout.csv``: ``varname, shape, start_idx, end_idx``, the columns of each variable. Kernels are stored as
   ``(*kernel, in, out)`` and dense kernels as ``(in, out)``, in TensorFlow's order of axes.
 
-The published sets hold about 270,000 rows (5 GB): weights are memory-mapped and only the rows asked for are loaded, or,
-if these are too many for memory, only those of a batch at a time.
+The published sets hold about 270,000 rows (5 GB): weights are memory-mapped and only the rows asked for are loaded.
 """
 
 from __future__ import annotations
 
-import mmap
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +25,6 @@ from nfn_monomial import WeightSpace
 from nfn_monomial.adapters.files import damaged
 from nfn_monomial.benchmarks.data.layout import Layout, ZooError, cnn_geometry, layers_of, parse_layout, unflatten
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
-from nfn_monomial.benchmarks.data.rows import IN_MEMORY_BYTES, Rows, TensorRows
 from nfn_monomial.benchmarks.reading import whole
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.predictors.architectures import MODULES, PlainCNN
@@ -49,7 +46,7 @@ from .zoo_files import (
     some,
 )
 
-__all__ = ["MappedRows", "SmallCnnZoo", "SplitOrder", "load_zoo", "network_info"]
+__all__ = ["SmallCnnZoo", "SplitOrder", "load_zoo", "network_info"]
 
 SIZE = 32  # pixels a side of the images of the published zoos
 SplitOrder = Literal["activation-then-split", "split-then-activation"]
@@ -88,7 +85,6 @@ def load_zoo(
     keep_duplicate: bool = False,
     final_step: int | None = None,
     limit: int | None = None,
-    in_memory_bytes: int = IN_MEMORY_BYTES,
 ) -> Corpus:
     """Load the final checkpoints of one activation from a zoo folder.
 
@@ -100,9 +96,6 @@ def load_zoo(
 
     nfn's split files begin with a stray ``0``, so that row 0 occurs twice. The stray one is dropped unless
     ``keep_duplicate``, which reproduces the splits of nfn to the row. ``limit`` keeps that many training networks.
-
-    Networks that take more than ``in_memory_bytes`` stay in the file: weights are read, and checked, when they are
-    asked for.
     """
     if split_order not in get_args(SplitOrder):
         raise InvalidValueError(f"unknown split_order {split_order!r}: choose one of {', '.join(get_args(SplitOrder))}")
@@ -131,15 +124,12 @@ def load_zoo(
             f"checkpoints ({'largest step of each network' if final_step is None else f'step {final_step}'}) of which "
             f"{int(of_activation[final].sum())} have the activation {activation!r}; use a larger zoo, or other filters"
         )
-    file = folder / "weights.npy"
-    found: dict[str, Rows] = {name: MappedRows(weights, rows, layout, file) for name, rows in parts.items()}
-    if sum(rows.nbytes for rows in found.values()) <= in_memory_bytes:
-        found = {name: TensorRows(rows.read_all()) for name, rows in found.items()}
-    known = network_info(layout, activation)
-    networks = {
-        name: (Part(Networks(found[name], torch.from_numpy(metrics.accuracy[rows])), known),)
-        for name, rows in parts.items()
-    }
+    known, file = network_info(layout, activation), folder / "weights.npy"
+
+    def part(rows: Ints) -> Part:
+        return Part(Networks(_networks(weights, rows, layout, file), torch.from_numpy(metrics.accuracy[rows])), known)
+
+    networks = {name: (part(rows),) for name, rows in parts.items()}
     source: dict[str, object] = {
         "path": str(folder),
         "rows": len(weights),
@@ -190,75 +180,22 @@ def _split(rows: Ints) -> dict[str, Ints]:
     return {name: np.array(part, dtype=np.int64) for name, part in halves(rows.tolist()).items()}
 
 
-class MappedRows(Rows):
-    """Networks in a memory-mapped ``weights.npy``; only the rows that are asked for are read.
-
-    Args:
-        weights: ``(rows, columns)``.
-        rows: numbers of the N networks' rows.
-        layout: of the columns.
-        path: of the file, for messages.
+def _networks(weights: Floats, rows: Ints, layout: Layout, path: Path) -> dict[str, Tensor]:
+    """The networks with these rows of ``weights.npy``, in this order.
 
     Raises:
-        ZooError: in `read`, if weights are NaN or infinite.
+        ZooError: if weights are NaN or infinite, naming the file.
     """
-
-    def __init__(self, weights: Floats, rows: Ints, layout: Layout, path: Path) -> None:
-        self.weights, self.rows, self.layout, self.path = weights, rows, layout, path
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def places(self) -> Tensor:
-        return torch.from_numpy(self.rows)
-
-    def read(self, index: Tensor) -> dict[str, Tensor]:
-        return unflatten(torch.from_numpy(self._values(index)), self.layout)
-
-    def held(self, index: Tensor) -> MappedRows:
-        """As they lie in the file: each batch puts its own in torch's order."""
-        return MappedRows(self._values(index), np.arange(len(index)), self.layout, self.path)
-
-    def _values(self, index: Tensor) -> Floats:
-        rows = self.rows[index.numpy()]
-        by_place = np.argsort(rows, kind="stable")  # read in the order of the file: one pass over it
-        values = np.empty((len(rows), self.weights.shape[1]), dtype=np.float32)
-        start = 0
-        for run in np.split(rows[by_place], np.flatnonzero(np.diff(rows[by_place]) != 1) + 1):
-            if len(run):
-                announce(self.weights, int(run[0]), int(run[-1]) + 1)
-                values[by_place[start : start + len(run)]] = self.weights[run[0] : run[-1] + 1]
-            start += len(run)
-        forget(self.weights)
-        finite = np.isfinite(values).all(axis=1)
-        if not finite.all():
-            raise ZooError(
-                f"{self.path}: NaN or infinite weights in {some(sorted(rows[~finite].tolist()), 'row')} "
-                f"({int((~finite).sum())} of the {len(rows)} networks asked for): drop these rows"
-            )
-        return values
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        one = unflatten(torch.empty(1, self.weights.shape[1]), self.layout)
-        return {name: tuple(t.shape[1:]) for name, t in one.items()}
-
-
-def announce(array: Floats, start: int, stop: int) -> None:
-    """Have these rows of a memory-mapped array read at once, and nothing behind them, as the system would by itself."""
-    if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_WILLNEED"):
-        width = array.strides[0]
-        first = array.offset % mmap.ALLOCATIONGRANULARITY + start * width  # where the map begins, in the file
-        begin = first - first % mmap.PAGESIZE
-        array.base.madvise(mmap.MADV_RANDOM)
-        array.base.madvise(mmap.MADV_WILLNEED, begin, first + (stop - start) * width - begin)
-
-
-def forget(array: Floats) -> None:
-    """Let go of what was read of a memory-mapped array: it counts as this process's memory no longer."""
-    if isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        array.base.madvise(mmap.MADV_DONTNEED)
+    by_place = np.argsort(rows, kind="stable")  # read in the order of the file: one pass over it
+    values = np.empty((len(rows), weights.shape[1]), dtype=np.float32)
+    values[by_place] = weights[rows[by_place]]
+    finite = np.isfinite(values).all(axis=1)
+    if not finite.all():
+        raise ZooError(
+            f"{path}: NaN or infinite weights in {some(sorted(rows[~finite].tolist()), 'row')} "
+            f"({int((~finite).sum())} of the {len(rows)} networks asked for): drop these rows"
+        )
+    return unflatten(torch.from_numpy(values), layout)
 
 
 @register_format("small-cnn-zoo")
@@ -282,17 +219,13 @@ class SmallCnnZoo(Format):
         keep_duplicate: bool = False,
         final_step: int | None = None,
         limit: int | None = None,
-        in_memory_bytes: int = IN_MEMORY_BYTES,
     ) -> dict[str, Corpus]:
-        """Corpora by activation, by default all that the zoo has; the other options are those of `load_zoo`.
-
-        ``in_memory_bytes``: of all activations together; each may take an equal share.
-        """
+        """Corpora by activation, by default all that the zoo has; the other options are those of `load_zoo`."""
         folder = Path(path)
         check_folder(folder)
         names = activations or sorted(set(read_metrics(folder / "metrics.csv.gz").activation.tolist()))
         options: dict[str, Any] = {
             "split_file": split_file, "split_order": split_order, "keep_duplicate": keep_duplicate,
-            "final_step": final_step, "limit": limit, "in_memory_bytes": in_memory_bytes // max(1, len(names)),
+            "final_step": final_step, "limit": limit,
         }  # fmt: skip
         return {name: load_zoo(folder, name, **options) for name in names}

@@ -21,8 +21,8 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.batches import DataSet, prepared
-from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies, fingerprint, groups_of, looked_at
+from nfn_monomial.benchmarks.data.batches import Data, prepared
+from nfn_monomial.benchmarks.data.networks import Corpus, Parts, accuracies, fingerprint, groups_of
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.experiments.tune import TuneConfig
 from nfn_monomial.benchmarks.models.catalogue import training_of
@@ -275,11 +275,11 @@ class Search:
         line = f"{len(tried)}/{total} {self.model}{how}: {so_far}, {', '.join(values)}"
         return Said(self.model, len(tried), total, line)
 
-    def _prepared(self, name: str, number: int) -> tuple[Any, DataSet, DataSet]:
+    def _prepared(self, name: str, number: int) -> tuple[Any, Data, Data]:
         """What inputs are fitted to, training and validation data: the same for all recipes."""
         corpus = cut(self.corpora[name], self.config.folds, number, self.config.seeds[0])
         model = build_model(self.model, corpus.info, seed=0)
-        looked = model.prepare_groups(groups_of(looked_at(corpus.train)))
+        looked = model.prepare_groups(groups_of(corpus.train))
         return looked, prepared(corpus.train, model.prepare_groups), prepared(corpus.val, model.prepare_groups)
 
     def _try(self, number: int, on_news: Callable[[News], None], trial: optuna.Trial) -> float:

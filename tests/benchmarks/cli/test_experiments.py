@@ -125,7 +125,7 @@ def test_what_makes_missing_data_is_named(
         ("--data {zoo} --precision 16", "precision is '16', but"),
         ("--data {zoo} --seeds 0", "Invalid value for '--seeds'"),
         ("--data {zoo} --device cuda:9", "device 'cuda:9' is not there"),
-        ("--data {zoo} --data-option limits=10", "no option limits; it has limit, in_memory_bytes"),
+        ("--data {zoo} --data-option limits=10", "no option limits; it has limit"),
         ("--data {inrs}", "it is data for nfn-monomial classify-inr and edit-inr"),
         ("--data {zoo} --out {file}", "{file} is a file: give a folder"),
     ],

@@ -45,7 +45,7 @@ def dws(tmp_path: Path) -> Path:
 
 
 def images(corpus: InrCorpus, part: InrPart) -> torch.Tensor:
-    return corpus.siren.render(part.rows.read_all())
+    return corpus.siren.render(part.tensors)
 
 
 def expected(networks: list, size: int) -> torch.Tensor:
@@ -84,14 +84,6 @@ def test_augmented_fits_are_read_when_asked_for_and_only_then(nfn: Path) -> None
         load_inr(nfn, augmented=3)
 
 
-def test_large_sets_stay_in_their_files_and_give_the_same_networks(nfn: Path) -> None:
-    held, lazy = load_inr(nfn).train.rows, load_inr(nfn, in_memory_bytes=0).train.rows
-    index = torch.tensor([3, 0, 3])
-    for name, tensor in lazy.read(index).items():
-        assert torch.equal(tensor, held.read(index)[name])
-    assert (lazy.shapes, lazy.nbytes) == (held.shapes, held.nbytes)
-
-
 def change(**tensors: Any) -> Callable[[Path], object]:
     return lambda folder: edit(folder / SECOND, **tensors)
 
@@ -123,9 +115,8 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
 @pytest.mark.parametrize(("damage", "message"), DAMAGES)
 def test_damage_is_named(nfn: Path, damage: Callable[[Path], object], message: str) -> None:
     damage(nfn)
-    for in_memory_bytes in (2**30, 0):
-        with pytest.raises(CorpusError, match=message):
-            load_inr(nfn, in_memory_bytes=in_memory_bytes).train.rows.read(torch.tensor([0, 1]))
+    with pytest.raises(CorpusError, match=message):
+        load_inr(nfn)
 
 
 # --- DWSNets -------------------------------------------------------------------------------------------------------
@@ -177,7 +168,7 @@ def test_damaged_split_files_are_named(dws: Path, damage: Callable[[dict], objec
 
 def test_dws_fashion_takes_labels_from_the_files(tmp_path: Path) -> None:
     made = write_dws_fashion(tmp_path, LABELS | {"train": [*range(10), 3, 1]})
-    corpus = load_inr(tmp_path, in_memory_bytes=0)
+    corpus = load_inr(tmp_path)
     assert corpus.train.labels.tolist() == [*range(10), 3, 1], "model_10 follows model_9, not model_1"
     assert (corpus.val.labels.tolist(), corpus.test.labels.tolist()) == ([9], [4, 4])
     own = expected([made[tmp_path / "fmnist_inrs/test" / f"model_{i}.pth"] for i in range(2)], 28)

@@ -25,7 +25,7 @@ def test_stored_weights_show_the_images_with_the_stored_psnr(inrs: Path) -> None
     stored = torch.cat([load_file(path)["psnr"] for path in sorted(inrs.glob("shard-*"))])
     split = torch.cat([load_file(path)["split"] for path in sorted(inrs.glob("shard-*"))])
     for number, part in enumerate((corpus.train, corpus.val, corpus.test)):
-        tensors, pixels = part.rows.read_all(), corpus.pixels[part.image]
+        tensors, pixels = part.tensors, corpus.pixels[part.image]
         torch.testing.assert_close(
             psnr(corpus.siren.render(tensors), pixels), stored[split == number], rtol=1e-4, atol=1e-3
         )
@@ -42,8 +42,8 @@ def test_parts_share_no_image_and_only_training_images_have_several_networks(inr
         assert set(part.image.tolist()) <= set(getattr(pictures, name).tolist())
         assert torch.equal(part.labels, pictures.labels[part.image])
         assert (part.image.unique(return_counts=True)[1] == (2 if name == "train" else 1)).all()
-        assert len(part) == len(part.rows) == {"train": 64, "val": 4, "test": 4}[name]
-    train = parts["train"].rows.read_all()["weight.0"].flatten(1)
+        assert len(part) == {"train": 64, "val": 4, "test": 4}[name]
+    train = parts["train"].tensors["weight.0"].flatten(1)
     assert len(train.unique(dim=0)) == len(train)  # fits of one image begin elsewhere
     assert corpus.classes == 10
 
@@ -55,8 +55,8 @@ def test_more_fits_keep_the_first_and_smaller_corpora_are_part_of_larger(inrs: P
         few, many = getattr(small, name), getattr(large, name)
         assert 0 < len(few) < len(many)
         place = [many.image.tolist().index(image) for image in few.image.tolist()]  # the first one
-        for key, tensor in few.rows.read_all().items():
-            torch.testing.assert_close(tensor, many.rows.read(torch.tensor(place))[key], rtol=1e-3, atol=1e-4)
+        for key, tensor in few.tensors.items():
+            torch.testing.assert_close(tensor, many.tensors[key][place], rtol=1e-3, atol=1e-4)
 
 
 # Figure and command

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
-from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.experiments.classify import CLASSIFY, InputConfig, Sizes
 from nfn_monomial.benchmarks.experiments.edit import EDIT, EditConfig, EditorConfig
@@ -94,9 +93,7 @@ def single(siren: Siren, count: int, seed: int) -> dict[str, Tensor]:
 
 def corpus(siren: Siren) -> InrCorpus:
     counts = enumerate((8, 6, 6))
-    parts = [
-        InrPart(TensorRows(single(siren, n, seed)), torch.arange(n) % CLASSES, torch.arange(n)) for seed, n in counts
-    ]
+    parts = [InrPart(single(siren, n, seed), torch.arange(n) % CLASSES, torch.arange(n)) for seed, n in counts]
     return InrCorpus("toy", siren, CLASSES, *parts)
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.experiments.classify import ClassifyConfig, InputConfig, Sizes
 from nfn_monomial.benchmarks.models.inr import SineNetwork, inr_info
@@ -34,7 +33,7 @@ def part(count: int, seed: int, siren: Siren = SIREN) -> InrPart:
     generator = torch.Generator().manual_seed(seed)
     tensors = {n: torch.randn(count, *shape, generator=generator) / 3 for n, shape in siren.space.shapes().items()}
     brightness = siren.render(tensors).mean((1, 2, 3))
-    return InrPart(TensorRows(tensors), (brightness > 0.5).long(), torch.arange(count) // 2)
+    return InrPart(tensors, (brightness > 0.5).long(), torch.arange(count) // 2)
 
 
 def toy(train: int = 256) -> InrCorpus:
@@ -68,7 +67,7 @@ def test_learns_what_the_function_tells_and_nothing_else() -> None:
 
 
 def networks(count: int) -> dict[str, Tensor]:
-    return {name: t.unsqueeze(1).double() for name, t in part(count, 0).rows.read_all().items()}
+    return {name: t.unsqueeze(1).double() for name, t in part(count, 0).tensors.items()}
 
 
 def rendered(siren: Siren, tensors: Mapping[str, Tensor]) -> Tensor:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from nfn_monomial.benchmarks.data.rows import TensorRows
 from nfn_monomial.benchmarks.data.sirens import InrCorpus, InrPart, Siren
 from nfn_monomial.benchmarks.experiments.edit import EditConfig, EditorConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
@@ -29,7 +28,7 @@ def corpus(siren: Siren = SIREN, train: int = 48, others: int = 16) -> InrCorpus
     parts = []
     for count in (train, others, others):
         tensors = {name: t + 0.05 * torch.randn(count, *t.shape, generator=generator) for name, t in base.items()}
-        parts.append(InrPart(TensorRows(tensors), torch.zeros(count, dtype=torch.int64), torch.arange(count)))
+        parts.append(InrPart(tensors, torch.zeros(count, dtype=torch.int64), torch.arange(count)))
     return InrCorpus("tiny", siren, 1, *parts)
 
 
@@ -69,7 +68,7 @@ def test_editors_learn_and_runs_keep_what_the_figure_needs(tmp_path: Path) -> No
     data, store = corpus(), RunStore(tmp_path)
     config = replace(CONFIG, training=TrainConfig(epochs=8, batch_size=8, learning_rate=5e-3))
     runs = edit_inrs(data, config, store)
-    images = data.siren.render(data.test.rows.read_all())
+    images = data.siren.render(data.test.tensors)
     target = dilate(images.clamp(0, 1))
     unedited = float((images - target).square().mean())
     for run in runs:

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from toy_training import CONFIG, linear, negative_error, run, toy
 
+from nfn_monomial.benchmarks.data.batches import Data
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.train.devices import make_fabric
 from nfn_monomial.benchmarks.train.loop import predict
+from nfn_monomial.tools.predictors import models
 
 
 def test_learns() -> None:
@@ -143,3 +145,21 @@ def test_what_is_validated_has_the_average_of_the_parameters(epochs: float) -> N
         if i % 8 == 7:
             torch.testing.assert_close(seen[i // 8], average)
     assert torch.equal(model.layers[1].weight, seen[-1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("most", "asked_for"), [(2**26, [11]), (40, [5, 5, 1]), (1, [1] * 11)])
+def test_large_examples_are_predicted_few_at_once(
+    monkeypatch: pytest.MonkeyPatch, most: int, asked_for: list[int]
+) -> None:
+    class Counting(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            asked.append(len(x))
+            return super().forward(x)
+
+    asked: list[int] = []
+    model, x = Counting(2, 3), torch.randn(11, 2)
+    with torch.no_grad():
+        expected = nn.functional.linear(x, model.weight, model.bias)
+    monkeypatch.setattr(models, "EVALUATION_BYTES", most)
+    torch.testing.assert_close(predict(model, Data(x, x), make_fabric(CONFIG)), expected)
+    assert asked == asked_for

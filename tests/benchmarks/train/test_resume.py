@@ -97,8 +97,8 @@ def test_many_cuts_continue_exactly(cuts: list[int]) -> None:
         file = Path(folder) / "run"
         for cut in cuts:
             with suppress(KeyboardInterrupt):
-                train(file, cut=cut, kind="streamed")
-        assert_identical(train(file, kind="streamed"), uninterrupted("streamed"))
+                train(file, cut=cut)
+        assert_identical(train(file), uninterrupted())
 
 
 @given(st.floats(0, 1, exclude_max=True), st.none() | st.integers(1, 255))

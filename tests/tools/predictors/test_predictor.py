@@ -28,7 +28,7 @@ from nfn_monomial.tools.predictors.tasks import Generalization, read_task
 ZOO = corpus("relu").test[0]
 CNNS, SPACE = stacked(ZOO.networks.tensors), ZOO.info.space
 INRS = inrs().test
-SIRENS = stacked(INRS.rows.read_all())
+SIRENS = stacked(INRS.tensors)
 
 
 def cnn(width: int = 4, activation: Callable[[], nn.Module] = nn.ReLU, kernel: int = 3) -> nn.Sequential:
