@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,13 +99,6 @@ def test_data_sets(block: str, name: str, path: str, capsys: pytest.CaptureFixtu
             found["load_generalization"](folder, limits=3)
 
 
-def test_formats_are_gone_when_they_are_not_registered() -> None:
-    execute("zoo")
-    del formats._REGISTRY["one-file-zoo"]
-    with pytest.raises(formats.CorpusError, match="no known format"):
-        detect("zoos/mine")
-
-
 def test_an_experiment_is_one_file() -> None:
     """From which there are its command, its settings and its results."""
     make_zoo("zoos/tiny", ZooConfig(networks=80, epochs=(1, 3), train_fractions=(0.1,)))
@@ -134,26 +125,3 @@ def test_an_experiment_is_one_file() -> None:
     assert "training.batch_size" in listed
     with pytest.raises(ValueError, match="there is an experiment weight-sizes already"):
         execute("experiment")
-
-
-def test_a_file_of_the_folder_is_found_by_itself(tmp_path: Path) -> None:
-    """With the results that are made again; nothing else names it."""
-    (tmp_path / "nothing.py").write_text(
-        "from nfn_monomial.benchmarks.experiments.params import ParamsConfig\n"
-        "from nfn_monomial.benchmarks.experiments import Experiment, Rerun, Study, register\n"
-        "study = Study(lambda *given: None, lambda *given: None)\n"
-        "register(Experiment('nothing', 'Do nothing.', {'small': ParamsConfig()}, study,"
-        " reruns=(Rerun('nothing', '--set kernel=1', 0.5),)))\n",
-        encoding="utf-8",
-    )
-    code = (
-        "import sys, nfn_monomial.benchmarks.settings.register as register, importlib.util\n"
-        "spec = importlib.util.find_spec('nfn_monomial.benchmarks.experiments')\n"
-        "spec.submodule_search_locations.append(sys.argv[1])\n"
-        "sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)\n"
-        "spec.loader.exec_module(module)\n"
-        "from nfn_monomial.benchmarks.cli.results import reruns\n"
-        "print(reruns()[0].command, 'torch' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout == "nothing --set kernel=1 False\n"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,7 +13,6 @@ from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.settings import Settings, Some, override
 from nfn_monomial.benchmarks.settings.training import TrainConfig
-from nfn_monomial.benchmarks.studies import predict
 
 
 @dataclass(frozen=True)
@@ -69,12 +66,6 @@ def test_errors(text: str, message: str) -> None:
         override(Config(), [text])
 
 
-def test_settings_do_without_torch() -> None:
-    """A command line is made of them, whose help shall be there at once."""
-    code = "import sys, nfn_monomial.benchmarks.experiments; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 @pytest.mark.parametrize(
     ("name", "preset"), [(name, preset) for name, known in EXPERIMENTS.items() for preset in known.presets]
 )
@@ -104,22 +95,3 @@ def test_settings_have_bounds(experiment: str, assignment: str, message: str) ->
     with pytest.raises(ValueError, match=re.escape(message)) as caught:
         override(EXPERIMENTS[experiment].presets["small"], [assignment])
     assert assignment.partition("=")[0].rpartition(".")[2] in str(caught.value)
-
-
-def test_what_is_left_out() -> None:
-    config = PredictConfig(("statnn", "hnp"), augmented_models=("hnp",), left_out=("tanh:hnp",))
-    runs = [
-        (activation, train_set, model)
-        for activation in ("relu", "tanh")
-        for train_set in ("original", "augmented")
-        for model in config.models
-        if config.runs(activation, train_set, model)
-    ]
-    assert runs == [
-        ("relu", "original", "statnn"), ("relu", "original", "hnp"), ("relu", "augmented", "hnp"),
-        ("tanh", "original", "statnn"),
-    ]  # fmt: skip
-    with pytest.raises(ValueError, match="left_out is 'hnp', but "):
-        PredictConfig(left_out=("hnp",))
-    with pytest.raises(ValueError, match="unknown model 'hpn'"):
-        predict.require_models(PredictConfig(left_out=("tanh:hpn",)))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import typer
 from commands import leaves
-from invoking import invoke, plain, said
 
 from nfn_monomial.benchmarks.cli import options
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS
@@ -17,10 +16,6 @@ from nfn_monomial.tools.cli import application
 
 COMMANDS = dict(leaves(typer.main.get_command(application.app)))
 TRAINED = ("predict-generalization", "ablation", "augment", "classify-inr", "edit-inr")
-SHARED = (
-    "data", "data_options", "preset", "assignments", "models", "seeds", "seed", "device", "devices", "precision",
-    "tensorboard",
-)  # fmt: skip
 WITHOUT_TORCH = """
 import contextlib, io, sys
 from nfn_monomial.tools.__main__ import main
@@ -60,21 +55,6 @@ def test_completion_does_not_import_torch() -> None:
     assert "predict-generalization" in done.stderr
 
 
-def test_commands_have_the_options_of_their_configurations() -> None:
-    others = {
-        ("tune",): {*SHARED, "zoos"} - {"data", "devices", "tensorboard"},
-        ("cost",): {"preset", "models", "assignments", "device"},
-        ("params",): {"assignments"},
-        ("bench", "layers"): {"preset", "assignments", "device"},
-        ("bench", "expressivity"): {"seeds", "seed", "assignments", "device"},
-        ("bench", "merge"): {"assignments"},
-    }
-    expected = {(name,): set(SHARED) for name in TRAINED} | others
-    assert {path[-1] for path in expected} == set(EXPERIMENTS)
-    for path, names in expected.items():
-        assert {p.name for p in COMMANDS[path].params} - {"help"} == {*names, "out"}, path
-
-
 def walk(config: Any, prefix: str = "") -> Iterator[str]:
     for name, value in vars(config).items():
         if hasattr(value, "__dataclass_fields__"):
@@ -110,9 +90,3 @@ def test_configured() -> None:
     assert options.configured(EXPERIMENTS["cost"].presets, device="cuda").device == "cuda"
     with pytest.raises(ValueError, match="unknown preset 'large': choose from small, tuned, paper"):
         options.configured(presets, "large")
-
-
-def test_unknown_options_and_seeds_below_one() -> None:
-    assert "No such option" in plain(invoke("demo", "--epoch", 3).output)
-    for name in TRAINED:
-        assert "Invalid value for '--seeds'" in said(name, "--seeds", 0, code=2)

@@ -74,12 +74,6 @@ def test_data_come_first_and_tables_are_copied(calls: Calls) -> None:
     assert "3 commits" in said("results", "--list", "--only", "params", "--into", "kept")
 
 
-def test_a_command_that_fails_ends_it(calls: Calls) -> None:
-    calls.code = 2
-    said("results", code=2)
-    assert len(calls.commands) == 1
-
-
 def test_unknown_names(calls: Calls) -> None:
     assert "unknown results nothing: choose from params, ratios," in said("results", "--only", "nothing", code=2)
     assert calls.commands == []

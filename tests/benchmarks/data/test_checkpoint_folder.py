@@ -11,7 +11,6 @@ from corpora import check_functions
 from published_writers import (
     save,
     save_as_omegaconf,
-    truncate,
     wild_config,
     write_hub,
     write_model_zoo,
@@ -130,16 +129,6 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, net: str) -> None:
     save({"model": network().state_dict(), "epoch": 3}, folder / "2.pt")
     with pytest.raises(CorpusError, match=r"2\.pt holds entries that are no tensors"):
         load_generalization(folder, net=net)
-    truncate(folder / "runs" / "1" / "model.safetensors")
-    torch.save(network().state_dict(), folder / "2.pt")
-    with pytest.raises(CorpusError, match=r"runs/1/model\.safetensors is damaged"):
-        load_generalization(folder, net=net)
-    (folder / "targets.csv").write_text("checkpoint,accuracy\n0.pt\n", encoding="utf-8")
-    with pytest.raises(CorpusError, match=r"targets\.json are both there|and targets\.json"):
-        load_generalization(folder, net=net)
-    (folder / "targets.json").unlink()
-    with pytest.raises(CorpusError, match=r"targets\.csv, line 2 has 1 cells, expected 2"):
-        load_generalization(folder, net=net)
 
 
 # -- the functions of the page ----------------------------------------------------------------------------------------
@@ -178,10 +167,9 @@ def test_the_wild_park(tmp_path: Path) -> None:
     assert sum(map(len, trials)) == len(set.union(*trials)) == 8
 
 
-@pytest.mark.parametrize("dropout", [0, 0.3])
-def test_model_zoos(tmp_path: Path, dropout: float) -> None:
-    config = {"model::nlin": "tanh", "model::dropout": dropout}
-    made = write_model_zoo(tmp_path / "zoo", 6, config=config, dropout=bool(dropout))
+def test_model_zoos(tmp_path: Path) -> None:
+    config = {"model::nlin": "tanh", "model::dropout": 0.3}
+    made = write_model_zoo(tmp_path / "zoo", 6, config=config, dropout=True)
     with (tmp_path / "zoo" / "NN_tune_trainable_00002_2_seed=2" / "result.json").open("a") as file:
         file.write('{"training_iteration": 11, "test_')
     found, module = on_page(tmp_path, "ModelZoos", "zoo")

@@ -126,14 +126,11 @@ def test_programs_run_code_so_none_is_read_that_the_user_does_not_name(
 
 STATES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda s: s.pop("norm.weight"), r"of another architecture than ResidualNet: missing are norm\.weight$"),
-    (lambda s: s.update({"a.b": torch.ones(1)}), r"of another architecture than ResidualNet: unexpected a\.b$"),
     (lambda s: s.update({"norm.bias": torch.ones(5)}), r"of other shape: norm\.bias is \(5,\), not \(4,\)$"),
     (
         lambda s: s["norm.running_var"].fill_(torch.inf),
         r"norm\.running_var holds NaN or infinite values: .*leave it out",
     ),
-    (lambda s: s.update({"norm.bias": torch.ones(4).int()}), r"norm\.bias has dtype torch\.int32"),
-    (lambda s: s.update({"norm.bias": torch.ones(4) * 1j}), r"norm\.bias has dtype torch\.complex64"),
 ]
 
 

@@ -5,23 +5,9 @@ import pytest
 import torch
 
 from nfn_monomial.benchmarks.data.images import (
-    Images,
     Pictures,
-    load_images,
     load_pictures,
 )
-
-
-@pytest.fixture(scope="module", params=["digits"])
-def images(request: pytest.FixtureRequest) -> Images:
-    return load_images(request.param)
-
-
-def test_split_is_a_stratified_partition(images: Images) -> None:
-    both = torch.cat([images.train, images.test])
-    assert sorted(both.tolist()) == list(range(len(images)))
-    share = torch.bincount(images.y[images.test]) / torch.bincount(images.y)
-    assert ((share - 0.4).abs() < 0.01).all()
 
 
 @pytest.fixture(params=["digits", "crops"])

@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_inrs import TINY
 from typer.testing import CliRunner
 
 from nfn_monomial.benchmarks.data.formats.made import MadeInrs
 from nfn_monomial.benchmarks.data.images import load_pictures
 from nfn_monomial.benchmarks.data.sirens import Siren
-from nfn_monomial.benchmarks.make.inrs import make_inrs
 from nfn_monomial.benchmarks.make.siren_fit import psnr
 from nfn_monomial.tools.cli.application import app
 
@@ -46,17 +44,6 @@ def test_parts_share_no_image_and_only_training_images_have_several_networks(inr
     train = parts["train"].tensors["weight.0"].flatten(1)
     assert len(train.unique(dim=0)) == len(train)  # fits of one image begin elsewhere
     assert corpus.classes == 10
-
-
-def test_more_fits_keep_the_first_and_smaller_corpora_are_part_of_larger(inrs: Path, tmp_path: Path) -> None:
-    make_inrs(tmp_path, replace(TINY, fits=1, limit=20))
-    large, small = MadeInrs.load(inrs), MadeInrs.load(tmp_path)
-    for name in ("train", "val", "test"):
-        few, many = getattr(small, name), getattr(large, name)
-        assert 0 < len(few) < len(many)
-        place = [many.image.tolist().index(image) for image in few.image.tolist()]  # the first one
-        for key, tensor in few.tensors.items():
-            torch.testing.assert_close(tensor, many.tensors[key][place], rtol=1e-3, atol=1e-4)
 
 
 # Figure and command

@@ -110,18 +110,3 @@ def test_every_parameter_of_the_networks_is_edited_and_every_weight_of_the_edito
     unused = [key for key, p in built.named_parameters() if p.grad is None]
     # What the last block of message passing tells the neurons of the input is read by nobody.
     assert not unused if name != "message-passing" else all(key.startswith("net.body.blocks.1.") for key in unused)
-
-
-def test_errors() -> None:
-    with pytest.raises(ValueError, match="unknown editor 'nft': choose from mlp, np, hnp"):
-        build_editor("nft", SIREN, STORED, seed=0)
-    with pytest.raises(ValueError, match="fourier is 7, but should be a multiple of 2"):
-        EditorConfig(fourier=7)
-    with pytest.raises(ValueError, match="init_scale is 0, but should be greater than 0"):
-        EditorConfig(init_scale=0)
-    built, tensors = build_editor("np", SIREN, STORED, seed=0).double(), networks(SIREN)
-    tensors["bias.1"][2, 1] = torch.nan
-    with pytest.raises(ValueError, match=r"bias\.1 holds 1 NaN"):
-        built.prepare(tensors)
-    with pytest.raises(ValueError, match=r"missing: weight\.2, bias\.2"):
-        built.prepare(networks(Siren((2, 5, 3), 1.0, (3, 4, 6))))

@@ -6,23 +6,20 @@ from torch import nn
 
 from nfn_monomial import EquivariantLinear, WeightSpace
 from nfn_monomial.adapters.pyg import to_graph
-from nfn_monomial.benchmarks.experiments.layers import LayersConfig
-from nfn_monomial.benchmarks.speed import graphs, harness, layers
+from nfn_monomial.benchmarks.experiments.layers import LAYERS
+from nfn_monomial.benchmarks.speed import graphs, harness, whole
 from nfn_monomial.benchmarks.speed.contenders import (
     COPY,
     DENSE,
     FLOOR,
-    GRAPH,
     OURS,
     PNA,
     PRODUCTS,
     SCALE_GMN,
-    UNTIED,
     PNAWithEdges,
 )
 from nfn_monomial.benchmarks.speed.graphs import (
     bench_graphs,
-    bench_speed,
     beside_table,
     graph_tables,
     over_floor,
@@ -30,6 +27,7 @@ from nfn_monomial.benchmarks.speed.graphs import (
 from nfn_monomial.benchmarks.speed.harness import NETWORKS, Timing
 from nfn_monomial.benchmarks.speed.layers import CORE, GEMM, HNP, layer_tables, matrices
 from nfn_monomial.benchmarks.speed.scale_gmn import ScaleGMN
+from nfn_monomial.benchmarks.speed.whole import MODELS, Step, bench_models, model_table
 from nfn_monomial.testing import random_networks
 
 SMALL = WeightSpace.mlp([2, 4, 3, 1], "relu")
@@ -42,31 +40,8 @@ def stepped(step: object, layer: nn.Module, *_: object) -> int:
 
 @pytest.fixture
 def _one_small_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (graphs, layers):
-        monkeypatch.setattr(module, "NETWORKS", {"zoo CNN": lambda: SMALL})
-    monkeypatch.setattr(graphs, "MODELS", "zoo CNN")
+    monkeypatch.setattr(graphs, "NETWORKS", {"zoo CNN": lambda: SMALL})
     monkeypatch.setattr(harness, "step_memory", stepped)
-
-
-@pytest.mark.usefixtures("_one_small_network")
-def test_all_settings_are_timed_and_reported() -> None:
-    seen: list[str] = []
-    report = bench_speed(LayersConfig((2,), 2, 1, True, 4), seen.append)
-    assert seen == ["zoo CNN, batch 2", "whole models, 4 channels, batch 2", "zoo CNN, batch 2"]
-    found = {name: [Timing(**t) for t in report.results[name]] for name in ("layers", "graphs", "beside")}
-    assert [t.contender for t in found["graphs"]] == [DENSE, UNTIED, GRAPH, PNA, *FLOOR]
-    assert [t.contender for t in found["beside"]] == [OURS, SCALE_GMN]
-    assert len(found["layers"]) == 7 + 4
-    assert all(t.forward_ms > 0 and t.step_ms > 0 and not t.skipped for timings in found.values() for t in timings)
-    assert all((t.peak_bytes > 0) == (t.contender not in FLOOR) for t in (*found["graphs"], *found["beside"]))
-    assert [(table.title, len(table.cells)) for table in report.tables] == [
-        ("zoo CNN, one layer", 7),
-        ("zoo CNN, stack of 3", 4),
-        ("Message passing on zoo CNN", 6),
-        ("The tied dense layer against what it cannot avoid", 1),
-        ("Whole models of 3 rounds on zoo CNN", 2),
-    ]
-    assert set(bench_speed(LayersConfig((2,), 2, 1, False)).results) == {"environment", "layers"}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -127,3 +102,32 @@ def test_ratios() -> None:
     beside = [Timing("net", 2, 4, OURS, 1, 2.0, 1, 2**20), Timing("net", 2, 4, SCALE_GMN, 1, 5.0, 1, 3 * 2**20)]
     cells = beside_table(beside).cells
     assert [line[2:] for line in cells] == [("4", "2.00", "1.0", "1.0x", "1.0x"), ("4", "5.00", "3.0", "2.5x", "3.0x")]
+
+
+def test_every_way_of_every_model_is_timed_or_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "NETWORKS", {"zoo CNN": lambda: SMALL})
+    asked: list[object] = []
+
+    def compiled(call: object, mode: str | None) -> object:
+        asked.append(mode)
+        return call
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    seen: list[str] = []
+    ways = LAYERS["quick"].ways
+    steps = bench_models((2,), ways, 1, progress=seen.append)
+    assert seen == [f"{name}, batch 2" for name in MODELS]
+    assert [(s.model, s.way) for s in steps] == [(label, way) for label in MODELS for way in ways]
+    assert all(bool(s.ms) == bool(s.first_s) != bool(s.skipped) for s in steps)
+    assert asked == [None] * len(MODELS), "no CUDA graphs on a CPU"
+
+
+def test_gains_are_over_the_first_way_of_the_same_setting() -> None:
+    steps = [
+        Step("a", 8, "float32", 6.0, 0.5), Step("a", 8, "compiled", 2.0, 20.5), Step("b", 8, "float32", 2.0, 0.1),
+        Step("b", 8, "compiled", 4.0, 9.0),
+    ]  # fmt: skip
+    assert [line[3:] for line in model_table(steps).cells] == [
+        ("6.0", "1.00x", "-", "-"), ("2.0", "3.00x", "20.5", "5,000"), ("2.0", "1.00x", "-", "-"),
+        ("4.0", "0.50x", "9.0", "never"),
+    ]  # fmt: skip

@@ -11,7 +11,6 @@ from small_zoo import small_zoo
 
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.experiments.augment import AugmentConfig
-from nfn_monomial.benchmarks.experiments.predict import PredictConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.augment import (
     Curves,
@@ -19,7 +18,6 @@ from nfn_monomial.benchmarks.studies.augment import (
     curves_table,
     training_curves,
 )
-from nfn_monomial.benchmarks.studies.predict import plan
 from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.tools.predictors.models import model_class
 
@@ -37,16 +35,6 @@ TINY = AugmentConfig(
 @pytest.fixture(scope="module")
 def corpora() -> dict[str, Corpus]:
     return {name: small_zoo(name, networks=24) for name in ("relu", "tanh")}
-
-
-def test_the_moved_set_is_the_copies_of_the_augmented_one(corpora: dict[str, Corpus]) -> None:
-    config = PredictConfig(("statnn",), ("original", "augmented", "moved"), seeds=(0,), training=TINY.training)
-    trials = {job.settings.train_set: job.prepare(job.settings) for job in plan(config, {"relu": corpora["relu"]})}
-    for part in ("train", "val"):
-        original, both, moved = (getattr(trials[name], part).inputs for name in ("original", "augmented", "moved"))
-        assert torch.equal(torch.cat([original, moved]), both)
-        assert not torch.allclose(original, moved, rtol=0.1)
-        assert torch.equal(getattr(trials["moved"], part).targets, getattr(trials["original"], part).targets)
 
 
 def test_one_training_for_each_range(corpora: dict[str, Corpus], tmp_path: Path) -> None:

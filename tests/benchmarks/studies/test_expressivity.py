@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from nfn_monomial import WeightSpace
-from nfn_monomial.benchmarks.studies import expressivity
 from nfn_monomial.benchmarks.studies.expressivity import (
     MODELS,
     _prepare,
@@ -15,12 +14,6 @@ from nfn_monomial.benchmarks.studies.expressivity import (
     random_mlps,
     run_mlps,
 )
-
-
-@pytest.fixture(autouse=True)
-def _quiet_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KINETO_LOG_LEVEL", "6")
-    monkeypatch.setattr(expressivity, "VALIDATION", 8)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])

@@ -1,7 +1,6 @@
 """The search for recipes: nested, honest, the same wherever it was cut off, and read by the other experiments."""
 
 import itertools
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from nfn_monomial.benchmarks.experiments.predict import PREDICT, PredictConfig
 from nfn_monomial.benchmarks.experiments.tune import TuneConfig
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies import predict
-from nfn_monomial.benchmarks.studies.tune import search
 from nfn_monomial.benchmarks.studies.tune.report import Tuned, tune
 from nfn_monomial.benchmarks.studies.tune.search import Search, crossed, cut
 from nfn_monomial.benchmarks.train.recipes import SHIPPED, Recipe, read_recipes, write_recipes
@@ -114,27 +112,6 @@ def test_test_networks_are_not_read_and_validation_networks_choose_nothing(
     others = {name: replace(zoo, val=zoo.test, test=Closed()) for name, zoo in zoos.items()}  # type: ignore[arg-type]
     (tuned,) = tune(others, replace(CONFIG, trials=3), RunStore(tmp_path))
     assert timeless(tuned.tried) == timeless(found[1].tried[:3])
-
-
-def test_a_recipe_that_is_behind_is_given_up(found: tuple[Path, Tuned]) -> None:
-    lost = [trial for trial in found[1].tried if trial.state == TrialState.PRUNED]
-    assert lost
-    for trial in lost:
-        assert trial.last_step is not None
-        assert trial.last_step >= 3, "before it is too early to tell"
-        others = [t for t in found[1].tried[: trial.number] if t.state == TrialState.COMPLETE]
-        there = [max(v for s, v in t.intermediate_values.items() if s <= trial.last_step) for t in others]
-        assert max(trial.intermediate_values.values()) <= statistics.median(there)
-
-
-def test_damage_is_named(zoos: dict[str, Corpus], tmp_path: Path) -> None:
-    searched(zoos, tmp_path, trials=1)
-    journal = tmp_path / search.JOURNAL
-    whole = journal.read_text()
-    for text in ("{\n" + whole, "[1]\n" + whole, '{"op_code": 4}\n' + whole):
-        journal.write_text(text)
-        with pytest.raises(ValueError, match=r"is damaged .* remove it, and the search begins anew"):
-            searched(zoos, tmp_path, trials=2)
 
 
 # -- recipes

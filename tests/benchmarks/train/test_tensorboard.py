@@ -35,13 +35,3 @@ def test_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert numbers["validation/score"] == epoch["metrics"]["score"]
     assert harness_worker.jobs(["parts"])[0].settings.name == job.settings.name, "it is the same run"
     assert len(sweep(harness_worker.jobs(["parts"]), RunStore(tmp_path))) == len(logged) == 1
-
-
-def test_tensorboard_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def missing(*_: object, **__: object) -> None:
-        raise ModuleNotFoundError("Neither `tensorboard` nor `tensorboardX` is available.")
-
-    monkeypatch.setattr(experiment, "TensorBoardLogger", missing)
-    jobs = harness_worker.jobs(["parts"], replace(harness_worker.TRAINING, tensorboard=True))
-    with pytest.raises(ImportError, match=r"--tensorboard needs the extra: pip install nfn-monomial\[tensorboard\]"):
-        sweep(jobs, RunStore(tmp_path))
