@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
-from nfn_monomial.benchmarks.settings.base import AtLeastZero, Count, Positive, Seed, Settings, Some
+from nfn_monomial.benchmarks.settings.base import AtLeastZero, Count, Positive, Seed, Settings, Some, Span
 from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
 from nfn_monomial.benchmarks.settings.training import Dropout, LossName, Schedule, TrainConfig
 from nfn_monomial.errors import InvalidValueError
@@ -15,15 +15,6 @@ from nfn_monomial.errors import InvalidValueError
 from .predict import ZOO
 
 __all__ = ["TuneConfig"]
-
-
-def _range(ends: tuple[float, float]) -> tuple[float, float]:
-    if ends[0] > ends[1]:
-        raise InvalidValueError("should be the lowest, then the highest")
-    return ends
-
-
-Range = Annotated[tuple[Positive, Positive], AfterValidator(_range)]
 
 
 @dataclass(frozen=True)
@@ -59,9 +50,9 @@ class TuneConfig(Settings):
     folds: Annotated[int, Field(ge=2, le=100)] = 4
     cuts: Count = 2
     startup: Count = 8
-    learning_rate: Range = (5e-4, 2e-2)
-    weight_decay: Range = (1e-3, 1.0)
-    epochs: Annotated[tuple[Count, Count], AfterValidator(_range)] = (20, 120)
+    learning_rate: Span[Positive] = (5e-4, 2e-2)
+    weight_decay: Span[Positive] = (1e-3, 1.0)
+    epochs: Span[Count] = (20, 120)
     batch_size: Some[Count] = (16, 32, 64)
     schedule: Some[Schedule] = ("constant", "cosine", "one-cycle")
     average_epochs: Some[AtLeastZero] = (0.0, 2.0)

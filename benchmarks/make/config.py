@@ -5,21 +5,17 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from pydantic import AfterValidator, Field
 
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
-from nfn_monomial.benchmarks.data.images import IMAGE_SETS, ImageSet
+from nfn_monomial.benchmarks.data.images import ImageSet
+from nfn_monomial.benchmarks.settings.base import Count, Positive, Settings, Some, Span
+from nfn_monomial.benchmarks.settings.training import Dropout
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.predictors.architectures import (
-    KINDS,
-    MODULES,
-    Architecture,
-    ArchitectureKind,
-    MixedActivation,
-    PlainCNN,
-    require_activations,
-)
+from nfn_monomial.tools.predictors.architectures import Architecture, ArchitectureKind, MixedActivation, PlainCNN
 
 __all__ = [
     "Hyperparameters",
@@ -42,6 +38,9 @@ Activation = Literal["relu", "tanh"]
 Optimizer = Literal["adam", "rmsprop", "sgd"]
 WeightInit = Literal["glorot_normal", "he_normal", "orthogonal", "RandomNormal", "TruncatedNormal"]
 BiasInit = Literal["zeros", "RandomNormal"]
+W_INITS: tuple[WeightInit, ...] = get_args(WeightInit)
+B_INITS: tuple[BiasInit, ...] = get_args(BiasInit)
+MIXED: tuple[MixedActivation, ...] = get_args(MixedActivation)
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,19 @@ class Hyperparameters:
     random_seed: int
 
 
+def _odd(size: int) -> int:
+    if size % 2 == 0:
+        raise InvalidValueError("should be odd")
+    return size
+
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Odd = Annotated[int, Field(ge=1), AfterValidator(_odd)]
+Depth = Annotated[int, Field(ge=2)]
+
+
 @dataclass(frozen=True)
-class TrainingRanges:
+class TrainingRanges(Settings):
     """What the training of networks is drawn from. Pairs are ranges, ends included.
 
     ``networks`` is the number in all. Numbers of epochs, learning rates, weight decays and standard deviations are
@@ -69,33 +79,19 @@ class TrainingRanges:
     """
 
     images: ImageSet = "digits"
-    networks: int = 1000
+    networks: Count = 1000
     seed: int = 0
-    batch: int = 32
-    epochs: tuple[int, int] = (2, 40)
-    train_fractions: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0)
-    optimizers: tuple[Optimizer, ...] = ("adam", "rmsprop", "sgd")
-    learning_rate: tuple[float, float] = (5e-4, 5e-2)
-    sgd_learning_rate: tuple[float, float] = (5e-3, 1.0)
-    w_inits: tuple[WeightInit, ...] = get_args(WeightInit)
-    b_inits: tuple[BiasInit, ...] = get_args(BiasInit)
-    init_std: tuple[float, float] = (3e-2, 0.5)
-    l2reg: tuple[float, float] = (1e-8, 1e-2)
-    dropout: float = 0.0  # half of the networks have none, the others up to this share
-
-    def __post_init__(self) -> None:
-        if self.images not in IMAGE_SETS:
-            raise InvalidValueError(f"unknown images {self.images!r}: choose one of {', '.join(IMAGE_SETS)}")
-        _require_choices(self, optimizers=Optimizer, w_inits=WeightInit, b_inits=BiasInit)
-        _require_positive(self, "networks", "batch")
-        for name in ("epochs", "learning_rate", "sgd_learning_rate", "init_std", "l2reg"):
-            low, high = getattr(self, name)
-            if not 0 < low <= high:
-                raise InvalidValueError(f"{name} is {(low, high)}, expected a range (low, high) with 0 < low <= high")
-        if not self.train_fractions or not all(0 < f <= 1 for f in self.train_fractions):
-            raise InvalidValueError(f"train_fractions is {self.train_fractions}, expected shares in (0, 1]")
-        if not 0 <= self.dropout < 1:
-            raise InvalidValueError(f"dropout is {self.dropout}, expected a share in [0, 1)")
+    batch: Count = 32
+    epochs: Span[Count] = (2, 40)
+    train_fractions: Some[Share] = (0.1, 0.25, 0.5, 1.0)
+    optimizers: Some[Optimizer] = ("adam", "rmsprop", "sgd")
+    learning_rate: Span[Positive] = (5e-4, 5e-2)
+    sgd_learning_rate: Span[Positive] = (5e-3, 1.0)
+    w_inits: Some[WeightInit] = W_INITS
+    b_inits: Some[BiasInit] = B_INITS
+    init_std: Span[Positive] = (3e-2, 0.5)
+    l2reg: Span[Positive] = (1e-8, 1e-2)
+    dropout: Dropout = 0.0  # half of the networks have none, the others up to this share
 
 
 @dataclass(frozen=True)
@@ -106,54 +102,32 @@ class ZooConfig(TrainingRanges):
     what a network learns, except by rounding.
     """
 
-    activations: tuple[Activation, ...] = ("relu", "tanh")
-    chunk: int = 32
-    dropout: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require_choices(self, activations=Activation)
-        _require_positive(self, "chunk")
+    activations: Some[Activation] = ("relu", "tanh")
+    chunk: Count = 32
+    dropout: Dropout = 0.5
 
 
 @dataclass(frozen=True)
-class ResidualRanges:
+class ResidualRanges(Settings):
     """What residual CNNs are drawn from. Widths are those of the stages, and inside of every block; a stage has as
     many blocks as drawn for it. Half of the architectures have batch norms, all one activation.
     """
 
-    stages: tuple[int, int] = (1, 2)
-    blocks: tuple[int, int] = (1, 2)
-    widths: tuple[int, int] = (6, 16)
-
-    def __post_init__(self) -> None:
-        _require_ranges(self, **dict.fromkeys(("stages", "blocks", "widths"), 1))
+    stages: Span[Count] = (1, 2)
+    blocks: Span[Count] = (1, 2)
+    widths: Span[Count] = (6, 16)
 
 
 @dataclass(frozen=True)
-class TransformerRanges:
+class TransformerRanges(Settings):
     """What transformers are drawn from. Heads, the MLP's width and its activation are drawn for every block."""
 
-    blocks: tuple[int, int] = (1, 3)
-    widths: tuple[int, int] = (8, 24)
-    heads: tuple[int, int] = (1, 4)
-    head_widths: tuple[int, int] = (3, 8)
-    hidden: tuple[int, int] = (8, 32)
-    patches: tuple[int, ...] = (2, 4, 7)
-
-    def __post_init__(self) -> None:
-        _require_ranges(self, **dict.fromkeys(("blocks", "widths", "heads", "head_widths", "hidden"), 1))
-        if not self.patches or not all(p > 0 for p in self.patches):
-            raise InvalidValueError(f"patches is {self.patches}, expected at least one size in pixels, as (2, 4)")
-
-
-def _require_ranges(config: object, **least: int) -> None:
-    for name, low_at_least in least.items():
-        low, high = getattr(config, name)
-        if not low_at_least <= low <= high:
-            raise InvalidValueError(
-                f"{name} is {(low, high)}, expected a range (low, high) with {low_at_least} <= low <= high"
-            )
+    blocks: Span[Count] = (1, 3)
+    widths: Span[Count] = (8, 24)
+    heads: Span[Count] = (1, 4)
+    head_widths: Span[Count] = (3, 8)
+    hidden: Span[Count] = (8, 32)
+    patches: Some[Count] = (2, 4, 7)
 
 
 @dataclass(frozen=True)
@@ -167,42 +141,19 @@ class MixedConfig(TrainingRanges):
     one activation throughout, the others draw one for each layer. There is no dropout.
     """
 
-    networks: int = 500
-    per_architecture: int = 10
-    kinds: tuple[ArchitectureKind, ...] = ("cnn",)
-    depths: tuple[int, int] = (2, 5)
-    widths: tuple[int, int] = (8, 32)
-    kernels: tuple[int, ...] = (3, 5)
-    activations: tuple[MixedActivation, ...] = get_args(MixedActivation)
+    networks: Count = 500
+    per_architecture: Count = 10
+    kinds: Some[ArchitectureKind] = ("cnn",)
+    depths: Span[Depth] = (2, 5)
+    widths: Span[Count] = (8, 32)
+    kernels: Some[Odd] = (3, 5)
+    activations: Some[MixedActivation] = MIXED
     residual: ResidualRanges = field(default_factory=ResidualRanges)
     transformer: TransformerRanges = field(default_factory=TransformerRanges)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require_positive(self, "per_architecture")
-        if not self.kinds or not set(self.kinds) <= set(KINDS) or len(set(self.kinds)) < len(self.kinds):
-            raise InvalidValueError(f"kinds is {self.kinds}: choose at least one of {', '.join(KINDS)}, each once")
-        _require_ranges(self, depths=2, widths=1)
-        if not self.kernels or not all(k > 0 and k % 2 for k in self.kernels):
-            raise InvalidValueError(f"kernels is {self.kernels}, expected at least one odd size, as (3, 5)")
-        if not self.activations:
-            raise InvalidValueError(f"activations is empty: choose at least one of {', '.join(MODULES)}")
-        require_activations(self.activations)
+    def check(self) -> None:
         if self.dropout:
             raise InvalidValueError(f"dropout is {self.dropout}, but networks of mixed zoos have none")
-
-
-def _require_choices(config: object, **known: object) -> None:
-    for name, choices in known.items():
-        values = getattr(config, name)
-        if not values or not set(values) <= set(get_args(choices)):
-            raise InvalidValueError(f"{name} is {values!r}: choose at least one of {', '.join(get_args(choices))}")
-
-
-def _require_positive(config: object, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < 1:
-            raise InvalidValueError(f"{name} is {getattr(config, name)}, but must be at least 1")
 
 
 def draw_hyperparameters(config: TrainingRanges) -> list[Hyperparameters]:

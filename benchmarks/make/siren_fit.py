@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.benchmarks.data.sirens import Siren
+from nfn_monomial.benchmarks.settings.base import Count, Positive, Settings
 from nfn_monomial.errors import InvalidValueError
 
 from .training import Optimizers
@@ -27,17 +28,12 @@ BATCH_PIXELS = 4096  # of all networks of a batch together, on a CPU: what a ste
 
 
 @dataclass(frozen=True)
-class FitConfig:
+class FitConfig(Settings):
     """Adam with a cosine decay to 0. ``learning_rate``: in units of the stored weights. ``parts``: see the module."""
 
-    steps: int
-    learning_rate: float = 3e-3
-    parts: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "learning_rate", "parts"):
-            if not getattr(self, name) > 0:
-                raise InvalidValueError(f"{name} is {getattr(self, name)}: it has to be positive")
+    steps: Count
+    learning_rate: Positive = 3e-3
+    parts: Count = 1
 
 
 def psnr(images: Tensor, pixels: Tensor) -> Tensor:

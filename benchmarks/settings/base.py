@@ -20,7 +20,18 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["AtLeastZero", "Count", "Positive", "Seed", "Settings", "Some", "assignment", "override", "read_value"]
+__all__ = [
+    "AtLeastZero",
+    "Count",
+    "Positive",
+    "Seed",
+    "Settings",
+    "Some",
+    "Span",
+    "assignment",
+    "override",
+    "read_value",
+]
 
 SHOWN = 80
 """Characters of a value that errors show."""
@@ -34,12 +45,20 @@ def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
+def _rising(ends: tuple[Any, Any]) -> tuple[Any, Any]:
+    if ends[0] > ends[1]:
+        raise InvalidValueError("should be the lowest, then the highest")
+    return ends
+
+
 Count = Annotated[int, Field(ge=1, le=10**6)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 AtLeastZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Some = Annotated[tuple[T, ...], Field(max_length=1000), AfterValidator(_distinct)]
 """At least one, none twice, and no more than a thousand."""
+Span = Annotated[tuple[T, T], AfterValidator(_rising)]
+"""The lowest, then the highest, both included."""
 
 
 class Settings:

@@ -16,7 +16,7 @@ from nfn_monomial.errors import InvalidValueError
 
 from .reading import parse_json
 
-__all__ = ["checksum_of", "read_sealed", "seal"]
+__all__ = ["read_sealed", "seal"]
 
 SEAL = "sealed"  # the entry of a file's metadata
 
@@ -40,28 +40,13 @@ def read_sealed(path: PathLike) -> tuple[dict[str, Tensor], Any]:
         ValueError: if it is damaged; without the file's name, if it has no checksum of ours, or another.
     """
     tensors, metadata = open_safetensors(path)
-    entry = _sealed(metadata)
-    text = entry.get("stated")
-    if not isinstance(text, str) or entry.get("sha256") != _digest(tensors, text):
-        raise InvalidValueError("its contents do not have the checksum that it states")
-    return tensors, parse_json(text)
-
-
-def checksum_of(path: PathLike) -> str:
-    """What a file that `seal` wrote states as its checksum; `read_sealed` holds it against the contents.
-
-    Raises:
-        As `read_sealed`.
-    """
-    return str(_sealed(open_safetensors(path)[1]).get("sha256"))
-
-
-def _sealed(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """What `seal` has put into a file's metadata."""
     if SEAL not in metadata:
         raise InvalidValueError("it has no checksum: another program wrote it, or an earlier version of this one")
     entry = parse_json(metadata[SEAL])
-    return entry if isinstance(entry, dict) else {}
+    text = entry.get("stated") if isinstance(entry, dict) else None
+    if not isinstance(text, str) or entry.get("sha256") != _digest(tensors, text):
+        raise InvalidValueError("its contents do not have the checksum that it states")
+    return tensors, parse_json(text)
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
