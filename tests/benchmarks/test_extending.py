@@ -20,8 +20,6 @@ from nfn_monomial.benchmarks.data.formats.detection import detect
 from nfn_monomial.benchmarks.make.config import ZooConfig
 from nfn_monomial.benchmarks.make.zoo import make_zoo
 from nfn_monomial.benchmarks.settings.register import EXPERIMENTS
-from nfn_monomial.benchmarks.studies.predict import predict_generalization
-from nfn_monomial.benchmarks.train.runs import RunStore
 from nfn_monomial.tools.predictors import models as registry
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -55,7 +53,6 @@ def execute(name: str) -> dict[str, Any]:
 def test_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = execute("model")
     assert registry.model_class("one-layer") is found["OneLayer"]
-    assert registry.model_options("one-layer") == ("channels",)
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| **one layer** |"))
     runs = [run for run in found["runs"] if run.settings.model == "one-layer"]
     assert len(runs) == 2  # ReLU and tanh networks
@@ -63,40 +60,20 @@ def test_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         taus = [test.metrics["tau"] for test in run.tests if test.name != "widened"]
         assert taus == pytest.approx([taus[0]] * len(taus), abs=1e-2)
     assert row.count(f"{runs[0].tests[0].metrics['tau']:.3f}") >= 1
-    again: list[bool] = []
-    predict_generalization(
-        found["load_generalization"]("zoos/tiny"),
-        found["config"],
-        RunStore("results/tiny"),
-        lambda progress: again.append(progress.kept),
-    )
-    assert again == [True] * 4
-
-
-def test_commands_know_what_is_registered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    execute("model")
     assert callable(execute("cli")["run"])
     arguments = ["predict-generalization", "--data", "zoos/tiny", "--models", "one-layer", "--seeds", "1"]
-    said(*arguments, "--set", "training.epochs=1", "--out", "results/command")
-    assert "one layer" in (folder / "results/command/table.md").read_text(encoding="utf-8")
+    assert "one layer" in said(*arguments, "--set", "training.epochs=1", "--out", "results/command")
 
 
-@pytest.mark.parametrize(("block", "name", "path"), [("zoo", "one-file-zoo", "mine"), ("inrs", "my-images", "mine")])
-def test_data_sets(block: str, name: str, path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = Path("zoos" if block == "zoo" else "inrs") / path
-    found = execute(block)
-    assert detect(folder) == name
+@pytest.mark.parametrize(("block", "path"), [("zoo", "zoos/mine"), ("inrs", "inrs/mine")])
+def test_data_sets(block: str, path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = execute(block)["corpus"]
+    assert detect(path) == {"zoo": "one-file-zoo", "inrs": "my-images"}[block]
     *_, last = capsys.readouterr().out.splitlines()
-    stated = re.findall(r"print\(.*\)  # (.*)", BLOCKS[block])
-    assert last == stated[-1]  # as the comment behind it says
-    corpus = found["corpus"]
+    assert last == re.findall(r"print\(.*\)  # (.*)", BLOCKS[block])[-1], "as the comment behind it says"
     if block == "inrs":
         images = corpus.siren.render(corpus.test.tensors)
         assert (images - corpus.pixels[corpus.test.image]).abs().max() < 0.1
-    else:
-        assert corpus.train[0].networks.tensors["weight.0"].shape == (10, 6, 4)
-        with pytest.raises(formats.CorpusError, match="no option limits; it has limit"):
-            found["load_generalization"](folder, limits=3)
 
 
 def test_an_experiment_is_one_file() -> None:

@@ -15,7 +15,6 @@ from nfn_monomial.benchmarks.experiments import EXPERIMENTS
 from nfn_monomial.tools.cli import application
 
 COMMANDS = dict(leaves(typer.main.get_command(application.app)))
-TRAINED = ("predict-generalization", "ablation", "augment", "classify-inr", "edit-inr")
 WITHOUT_TORCH = """
 import contextlib, io, sys
 from nfn_monomial.tools.__main__ import main

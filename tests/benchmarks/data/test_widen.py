@@ -45,8 +45,6 @@ def cnn(flatten: bool) -> Callable[[int, int, int], nn.Sequential]:
 
 NETWORKS = {
     "relu": (lambda a, b, c: mlp((4, a, b, c, 3), nn.ReLU(), nn.ReLU(), nn.ReLU()), (7, 4)),
-    "tanh": (lambda a, b, c: mlp((4, a, b, c, 3), nn.Tanh(), nn.Tanh(), nn.Tanh()), (7, 4)),
-    "gelu": (lambda a, b, c: mlp((4, a, b, c, 3), nn.GELU(), nn.GELU(), nn.GELU()), (7, 4)),
     "mixed": (lambda a, b, c: mlp((4, a, b, c, 3), nn.ReLU(), nn.Tanh(), nn.SiLU()), (7, 4)),
     "cnn-flatten": (cnn(flatten=True), (7, 2, 4, 4)),
     "cnn-pooling": (cnn(flatten=False), (7, 2, 4, 4)),

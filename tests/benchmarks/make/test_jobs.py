@@ -58,8 +58,3 @@ def test_an_interruption_ends_all_workers_at_their_next_step() -> None:
         make_parts([2, 2, 1, 1], store.read, make, device=CPU, workers=2)
     assert 1 in stopped
     assert not store.parts
-
-
-def test_a_part_that_cannot_be_read_back() -> None:
-    with pytest.raises(ValueError, match="part 1 was written but cannot be read back: is the disk full"):
-        make_parts([1, 1], lambda number: None if number else "part", lambda number, tick: None, device=CPU)

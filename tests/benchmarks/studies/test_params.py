@@ -36,12 +36,6 @@ def test_the_closed_form_is_what_layers_have(family: Family, io: IO, data: st.Da
     ), "inputs count in all families but NP"
 
 
-@pytest.mark.parametrize(("sizes", "expected"), [((2, 3, 2), (36, 81, 19, 31)), ((2, 3, 3, 1), (68, 82, 14, 16))])
-def test_small_networks(sizes: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """Linear and affine terms together, counted from group theory."""
-    assert tuple(closed_form(f, sizes, [1] * (len(sizes) - 1), (1, 1)) for f in FAMILIES) == expected
-
-
 def test_the_layer_of_the_zoo() -> None:
     counts = {c.layer: c for c in layer_counts(ParamsConfig())}
     assert counts["EquivariantLinear, SCALE"].counted == 118_944
