@@ -94,8 +94,6 @@ class CheckpointFolder(Format):
                 f"{folder}: say what these networks are: net (--data-option net=module.py:Class, "
                 "net=package.module:Class, or net=PATH.pt2)"
             )
-        if limit is not None and limit < 1:
-            raise CorpusError(f"limit is {limit}, but at least 1 training network is needed")
         table = _table(folder)
         lines = _split(table, folder, seed)
         defined = {text: _defined(net, input_shape, text) for text in sorted({line.arguments for line in lines})}

@@ -132,5 +132,7 @@ def _load(path: str | Path, name: str, assignments: Sequence[str], options: Mapp
         raise CorpusError(f"{path} has the format {name}, which has no option {', '.join(unknown)}; it has {has}")
     kinds = typing.get_type_hints(load) if texts else {}
     values = {**options, **{option: read_value(text, kinds[option], option) for option, text in texts.items()}}
+    if (limit := values.get("limit")) is not None and limit < 1:
+        raise CorpusError(f"limit is {limit}, but at least 1 training network is needed")
     # Formats that read at once have no callback.
     return load(path, **{option: value for option, value in values.items() if option in known})

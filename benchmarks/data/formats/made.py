@@ -242,8 +242,6 @@ class MadeZoo(Format):
         Raises:
             CorpusError: as `read_groups`, or if an activation has too few networks.
         """
-        if limit is not None and limit < 1:
-            raise CorpusError(f"limit is {limit}, but at least 1 training network is needed")
         found, groups = read_groups(Path(path), "cnn")
         corpora = {}
         for k, group in enumerate(groups):

@@ -54,13 +54,6 @@ Fits = dict[str, list[Fit]]
 """Files by split."""
 
 
-def _first(fits: list[Fit], limit: int | None) -> list[Fit]:
-    """At most ``limit`` of them, all for None."""
-    if limit is not None and limit < 1:
-        raise CorpusError(f"limit is {limit}, but at least 1 training network is needed")
-    return fits[:limit]
-
-
 def _corpus(
     folder: Path, parts: Fits, read: Callable[[Path], dict[str, Tensor]], classes: int, info: Mapping[str, Any],
     omega_0: float, gain: float, on_progress: OnProgress, column_first: bool = False,
@@ -174,7 +167,7 @@ class NfnSirens(Format):
         if not 0 <= augmented <= len(copies):
             found = ", ".join(copies) or "none"
             raise CorpusError(f"{folder}: augmented is {augmented}, but the augmented copies found are {found}")
-        parts["train"] = _first(parts["train"], limit)
+        parts["train"] = parts["train"][:limit]
         images = {fit.image for fit in parts["train"]}
         for name in copies[:augmented]:
             parts["train"] += [fit for fit in _nfn_fits(folder, name) if fit.image in images]
@@ -255,7 +248,7 @@ class DwsMnistInrs(Format):
                 "data set; give its path as splits (--data-option splits=FILE)"
             )
         parts = _dws_splits(file, base)
-        parts["train"] = _first(parts["train"], limit)
+        parts["train"] = parts["train"][:limit]
         info = {"format": "dws-mnist", "splits": str(file)}
         return _corpus(folder, parts, _DWS_READ, _classes(parts), info, omega_0, 1.0, on_progress, True)
 
@@ -344,7 +337,7 @@ class DwsFashionInrs(Format):
             ]
             for part in PARTS
         }
-        parts["train"] = _first(parts["train"], limit)
+        parts["train"] = parts["train"][:limit]
         step = counter(sum(map(len, parts.values())), on_progress)
         parts = {part: [fit._replace(label=_label(fit.path, step)) for fit in fits] for part, fits in parts.items()}
         read, info = partial(_DWS_READ, ignore=("label",)), {"format": "dws-fashion"}

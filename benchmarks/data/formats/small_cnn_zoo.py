@@ -99,8 +99,6 @@ def load_zoo(
     """
     if split_order not in get_args(SplitOrder):
         raise InvalidValueError(f"unknown split_order {split_order!r}: choose one of {', '.join(get_args(SplitOrder))}")
-    if limit is not None and limit < 1:
-        raise InvalidValueError(f"limit is {limit}, but at least 1 training network is needed")
     folder = Path(path)
     check_folder(folder)
     weights = map_weights(folder / "weights.npy")
@@ -116,8 +114,7 @@ def load_zoo(
         parts = _split(final[of_activation[final]])
     else:
         parts = {name: rows[of_activation[rows]] for name, rows in _split(final).items()}
-    if limit is not None:
-        parts["train"] = parts["train"][:limit]
+    parts["train"] = parts["train"][:limit]
     if empty := [name for name, rows in parts.items() if len(rows) == 0]:
         raise ZooError(
             f"{folder}: no network is left for {' and '.join(empty)}: {len(weights)} rows, of which {len(final)} final "

@@ -101,5 +101,3 @@ def test_wrong_requests(folder: Path, tmp_path: Path) -> None:
         load_zoo(folder, split_file="nowhere")
     with pytest.raises(ValueError, match="unknown split_order 'random'"):
         load_zoo(folder, split_order="random")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="limit is 0"):
-        load_zoo(folder, limit=0)
