@@ -18,7 +18,6 @@ SPACES = [
     WeightSpace.cnn([1, 6], 5, ["tanh", "gelu"], head=[7, 3], bias=[True, False, True]),
     WeightSpace.mlp([1, 3, 4, 2, 3], ["leaky_relu", "tanh", "gelu"]),
 ]
-MIXED = MixedInfo(tuple(NetworkInfo(space, "mixed") for space in SPACES))
 
 
 def groups() -> list[NetworkGroup]:
