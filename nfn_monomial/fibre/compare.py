@@ -18,6 +18,7 @@ from .turns import Turn, moved, rotated, stacked
 
 _ROUNDS = 20
 _MARGIN = 64  # of what rounding a network's entries once does to its normal form
+_GRID = 0.58  # the power of a dtype's precision to which normal forms are equal
 _LEAST = 1e-10  # to which normal forms are computed in float64
 
 
@@ -64,12 +65,13 @@ def compare_fibres(
         raise InvalidValueError(f"compare_fibres: two networks are compared, found a batch of {sizes[0]}")
     given = [{n: x.detach().squeeze(0) for n, x in batch.items()} for batch in batches]
     forms = [form(t) for t in given]
-    noise = max(_rounded(form, *of, seed) for of in zip((a, b), given, forms, strict=True))
+    eps = max(torch.finfo(t[n].dtype).eps for t in (a, b) for n in form.whole.parameters)
+    noise = max(_rounded(form, *of, eps, seed) for of in zip(given, forms, strict=True))
     near = align(form.whole, *given, seed=seed).aligned
     distances = {
         "as they are": _distance(given[0], given[1]),
         "but for permutations, signs and scales": _distance(given[0], near),
-        "between normal forms": _distance(forms[0], _turned(form, forms[0], forms[1], seed)),
+        "between normal forms": _distance(forms[0], _turned(form, forms[0], forms[1], eps, seed)),
     }
     tolerance = max(_MARGIN * noise, _LEAST)
     return FibreComparison(distances["between normal forms"] <= tolerance, distances, tolerance)
@@ -82,10 +84,14 @@ def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     return float(apart / size) if size else float(apart)
 
 
-def _turned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
+def _turned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor], eps: float, seed: int) -> dict[str, Tensor]:
     """Normal form b next to a, by permutations and signs and then, node by node, by orthogonal matrices."""
     space, sizes = form.space, form.space.sizes()
-    near = align(space, a, b, seed=seed).aligned
+    # On a grid, forms that are equal but for rounding have equal entries, by which neurons are told.
+    largest = max(float(x.abs().max()) for x in a.values())
+    steps = {n: eps**_GRID * max(float(x.abs().max()), largest / 16) or 1.0 for n, x in a.items()}
+    on_grid = [{n: (x / steps[n]).round() * steps[n] for n, x in t.items()} for t in (a, b)]
+    near = align(space, *on_grid, seed=seed).element.act(b)
     if not form.turns:
         return near
     own, other = (pieces(space, {n: x.unsqueeze(0) for n, x in t.items()}, sizes) for t in (a, near))
@@ -113,13 +119,11 @@ def _nearest(turn: Turn, product: Tensor) -> Tensor:
     return rotated(turn.pairs, product.shape[-1], angle.cos(), angle.sin())
 
 
-def _rounded(
-    form: NormalForm, network: Mapping[str, Tensor], wide: Mapping[str, Tensor], own: dict[str, Tensor], seed: int
-) -> float:
-    """How far a normal form moves when every entry of a network is rounded once more in its dtype."""
+def _rounded(form: NormalForm, network: Mapping[str, Tensor], own: dict[str, Tensor], eps: float, seed: int) -> float:
+    """How far a normal form moves when every entry of a network is rounded once more."""
     generator = torch.Generator().manual_seed(0)
-    noisy = {}
-    for name, x in wide.items():
-        noise = torch.randn(x.shape, dtype=torch.float64, generator=generator)
-        noisy[name] = x * (1 + torch.finfo(network[name].dtype).eps * noise)
-    return _distance(own, _turned(form, own, form(noisy), seed))
+    noisy = {
+        name: x * (1 + eps * torch.randn(x.shape, dtype=torch.float64, generator=generator))
+        for name, x in network.items()
+    }
+    return _distance(own, _turned(form, own, form(noisy), eps, seed))
