@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial.space.axes import Axis, flow, powers
+from nfn_monomial.space.axes import Axis, combined, flow, powers
 from nfn_monomial.space.packing import cut, joined
 from nfn_monomial.space.specification import Specification
 from nfn_monomial.space.trace.graph import program_of
@@ -56,7 +56,8 @@ class Fibre:
         whole: the space of its parameters, with the monomial group.
         constants: what flows from parameter to parameter.
         gains: what is folded into others, one after the other.
-        charges: node and charge of an axis -> its charge under what is left when the gains are 1.
+        charges: node and charge of an axis -> its charge under what is left when the gains are 1, and axes of what acted
+            on the gains as a whole.
         shifts: what norms add and no later bias can take: it becomes 1, and readers carry what it did in their means.
         ones: axes along which anything may be added to all entries alike, once gains are folded.
         turns: matrices on nodes.
@@ -65,7 +66,7 @@ class Fibre:
     whole: WeightSpace
     constants: Constants
     gains: list[Gain] = field(default_factory=list)
-    charges: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = field(default_factory=dict)
+    charges: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], list[Axis]]] = field(default_factory=dict)
     shifts: list[tuple[Place, tuple[Place, ...]]] = field(default_factory=list)
     ones: list[Place] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
@@ -246,6 +247,7 @@ def _fold(fibre: Fibre, places: list[Place]) -> None:
     """Find parameters that scale a node's neurons, of those gauges in which any sign and scale acts."""
     space = fibre.whole
     charges = {place: powers(place.axis.charge) for place in places}
+    extra: dict[Place, list[Axis]] = {place: [] for place in places}
     for place in places:
         path = (*place.over, place.at)
         axes = [space.axes[place.piece][i] for i in path]
@@ -262,8 +264,11 @@ def _fold(fibre: Fibre, places: list[Place]) -> None:
         fibre.gains.append(Gain(place, gauge, taking))
         # What is left moves that gauge along with the others, so that the gain stays as it is.
         charges = {p: tuple(a - shares[p] * b for a, b in zip(q, own, strict=True)) for p, q in charges.items()}
+        constants = [a for a in rest if isinstance(a, Axis)] + extra[place]
+        for p, share in shares.items():
+            extra[p] = [*extra[p], *(Axis(a.node, combined([a.charge], [-share])) for a in constants if share)]
     for place, charge in charges.items():
-        fibre.charges[place.axis.node, powers(place.axis.charge)] = charge
+        fibre.charges[place.axis.node, powers(place.axis.charge)] = charge, extra[place]
 
 
 def _extent(space: Specification, piece: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nfn_monomial.space.axes import Axis, Dim, each_axis, powers, segments_of
+from nfn_monomial.space.axes import Axis, Dim, each_axis, flatten_dims, powers, segments_of
 from nfn_monomial.space.specification import Node
 from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
@@ -31,24 +31,30 @@ def left_of(fibre: Fibre) -> WeightSpace:
 
     def changed(axis: Axis) -> list[Axis]:
         turn, without = turns.get(axis.node), folded.get(axis.node, set())
-        charges = powers(axis.charge)
+        charges, extra = fibre.charges.get((axis.node, powers(axis.charge)), (powers(axis.charge), []))
         if turn is not None and turn.kind in ("normed", "centred"):
-            return [Axis(axis.node, (charges[0], 1))]
-        charges = fibre.charges.get((axis.node, charges), charges)
+            return [Axis(axis.node, (charges[0], 1)), *extra]
         kept = tuple(q for n, q in enumerate(charges) if n not in without)
         if not kept and space.nodes[axis.node].size == 1:
-            return []
+            return extra
         kept = kept or charges[:1]
-        return [Axis(axis.node, kept if len(kept) > 1 else kept[0])]
+        return [Axis(axis.node, kept if len(kept) > 1 else kept[0]), *extra]
 
     parameters = {
         name: tuple(each_axis(dim, changed) for dim in dims)
         for name, dims in space.parameters.items()
         if name not in gone
     }
-    for place in (reader for _, readers in fibre.shifts for reader in readers):
-        rest = [axis for at, axis in enumerate(space.axes[place.piece]) if at != place.at]
-        parameters[mean_of(place.piece)] = tuple(each_axis(axis, changed) for axis in rest)
+    for own, readers in fibre.shifts:
+        for place in readers:
+            # A product of the two, summed over the node: factors of both act on it, and the reader's other axes.
+            rest = [a for at, a in enumerate(space.axes[place.piece]) if at != place.at]
+            shared = {place.axis.node, *space.ancestry(place.axis.node)}
+            both = [*rest, *(a for a in space.axes[own.piece] if isinstance(a, Axis) and a.node not in shared)]
+            both += [a for axis in (place.axis, own.axis) for a in changed(axis)[1:]]
+            single = [a for a in both if isinstance(a, Axis) and space.nodes[a.node].size == 1]
+            dims = [each_axis(a, changed) for a in both if a not in single]
+            parameters[mean_of(place.piece)] = (*dims[:-1], (*flatten_dims(dims[-1:]), *single)) if dims else (*single,)
     used = {axis.node for dims in parameters.values() for dim in dims for axis in _axes(dim)}
     parents = {nodes[name].parent for name in used}
     nodes = {name: node for name, node in nodes.items() if name in used | parents}

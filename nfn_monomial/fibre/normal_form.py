@@ -104,6 +104,7 @@ class NormalForm:
         fibre, count = self._fibre, self.dimensions()
         linear = [t.node for t in fibre.turns if t.kind == "linear"]
         normed = [t.node for t in fibre.turns if t.kind in ("normed", "centred")]
+        given = [s.parameter for s in fibre.constants.sources] + [p.piece for p, _ in fibre.shifts]
         where = {
             "scales": ("positive scales of neurons", []),
             "linear": ("invertible matrices", linear),
@@ -111,12 +112,7 @@ class NormalForm:
             "rotations": ("rotations that norms allow", normed),
             "gains": ("gains that readers take over", [gain.place.piece for gain in fibre.gains]),
             "means": ("means that norms subtract", list(dict.fromkeys(p.piece for p in fibre.ones))),
-            "constants": (
-                "constants that flow to later parameters, or to none",
-                list(
-                    dict.fromkeys([s.parameter for s in fibre.constants.sources] + [p.piece for p, _ in fibre.shifts])
-                ),
-            ),
+            "constants": ("constants that flow to later parameters, or to none", list(dict.fromkeys(given))),
         }
         total = sum(math.prod(shape) for shape in self.whole.shapes().values())
         lines = [f"{self.fibre_dimension} of {total} directions leave the function as it is:"]
@@ -171,7 +167,8 @@ class NormalForm:
         found, means = dict(found), {}
         for place in self._reading:
             x = found[place.piece]
-            means[mean_of(place.piece)] = x.mean(1 + place.at)
+            name = mean_of(place.piece)
+            means[name] = x.mean(1 + place.at).reshape(len(x), *self.space.shapes()[name])
             found[place.piece] = centred(x, place)
         for place, basis in self._lowered:
             found[place.piece] = turned(found[place.piece], place, basis.mT)
@@ -212,7 +209,8 @@ class NormalForm:
         for place, basis in self._lowered:
             found[place.piece] = turned(found[place.piece], place, basis)
         for place in self._reading:
-            found[place.piece] = found[place.piece] + batch[mean_of(place.piece)].unsqueeze(1 + place.at)
+            x, mean = found[place.piece], batch[mean_of(place.piece)]
+            found[place.piece] = x + mean.reshape(x.narrow(1 + place.at, 0, 1).shape)
         return close(self._fibre.closed(found))
 
     def _balanced(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -329,9 +327,10 @@ def _certify(form: NormalForm, own: Point) -> None:
     points = [(own, own.steady_answers()), *own.near(generator, 3), *own.near(generator, 3)]
     for point, expected in points:
         weights = point.weights()
-        moved = form.sample(weights, generator=generator)
-        found = answers(point.module, weights | moved, *point.inputs)
-        if not (change := largest_change(found, expected)) <= _CERTAIN:
+        left = form.space.sample(generator=generator).act(form(weights))
+        moved = form.sample(weights, generator=generator), form.write(left)
+        found = [answers(point.module, weights | tensors, *point.inputs) for tensors in moved]
+        if not (change := max(largest_change(other, expected) for other in found)) <= _CERTAIN:
             raise InvalidValueError(
                 f"random elements of the fibre of {form.whole} change its answers by {change:.1e} (relative): an "
                 f"operator does what is not known here; tell us of it. {form.explain()}"
