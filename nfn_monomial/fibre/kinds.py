@@ -56,7 +56,7 @@ class Fibre:
         whole: the space of its parameters, with the monomial group.
         constants: what flows from parameter to parameter.
         gains: what is folded into others, one after the other.
-        charges: node and charge of an axis -> its charge under what is left when the gains are 1, and axes of what acted
+        charges: node and charge of an axis -> its charge under what is left when gains are 1, and axes of what acted
             on the gains as a whole.
         shifts: what norms add and no later bias can take: it becomes 1, and readers carry what it did in their means.
         ones: axes along which anything may be added to all entries alike, once gains are folded.
