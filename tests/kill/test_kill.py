@@ -74,7 +74,6 @@ READING = {"list models", "list formats", "list settings"}
 QUICK: Mapping[str, tuple[How, ...]] = {
     "zoo make": ("kill", "locked"),
     "inr make": ("full",),
-    "predict-generalization": ("kill",),
     "balance": ("interrupt", "full"),
 }
 CODES: Mapping[How, int] = {"kill": -9, "interrupt": 130, "terminate": 143, "full": 2, "read-only": 2, "locked": 2}

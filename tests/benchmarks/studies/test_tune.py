@@ -21,9 +21,9 @@ from nfn_monomial.benchmarks.train.recipes import SHIPPED, Recipe, read_recipes,
 from nfn_monomial.benchmarks.train.runs import RunStore
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
-TRAINING = TrainConfig(epochs=3, batch_size=16)
+TRAINING = TrainConfig(epochs=2, batch_size=16)
 CONFIG = TuneConfig(
-    models=("statnn",), trials=6, startup=2, folds=3, cuts=2, epochs=(2, 4), batch_size=(16,), seeds=(0, 1),
+    models=("statnn",), trials=4, startup=2, folds=2, cuts=2, epochs=(1, 2), batch_size=(16,), seeds=(0, 1),
     training=TRAINING,
 )  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_the_best_is_chosen_and_confirmed_on_the_validation_networks(
             assert run.networks == {"train": 48, "val": 24, "test": 24}
             assert [test.name for test in run.tests] == ["validation"]
             assert run.tests[0].metrics == run.val
-            assert run.settings.training.epochs == (3 if how == "as registered" else tuned.chosen.params["epochs"])
+            assert run.settings.training.epochs == (2 if how == "as registered" else tuned.chosen.params["epochs"])
 
 
 def test_more_trials_go_on_and_time_ends(found: tuple[Path, Tuned], zoos: dict[str, Corpus], tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_more_trials_go_on_and_time_ends(found: tuple[Path, Tuned], zoos: dict[s
     assert more == timeless(found[1].tried[:4])
     assert len(searched(zoos, tmp_path / "new", seconds=1e-9)) == 1
     first = found[1].tried[0].params
-    assert (first["learning_rate"], first["epochs"], first["schedule"]) == (TRAINING.learning_rate, 3, "constant")
+    assert (first["learning_rate"], first["epochs"], first["schedule"]) == (TRAINING.learning_rate, 2, "constant")
 
 
 def test_test_networks_are_not_read_and_validation_networks_choose_nothing(
