@@ -90,7 +90,12 @@ def _turned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor], eps: f
     # On a grid, forms that are equal but for rounding have equal entries, by which neurons are told.
     largest = max(float(x.abs().max()) for x in a.values())
     steps = {n: eps**_GRID * max(float(x.abs().max()), largest / 16) or 1.0 for n, x in a.items()}
-    on_grid = [{n: (x / steps[n]).round() * steps[n] for n, x in t.items()} for t in (a, b)]
+    hidden = {p.piece for turn in form.turns if len(turn.pairs) > 1 for p in turn.places}  # signs that no element has
+    on_grid = []
+    for network in (a, b):
+        rounded = {n: ((x / steps[n]).round() * steps[n]).unsqueeze(0) for n, x in network.items()}
+        parts = {n: x * (n not in hidden) for n, x in pieces(space, rounded, sizes).items()}
+        on_grid.append({n: x.squeeze(0) for n, x in whole(space, parts, sizes).items()})
     near = align(space, *on_grid, seed=seed).element.act(b)
     if not form.turns:
         return near
