@@ -32,9 +32,11 @@ from .turns import (
     principal,
     random_matrices,
     scaled,
+    shape_of,
     stacked,
     turned,
     upright,
+    vectors_of,
 )
 
 _ROUNDS = 500
@@ -74,7 +76,8 @@ class NormalForm:
             blocks = space.count(turn.node, sizes) // n
             if turn.kind == "linear":
                 p, q = (
-                    sum(_rest(space, place) for place in turn.places if place.writes == side) for side in (True, False)
+                    sum(vectors_of(space, place) for place in turn.places if place.writes == side)
+                    for side in (True, False)
                 )
                 found["linear"] += blocks * (n * n - max(n - p, 0) * max(n - q, 0))
             elif turn.kind == "rotary":
@@ -87,7 +90,7 @@ class NormalForm:
         for place in fibre.ones:
             along.setdefault(place.piece, set()).add(place.at)
         for piece, dims in along.items():
-            shape = _shape(space, piece)
+            shape = shape_of(space, piece)
             found["means"] += math.prod(shape) - math.prod([n - (i in dims) for i, n in enumerate(shape)])
         for source in fibre.constants.sources:
             own = source.dimension(shapes[source.parameter])
@@ -96,7 +99,7 @@ class NormalForm:
         found["constants"] += sum(space.count(place.axis.node, sizes) for place, _ in fibre.shifts)
         given = {source.parameter for source in fibre.constants.sources}
         dead = [piece for piece in space.dead if space.pieces[piece].parameter not in given]
-        found["constants"] += sum(math.prod(_shape(space, piece)) for piece in dead)
+        found["constants"] += sum(math.prod(shape_of(space, piece)) for piece in dead)
         return found
 
     def explain(self) -> str:
@@ -194,7 +197,7 @@ class NormalForm:
             networks: of ``space``, as calling this gives them.
 
         Returns:
-            All parameters of ``whole``; what else a state dict has stays as it is.
+            All parameters of ``whole``, under all their names; what else a state dict has stays as it is.
         """
         batch, close = batched(self.space, networks)
         size, sizes = len(next(iter(batch.values()))), self.whole.sizes() | self.space.sizes()
@@ -205,13 +208,19 @@ class NormalForm:
                 found |= dict(cut(self.whole, name, batch[name], sizes))
                 continue
             for piece in self.whole.pieces_of[name]:
-                found[piece] = torch.full((size, *_shape(self.whole, piece)), float(piece in ones), dtype=torch.float64)
+                found[piece] = torch.full(
+                    (size, *shape_of(self.whole, piece)), float(piece in ones), dtype=torch.float64
+                )
         for place, basis in self._lowered:
             found[place.piece] = turned(found[place.piece], place, basis)
         for place in self._reading:
             x, mean = found[place.piece], batch[mean_of(place.piece)]
             found[place.piece] = x + mean.reshape(x.narrow(1 + place.at, 0, 1).shape)
-        return close(self._fibre.closed(found))
+        return self._tied(close(self._fibre.closed(found)))
+
+    def _tied(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Networks with other names of the same tensors, as state dicts have them."""
+        return found | {other: found[name] for other, name in self.whole.ties.items()}
 
     def _balanced(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Networks with positive scales and invertible matrices of least norm, each in turn."""
@@ -250,7 +259,7 @@ class NormalForm:
             generator: source of randomness.
 
         Returns:
-            Networks of ``whole``.
+            Networks of ``whole``, tied parameters under all their names.
         """
         batch, close = batched(self.whole, networks)
         fibre, count = self._fibre, len(next(iter(batch.values())))
@@ -277,7 +286,7 @@ class NormalForm:
             for source in fibre.constants.sources
         }
         tensors = torch.func.vmap(fibre.constants.moved)(tensors, random)
-        return close(self.whole.sample(count, generator=generator).act(tensors))
+        return self._tied(close(self.whole.sample(count, generator=generator).act(tensors)))
 
 
 @checked
@@ -346,17 +355,6 @@ def _placed(space: WeightSpace, turn: Turn) -> Turn:
     if turn.kind == "linear":
         places = [p._replace(axis=Axis(turn.node, powers(p.axis.charge)[turn.gauge])) for p in places]
     return turn._replace(places=tuple(places))
-
-
-def _rest(space: WeightSpace, place: Place) -> int:
-    """How many vectors of a node's neurons a piece consists of, in each of what the node is nested in."""
-    shape = _shape(space, place.piece)
-    return math.prod(shape) // math.prod(shape[i] for i in (*place.over, place.at))
-
-
-def _shape(space: WeightSpace, piece: str) -> list[int]:
-    sizes = space.sizes()
-    return [axis if isinstance(axis, int) else sizes[axis.node] for axis in space.axes[piece]]
 
 
 def _randn(shape: Sequence[int], generator: torch.Generator | None) -> Tensor:

@@ -6,6 +6,7 @@ A node of ``n`` neurons that linear maps alone touch may be turned by any invert
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -65,6 +66,18 @@ def places_of(space: Specification) -> dict[str, list[Place]]:
             if isinstance(axis, Axis):
                 found[axis.node].append(Place(piece, at, tuple(over), axis))
     return found
+
+
+def vectors_of(space: Specification, place: Place) -> int:
+    """How many vectors of a node's neurons a piece consists of, in each of what the node is nested in."""
+    shape = shape_of(space, place.piece)
+    return math.prod(shape) // math.prod(shape[i] for i in (*place.over, place.at))
+
+
+def shape_of(space: Specification, piece: str) -> list[int]:
+    """Sizes of a piece's axes."""
+    sizes = space.sizes()
+    return [axis if isinstance(axis, int) else sizes[axis.node] for axis in space.axes[piece]]
 
 
 def _front(place: Place) -> tuple[int, ...]:

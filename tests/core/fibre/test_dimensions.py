@@ -51,7 +51,7 @@ def test_random_elements_keep_the_function_and_the_normal_form(name: str) -> Non
     normal = form(moved)
     assert {n: tuple(t.shape) for n, t in normal.items()} == form.space.shapes()
     written = form.write(normal)
-    assert {n: t.shape for n, t in written.items()} == {n: state[n].shape for n in form.whole.parameters}
+    assert {n: tuple(written[n].shape) for n in form.whole.parameters} == form.whole.shapes()
     assert largest_change(answers(module, state | written, inputs), expected) < 1e-9
 
 

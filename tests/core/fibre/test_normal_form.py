@@ -127,6 +127,17 @@ def test_the_module_is_left_as_it_was() -> None:
     assert all(p.grad is None and p.requires_grad for p in module.parameters())
 
 
+def test_tied_parameters_move_under_all_their_names() -> None:
+    torch.manual_seed(0)
+    module, inputs = GPT(attention=False, head="tied").double(), tokens(11)()
+    form = normal_form(module, inputs)
+    before, state = module(inputs), {n: t.clone() for n, t in module.state_dict().items()}
+    for moved in (form.sample(state), form.write(form(state))):
+        assert set(moved) == set(state)
+        module.load_state_dict(moved)
+        torch.testing.assert_close(module(inputs), before)
+
+
 def test_words_say_which_directions_there_are(gpt) -> None:
     assert gpt[1].explain().splitlines()[0] == "150 of 373 directions leave the function as it is:"
     two = normal_form(Llama(2), tokens(9)())
