@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,17 +10,19 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.alignment import align
+from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.checks import Seed, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.packing import pieces, whole
 
-from .normal_form import NormalForm, batched
+from .batches import batched
+from .normal_form import NormalForm
 from .turns import Turn, moved, rotated, stacked
 
 _ROUNDS = 20
 _MARGIN = 64  # of what rounding a network's entries once does to its normal form
 _GRID = 0.58  # the power of a dtype's precision to which normal forms are equal
-_LEAST = 1e-10  # to which normal forms are computed in float64
+_LEAST, _MOST = 1e-10, 1e-3  # to which normal forms are computed in float64; beyond which nothing is the same
 
 
 @dataclass(frozen=True)
@@ -30,17 +33,21 @@ class FibreComparison:
         same_function: whether the normal forms are equal within ``tolerance``.
         distances: ``||a - b|| / ||a||`` as the networks are, once b is moved by the monomial group alone, and between
             the normal forms, once b's is moved by what is left.
-        tolerance: what rounding of the networks' entries may make of the last one.
+        tolerance: what rounding of the networks' entries may make of the last one; at most 1e-3, so that of networks in
+            narrow types with a form that moves by more nobody says that they are the same.
+        unlike: keys outside of the space, as frozen parameters and buffers, that have other values in the two.
     """
 
     same_function: bool
     distances: dict[str, float]
     tolerance: float
+    unlike: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{'the same function' if self.same_function else 'not the same function, as far as is known'}"]
         lines += [f"  {distance:.2e}  {what}" for what, distance in self.distances.items()]
-        return "\n".join([*lines, f"  {self.tolerance:.2e}  is within rounding"])
+        lines += [f"  {self.tolerance:.2e}  is within rounding"]
+        return "\n".join([*lines, f"  other values: {', '.join(self.unlike)}"] if self.unlike else lines)
 
 
 @checked
@@ -66,15 +73,31 @@ def compare_fibres(
     given = [{n: x.detach().squeeze(0) for n, x in batch.items()} for batch in batches]
     forms = [form(t) for t in given]
     eps = max(torch.finfo(t[n].dtype).eps for t in (a, b) for n in form.whole.parameters)
-    noise = max(_rounded(form, *of, eps, seed) for of in zip(given, forms, strict=True))
+    noise = [_rounded(form, *of, eps) for of in zip(given, forms, strict=True)]
     near = align(form.whole, *given, seed=seed).aligned
+    found = _turned(form, forms[0], _aligned(form, forms[0], forms[1], eps, seed))
+    norms = {n: float(x.norm()) for n, x in forms[0].items()}
+    largest = max(norms.values())
+    bounds = [{n: max(k * norm, _LEAST * k * largest) for n, norm in norms.items()} for k in (_LEAST, _MOST)]
+    allowed = {n: min(max(_MARGIN * max(x[n] for x in noise), bounds[0][n]), bounds[1][n]) for n in norms}
+    unlike = tuple(sorted(_unlike(form, a, b)))
     distances = {
         "as they are": _distance(given[0], given[1]),
         "but for permutations, signs and scales": _distance(given[0], near),
-        "between normal forms": _distance(forms[0], _turned(form, forms[0], forms[1], eps, seed)),
+        "between normal forms": _distance(forms[0], found),
     }
-    tolerance = max(_MARGIN * noise, _LEAST)
-    return FibreComparison(distances["between normal forms"] <= tolerance, distances, tolerance)
+    equal = all(float((forms[0][n] - found[n]).norm()) <= allowed[n] for n in norms)
+    tolerance = math.hypot(*allowed.values()) / (math.hypot(*norms.values()) or 1.0)
+    return FibreComparison(equal and not unlike, distances, tolerance, unlike)
+
+
+def _unlike(form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:
+    """Keys that both have, no parameters of the space, under which there are other values; without counters."""
+    own = {*form.whole.parameters, *form.whole.ties}
+    others = [n for n in a if n in b and n not in own and not n.endswith(COUNTERS)]
+    return [
+        n for n in others if not (a[n].shape == b[n].shape and torch.equal(a[n].cpu().double(), b[n].cpu().double()))
+    ]
 
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
@@ -84,8 +107,8 @@ def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     return float(apart / size) if size else float(apart)
 
 
-def _turned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor], eps: float, seed: int) -> dict[str, Tensor]:
-    """Normal form b next to a, by permutations and signs and then, node by node, by orthogonal matrices."""
+def _aligned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor], eps: float, seed: int) -> dict[str, Tensor]:
+    """Normal form b next to a, by permutations and signs."""
     space, sizes = form.space, form.space.sizes()
     # On a grid, forms that are equal but for rounding have equal entries, by which neurons are told.
     largest = max(float(x.abs().max()) for x in a.values())
@@ -96,10 +119,13 @@ def _turned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor], eps: f
         rounded = {n: ((x / steps[n]).round() * steps[n]).unsqueeze(0) for n, x in network.items()}
         parts = {n: x * (n not in hidden) for n, x in pieces(space, rounded, sizes).items()}
         on_grid.append({n: x.squeeze(0) for n, x in whole(space, parts, sizes).items()})
-    near = align(space, *on_grid, seed=seed).element.act(b)
-    if not form.turns:
-        return near
-    own, other = (pieces(space, {n: x.unsqueeze(0) for n, x in t.items()}, sizes) for t in (a, near))
+    return align(space, *on_grid, seed=seed).element.act(b)
+
+
+def _turned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Normal form b nearer to a, node by node, by orthogonal matrices."""
+    space, sizes = form.space, form.space.sizes()
+    own, other = (pieces(space, {n: x.unsqueeze(0) for n, x in t.items()}, sizes) for t in (a, b))
     apart = float("inf")
     for _ in range(_ROUNDS):
         for turn in form.turns:
@@ -124,11 +150,12 @@ def _nearest(turn: Turn, product: Tensor) -> Tensor:
     return rotated(turn.pairs, product.shape[-1], angle.cos(), angle.sin())
 
 
-def _rounded(form: NormalForm, network: Mapping[str, Tensor], own: dict[str, Tensor], eps: float, seed: int) -> float:
-    """How far a normal form moves when every entry of a network is rounded once more."""
+def _rounded(form: NormalForm, network: Mapping[str, Tensor], own: dict[str, Tensor], eps: float) -> dict[str, float]:
+    """How far each tensor of a normal form moves when every entry of a network is rounded once more."""
     generator = torch.Generator().manual_seed(0)
     noisy = {
         name: x * (1 + eps * torch.randn(x.shape, dtype=torch.float64, generator=generator))
         for name, x in network.items()
     }
-    return _distance(own, _turned(form, own, form(noisy), eps, seed))
+    found = _turned(form, own, form(noisy))
+    return {n: float((own[n] - x).norm()) for n, x in found.items()}

@@ -217,6 +217,8 @@ class Flow:
             return self._biased(node, self._unseen(node, self._of(args[1])), args[2], -1)
         if name == "linear" or name in _CONVOLUTIONS:
             self._none(args[1])
+            if name != "linear" and x is not None and args[4] not in (None, 0, [0], [0, 0], [0, 0, 0]):
+                raise BlockedError  # what is padded with zeros is not the same everywhere
             out = None if x is None else node.target(x, self._value(args[1]), None, *node.args[3:], **node.kwargs)
             return self._biased(node, out, args[2], -1 if name == "linear" else 1)
         if name == "addmm":

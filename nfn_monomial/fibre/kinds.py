@@ -55,6 +55,7 @@ class Fibre:
     Attributes:
         whole: the space of its parameters, with the monomial group.
         constants: what flows from parameter to parameter.
+        frozen: names of tensors that stay as they are.
         gains: what is folded into others, one after the other.
         charges: node and charge of an axis -> its charge under what is left when gains are 1, and axes of what acted
             on the gains as a whole.
@@ -65,6 +66,7 @@ class Fibre:
 
     whole: WeightSpace
     constants: Constants
+    frozen: frozenset[str]
     gains: list[Gain] = field(default_factory=list)
     charges: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], list[Axis]]] = field(default_factory=dict)
     shifts: list[tuple[Place, tuple[Place, ...]]] = field(default_factory=list)
@@ -118,11 +120,11 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
         frozen = frozen | program.optional
         program = program_of(module, inputs, kwargs, frozen)
     space = WeightSpace.from_module(module, inputs, kwargs=kwargs, frozen=frozen)
-    slopes = Slopes(module, (inputs, dict(kwargs)), space)
+    slopes = Slopes(module, (inputs, dict(kwargs)), space, frozen)
     raw = slopes.at()
     parts = {name: [_extent(space, piece) for piece in pieces] for name, pieces in space.pieces_of.items()}
     constants = Constants(program, parts, raw)
-    fibre = Fibre(space, constants)
+    fibre = Fibre(space, constants, frozen)
     every = {name: [p for p in found if p.piece not in space.dead] for name, found in places_of(space).items()}
     nodes = [name for name, node in space.nodes.items() if space.count(name, space.sizes()) > 1]
     linear = [turn for name in nodes if (turn := _linear(space, name, every[name]))]

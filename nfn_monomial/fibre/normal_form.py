@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial.canonical.balance import rescaling
-from nfn_monomial.checks import FLOATING, checked, is_dense
+from nfn_monomial.checks import checked, require
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import Axis, powers
 from nfn_monomial.space.certificate import Point, answers, doubled, inputs_of, largest_change
-from nfn_monomial.space.packing import check_tensors, concrete, cut, joined, pieces, require_finite, whole
+from nfn_monomial.space.packing import cut, joined, pieces, whole
 from nfn_monomial.space.weight_space import WeightSpace
 
+from .batches import batched
 from .kinds import Fibre, fibre_of, rotary_places
 from .left import left_of, mean_of
 from .turns import (
@@ -53,12 +54,14 @@ class NormalForm:
         whole: the space of the module's parameters.
         space: the space of normal forms. Permutations, signs and positive scales are all that is left in its group.
         turns: nodes of ``space`` that matrices acted on, with their axes.
+        frozen: names of the module's tensors that stay as they are, with the values that they have in it.
     """
 
     def __init__(self, fibre: Fibre) -> None:
         self._fibre = fibre
         self.whole, self.space = fibre.whole, left_of(fibre)
         self.turns = [_placed(self.space, turn) for turn in fibre.turns]
+        self.frozen = fibre.frozen
 
     @property
     def fibre_dimension(self) -> int:
@@ -145,6 +148,12 @@ class NormalForm:
             ValueError: for a tensor that is missing or has another shape.
         """
         batch, close = batched(self.whole, networks)
+        try:
+            return close(self._form(batch))
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise InvalidValueError(f"entries are too large or too small for float64: {error}") from error
+
+    def _form(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         tensors = self._in_coordinates(self._fibre.reduced(batch))
         for _ in range(_ROUNDS):
             before = tensors
@@ -163,7 +172,7 @@ class NormalForm:
                 f"the normal form of {', '.join(infinite)} is not finite: a gain that is to be folded is 0 where what "
                 "it divides is not, or entries are too large"
             )
-        return close(found)
+        return found
 
     def _in_coordinates(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Pieces of the whole space as networks of what is left: nodes without means have one coordinate less."""
@@ -261,6 +270,7 @@ class NormalForm:
         Returns:
             Networks of ``whole``, tied parameters under all their names.
         """
+        require(generator, torch.Generator | None, "sample: generator")
         batch, close = batched(self.whole, networks)
         fibre, count = self._fibre, len(next(iter(batch.values())))
         found = fibre.reduced(batch)
@@ -325,8 +335,9 @@ def normal_form(
         frozen = still if any(p.requires_grad for p in module.parameters()) else ()
     if unknown := [name for name in frozen if name not in known]:
         raise InvalidValueError(f"frozen= has {unknown[:3]}, no parameters of the module: {', '.join(known)}")
-    form = NormalForm(fibre_of(module, inputs, kwargs or {}, frozenset(frozen)))
-    _certify(form, Point(module, pytree.tree_map_only(Tensor, doubled, (inputs, dict(kwargs or {})))))
+    with torch.inference_mode(False), torch.enable_grad():
+        form = NormalForm(fibre_of(module, inputs, kwargs or {}, frozenset(frozen)))
+        _certify(form, Point(module, pytree.tree_map_only(Tensor, doubled, (inputs, dict(kwargs or {})))))
     return form
 
 
@@ -334,8 +345,11 @@ def _certify(form: NormalForm, own: Point) -> None:
     """Raise if random elements change what a module answers at its own weights, or near these."""
     generator = torch.Generator().manual_seed(1)
     points = [(own, own.steady_answers()), *own.near(generator, 3), *own.near(generator, 3)]
+    points += [found for other in own.resized() for found in other.near(generator, 1)]
+    kept = {name: t for name, t in own.weights().items() if name in form.frozen}
     for point, expected in points:
-        weights = point.weights()
+        weights = point.weights() | kept
+        expected = expected if not kept else answers(point.module, weights, *point.inputs)
         left = form.space.sample(generator=generator).act(form(weights))
         moved = form.sample(weights, generator=generator), form.write(left)
         found = [answers(point.module, weights | tensors, *point.inputs) for tensors in moved]
@@ -367,32 +381,3 @@ def _change(tensors: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> floa
         float((x.square() - before[n].square()).abs().max() / x.square().max().clamp(min=1e-300))
         for n, x in tensors.items()
     )
-
-
-def batched(
-    space: WeightSpace, networks: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], Callable[[Mapping[str, Tensor]], dict[str, Tensor]]]:
-    """Networks as ``(B, *shape)`` in float64 on the CPU, and what makes results of the kind that was given."""
-    names = list(space.parameters)
-    given = {n: networks[n] for n in names if n in networks} if isinstance(networks, Mapping) else networks
-    first = given.get(names[0]) if isinstance(given, dict) else None
-    single = isinstance(first, Tensor) and first.ndim == len(space.parameters[names[0]])
-    if single and isinstance(given, dict):
-        given = {n: t[None, None] if isinstance(t, Tensor) and is_dense(t) else t for n, t in given.items()}
-    plain = isinstance(given, dict) and all(isinstance(t, Tensor) and t.dtype in FLOATING for t in given.values())
-    if plain and concrete(given.values()) and all(map(is_dense, given.values())):
-        given = {n: t.to("cpu", torch.float64) for n, t in given.items()}
-    sizes = check_tensors(space, given)
-    if other := [f"{n} {sizes[n]} in place of {own}" for n, own in space.sizes().items() if sizes.get(n, own) != own]:
-        raise InvalidValueError(f"the networks have other sizes than the module: {', '.join(other)}")
-    if given[names[0]].shape[1] != 1:
-        raise InvalidValueError(
-            f"{names[0]} has {given[names[0]].shape[1]} channels; networks have one: (B, 1, *shape)"
-        )
-    require_finite(given)
-
-    def close(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        likes = {name: networks.get(name, networks[names[0]]) for name in found}
-        return {n: (t.squeeze(0) if single else t.unsqueeze(1)).to(likes[n]) for n, t in found.items()}
-
-    return {n: t.squeeze(1) for n, t in given.items()}, close

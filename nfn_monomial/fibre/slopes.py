@@ -26,22 +26,26 @@ class Slopes:
         module: the network.
         inputs: its positional arguments and those with names.
         space: of its parameters.
+        frozen: names of tensors that are the module's own at all points.
 
     Raises:
         ValueError: if there are no weights near its own at which its answers are finite.
     """
 
-    def __init__(self, module: nn.Module, inputs: tuple[Any, Any], space: WeightSpace) -> None:
+    def __init__(self, module: nn.Module, inputs: tuple[Any, Any], space: WeightSpace, frozen: frozenset[str]) -> None:
         generator = torch.Generator().manual_seed(0)
         own = Point(module, pytree.tree_map_only(Tensor, doubled, inputs))
         self.space = space
         self.points = [point for _ in range(_POINTS) for point, _ in own.near(generator, _DRAWS)]
+        for other in own.resized():  # what holds for the example's numbers of tokens or pixels alone is none
+            self.points += [point for point, _ in other.near(generator, 1)]
         if not self.points:
             raise InvalidValueError(
                 f"{type(module).__name__} could be tested at no weights near its own: its outputs there are not "
                 "finite, or it raises an error; give weights and inputs with room around them"
             )
-        self.weights = [point.weights() for point in self.points]
+        kept = {name: t for name, t in own.weights().items() if name in frozen}
+        self.weights = [point.weights() | kept for point in self.points]
 
     def own(self, n: int) -> dict[str, Tensor]:
         """The space's parameters at one of the points."""

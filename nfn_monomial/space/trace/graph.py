@@ -199,8 +199,8 @@ def _program(exported: ExportedProgram, names: Iterable[str], frozen: Collection
             continue
         known = exported.state_dict.get(name, exported.constants.get(name))
         assert isinstance(known, Tensor), "an exported program has all its tensors"
-        if name in frozen:
-            constants[place] = known.detach().cpu()
+        if name in frozen:  # of which nothing is known, as other modules have other ones; but what they are in this one
+            states[place], constants[place] = known.shape, known.detach().cpu()
             continue
         moves = spec.kind is InputKind.BUFFER and spec.persistent and known.is_floating_point()
         if spec.kind is InputKind.PARAMETER or moves:

@@ -138,6 +138,67 @@ def test_tied_parameters_move_under_all_their_names() -> None:
         torch.testing.assert_close(module(inputs), before)
 
 
+class Summed(nn.Module):
+    """A map of the sum over tokens of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.a(x).sum(1))
+
+
+@pytest.mark.parametrize(
+    ("module", "example", "other"),
+    [
+        (Summed(), (2, 5, 3), (2, 6, 3)),
+        (nn.Sequential(nn.Conv2d(2, 3, 3, 2, 1), nn.Conv2d(3, 4, 3, 2, 1)), (2, 2, 2, 2), (2, 2, 9, 9)),
+    ],
+    ids=["tokens", "borders"],
+)
+def test_constants_that_depend_on_sizes_stay(
+    module: nn.Module, example: tuple[int, ...], other: tuple[int, ...]
+) -> None:
+    form = normal_form(module, torch.randn(example))
+    state, x = drawn(module), torch.randn(other, dtype=torch.float64)
+    expected = answers(module, state, x)
+    for moved in (form.write(form(state)), form.sample(state)):
+        assert largest_change(answers(module, state | moved, x), expected) < 1e-9
+
+
+def test_what_stays_has_to_be_equal() -> None:
+    module = LowRank()
+    form = normal_form(module, torch.randn(7, 4))
+    state = drawn(module)
+    found = compare_fibres(form, state, state | {"base": torch.randn(5, 4)})
+    assert (found.same_function, found.unlike) == (False, ("base",))
+    assert "other values: base" in str(found)
+
+
+def test_fresh_norms_may_be_frozen() -> None:
+    module = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 3))
+    module[1].requires_grad_(False)
+    assert normal_form(module, torch.randn(4, 6)).dimensions()["means"] == 7
+
+
+def test_small_tensors_and_narrow_types_count() -> None:
+    module = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3))
+    form = normal_form(module, torch.randn(4, 6))
+    state = drawn(module)
+    state["0.weight"] *= 1e8
+    assert not compare_fibres(form, state, state | {"2.weight": state["2.weight"] * 1.05}).same_function
+    narrow = {n: t.bfloat16() for n, t in state.items()}
+    other = narrow | {n: t.bfloat16() for n, t in drawn(module, 1).items() if not n.startswith("0")}
+    assert not compare_fibres(form, narrow, other).same_function
+
+
+def test_directions_are_found_without_gradients_around() -> None:
+    module = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 6))
+    with torch.inference_mode():
+        assert normal_form(module, torch.randn(2, 5)).fibre_dimension == 12
+
+
 def test_words_say_which_directions_there_are(gpt) -> None:
     assert gpt[1].explain().splitlines()[0] == "150 of 373 directions leave the function as it is:"
     two = normal_form(Llama(2), tokens(9)())
@@ -152,5 +213,9 @@ def test_what_is_missing_or_of_another_shape_is_named(gpt) -> None:
         form({n: t for n, t in state.items() if n != "head.weight"})
     with pytest.raises(InvalidValueError, match=r"down\.weight"):
         form(state | {"down.weight": torch.zeros(5, 3)})
+    with pytest.raises(InvalidValueError, match="entries are too large"):
+        form({n: t * 1e200 for n, t in state.items()})
+    with pytest.raises(InvalidValueError, match="holds no values"):
+        form({n: torch.empty(0, 1, *t.shape) for n, t in state.items()})
     with pytest.raises(InvalidValueError, match=r"down\.weight holds 20 NaN"):
         form(state | {"down.weight": torch.full((5, 4), torch.nan)})
