@@ -61,7 +61,8 @@ def compare_fibres(
 
     Args:
         form: of their architecture.
-        a, b: state dicts.
+        a: state dict of one network.
+        b: of the other.
         seed: of the search for permutations.
 
     Raises:

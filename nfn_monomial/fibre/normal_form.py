@@ -317,7 +317,8 @@ def normal_form(
 
     Args:
         module: any network that `WeightSpace.from_module` takes; its parameters are not changed.
-        example_inputs, kwargs: of a call, as there.
+        example_inputs: a tensor, or a tuple of all positional arguments.
+        kwargs: further arguments of the call.
         frozen: names of parameters that stay as they are, as the base of an adapter. By default those that need no
             gradient, where others do. Buffers stay as they are, but for running statistics.
 
