@@ -39,6 +39,7 @@ def batched(
 
     def close(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
         likes = {name: networks.get(name, networks[names[0]]) for name in found}
-        return {n: (t.squeeze(0) if single else t.unsqueeze(1)).to(likes[n]) for n, t in found.items()}
+        shaped = {n: t.squeeze(0) if single else t.unsqueeze(1) for n, t in found.items()}
+        return {n: t.to(likes[n]).contiguous() for n, t in shaped.items()}
 
     return {n: t.squeeze(1) for n, t in given.items()}, close
