@@ -79,8 +79,8 @@ def compare_fibres(
     found = _turned(form, forms[0], _aligned(form, forms[0], forms[1], eps, seed))
     norms = {n: float(x.norm()) for n, x in forms[0].items()}
     largest = max(norms.values())
-    bounds = [{n: max(k * norm, _LEAST * k * largest) for n, norm in norms.items()} for k in (_LEAST, _MOST)]
-    allowed = {n: min(max(_MARGIN * max(x[n] for x in noise), bounds[0][n]), bounds[1][n]) for n in norms}
+    least = {n: _LEAST * max(norm, _LEAST * largest) for n, norm in norms.items()}
+    allowed = {n: min(max(_MARGIN * max(x[n] for x in noise), least[n]), _MOST * largest) for n in norms}
     unlike = tuple(sorted(_unlike(form, a, b)))
     distances = {
         "as they are": _distance(given[0], given[1]),

@@ -194,6 +194,16 @@ def test_small_tensors_and_narrow_types_count() -> None:
     assert not compare_fibres(form, narrow, other).same_function
 
 
+def test_fresh_networks_are_seen_through_in_float32() -> None:
+    """Their biases are 0, and those of what they were moved to are 0 but for rounding."""
+    torch.manual_seed(0)
+    module = encoder(first=True)
+    form = normal_form(module, torch.randn(3, 5, 6))
+    for seed in range(3):
+        moved = form.sample(module.state_dict(), generator=torch.Generator().manual_seed(seed))
+        assert compare_fibres(form, module.state_dict(), moved).same_function
+
+
 def test_directions_are_found_without_gradients_around() -> None:
     module = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 6))
     with torch.inference_mode():
