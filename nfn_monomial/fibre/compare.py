@@ -33,8 +33,8 @@ class FibreComparison:
         same_function: whether the normal forms are equal within ``tolerance``.
         distances: ``||a - b|| / ||a||`` as the networks are, once b is moved by the monomial group alone, and between
             the normal forms, once b's is moved by what is left.
-        tolerance: what rounding of the networks' entries may make of the last one; at most 1e-3, so that of networks in
-            narrow types with a form that moves by more nobody says that they are the same.
+        tolerance: what rounding of the networks' entries may make of the last one: every tensor may differ by what that
+            does to it, and by no more than 1e-3 of the norm of the largest, however narrow the dtype.
         unlike: keys outside of the space, as frozen parameters and buffers, that have other values in the two.
     """
 
