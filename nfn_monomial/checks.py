@@ -135,7 +135,7 @@ def _require_any(value: Any, kinds: Sequence[Any], kind: Any, name: str) -> None
         try:
             return require(value, each, name)
         except MonomialError as error:
-            errors.append(error)
+            errors.append(error.with_traceback(None))  # whose frames would hold the caller's tensors
     # The one that came furthest: inside of what fits, else a number out of range.
     inside = [error for error in errors if not str(error).startswith(f"{name} ")]
     inside += [error for error in errors if isinstance(error, InvalidValueError)]

@@ -15,6 +15,7 @@ from torch import Tensor
 from nfn_monomial.space.trace.graph import Program, operation
 
 from .flow import MOVES, Flow, Source, Tensors, norm_before
+from .slopes import Slope, Slopes
 
 _RTOL = 1e-9
 _ATOL = 1e-12
@@ -27,7 +28,7 @@ class Constants:
     Args:
         program: a network's computation.
         parts: sizes of the parts that parameters of one dimension are the concatenation of.
-        slopes: generic values of the parameters, and gradients there of what reads the network.
+        slopes: of what reads the network.
 
     Attributes:
         sources: what is given away, each by itself and all together.
@@ -37,16 +38,27 @@ class Constants:
         self,
         program: Program,
         parts: Mapping[str, Sequence[int]],
-        slopes: Sequence[tuple[Tensors, Tensors]],
+        slopes: Slopes,
     ) -> None:
         self.program = program
         self.sources: list[Source] = []
         self._live: set[Any] = set()  # nodes whose values change on the way
-        for source in [*self._in_cells(), *self._candidates(parts, slopes[0][0])]:
+        candidates, refused = [*self._in_cells(), *self._candidates(parts)], set[Source]()
+        wrong: set[Source] | None = None
+        while wrong is None or wrong:  # what a later point refuses may make room for others
+            points = slopes.at()
+            self._find([source for source in candidates if source not in refused], next(points))
+            wrong = {source for slope in points for source in self.sources if not self._flows(source, slope)}
+            refused |= wrong
+
+    def _find(self, candidates: Sequence[Source], slope: Slope) -> None:
+        """Take sources that are true at one point, each beside those before it."""
+        self.sources = []
+        for source in candidates:
             whole = source.stop is None
             if not any(s.parameter == source.parameter and (whole or s.stop is None) for s in self.sources):
                 self.sources.append(source)
-                if not all(self._flows(source, *pair) for pair in slopes):
+                if not self._flows(source, slope):
                     self.sources.pop()
 
     def emptied(self) -> set[str]:
@@ -91,23 +103,23 @@ class Constants:
                 _add(changes, name, change)
         return changes
 
-    def _flows(self, source: Source, tensors: Tensors, slopes: Tensors) -> bool:
+    def _flows(self, source: Source, slope: Slope) -> bool:
         """Whether a source's constants find takers, and the function stays as it is, to first order."""
+        tensors, gradients, length = slope
         try:
             changes = self._carried(tensors, {source: source.part(tensors[source.parameter], tensors)}, None)
         except Exception:  # of any kind: constants are fed to operations of all kinds
             return False
-        if not set(changes) <= set(slopes):
+        if not set(changes) <= set(gradients):
             return False
-        terms = [slopes[name] * change for name, change in changes.items()]
-        length = sum(float(g.nan_to_num().norm()) for g in slopes.values())
+        terms = [gradients[name] * change for name, change in changes.items()]
         moved = sum(float(change.norm()) for change in changes.values())
         rounding = _RTOL * sum(float(term.abs().sum()) for term in terms) + _ATOL * length * moved
         return abs(sum(float(term.sum()) for term in terms)) <= rounding
 
-    def _candidates(self, parts: Mapping[str, Sequence[int]], tensors: Tensors) -> Iterator[Source]:
+    def _candidates(self, parts: Mapping[str, Sequence[int]]) -> Iterator[Source]:
         """What is added somewhere, last first: whole parameters, parts of these, or what is common to their rows."""
-        nodes = list(self.program.graph.nodes)
+        nodes, tensors = list(self.program.graph.nodes), self.program.tensors
         order = {node: n for n, node in enumerate(nodes)}
         users: dict[str, list[Any]] = {}
         for node in nodes:

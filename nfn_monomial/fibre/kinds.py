@@ -11,7 +11,7 @@ are analytic there; `NormalForm` tests whole elements of it besides.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,12 +26,13 @@ from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 
 from .constants import Constants
-from .slopes import Slopes
+from .slopes import Slope, Slopes
 from .turns import Place, Turn, centred, complement, flattened, places_of, scaled
 
 Tensors = Mapping[str, Tensor]
 
 _RTOL = 1e-9  # of rounding in float64, far below what any other direction changes
+_DEAD = 1e-12  # of all gradients: nothing is known of what has less
 
 
 class Gain(NamedTuple):
@@ -78,6 +79,17 @@ class Fibre:
         sizes = self.whole.sizes()
         return {p: x for name in self.whole.parameters for p, x in cut(self.whole, name, tensors[name], sizes)}
 
+    def of_network(self, tensors: Tensors) -> dict[str, Tensor]:
+        """Parameters of one network as pieces of a batch of one."""
+        return self.opened({n: t.unsqueeze(0) for n, t in tensors.items()})
+
+    def folded(self, tensors: Tensors, empty: str = "") -> dict[str, Tensor]:
+        """Parameters of one network, reduced; one piece becomes 0, if it is named."""
+        pieces = self.reduced({n: t.unsqueeze(0) for n, t in tensors.items()})
+        if empty:
+            pieces[empty] = torch.zeros_like(pieces[empty])
+        return {n: t.squeeze(0) for n, t in self.closed(pieces).items()}
+
     def closed(self, pieces: Tensors) -> dict[str, Tensor]:
         """The inverse of `opened`."""
         sizes = self.whole.sizes()
@@ -121,36 +133,33 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
         program = program_of(module, inputs, kwargs, frozen)
     space = WeightSpace.from_module(module, inputs, kwargs=kwargs, frozen=frozen)
     slopes = Slopes(module, (inputs, dict(kwargs)), space, frozen)
-    raw = slopes.at()
     parts = {name: [_extent(space, piece) for piece in pieces] for name, pieces in space.pieces_of.items()}
-    constants = Constants(program, parts, raw)
+    constants = Constants(program, parts, slopes)
     fibre = Fibre(space, constants, frozen)
     every = {name: [p for p in found if p.piece not in space.dead] for name, found in places_of(space).items()}
     nodes = [name for name, node in space.nodes.items() if space.count(name, space.sizes()) > 1]
     linear = [turn for name in nodes if (turn := _linear(space, name, every[name]))]
-    fibre.turns = [turn for turn in linear if _acts(fibre, turn, raw)]
-    fibre.turns += [turn for found in rotary_places(space) if (turn := _rotary(fibre, found, raw))]
+    rotary = rotary_places(space)
+    for slope in slopes.at():
+        pieces = fibre.of_network(slope.tensors), fibre.of_network(slope.gradients)
+        linear = [turn for turn in linear if _acts(turn, *pieces)]
+        rotary = [turn for found in rotary if (turn := _rotary(found, *pieces))]
+    fibre.turns = [*linear, *rotary]
     free = [name for name in nodes if all(turn.node != name for turn in fibre.turns)]
     for name in free:
         _fold(fibre, every[name])
     gone = {gain.place.piece for gain in fibre.gains} | constants.emptied()
     left = {name: [p for p in every[name] if p.piece not in gone] for name in free}
-    folded = slopes.at(lambda tensors: _batched(fibre, tensors))
-    fibre.ones = [p for name in free for p in left[name] if _along_ones(fibre, p, folded)]
+    fibre.ones = _unseen(fibre, [p for name in free for p in left[name]], slopes.at(fibre.folded))
     seen = {p.piece for p in fibre.ones}
     constants.leave_out({n for n, pieces in space.pieces_of.items() if seen.issuperset(pieces)})
     fibre.shifts = _shifts(fibre, left, slopes)
-    carried = {place for _, readers in fibre.shifts for place in readers}
+    turns = [turn for name in free if (turn := _rotation(fibre, name, left[name]))]
+    for slope in slopes.at(fibre.folded) if turns else ():
+        pieces = fibre.of_network(slope.tensors), fibre.of_network(slope.gradients)
+        turns = [turn for turn in turns if _acts(turn, *pieces)]
     added = {place for place, _ in fibre.shifts}
-    for name in free:
-        if space.nodes[name].permutes:
-            places = tuple(p for p in left[name] if p not in added)
-            unseen = [p in fibre.ones or p in carried for p in places]
-            turn = Turn(name, "centred" if any(unseen) else "normed", places)
-            large = (space.nodes[name].size or 0) > (2 if any(unseen) else 1)
-            moves = large and (all(unseen) if any(unseen) else space.nodes[name].flips)
-            if moves and _acts(fibre, turn._replace(places=tuple(left[name])), folded):
-                fibre.turns.append(turn)
+    fibre.turns += [turn._replace(places=tuple(p for p in turn.places if p not in added)) for turn in turns]
     return fibre
 
 
@@ -164,12 +173,9 @@ def _shifts(fibre: Fibre, left: Mapping[str, list[Place]], slopes: Slopes) -> li
         if len(added) == 1 and readers:
 
             def without(tensors: Tensors, piece: str = added[0].piece) -> dict[str, Tensor]:
-                pieces = fibre.reduced(_lifted(tensors))
-                pieces[piece] = torch.zeros_like(pieces[piece])
-                return {n: t.squeeze(0) for n, t in fibre.closed(pieces).items()}
+                return fibre.folded(tensors, empty=piece)
 
-            at = slopes.at(without)
-            if all(_along_ones(fibre, p, at) for p in readers):
+            if len(_unseen(fibre, readers, slopes.at(without))) == len(readers):
                 found.append((added[0], readers))
     return found
 
@@ -180,9 +186,16 @@ def _neurons(fibre: Fibre, place: Place) -> list[int]:
     return [n for i, n in enumerate(sizes) if n > 1 and i not in place.over]
 
 
-def _batched(fibre: Fibre, tensors: Tensors) -> dict[str, Tensor]:
-    found = fibre.closed(fibre.reduced({n: t.unsqueeze(0) for n, t in tensors.items()}))
-    return {n: t.squeeze(0) for n, t in found.items()}
+def _rotation(fibre: Fibre, name: str, places: list[Place]) -> Turn | None:
+    """What may turn a node when gains are folded: all rotations, or where means are not seen those of what is left."""
+    node = fibre.whole.nodes[name]
+    unseen = {*fibre.ones, *(place for _, readers in fibre.shifts for place in readers)}
+    added = {place for place, _ in fibre.shifts}
+    centre = not unseen.isdisjoint(places)
+    fits = unseen | added >= {*places} if centre else node.flips
+    if not (node.permutes and fits and (node.size or 0) > 1 + centre):
+        return None
+    return Turn(name, "centred" if centre else "normed", tuple(places))
 
 
 def _linear(space: WeightSpace, name: str, places: list[Place]) -> Turn | None:
@@ -225,23 +238,24 @@ def _inside(space: Specification, place: Place) -> Place:
     return place._replace(at=-1)
 
 
-def _rotary(fibre: Fibre, turn: Turn, slopes: list[tuple[Tensors, Tensors]]) -> Turn | None:
-    """The pairs of entries that may be multiplied by complex numbers, to first order, if these are all entries."""
-    angles, scales = [], []
-    for pair in slopes:
-        pieces, by = (fibre.opened(_lifted(t)) for t in pair)
-        both = [torch.zeros(()), torch.zeros(())]
-        size = torch.zeros(())
-        for place in turn.places:
-            g, x = (flattened(t[place.piece], place) for t in (by, pieces))
-            own = (g @ x.mT).flatten(0, -3)
-            both = [both[0] + own, both[1] + (own if place.writes else -own)]
-            size = size + g.norm() * x.norm()
-        diagonal = both[1].diagonal(dim1=-2, dim2=-1)
-        angles.append((both[0] - both[0].mT).abs().amax(0) <= _RTOL * size)
-        scales.append((diagonal.unsqueeze(-1) + diagonal.unsqueeze(-2)).abs().amax(0) <= _RTOL * size)
-    fits = torch.stack([*angles, *scales]).all(0).triu(1)
-    pairs = tuple((int(i), int(j)) for i, j in fits.nonzero())
+def _rotary(turn: Turn, pieces: Tensors, slopes: Tensors) -> Turn | None:
+    """The pairs of entries that may be multiplied by complex numbers at one point, to first order, if these are all.
+
+    Where pairs are known from other points, no other pairs are found.
+    """
+    angles, scales = torch.zeros(()), torch.zeros(())
+    size = torch.zeros(())
+    for place in turn.places:
+        g, x = (flattened(t[place.piece], place) for t in (slopes, pieces))
+        own = (g @ x.mT).flatten(0, -3)
+        angles = angles + own
+        scales = scales + (own if place.writes else -own)
+        size = size + g.norm() * x.norm()
+    diagonal = scales.diagonal(dim1=-2, dim2=-1)
+    turns = (angles - angles.mT).abs().amax(0) <= _RTOL * size
+    stretches = (diagonal.unsqueeze(-1) + diagonal.unsqueeze(-2)).abs().amax(0) <= _RTOL * size
+    fits = (turns & stretches).triu(1)
+    pairs = tuple((i, j) for i, j in fits.nonzero().tolist() if not turn.pairs or (i, j) in turn.pairs)
     return turn._replace(pairs=pairs) if sorted(sum(pairs, ())) == list(range(len(fits))) else None
 
 
@@ -281,13 +295,9 @@ def _size(space: Specification, axis: Axis | int) -> int:
     return axis if isinstance(axis, int) else space.sizes()[axis.node]
 
 
-def _acts(fibre: Fibre, turn: Turn, slopes: list[tuple[Tensors, Tensors]]) -> bool:
-    """Whether every matrix of a turn leaves the function alone, to first order."""
-    return all(_vanishes(*_moment(turn, *(fibre.opened(_lifted(t)) for t in pair))) for pair in slopes)
-
-
-def _lifted(tensors: Tensors) -> dict[str, Tensor]:
-    return {n: t.unsqueeze(0) for n, t in tensors.items()}
+def _acts(turn: Turn, pieces: Tensors, slopes: Tensors) -> bool:
+    """Whether every matrix of a turn leaves the function alone at one point, to first order."""
+    return _vanishes(*_moment(turn, pieces, slopes))
 
 
 def _moment(turn: Turn, pieces: Tensors, slopes: Tensors) -> tuple[Tensor, Tensor]:
@@ -306,17 +316,14 @@ def _moment(turn: Turn, pieces: Tensors, slopes: Tensors) -> tuple[Tensor, Tenso
     return total, size
 
 
-def _along_ones(fibre: Fibre, place: Place, slopes: list[tuple[Tensors, Tensors]]) -> bool:
-    """Whether entries along an axis may all be changed alike, to first order."""
-    n = fibre.whole.axes[place.piece][place.at]
-    if _size(fibre.whole, n) < 2:
-        return False
-    for _, by in slopes:
-        g = fibre.opened(_lifted(by))[place.piece]
-        dead = g.norm() <= 1e-12 * max(x.nan_to_num().norm() for x in by.values())
-        if dead or not _vanishes(g.sum(1 + place.at), g.norm()):
-            return False
-    return True
+def _unseen(fibre: Fibre, places: Sequence[Place], slopes: Iterable[Slope]) -> list[Place]:
+    """Axes along which all entries may be changed alike, to first order at all points."""
+    found = [p for p in places if _size(fibre.whole, fibre.whole.axes[p.piece][p.at]) > 1]
+    for slope in slopes if found else ():
+        g = fibre.of_network(slope.gradients)
+        alive = [p for p in found if g[p.piece].norm() > _DEAD * slope.length]
+        found = [p for p in alive if _vanishes(g[p.piece].sum(1 + p.at), g[p.piece].norm())]
+    return found
 
 
 def _vanishes(total: Tensor, size: Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -349,16 +349,24 @@ def _certify(form: NormalForm, own: Point) -> None:
     points += [found for other in own.resized() for found in other.near(generator, 1)]
     kept = {name: t for name, t in own.weights().items() if name in form.frozen}
     for point, expected in points:
-        weights = point.weights() | kept
-        expected = expected if not kept else answers(point.module, weights, *point.inputs)
-        left = form.space.sample(generator=generator).act(form(weights))
-        moved = form.sample(weights, generator=generator), form.write(left)
-        found = [answers(point.module, weights | tensors, *point.inputs) for tensors in moved]
-        if not (change := max(largest_change(other, expected) for other in found)) <= _CERTAIN:
+        if not (change := _largest_change(form, point, kept, expected, generator)) <= _CERTAIN:
             raise InvalidValueError(
                 f"random elements of the fibre of {form.whole} change its answers by {change:.1e} (relative): an "
                 f"operator does what is not known here; tell us of it. {form.explain()}"
             )
+
+
+def _largest_change(
+    form: NormalForm, point: Point, kept: dict[str, Tensor], expected: list[Tensor], generator: torch.Generator
+) -> float:
+    """What random elements do to the answers at one point, where frozen tensors are kept."""
+    weights = point.weights() | kept
+    expected = expected if not kept else answers(point.module, weights, *point.inputs)
+    others: tuple[Callable[[], dict[str, Tensor]], ...] = (
+        lambda: form.sample(weights, generator=generator),
+        lambda: form.write(form.space.sample(generator=generator).act(form(weights))),
+    )  # one at a time
+    return max(largest_change(answers(point.module, weights | other(), *point.inputs), expected) for other in others)
 
 
 def _placed(space: WeightSpace, turn: Turn) -> Turn:

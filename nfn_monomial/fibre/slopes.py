@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,24 @@ _POINTS = 3
 _DRAWS = 16
 
 
+class Slope(NamedTuple):
+    """What reads a network, at one point.
+
+    Attributes:
+        tensors: its parameters.
+        gradients: of a random sum of answers, by them; NaN of buffers, which nothing may turn.
+        length: the sum of the norms of all gradients.
+    """
+
+    tensors: Tensors
+    gradients: Tensors
+    length: float
+
+
 class Slopes:
     """Gradients of random sums of what a module answers, at random weights, buffers and inputs.
+
+    They are as large as several networks, so there are those of one point at a time.
 
     Args:
         module: the network.
@@ -44,30 +60,30 @@ class Slopes:
                 f"{type(module).__name__} could be tested at no weights near its own: its outputs there are not "
                 "finite, or it raises an error; give weights and inputs with room around them"
             )
-        kept = {name: t for name, t in own.weights().items() if name in frozen}
-        self.weights = [point.weights() | kept for point in self.points]
+        self._kept = {name: t for name, t in own.weights().items() if name in frozen}
 
-    def own(self, n: int) -> dict[str, Tensor]:
-        """The space's parameters at one of the points."""
-        return {name: self.weights[n][name] for name in self.space.parameters}
+    def at(self, change: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict) -> Iterator[Slope]:
+        """At each point, where parameters are what a change makes of them."""
+        return (self._at(n, change) for n in range(len(self.points)))
 
-    def at(self, change: Callable[[dict[str, Tensor]], dict[str, Tensor]] = dict) -> list[tuple[Tensors, Tensors]]:
-        """For each point, parameters after a change, and gradients by them; NaN of buffers, which nothing may turn."""
-        return [self._at(n, change(self.own(n))) for n in range(len(self.points))]
-
-    def _at(self, n: int, tensors: Tensors) -> tuple[Tensors, Tensors]:
+    def _at(self, n: int, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Slope:
         module, (args, kwargs) = self.points[n].module, self.points[n].inputs
+        weights = self.points[n].weights() | self._kept
+        tensors = change({name: weights.pop(name) for name in self.space.parameters})
         parameters = dict(module.named_parameters())
-        leaves = {n: t.detach().clone().requires_grad_() for n, t in tensors.items() if n in parameters}
+        leaves = {n: t.detach().requires_grad_() for n, t in tensors.items() if n in parameters}
         arguments = pytree.tree_map_only(Tensor, torch.clone, (args, dict(kwargs)))
         with evaluating(module), Float64(), torch.enable_grad():  # type: ignore[no-untyped-call]
-            answer = torch.func.functional_call(module, self.weights[n] | dict(tensors) | leaves, *arguments)
+            answer = torch.func.functional_call(module, weights | dict(tensors) | leaves, *arguments)
             outputs = [t for t in pytree.tree_leaves(answer) if isinstance(t, Tensor) and t.requires_grad]
             generator = torch.Generator().manual_seed(n)
-            weights = [torch.randn(t.shape, dtype=torch.float64, generator=generator) for t in outputs]
-            total = sum((t.double() * w).sum() for t, w in zip(outputs, weights, strict=True))
-            if not isinstance(total, Tensor):
-                return tensors, {name: torch.full_like(t, torch.nan) for name, t in tensors.items()}
-            found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-        slopes = {n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(leaves.items(), found, strict=True)}
-        return tensors, {n: slopes.get(n, torch.full_like(t, torch.nan)) for n, t in tensors.items()}
+            random = [torch.randn(t.shape, dtype=torch.float64, generator=generator) for t in outputs]
+            total = sum((t.double() * w).sum() for t, w in zip(outputs, random, strict=True))
+            found = (
+                torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+                if isinstance(total, Tensor)
+                else [torch.full_like(x, torch.nan) for x in leaves.values()]
+            )
+        known = {n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(leaves.items(), found, strict=True)}
+        length = sum(float(g.nan_to_num().norm()) for g in known.values())
+        return Slope(tensors, {n: known.get(n, torch.full_like(t, torch.nan)) for n, t in tensors.items()}, length)

@@ -4,6 +4,8 @@ A new public name needs a `Call`: in `calls_of_layers` what is built on spaces, 
 """
 
 import copy
+import gc
+import weakref
 
 import calls_of_layers
 import calls_of_spaces
@@ -87,3 +89,16 @@ def test_elements_of_a_smaller_group_act_on_features():
         found = GroupElement(smaller, element.matrices).act(PACKED)
         expected = RELU.pack(element.act(NETS))
         assert all(torch.equal(a, b) for a, b in zip(found.tensors, expected.tensors, strict=True))
+
+
+def test_what_calls_is_freed_when_it_returns():
+    def calls() -> weakref.ref[torch.Tensor]:
+        large = torch.ones(3)
+        RELU.sample(2, generator=torch.Generator())
+        return weakref.ref(large)
+
+    gc.disable()
+    try:
+        assert calls()() is None
+    finally:
+        gc.enable()
