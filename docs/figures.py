@@ -5,6 +5,7 @@ The picture of the rooms is made from the contract on imports in ``pyproject.tom
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Callable, Sequence
@@ -16,9 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.text import Text
-from torch import Tensor
+from torch import Tensor, nn
 
-from nfn_monomial import Axis, WeightSpace
+from nfn_monomial import Axis, WeightSpace, normal_form
 from nfn_monomial.space import GroupElement, MonomialMatrix
 
 ROOT = Path(__file__).parents[1]
@@ -212,11 +213,94 @@ def rooms() -> Figure:
     return figure
 
 
+# -- all directions that leave a GPT's function alone ------------------------------------------------------------------
+
+KINDS = {
+    "linear": ("#4477aa", "any invertible matrix"),
+    "rotations": ("#aa3377", "rotations"),
+    "gains": ("#ee6677", "gains of norms"),
+    "means": ("#ccbb44", "means that norms subtract"),
+    "constants": ("#228833", "constants that flow on"),
+}
+PARTS = {  # of the network, in order, and the beginnings of what belongs to each
+    "tokens\nand places": ("tokens.", "places."),
+    "norm 1": ("norm1.",),
+    "queries\nand keys": ("attention.q.", "attention.k.", "attention_q"),
+    "values\nand outputs": ("attention.v.", "attention.o.", "attention_v"),
+    "norm 2": ("norm2.",),
+    "MLP": ("up.", "down."),
+    "norm 3": ("norm3.",),
+    "head": ("head.",),
+}
+COLUMNS = 6  # of squares
+
+
+class Block(nn.Module):
+    """A GPT of width 5 with one block: two heads of 3, an MLP of 4; 11 tokens, 6 places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(11, 5), nn.Embedding(6, 5)
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(5) for _ in range(3))
+        self.attention = nn.ModuleDict({name: nn.Linear(5, 6) for name in "qkv"} | {"o": nn.Linear(6, 5)})
+        self.up, self.down, self.head = nn.Linear(5, 4), nn.Linear(4, 5), nn.Linear(5, 11)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+        q, k, v = (self.attention[name](self.norm1(x)).unflatten(-1, (2, 3)).transpose(1, 2) for name in "qkv")
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.attention["o"](seen.transpose(1, 2).flatten(2))
+        x = x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        return self.head(self.norm3(x))
+
+
+def fibre() -> Figure:
+    """One square for each direction, under the part of the network that it moves."""
+    torch.manual_seed(0)
+    form = normal_form(Block(), torch.randint(11, (2, 6)))
+    directions = form.directions()
+    total = sum(math.prod(shape) for shape in form.whole.shapes().values())
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    axes = figure.subplots()
+    wide = COLUMNS + 2
+    end = len(PARTS) * wide - 2
+    turned = directions["rotations"].values()
+    axes.plot([-1, end + 1], [1.2, 1.2], color=GREY, linewidth=2)
+    axes.text(-1, 1.6, f"the stream of 5: {sum(turned)} rotations in the plane of means 0", color=GREY, fontsize=10)
+    _squares(axes, end - sum(turned) + 1, 1.7, ["rotations"] * sum(turned), sum(turned))
+    for number, (part, begins) in enumerate(PARTS.items()):
+        left = number * wide
+        axes.add_patch(FancyBboxPatch((left, -1.9), COLUMNS, 1.9, "round,pad=0.2", facecolor="#eef2f7", edgecolor=GREY))
+        axes.text(left + COLUMNS / 2, -0.95, part, ha="center", va="center", fontsize=9)
+        axes.plot([left + COLUMNS / 2] * 2, [0.2, 1.2], color=GREY, linewidth=1)
+        found = {
+            kind: sum(n for where, n in places.items() if where.startswith(begins))
+            for kind, places in directions.items()
+            if kind != "rotations"
+        }
+        _squares(axes, left, -3.4, [kind for kind, n in found.items() for _ in range(n)], COLUMNS)
+        axes.text(left + COLUMNS / 2, -10.8, sum(found.values()), ha="center", fontsize=11)
+    labels = [f"{sum(directions[kind].values())}  {words}" for kind, (_, words) in KINDS.items()]
+    patches = [Rectangle((0, 0), 1, 1, facecolor=colour) for colour, _ in KINDS.values()]
+    figure.legend(patches, labels, loc="outside lower center", ncols=len(KINDS), frameon=False, fontsize=9)
+    axes.set(xlim=(-1.5, end + 1.5), ylim=(-11, 3.2), aspect="equal")
+    axes.set_title(f"{form.fibre_dimension} of {total} directions leave the function as it is", fontsize=12)
+    axes.axis("off")
+    return figure
+
+
+def _squares(axes: Axes, left: float, top: float, kinds: Sequence[str], columns: int) -> None:
+    for number, kind in enumerate(kinds):
+        row, column = divmod(number, columns)
+        axes.add_patch(Rectangle((left + column, top - row), 0.9, 0.9, facecolor=KINDS[kind][0]))
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "same_function": same_function,
     "charges": charges,
     "partitions": partitions,
     "rooms": rooms,
+    "fibre": fibre,
 }
 
 

@@ -19,6 +19,7 @@ from nfn_monomial.space.packing import cut, joined, pieces, whole
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .batches import batched
+from .directions import KINDS, directions_of
 from .kinds import Fibre, fibre_of, rotary_places
 from .left import left_of, mean_of
 from .turns import (
@@ -37,7 +38,6 @@ from .turns import (
     stacked,
     turned,
     upright,
-    vectors_of,
 )
 
 _ROUNDS = 500
@@ -70,63 +70,25 @@ class NormalForm:
 
     def dimensions(self) -> dict[str, int]:
         """How many of these directions are of which kind; see `explain`."""
-        fibre, space = self._fibre, self.whole
-        sizes, shapes = space.sizes(), space.shapes()
-        found = dict.fromkeys(("scales", "linear", "rotary", "rotations", "gains", "means", "constants"), 0)
-        found["scales"] = self.space.group_dimension
-        for turn in fibre.turns:
-            n = sizes[turn.node]
-            blocks = space.count(turn.node, sizes) // n
-            if turn.kind == "linear":
-                p, q = (
-                    sum(vectors_of(space, place) for place in turn.places if place.writes == side)
-                    for side in (True, False)
-                )
-                found["linear"] += blocks * (n * n - max(n - p, 0) * max(n - q, 0))
-            elif turn.kind == "rotary":
-                found["rotary"] += 2 * len(turn.pairs) * (blocks * n if any(p.over for p in turn.places) else 1)
-            else:
-                k = n - (turn.kind == "centred")
-                found["rotations"] += blocks * k * (k - 1) // 2
-        found["gains"] = sum(space.count(gain.place.axis.node, sizes) for gain in fibre.gains)
-        along: dict[str, set[int]] = {}
-        for place in fibre.ones:
-            along.setdefault(place.piece, set()).add(place.at)
-        for piece, dims in along.items():
-            shape = shape_of(space, piece)
-            found["means"] += math.prod(shape) - math.prod([n - (i in dims) for i, n in enumerate(shape)])
-        for source in fibre.constants.sources:
-            own = source.dimension(shapes[source.parameter])
-            mean = source.kind == "rows" and source.parameter in along  # that has it already
-            found["constants"] += own - mean
-        found["constants"] += sum(space.count(place.axis.node, sizes) for place, _ in fibre.shifts)
-        given = {source.parameter for source in fibre.constants.sources}
-        dead = [piece for piece in space.dead if space.pieces[piece].parameter not in given]
-        found["constants"] += sum(math.prod(shape_of(space, piece)) for piece in dead)
-        return found
+        found = self.directions()
+        return {kind: sum(found.get(kind, {}).values()) for kind in KINDS}
+
+    def directions(self) -> dict[str, dict[str, int]]:
+        """How many of these directions are of which kind, on which node of ``whole`` or in which parameter.
+
+        Returns:
+            Kind, as `dimensions` has it -> node or parameter -> number of directions.
+        """
+        return directions_of(self._fibre, self.space)
 
     def explain(self) -> str:
         """What acts on the network besides permutations, in words: how many directions of which kind, and where."""
-        fibre, count = self._fibre, self.dimensions()
-        linear = [t.node for t in fibre.turns if t.kind == "linear"]
-        normed = [t.node for t in fibre.turns if t.kind in ("normed", "centred")]
-        given = [s.parameter for s in fibre.constants.sources] + [p.piece for p, _ in fibre.shifts]
-        where = {
-            "scales": ("positive scales of neurons", []),
-            "linear": ("invertible matrices", linear),
-            "rotary": ("rotary pairs of queries and keys", [t.node for t in fibre.turns if t.kind == "rotary"]),
-            "rotations": ("rotations that norms allow", normed),
-            "gains": ("gains that readers take over", [gain.place.piece for gain in fibre.gains]),
-            "means": ("means that norms subtract", list(dict.fromkeys(p.piece for p in fibre.ones))),
-            "constants": ("constants that flow to later parameters, or to none", list(dict.fromkeys(given))),
-        }
         total = sum(math.prod(shape) for shape in self.whole.shapes().values())
         lines = [f"{self.fibre_dimension} of {total} directions leave the function as it is:"]
-        for kind, (words, names) in where.items():
-            if count[kind]:
-                lines.append(f"  {count[kind]:>6}  {words}" + (f": {', '.join(names)}" if names else ""))
+        for kind, found in self.directions().items():
+            lines.append(f"  {sum(found.values()):>6}  {KINDS[kind]}: {', '.join(found)}")
         lines.append(f"What is left is the group of {self.space}: permutations, signs and positive scales.")
-        if any(len(turn.pairs) > 1 for turn in fibre.turns):
+        if any(len(turn.pairs) > 1 for turn in self._fibre.turns):
             lines.append(
                 "Besides, the two entries of a rotary pair may change signs together, which that space does not say."
             )

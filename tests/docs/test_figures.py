@@ -3,12 +3,15 @@
 import itertools
 import re
 import tomllib
+from collections import Counter
 from html import unescape
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from fibres import null_space
+from matplotlib.patches import Rectangle
 from scripts import script
 
 from nfn_monomial import Symmetry, WeightSpace
@@ -16,7 +19,7 @@ from nfn_monomial.testing import random_element, random_networks
 
 ROOT = Path(__file__).parents[2]
 figures = script("figures")
-NAMES = ("same_function", "charges", "partitions", "rooms")
+NAMES = ("same_function", "charges", "partitions", "rooms", "fibre")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -54,6 +57,16 @@ def test_partitions_are_equivariant_where_the_picture_says_so(symmetry: str) -> 
         difference = (f(moved(weight)) - moved(f(weight))).abs().max()
         says = next(text.get_text() for text in axes.texts if text.get_text().startswith(symmetry)).split(": ")[1]
         assert says == ("yes" if difference < 1e-9 else "no"), partition
+
+
+def test_there_is_a_square_for_each_direction() -> None:
+    figure = figures.fibre()
+    squares = Counter(x.get_facecolor() for x in figure.axes[0].patches if type(x) is Rectangle)
+    torch.manual_seed(0)
+    tokens = torch.randint(11, (2, 6))
+    assert sum(squares.values()) == null_space(figures.Block(), tokens) == 150
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(int(words.split()[0]) for words in legend) == sorted(squares.values())
 
 
 def test_rooms_are_those_of_the_contract() -> None:

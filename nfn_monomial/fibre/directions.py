@@ -1,0 +1,62 @@
+"""In how many directions weights move without a change of the function: of which kind, and where."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+
+from nfn_monomial.space.weight_space import WeightSpace
+
+from .kinds import Fibre
+from .turns import shape_of, vectors_of
+
+KINDS = {
+    "scales": "positive scales of neurons",
+    "linear": "invertible matrices",
+    "rotary": "rotary pairs of queries and keys",
+    "rotations": "rotations that norms allow",
+    "gains": "gains that readers take over",
+    "means": "means that norms subtract",
+    "constants": "constants that flow to later parameters, or to none",
+}
+
+
+def directions_of(fibre: Fibre, left: WeightSpace) -> dict[str, dict[str, int]]:
+    """Kind -> node or parameter -> number of directions; ``left`` is the space of normal forms."""
+    space = fibre.whole
+    sizes, shapes = space.sizes(), space.shapes()
+    found: dict[str, dict[str, int]] = defaultdict(Counter)
+    if scaled_nodes := [name for name, node in left.nodes.items() if node.scales]:
+        found["scales"][", ".join(scaled_nodes)] = left.group_dimension
+    for turn in fibre.turns:
+        n = sizes[turn.node]
+        blocks = space.count(turn.node, sizes) // n
+        if turn.kind == "linear":
+            p, q = (
+                sum(vectors_of(space, place) for place in turn.places if place.writes == side) for side in (True, False)
+            )
+            found["linear"][turn.node] += blocks * (n * n - max(n - p, 0) * max(n - q, 0))
+        elif turn.kind == "rotary":
+            inner = blocks * n if any(p.over for p in turn.places) else 1
+            found["rotary"][turn.node] += 2 * len(turn.pairs) * inner
+        else:
+            k = n - (turn.kind == "centred")
+            found["rotations"][turn.node] += blocks * k * (k - 1) // 2
+    for gain in fibre.gains:
+        found["gains"][gain.place.piece] += space.count(gain.place.axis.node, sizes)
+    along: dict[str, set[int]] = {}
+    for place in fibre.ones:
+        along.setdefault(place.piece, set()).add(place.at)
+    for piece, dims in along.items():
+        shape = shape_of(space, piece)
+        found["means"][piece] = math.prod(shape) - math.prod([n - (i in dims) for i, n in enumerate(shape)])
+    for source in fibre.constants.sources:
+        mean = source.kind == "rows" and source.parameter in along  # that has it already
+        found["constants"][source.parameter] += source.dimension(shapes[source.parameter]) - mean
+    for place, _ in fibre.shifts:
+        found["constants"][place.piece] += space.count(place.axis.node, sizes)
+    given = {source.parameter for source in fibre.constants.sources}
+    for piece in space.dead:
+        if space.pieces[piece].parameter not in given:
+            found["constants"][piece] += math.prod(shape_of(space, piece))
+    return {kind: dict(found[kind]) for kind in KINDS if kind in found}
