@@ -161,6 +161,30 @@ class NormalForm:
         turns = [turn for turn in self._fibre.turns if turn.kind == "centred"]
         return [(place, complement(self.whole.sizes()[turn.node])) for turn in turns for place in turn.places]
 
+    def gaps(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """How far the numbers lie apart by which neurons are told, on every node that matrices act on.
+
+        These are the squared singular values of the node's matrices, the squared norms of the neurons in normal form.
+        Where two of them are equal, any rotation of the two neurons is left, and the form is one of many: where they
+        are nearly so, a little rounding turns it. `compare_fibres` turns such forms next to one another.
+
+        Args:
+            networks: of ``space``, as calling this gives them.
+
+        Returns:
+            Node -> ``(B,)``, or a number for one state dict: the least difference of two, relative to the largest.
+        """
+        batch, _ = batched(self.space, networks)
+        parts, found = pieces(self.space, batch, self.space.sizes()), {}
+        single = next(iter(networks.values())).ndim == next(iter(batch.values())).ndim - 1
+        for turn in self.turns:
+            if turn.kind != "rotary":
+                written = [p for p in turn.places if p.writes or turn.kind != "linear"]
+                values = stacked(parts, written).square().sum(-1).sort(-1).values
+                least = values.diff(dim=-1).amin(-1) / values[..., -1].clamp(min=torch.finfo(values.dtype).tiny)
+                found[turn.node] = least.flatten(1).amin(1) if least.ndim > 1 else least
+        return {node: gap.squeeze(0) if single else gap for node, gap in found.items()}
+
     def write(self, networks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Normal forms as networks of the module's own architecture: with gains of 1, and zeros where constants were.
 

@@ -230,3 +230,17 @@ def test_what_is_missing_or_of_another_shape_is_named(gpt) -> None:
         form({n: torch.empty(0, 1, *t.shape) for n, t in state.items()})
     with pytest.raises(InvalidValueError, match=r"down\.weight holds 20 NaN"):
         form(state | {"down.weight": torch.full((5, 4), torch.nan)})
+
+
+def test_equal_singular_values_are_reported(gpt) -> None:
+    module, form = gpt
+    gaps = form.gaps(form(drawn(module)))
+    assert set(gaps) == {turn.node for turn in form.turns}
+    assert all(1e-6 < float(gap) < 1 for gap in gaps.values())
+    chain = nn.Sequential(nn.Linear(5, 3, bias=False), nn.Linear(3, 5, bias=False))
+    reduced = normal_form(chain, torch.randn(2, 5))
+    values = torch.tensor([[4.0, 2.0, 1.0], [3.0, 3.0, 1.0]], dtype=torch.float64)  # of their products
+    q = torch.linalg.qr(torch.randn(2, 2, 5, 3, dtype=torch.float64)).Q
+    networks = {"0.weight": values[:, None, :, None] * q[:, :1].mT, "1.weight": q[:, 1:]}
+    (found,) = reduced.gaps(reduced(networks)).values()
+    torch.testing.assert_close(found, torch.tensor([0.25, 0.0], dtype=torch.float64), rtol=0, atol=1e-9)
