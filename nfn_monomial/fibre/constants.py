@@ -14,8 +14,9 @@ from torch import Tensor
 
 from nfn_monomial.space.trace.graph import Program, operation
 
-from .flow import MOVES, Flow, Source, Tensors, norm_before
+from .flow import MOVES, Flow, norm_before
 from .slopes import Slope, Slopes
+from .sources import Source, Tensors
 
 _RTOL = 1e-9
 _ATOL = 1e-12

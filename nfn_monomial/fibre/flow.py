@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,15 +12,16 @@ from torch import Tensor
 
 from nfn_monomial.space.trace.graph import Program, operation
 
-Tensors = Mapping[str, Tensor]
+from .sources import Source, Tensors
 
 _RTOL = 1e-9
 _ATOL = 1e-12
+_MASKED = -1e4
 # What moves entries about, the same for every network: linear in its first argument.
 MOVES = {
     "view", "reshape", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze", "flatten", "slice", "select",
     "contiguous", "clone", "alias", "detach", "to", "_to_copy", "dropout", "neg", "repeat", "repeat_interleave",
-    "index_select", "mean", "sum", "unflatten", "movedim",
+    "index_select", "mean", "sum", "unflatten", "movedim", "mT", "numpy_T", "swapaxes",
 }  # fmt: skip
 _PARTS = {"split", "split_with_sizes", "chunk", "unbind"}
 _SAME_ROWS = {"dropout", "to", "_to_copy", "clone", "contiguous", "alias", "expand", "view", "transpose"}
@@ -31,51 +32,6 @@ _BIAS = {"linear": 2, "addmm": 0, "layer_norm": 3}  # which argument is added la
 
 class BlockedError(Exception):
     """A constant meets an operation that does not carry it on."""
-
-
-class Source(NamedTuple):
-    """Constants that a parameter gives away.
-
-    Attributes:
-        parameter: its name.
-        kind: ``"all"`` of its entries, what its ``"rows"`` have in common, the ``"mean"`` of them; or of a matrix that
-            reads a norm's output, whose mean is 0 but for gain and bias, what sees the bias of that ``"norm"`` alone.
-        start, stop: of which of its entries; all, where ``stop`` is None.
-        taker: the parameter that takes them where an operation adds two of its own; carried through the program else.
-        gain: of the norm.
-    """
-
-    parameter: str
-    kind: str = "all"
-    start: int = 0
-    stop: int | None = None
-    taker: str | None = None
-    gain: str = ""
-
-    @property
-    def whole(self) -> bool:
-        """Whether the parameter gives away all that it holds."""
-        return self.kind == "all" and self.stop is None
-
-    def part(self, x: Tensor, tensors: Tensors) -> Tensor:
-        """What of a tensor of the parameter's shape is of this kind, among these parameters."""
-        if self.kind == "norm":
-            gain = tensors[self.gain]
-            return (x * gain).mean(-1, keepdim=True) / gain
-        if self.kind == "rows":
-            return x.mean(tuple(range(x.ndim - 1)), keepdim=True).expand_as(x)
-        if self.kind == "mean":
-            return x.mean().expand_as(x)
-        if self.stop is None:
-            return x
-        own = torch.arange(x.shape[0])
-        return x * ((own >= self.start) & (own < self.stop)).to(x.dtype)
-
-    def dimension(self, shape: Sequence[int]) -> int:
-        """Of how many numbers they consist, of a parameter of this shape."""
-        if self.kind == "all":
-            return math.prod(shape) if self.stop is None else self.stop - self.start
-        return {"rows": shape[-1], "norm": shape[0], "mean": 1}[self.kind]
 
 
 class Chain(NamedTuple):
@@ -195,11 +151,16 @@ class Flow:
         if name == "embedding" and x is not None:
             self._constant_along(x, 0)
             return x[0].expand(node.meta["val"].shape)
+        if name == "masked_fill" and x is not None and args[2] <= _MASKED:  # of a softmax: it gives no weight to these
+            return x
         if name in _SOFTMAX and x is not None:
             self._constant_along(x, args[1])
             return None
         if name in ("matmul", "bmm", "mm"):
-            return self._matrices(node)
+            return self._product(node, *_letters([arg.meta["val"].ndim for arg in args]), args)
+        if name == "einsum" and args[0].count(",") == 1 and "..." not in args[0]:
+            both, out = args[0].replace(" ", "").split("->")
+            return self._product(node, both.split(","), out, args[1])
         if name == "scaled_dot_product_attention":
             return self._attended(node)
         args += [None] * 4
@@ -238,22 +199,32 @@ class Flow:
             raise BlockedError
         return node.target(self._value(a), self._of(b)).expand(shape)  # type: ignore[no-any-return]
 
-    def _matrices(self, node: Any) -> Tensor:
-        """Of a matrix product: with a parameter, or from what a softmax weighs."""
-        a, b = node.args[:2]
+    def _product(self, node: Any, terms: Sequence[str], out: str, factors: Sequence[Any]) -> Tensor:
+        """Of a sum of products of two factors: with a parameter, or with what a softmax weighs.
+
+        Args:
+            terms: the letters of the factors' dimensions.
+            out: of the result's.
+        """
         shape = node.meta["val"].shape
-        x, y = self._of(a), self._of(b)
-        if y is None:
-            return x @ self._value(b)  # type: ignore[no-any-return]
-        self._none(a)
-        if _sums_to_one(a):
-            self._constant_along(y, -2)
-            return y.narrow(-2, 0, 1).expand(*y.shape[:-2], *shape[-2:])  # type: ignore[no-any-return]
-        try:
-            return self._value(a) @ y  # type: ignore[no-any-return]
-        except BlockedError:  # not known, but alike along what only the second factor has: any numbers stand for it
-            self._constant_along(y, -1)
-            return torch.arange(shape[:-1].numel(), dtype=y.dtype).cos().reshape(*shape[:-1], 1).expand(shape)
+        own = 0 if self._of(factors[1]) is None else 1
+        self._none(factors[1 - own])
+        x, (mine, other) = self._of(factors[own]), (terms[own], terms[1 - own])
+        summed = [letter for letter in mine if letter not in out]
+        if summed == [other[-1]] and _sums_to_one(factors[1 - own]):
+            self._constant_along(x, mine.index(summed[0]))
+            found, left = x.select(mine.index(summed[0]), 0), mine.replace(summed[0], "")
+        else:
+            try:
+                return torch.einsum(f"{mine},{other}->{out}", x, self._value(factors[1 - own]))
+            except BlockedError:  # not known, but alike along what it does not have: any numbers stand for it
+                self._constant_along(x, *(mine.index(letter) for letter in mine if letter not in other))
+            left = "".join(letter for letter in out if letter in other)
+            sizes = [shape[out.index(letter)] for letter in left]
+            found = torch.arange(math.prod(sizes), dtype=x.dtype).cos().reshape(sizes)
+        order = [left.index(letter) for letter in out if letter in left]
+        ordered: Tensor = found.permute(order)
+        return ordered[tuple(slice(None) if letter in left else None for letter in out)].expand(shape)
 
     def _attended(self, node: Any) -> Tensor | None:
         """Of attention: its weights sum to 1, and do not see what all keys share."""
@@ -370,6 +341,14 @@ class Flow:
             return x
         like = torch.zeros_like(self.tensors[chain.parameter])
         return torch.func.vjp(lambda own: self._moved(chain, own), like)[1](x)[0]  # type: ignore[no-any-return]
+
+
+def _letters(dims: Sequence[int]) -> tuple[list[str], str]:
+    """The letters of a matrix product's factors of so many dimensions, and of what comes out."""
+    if min(dims) < 2:
+        raise BlockedError
+    before = ["abcdefgh"[8 - n + 2 :] for n in dims]
+    return [before[0] + "xy", before[1] + "yz"], max(before, key=len) + "xz"
 
 
 def _sums_to_one(found: Any) -> bool:

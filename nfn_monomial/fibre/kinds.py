@@ -57,6 +57,7 @@ class Fibre:
         whole: the space of its parameters, with the monomial group.
         constants: what flows from parameter to parameter.
         frozen: names of tensors that stay as they are.
+        unused: names of parameters that nothing reads.
         gains: what is folded into others, one after the other.
         charges: node and charge of an axis -> its charge under what is left when gains are 1, and axes of what acted
             on the gains as a whole.
@@ -68,6 +69,7 @@ class Fibre:
     whole: WeightSpace
     constants: Constants
     frozen: frozenset[str]
+    unused: frozenset[str]
     gains: list[Gain] = field(default_factory=list)
     charges: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], list[Axis]]] = field(default_factory=dict)
     shifts: list[tuple[Place, tuple[Place, ...]]] = field(default_factory=list)
@@ -135,7 +137,7 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
     slopes = Slopes(module, (inputs, dict(kwargs)), space, frozen)
     parts = {name: [_extent(space, piece) for piece in pieces] for name, pieces in space.pieces_of.items()}
     constants = Constants(program, parts, slopes)
-    fibre = Fibre(space, constants, frozen)
+    fibre = Fibre(space, constants, frozen, frozenset(program.unused))
     every = {name: [p for p in found if p.piece not in space.dead] for name, found in places_of(space).items()}
     nodes = [name for name, node in space.nodes.items() if space.count(name, space.sizes()) > 1]
     linear = [turn for name in nodes if (turn := _linear(space, name, every[name]))]

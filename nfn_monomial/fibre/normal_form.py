@@ -55,13 +55,14 @@ class NormalForm:
         space: the space of normal forms. Permutations, signs and positive scales are all that is left in its group.
         turns: nodes of ``space`` that matrices acted on, with their axes.
         frozen: names of the module's tensors that stay as they are, with the values that they have in it.
+        unused: names of its parameters that nothing reads.
     """
 
     def __init__(self, fibre: Fibre) -> None:
         self._fibre = fibre
         self.whole, self.space = fibre.whole, left_of(fibre)
         self.turns = [_placed(self.space, turn) for turn in fibre.turns]
-        self.frozen = fibre.frozen
+        self.frozen, self.unused = fibre.frozen, fibre.unused
 
     @property
     def fibre_dimension(self) -> int:

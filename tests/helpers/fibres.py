@@ -195,6 +195,27 @@ def encoder(*, first: bool) -> nn.Module:
     return nn.TransformerEncoderLayer(6, 2, 7, dropout=0.0, activation="gelu", batch_first=True, norm_first=first)
 
 
+class Written(nn.Module):
+    """Attention 4 -> 3, as others write it."""
+
+    def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.attend = attend
+        self.q, self.k, self.v, self.o = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.o(self.attend(self.q(x), self.k(x), self.v(x)))
+
+
+def einsums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.einsum("bij, bjd -> bid", torch.einsum("bid,bjd->bij", q, k).softmax(-1), v)
+
+
+def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    unseen = torch.ones(q.shape[1], q.shape[1]).triu(1).bool()
+    return (q @ k.mT).masked_fill(unseen, -torch.inf).softmax(-1) @ v
+
+
 class Case(NamedTuple):
     """A network, an input for it, and how many directions of which kind leave its function as it is."""
 
@@ -216,6 +237,8 @@ def normal(*shape: int) -> Callable[[], Tensor]:
 CASES = {
     # matrices of 3 between queries and keys, and values and outputs; k's bias, which softmax drops, and v's, into o's
     "attention": Case(lambda: Attention(4, 3), normal(3, 6, 4), {"linear": 9 + 9, "constants": 3 + 3}),
+    "attention by einsum": Case(lambda: Written(einsums), normal(3, 6, 4), {"linear": 9 + 9, "constants": 3 + 3}),
+    "masked attention": Case(lambda: Written(masked), normal(3, 6, 4), {"linear": 9 + 9, "constants": 3 + 3}),
     # two heads of queries on one of keys: one matrix of 2 turns all three
     "grouped queries": Case(lambda: Attention(4, 2, 2, keys=1), normal(3, 6, 4), {"linear": 4 + 4, "constants": 2 + 2}),
     "packed attention": Case(
