@@ -20,6 +20,7 @@ from .normal_form import NormalForm
 from .turns import Turn, moved, rotated, stacked
 
 _ROUNDS = 20
+_WON = 1e-3  # of a distance: less is not worth another round
 _MARGIN = 64  # of what rounding a network's entries once does to its normal form
 _GRID = 0.58  # the power of a dtype's precision to which normal forms are equal
 _LEAST, _MOST = 1e-10, 1e-3  # to which normal forms are computed in float64; beyond which nothing is the same
@@ -51,13 +52,53 @@ class FibreComparison:
 
 
 @checked
+def align_fibres(
+    form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor], *, seed: Seed = 0
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Two networks next to one another in all that leaves their functions as they are.
+
+    Both are moved to their normal forms. That of b is aligned with that of a by permutations and signs (`align`), and
+    node after node by the orthogonal matrix that brings it nearest (Procrustes), in turns, until that brings it no
+    nearer. Networks with one function become equal within rounding. Of others the distance is small, though not the
+    least: to find that is NP-hard. Their mean is a merged network.
+
+    Args:
+        form: of their architecture.
+        a: state dict of one network.
+        b: of the other.
+        seed: of the search for permutations.
+
+    Returns:
+        For a and for b all parameters of ``form.whole``, under all their names (`NormalForm.write`), in the dtypes that
+        they have: networks with the functions of a and of b.
+
+    Raises:
+        ValueError: for tensors that are missing, have other shapes, or are not finite; for batches.
+
+    >>> from nfn_monomial.fibre import normal_form
+    >>> form = normal_form(torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Linear(3, 6)), torch.zeros(2, 5))
+    >>> a = {name: torch.randn(shape) for name, shape in form.whole.shapes().items()}
+    >>> one, other = align_fibres(form, a, form.sample(a))
+    >>> torch.allclose(one["0.weight"], other["0.weight"], atol=1e-4)
+    True
+    """
+    own, other = (form(t) for t in _single(form, a, b))
+    near = own, _next_to(form, own, other, _precision(form, a, b), seed)
+    one, two = (
+        {n: x.to(t[form.whole.ties.get(n, n)]) for n, x in form.write(found).items()}
+        for t, found in zip((a, b), near, strict=True)
+    )
+    return one, two
+
+
+@checked
 def compare_fibres(
     form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor], *, seed: Seed = 0
 ) -> FibreComparison:
     """Whether two networks are one function, up to all that leaves it as it is.
 
-    Their normal forms are aligned by permutations and signs, and node after node by the orthogonal matrix that brings
-    them nearest (Procrustes): where singular values are equal or nearly so, normal forms are one another's rotations.
+    Their normal forms are brought next to one another as by `align_fibres`: where singular values are equal or nearly
+    so, they are one another's rotations.
 
     Args:
         form: of their architecture.
@@ -68,15 +109,11 @@ def compare_fibres(
     Raises:
         ValueError: for tensors that are missing, have other shapes, or are not finite.
     """
-    batches = [batched(form.whole, t)[0] for t in (a, b)]
-    if sizes := [len(x) for batch in batches for x in batch.values() if len(x) != 1]:
-        raise InvalidValueError(f"compare_fibres: two networks are compared, found a batch of {sizes[0]}")
-    given = [{n: x.detach().squeeze(0) for n, x in batch.items()} for batch in batches]
+    given, eps = _single(form, a, b), _precision(form, a, b)
     forms = [form(t) for t in given]
-    eps = max(torch.finfo(t[n].dtype).eps for t in (a, b) for n in form.whole.parameters)
     noise = [_rounded(form, *of, eps) for of in zip(given, forms, strict=True)]
     near = align(form.whole, *given, seed=seed).aligned
-    found = _turned(form, forms[0], _aligned(form, forms[0], forms[1], eps, seed))
+    found = _next_to(form, *forms, eps, seed)
     norms = {n: float(x.norm()) for n, x in forms[0].items()}
     largest = max(norms.values())
     least = {n: _LEAST * max(norm, _LEAST * largest) for n, norm in norms.items()}
@@ -90,6 +127,18 @@ def compare_fibres(
     equal = all(float((forms[0][n] - found[n]).norm()) <= allowed[n] for n in norms)
     tolerance = math.hypot(*allowed.values()) / (math.hypot(*norms.values()) or 1.0)
     return FibreComparison(equal and not unlike, distances, tolerance, unlike)
+
+
+def _single(form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Two networks in float64."""
+    batches = [batched(form.whole, t)[0] for t in (a, b)]
+    if sizes := [len(x) for batch in batches for x in batch.values() if len(x) != 1]:
+        raise InvalidValueError(f"two networks are compared, found a batch of {sizes[0]}")
+    return [{n: x.detach().squeeze(0) for n, x in batch.items()} for batch in batches]
+
+
+def _precision(form: NormalForm, *networks: Mapping[str, Tensor]) -> float:
+    return max(torch.finfo(t[n].dtype).eps for t in networks for n in form.whole.parameters)
 
 
 def _unlike(form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:
@@ -106,6 +155,20 @@ def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     apart = torch.stack([(a[n] - b[n]).square().sum() for n in a]).sum().sqrt()
     size = torch.stack([x.square().sum() for x in a.values()]).sum().sqrt()
     return float(apart / size) if size else float(apart)
+
+
+def _next_to(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor], eps: float, seed: int) -> dict[str, Tensor]:
+    """Normal form b next to a."""
+    found, apart = b, _distance(a, b)
+    for _ in range(_ROUNDS):
+        nearer = _turned(form, a, _aligned(form, a, found, eps, seed))
+        before, apart = apart, _distance(a, nearer)
+        if apart >= before:
+            break
+        found = nearer
+        if apart >= before * (1 - _WON) or apart <= eps:
+            break
+    return found
 
 
 def _aligned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor], eps: float, seed: int) -> dict[str, Tensor]:

@@ -6,8 +6,8 @@ from fibres import GPT, Attention, Llama, LowRank, encoder, generic, normal, tok
 from torch import nn
 
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.fibre import compare_fibres, normal_form
-from nfn_monomial.space.certificate import answers, largest_change
+from nfn_monomial.fibre import align_fibres, compare_fibres, normal_form
+from nfn_monomial.space.certificate import answers, doubled, largest_change
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +166,34 @@ def test_constants_that_depend_on_sizes_stay(
     expected = answers(module, state, x)
     for moved in (form.write(form(state)), form.sample(state)):
         assert largest_change(answers(module, state | moved, x), expected) < 1e-9
+
+
+def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    return float(torch.stack([(t - b[n]).square().sum() for n, t in a.items()]).sum().sqrt())
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs"),
+    [
+        (Llama(2), tokens(9)()),
+        (GPT(attention=False, head="tied"), tokens(11)()),
+        (encoder(first=False), normal(3, 5, 6)()),
+    ],
+    ids=["Llama", "tied", "encoder"],
+)
+def test_networks_next_to_one_another_have_their_own_functions(module: nn.Module, inputs: torch.Tensor) -> None:
+    form, inputs = normal_form(module, inputs), doubled(inputs)
+    a, b = drawn(module), drawn(module, 1)
+    near = align_fibres(form, a, b)
+    for state, found in zip((a, b), near, strict=True):
+        assert largest_change(answers(module, state | found, inputs), answers(module, state, inputs)) < 1e-9
+        assert set(found) == {*form.whole.parameters, *form.whole.ties}
+    alone = [form.write(form(state)) for state in (a, b)]
+    assert distance(*near) < 0.95 * distance(*alone)
+    moved = form.sample(b, generator=torch.Generator().manual_seed(0))
+    assert distance(*align_fibres(form, b, moved)) < 1e-8 * distance(*alone)
+    narrow = align_fibres(form, {n: t.float() for n, t in a.items()}, b)
+    assert [{t.dtype for t in found.values()} for found in narrow] == [{torch.float32}, {torch.float64}]
 
 
 def test_what_stays_has_to_be_equal() -> None:
