@@ -113,7 +113,7 @@ def compare_fibres(
     forms = [form(t) for t in given]
     noise = [_rounded(form, *of, eps) for of in zip(given, forms, strict=True)]
     near = align(form.whole, *given, seed=seed).aligned
-    found = _next_to(form, *forms, eps, seed)
+    found = _next_to(form, forms[0], forms[1], eps, seed)
     norms = {n: float(x.norm()) for n, x in forms[0].items()}
     largest = max(norms.values())
     least = {n: _LEAST * max(norm, _LEAST * largest) for n, norm in norms.items()}
