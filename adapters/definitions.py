@@ -12,6 +12,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ PROGRAM = ".pt2"
 BATCH = 2  # of example inputs
 EXAMPLE = "example_inputs"  # a function beside a class that returns them
 SHOWN = 6  # names in a message
+LARGE = 50_000_000  # entries, beyond which there are no normal forms: they take some copies of them in float64
 FORMS = "module.py:Class, package.module:Class, or a program's path, net.pt2"
 
 
@@ -82,14 +84,16 @@ class Definition:
         return frozenset(reading.keys)
 
     @functools.cached_property
-    def normal_form(self) -> NormalForm | None:
-        """All that leaves its function as it is; None where no module runs, or none can be tested at other weights."""
+    def normal_form(self) -> NormalForm | str:
+        """All that leaves its function as it is; or, in words, why that is not known."""
         if not self.inputs:
-            return None
+            return f"no module runs {self.name}"
+        if sum(map(math.prod, self.shapes.values())) > LARGE:
+            return f"{self.name} has more than {LARGE:,} entries"
         try:
             return normal_form(self.template(), self.inputs)
-        except ValueError:
-            return None
+        except ValueError as error:
+            return str(error)
 
     def parameters(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the space from a state dict, float32; keys as in `keys`.

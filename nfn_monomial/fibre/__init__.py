@@ -1,6 +1,6 @@
 """All that leaves a network's function as it is, and normal forms under it."""
 
-from .compare import FibreComparison, align_fibres, compare_fibres
+from .compare import FibreComparison, align_fibres, compare_fibres, fingerprint_fibre
 from .normal_form import NormalForm, normal_form
 
-__all__ = ["FibreComparison", "NormalForm", "align_fibres", "compare_fibres", "normal_form"]
+__all__ = ["FibreComparison", "NormalForm", "align_fibres", "compare_fibres", "fingerprint_fibre", "normal_form"]

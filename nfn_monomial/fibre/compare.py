@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from nfn_monomial.alignment import align
 from nfn_monomial.alignment.rounding import COUNTERS
+from nfn_monomial.canonical.fingerprint import fingerprint
 from nfn_monomial.checks import Seed, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.packing import pieces, whole
@@ -111,22 +113,57 @@ def compare_fibres(
     """
     given, eps = _single(form, a, b), _precision(form, a, b)
     forms = [form(t) for t in given]
-    noise = [_rounded(form, *of, eps) for of in zip(given, forms, strict=True)]
-    norms, others = ({n: float(x.norm()) for n, x in found.items()} for found in forms)
-    largest = max(norms.values())
-    least = {n: _LEAST * max(norm, _LEAST * largest) for n, norm in norms.items()}
-    allowed = {n: min(max(_MARGIN * max(x[n] for x in noise), least[n]), _MOST * largest) for n in norms}
-    # Permutations, signs and rotations leave norms alone: where these differ, no further search can make two one.
-    rounds = _ROUNDS if all(abs(norms[n] - others[n]) <= allowed[n] for n in norms) else 1
-    found = _next_to(form, forms[0], forms[1], eps, seed, rounds)
+    allowed = _allowed(form, forms, [form(_noisy(t, eps)) for t in given])
+    equal, found = _decided(form, forms, allowed, eps, seed)
     unlike = tuple(sorted(_unlike(form, a, b)))
     distances = {
         "as they are": _distance(given[0], given[1]),
         "between normal forms": _distance(forms[0], found),
     }
-    equal = all(float((forms[0][n] - found[n]).norm()) <= allowed[n] for n in norms)
-    tolerance = math.hypot(*allowed.values()) / (math.hypot(*norms.values()) or 1.0)
+    tolerance = math.hypot(*allowed.values()) / (math.hypot(*_norms(forms[0]).values()) or 1.0)
     return FibreComparison(equal and not unlike, distances, tolerance, unlike)
+
+
+@checked
+def fingerprint_fibre(form: NormalForm, network: Mapping[str, Tensor]) -> str:
+    """A text of 32 hexadecimal digits: the same for all networks that are one function, up to all that leaves it alone.
+
+    It is the `fingerprint` of the normal form, with the limits that this has: numbers between two multiples may be
+    rounded apart, as may normal forms that jump, where singular values are equal within rounding. Of queries and keys
+    with several rotary pairs, whose signs ``form.space`` does not know, the squares are looked at.
+
+    Args:
+        form: of its architecture.
+        network: a state dict; what is no parameter of ``form.whole`` is not looked at.
+
+    Raises:
+        ValueError: for tensors that are missing, have other shapes, or are not finite.
+    """
+    found = form({n: network[n] for n in form.whole.parameters if n in network})
+    text = fingerprint(form.space, _seen(form, found))
+    if not _hidden(form):
+        return text
+    squares = fingerprint(form.space.uncharged(), {n: x.square() for n, x in found.items()})
+    return text[:1] + hashlib.sha256((text + squares).encode()).hexdigest()[1:32]
+
+
+def _decided(
+    form: NormalForm, forms: Sequence[dict[str, Tensor]], allowed: Mapping[str, float], eps: float, seed: int
+) -> tuple[bool, dict[str, Tensor]]:
+    """Whether two normal forms are equal within what is allowed, and the second next to the first."""
+    a, b = forms
+    found = _next_to(form, a, b, eps, seed, _ROUNDS if _norms_agree(forms, allowed) else 1)
+    return all(float((x - found[n]).norm()) <= allowed[n] for n, x in a.items()), found
+
+
+def _norms_agree(forms: Sequence[dict[str, Tensor]], allowed: Mapping[str, float]) -> bool:
+    """Whether permutations, signs and rotations, which leave norms alone, may make two normal forms equal."""
+    a, b = map(_norms, forms)
+    return all(abs(a[n] - b[n]) <= allowed[n] for n in a)
+
+
+def _norms(network: Mapping[str, Tensor]) -> dict[str, float]:
+    return {n: float(x.norm()) for n, x in network.items()}
 
 
 def _single(form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -175,17 +212,24 @@ def _next_to(
 
 def _aligned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor], eps: float, seed: int) -> dict[str, Tensor]:
     """Normal form b next to a, by permutations and signs."""
-    space, sizes = form.space, form.space.sizes()
     # On a grid, forms that are equal but for rounding have equal entries, by which neurons are told.
     largest = max(float(x.abs().max()) for x in a.values())
     steps = {n: eps**_GRID * max(float(x.abs().max()), largest / 16) or 1.0 for n, x in a.items()}
-    hidden = {p.piece for turn in form.turns if len(turn.pairs) > 1 for p in turn.places}  # signs that no element has
-    on_grid = []
-    for network in (a, b):
-        rounded = {n: ((x / steps[n]).round() * steps[n]).unsqueeze(0) for n, x in network.items()}
-        parts = {n: x * (n not in hidden) for n, x in pieces(space, rounded, sizes).items()}
-        on_grid.append({n: x.squeeze(0) for n, x in whole(space, parts, sizes).items()})
-    return align(space, *on_grid, seed=seed).element.act(b)
+    on_grid = [_seen(form, {n: (x / steps[n]).round() * steps[n] for n, x in network.items()}) for network in (a, b)]
+    return align(form.space, *on_grid, symmetry="sign", seed=seed).element.act(b)
+
+
+def _hidden(form: NormalForm) -> set[str]:
+    """Pieces with signs that no element of ``form.space`` has."""
+    return {place.piece for turn in form.turns if len(turn.pairs) > 1 for place in turn.places}
+
+
+def _seen(form: NormalForm, network: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A normal form with zeros in the place of what has signs that no element has."""
+    hidden, sizes = _hidden(form), form.space.sizes()
+    parts = pieces(form.space, {n: x.unsqueeze(0) for n, x in network.items()}, sizes)
+    parts = {n: torch.zeros_like(x) if n in hidden else x for n, x in parts.items()}
+    return {n: x.squeeze(0) for n, x in whole(form.space, parts, sizes).items()}
 
 
 def _turned(form: NormalForm, a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -216,12 +260,25 @@ def _nearest(turn: Turn, product: Tensor) -> Tensor:
     return rotated(turn.pairs, product.shape[-1], angle.cos(), angle.sin())
 
 
-def _rounded(form: NormalForm, network: Mapping[str, Tensor], own: dict[str, Tensor], eps: float) -> dict[str, float]:
-    """How far each tensor of a normal form moves when every entry of a network is rounded once more."""
+def _allowed(
+    form: NormalForm, forms: Sequence[dict[str, Tensor]], noisy: Sequence[dict[str, Tensor]]
+) -> dict[str, float]:
+    """How far tensors of two normal forms may be apart, by how far those of `_noisy` networks moved."""
+    pairs = [(own, _turned(form, own, other)) for own, other in zip(forms, noisy, strict=True)]
+    norms = _norms(forms[0])
+    largest = max(norms.values())
+    allowed = {}
+    for n, norm in norms.items():
+        noise = max(float((own[n] - other[n]).norm()) for own, other in pairs)
+        least = _LEAST * max(norm, _LEAST * largest)
+        allowed[n] = min(max(_MARGIN * noise, least), _MOST * largest)
+    return allowed
+
+
+def _noisy(network: Mapping[str, Tensor], eps: float) -> dict[str, Tensor]:
+    """A network with every entry rounded once more."""
     generator = torch.Generator().manual_seed(0)
-    noisy = {
+    return {
         name: x * (1 + eps * torch.randn(x.shape, dtype=torch.float64, generator=generator))
         for name, x in network.items()
     }
-    found = _turned(form, own, form(noisy))
-    return {n: float((own[n] - x).norm()) for n, x in found.items()}

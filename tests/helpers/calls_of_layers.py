@@ -13,7 +13,7 @@ import nfn_monomial as nm
 from nfn_monomial import WeightSpace
 from nfn_monomial.alignment import align_all, barrier, interpolate, mean_measures, mean_of, repair
 from nfn_monomial.canonical import Balance, absorb_omega, canonical_phase, shift_phase
-from nfn_monomial.fibre import align_fibres, compare_fibres, normal_form
+from nfn_monomial.fibre import align_fibres, compare_fibres, fingerprint_fibre, normal_form
 from nfn_monomial.models import (
     MessagePassingEditor,
     MessagePassingNFN,
@@ -101,6 +101,7 @@ CALLS = {
     "NormalForm.write": Call(of(FORM.write), {"networks": PLAIN}),
     "align_fibres": Call(align_fibres, {"form": FORM, "a": PLAIN, "b": PLAIN, "seed": 0}),
     "compare_fibres": Call(compare_fibres, {"form": FORM, "a": PLAIN, "b": PLAIN, "seed": 0}),
+    "fingerprint_fibre": Call(fingerprint_fibre, {"form": FORM, "network": PLAIN}),
     "mean_of": Call(mean_of, {"networks": [ONE, OTHER_ONE], "weights": [0.5, 0.5]}),
     "interpolate": Call(interpolate, {"a": ONE, "b": OTHER_ONE, "t": 0.5}),
     "barrier": Call(barrier, {"losses": [1.0, 4.0, 3.0]}),
@@ -154,6 +155,7 @@ TAKES = {  # call -> argument -> what means something there
     "align_fibres": {"a": "[more]", "b": "[more]", "seed": "-1, 2**40"},
     "compare_fibres": {"a": "[more]", "b": "[more]", "seed": "-1, 2**40"},
     "fingerprint": {"network": "[more]"},
+    "fingerprint_fibre": {"network": "[more]"},
     "mean_of": {"weights": "list of 4.5"},
     "interpolate": {"t": "0"},
     "barrier": {"losses": "list of 4.5, tensor, bool tensor"},

@@ -14,6 +14,7 @@ from nfn_monomial.adapters.files import FileError
 from nfn_monomial.alignment import align_all, mean_of, repair
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.fibre import NormalForm, align_fibres
 from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
 
@@ -24,7 +25,7 @@ from .networks import Naming, Network, PathLike, difference_as_written, left_beh
 
 __all__ = ["align_checkpoints"]
 
-NAIVE, PERMUTATION, ALL = METHODS = "as they are", "permutation", "all symmetries"
+NAIVE, PERMUTATION, ALL, FIBRE = "as they are", "permutation", "all symmetries", "normal forms"
 REPAIRED = ", REPAIR"
 PLACES = tuple(i / 10 for i in range(11))
 Tensors = Mapping[str, Tensor]
@@ -34,6 +35,7 @@ _NORMS = nn.modules.batchnorm._BatchNorm
 def align_checkpoints(
     *paths: PathLike,
     merge: float | None = None,
+    fibre: bool = False,
     data: Data = None,
     seed: int = 0,
     call: Call = ALONE,
@@ -49,6 +51,9 @@ def align_checkpoints(
 
     Args:
         paths: two or more checkpoints, or one folder of them.
+        fibre: whether to move all networks to their normal forms, next to that of the first
+            (`nfn_monomial.fibre.align_fibres`), where more than permutations, scales and signs is known. The first is
+            written, too.
         merge: share of all but the first network in a merged one, 0 to 1; repaired where that can be done.
         data: see `judge_of`; **its code runs**. Without, outputs on the example inputs are compared.
         seed: of the alignment.
@@ -77,43 +82,49 @@ def align_checkpoints(
     frames = _frames(
         first.space, [{name: t.double() for name, t in network.items()} for network in networks], seed, call
     )
+    best = ALL
+    if fibre and (form := first.form) is not None:
+        best, frames[FIBRE] = FIBRE, _in_normal_form(form, frames[NAIVE], seed, call)
     distances = {method: [_distance(found[0], other) for other in found[1:]] for method, found in frames.items()}
-    moved = frames[ALL][1:]
+    written = networks if best == FIBRE else others
+    moved = frames[best][-len(written) :]
     frames = {m: [{**x, **y} for x, y in zip(frame, unmoved, strict=True)] for m, frame in frames.items()}
-    merged: Tensors | None = None if merge is None else mean_of(frames[ALL], _weights(merge, len(networks)))
-    changes = [difference_as_written(network, after) for network, after in zip(others, moved, strict=True)]
+    merged: Tensors | None = None if merge is None else mean_of(frames[best], _weights(merge, len(networks)))
+    changes = [difference_as_written(network, after) for network, after in zip(written, moved, strict=True)]
     course, judged = None, ""
     lines: dict[str, dict[str, Any]] = {}
     if first.runs:
         judge = judge_of(data, first.definition.inputs)
-        course, judged = _Course(first.module(), judge, frames[NAIVE], merge, call), judge.words
+        course, judged = _Course(first.module(), judge, frames[NAIVE], merge, call, len(frames)), judge.words
         for method, frame in frames.items():
             lines |= course.lines(method, frame)
         if merge is not None and course.repairs:
-            merged = course.at(frames[ALL], merge, repaired=True)
+            merged = course.at(frames[best], merge, repaired=True)
     results = {
         "network": first.definition.name,
         "frame": str(first.checkpoint.path),
         "moved": {
             str(network.checkpoint.path): {
                 "distance": {method: found[i] for method, found in distances.items()},
-                "max_output_difference": changes[i],
+                "max_output_difference": changes[i - len(others)],  # of the first, if it is written, in front
             }
             for i, network in enumerate(others)
         },
+        "max_output_difference": max((x for x in changes if x is not None), default=None),
         "left": sorted({key for network in others for key in network.unread}),
         "share": merge,
         "judged_by": judged or None,
         "own": [score._asdict() for score in course.own] if course else [],
         "lines": lines,
     }
-    names = [network.checkpoint.name for network in others]
+    names = [network.checkpoint.name for network in written]
     if len(set(names)) < len(names):
-        names = [f"{n.label.replace('/', '-')}-{name}" for n, name in zip(others, names, strict=True)]
-    made = list(map(Written, others, names, moved))
+        names = [f"{n.label.replace('/', '-')}-{name}" for n, name in zip(written, names, strict=True)]
+    made = list(map(Written, written, names, moved))
     if merged is not None:
         made.append(Written(first, first.checkpoint.renamed("merged"), merged))
-    summary = _summary(results, networks, left_behind(others if merged is None else networks))
+    left = left_behind(written if merged is None else networks)
+    summary = _summary(results, networks, [*left, *first.why_no_form(asked=fibre)])
 
     def draw() -> dict[str, Figure | str]:
         losses = {method: line["loss"] for method, line in lines.items()}
@@ -125,13 +136,12 @@ def align_checkpoints(
 
 def _summary(results: Mapping[str, Any], networks: Sequence[Network], left: Sequence[str]) -> str:
     first, *others = networks
-    lines = [f"Moved into the frame of {first.label}:"]
+    lines = [f"Moved into the frame of {first.label}{' in its normal form' * (FIBRE in results['lines'])}:"]
     for network, found in zip(others, results["moved"].values(), strict=True):
         steps = ", ".join(f"{distance:.4g} ({method})" for method, distance in found["distance"].items())
         lines.append(f"  {network.label}: distance {steps}")
     if results["judged_by"]:
-        change = max(found["max_output_difference"] for found in results["moved"].values())
-        lines.append(f"No output changes by more than {change:.1e} of the largest by that.")
+        lines.append(f"No output changes by more than {results['max_output_difference']:.1e} of the largest by that.")
         lines.append(f"Barriers are of: {results['judged_by']}.")
     else:
         lines.append(f"Outputs were not compared: {first.why_not}.")
@@ -179,18 +189,30 @@ def _frames(
     return frames
 
 
+def _in_normal_form(form: NormalForm, networks: Sequence[Tensors], seed: int, call: Call) -> list[Tensors]:
+    """Networks in float64, all in normal form, and next to the first."""
+
+    def move() -> tuple[None, Tensors]:
+        pairs = [align_fibres(form, networks[0], other, seed=seed) for other in networks[1:]]
+        found = [pairs[0][0], *(other for _, other in pairs)]
+        return None, {f"{i} {name}": t for i, network in enumerate(found) for name, t in network.items()}
+
+    _, kept = call.piece("moved-by-normal-forms", move)
+    return [{name: kept.get(f"{i} {name}", t) for name, t in own.items()} for i, own in enumerate(networks)]
+
+
 class _Course:
     """Judges networks on lines; of ``networks`` as they are it knows the scores, ``own``."""
 
     def __init__(
-        self, module: nn.Module, judge: Judge, networks: Sequence[Tensors], merge: float | None, call: Call
+        self, module: nn.Module, judge: Judge, networks: Sequence[Tensors], merge: float | None, call: Call, lines: int
     ) -> None:
         self._module, self._judge, self._call = module, judge, call
         statistics = any(isinstance(m, _NORMS) and m.running_mean is not None for m in module.modules())
         self.repairs = statistics and judge.statistics is not None
         self.own = judge.own(module, [self._narrow(network) for network in networks])
         self._places = [*PLACES, *([] if merge is None else [merge])]
-        self._done = 0
+        self._done, self._lines = 0, lines
 
     def lines(self, method: str, frame: Sequence[Tensors]) -> dict[str, dict[str, Any]]:
         """The line through networks in one frame, and the same with each network on it repaired, as JSON has them."""
@@ -238,7 +260,7 @@ class _Course:
 
     def _step(self) -> None:
         self._done += 1
-        self._call.progress(self._done, len(METHODS) * (1 + self.repairs) * len(self._places))
+        self._call.progress(self._done, self._lines * (1 + self.repairs) * len(self._places))
 
     def _narrow(self, network: Tensors) -> dict[str, Tensor]:
         """In the module's dtypes, in which it takes its inputs."""

@@ -18,13 +18,17 @@ from .networks import Naming, PathLike, difference_as_written, left_behind, read
 __all__ = ["balance_checkpoint"]
 
 
-def balance_checkpoint(checkpoint: PathLike, *, call: Call = ALONE, **naming: Unpack[Naming]) -> Finding:
+def balance_checkpoint(
+    checkpoint: PathLike, *, fibre: bool = False, call: Call = ALONE, **naming: Unpack[Naming]
+) -> Finding:
     """The canonical form of a checkpoint: of all networks that scales and signs lead to, the balanced one.
 
     See `nfn_monomial.balance`. The function is the same; neurons stay in their places.
 
     Args:
         checkpoint: the network.
+        fibre: whether to write its normal form (`nfn_monomial.fibre.NormalForm.write`), by all that leaves the function
+            as it is, where more than permutations, scales and signs is known.
         call: which keeps what is finished.
         naming: see `Naming`; the **code** of ``net`` **runs**.
 
@@ -33,11 +37,16 @@ def balance_checkpoint(checkpoint: PathLike, *, call: Call = ALONE, **naming: Un
         ValueError: naming what cannot be used, and the way out; if outputs would change.
     """
     (network,) = read_networks([checkpoint], **naming)
+    form = network.form if fibre else None
 
     def make() -> tuple[Any, Mapping[str, Tensor]]:
         before = {name: t.double() for name, t in network.items()}
-        balanced, _ = balance({name: t[None, None] for name, t in before.items()}, network.space)
+        space, found = (network.space, before) if form is None else (form.space, form(before))
+        balanced, _ = balance({name: t[None, None] for name, t in found.items()}, space)
         after = {name: t[0, 0] for name, t in balanced.items()}
+        if form is not None:
+            written = form.write(after)
+            after = {name: written.get(name, t) for name, t in before.items()}
         return [network.fingerprint(), difference_as_written(network, after)], after
 
     (printed, difference), tensors = call.piece("balanced", make)
@@ -48,11 +57,13 @@ def balance_checkpoint(checkpoint: PathLike, *, call: Call = ALONE, **naming: Un
     else:
         said = f"No output changes by more than {difference:.1e} of the largest."
     lines = [f"Fingerprint of {network.label}: {printed}", said, *left_behind([network])]
+    lines += network.why_no_form(asked=fibre)
     cells = [(name, f"{norm['before']:.4g}", f"{norm['after']:.4g}") for name, norm in norms.items()]
     results = {
         "network": network.definition.name,
         "checkpoint": str(network.checkpoint.path),
         "fingerprint": printed,
+        "normal_form": form is not None,
         "max_output_difference": difference,
         "left": list(network.unread),
         "norm": norms.pop("all"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Unpack
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from nfn_monomial import compare
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.fibre import FibreComparison, compare_fibres
+from nfn_monomial.fibre import compare_fibres
 from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
 
@@ -20,8 +21,6 @@ from .findings import Finding
 from .networks import Naming, Network, PathLike, paths_of, read_networks
 
 __all__ = ["compare_checkpoints"]
-
-LARGE = 50_000_000  # entries, beyond which normal forms are not compared: they take some copies of them in float64
 
 
 def compare_checkpoints(*paths: PathLike, seed: int = 0, call: Call = ALONE, **naming: Unpack[Naming]) -> Finding:
@@ -48,16 +47,6 @@ def compare_checkpoints(*paths: PathLike, seed: int = 0, call: Call = ALONE, **n
     return _pair_of(a, b, seed)
 
 
-def _wider(a: Network, b: Network, seed: int) -> FibreComparison | None:
-    """Two networks by all that leaves their function as it is, if that is more than permutations, scales and signs."""
-    if sum(t.numel() for t in a.values()) > LARGE:
-        return None
-    form = a.definition.normal_form
-    if form is None or form.fibre_dimension == a.space.group_dimension:
-        return None
-    return compare_fibres(form, dict(a), dict(b), seed=seed)
-
-
 def _pair_of(a: Network, b: Network, seed: int) -> Finding:
     # What a checkpoint lacks is the module's own, so it is one that has read none.
     module, inputs = (a.definition.template(), a.definition.inputs) if a.runs and b.runs else (None, None)
@@ -77,13 +66,19 @@ def _pair_of(a: Network, b: Network, seed: int) -> Finding:
         lines.append(f"What no symmetry moves differs, too: {', '.join(found.unmoved[:6])}.")
     if unread:
         lines.append(f"Left out, as the network does not read it: {', '.join(unread[:6])}.")
-    wider = _wider(a, b, seed) if module is not None and not (found.same_function or found.unmoved) else None
+    form = None if found.same_function or found.unmoved else a.form
+    wider = None if form is None else compare_fibres(form, dict(a), dict(b), seed=seed)
+    norms = {name: float(torch.linalg.vector_norm(t, dtype=torch.float64)) for name, t in a.items()}
     if wider is not None:
         if wider.same_function:
             lines[0] = f"{a.label} and {b.label}: the same function: their normal forms are equal."
-        lines.append(
-            "Distances, relative to the first: " + ", ".join(f"{x:.2g} {k}" for k, x in wider.distances.items())
-        )
+        moved = math.hypot(*(layer.aligned_l2 for layer in found.layers.values())) / (math.hypot(*norms.values()) or 1)
+        before, after = wider.distances.items()
+        steps = dict([before, ("but for permutations, signs and scales", moved), after])
+        wider = dataclasses.replace(wider, distances=steps)
+        lines.append("Distances, relative to the first: " + ", ".join(f"{x:.2g} {k}" for k, x in steps.items()) + ".")
+    elif not found.same_function:
+        lines += a.why_no_form()
     results = {
         "network": a.definition.name,
         "a": str(a.checkpoint.path),
@@ -93,7 +88,6 @@ def _pair_of(a: Network, b: Network, seed: int) -> Finding:
         "normal_forms": None if wider is None else dataclasses.asdict(wider),
         "other_differences": sorted((*found.unmoved, *unread)),
     }
-    norms = {name: float(torch.linalg.vector_norm(t, dtype=torch.float64)) for name, t in a.items()}
     cells = [
         (name, f"{layer.raw_l2:.4g}", f"{layer.aligned_l2:.4g}", f"{norms[name]:.4g}")
         for name, layer in found.layers.items()

@@ -59,7 +59,9 @@ def _told(definition: Definition, network: Network | None, certified: str, neuro
     space = definition.space
     summary = space.explain()  # which says what was tested of the architecture
     form = definition.normal_form
-    if form is not None and form.fibre_dimension > space.group_dimension:
+    if isinstance(form, str):
+        summary = f"{summary}\n\nNothing else was looked for: {form}."
+    elif form.fibre_dimension > form.whole.group_dimension:
         summary = f"{summary}\n\n{form.explain()}"
     sizes: Mapping[str, int] = {}
     tables = []
@@ -72,7 +74,7 @@ def _told(definition: Definition, network: Network | None, certified: str, neuro
         "checkpoint": None if network is None else str(network.checkpoint.path),
         "parameters": len(space.parameters),
         "independent_scalings": space.group_dimension,
-        "fibre": None if form is None else form.dimensions(),
+        "fibre": None if isinstance(form, str) else form.dimensions(),
         "certificate": certified or None,
         "nodes": {
             name: {

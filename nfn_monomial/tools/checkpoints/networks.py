@@ -25,6 +25,7 @@ from nfn_monomial.adapters.files import FileError
 from nfn_monomial.adapters.matching import prefix_of
 from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.fibre import NormalForm, fingerprint_fibre
 from nfn_monomial.space.certificate import answers, doubled, largest_change, steady_answers
 from nfn_monomial.space.packing import check_tensors
 
@@ -133,12 +134,28 @@ class Network(Mapping[str, Tensor]):
         parameters: Any = self
         return ChainMap(self.unmoved, parameters)
 
+    @property
+    def form(self) -> NormalForm | None:
+        """All that leaves its function as it is, where it is known to be more than permutations, scales and signs."""
+        form = self.definition.normal_form if self.runs else ""
+        wider = isinstance(form, NormalForm) and form.fibre_dimension > form.whole.group_dimension
+        return form if wider and isinstance(form, NormalForm) else None
+
+    def why_no_form(self, *, asked: bool = False) -> list[str]:
+        """In words, why there is none: if that is not known of a network that runs, or if somebody asked for it."""
+        form = self.definition.normal_form if self.runs else self.why_not
+        reason = form if isinstance(form, str) else "nothing else is known to leave its function as it is"
+        told = asked or (self.runs and isinstance(form, str))
+        return [f"Permutations, scales and signs alone were looked at: {reason}."] if told and self.form is None else []
+
     def fingerprint(self) -> str:
-        """`nfn_monomial.fingerprint`, hashed with the values of what is unmoved, if anything is."""
-        found = fingerprint(self.space, self)
-        if not self.unmoved:
+        """Of its normal form, where there is one; else `nfn_monomial.fingerprint`. Hashed with what nothing moves."""
+        form = None if self.definition.chain else self.form
+        found = fingerprint(self.space, self) if form is None else fingerprint_fibre(form, self)
+        still = {name: t for name, t in self.items() if form is not None and name not in form.whole.parameters}
+        if not (still := self.unmoved | still):
             return found
-        values = safetensors.torch.save({key: t.detach().clone().contiguous() for key, t in self.unmoved.items()})
+        values = safetensors.torch.save({key: t.detach().clone().contiguous() for key, t in still.items()})
         return hashlib.sha256(found.encode() + values).hexdigest()[: len(found)]
 
     @property

@@ -34,6 +34,15 @@ _NETWORK = {
     **KEY,
 }
 """Options that say what network it is, as of the Python function."""
+_FIBRE = {
+    "fibre": option(
+        bool,
+        "--fibre",
+        "By all that leaves a function as it is, where that is more than permutations, scales and signs: networks in "
+        "normal form are written.",
+        False,
+    )
+}
 _SEED = {"seed": option(int, "--seed", "Of the alignment.", 0, min=0)}
 _SEVERAL: Any = Annotated[
     list[Path],
@@ -109,6 +118,7 @@ Examples:
                 "module.py:NAME, a function that returns inputs and targets, or a list of such pairs. **Its code "
                 "runs.** Without it outputs on the example inputs are compared.",
             ),
+            **_FIBRE,
             **_SEED,
         },
         "results/align",
@@ -129,7 +139,7 @@ Examples:
     "balance": Command(
         "balance_checkpoint",
         (Annotated[Path, typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"The network; {READ}.")], ...),
-        {},
+        _FIBRE,
         "results/balance",
         """Write the canonical form of a network: balanced scales, fixed signs, the same function.
 

@@ -196,6 +196,16 @@ def test_networks_next_to_one_another_have_their_own_functions(module: nn.Module
     assert [{t.dtype for t in found.values()} for found in narrow] == [{torch.float32}, {torch.float64}]
 
 
+def test_scales_are_those_of_the_normal_forms_alone() -> None:
+    module = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 4))
+    form = normal_form(module, normal(40, 6)())
+    for seed in range(15, 20):
+        state = {n: t.float() for n, t in drawn(module, seed).items()}
+        found = compare_fibres(form, state, form.sample(state, generator=torch.Generator().manual_seed(seed)))
+        assert found.same_function
+        assert found.distances["between normal forms"] < 5e-7
+
+
 def test_what_stays_has_to_be_equal() -> None:
     module = LowRank()
     form = normal_form(module, torch.randn(7, 4))
