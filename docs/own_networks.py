@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from nfn_monomial import WeightSpace
+from nfn_monomial import WeightSpace, normal_form
 from nfn_monomial.tools.cli.application import app
 
 PAGE = Path(__file__).parent / "own-networks.md"
@@ -55,6 +55,13 @@ def make_networks(folder: Path, page: str, epochs: int = 8) -> None:
         for variant, state in variants.items():
             _save(state, folder / "family" / f"{variant}.safetensors")
             shutil.copy(folder / "family" / f"{variant}.safetensors", folder)
+
+    torch.manual_seed(0)
+    rows = digits.Rows().eval()
+    form = normal_form(rows, digits.example_inputs())
+    moved = form.sample(rows.state_dict(), generator=torch.Generator().manual_seed(0))
+    _save(rows.state_dict(), folder / "rows.safetensors")
+    _save(moved, folder / "rows-moved.safetensors")
 
 
 def written(page: str, folder: Path) -> str:

@@ -34,7 +34,7 @@ def test_the_outputs_are_those_of_the_commands(tmp_path: Path) -> None:
 def test_commands_that_take_a_moment_say_what_the_page_shows(tmp_path: Path) -> None:
     page.make_networks(tmp_path, TEXT, epochs=1)
     quick = [shown for command, shown in COMMANDS.items() if not command.startswith(SLOW)]
-    assert len(quick) == len(COMMANDS) - 1 == 5
+    assert len(quick) == len(COMMANDS) - 1 == 6
     for shown in quick:
         assert words(page.written(shown, tmp_path)) == words(shown), "run: python docs/own_networks.py"
     (drawn,) = (picture for picture in page.PICTURES if picture.endswith(".svg"))

@@ -95,8 +95,10 @@ Examples:
 
 Of two, the second is moved next to the first by permutations, scales and signs. Told are the verdict, the largest
 difference of outputs, the distance of every parameter before and after, what part of it each kind of symmetry
-explains, and the CKA of what layers read. Of more, or of a folder: the distances of all pairs once symmetry is taken
-out, and their tree. `--out` writes the picture, too: compare.png or family.png.
+explains, and the CKA of what layers read. If that does not make them equal, and `--net` allows more (as matrices
+between values and outputs of attention, or rotations that norms allow), their normal forms are compared. Of more, or of
+a folder: the distances of all pairs once symmetry is taken out, and their tree. `--out` writes the picture, too:
+compare.png or family.png.
 
 Examples:
 
@@ -145,7 +147,8 @@ Examples:
 
 Of all networks that scalings and sign flips lead to it is the one of least norm, which is useful in front of
 quantisation. The checkpoint keeps its name, keys, dtypes and form. The fingerprint that is printed is the same for all
-networks that are equal up to permutations, scales and signs.
+networks that are equal up to permutations, scales and signs; with `--net` also up to what else leaves a function as it
+is, as matrices between values and outputs of attention.
 
 Examples:
 
