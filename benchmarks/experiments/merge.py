@@ -13,7 +13,7 @@ from nfn_monomial.errors import InvalidValueError
 
 __all__ = ["Kind", "MergeConfig", "Subject", "read_subject"]
 
-Kind = Literal["mlp", "vgg", "resnet"]
+Kind = Literal["mlp", "vgg", "resnet", "transformer", "transformer2"]
 _IMAGES = ("digits", "mnist5k")
 
 
@@ -77,13 +77,26 @@ class MergeConfig(Settings):
     seed: int = 1
 
     def check(self) -> None:
-        for text in (*self.subjects, self.several):
-            read_subject(text)
+        kinds = {read_subject(text).kind for text in (*self.subjects, self.several)}
+        if 0 < sum(kind.startswith("transformer") for kind in kinds) < len(kinds):
+            raise InvalidValueError(
+                f"subjects and several are of {', '.join(sorted(kinds))}, but transformers are merged by methods of "
+                "their own: give them a run of their own"
+            )
         if self.points % 2 == 0:
             raise InvalidValueError(f"points is {self.points}, but it must be odd: the middle of a line is one of them")
         if self.together > 2 * self.pairs:
             raise InvalidValueError(f"together is {self.together}, but there are only {2 * self.pairs} networks")
 
+
+TRANSFORMERS = MergeConfig(
+    subjects=(
+        "digits-transformer-32", "digits-transformer-64", "digits-transformer2-32", "digits-transformer2-64",
+        "mnist5k-transformer-32",
+    ),
+    several="digits-transformer-32",
+    steps=800,
+)  # fmt: skip
 
 register(
     Experiment(
@@ -92,6 +105,7 @@ register(
 
 Pairs of MLPs, VGG-like CNNs and ResNet-20 of several widths are trained on digits and MNIST; the loss on the line
 between them is measured with and without REPAIR, and that of the mean of four networks. About half an hour on one core.
+`--preset transformers` takes pairs of small transformers, which are brought into one frame by their normal forms.
 Trained networks and finished pairs stay in the folder: an interrupted call goes on where it was. Writes `table.md`,
 `results.json`, `merge.png` and `config.json`.
 
@@ -101,8 +115,8 @@ Examples:
 
 - `nfn-monomial bench merge --set subjects=digits-mlp-64 --set several=digits-mlp-64 --set pairs=3`
 """,
-        {"small": MergeConfig()},
+        {"small": MergeConfig(), "transformers": TRANSFORMERS},
         "merge.report",
-        reruns=(Rerun("merge", "", 30),),
+        reruns=(Rerun("merge", "", 30), Rerun("merge-transformers", "--preset transformers", 30)),
     )
 )

@@ -16,14 +16,15 @@ from nfn_monomial.alignment import align, align_all, barrier, interpolate, mean_
 from nfn_monomial.benchmarks.experiments.merge import MergeConfig, Subject, read_subject
 from nfn_monomial.tools.store import Store
 
-from .methods import BASELINES, VARIANTS, Pair
+from .methods import IMAGE_NETS, Family, Pair
+from .networks import TRANSFORMERS as KINDS_OF_TRANSFORMERS
 from .networks import Network, Trained, data_of, trained
+from .transformers import TRANSFORMERS
 
-__all__ = ["OURS", "Findings", "Line", "Merged", "measure_merging", "shares_left"]
+__all__ = ["Findings", "Line", "Merged", "measure_merging", "shares_left"]
 
 EVALUATED = 500  # images at once
 MEASURED = 1000  # images of a part, at most
-OURS = "permutation and scale"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Line:
     Attributes:
         subject: see `Subject`.
         pair: its number.
-        method: of `BASELINES`, or a variant of `VARIANTS`, or `OURS`.
+        method: a baseline or a variant of the family, or its ``ours``.
         repaired: whether statistics are reset (`repair`).
         loss: cross-entropy at evenly spaced t.
         accuracy: likewise.
@@ -88,14 +89,17 @@ class Findings:
     """All that was measured.
 
     Attributes:
+        family: by which methods.
         lines: of test pairs on test images.
         validation: of validation pairs on validation images, by all variants.
-        variants: whether repaired -> the one that was chosen there, which is `OURS` in ``lines``.
+        variants: whether repaired -> the one that was chosen there, which is the family's ``ours`` in
+            ``lines``.
         merged: of the several networks at once.
         accuracies: subject -> of every network, on the test images.
         parameters: subject -> entries of a network.
     """
 
+    family: Family
     lines: list[Line]
     validation: list[Line]
     variants: dict[bool, str]
@@ -114,6 +118,7 @@ def measure_merging(
         folder: networks and the numbers of finished pairs are kept here; of another configuration, they are replaced.
         progress: called with the numbers of pairs that are done and that there are in all.
     """
+    family = TRANSFORMERS if read_subject(config.several).kind in KINDS_OF_TRANSFORMERS else IMAGE_NETS
     subjects, several = [read_subject(text) for text in config.subjects], read_subject(config.several)
     needed = dict.fromkeys((*subjects, several))
     total = len(needed) + len(subjects) * (config.pairs + config.validation_pairs) + config.pairs
@@ -140,10 +145,10 @@ def measure_merging(
                 tell(1)
         return found
 
-    validation = lines("val", {**BASELINES, **VARIANTS})
-    variants = {repaired: _chosen(validation, repaired) for repaired in (False, True)}
-    measured = lines("test", {**BASELINES, **{name: VARIANTS[name] for name in variants.values()}})
-    named = {name: {False: name, True: name} for name in BASELINES} | {OURS: variants}
+    validation = lines("val", {**family.baselines, **family.variants})
+    variants = {repaired: _chosen(family, validation, repaired) for repaired in (False, True)}
+    measured = lines("test", {**family.baselines, **{name: family.variants[name] for name in variants.values()}})
+    named = {name: {False: name, True: name} for name in family.baselines} | {family.ours: variants}
     test = [
         replace(line, method=method)
         for method, names in named.items()
@@ -158,6 +163,7 @@ def measure_merging(
         merged += [Merged(**entry) for entry in stated]
         tell(1)
     return Findings(
+        family,
         test,
         validation,
         variants,
@@ -167,10 +173,10 @@ def measure_merging(
     )
 
 
-def _chosen(validation: Sequence[Line], repaired: bool) -> str:
+def _chosen(family: Family, validation: Sequence[Line], repaired: bool) -> str:
     """The variant that leaves the least share of the naive barrier, mean over all pairs of all subjects."""
     shares = shares_left([line for line in validation if line.repaired == repaired])
-    return min(VARIANTS, key=lambda name: statistics.fmean(shares[name] or [1.0]))
+    return min(family.variants, key=lambda name: statistics.fmean(shares[name] or [1.0]))
 
 
 def shares_left(lines: Sequence[Line]) -> dict[str, list[float]]:

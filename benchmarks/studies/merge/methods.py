@@ -36,7 +36,20 @@ from nfn_monomial.space.axes import powers
 
 from .networks import Network
 
-__all__ = ["BASELINES", "VARIANTS", "Pair", "Seen", "activation_matching", "correlations", "seen_in"]
+__all__ = [
+    "BASELINES",
+    "IMAGE_NETS",
+    "VARIANTS",
+    "Family",
+    "Method",
+    "Pair",
+    "Seen",
+    "activation_matching",
+    "correlations",
+    "fitting",
+    "permuting",
+    "seen_in",
+]
 
 Activations: TypeAlias = Mapping[str, Sequence[Tensor]]
 """Node -> for each layer that reads it, or writes it, its neurons' values ``(n, samples)``, positions in a row."""
@@ -110,6 +123,29 @@ class Pair:
 Method: TypeAlias = Callable[[Pair], tuple[Network, Network]]
 
 
+class Family(NamedTuple):
+    """The methods by which networks of one family of architectures are merged.
+
+    Attributes:
+        baselines: *naive* among them.
+        variants: of which one is chosen on validation pairs.
+        ours: what that one is called.
+        rival: the baseline that it is compared with, pair by pair.
+        chosen: what the names of variants say.
+    """
+
+    baselines: Mapping[str, Method]
+    variants: Mapping[str, Method]
+    ours: str
+    rival: str
+    chosen: str
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """What is measured on test pairs."""
+        return (*self.baselines, self.ours)
+
+
 def seen_in(space: WeightSpace, module: nn.Module, network: Network, inputs: Tensor) -> Seen:
     """What every node's neurons do on some inputs."""
     read: dict[str, list[Tensor]] = defaultdict(list)
@@ -143,7 +179,8 @@ def seen_in(space: WeightSpace, module: nn.Module, network: Network, inputs: Ten
 
 
 def _rows(x: Tensor) -> Tensor:
-    return x.movedim(1, 0).flatten(1)
+    """Neurons first: those of images ``(B, n, H, W)``, vectors ``(B, n)``, or tokens ``(B, T, n)``."""
+    return x.movedim(1 if x.ndim == 4 else -1, 0).flatten(1)
 
 
 def _weight_matching(space: WeightSpace, a: Network, b: Network) -> GroupElement:
@@ -156,13 +193,24 @@ def activation_matching(
     space: WeightSpace, a: Activations, b: Activations, fits: Callable[[Tensor, Tensor], Tensor]
 ) -> GroupElement:
     """Permutes the second network's neurons to those of the first that they fit best, in sum."""
-    matrices = {}
+    orders = {}
     for node, seen in a.items():
         fit = torch.stack([fits(x.double(), y.double()) for x, y in zip(seen, b[node], strict=True)]).sum(0)
-        # Place j takes neuron source[j].
-        source = torch.from_numpy(linear_sum_assignment(fit.numpy(), maximize=True)[1])
-        ones = torch.ones(len(source), dtype=torch.float64)
-        matrices[node] = MonomialMatrix([ones] * len(space.nodes[node].gauges), source.argsort())
+        orders[node] = fitting(fit)
+    return permuting(space, orders)
+
+
+def fitting(fit: Tensor) -> Tensor:
+    """For each of n places the neuron that it takes, so that the sum of their fits ``(n, n)`` is largest."""
+    return torch.from_numpy(linear_sum_assignment(fit.numpy(), maximize=True)[1])
+
+
+def permuting(space: WeightSpace, orders: Mapping[str, Tensor]) -> GroupElement:
+    """What gives every place of these nodes the neuron that it takes."""
+    matrices = {}
+    for node, order in orders.items():
+        ones = torch.ones(len(order), dtype=torch.float64)
+        matrices[node] = MonomialMatrix([ones] * len(space.nodes[node].gauges), order.argsort())
     return GroupElement(space, matrices)
 
 
@@ -246,3 +294,4 @@ VARIANTS: Mapping[str, Method] = {
     for permutation, scale in itertools.product(PERMUTATIONS, SCALES)
 }
 """Permuted by, scaled to."""
+IMAGE_NETS = Family(BASELINES, VARIANTS, "permutation and scale", "activation matching", "permuted by, scaled to")

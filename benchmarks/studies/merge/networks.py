@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
+from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
 from nfn_monomial.benchmarks.data.images import IMAGE_SIZES, Images, load_images
 from nfn_monomial.benchmarks.data.seeds import derive_seed
 from nfn_monomial.benchmarks.experiments.merge import MergeConfig, Subject
 from nfn_monomial.benchmarks.make.config import Hyperparameters
 from nfn_monomial.benchmarks.make.training import train_group
-from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
+from nfn_monomial.tools.predictors.architectures import Architecture, MixedActivation, PlainCNN
 from nfn_monomial.tools.store import Store
 
 __all__ = ["Data", "Network", "Trained", "architecture_of", "data_of", "space_of", "trained"]
@@ -25,7 +26,10 @@ Network = dict[str, Tensor]
 """Parameter or buffer of the module -> tensor."""
 CLASSES = 10
 VALIDATION_SHARE = 1 / 6  # of the training images
-LEARNING_RATES = {"mlp": 1e-3, "vgg": 2e-3, "resnet": 3e-3}
+LEARNING_RATES = {"mlp": 1e-3, "vgg": 2e-3, "resnet": 3e-3, "transformer": 3e-3, "transformer2": 3e-3}
+TRANSFORMERS = ("transformer", "transformer2")
+HEADS = 4
+POSITIONS = 0.1  # standard deviation of their first values
 DECAY = 1e-4  # times the sum of squared kernel entries, added to the loss
 
 
@@ -61,7 +65,8 @@ def architecture_of(subject: Subject) -> Architecture:
     """The architecture, with ReLU: an image classifier of grey images.
 
     ``mlp``: two hidden layers; the first is a convolution whose kernel is the image. ``vgg``: five convolutions, no
-    norms, and a hidden linear layer. ``resnet``: ResNet-20 with batch norms.
+    norms, and a hidden linear layer. ``resnet``: ResNet-20 with batch norms. ``transformer`` and ``transformer2``: one
+    block or two of four heads, with GELU, on 16 patches.
     """
     size, w = IMAGE_SIZES[subject.images], subject.width
     large = size > 16  # the first convolution halves what is larger
@@ -70,6 +75,11 @@ def architecture_of(subject: Subject) -> Architecture:
     if subject.kind == "vgg":
         strides = (1 + large, 1, 2, 1, 2)
         return PlainCNN((1, w, w, 2 * w, 2 * w, 4 * w), (3,) * 5, strides, (1,) * 5, (4 * w, CLASSES), ("relu",) * 6)
+    if subject.kind in TRANSFORMERS:
+        blocks = 1 + (subject.kind == "transformer2")
+        gelus: list[MixedActivation] = ["gelu"] * blocks
+        heads, hidden = (HEADS,) * blocks, (2 * w,) * blocks
+        return Transformer(1, size, size // 4, w, heads, max(1, w // HEADS), hidden, tuple(gelus), CLASSES)
     widths = (w, 2 * w, 4 * w)
     inner = tuple(width for width in widths for _ in range(3))
     return ResidualCNN(1, widths, (3, 3, 3), inner, True, ("relu",), CLASSES, 1 + large)
@@ -100,9 +110,11 @@ def trained(subject: Subject, config: MergeConfig, folder: Path) -> Trained:
     images, data = data_of(subject)
     count = 2 * (config.pairs + config.validation_pairs)
     epochs = math.ceil(config.steps * config.batch_size / len(data.train[1]))
+    transformers = subject.kind in TRANSFORMERS
     recipes = [
         Hyperparameters(
-            "adam", LEARNING_RATES[subject.kind], DECAY, 0.0, 1.0, epochs, "he_normal", 0.0, "zeros",
+            "adam", LEARNING_RATES[subject.kind], DECAY, 0.0, 1.0, epochs,
+            "glorot_normal" if transformers else "he_normal", POSITIONS * transformers, "zeros",
             derive_seed(config.seed, str(subject), number),
         )
         for number in range(count)

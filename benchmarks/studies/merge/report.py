@@ -14,15 +14,15 @@ from nfn_monomial.benchmarks.settings.register import Said, Study
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.tools.report import Report, Table, look, panels
 
-from .measure import OURS, Findings, Line, measure_merging, shares_left
-from .methods import BASELINES, VARIANTS
+from .measure import Findings, Line, measure_merging, shares_left
 
 __all__ = ["draw_lines", "line_table", "merge_report", "merged_table", "overview_table", "variant_table"]
 
-METHODS = (*BASELINES, OURS)
-RIVAL = "activation matching"  # the better one of those without scales
 REPAIRED = {False: "no", True: "yes"}
-KINDS = {"mlp": "MLP", "vgg": "VGG-like", "resnet": "ResNet-20"}
+KINDS = {
+    "mlp": "MLP", "vgg": "VGG-like", "resnet": "ResNet-20", "transformer": "transformer, one block",
+    "transformer2": "transformer, two blocks",
+}  # fmt: skip
 
 
 def merge_report(findings: Findings, config: MergeConfig) -> Report:
@@ -47,7 +47,7 @@ def merge_report(findings: Findings, config: MergeConfig) -> Report:
         ],
         "merged": [asdict(entry) for entry in findings.merged],
     }
-    return Report(tables, results, {"merge.png": draw_lines(findings.lines)})
+    return Report(tables, results, {"merge.png": draw_lines(findings)})
 
 
 def shown(subject: Subject) -> str:
@@ -70,30 +70,35 @@ def _share(values: Sequence[float]) -> str:
 
 def overview_table(findings: Findings) -> Table:
     """What is left of the naive barrier, and how far the middle's accuracy is below that of the ends, over all."""
+    family = findings.family
     cells, most = [], 1
-    for method in METHODS:
+    for method in family.methods:
         for repaired in (False, True):
             own = [x for x in findings.lines if x.repaired == repaired]
             share = shares_left(own)[method]
             lost = [x.ends - x.middle for x in own if x.method == method]
-            variant = findings.variants[repaired] if method == OURS else ""
-            by = {name: [x.barrier for s in _subjects(own) for x in _taken(own, s, name, repaired)] for name in METHODS}
-            lower = sum(x < y for x, y in zip(by[method], by[RIVAL], strict=True))
-            numbers = (_share(share), Mean.of(lost).show(3), "-" if method == RIVAL else str(lower), str(len(lost)))
+            variant = findings.variants[repaired] if method == family.ours else ""
+            heights, rivals = (
+                [x.barrier for s in _subjects(own) for x in _taken(own, s, name, repaired)]
+                for name in (method, family.rival)
+            )
+            lower = sum(x < y for x, y in zip(heights, rivals, strict=True))
+            below = "-" if method == family.rival else str(lower)
+            numbers = (_share(share), Mean.of(lost).show(3), below, str(len(lost)))
             cells.append((method, REPAIRED[repaired], variant, *numbers))
             most = max(most, len(lost))
     return Table(
         "Merging: mean over all networks",
-        ("method", "REPAIR", "variant", "barrier / naive", "accuracy lost", f"below {RIVAL}", "pairs"),
+        ("method", "REPAIR", "variant", "barrier / naive", "accuracy lost", f"below {family.rival}", "pairs"),
         tuple(cells),
         text_columns=3,
         names=(0, 1),
-        bold=frozenset(i for i, line in enumerate(cells) if line[0] == OURS),
+        bold=frozenset(i for i, line in enumerate(cells) if line[0] == family.ours),
         notes=(
             "barrier / naive: of the loss, as a share of that of the networks as they are, equally repaired. accuracy "
             "lost: mean accuracy of the two networks less that of their mean. All on test images: "
-            f"{over(most, 'pair')}, of all networks. below {RIVAL}: pairs whose barrier is lower. variant: permuted "
-            "by, scaled to; chosen on other pairs, on validation images.",
+            f"{over(most, 'pair')}, of all networks. below {family.rival}: pairs whose barrier is lower. variant: "
+            f"{family.chosen}; chosen on other pairs, on validation images.",
         ),
     )
 
@@ -103,15 +108,15 @@ def line_table(findings: Findings, what: str, value: Callable[[Line], float], di
     cells, most = [], 1
     for subject in _subjects(findings.lines):
         for repaired in (False, True):
-            by = {method: _taken(findings.lines, subject, method, repaired) for method in METHODS}
-            ends = Mean.of(line.ends for line in by[METHODS[0]]).show(3)
+            by = {method: _taken(findings.lines, subject, method, repaired) for method in findings.family.methods}
+            ends = Mean.of(line.ends for line in by["naive"]).show(3)
             numbers = [Mean.of(value(line) for line in lines).show(digits) for lines in by.values()]
             first = (shown(subject), REPAIRED[repaired], f"{findings.parameters[str(subject)]:,}", ends)
-            cells.append((*first, *numbers, str(len(by[OURS]))))
-            most = max(most, len(by[OURS]))
+            cells.append((*first, *numbers, str(len(by[findings.family.ours]))))
+            most = max(most, len(by[findings.family.ours]))
     return Table(
         f"Merging: {what}",
-        ("networks", "REPAIR", "parameters", "accuracy of the two", *METHODS, "pairs"),
+        ("networks", "REPAIR", "parameters", "accuracy of the two", *findings.family.methods, "pairs"),
         tuple(cells),
         text_columns=2,
         names=(0, 1),
@@ -121,15 +126,16 @@ def line_table(findings: Findings, what: str, value: Callable[[Line], float], di
 
 def variant_table(findings: Findings) -> Table:
     """All variants on the validation pairs, where the choice was made."""
+    family = findings.family
     shares = {r: shares_left([x for x in findings.validation if x.repaired == r]) for r in (False, True)}
     cells = tuple(
         (name, *(_share(shares[r][name]) for r in (False, True)), str(len(shares[False][name])))
-        for name in (*BASELINES, *VARIANTS)
+        for name in (*family.baselines, *family.variants)
     )
     chosen, most = set(findings.variants.values()), max(map(len, shares[False].values()))
     return Table(
-        "Merging: variants of permutation and scale, on validation pairs",
-        ("permuted by, scaled to", "barrier / naive", "with REPAIR", "pairs"),
+        f"Merging: variants of {family.ours}, on validation pairs",
+        (family.chosen, "barrier / naive", "with REPAIR", "pairs"),
         cells,
         bold=frozenset(i for i, line in enumerate(cells) if line[0] in chosen),
         notes=(f"On validation images, of other networks: {over(most, 'pair')}, of all networks. Bold: chosen.",),
@@ -155,24 +161,25 @@ def merged_table(findings: Findings, config: MergeConfig) -> Table:
     )
 
 
-def draw_lines(lines: Sequence[Line]) -> Figure:
+def draw_lines(findings: Findings) -> Figure:
     """Loss along the line, a panel for every subject: means over pairs; with REPAIR, bands of ± as in the tables.
 
     Panels end a quarter above the naive lines: what rises higher leaves them.
     """
+    lines, methods = findings.lines, findings.family.methods
     subjects = _subjects(lines)
     columns = min(3, len(subjects))
     rows = -(-len(subjects) // columns)
     figure, axes = panels(rows, columns, (3.5 * columns, 2.6 * rows + 0.7))
     for ax, subject in zip(axes, subjects, strict=False):
         highest = 0.0
-        for i, method in enumerate(METHODS):
+        for i, method in enumerate(methods):
             for repaired in (False, True):
                 own = [line.loss for line in _taken(lines, subject, method, repaired)]
                 means = [Mean.of(values) for values in zip(*own, strict=True)]
                 t = [point / (len(means) - 1) for point in range(len(means))]
                 color = look(i)["color"]
-                highest = max(highest, *(m.mean for m in means)) if method == METHODS[0] else highest
+                highest = max(highest, *(m.mean for m in means)) if method == methods[0] else highest
                 ax.plot(t, [m.mean for m in means], color=color, linestyle="-" if repaired else ":", linewidth=1.6)
                 if repaired:
                     low, high = ([m.mean + sign * (m.error or 0) for m in means] for sign in (-1, 1))
@@ -183,7 +190,7 @@ def draw_lines(lines: Sequence[Line]) -> Figure:
         ax.set_ylabel("test loss", fontsize=9)
     for ax in axes[-columns:]:
         ax.set_xlabel("t, from a to b", fontsize=9)
-    handles = [Line2D([], [], color=look(i)["color"], label=method) for i, method in enumerate(METHODS)]
+    handles = [Line2D([], [], color=look(i)["color"], label=method) for i, method in enumerate(methods)]
     handles.append(Line2D([], [], color="#404040", linestyle="-", label="REPAIR"))
     handles.append(Line2D([], [], color="#404040", linestyle=":", label="without"))
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)

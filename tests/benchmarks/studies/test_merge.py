@@ -13,17 +13,22 @@ from torch import Tensor
 from nfn_monomial import WeightSpace
 from nfn_monomial.alignment import interpolate, repair
 from nfn_monomial.benchmarks.experiments.merge import MergeConfig, read_subject
-from nfn_monomial.benchmarks.studies.merge.measure import OURS, Line, measure_merging, shares_left
+from nfn_monomial.benchmarks.studies.merge.measure import Line, measure_merging, shares_left
 from nfn_monomial.benchmarks.studies.merge.methods import (
     BASELINES,
+    IMAGE_NETS,
     VARIANTS,
+    Method,
     Pair,
     activation_matching,
     correlations,
     seen_in,
 )
 from nfn_monomial.benchmarks.studies.merge.networks import architecture_of, data_of, space_of
-from nfn_monomial.benchmarks.studies.merge.report import overview_table
+from nfn_monomial.benchmarks.studies.merge.report import merge_report, overview_table
+from nfn_monomial.benchmarks.studies.merge.transformers import TRANSFORMERS, products_of
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.fibre import normal_form
 
 TINY = MergeConfig(
     subjects=("digits-mlp-6", "digits-vgg-1"), several="digits-mlp-6", together=2, pairs=1, validation_pairs=1,
@@ -150,14 +155,14 @@ def test_a_run_finds_all_lines_and_goes_on_where_it_was(tmp_path: Path) -> None:
     found = measure_merging(TINY, tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*.piece")} == before, "nothing was done again"
     assert sorted((line.subject, line.method, line.repaired) for line in found.lines) == sorted(
-        itertools.product(TINY.subjects, (*BASELINES, OURS), (False, True))
+        itertools.product(TINY.subjects, IMAGE_NETS.methods, (False, True))
     )
     for line in (line for line in found.lines if not line.repaired):
         ends = [line.accuracy[0], line.accuracy[-1]]
         assert ends == pytest.approx(found.accuracies[line.subject][:2], abs=2 / 719)  # a tie may turn
     assert len({x.method for x in found.merged}) == 4
     heights = {(x.subject, x.method): x.barrier for x in found.lines if x.repaired}
-    lower = sum(heights[s, OURS] < heights[s, "activation matching"] for s in TINY.subjects)
+    lower = sum(heights[s, IMAGE_NETS.ours] < heights[s, "activation matching"] for s in TINY.subjects)
     assert overview_table(found).cells[-1][-2:] == (str(lower), "2")
     lost = tmp_path / "pairs" / "digits-mlp-6-test-0-naive.piece"
     content = lost.read_bytes()
@@ -165,3 +170,68 @@ def test_a_run_finds_all_lines_and_goes_on_where_it_was(tmp_path: Path) -> None:
         lost.unlink() if damaged is None else lost.write_bytes(damaged)
         assert measure_merging(TINY, tmp_path) == found, "done again, the same"
         assert lost.read_bytes() == content
+
+
+TRANSFORMER_SUBJECTS = ("digits-transformer-8", "digits-transformer2-8")
+
+
+@pytest.mark.parametrize("text", TRANSFORMER_SUBJECTS)
+def test_every_method_keeps_the_functions_of_transformers(text: str) -> None:
+    pair = some_pair(text)
+    for name, method in {**TRANSFORMERS.baselines, **TRANSFORMERS.variants}.items():
+        found = method(pair)
+        for network, own in zip(found, (pair.a, pair.b), strict=True):
+            torch.testing.assert_close(answers(pair, network), answers(pair, own), rtol=1e-8, atol=1e-8, msg=name)
+        widths = {x.shape for network in found for n, x in network.items() if n.endswith("query.weight")}
+        assert widths == {(32, 8) if "generalized" in name else (8, 8)}, name
+        if name != "naive":
+            assert any(not torch.equal(found[1][key], pair.b[key]) for key in pair.b), name
+
+
+@pytest.mark.parametrize("text", TRANSFORMER_SUBJECTS)
+def test_normal_forms_bring_any_network_of_the_same_function_back(text: str) -> None:
+    """Moved by a random element of all that leaves its function as it is: permutations alone do not undo that."""
+    pair = some_pair(text)
+    form = normal_form(pair.module, pair.inputs)
+    moved = form.sample(pair.a, generator=torch.Generator().manual_seed(2))
+    pair = replace(pair, b=moved)
+    torch.testing.assert_close(answers(pair, moved), answers(pair, pair.a), rtol=1e-8, atol=1e-8)
+
+    def apart(method: Method) -> float:
+        return float((answers(pair, interpolate(*method(pair), 0.5)) - answers(pair, pair.a)).abs().max())
+
+    for name, method in {**TRANSFORMERS.baselines, **TRANSFORMERS.variants}.items():
+        if name in ("naive", "weight matching"):
+            assert apart(method) > 1e-2, name
+        else:
+            assert apart(method) < 1e-6, name
+
+
+def test_products_of_heads_are_what_heads_do() -> None:
+    pair = some_pair("digits-transformer2-8")
+    (network, _), (own, _) = (TRANSFORMERS.baselines["generalized LMC"](pair), TRANSFORMERS.variants["weights"](pair))
+    again = products_of(pair.space, products_of(pair.space, own))
+    for name, x in network.items():
+        torch.testing.assert_close(again[name], x, rtol=1e-9, atol=1e-9, msg=name)
+    assert torch.equal(network["blocks.1.key.weight"], torch.eye(8, dtype=torch.float64).repeat(4, 1))
+
+
+def test_transformers_and_others_are_not_merged_in_one_run() -> None:
+    with pytest.raises(InvalidValueError, match="give them a run of their own"):
+        replace(TINY, subjects=("digits-mlp-6", "digits-transformer-8"))
+
+
+def test_a_run_of_transformers_finds_all_lines(tmp_path: Path) -> None:
+    config = replace(TINY, subjects=TRANSFORMER_SUBJECTS[:1], several=TRANSFORMER_SUBJECTS[0])
+    found = measure_merging(config, tmp_path)
+    assert {(x.subject, x.method, x.repaired) for x in found.lines} == set(
+        itertools.product(config.subjects, TRANSFORMERS.methods, (False, True))
+    )
+    assert {x.method for x in found.validation} == {*TRANSFORMERS.baselines, *TRANSFORMERS.variants}
+    for x in found.lines:
+        own = next(y for y in found.lines if (y.subject, y.method) == (x.subject, "naive") and not y.repaired)
+        if not x.repaired:
+            assert (x.loss[0], x.loss[-1]) == pytest.approx((own.loss[0], own.loss[-1]), rel=1e-4), x.method
+    tables = merge_report(found, config).tables
+    assert [cell[0] for cell in tables[0].cells[::2]] == list(TRANSFORMERS.methods)
+    assert {name for name, *_ in tables[3].cells} == {*TRANSFORMERS.baselines, *TRANSFORMERS.variants}
