@@ -117,6 +117,6 @@ Examples:
 """,
         {"small": MergeConfig(), "transformers": TRANSFORMERS},
         "merge.report",
-        reruns=(Rerun("merge", "", 30), Rerun("merge-transformers", "--preset transformers", 30)),
+        reruns=(Rerun("merge", "", 30), Rerun("merge-transformers", "--preset transformers", 12)),
     )
 )
