@@ -60,7 +60,8 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
                 if form is None:
                     pair = balanced[j], align(rigid, balanced[j], balanced[i], seed=seed).aligned
                 else:
-                    pair = align_fibres(form, dict(one), dict(other), seed=seed)
+                    near = align_fibres(form, dict(one), dict(other), seed=seed)
+                    pair = {**one, **near[0]}, {**other, **near[1]}  # with what stays as it is
                 distance = max(_distance(*pair, weights), _unmoved_distance(one, other))
                 same = form is not None and distance < _NEAR and not differing(one.unmoved, other.unmoved)
                 if same and form is not None:
@@ -106,8 +107,8 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
 
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str]) -> float:
-    """``||a - b|| / sqrt(||a||^2 + ||b||^2)`` over those of some tensors that networks have."""
-    pairs = [(a[name].double(), b[name].double()) for name in names if name in a]
+    """``||a - b|| / sqrt(||a||^2 + ||b||^2)`` over some tensors."""
+    pairs = [(a[name].double(), b[name].double()) for name in names]
     apart, size = (
         sum(float(part.square().sum()) for part in parts)
         for parts in ((x - y for x, y in pairs), (part for pair in pairs for part in pair))

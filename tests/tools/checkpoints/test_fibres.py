@@ -90,6 +90,7 @@ CASES = {
     "rotated stream": Case(lambda: Llama(2), tokens(9), rotated),
     "folded batch norms": Case(NormedConvolutions, normal(2, 2, 8, 8), folded),
     "adapter": Case(LowRank, normal(7, 4), rebased),
+    "adapter of a parameter": Case(lambda: LowRank(buffer=False), normal(7, 4), rebased),
     "merged biases": Case(lambda: nn.LSTM(3, 4, batch_first=True), normal(2, 5, 3), merged),
     "split biases": Case(GPT, tokens(11), split),
 }
@@ -153,6 +154,17 @@ def test_families_know_their_members(tmp_path: Path) -> None:
     assert family.summary.count("the same function") == 1
     a, b, c, d = said["distances"][0]
     assert max(a, b) < 1e-9 < 1e-3 < c < 0.1 < 0.3 < d
+
+
+def test_families_see_what_nothing_moves(tmp_path: Path) -> None:
+    definition, state, other = made("adapter of a parameter")
+    for name, found in {"a": state, "b": other, "c": other | {"base": state["base"] + 1}}.items():
+        saved(tmp_path / f"{name}.pt", found)
+    said = compare_checkpoints(tmp_path, net=definition).to_json()
+    assert said["same_function"] == [["a", "b"]]
+    assert said["distances"][0][1] < 1e-9 < 0.1 < said["distances"][0][2]
+    prints = [member["fingerprint"] for member in said["members"].values()]
+    assert prints[0] == prints[1] != prints[2]
 
 
 def test_networks_are_aligned_and_merged_in_normal_form(tmp_path: Path) -> None:
