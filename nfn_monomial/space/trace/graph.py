@@ -50,7 +50,8 @@ class Program:
 def _evaluating(module: nn.Module) -> Iterator[None]:
     modes = [(m, m.training) for m in module.modules()]
     fast = torch.backends.mha.get_fastpath_enabled()
-    module.eval()
+    for m, _ in modes:  # an exported program's module knows no eval()
+        m.training = False
     torch.backends.mha.set_fastpath_enabled(False)  # one fused operation for all of an encoder layer
     try:
         yield

@@ -130,6 +130,14 @@ def test_the_same_function_as_others_write_it_is_recognised(name: str, tmp_path:
         assert compare_checkpoints(path, form, net=definition).to_json()["same_function"]
 
 
+def test_exported_programs_have_normal_forms(tmp_path: Path) -> None:
+    module, inputs = Attention(4, 3), torch.randn(2, 5, 4)
+    torch.export.save(torch.export.export(module, (inputs,)), tmp_path / "net.pt2")
+    state = {n: t.double() for n, t in module.state_dict().items()}
+    paths = [saved(tmp_path / f"{i}.pt", found) for i, found in enumerate((state, mixed(dict(state))))]
+    assert "their normal forms are equal" in compare_checkpoints(*paths, net=str(tmp_path / "net.pt2")).summary
+
+
 def test_one_entry_more_is_another_function(tmp_path: Path) -> None:
     definition, state, other = made("rotated stream")
     other["up.weight"][1, 2] += 1e-3
