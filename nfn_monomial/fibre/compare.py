@@ -39,18 +39,21 @@ class FibreComparison:
         tolerance: what rounding of the networks' entries may make of the last one: every tensor may differ by what that
             does to it, and by no more than 1e-3 of the norm of the largest, however narrow the dtype.
         unlike: keys outside of the space, as frozen parameters and buffers, that have other values in the two.
+        close: nodes on which two singular values of a are nearly equal, so that rounding turns its normal form there.
     """
 
     same_function: bool
     distances: dict[str, float]
     tolerance: float
     unlike: tuple[str, ...] = ()
+    close: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{'the same function' if self.same_function else 'not the same function, as far as is known'}"]
         lines += [f"  {distance:.2e}  {what}" for what, distance in self.distances.items()]
         lines += [f"  {self.tolerance:.2e}  is within rounding"]
-        return "\n".join([*lines, f"  other values: {', '.join(self.unlike)}"] if self.unlike else lines)
+        lines += [f"  nearly equal singular values: {', '.join(self.close)}"] * bool(self.close)
+        return "\n".join(lines + [f"  other values: {', '.join(self.unlike)}"] * bool(self.unlike))
 
 
 @checked
@@ -121,7 +124,8 @@ def compare_fibres(
         "between normal forms": _distance(forms[0], found),
     }
     tolerance = math.hypot(*allowed.values()) / (math.hypot(*_norms(forms[0]).values()) or 1.0)
-    return FibreComparison(equal and not unlike, distances, tolerance, unlike)
+    close = tuple(node for node, gap in form.gaps(forms[0]).items() if float(gap) < eps**_GRID)
+    return FibreComparison(equal and not unlike, distances, tolerance, unlike, close)
 
 
 @checked
@@ -179,8 +183,8 @@ def _precision(form: NormalForm, *networks: Mapping[str, Tensor]) -> float:
 
 
 def _unlike(form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:
-    """Keys that both have, no parameters of the space, under which there are other values; without counters."""
-    own = {*form.whole.parameters, *form.whole.ties}
+    """Keys outside of the space under which there are other values; not of counters, nor of what nothing reads."""
+    own = {*form.whole.parameters, *form.whole.ties, *form.unused}
     others = [n for n in a if n in b and n not in own and not n.endswith(COUNTERS)]
     return [
         n for n in others if not (a[n].shape == b[n].shape and torch.equal(a[n].cpu().double(), b[n].cpu().double()))

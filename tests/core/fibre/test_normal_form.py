@@ -282,3 +282,18 @@ def test_equal_singular_values_are_reported(gpt) -> None:
     networks = {"0.weight": values[:, None, :, None] * q[:, :1].mT, "1.weight": q[:, 1:]}
     (found,) = reduced.gaps(reduced(networks)).values()
     torch.testing.assert_close(found, torch.tensor([0.25, 0.0], dtype=torch.float64), rtol=0, atol=1e-9)
+    for i, close in enumerate([(), (reduced.turns[0].node,)]):
+        network = {n: t[i, 0] for n, t in networks.items()}
+        moved = reduced.sample(network, generator=torch.Generator().manual_seed(0))
+        compared = compare_fibres(reduced, network, moved)
+        assert (compared.same_function, compared.close) == (True, close)
+    assert "nearly equal singular values" in str(compared)
+
+
+def test_parameters_that_nothing_reads_are_no_difference() -> None:
+    module = nn.ModuleDict({"read": nn.Linear(4, 3), "other": nn.Linear(4, 3)})
+    module.forward = lambda x: module["read"](x)
+    form = normal_form(module, torch.randn(2, 4))
+    state = module.state_dict()
+    for name, same in {"other.weight": True, "read.weight": False}.items():
+        assert compare_fibres(form, state, {**state, name: state[name] + 1}).same_function == same
