@@ -41,7 +41,7 @@ from nfn_monomial.benchmarks.experiments.edit import EditorConfig
 from nfn_monomial.canonical import Balance, absorb_omega, canonical_phase
 from nfn_monomial.models import MessagePassingEditor, equivariant_stack
 from nfn_monomial.nn import InputNorm
-from nfn_monomial.tools.predictors.models import InvariantUnder, Register, Sees
+from nfn_monomial.tools.predictors.models import BALANCED, InvariantUnder, Register, Sees
 
 from .parts import fourier_front, network_spec
 
@@ -132,7 +132,7 @@ def _balanced(base: Any) -> Any:
     return Balanced
 
 
-register_editor: Register[type[Editor]] = Register("editor", _balanced)
+register_editor: Register[type[Editor]] = Register("editor", {BALANCED: _balanced})
 """Class decorator: ``@register_editor("name")`` makes an editor known to the experiment and on the command line."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from nfn_monomial.space.axes import Axis, Dim, each_axis, flatten_dims, powers, segments_of
@@ -60,7 +61,40 @@ def left_of(fibre: Fibre) -> WeightSpace:
     nodes = {name: node for name, node in nodes.items() if name in used | parents}
     ties = {other: name for other, name in space.ties.items() if name not in gone}
     dead = [piece for piece in space.dead if space.pieces[piece].parameter not in gone]
+    spare = _spare(WeightSpace(nodes, parameters))
+    parameters = {
+        name: tuple(each_axis(dim, lambda axis: [] if axis.node in spare else [axis]) for dim in dims)
+        for name, dims in parameters.items()
+    }
+    nodes = {name: node for name, node in nodes.items() if name not in spare}
     return WeightSpace(nodes, parameters, label=space.label and f"{space.label}.normal", dead=dead, ties=ties)
+
+
+def _spare(space: WeightSpace) -> set[str]:
+    """Nodes of one neuron with nothing but a sign, whose flip is that of other nodes' neurons all at once.
+
+    So is the sign of a whole stream, once its entries have signs of their own.
+    """
+    flips: dict[str, dict[int, int]] = {name: {} for name in space.nodes}  # node -> gauge -> flipped pieces, as bits
+    for number, axes in enumerate(space.axes.values()):
+        for axis in (axis for axis in axes if isinstance(axis, Axis)):
+            for gauge, (kind, q) in enumerate(zip(space.nodes[axis.node].gauges, powers(axis.charge), strict=True)):
+                if kind.flips and q % 2:
+                    flips[axis.node][gauge] = flips[axis.node].get(gauge, 0) ^ 1 << number
+    found: set[str] = set()
+    for name, node in space.nodes.items():
+        if node.size == 1 and node.gauges == (Symmetry.SIGN,):
+            own, basis = flips[name].get(0, 0), list[int]()
+            for other in [x for n, bits in flips.items() if n not in found | {name} for x in bits.values()]:
+                basis.append(functools.reduce(_less, basis, other))
+            if not functools.reduce(_less, basis, own):
+                found.add(name)
+    return found
+
+
+def _less(bits: int, other: int) -> int:
+    """The smaller one of these bits, and of their sum modulo 2 with others."""
+    return min(bits, bits ^ other)
 
 
 def mean_of(piece: str) -> str:

@@ -11,20 +11,24 @@ built with a `MixedInfo` too, and has `Model.prepare_groups` instead of ``prepar
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from nfn_monomial import WeightSpace, balance
+from nfn_monomial import WeightSpace, balance, normal_form
 from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.fibre import NormalForm
+from nfn_monomial.read.probes import template_names
 from nfn_monomial.tools.experiments import experiments
 
 __all__ = [
     "BALANCED",
+    "NORMAL",
     "Heads",
     "InvariantUnder",
     "MixedInfo",
@@ -62,7 +66,8 @@ class NetworkInfo:
         space: their weight space.
         activation: their activation function, or several with ``/`` between.
         template: builds the torch module of one network, whose parameters and buffers have the space's names, or are
-            the space's in order; None where it is not known.
+            the space's in order; parameters that need no gradient, where others do, are the same in all networks. None
+            where it is not known.
         input_shape: of one input of that module, as ``(channels, height, width)``; None where it is not known.
     """
 
@@ -75,6 +80,33 @@ class NetworkInfo:
     def architectures(self) -> tuple[NetworkInfo, ...]:
         """This one; see `MixedInfo`."""
         return (self,)
+
+    def __deepcopy__(self, memo: object) -> NetworkInfo:
+        return self  # nothing in it changes
+
+    @functools.cached_property
+    def form(self) -> NormalForm:
+        """The normal form of these networks, whose parameters have the template's names.
+
+        Raises:
+            ValueError: if the template or the shape of its input is not known; as `normal_form`.
+        """
+        return normal_form(self._module, torch.zeros(2, *(self.input_shape or ())))
+
+    def normal(self, tensors: Mapping[str, Tensor]) -> NetworkGroup:
+        """Networks ``(N, 1, *shape)`` in their normal form, and the space of these; errors as of `form`."""
+        names = template_names(self._module, self.space)
+        return self.form({names[name]: t for name, t in tensors.items()}), self.form.space
+
+    @functools.cached_property
+    def _module(self) -> nn.Module:
+        if self.template is None or self.input_shape is None:
+            raise InvalidValueError(
+                f"normal forms need the torch module of networks of {self.space} and the shape of its input, which are "
+                f"not known: give NetworkInfo a template and an input_shape, or choose {BALANCED}... models"
+            )
+        with torch.random.fork_rng(devices=[]):
+            return self.template()
 
 
 @dataclass(frozen=True)
@@ -131,19 +163,19 @@ class Model(nn.Module):
         raise NotImplementedError
 
 
-BALANCED = "balanced-"
+BALANCED, NORMAL = "balanced-", "normal-"
 T = TypeVar("T", bound=type[Any])
 
 
 class Register(Generic[T]):
     """Classes by name, in the order in which they were added; a name not among them is looked for in the experiments.
 
-    ``balanced-`` in front of a name makes a subclass (by ``balanced``) whose networks are brought into canonical form
-    first, which takes scalings and sign flips away from it.
+    A prefix in front of a name makes a subclass, by what ``fronts`` has for it, whose networks are brought into a
+    canonical form first, which takes scalings and sign flips, or more, away from it.
     """
 
-    def __init__(self, what: str, balanced: Callable[[T], T]) -> None:
-        self._what, self._balanced = what, balanced
+    def __init__(self, what: str, fronts: Mapping[str, Callable[[T], T]]) -> None:
+        self._what, self._fronts = what, fronts
         self._made: dict[str, T] = {}  # those in canonical form
         self.classes: dict[str, T] = {}
 
@@ -167,22 +199,21 @@ class Register(Generic[T]):
         Raises:
             ValueError: listing the known names.
         """
-        plain = name.removeprefix(BALANCED)
+        prefix = next((front for front in self._fronts if name.startswith(front)), "")
+        plain = name.removeprefix(prefix)
         if plain not in self.classes:
             catalogue = experiments("models.catalogue")
             if plain not in self.classes:
                 catalogue.register_all()
         if plain not in self.classes:
-            known = ", ".join(self.classes)
-            raise InvalidValueError(
-                f"unknown {self._what} {name!r}: choose from {known}, each also with {BALANCED!r} in front"
-            )
+            known, fronts = ", ".join(self.classes), " or ".join(map(repr, self._fronts))
+            raise InvalidValueError(f"unknown {self._what} {name!r}: choose from {known}, each also with {fronts} in front")
         base = self.classes[plain]
-        if plain == name:
+        if not prefix:
             return base
         if name not in self._made:
-            cls = self._made[name] = self._balanced(base)
-            cls.label = f"balanced {base.label}"
+            cls = self._made[name] = self._fronts[prefix](base)
+            cls.label = f"{prefix.removesuffix('-')} {base.label}"
             cls.invariant_under = "group" if base.invariant_under == "permutations" else base.invariant_under
         return self._made[name]
 
@@ -195,12 +226,39 @@ def _balanced(base: Any) -> Any:
     return Balanced
 
 
-register: Register[type[Model]] = Register("model", _balanced)
+def _normal(base: Any) -> Any:
+    class Normal(_balanced(base)):  # type: ignore[misc]  # normal forms differ by signs, which balance settles
+        any_width = False
+
+        def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1, **options: Any) -> None:
+            if base.sees == "functions":
+                raise InvalidValueError(f"{base.label} runs the networks, which all weights of one function leave alone")
+            read = [replace(i, space=i.form.space, template=None) for i in networks.architectures]
+            super().__init__(MixedInfo(tuple(read)) if isinstance(networks, MixedInfo) else read[0], out_features, **options)
+            self.architectures = networks.architectures
+
+        def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Any:
+            return super().prepare_groups([self._info(space).normal(tensors) for tensors, space in groups])
+
+        def _info(self, space: WeightSpace) -> NetworkInfo:
+            """What is known of the networks of a space."""
+            found = (info for info in self.architectures if info.space == space)
+            if (info := next(found, None)) is None:
+                raise InvalidValueError(f"{self.label} was built for networks of other sizes than those of {space}")
+            return info
+
+    return Normal
+
+
+register: Register[type[Model]] = Register("model", {BALANCED: _balanced, NORMAL: _normal})
 """Class decorator: ``@register("name")`` makes a model known to every experiment and on the command line."""
 
 
 def model_class(name: str) -> type[Model]:
-    """The class registered under a name; ``balanced-`` in front of any puts `balance` in front of the model.
+    """The class registered under a name, in front of which may be a prefix.
+
+    ``balanced-`` puts `balance` in front of the model; ``normal-`` the networks' normal form (`NetworkInfo.form`) and
+    then `balance`, so that what was exact under permutations is exact under all that leaves functions as they are.
 
     Raises:
         ValueError: listing the known names.
