@@ -21,7 +21,7 @@ __all__ = ["DATA_SETS", "Adapted", "AdapterPlan", "draw_adapters", "train_adapte
 
 RANK = 8
 DATA_SETS = (
-    "quarter turn", "half turn", "three-quarter turn", "mirrored", "transposed", "inverted", "shuffled", "shuffled again",
+    "quarter turn", "half turn", "other quarter turn", "mirrored", "transposed", "inverted", "shuffled", "shuffled too",
 )  # fmt: skip
 BATCH = 32
 TESTED = 100  # networks at once: bounds the memory
@@ -36,7 +36,7 @@ class Adapted(nn.Module):
 
     def __init__(self, base: Sequence[tuple[Tensor, Tensor]], rank: int = RANK) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(*reversed(weight.shape)) for weight, _ in base)
+        self.layers = nn.ModuleList(nn.Linear(weight.shape[1], len(weight)) for weight, _ in base)
         for layer, (weight, bias) in zip(self.layers, base, strict=True):
             layer.load_state_dict({"weight": weight, "bias": bias})
         self.layers.requires_grad_(False)
@@ -46,7 +46,8 @@ class Adapted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
         for i, (layer, down, up) in enumerate(zip(self.layers, self.down, self.up, strict=True)):
-            x = layer(F.gelu(x) if i else x) + F.linear(F.linear(F.gelu(x) if i else x, down), up)
+            x = F.gelu(x) if i else x
+            x = layer(x) + F.linear(F.linear(x, down), up)
         return x
 
 
@@ -123,7 +124,7 @@ def train_adapters(
     optimizers = Optimizers(weights, ["adam"] * len(plans), [plan.learning_rate for plan in plans])
 
     def networks(rows: Tensor) -> dict[str, Tensor]:
-        parts = rows.split([shape.numel() for shape in shapes.values()], 1)
+        parts = torch.split(rows, [shape.numel() for shape in shapes.values()], 1)
         return {name: part.unflatten(1, shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
     for step in range(plans[0].steps):
@@ -137,7 +138,7 @@ def train_adapters(
     with torch.no_grad():
         right = [
             _logits(module, networks(weights[part]), shown[data_set[part, None], images.test]).argmax(-1)
-            for part in torch.arange(len(plans)).split(TESTED)
+            for part in torch.split(torch.arange(len(plans)), TESTED)
         ]
     accuracy = (torch.cat(right) == images.y[images.test]).float().mean(1)
     return {name: x[back].clone() for name, x in networks(weights).items()}, accuracy[back]

@@ -6,9 +6,9 @@ networks as training left them; test networks are these, the same moved by the *
 scales and signs where neurons have them), and moved by random elements of the *whole fibre* (`NormalForm.sample`).
 Neither changes what a network does. Epochs are selected on the validation networks alone.
 
-**Adapters.** ``W + U D`` with ``U`` of at most 8 columns, of all layers of one frozen MLP. Asked is on which data set one
-was trained, and how accurate it is there. What decides the function is the *product* ``U D``, which is small enough here
-to be read as well: the standard that factors are held to.
+**Adapters.** ``W + U D`` with ``U`` of at most 8 columns, of all layers of one frozen MLP. Asked is on which data set
+one was trained, and how accurate it is there. What decides the function is the *product* ``U D``, which is small enough
+here to be read as well: the standard that factors are held to.
 
 **Transformers.** One block of attention and MLP on patches of digits; asked is the test accuracy.
 """
@@ -87,8 +87,12 @@ def adapter_corpora(config: FibresConfig, folder: Path) -> dict[str, Corpus]:
     info = NetworkInfo(space, "gelu", partial(Adapted, base), shape)
     order = torch.randperm(config.adapters, generator=torch.Generator().manual_seed(config.zoo_seed))
     rows = order.tensor_split([round(share * len(order)) for share in ENDS])
-    return {name: Corpus(name, *((Part(Networks(found, target).subset(part), info),) for part in rows), info=info)
-            for name, target in targets.items()}
+
+    def corpus(name: str, target: Tensor) -> Corpus:
+        train, val, test = ((Part(Networks(found, target).subset(part), info),) for part in rows)
+        return Corpus(name, train, val, test, info)
+
+    return {name: corpus(name, target) for name, target in targets.items()}
 
 
 def transformer_corpus(config: FibresConfig, folder: Path) -> Corpus:
@@ -104,8 +108,8 @@ def transformer_corpus(config: FibresConfig, folder: Path) -> Corpus:
     make_zoo(folder, made, overwrite=True, workers=1)
     (found,) = MadeMixedZoo.load(folder, seed=config.zoo_seed).values()
     (info,) = found.info.architectures
-    parts = ((Part(part.networks, info),) for (part,) in (found.train, found.val, found.test))
-    return Corpus("transformers-accuracy", *parts, info=info, source=found.source)
+    train, val, test = ((Part(part.networks, info),) for (part,) in (found.train, found.val, found.test))
+    return Corpus("transformers-accuracy", train, val, test, info, found.source)
 
 
 def products(parts: Parts) -> Parts:
@@ -148,20 +152,23 @@ def plan(config: FibresConfig, corpora: Mapping[str, Corpus]) -> list[Job]:
     """All runs, seed by seed."""
     sets = {name: Sets(corpus, config.scale) for name, corpus in corpora.items()}
     data = {name: fingerprint(corpus) for name, corpus in corpora.items()}
-    read = [(WEIGHTS, model) for model in config.models]
+    both = [(WEIGHTS, model) for model in config.models]
+    adapters = [(WEIGHTS, m) for m in config.adapter_models] + [(PRODUCTS, m) for m in config.product_models]
+
+    def settings(name: str, what: str, model: str, seed: int) -> RunSettings:
+        loss = "cross-entropy" if name == "adapters-data" else "bce"
+        return RunSettings(
+            experiment="fibres", subject=name, model=model, train_set=what, seed=seed,
+            options={"scale": config.scale}, data=data[name], code=code_of(model_class(model)),
+            **training_of(model, config.training, loss),
+        )  # fmt: skip
+
     return [
-        Job(
-            RunSettings(
-                experiment="fibres", subject=name, model=model, train_set=what, seed=seed,
-                options={"scale": config.scale}, data=data[name], code=code_of(model_class(model)),
-                **training_of(model, config.training, "cross-entropy" if name == "adapters-data" else "bce"),
-            ),
-            partial(prepare, sets[name]),
-        )
+        Job(settings(name, what, model, seed), partial(prepare, sets[name]))
         for seed in config.seeds
         for name in corpora
-        for what, model in [*read, *((PRODUCTS, m) for m in config.product_models if name != "transformers-accuracy")]
-    ]  # fmt: skip
+        for what, model in [*both, *adapters * name.startswith("adapters")]
+    ]
 
 
 def prepare(sets: Sets, settings: RunSettings) -> Trial:
@@ -242,7 +249,7 @@ def _run(data: None, config: FibresConfig, store: RunStore, tell: Any) -> list[R
 
 
 def _check(config: FibresConfig) -> None:
-    require_task((*config.models, *config.product_models), "generalization")
+    require_task((*config.models, *config.adapter_models, *config.product_models), "generalization")
 
 
 STUDY = Study(_run, lambda runs, config, store: fibres_report(runs), _check)

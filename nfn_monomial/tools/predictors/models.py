@@ -207,7 +207,9 @@ class Register(Generic[T]):
                 catalogue.register_all()
         if plain not in self.classes:
             known, fronts = ", ".join(self.classes), " or ".join(map(repr, self._fronts))
-            raise InvalidValueError(f"unknown {self._what} {name!r}: choose from {known}, each also with {fronts} in front")
+            raise InvalidValueError(
+                f"unknown {self._what} {name!r}: choose from {known}, each also with {fronts} in front"
+            )
         base = self.classes[plain]
         if not prefix:
             return base
@@ -232,9 +234,13 @@ def _normal(base: Any) -> Any:
 
         def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1, **options: Any) -> None:
             if base.sees == "functions":
-                raise InvalidValueError(f"{base.label} runs the networks, which all weights of one function leave alone")
+                raise InvalidValueError(
+                    f"{base.label} runs the networks, which all weights of one function leave alone"
+                )
             read = [replace(i, space=i.form.space, template=None) for i in networks.architectures]
-            super().__init__(MixedInfo(tuple(read)) if isinstance(networks, MixedInfo) else read[0], out_features, **options)
+            super().__init__(
+                MixedInfo(tuple(read)) if isinstance(networks, MixedInfo) else read[0], out_features, **options
+            )
             self.architectures = networks.architectures
 
         def prepare_groups(self, groups: Sequence[NetworkGroup]) -> Any:

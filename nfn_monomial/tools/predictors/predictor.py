@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from nfn_monomial.adapters.files import damaged
 from nfn_monomial.errors import InvalidValueError, MonomialError
+from nfn_monomial.fibre import NormalForm
 from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.checkpoints.files import TORCH, Checkpoint, checkpoints_in, read_checkpoint
 from nfn_monomial.tools.files import write_atomically
 from nfn_monomial.tools.sealed import read_sealed, seal
 
 from .budget import Budget
-from .models import at_once
+from .models import NORMAL, at_once
 from .networks import Given, Network, given_networks, match, numbers_of
 from .tasks import Prediction, Task, read_task
 
@@ -224,6 +225,7 @@ def _built(task: Task, tensors: Mapping[str, Tensor], record: Mapping[str, Any])
     if not isinstance(settings, dict) or not isinstance(settings.get("model"), str):
         raise InvalidValueError("its settings name no model")
     try:
+        _forms(task, settings["model"])
         with Budget(tensors), torch.random.fork_rng(devices=[]):
             model = task.build(settings["model"], settings.get("options") or {})
     except MonomialError:
@@ -240,3 +242,8 @@ def _built(task: Task, tensors: Mapping[str, Tensor], record: Mapping[str, Any])
         )
     model.load_state_dict(dict(tensors))
     return model
+
+
+def _forms(task: Task, model: str) -> list[NormalForm]:
+    """Normal forms that a model reads; found before it is built, as they are of the networks, and no part of it."""
+    return [info.form for info in task.infos] if model.startswith(NORMAL) else []

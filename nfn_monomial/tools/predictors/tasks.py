@@ -24,7 +24,7 @@ from nfn_monomial.tools.experiments import experiments
 
 from . import invariants  # noqa: F401  (which adds them to the models that are known)
 from .architectures import Architecture, architecture_of
-from .models import MixedInfo, NetworkInfo, build_model, model_class
+from .models import NORMAL, MixedInfo, NetworkInfo, build_model, model_class
 from .networks import in_words
 from .quantiles import Quantiles
 
@@ -177,10 +177,12 @@ class Generalization(Task):
     def of(cls, networks: NetworkInfo | MixedInfo, model: str, quantiles: Quantiles | None = None) -> dict[str, Any]:
         """What is written of a task for a model; of one that could not be built again, why."""
         unknown = [info for info in networks.architectures if info.template and not _architecture(info)]
-        if model_class(model).sees == "functions" and unknown:
+        normal = model.startswith(NORMAL)
+        if (normal or model_class(model).sees == "functions") and unknown:
+            what = "reads normal forms, and what these are" if normal else "runs the networks, and how they run"
             return {
-                "unusable": f"{model} runs the networks, and how they run is known from code alone, which no file has; "
-                "train a model that sees weights only"
+                "unusable": f"{model} {what} is known from code alone, which no file has; train a model that reads "
+                "weights as they are"
             }
         return cls(networks, quantiles).written()
 
