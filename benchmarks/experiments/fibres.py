@@ -12,7 +12,7 @@ from .predict import Scale
 
 __all__ = ["FibresConfig"]
 
-_MODELS = ("mlp", "statnn", "stats", "monomial")
+_MODELS = ("mlp", "statnn", "stats", "monomial", "message-passing-stats")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,6 @@ class FibresConfig(Settings):
 
     Attributes:
         models: registered names, of those that read the weights.
-        adapter_models: of those that read the adapters besides; they take too long for the transformers.
         product_models: of those that read the products of adapters' factors.
         seeds: one run of every model for each; of moved networks, too.
         adapters: how many there are.
@@ -35,7 +34,6 @@ class FibresConfig(Settings):
     """
 
     models: Some[str] = (*_MODELS, *(f"normal-{name}" for name in _MODELS))
-    adapter_models: Some[str] = ("message-passing-stats", "normal-message-passing-stats")
     product_models: Some[str] = ("mlp", "statnn")
     seeds: Some[Seed] = (0, 1, 2)
     adapters: Count = 1000

@@ -125,7 +125,7 @@ def train_adapters(
 
     def networks(rows: Tensor) -> dict[str, Tensor]:
         parts = torch.split(rows, [shape.numel() for shape in shapes.values()], 1)
-        return {name: part.unflatten(1, shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+        return {name: part.reshape(-1, *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
     for step in range(plans[0].steps):
         n = sum(plan.steps > step for plan in plans)

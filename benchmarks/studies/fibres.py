@@ -16,6 +16,7 @@ here to be read as well: the standard that factors are held to.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from nfn_monomial.benchmarks.train.sweep import Job, Test, Trial, sweep
 from nfn_monomial.tools.predictors.models import NetworkInfo, build_model, model_class
 from nfn_monomial.tools.predictors.tasks import Generalization
 from nfn_monomial.tools.report import Report, look, panels
-from nfn_monomial.tools.store import Store, code_of
+from nfn_monomial.tools.store import Store, code_of, digest_of
 
 from .predict import objective, scores
 
@@ -105,7 +106,8 @@ def transformer_corpus(config: FibresConfig, folder: Path) -> Corpus:
         optimizers=("adam",), learning_rate=(1e-3, 3e-2), train_fractions=(0.25, 0.5, 1.0), epochs=config.epochs,
         transformer=one, seed=config.zoo_seed,
     )  # fmt: skip
-    make_zoo(folder, made, overwrite=True, workers=1)
+    folder = folder / digest_of(asdict(made))[:10]
+    make_zoo(folder, made, workers=1)
     (found,) = MadeMixedZoo.load(folder, seed=config.zoo_seed).values()
     (info,) = found.info.architectures
     train, val, test = ((Part(part.networks, info),) for (part,) in (found.train, found.val, found.test))
@@ -135,7 +137,7 @@ def move(parts: Parts, seed: int) -> Parts:
     return tuple(found)
 
 
-class Sets:
+class _Sets:
     """Test networks of a corpus, moved once for all models of a seed that ask one after another."""
 
     def __init__(self, corpus: Corpus, scale: float) -> None:
@@ -150,10 +152,10 @@ class Sets:
 
 def plan(config: FibresConfig, corpora: Mapping[str, Corpus]) -> list[Job]:
     """All runs, seed by seed."""
-    sets = {name: Sets(corpus, config.scale) for name, corpus in corpora.items()}
+    sets = {name: _Sets(corpus, config.scale) for name, corpus in corpora.items()}
     data = {name: fingerprint(corpus) for name, corpus in corpora.items()}
-    both = [(WEIGHTS, model) for model in config.models]
-    adapters = [(WEIGHTS, m) for m in config.adapter_models] + [(PRODUCTS, m) for m in config.product_models]
+    weights = [(WEIGHTS, model) for model in config.models]
+    changes = [(PRODUCTS, model) for model in config.product_models]
 
     def settings(name: str, what: str, model: str, seed: int) -> RunSettings:
         loss = "cross-entropy" if name == "adapters-data" else "bce"
@@ -167,11 +169,11 @@ def plan(config: FibresConfig, corpora: Mapping[str, Corpus]) -> list[Job]:
         Job(settings(name, what, model, seed), partial(prepare, sets[name]))
         for seed in config.seeds
         for name in corpora
-        for what, model in [*both, *adapters * name.startswith("adapters")]
+        for what, model in [*weights, *changes * name.startswith("adapters")]
     ]
 
 
-def prepare(sets: Sets, settings: RunSettings) -> Trial:
+def prepare(sets: _Sets, settings: RunSettings) -> Trial:
     """Model and data of one run."""
     corpus, seed = sets.corpus, settings.seed
     view = products if settings.train_set == PRODUCTS else lambda parts: parts
@@ -206,6 +208,7 @@ def fibres_report(runs: Sequence[Run]) -> Report:
     values = {name: partial(_value, name) for name in (ORIGINAL, MONOMIAL, FIBRE)}
     notes = (
         "monomial group, whole fibre: test networks moved by random elements of these, which change no function.",
+        "normal: networks are brought into normal form first, so that permutations alone are left of the whole fibre.",
         f"{over_seeds(runs).capitalize()}; epochs are selected on the validation networks alone.",
     )
     tables = [model_table(TITLES[name], found, values, notes=notes) for name, found in subjects.items()]
@@ -249,7 +252,7 @@ def _run(data: None, config: FibresConfig, store: RunStore, tell: Any) -> list[R
 
 
 def _check(config: FibresConfig) -> None:
-    require_task((*config.models, *config.adapter_models, *config.product_models), "generalization")
+    require_task((*config.models, *config.product_models), "generalization")
 
 
 STUDY = Study(_run, lambda runs, config, store: fibres_report(runs), _check)
