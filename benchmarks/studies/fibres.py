@@ -48,7 +48,7 @@ from nfn_monomial.tools.predictors.tasks import Generalization
 from nfn_monomial.tools.report import Report, look, panels
 from nfn_monomial.tools.store import Store, code_of, digest_of
 
-from .predict import objective, scores
+from .predict import objective, require_ranking, scores
 
 __all__ = ["adapter_corpora", "fibres_report", "move", "plan", "products", "transformer_corpus"]
 
@@ -248,6 +248,8 @@ def _run(data: None, config: FibresConfig, store: RunStore, tell: Any) -> list[R
     tell(Said("training adapters and transformers"))
     corpora = adapter_corpora(config, store.folder / "adapters")
     corpora["transformers-accuracy"] = transformer_corpus(config, store.folder / "transformers")
+    for corpus in corpora.values():
+        require_ranking(corpus)
     return sweep(plan(config, corpora), store, tell)
 
 

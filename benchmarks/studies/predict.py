@@ -57,6 +57,7 @@ __all__ = [
     "predict_generalization",
     "prepare",
     "require_models",
+    "require_ranking",
     "scores",
 ]
 
@@ -161,16 +162,21 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
     for corpus in (corpora[name] for name in names):
         for model in config.models:
             build_model(model, corpus.info, seed=0, **(recipes[model].options if model in recipes else {}))
-        for parts in (corpus.val, corpus.test):
-            accuracy = accuracies(parts)
-            same = bool((accuracy == accuracy[:1]).all())
-            if len(accuracy) < 3 or same:
-                what = f"all with accuracy {accuracy[:1].tolist()}" if same else "which are too few"
-                raise InvalidValueError(
-                    f"{len(accuracy)} {corpus.activation} networks to validate or test on, {what}: tau needs three or "
-                    "more that differ; use a larger zoo"
-                )
+        require_ranking(corpus)
     return {name: corpora[name] for name in names}
+
+
+def require_ranking(corpus: Corpus) -> None:
+    """Raise a ValueError if tau means nothing on networks to validate or test on."""
+    for parts in (corpus.val, corpus.test):
+        accuracy = accuracies(parts)
+        same = bool((accuracy == accuracy[:1]).all())
+        if len(accuracy) < 3 or same:
+            what = f"all with accuracy {accuracy[:1].tolist()}" if same else "which are too few"
+            raise InvalidValueError(
+                f"{len(accuracy)} {corpus.activation} networks to validate or test on, {what}: tau needs three or "
+                "more that differ; use a larger zoo"
+            )
 
 
 def plan(config: PredictConfig, corpora: Mapping[str, Corpus]) -> list[Job]:

@@ -45,6 +45,10 @@ WRITING: Mapping[str, tuple[str, ...]] = {
     "classify-inr": (*INRS, "--models", "statnn,mlp"),
     "edit-inr": (*INRS, "--models", "mlp,monomial", "--set", "shown=2"),
     "demo": ("--networks", "120", "--models", "statnn", "--set", "training.epochs=1", "--set", "scales=10"),
+    "fibres": (
+        *ONCE, "--set", "adapters=40", "--set", "width=4", "--set", "steps=2,3", "--set", "transformers=40", "--set",
+        "epochs=1,1", "--models", "stats", "--set", "product_models=stats",
+    ),
     "params": ("--set", "largest=8", "--set", "sizes=1,3,3,2", "--set", "channels=2,2"),
     "cost": (
         "--models", "hnp,statnn", "--set", "batch_sizes=2", "--set", "networks=4", "--set", "repeats=1",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_predictors
 import torch
 from safetensors.torch import save_file
 from small_predictors import SIREN, Left, inrs, stacked
@@ -247,3 +248,15 @@ def test_no_element_of_the_group_changes_what_it_says() -> None:
         torch.testing.assert_close(predictor(moved), said, rtol=1e-10, atol=0)
     noisy = {name: t + 1e-3 for name, t in networks.items()}
     assert float((predictor(noisy) - said).abs().min()) > 1e-9, "it looks at the weights"
+
+
+def test_a_model_of_normal_forms_is_loaded_where_its_networks_are_known(tmp_path: Path) -> None:
+    """What these are is found again when it is loaded; how they are traced takes nothing from the model's budget."""
+    (run, path) = small_predictors.accuracy_predictors(tmp_path, ["normal-stats"])["normal-stats"]
+    predictor = Predictor.load(path)
+    tested = predict.scores(torch.logit(predictor(CNNS).double()), ZOO.networks.accuracy)
+    assert tested == pytest.approx(run.tests[0].metrics, rel=1e-4)
+    assert not predictor.reads.endswith("of any width")
+    info = replace(ZOO.info, template=cnn)
+    reason = "normal-stats reads normal forms, and what these are is known from code alone"
+    assert reason in Generalization.of(info, "normal-stats")["unusable"]
