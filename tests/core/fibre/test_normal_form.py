@@ -5,6 +5,7 @@ import torch
 from fibres import GPT, Attention, Llama, LowRank, encoder, generic, normal, tokens
 from torch import nn
 
+from nfn_monomial import balance
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import align_fibres, compare_fibres, normal_form
 from nfn_monomial.space.certificate import answers, doubled, largest_change
@@ -41,6 +42,17 @@ def test_other_dtypes_come_back_as_they_came(gpt) -> None:
     assert found.same_function
     assert found.distances["between normal forms"] < 1e-4 < found.distances["as they are"]
     assert "the same function" in str(found)
+
+
+def test_signs_are_settled_since_none_is_left_that_others_make_up_for(gpt) -> None:
+    """The sign of a whole stream is that of all its entries: with both, `balance` would know neither."""
+    module, form = gpt
+    own = form(drawn(module))
+    moved = form.space.sample(generator=torch.Generator().manual_seed(3)).act(own)
+    first, second = (balance({n: t[None, None] for n, t in x.items()}, form.space)[0] for x in (own, moved))
+    for name, t in first.items():
+        torch.testing.assert_close(t.flatten().sort().values, second[name].flatten().sort().values, rtol=0, atol=1e-9)
+    assert all(node.size != 1 for node in form.space.nodes.values())
 
 
 def test_gradients_are_those_of_finite_differences(gpt) -> None:
