@@ -30,7 +30,10 @@ list_app = typer.Typer(no_args_is_help=True, help="List models, formats of data,
 @list_app.command("models")
 @user_errors
 def list_models() -> None:
-    """The models of every experiment; `balanced-` in front of any name brings networks into canonical form first."""
+    """The models of every experiment; `balanced-` in front of a name brings networks into canonical form first.
+
+    So does `normal-`, into the normal form of their whole fibre, where their torch module is known.
+    """
     from nfn_monomial.benchmarks.models.catalogue import model_names
     from nfn_monomial.benchmarks.models.editors import editor_class, editor_names
     from nfn_monomial.benchmarks.report.tables import INVARIANT, SEES
