@@ -27,6 +27,7 @@ from nfn_monomial.symmetry import Symmetry
 
 from .constants import Constants
 from .slopes import Slope, Slopes
+from .sources import Statistics, statistics_of
 from .turns import Place, Turn, centred, complement, flattened, places_of, scaled
 
 Tensors = Mapping[str, Tensor]
@@ -56,6 +57,7 @@ class Fibre:
     Attributes:
         whole: the space of its parameters, with the monomial group.
         constants: what flows from parameter to parameter.
+        statistics: of batch norms, which become those of a fresh one.
         frozen: names of tensors that stay as they are.
         unused: names of parameters that nothing reads.
         gains: what is folded into others, one after the other.
@@ -68,6 +70,7 @@ class Fibre:
 
     whole: WeightSpace
     constants: Constants
+    statistics: list[Statistics]
     frozen: frozenset[str]
     unused: frozenset[str]
     gains: list[Gain] = field(default_factory=list)
@@ -98,8 +101,12 @@ class Fibre:
         return {name: joined(self.whole, name, pieces, sizes) for name in self.whole.parameters}
 
     def reduced(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Networks ``(B, *shape)`` as pieces: without constants that others take over, gains, and unseen means."""
-        found = self.opened(torch.func.vmap(self.constants.given_away)(dict(tensors)))
+        """Networks ``(B, *shape)`` as pieces: without what other parameters take over, and means that nobody sees."""
+        tensors = dict(tensors)
+        for norm in self.statistics:
+            fresh = torch.zeros_like(tensors[norm.mean]), torch.ones_like(tensors[norm.variance])
+            tensors = norm.replaced(tensors, *fresh)
+        found = self.opened(torch.func.vmap(self.constants.given_away)(tensors))
         carried = {
             place: scaled(found[place.piece], place, _of_neurons(found[own.piece], own)).mean(
                 1 + place.at, keepdim=True
@@ -137,7 +144,7 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
     slopes = Slopes(module, (inputs, dict(kwargs)), space, frozen)
     parts = {name: [_extent(space, piece) for piece in pieces] for name, pieces in space.pieces_of.items()}
     constants = Constants(program, parts, slopes)
-    fibre = Fibre(space, constants, frozen, frozenset(program.unused))
+    fibre = Fibre(space, constants, statistics_of(program, space), frozen, frozenset(program.unused))
     every = {name: [p for p in found if p.piece not in space.dead] for name, found in places_of(space).items()}
     nodes = [name for name, node in space.nodes.items() if space.count(name, space.sizes()) > 1]
     linear = [turn for name in nodes if (turn := _linear(space, name, every[name]))]

@@ -17,13 +17,13 @@ from .turns import Turn
 def left_of(fibre: Fibre) -> WeightSpace:
     """The space of normal forms.
 
-    Folded gains and emptied parameters are left out. Of a node that matrices act on, signs and permutations are left;
-    of one whose mean nobody sees, one neuron less. Where a tensor reads the 1 that a norm adds in place of its shift,
-    its means are a tensor of their own, see `mean_of`.
+    Folded gains, statistics and emptied parameters are left out. Of a node that matrices act on, signs and permutations
+    are left; of one whose mean nobody sees, one neuron less. Where a tensor reads the 1 that a norm adds in place of
+    its shift, its means are a tensor of their own, see `mean_of`.
     """
     space = fibre.whole
     gone = {gain.place.piece for gain in fibre.gains} | {place.piece for place, _ in fibre.shifts}
-    gone |= fibre.constants.emptied()
+    gone |= fibre.constants.emptied() | {name for norm in fibre.statistics for name in (norm.mean, norm.variance)}
     turns = {turn.node: turn for turn in fibre.turns}
     folded: dict[str, set[int]] = {}
     for gain in fibre.gains:

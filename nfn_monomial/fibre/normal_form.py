@@ -198,6 +198,7 @@ class NormalForm:
         batch, close = batched(self.space, networks)
         size, sizes = len(next(iter(batch.values()))), self.whole.sizes() | self.space.sizes()
         ones = {gain.place.piece for gain in self._fibre.gains} | {place.piece for place, _ in self._fibre.shifts}
+        ones |= {norm.variance for norm in self._fibre.statistics}
         found: dict[str, Tensor] = {}
         for name in self.whole.parameters:
             if name in batch:
@@ -283,6 +284,9 @@ class NormalForm:
             for source in fibre.constants.sources
         }
         tensors = torch.func.vmap(fibre.constants.moved)(tensors, random)
+        for norm in fibre.statistics:
+            mean, variance = (_randn(tensors[norm.mean].shape, generator) for _ in range(2))
+            tensors = norm.replaced(tensors, mean, variance.exp())
         return self._tied(close(self.whole.sample(count, generator=generator).act(tensors)))
 
 

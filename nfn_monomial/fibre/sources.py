@@ -1,4 +1,4 @@
-"""What parameters can give away."""
+"""What parameters and running statistics can give away."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from nfn_monomial.space.trace.graph import Program, operation
+from nfn_monomial.space.weight_space import WeightSpace
 
 Tensors = Mapping[str, Tensor]
 
@@ -55,3 +58,34 @@ class Source(NamedTuple):
         if self.kind == "all":
             return math.prod(shape) if self.stop is None else self.stop - self.start
         return {"rows": shape[-1], "norm": shape[0], "mean": 1}[self.kind]
+
+
+class Statistics(NamedTuple):
+    """Names of what one batch norm has: it answers ``gain (x - mean) / sqrt(variance + eps) + shift``."""
+
+    gain: str
+    shift: str
+    mean: str
+    variance: str
+    eps: float
+
+    def replaced(self, tensors: Tensors, mean: Tensor, variance: Tensor) -> dict[str, Tensor]:
+        """Tensors of networks with these statistics in place of their own, and the same function."""
+        gain, shift, own, spread = (tensors[name] for name in self[:4])
+        taken = gain * ((variance + self.eps) / (spread + self.eps)).sqrt()
+        shift = shift + taken * mean / (variance + self.eps).sqrt() - gain * own / (spread + self.eps).sqrt()
+        return {**tensors, self.gain: taken, self.shift: shift, self.mean: mean, self.variance: variance}
+
+
+def statistics_of(program: Program, space: WeightSpace) -> list[Statistics]:
+    """Those of all batch norms with gain and shift, of which nothing else reads anything."""
+    names = [name for place, name in program.parameters.items()]
+    found = []
+    for node in program.graph.nodes:
+        if node.op == "call_function" and operation(node) == "batch_norm" and all(node.args[1:5]):
+            own = [program.parameters.get(arg.name, "") for arg in node.args[1:5]]
+            alone = all(names.count(name) == 1 for name in own) and all(len(arg.users) == 1 for arg in node.args[1:5])
+            if alone and all(name in space.parameters for name in own) and not node.args[5]:
+                gain, shift, mean, variance = own
+                found.append(Statistics(gain, shift, mean, variance, node.args[7]))
+    return found

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fibres import GPT, Attention, Llama, LowRank, encoder, generic, normal, tokens
+from fibres import GPT, Attention, Llama, LowRank, NormedConvolutions, encoder, generic, normal, tokens
 from torch import nn
 
 from nfn_monomial import balance
@@ -309,3 +309,26 @@ def test_parameters_that_nothing_reads_are_no_difference() -> None:
     state = module.state_dict()
     for name, same in {"other.weight": True, "read.weight": False}.items():
         assert compare_fibres(form, state, {**state, name: state[name] + 1}).same_function == same
+
+
+def test_folded_batch_norms_are_recognised() -> None:
+    torch.manual_seed(0)
+    module = NormedConvolutions()
+    form = normal_form(module, torch.randn(2, 2, 8, 8))
+    own = drawn(module)
+    own |= {n: torch.rand_like(t) + 0.5 for n, t in own.items() if n.endswith("running_var")}
+    factor = own["norm1.weight"] / (own["norm1.running_var"] + 1e-5).sqrt()
+    folded = own | {
+        "first.weight": own["first.weight"] * factor[:, None, None, None],
+        "first.bias": (own["first.bias"] - own["norm1.running_mean"]) * factor + own["norm1.bias"],
+        "norm1.weight": torch.ones(4, dtype=torch.float64),
+        "norm1.bias": torch.zeros(4, dtype=torch.float64),
+        "norm1.running_mean": torch.zeros(4, dtype=torch.float64),
+        "norm1.running_var": torch.ones(4, dtype=torch.float64) - 1e-5,
+    }
+    assert compare_fibres(form, own, folded).same_function
+    other = {**folded, "norm1.running_mean": torch.full((4,), 1e-3, dtype=torch.float64)}
+    assert not compare_fibres(form, own, other).same_function
+    written = form.write(form(own))
+    assert written["norm1.running_mean"].eq(0).all()
+    assert written["norm1.running_var"].eq(1).all()
