@@ -29,28 +29,32 @@ class Constants:
     Args:
         program: a network's computation.
         parts: sizes of the parts that parameters of one dimension are the concatenation of.
-        slopes: of what reads the network.
 
     Attributes:
         sources: what is given away, each by itself and all together.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        parts: Mapping[str, Sequence[int]],
-        slopes: Slopes,
-    ) -> None:
+    def __init__(self, program: Program, parts: Mapping[str, Sequence[int]]) -> None:
         self.program = program
         self.sources: list[Source] = []
+        self._known = [*self._in_cells(), *self._candidates(parts)]
         self._live: set[Any] = set()  # nodes whose values change on the way
-        candidates, refused = [*self._in_cells(), *self._candidates(parts)], set[Source]()
-        wrong: set[Source] | None = None
-        while wrong is None or wrong:  # what a later point refuses may make room for others
-            points = slopes.at()
-            self._find([source for source in candidates if source not in refused], next(points))
-            wrong = {source for slope in points for source in self.sources if not self._flows(source, slope)}
+
+    def found_at(self, slopes: Slopes) -> Iterator[Slope]:
+        """Find what is given away; all points are handed on, the first time that they are looked at."""
+        refused, wrong = set[Source](), set[Source]()
+        again = False
+        while wrong or not again:  # what a later point refuses may make room for others
+            wrong = set()
+            for number, slope in enumerate(slopes.at()):
+                if number:
+                    wrong |= {source for source in self.sources if not self._flows(source, slope)}
+                else:
+                    self._find([source for source in self._known if source not in refused], slope)
+                if not again:
+                    yield slope
             refused |= wrong
+            again = True
 
     def _find(self, candidates: Sequence[Source], slope: Slope) -> None:
         """Take sources that are true at one point, each beside those before it."""

@@ -11,7 +11,8 @@ are analytic there; `NormalForm` tests whole elements of it besides.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from nfn_monomial.space.weight_space import WeightSpace
 from nfn_monomial.symmetry import Symmetry
 
 from .constants import Constants
-from .slopes import Slope, Slopes
+from .slopes import Slopes
 from .sources import Statistics, statistics_of
 from .turns import Place, Turn, centred, complement, flattened, places_of, scaled
 
@@ -143,15 +144,15 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
     space = WeightSpace.from_module(module, inputs, kwargs=kwargs, frozen=frozen)
     slopes = Slopes(module, (inputs, dict(kwargs)), space, frozen)
     parts = {name: [_extent(space, piece) for piece in pieces] for name, pieces in space.pieces_of.items()}
-    constants = Constants(program, parts, slopes)
+    constants = Constants(program, parts)
     fibre = Fibre(space, constants, statistics_of(program, space), frozen, frozenset(program.unused))
     every = {name: [p for p in found if p.piece not in space.dead] for name, found in places_of(space).items()}
     nodes = [name for name, node in space.nodes.items() if space.count(name, space.sizes()) > 1]
     linear = [turn for name in nodes if (turn := _linear(space, name, every[name]))]
     rotary = rotary_places(space)
-    for slope in slopes.at():
+    for slope in constants.found_at(slopes):
         pieces = fibre.of_network(slope.tensors), fibre.of_network(slope.gradients)
-        linear = [turn for turn in linear if _acts(turn, *pieces)]
+        linear = [turn for turn in linear if _vanishes(*_moment(turn, *pieces))]
         rotary = [turn for found in rotary if (turn := _rotary(found, *pieces))]
     fibre.turns = [*linear, *rotary]
     free = [name for name in nodes if all(turn.node != name for turn in fibre.turns)]
@@ -159,16 +160,19 @@ def fibre_of(module: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, An
         _fold(fibre, every[name])
     gone = {gain.place.piece for gain in fibre.gains} | constants.emptied()
     left = {name: [p for p in every[name] if p.piece not in gone] for name in free}
-    fibre.ones = _unseen(fibre, [p for name in free for p in left[name]], slopes.at(fibre.folded))
-    seen = {p.piece for p in fibre.ones}
+    streams = [Turn(name, "normed", tuple(left[name])) for name in free if space.nodes[name].permutes]
+    ones = [p for name in free for p in left[name] if _size(space, p.axis) > 1]
+    moments: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    for slope in slopes.at(fibre.folded):
+        tensors, gradients = fibre.of_network(slope.tensors), fibre.of_network(slope.gradients)
+        ones = [p for p in ones if _unseen(gradients[p.piece], p, slope.length)]
+        streams = [t for t in streams if space.nodes[t.node].flips or not set(ones).isdisjoint(t.places)]
+        for turn in streams:
+            moments[turn.node].append(_moment(turn, tensors, gradients))
+    fibre.ones, seen = ones, {p.piece for p in ones}
     constants.leave_out({n for n, pieces in space.pieces_of.items() if seen.issuperset(pieces)})
     fibre.shifts = _shifts(fibre, left, slopes)
-    turns = [turn for name in free if (turn := _rotation(fibre, name, left[name]))]
-    for slope in slopes.at(fibre.folded) if turns else ():
-        pieces = fibre.of_network(slope.tensors), fibre.of_network(slope.gradients)
-        turns = [turn for turn in turns if _acts(turn, *pieces)]
-    added = {place for place, _ in fibre.shifts}
-    fibre.turns += [turn._replace(places=tuple(p for p in turn.places if p not in added)) for turn in turns]
+    fibre.turns += [turn for found in streams if (turn := _rotation(fibre, found, moments[found.node]))]
     return fibre
 
 
@@ -184,7 +188,8 @@ def _shifts(fibre: Fibre, left: Mapping[str, list[Place]], slopes: Slopes) -> li
             def without(tensors: Tensors, piece: str = added[0].piece) -> dict[str, Tensor]:
                 return fibre.folded(tensors, empty=piece)
 
-            if len(_unseen(fibre, readers, slopes.at(without))) == len(readers):
+            points = ((fibre.of_network(slope.gradients), slope.length) for slope in slopes.at(without))
+            if all(_unseen(g[p.piece], p, length) for g, length in points for p in readers):
                 found.append((added[0], readers))
     return found
 
@@ -195,16 +200,20 @@ def _neurons(fibre: Fibre, place: Place) -> list[int]:
     return [n for i, n in enumerate(sizes) if n > 1 and i not in place.over]
 
 
-def _rotation(fibre: Fibre, name: str, places: list[Place]) -> Turn | None:
-    """What may turn a node when gains are folded: all rotations, or where means are not seen those of what is left."""
-    node = fibre.whole.nodes[name]
+def _rotation(fibre: Fibre, turn: Turn, moments: Sequence[tuple[Tensor, Tensor]]) -> Turn | None:
+    """What turns a node when gains are folded: all rotations, or where means are not seen those of what is left."""
+    node, added = fibre.whole.nodes[turn.node], {place for place, _ in fibre.shifts}
     unseen = {*fibre.ones, *(place for _, readers in fibre.shifts for place in readers)}
-    added = {place for place, _ in fibre.shifts}
-    centre = not unseen.isdisjoint(places)
-    fits = unseen | added >= {*places} if centre else node.flips
-    if not (node.permutes and fits and (node.size or 0) > 1 + centre):
+    centre = not unseen.isdisjoint(turn.places)
+    fits = unseen | added >= {*turn.places} if centre else node.flips
+    if not fits or (node.size or 0) <= 1 + centre:
         return None
-    return Turn(name, "centred" if centre else "normed", tuple(places))
+    if centre:
+        basis = complement(node.size or 0)
+        moments = [(basis.mT @ total @ basis, size) for total, size in moments]
+    if not all(_vanishes(*moment) for moment in moments):
+        return None
+    return Turn(turn.node, "centred" if centre else "normed", tuple(p for p in turn.places if p not in added))
 
 
 def _linear(space: WeightSpace, name: str, places: list[Place]) -> Turn | None:
@@ -304,11 +313,6 @@ def _size(space: Specification, axis: Axis | int) -> int:
     return axis if isinstance(axis, int) else space.sizes()[axis.node]
 
 
-def _acts(turn: Turn, pieces: Tensors, slopes: Tensors) -> bool:
-    """Whether every matrix of a turn leaves the function alone at one point, to first order."""
-    return _vanishes(*_moment(turn, pieces, slopes))
-
-
 def _moment(turn: Turn, pieces: Tensors, slopes: Tensors) -> tuple[Tensor, Tensor]:
     """What has to be 0 for a turn to act, and the size of what is added up to it."""
     total, size = torch.zeros(()), torch.zeros(())
@@ -317,22 +321,13 @@ def _moment(turn: Turn, pieces: Tensors, slopes: Tensors) -> tuple[Tensor, Tenso
         own = g @ x.mT
         total = total + (-own.mT if turn.kind == "linear" and not place.writes else own)
         size = size + g.norm() * x.norm()
-    if turn.kind != "linear":
-        total = total - total.mT
-    if turn.kind == "centred":
-        basis = complement(total.shape[-1])
-        total = basis.mT @ total @ basis
-    return total, size
+    return total if turn.kind == "linear" else total - total.mT, size
 
 
-def _unseen(fibre: Fibre, places: Sequence[Place], slopes: Iterable[Slope]) -> list[Place]:
-    """Axes along which all entries may be changed alike, to first order at all points."""
-    found = [p for p in places if _size(fibre.whole, fibre.whole.axes[p.piece][p.at]) > 1]
-    for slope in slopes if found else ():
-        g = fibre.of_network(slope.gradients)
-        alive = [p for p in found if g[p.piece].norm() > _DEAD * slope.length]
-        found = [p for p in alive if _vanishes(g[p.piece].sum(1 + p.at), g[p.piece].norm())]
-    return found
+def _unseen(gradient: Tensor, place: Place, length: float) -> bool:
+    """Whether entries along an axis may all be changed alike, to first order at one point."""
+    alive = bool(gradient.norm() > _DEAD * length)
+    return alive and _vanishes(gradient.sum(1 + place.at), gradient.norm())
 
 
 def _vanishes(total: Tensor, size: Tensor) -> bool:
