@@ -198,7 +198,7 @@ class NormalForm:
         batch, close = batched(self.space, networks)
         size, sizes = len(next(iter(batch.values()))), self.whole.sizes() | self.space.sizes()
         ones = {gain.place.piece for gain in self._fibre.gains} | {place.piece for place, _ in self._fibre.shifts}
-        ones |= {norm.variance for norm in self._fibre.statistics}
+        ones |= {piece for norm in self._fibre.statistics for piece in self.whole.pieces_of[norm.variance]}
         found: dict[str, Tensor] = {}
         for name in self.whole.parameters:
             if name in batch:

@@ -332,3 +332,23 @@ def test_folded_batch_norms_are_recognised() -> None:
     written = form.write(form(own))
     assert written["norm1.running_mean"].eq(0).all()
     assert written["norm1.running_var"].eq(1).all()
+
+
+def test_batch_norms_of_several_nodes_have_statistics_too() -> None:
+    class Dense(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.head = nn.Linear(3, 2), nn.Linear(3, 4), nn.Linear(6, 2)
+            self.norm = nn.BatchNorm1d(6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.norm(torch.cat([self.a(x).relu(), self.b(x).tanh()], 1)).relu())
+
+    torch.manual_seed(0)
+    module, x = Dense(), torch.randn(5, 3)
+    form = normal_form(module, x)
+    own = drawn(module) | {"norm.running_var": torch.rand(6, dtype=torch.float64) + 0.5}
+    written = form.write(form(own))
+    assert written["norm.running_mean"].eq(0).all()
+    assert written["norm.running_var"].eq(1).all()
+    assert largest_change(answers(module, own | written, x.double()), answers(module, own, x.double())) < 1e-12
