@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
 from nfn_monomial.alignment.outputs import Reading
+from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.fibre import NormalForm, normal_form
 from nfn_monomial.space.certificate import answers
@@ -92,6 +93,19 @@ class Definition:
             return f"{self.name} has more than {LARGE:,} entries"
         try:
             return normal_form(self.template(), self.inputs)
+        except ValueError as error:
+            return str(error)
+
+    def normal_form_with(self, state: Mapping[str, Tensor]) -> NormalForm | str:
+        """The same where what stays as it is, as an adapter's base, has the values of a network."""
+        form = self.normal_form
+        still = {} if isinstance(form, str) else {name: state[name] for name in form.frozen if name in state}
+        if isinstance(form, str) or not differing(still, {name: form.frozen[name] for name in still}):
+            return form
+        module = self.template()
+        module.load_state_dict(still, strict=False)
+        try:
+            return normal_form(module, self.inputs)
         except ValueError as error:
             return str(error)
 

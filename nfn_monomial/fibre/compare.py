@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.alignment import align
-from nfn_monomial.alignment.rounding import COUNTERS
+from nfn_monomial.alignment.rounding import COUNTERS, differing
 from nfn_monomial.canonical.fingerprint import fingerprint
 from nfn_monomial.checks import Seed, checked
 from nfn_monomial.errors import InvalidValueError
@@ -23,7 +23,7 @@ from .turns import Turn, moved, rotated, stacked
 
 _ROUNDS = 20
 _WON = 1e-3  # of a distance: less is not worth another round
-_MARGIN = 64  # of what rounding a network's entries once does to its normal form
+_MARGIN = 4  # of what rounding a network's entries once does to its normal form
 _GRID = 0.58  # the power of a dtype's precision to which normal forms are equal
 _LEAST, _MOST = 1e-10, 1e-3  # to which normal forms are computed in float64; beyond which nothing is the same
 
@@ -38,7 +38,8 @@ class FibreComparison:
             is left.
         tolerance: what rounding of the networks' entries may make of the last one: every tensor may differ by what that
             does to it, and by no more than 1e-3 of the norm of the largest, however narrow the dtype.
-        unlike: keys outside of the space, as frozen parameters and buffers, that have other values in the two.
+        unlike: keys outside of the space, as frozen parameters and buffers, that have other values in the two, or than
+            in the module, whose directions these are.
         close: nodes on which two singular values of a are nearly equal, so that rounding turns its normal form there.
     """
 
@@ -184,11 +185,13 @@ def _precision(form: NormalForm, *networks: Mapping[str, Tensor]) -> float:
 
 def _unlike(form: NormalForm, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:
     """Keys outside of the space under which there are other values; not of counters, nor of what nothing reads."""
-    own = {*form.whole.parameters, *form.whole.ties, *form.unused}
+    own = {*form.whole.parameters, *form.whole.ties, *form.unused, *form.frozen}
     others = [n for n in a if n in b and n not in own and not n.endswith(COUNTERS)]
-    return [
+    apart = [
         n for n in others if not (a[n].shape == b[n].shape and torch.equal(a[n].cpu().double(), b[n].cpu().double()))
     ]
+    known = [{n: t[n] for n in form.frozen if n in t} for t in (a, b)]
+    return [*apart, *{n for t in known for n in differing(t, {n: form.frozen[n] for n in t})}]
 
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:

@@ -7,6 +7,7 @@ is there in Python), see `read_definition`. Without one it is a chain of layers,
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import math
 from collections import ChainMap
@@ -134,16 +135,20 @@ class Network(Mapping[str, Tensor]):
         parameters: Any = self
         return ChainMap(self.unmoved, parameters)
 
+    @functools.cached_property
+    def _form(self) -> NormalForm | str:
+        return self.definition.normal_form_with(self.state) if self.runs else self.why_not
+
     @property
     def form(self) -> NormalForm | None:
         """All that leaves its function as it is, where it is known to be more than permutations, scales and signs."""
-        form = self.definition.normal_form if self.runs else ""
+        form = self._form
         wider = isinstance(form, NormalForm) and form.fibre_dimension > form.whole.group_dimension
         return form if wider and isinstance(form, NormalForm) else None
 
     def why_no_form(self, *, asked: bool = False) -> list[str]:
         """In words, why there is none: if that is not known of a network that runs, or if somebody asked for it."""
-        form = self.definition.normal_form if self.runs else self.why_not
+        form = self._form
         reason = form if isinstance(form, str) else "nothing else is known to leave its function as it is"
         told = asked or (self.runs and isinstance(form, str))
         return [f"Permutations, scales and signs alone were looked at: {reason}."] if told and self.form is None else []

@@ -230,7 +230,20 @@ def test_what_stays_has_to_be_equal() -> None:
 def test_fresh_norms_may_be_frozen() -> None:
     module = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.GELU(), nn.Linear(5, 3))
     module[1].requires_grad_(False)
-    assert normal_form(module, torch.randn(4, 6)).dimensions()["means"] == 7
+    form = normal_form(module, torch.randn(4, 6))
+    assert form.dimensions()["means"] == 7
+    trained = module.state_dict() | {"1.weight": torch.rand(5) + 0.5}  # of which that is not true
+    found = compare_fibres(form, trained, form.sample(trained) | {"1.weight": trained["1.weight"]})
+    assert (found.same_function, found.unlike) == (False, ("1.weight",))
+
+
+def test_heads_may_start_with_zeros() -> None:
+    module = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3))
+    module[2].requires_grad_(False).weight.zero_().requires_grad_()
+    module[2].bias.zero_().requires_grad_()
+    trained = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3))
+    inputs = torch.randn(4, 6)
+    assert normal_form(module, inputs).dimensions() == normal_form(trained, inputs).dimensions()
 
 
 def test_small_tensors_and_narrow_types_count() -> None:
@@ -242,6 +255,8 @@ def test_small_tensors_and_narrow_types_count() -> None:
     narrow = {n: t.bfloat16() for n, t in state.items()}
     other = narrow | {n: t.bfloat16() for n, t in drawn(module, 1).items() if not n.startswith("0")}
     assert not compare_fibres(form, narrow, other).same_function
+    half = {n: t.half() for n, t in drawn(module, 2).items()} | {"0.weight": state["0.weight"].div(1e5).half()}
+    assert not compare_fibres(form, half, half | {"2.bias": half["2.bias"] * 1.04}).same_function
 
 
 def test_fresh_networks_are_seen_through_in_float32() -> None:

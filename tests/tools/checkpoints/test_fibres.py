@@ -13,6 +13,7 @@ from torch import nn
 
 from nfn_monomial.adapters import definitions
 from nfn_monomial.adapters.definitions import Definition, define
+from nfn_monomial.fibre import compare_fibres, normal_form
 from nfn_monomial.space.certificate import answers, largest_change
 from nfn_monomial.tools import align_checkpoints, balance_checkpoint, compare_checkpoints, find_symmetries
 
@@ -147,6 +148,33 @@ def test_one_entry_more_is_another_function(tmp_path: Path) -> None:
     assert found.to_json()["normal_forms"]["distances"]["between normal forms"] < 1e-2
     prints = [balance_checkpoint(path, net=definition).to_json()["fingerprint"] for path in paths]
     assert prints[0] != prints[1]
+
+
+def test_outputs_that_differ_are_those_of_other_functions(tmp_path: Path) -> None:
+    """Beside a large matrix each of these is within what rounding does to bfloat16; not so all of them together."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(10) for part in (nn.Linear(8, 8), nn.Tanh())]
+    module = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), *layers)
+    state = {n: (t / 10 if t.ndim == 2 else t * n.startswith("1.")).bfloat16() for n, t in module.state_dict().items()}
+    state["0.weight"] *= 1e5
+    other = {n: t * 1.02 if t.ndim == 2 and n != "0.weight" else t for n, t in state.items()}
+    paths = [saved(tmp_path / f"{i}.pt", found) for i, found in enumerate((state, other))]
+    definition = define(module, torch.randn(4, 6))
+    assert compare_fibres(normal_form(module, torch.randn(4, 6)), state, other).same_function
+    assert not compare_checkpoints(*paths, net=definition).to_json()["same_function"]
+
+
+def test_what_is_frozen_has_the_values_of_the_checkpoint(tmp_path: Path) -> None:
+    module, inputs = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3)), torch.randn(4, 6)
+    module[1].requires_grad_(False)
+    state = module.state_dict() | {"1.weight": torch.rand(5) + 0.5}  # through which what reads it sees means
+    shifted = state | {"2.weight": state["2.weight"] + 1}
+    moved = state | {"0.weight": state["0.weight"] + torch.randn(6)}
+    paths = [saved(tmp_path / f"{i}.pt", found) for i, found in enumerate((state, shifted, moved))]
+    for other, same in (paths[1], False), (paths[2], True):
+        assert compare_checkpoints(paths[0], other, net=define(module, inputs)).to_json()["same_function"] == same
+    written = balance_checkpoint(paths[0], net=define(module, inputs), fibre=True)
+    assert written.to_json()["max_output_difference"] < 1e-6
 
 
 def test_families_know_their_members(tmp_path: Path) -> None:
