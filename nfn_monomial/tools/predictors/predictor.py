@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from nfn_monomial.adapters.files import damaged
 from nfn_monomial.errors import InvalidValueError, MonomialError
@@ -28,6 +29,9 @@ __all__ = ["SHIPPED", "Predictor"]
 
 SHIPPED = Path(__file__).with_name("digits-relu.safetensors")
 """A predictor of the accuracy of the demo's ReLU networks, which is part of the package."""
+
+MOST_WORK = 2**30
+"""Operations of one run of a network, which its normal form takes hundreds of."""
 
 Answer = Any
 """Of one network: a tensor, or the state dict of the edited network."""
@@ -246,4 +250,18 @@ def _built(task: Task, tensors: Mapping[str, Tensor], record: Mapping[str, Any])
 
 def _forms(task: Task, model: str) -> list[NormalForm]:
     """Normal forms that a model reads; found before it is built, as they are of the networks, and no part of it."""
-    return [info.form for info in task.infos] if model.startswith(NORMAL) else []
+    if not model.startswith(NORMAL):
+        return []
+    for info in task.infos:
+        if info.template is not None and (work := _work(info.template, info.input_shape or ())) > MOST_WORK:
+            raise InvalidValueError(
+                f"one run of its networks takes {work} operations; of {MOST_WORK} at most, normal forms are found"
+            )
+    return [info.form for info in task.infos]
+
+
+def _work(template: Callable[[], nn.Module], shape: Sequence[int]) -> int:
+    """Operations of a run on two inputs of this shape; nothing is computed for it."""
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        template().eval()(torch.zeros(2, *shape))
+    return counter.get_total_flops()

@@ -83,6 +83,19 @@ def test_files_that_fit_their_checksum_and_lie(
     assert "\n" not in str(found.value)
 
 
+@pytest.mark.parametrize("place", ["input_shape", "paddings"])
+def test_networks_that_take_too_long_to_find_normal_forms_of(place: str, known: Files, tmp_path: Path) -> None:
+    """A few kilobytes may say so: 20 GiB, and hours, if it was tried."""
+    tensors, record = known[0]
+    record = _changed(record, ["settings", "model"], "normal-stats")
+    own = ["predictor", "networks", 0]
+    large = [*own, place] if place == "input_shape" else [*own, "architecture", place]
+    path = tmp_path / "large.safetensors"
+    path.write_bytes(seal(tensors, _changed(record, large, [1, 2048, 2048] if place == "input_shape" else [2048] * 3)))
+    with pytest.raises(MonomialError, match=r"one run of its networks takes \d+ operations"):
+        Predictor.load(path)
+
+
 def test_any_value_anywhere_loads_or_is_refused(known: Files, tmp_path: Path) -> None:
     """Never another error."""
     odd = [None, True, -1, 0, 1.5, 10**30, "", "x", [], [1], {}, {"a": 1}, [[[]]], "relu"]
