@@ -63,7 +63,7 @@ class AdapterPlan:
 
 
 def draw_adapters(count: int, steps: tuple[int, int], seed: int) -> list[AdapterPlan]:
-    """Plans of all adapters: data sets and ranks in turn; rates and numbers of steps are log-uniform."""
+    """Plans of all adapters: data sets in turn, the others at random; rates and numbers of steps are log-uniform."""
     rng = random.Random(f"{seed}/adapters")
 
     def between(low: float, high: float) -> float:

@@ -191,6 +191,8 @@ def prepare(sets: _Sets, settings: RunSettings) -> Trial:
     model.fit_inputs(data.inputs)
     how: dict[str, Any] = {"loss": objective("bce", None), "metrics": scores}
     how["predictor"] = Generalization.of(info, settings.model)
+    if settings.train_set == PRODUCTS:
+        how["predictor"] = {"unusable": "it reads products of the factors of adapters, which no file holds"}
     if classes > 1:
         how = {"loss": cross_entropy, "metrics": _right}
         how["predictor"] = {"unusable": "it tells data sets of the experiment `fibres` apart, which no other has"}

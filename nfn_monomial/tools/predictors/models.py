@@ -235,7 +235,8 @@ def _normal(base: Any) -> Any:
         def __init__(self, networks: NetworkInfo | MixedInfo, out_features: int = 1, **options: Any) -> None:
             if base.sees == "functions":
                 raise InvalidValueError(
-                    f"{base.label} runs the networks, which all weights of one function leave alone"
+                    f"{base.label} runs the networks, and normal forms are none that run; choose a model that sees "
+                    "weights alone"
                 )
             read = [replace(i, space=i.form.space, template=None) for i in networks.architectures]
             super().__init__(

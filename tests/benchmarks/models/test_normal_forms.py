@@ -72,6 +72,19 @@ def test_answers_do_not_change_when_networks_move_along_their_fibre(name: str, k
     assert min(changes[""], changes["balanced-"]) > 1e-2, "the monomial group is not all"
 
 
+def test_models_that_run_networks_are_exact_along_fibres_unless_they_see_weights_as_well() -> None:
+    for info in (block(), adapters()):
+        tensors = random_networks(info)
+        moved = info.form.sample(tensors, generator=torch.Generator().manual_seed(2))
+        for name in ("probes", "generated-probes", "probes-stats", "combined"):
+            model = built(name, info, tensors)
+            before, after = (answers(model, info, x) for x in (tensors, moved))
+            change = float((after - before).abs().max() / before.std())
+            assert change < 1e-9 if name.endswith("probes") else change > 1e-2
+            with pytest.raises(ValueError, match=r"runs the networks.* choose a model that sees weights alone"):
+                build_model(f"normal-{name}", info, seed=0)
+
+
 def test_a_model_that_knows_no_permutations_learns_none_from_normal_forms() -> None:
     info = block()
     tensors = random_networks(info)
@@ -131,8 +144,6 @@ def test_what_cannot_be_read_in_normal_form_is_refused() -> None:
     info = block()
     with pytest.raises(ValueError, match=r"normal forms need the torch module .* template and an input_shape"):
         build_model("normal-stats", NetworkInfo(info.space, "gelu"), seed=0)
-    with pytest.raises(ValueError, match="probes runs the networks"):
-        build_model("normal-probes", info, seed=0)
     with pytest.raises(ValueError, match="each also with 'balanced-' or 'normal-' in front"):
         register["normal-normal-stats"]
     other = Transformer(1, 4, 2, 6, (2,), 2, (3,), ("gelu",), 3).space
