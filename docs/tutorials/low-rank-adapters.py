@@ -46,7 +46,8 @@ def network():
 
 base = network()
 nn.init.zeros_(base[0].B), nn.init.zeros_(base[2].B)
-optimizer = torch.optim.Adam(base.parameters(), 0.005)
+own = [parameter for name, parameter in base.named_parameters() if name[-1] not in "AB"]
+optimizer = torch.optim.Adam(own, 0.005)
 for _ in range(100):
     optimizer.zero_grad()
     nn.functional.cross_entropy(base(images), labels).backward()
