@@ -108,7 +108,8 @@ class Flow:
             if found.name in self.program.parameters:
                 self._values[found] = self.tensors[self.program.parameters[found.name]]
             elif found.name in self.program.constants:
-                self._values[found] = self.program.constants[found.name]
+                constant = self.program.constants[found.name]
+                self._values[found] = constant.double() if constant.is_floating_point() else constant
             elif found.op == "call_function":
                 kwargs = {k: self._value(v) for k, v in found.kwargs.items()}
                 self._values[found] = found.target(*self._value(found.args), **kwargs)

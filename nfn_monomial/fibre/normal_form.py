@@ -133,7 +133,7 @@ class NormalForm:
         if infinite := [name for name, x in found.items() if not bool(x.isfinite().all())]:
             raise InvalidValueError(
                 f"the normal form of {', '.join(infinite)} is not finite: a gain that is to be folded is 0 where what "
-                "it divides is not, or entries are too large"
+                "it divides is not, a running variance is negative, or entries are too large"
             )
         return found
 

@@ -79,7 +79,7 @@ class Statistics(NamedTuple):
 
 def statistics_of(program: Program, space: WeightSpace) -> list[Statistics]:
     """Those of all batch norms with gain and shift, of which nothing else reads anything."""
-    names = [name for place, name in program.parameters.items()]
+    names = list(program.parameters.values())
     found = []
     for node in program.graph.nodes:
         if node.op == "call_function" and operation(node) == "batch_norm" and all(node.args[1:5]):

@@ -63,6 +63,8 @@ def user_errors(run: Callable[P, R]) -> Callable[P, R]:
         except (Exception, SystemExit) as error:
             if debug.get():
                 raise
+            if isinstance(error.__context__, BrokenPipeError):  # nobody reads on, as behind `| head`
+                raise typer.Exit(1) from None
             if isinstance(error, SystemExit):
                 error = InvalidValueError(f"the code that was named leaves the program: {error!r}")
             if isinstance(error, ModuleNotFoundError):

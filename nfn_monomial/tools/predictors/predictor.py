@@ -264,4 +264,4 @@ def _work(template: Callable[[], nn.Module], shape: Sequence[int]) -> int:
     """Operations of a run on two inputs of this shape; nothing is computed for it."""
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         template().eval()(torch.zeros(2, *shape))
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())

@@ -367,3 +367,10 @@ def test_batch_norms_of_several_nodes_have_statistics_too() -> None:
     assert written["norm.running_mean"].eq(0).all()
     assert written["norm.running_var"].eq(1).all()
     assert largest_change(answers(module, own | written, x.double()), answers(module, own, x.double())) < 1e-12
+
+
+def test_constants_flow_through_matrices_that_are_frozen() -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    for layer in module:
+        layer.weight.requires_grad_(False)
+    assert normal_form(module, torch.randn(5, 4)).dimensions()["constants"] == 3

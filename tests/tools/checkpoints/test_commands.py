@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 from invoking import invoke, plain, said
 from own_networks import SOURCE, mlp, saved
 from published_writers import Marker
+
+from nfn_monomial.tools.cli.options import user_errors
 
 RELU = "--activation relu"
 OUTSIDE = "Outputs were not compared: strides and pools are not known"
@@ -122,3 +125,17 @@ def test_what_is_wrong_is_said_in_one_line(call: str, pair: Path, monkeypatch: p
     assert result.stdout == ""
     assert not Path("out").exists()
     assert not Path("ran").exists()
+
+
+def test_a_pipe_that_is_closed_is_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    @user_errors
+    def printing() -> None:
+        """As rich does it, of which a command's table is printed."""
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904
+
+    with pytest.raises(typer.Exit):
+        printing()
+    assert not capsys.readouterr().err
