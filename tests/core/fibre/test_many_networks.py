@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nfn_monomial.fibre import NormalForm, compare_fibres, fingerprint_fibre, normal_form
-from nfn_monomial.fibre.compare import _allowed, _decided, _noisy, _norms_agree
+from nfn_monomial.fibre.compare import _DRAWS, _allowed, _decided, _noisy, _norms_agree
 
 State = dict[str, Tensor]
 MANY = 1000
@@ -106,15 +106,20 @@ def stacked(form: NormalForm, states: list[State], dtype: torch.dtype) -> State:
 def decisions(form: NormalForm, a: State, b: State) -> Iterator[bool]:
     """What `compare_fibres` says of each two of batches of networks, whose normal forms are made all at once."""
     eps = max(torch.finfo(t.dtype).eps for t in a.values())
-    found = []
-    for batch in (a, b):
+    count = len(next(iter(a.values())))
+    found, noisy = [], []
+    for number, batch in enumerate((a, b)):
         wide = {n: t.double() for n, t in batch.items()}
-        noisy = [_noisy({n: t[i] for n, t in wide.items()}, eps) for i in range(len(next(iter(wide.values()))))]
-        again = {n: torch.stack([network[n] for network in noisy]) for n in wide}
-        found.append([{n: t.squeeze(1) for n, t in form(networks).items()} for networks in (wide, again)])
-    for i in range(len(next(iter(a.values())))):
-        (one, one_noisy), (two, two_noisy) = ([{n: t[i] for n, t in x.items()} for x in pair] for pair in found)
-        allowed = _allowed(form, [one, two], [one_noisy, two_noisy])
+        again = []
+        for draw in range(_DRAWS):
+            each = [_noisy({n: t[i] for n, t in wide.items()}, eps, number + 2 * draw) for i in range(count)]
+            again.append(form({n: torch.stack([network[n] for network in each]) for n in wide}))
+        found.append(form(wide))
+        noisy.append(again)
+    for i in range(count):
+        one, two = ({n: t[i, 0] for n, t in x.items()} for x in found)
+        noise = [{n: t[i, 0] for n, t in noisy[j % 2][j // 2].items()} for j in range(2 * _DRAWS)]
+        allowed = _allowed(form, [one, two], noise)
         yield _norms_agree([one, two], allowed) and _decided(form, [one, two], allowed, eps, 0)[0]
 
 
