@@ -1,6 +1,7 @@
 """The check of rounding rounds: products sum in another order, and do so only for as long as it is asked for."""
 
 import other_rounding
+import pytest
 import torch
 
 
@@ -34,3 +35,12 @@ def test_products_are_summed_in_another_order() -> None:
     assert all(changed)
     assert not torch.equal(alone, found[0][:1]), "batches of other sizes round otherwise"
     assert all(map(torch.equal, products(*real), before))
+
+
+def test_shapes_that_do_not_fit_are_an_error_as_ever() -> None:
+    library = other_rounding.install("test")
+    try:
+        with pytest.raises(RuntimeError):
+            torch.ones(3, 5) @ torch.ones(6, 2)
+    finally:
+        library._destroy()

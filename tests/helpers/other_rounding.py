@@ -44,7 +44,7 @@ def install(seed: str) -> torch.library.Library:
 def _in_two_parts(kernels: Any, name: str, seed: str, keys: Any, *arguments: Any, **options: Any) -> Any:
     at = _OPERATORS[name]
     left, right = arguments[at : at + 2]
-    if left.shape[-1] < 2:
+    if left.shape[-1] < 2 or left.shape[-1] != right.shape[max(right.dim() - 2, 0)]:  # which is an error of the call
         return kernels[name].call_boxed(keys, *arguments, **options)
     with torch.no_grad():
         (a, b), others = (
