@@ -27,8 +27,10 @@ from .files import damaged, open_regular, shown
 from .pickles import Inert, Unpickler, kind_of
 
 __all__ = [
+    "START",
     "Inert",
     "SavedFile",
+    "is_saved",
     "kind_of",
     "open_safetensors",
     "read_safetensors",
@@ -40,8 +42,15 @@ PathLike: TypeAlias = "str | os.PathLike[str]"
 
 ZIP = b"PK\x03\x04"
 LEGACY = (0x1950A86A20F9469CFC6C, 1001)  # what a file of torch before 1.6 begins with
+MAGIC = pickle.LONG1 + b"\x0a" + LEGACY[0].to_bytes(10, "little")
+START = 32  # bytes that show what a file is
 ALIGNMENT = 64  # of tensors in an archive, as torch maps them into memory
 HEADER_BYTES = 2**25  # of a safetensors file; a header has some 100 bytes a tensor
+
+
+def is_saved(start: bytes) -> bool:
+    """Whether a file that starts so may be one of ``torch.save``, which other pickles and archives are not."""
+    return start.startswith(ZIP) or (start[:1] == pickle.PROTO and MAGIC in start)
 
 
 def read_torch_file(path: PathLike) -> Any:

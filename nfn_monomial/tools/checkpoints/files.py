@@ -8,6 +8,7 @@ loads the one loads the other.
 from __future__ import annotations
 
 import functools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,8 +19,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters.files import FileError, damaged, listed, require_regular
-from nfn_monomial.adapters.tensor_files import Inert, SavedFile, kind_of
+from nfn_monomial.adapters.chains import natural
+from nfn_monomial.adapters.files import FileError, damaged, listed, open_regular, require_regular
+from nfn_monomial.adapters.tensor_files import START, Inert, SavedFile, is_saved, kind_of
 from nfn_monomial.errors import MissingFileError
 from nfn_monomial.tools.files import write_whole
 from nfn_monomial.tools.reading import parse_json, read_bytes
@@ -28,9 +30,14 @@ __all__ = ["Checkpoint", "checkpoints_in", "files_of", "read_checkpoint"]
 
 SAFE = ".safetensors"
 INDEX = ".safetensors.index.json"
-TORCH = (".pt", ".pth", ".bin", ".ckpt")
+TORCH = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".pkl")
 FORMS = f"a {SAFE} file, the *{INDEX} of several, a file of torch.save ({', '.join(TORCH)}), or a folder with one"
 AGAIN = "download it again"
+BESIDE = re.compile(
+    r"(optimizer|scheduler|scaler|sampler|rng_state|random_states|training_args)(_\d+)?\.\w+|.*_optim_states\.pt"
+)
+"""Files beside networks, as trainers call them."""
+MOST = 200_000  # entries of folders that are looked through
 
 
 class Checkpoint(Mapping[str, Tensor], ABC):
@@ -56,7 +63,8 @@ class Checkpoint(Mapping[str, Tensor], ABC):
 
     def renamed(self, stem: str) -> str:
         """A name for another one of its form."""
-        return stem + self.path.suffix
+        name = self.path.name
+        return stem + next((both for both in (".pth.tar", ".pt.tar") if name.endswith(both)), self.path.suffix)
 
     def outputs(self, name: str) -> list[Path]:
         """The files that `write` makes, in its folder."""
@@ -181,7 +189,7 @@ def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
         found = checkpoints_in(file)
         own = [p for p in found if p.parent == file]
         if len(own or found) != 1:
-            names = listed(map(str, found))
+            names = listed(str(p.relative_to(file)) for p in found)
             raise FileError(f"{file} holds {len(found)} checkpoints, expected one: {names}; name it")
         (file,) = own or found
     if not file.is_file():
@@ -197,17 +205,41 @@ def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
     raise FileError(f"{file} is called {file.suffix or 'without a suffix'}, expected {FORMS}")
 
 
-def checkpoints_in(folder: Path) -> list[Path]:
-    """The paths of the checkpoints in a folder, and of those that are alone in folders below it, sorted.
+def checkpoints_in(folder: Path, progress: Callable[[int], None] = lambda found: None) -> list[Path]:
+    """The paths of all checkpoints in a folder and below it, by name, numbers as such: epoch 2 is before epoch 10.
+
+    Left out are hidden files and folders, what trainers write beside networks (as ``optimizer.pt``), and second names:
+    links to what is there.
+
+    Args:
+        folder: where to look.
+        progress: told how many were found, folder by folder.
 
     Raises:
-        FileError: if there are none.
+        FileError: if there are none, or more files than anybody keeps networks in.
     """
-    inner = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    found = _files(folder) + [file for place in inner if len(files := _files(place)) == 1 for file in files]
+    found: dict[Path, Path] = {}
+    seen: set[Path] = set()
+    waiting, looked = [folder], 0
+    while waiting:
+        place = waiting.pop()
+        if (real := place.resolve()) in seen:
+            continue
+        seen.add(real)
+        with damaged(place, "make it readable"):
+            entries = [entry for entry in place.iterdir() if not entry.name.startswith(".")]
+        looked += len(entries)
+        if looked > MOST:
+            raise FileError(f"{folder} has more than {MOST:,} files and folders below it: name one further down")
+        waiting = [entry for entry in entries if entry.is_symlink() and entry.is_dir()] + waiting  # the last
+        waiting += [entry for entry in entries if entry.is_dir() and not entry.is_symlink()]
+        for file in _files(entries):
+            if not file.is_symlink() or file.resolve() not in found:
+                found[file.resolve()] = file
+        progress(len(found))
     if not found:
         raise FileError(f"{folder} has no checkpoints, expected {FORMS}")
-    return found
+    return sorted(found.values(), key=lambda file: [natural(part) for part in file.relative_to(folder).parts])
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
@@ -221,12 +253,20 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
     return found + [index.parent / name for index in indices for name in _shards(index)[0]]
 
 
-def _files(folder: Path) -> list[Path]:
-    """Checkpoints of one folder; of several files with an index, the index."""
-    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+def _files(entries: Iterable[Path]) -> list[Path]:
+    """Checkpoints among the entries of one folder; of several files with an index, the index."""
+    files = [p for p in entries if p.is_file() and not BESIDE.fullmatch(p.name)]
     indices = [p for p in files if p.name.endswith(INDEX)]
     shards = {shard for index in indices for shard in _shards(index)[0]}
-    return indices + [p for p in files if p.suffix in (SAFE, *TORCH) and p.name not in shards]
+    return indices + [p for p in files if p.suffix in (SAFE, *TORCH) and p.name not in shards and not _is_other(p)]
+
+
+def _is_other(file: Path) -> bool:
+    """Whether a file with the name of many things is none of ``torch.save``."""
+    if file.suffix not in (".tar", ".pkl"):
+        return False
+    with open_regular(file) as stream:
+        return not is_saved(stream.read(START))
 
 
 def _sharded(path: Path) -> SafeTensors:

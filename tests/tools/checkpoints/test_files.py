@@ -1,6 +1,7 @@
 """Checkpoints in every form: read tensor by tensor, written back as they were but for the values."""
 
 import json
+import pickle
 from argparse import Namespace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def made(form: str, folder: Path) -> Path:
         safetensors.torch.save_file(STATE, folder / "net.safetensors", {"made": "here"})
         return folder / "net.safetensors"
     beside = {"epoch": 3, "loss": torch.tensor(0.5), "model": STATE, "optimizer": {"state": {}}}
-    path = folder / {"plain": "net.pt", "wrapped": "net.pth"}[form]
+    path = folder / {"plain": "net.pt", "wrapped": "net.pth.tar"}[form]
     torch.save(STATE if form == "plain" else beside, path)
     return path
 
@@ -48,6 +49,7 @@ def test_what_is_written_is_what_was_read_but_for_the_values(form: str, tmp_path
     assert {key: tuple(t.shape) for key, t in STATE.items()} == checkpoint.shapes
     assert all(torch.equal(checkpoint[key], tensor) for key, tensor in STATE.items())
     name, out = checkpoint.name, tmp_path / "out"
+    assert checkpoint.renamed("net") == name or form == "sharded"
     new = {"a.bias": torch.arange(3, dtype=torch.float64), "b.weight": torch.ones(2, 3, dtype=torch.float64)}
     checkpoint.write(out, name, new)
     assert {p for p in out.rglob("*") if p.is_file()} == {out / place for place in checkpoint.outputs(name)}
@@ -116,6 +118,48 @@ def test_a_folder_stands_for_the_checkpoint_in_it(tmp_path: Path) -> None:
     assert names == [f"p/{INDEX}", "s/net.safetensors", "t/net.pt"], "files of an index are parts"
     with pytest.raises(FileError, match=r"holds 3 checkpoints, expected one: (?!.*Path).*; name it"):
         read_checkpoint(tmp_path)
+
+
+def test_folders_as_trainers_leave_them(tmp_path: Path) -> None:
+    """Those of Hugging Face and of Lightning, with the names and contents of both, and links."""
+    for step in (500, 1000):
+        folder = tmp_path / "run" / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        safetensors.torch.save_file({"a": STATE["a.weight"]}, folder / "model.safetensors")
+        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "rng_state_0.pth", "training_args.bin"):
+            torch.save({"state": {0: {"step": torch.ones(3)}}, "args": Namespace(rate=0.1)}, folder / name)
+        (folder / "trainer_state.json").write_text("{}", encoding="utf-8")
+    for epoch in (9, 10):
+        folder = tmp_path / "lightning_logs" / "version_0" / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save({"state_dict": STATE, "epoch": epoch}, folder / f"epoch={epoch}-step=2.ckpt")
+    (folder / "last.ckpt").symlink_to("epoch=10-step=2.ckpt")
+    (tmp_path / "run" / "best").symlink_to("checkpoint-500")
+    (tmp_path / "run" / "all").symlink_to(tmp_path)
+    (tmp_path / ".cache").mkdir()
+    torch.save(STATE, tmp_path / ".cache" / "net.pt")
+    torch.save(STATE, tmp_path / "net.pkl")
+    (tmp_path / "words.pkl").write_bytes(pickle.dumps(["a"]))
+    (tmp_path / "images.tar").write_bytes(bytes(1024))
+    counts: list[int] = []
+    names = [path.relative_to(tmp_path).as_posix() for path in checkpoints_in(tmp_path, counts.append)]
+    assert names == [
+        "lightning_logs/version_0/checkpoints/epoch=9-step=2.ckpt",
+        "lightning_logs/version_0/checkpoints/epoch=10-step=2.ckpt",
+        "net.pkl",
+        "run/checkpoint-500/model.safetensors",
+        "run/checkpoint-1000/model.safetensors",
+    ]
+    assert (counts, counts[-1]) == (sorted(counts), len(names))
+    assert read_checkpoint(tmp_path / "run" / "best").shapes == {"a": (3, 2)}
+
+
+def test_a_folder_of_too_much_is_no_folder_of_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(4):
+        (tmp_path / f"{i}.txt").touch()
+    monkeypatch.setattr("nfn_monomial.tools.checkpoints.files.MOST", 3)
+    with pytest.raises(FileError, match=r"has more than 3 files and folders below it: name one further down"):
+        checkpoints_in(tmp_path)
 
 
 def test_a_key_says_which_state_dict(tmp_path: Path) -> None:
