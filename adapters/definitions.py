@@ -72,6 +72,11 @@ class Definition:
     tied: Mapping[str, str]
     chain: bool = False
 
+    @property
+    def required(self) -> frozenset[str]:
+        """Keys that its checkpoints have: of tied tensors another one will do, and buffers may be missing."""
+        return frozenset(self.space.parameters).difference(self.tied.values())
+
     @functools.cached_property
     def read(self) -> frozenset[str]:
         """Keys of the tensors that the module reads in eval mode on its example inputs; all, if it has none."""

@@ -97,11 +97,33 @@ def keys_by_name(space: WeightSpace, names: Mapping[str, str] | None) -> dict[st
     return {name: (names or {}).get(name, name) for name in space.parameters}
 
 
-def prefix_of(keys: Collection[str], space: WeightSpace) -> str:
-    """What all keys have before the space's own names, such as ``module.`` of ``DataParallel``; nothing, if not so."""
-    first = next(iter(space.parameters))
-    found = "" if first in keys else next((k.removesuffix(first) for k in keys if k.endswith(f".{first}")), "")
-    return found if all(key.startswith(found) for key in keys) else ""
+def prefix_of(keys: Collection[str], names: Collection[str], required: Collection[str]) -> str:
+    """What keys have before a network's own names, as ``module.`` of ``DataParallel`` and ``model.`` of Lightning.
+
+    Keys that begin otherwise are of something else. Nothing, if the keys are the network's own, or fit nowhere.
+
+    Args:
+        keys: of a state dict.
+        names: of the network's tensors.
+        required: those of them that have to be there.
+
+    Raises:
+        ValueError: if there are several.
+    """
+    found: dict[str, set[str]] = {}
+    for key in keys:
+        for start in (0, *(dot.end() for dot in re.finditer(r"\.", key))):
+            if key[start:] in names:
+                found.setdefault(key[:start], set()).add(key[start:])
+    counts = {prefix: sum(key.startswith(prefix) for key in keys) for prefix in found}
+    fits = [prefix for prefix, below in found.items() if counts[prefix] == len(below) and below.issuperset(required)]
+    if not fits:
+        return max((prefix for prefix, count in counts.items() if count == len(keys)), key=len, default="")
+    if len(fits) > 1 and "" not in fits:
+        raise InvalidValueError(
+            f"the keys below {' and below '.join(fits)} all fit this network: save the state dict of one of them alone"
+        )
+    return "" if "" in fits else fits[0]
 
 
 def _hint(name: str, key: str) -> str:

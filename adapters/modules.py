@@ -23,7 +23,7 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .files import shown
 from .matching import is_ignored, keys_by_name, match_names
-from .tensor_files import PathLike, kind_of, read_safetensors, read_torch_file, require_numbers
+from .tensor_files import PathLike, kind_of, module_state, read_safetensors, read_torch_file, require_numbers
 from .writing import write_whole
 
 SHOWN = 16  # entries in a message
@@ -196,6 +196,8 @@ def save_safetensors(
 def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Collection[str] = ()) -> dict[str, Tensor]:
     """The state dict in a ``.pt`` or ``.pth`` file, on the CPU, read without importing or calling what it names.
 
+    Of a module that was saved whole, the state dict that torch would make of it.
+
     Args:
         path: the file.
         key: entry that holds the state dict, where the file holds more than that (``"model"``, ``"state_dict"``).
@@ -211,6 +213,7 @@ def load_checkpoint(path: PathLike, *, key: str | None = None, ignore: str | Col
         if not isinstance(content, Mapping) or key not in content:
             raise InvalidValueError(f"{file} has no entry {key!r}; it holds {_entries(content)}")
         content = content[key]
+    content = module_state(content) or content
     if not isinstance(content, Mapping):
         raise InvalidValueError(
             f"{file} holds a {kind_of(content)}, no state dict: save one by torch.save(module.state_dict(), path)"

@@ -38,10 +38,11 @@ from nfn_monomial.errors import InvalidValueError
 
 from .files import shown
 
-__all__ = ["Inert", "Unpickler", "kind_of"]
+__all__ = ["Inert", "Unpickler", "kind_of", "module_state"]
 
 DIMENSIONS = 64  # that torch works with
 KEY_PARTS = 100
+NAMES = 2**24  # characters in the keys of a module's state dict
 
 _KINDS = {
     "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
@@ -85,6 +86,38 @@ class Inert:
 def kind_of(value: object) -> str:
     """The name of an object's class, for messages."""
     return value.pickled_name if isinstance(value, Inert) else type(value).__name__
+
+
+def module_state(value: object) -> dict[str, Tensor] | None:
+    """The state dict of a module that was pickled whole, by torch's rule for plain modules; None for anything else.
+
+    A class that makes its state dict in a way of its own is not asked: nothing of it is imported.
+    """
+    if not _is_module(value):
+        return None
+    state: dict[str, Tensor] = {}
+    waiting, left = [("", value)], NAMES
+    while waiting:
+        prefix, module = waiting.pop()
+        if not _is_module(module):
+            raise InvalidValueError(f"{prefix[:80]} is a {kind_of(module)}, expected a module")
+        parts = vars(module)
+        still = parts.get("_non_persistent_buffers_set")
+        tensors = parts["_parameters"] | {
+            name: t for name, t in parts["_buffers"].items() if not (isinstance(still, set) and name in still)
+        }
+        state |= {f"{prefix}{name}": t for name, t in tensors.items() if isinstance(t, Tensor)}
+        inner = [(f"{prefix}{name}.", child) for name, child in parts["_modules"].items() if child is not None]
+        left -= sum(len(prefix) + len(str(name)) + 1 for name in (*tensors, *parts["_modules"]))
+        if left < 0:  # modules within themselves
+            raise InvalidValueError(f"the keys of its modules have more than {NAMES} characters")
+        waiting += reversed(inner)
+    return state
+
+
+def _is_module(value: object) -> bool:
+    parts = vars(value) if isinstance(value, Inert) else {}
+    return all(isinstance(parts.get(kind), dict) for kind in ("_parameters", "_buffers", "_modules"))
 
 
 @dataclass(frozen=True, repr=False)

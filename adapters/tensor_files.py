@@ -24,7 +24,7 @@ from nfn_monomial.checks import FLOATING, is_dense
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .files import damaged, open_regular, shown
-from .pickles import Inert, Unpickler, kind_of
+from .pickles import Inert, Unpickler, kind_of, module_state
 
 __all__ = [
     "START",
@@ -32,6 +32,7 @@ __all__ = [
     "SavedFile",
     "is_saved",
     "kind_of",
+    "module_state",
     "open_safetensors",
     "read_safetensors",
     "read_torch_file",
@@ -98,7 +99,10 @@ class SavedFile:
             names = [member.filename for member in members]
             root = names[0].split("/")[0]
             if f"{root}/constants.pkl" in names:
-                raise InvalidValueError("it is a TorchScript program, not a state dict")
+                raise InvalidValueError(
+                    "it is a TorchScript program; where you trust it, write its state dict by torch.save("
+                    "torch.jit.load(path).state_dict(), other_path)"
+                )
             if any(m.compress_type != zipfile.ZIP_STORED or m.compress_size != m.file_size for m in members):
                 raise InvalidValueError("it is compressed, as torch.save does not do it: pack it again without that")
             total = sum(member.file_size for member in members)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nfn_monomial.adapters.chains import natural
 from nfn_monomial.adapters.files import FileError, damaged, listed, open_regular, require_regular
-from nfn_monomial.adapters.tensor_files import START, Inert, SavedFile, is_saved, kind_of
+from nfn_monomial.adapters.tensor_files import START, Inert, SavedFile, is_saved, kind_of, module_state
 from nfn_monomial.errors import MissingFileError
 from nfn_monomial.tools.files import write_whole
 from nfn_monomial.tools.reading import parse_json, read_bytes
@@ -33,6 +33,10 @@ INDEX = ".safetensors.index.json"
 TORCH = (".pt", ".pth", ".bin", ".ckpt", ".tar", ".pkl")
 FORMS = f"a {SAFE} file, the *{INDEX} of several, a file of torch.save ({', '.join(TORCH)}), or a folder with one"
 AGAIN = "download it again"
+WHOLE = (
+    "save one by torch.save(module.state_dict(), path); of an object, where its code is and you trust it, by "
+    "torch.save(torch.load(path, weights_only=False).state_dict(), other_path)"
+)
 BESIDE = re.compile(
     r"(optimizer|scheduler|scaler|sampler|rng_state|random_states|training_args)(_\d+)?\.\w+|.*_optim_states\.pt"
 )
@@ -153,7 +157,7 @@ class SafeTensors(Checkpoint):
 
 
 class TorchFile(Checkpoint):
-    """A file of ``torch.save``: a state dict, or a dict that has one under a key, by default the only one."""
+    """A file of ``torch.save``: a state dict or a whole module, or a dict with one under a key, by default the only."""
 
     def __init__(self, path: Path, key: str | None = None) -> None:
         self.path, self._given_key, self._identity = path, key, _identity(path)
@@ -308,26 +312,33 @@ def _opened(file: Path) -> Any:
 
 
 def _state_dict(path: Path, content: Any, key: str | None) -> Mapping[Any, Any]:
-    """The state dict in what a file holds: all of it, or one of its entries."""
-
-    def is_state(value: Any) -> bool:
-        return isinstance(value, Mapping) and any(isinstance(v, Tensor) for v in value.values())
-
-    way_out = "save one by torch.save(module.state_dict(), path)"
+    """The state dict in what a file holds: all of it, or one of its entries; of a whole module, its own."""
+    with damaged(path, WHOLE):
+        own = _state_of(content)
+        inner = {k: state for k, v in content.items() if (state := _state_of(v))} if isinstance(content, dict) else {}
+    if own and not inner:  # which needs no key
+        return own
     if not isinstance(content, Mapping):
-        raise FileError(f"{path} holds a {kind_of(content)}, expected a state dict: {way_out}")
-    inner = [k for k, value in content.items() if is_state(value)]
-    if not inner and is_state(content):  # which needs no key
-        return content
+        raise FileError(f"{path} holds a {kind_of(content)}, expected a state dict: {WHOLE}")
     if key is None and len(inner) > 1:
-        raise FileError(f"{path} holds several state dicts, {listed(inner)}: say which by --key")
+        raise FileError(
+            f"{path} holds several state dicts, {listed(inner)}: say which by --key, as --key {next(iter(inner))}"
+        )
     entries = listed(f"{k} ({kind_of(v)})" if isinstance(v, Inert) else k for k, v in content.items()) or "nothing"
     if key is not None and key not in inner:
         raise FileError(f"{path} has no state dict {key!r}; it holds {entries}")
     if not inner:
-        raise FileError(f"{path} holds no tensors but {entries}, expected a state dict: {way_out}")
-    found: Mapping[Any, Any] = content[inner[0] if key is None else key]
-    return found
+        raise FileError(f"{path} holds no tensors but {entries}, expected a state dict: {WHOLE}")
+    return inner[next(iter(inner)) if key is None else key]
+
+
+def _state_of(value: Any) -> Mapping[Any, Any] | None:
+    """A state dict, or that of a whole module; None for others, as states of random generators and measured values."""
+    found = module_state(value) if isinstance(value, Inert) else value
+    if not isinstance(found, Mapping):
+        return None
+    tensors = [t for t in found.values() if isinstance(t, Tensor)]
+    return found if any(t.ndim > 1 or (t.ndim and t.is_floating_point()) for t in tensors) else None
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:

@@ -69,12 +69,13 @@ class Network(Mapping[str, Tensor]):
 
     Args:
         definition: the architecture; keys and shapes are checked, values when they are read.
-        checkpoint: where the tensors are; its keys may all have a prefix more, such as ``module.`` of ``DataParallel``.
+        checkpoint: where the tensors are; its keys may have a prefix more, see `prefix_of`.
         label: what to call it, by default the path.
 
     Attributes:
         sizes: node -> number of neurons.
-        others: key in the module -> key in the checkpoint of the tensors that are not in the space.
+        others: key in the module -> key in the checkpoint of the tensors that are not in the space; of what is not of
+            this network, as the counter of an average, its key in the checkpoint.
 
     Raises:
         FileError: naming the file and the keys, if it is of another architecture.
@@ -82,16 +83,17 @@ class Network(Mapping[str, Tensor]):
 
     def __init__(self, definition: Definition, checkpoint: Checkpoint, label: str = "") -> None:
         self.definition, self.checkpoint, self.label = definition, checkpoint, label or str(checkpoint.path)
-        prefix = prefix_of(checkpoint.shapes, self.space)
-        places = {key.removeprefix(prefix): key for key in checkpoint}
         try:
+            prefix = "" if definition.chain else prefix_of(checkpoint.shapes, definition.shapes, definition.required)
+            places = {key.removeprefix(prefix): key for key in checkpoint if key.startswith(prefix)}
             keys = definition.keys({key: checkpoint.shapes[full] for key, full in places.items()}, widths=True)
         except ValueError as error:
             raise FileError(f"{checkpoint.path}: {error}") from error
         self._keys = {name: [places[key] for key in same] for name, same in keys.items()}
         self._shapes = {name: checkpoint.shapes[same[0]] for name, same in self._keys.items()}
         known = {full for same in self._keys.values() for full in same}
-        self.others = {key: full for key, full in places.items() if full not in known}
+        own = {full: key for key, full in places.items()}
+        self.others = {own.get(full, full): full for full in checkpoint if full not in known}
         self._seen: set[str] = set()  # names whose values were looked at
         meta = {name: torch.empty((1, 1, *shape), device="meta") for name, shape in self._shapes.items()}
         self.sizes = check_tensors(self.space, meta)

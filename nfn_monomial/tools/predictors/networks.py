@@ -126,8 +126,8 @@ def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: st
 
 
 def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
-    prefix = prefix_of(given.state, info.space)
-    state = {key.removeprefix(prefix): t for key, t in given.state.items()}
+    prefix = prefix_of(given.state, info.space.parameters, info.space.parameters)
+    state = {key.removeprefix(prefix): t for key, t in given.state.items() if key.startswith(prefix)}
     names = match_names(state, info.space, ordered=given.ordered)
     tensors = {name: state[key].float()[None, None] for name, key in names.items()}
     info.space.validate(tensors)

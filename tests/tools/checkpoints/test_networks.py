@@ -33,6 +33,32 @@ def test_a_network_is_its_checkpoint(prefix: str, suffix: str, residual: Definit
     assert torch.equal(again["stem.weight"], 2 * state["stem.weight"])
 
 
+def test_averages_and_what_trainers_put_around_a_network(residual: Definition, tmp_path: Path) -> None:
+    state = weights(residual, 1)
+    average: nn.Module = torch.optim.swa_utils.AveragedModel(residual.template())
+    average.load_state_dict({"n_averaged": torch.tensor(3), **{f"module.{key}": t for key, t in state.items()}})
+    lightning = {f"model.{key}": t for key, t in state.items()} | {"criterion.weight": torch.ones(3)}
+    for wrapped, prefix, beside in (
+        (dict(average.state_dict()), "module.", "n_averaged"),
+        (lightning, "model.", "criterion.weight"),
+    ):
+        path = saved(tmp_path / "net.pt", wrapped)
+        (network,) = read_networks([path], net=residual)
+        assert all(torch.equal(tensor, state[name]) for name, tensor in network.items())
+        assert network.others["offset"] == f"{prefix}offset"
+        assert beside in network.unread
+        network.write(tmp_path / "out", "net.pt", {name: 2 * t for name, t in network.items()})
+        found = torch.load(tmp_path / "out" / "net.pt", weights_only=True)
+        assert torch.equal(found[beside], wrapped[beside])
+        assert torch.equal(found[f"{prefix}stem.weight"], 2 * state["stem.weight"])
+    both = {f"{prefix}.{key}": t for prefix in ("teacher", "student") for key, t in state.items()}
+    with pytest.raises(FileError, match=r"below teacher\. and below student\. all fit this network: save the state d"):
+        read_networks([saved(tmp_path / "both.pt", both)], net=residual)
+    short = {key: t for key, t in lightning.items() if not key.endswith("stem.weight")}
+    with pytest.raises(FileError, match=r"missing are .*stem\.weight"):
+        read_networks([saved(tmp_path / "short.pt", short)], net=residual)
+
+
 @pytest.mark.parametrize("kept", [("embed.weight",), ("head.weight",), ("embed.weight", "head.weight")])
 def test_tied_tensors_move_together(kept: tuple[str, ...], words: Definition, tmp_path: Path) -> None:
     state = weights(words, 1)
