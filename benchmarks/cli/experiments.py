@@ -186,7 +186,7 @@ def _bar() -> Iterator[Callable[[News], None]]:
 
         def show(progress: News) -> None:
             if progress.line:
-                bar.console.print(progress.line, markup=False, highlight=False)
+                bar.console.print(progress.line, highlight=False)
             bar.update(task, description=progress.title, completed=progress.done, total=progress.total)
 
         yield show

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from nfn_monomial import __version__
@@ -66,7 +65,7 @@ def results(
     total = sum(entry.minutes for entry in chosen)
     console.print(f"{len(chosen)} folders, about {total / 60:.1f} hours of one core in all", highlight=False)
     for number, entry in enumerate(chosen, start=1):
-        console.print(f"{number}/{len(chosen)} {entry.folder}: {entry.command}", markup=False, highlight=False)
+        console.print(f"{number}/{len(chosen)} {entry.folder}: {entry.command}", highlight=False)
         start = time.perf_counter()
         if entry.data:
             _run(DATA[entry.data])
@@ -133,7 +132,7 @@ def _list(entries: Sequence[Rerun], folder: Path) -> None:
         commit = made.get("commit") or "-"
         commit = commit[:7] + "+" * commit.endswith("+")
         cells = (entry.folder, f"{entry.minutes:g}", made.get("version", "-"), commit, made.get("date", "-"))
-        table.add_row(*cells, _of_this_version(made), escape(entry.command))
+        table.add_row(*cells, _of_this_version(made), entry.command)
     console.print(table)
     console.print(f"Tables in {folder}. this version: no code changed since; otherwise, in how many commits.")
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from nfn_monomial.benchmarks.experiments import EXPERIMENTS
@@ -91,7 +90,7 @@ def list_settings(
             raise InvalidValueError(f"{name} has no preset {preset!r}: choose from {', '.join(presets)}")
         table = _table(f"{name}, preset {preset} of {', '.join(presets)}", "key", "type", "value", "meaning")
         for line in settings_of(presets[preset]):
-            table.add_row(*map(escape, line))
+            table.add_row(*line)
         console.print(table)
 
 

@@ -185,7 +185,7 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
             written = found.write(out, call=call) if out else []
 
         def tell() -> None:
-            console.print(found.summary, highlight=False, markup=False, soft_wrap=True)
+            console.print(found.summary, highlight=False, soft_wrap=True)
             found.report().show(console)
 
         show(found.to_json(), as_json, tell, written)

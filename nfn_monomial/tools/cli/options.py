@@ -6,6 +6,9 @@ import contextlib
 import functools
 import inspect
 import json
+import os
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -13,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools.experiments import missing_extra
@@ -41,8 +44,9 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 
-console = Console()
-errors = Console(stderr=True)
+# Names of files are no markup: ":llama:" would be an emoji, and "[red]" a colour.
+console = Console(markup=False, emoji=False)
+errors = Console(stderr=True, markup=False, emoji=False)
 debug: ContextVar[bool] = ContextVar("debug", default=False)  # set before a command runs, read where it fails
 own_process: ContextVar[bool] = ContextVar("own_process", default=False)  # whether the process is the command's alone
 FORMS = ".safetensors (a file, or the index of several), .pt or .pth"
@@ -70,16 +74,15 @@ def user_errors(run: Callable[P, R]) -> Callable[P, R]:
             if isinstance(error, ModuleNotFoundError):
                 with contextlib.suppress(ModuleNotFoundError):
                     error = missing_extra(error, "this")
-            line = escape(" ".join(str(error).split()) or repr(error))
-            if isinstance(error, (MonomialError, OSError)):
-                errors.print(f"[bold red]error:[/] {line}", soft_wrap=True, highlight=False)
-                raise typer.Exit(2) from None
-            errors.print(
-                f"[bold red]internal error:[/] {type(error).__name__}: {line}. This is a fault of nfn-monomial: please "
-                "report it, with what `nfn-monomial --debug` and the same command say",
-                soft_wrap=True, highlight=False,
-            )  # fmt: skip
-            raise typer.Exit(1) from None
+            line = " ".join(str(error).split()) or repr(error)
+            ours = not isinstance(error, (MonomialError, OSError))
+            if ours:
+                line = (
+                    f"{type(error).__name__}: {line}. This is a fault of nfn-monomial: please report it, with what "
+                    "`nfn-monomial --debug` and the same command say"
+                )
+            errors.print(Text.assemble(("internal " * ours + "error:", "bold red"), " ", line), soft_wrap=True)
+            raise typer.Exit(1 if ours else 2) from None
 
     return wrapper
 
@@ -106,7 +109,8 @@ def add_command(
     """
 
     def run(**given: Any) -> None:
-        body(**given)
+        with _answers_alone():
+            body(**given)
 
     only, empty = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     parameters = [
@@ -118,6 +122,22 @@ def add_command(
     group.command(name, help=text)(user_errors(run))
 
 
+@contextlib.contextmanager
+def _answers_alone() -> Iterator[None]:
+    """Only `console` writes to the standard output; what else is printed, as by a user's code, goes to stderr."""
+    stdout = sys.stdout
+    if own_process.get() and sys.stdout and sys.stderr:  # for good: C code, child processes, and what is done at exit
+        sys.stdout.flush()
+        stdout = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+        os.dup2(2, 1)
+    console.file = stdout
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        console.file = None  # type: ignore[assignment]  # which is sys.stdout to it
+
+
 def prepare_process() -> None:
     """Choices for a process that computes, if it is the command's alone; commands call it first."""
     if own_process.get():
@@ -125,6 +145,23 @@ def prepare_process() -> None:
 
         # Optimiser states of unused parameters decay to denormal numbers, which a CPU adds 100 times as slowly.
         torch.set_flush_denormal(True)
+
+
+class _Lines:
+    """How far a command is, where nobody sees a bar, as in a log: a plain line now and then, none of short work."""
+
+    def __init__(self, command: str) -> None:
+        self._command, self._told, self._told_done = command, time.monotonic(), 0
+
+    def tell(self, done: int, total: int) -> None:
+        """Say it, each 10 seconds if a tenth is new, each 30 seconds in any case."""
+        now = time.monotonic()
+        new = now - self._told >= (10 if 10 * (done - self._told_done) >= total else 30)
+        if new and done < total:
+            left = (now - self._told) / max(1, done - self._told_done) * (total - done)
+            self._told, self._told_done = now, done
+            words = f"{left:.0f} s" if left < 100 else f"{left / 60:.0f} min" if left < 6000 else f"{left / 3600:.1f} h"
+            errors.print(f"{self._command}: {done} of {total}, {words} left", soft_wrap=True, highlight=False)
 
 
 @contextlib.contextmanager
@@ -149,9 +186,12 @@ def unfinished_call(
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
     task = bar.add_task(command, total=None)
+    lines = _Lines(command)
 
     def progress(done: int, total: int) -> None:
         bar.update(task, completed=done, total=total)
+        if bar.disable:
+            lines.tell(done, total)
 
     if out is None:
         call = Call(progress=progress)
@@ -168,8 +208,8 @@ def unfinished_call(
 def show(results: object, as_json: bool, tell: Callable[[], None], paths: Sequence[Path]) -> None:
     """Print JSON and nothing else; or, as ``tell`` does, words and tables, and what was written."""
     if as_json:
-        typer.echo(json.dumps(results, indent=1, allow_nan=False))
+        typer.echo(json.dumps(results, indent=1, allow_nan=False), file=console.file)
         return
     tell()
     if paths:
-        console.print("", *map(str, paths), sep="\n", highlight=False, markup=False, soft_wrap=True)
+        console.print("", *map(str, paths), sep="\n", highlight=False, soft_wrap=True)

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from nfn_monomial.errors import InvalidValueError
@@ -75,11 +74,11 @@ def _predict(
         for i, name in enumerate(head):
             table.add_column(name, overflow="fold", justify="right" if i else "left")
         for row in rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*row)
         kept = {name: value for name, value in loaded.metrics.items() if name != "selection"}  # which chose the epoch
         measured = ", ".join(f"{name} {value:.3f}" for name, value in kept.items())
-        console.print(f"Trained on networks of {escape(loaded.reads)}.", soft_wrap=True, highlight=False)
-        console.print(f"On test networks of that kind: {escape(measured)}.", soft_wrap=True, highlight=False)
+        console.print(f"Trained on networks of {loaded.reads}.", soft_wrap=True, highlight=False)
+        console.print(f"On test networks of that kind: {measured}.", soft_wrap=True, highlight=False)
         console.print(table)
 
     show(answers.to_json(), as_json, tell, paths)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from invoking import invoke, plain, said
 from own_networks import SOURCE, mlp, saved
 from published_writers import Marker
 
-from nfn_monomial.tools.cli.options import user_errors
+from nfn_monomial.tools.cli.options import unfinished_call, user_errors
 
 RELU = "--activation relu"
 OUTSIDE = "Outputs were not compared: strides and pools are not known"
@@ -139,3 +141,87 @@ def test_a_pipe_that_is_closed_is_no_fault(capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(typer.Exit):
         printing()
     assert not capsys.readouterr().err
+
+
+PRINTS = """
+import atexit, os, torch
+from torch import nn
+
+print("imported")
+atexit.register(print, "left")
+
+class Net(nn.Sequential):
+    def __init__(self):
+        print("built")
+        super().__init__(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2))
+
+    def forward(self, x):
+        print("run")
+        return super().forward(x)
+
+def example_inputs():
+    os.system("echo shell")
+    return torch.ones(2, 4)
+
+def test_set():
+    print("data")
+    return torch.ones(3, 4), torch.tensor([0, 1, 0])
+"""
+ODD = ["[red]a.pt", "b:llama:[bold].safetensors", "[link=x]c[bold].pt"]
+
+
+def test_what_a_module_prints_is_no_part_of_the_answer(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(PRINTS, encoding="utf-8")
+    paths = [saved(tmp_path / f"{i}.pt", mlp(i)) for i in (1, 2)]
+    call = ["align", *map(str, paths), "--net", f"{tmp_path}/net.py:Net", "--data", f"{tmp_path}/net.py:test_set"]
+    call += ["--json", "--out", str(tmp_path / "out")]
+    result = invoke(*call)
+    assert json.loads(result.stdout)["judged_by"] == "cross-entropy on 3 samples"
+    assert {"imported", "built", "run", "data"} <= set(result.stderr.split())
+    # As a process of its own, also what does not go through Python, and what is printed last.
+    done = subprocess.run(
+        [sys.executable, "-m", "nfn_monomial.tools", *call, "--force"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(result.stdout)
+    assert {"built", "shell", "left"} <= set(done.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["symmetries", "compare", "align", "balance", "family"])
+def test_names_of_files_are_names(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    Path("hfnets.py").write_text(PRINTS.replace("Net", "llama"), encoding="utf-8")
+    for number, name in enumerate(ODD):
+        saved(Path("runs:llama:", name), mlp(number))
+    paths = [f"runs:llama:/{name}" for name in ODD]
+    call = {"compare": ["compare", *paths[:2]], "align": ["align", *paths], "family": ["compare", "runs:llama:"]}
+    text = said(*call.get(command, [command, paths[0]]), "--net", "hfnets.py:llama", "--out", "out:llama:")
+    named = {"compare": ODD[:2], "align": ODD, "family": ODD}.get(command, ODD[:1])
+    assert [name for name in named if name not in text and Path(name).stem not in text] == []
+    assert "out:llama:/table.md" in text
+    assert "[red]missing:llama:.pt: no such file" in said("symmetries", "[red]missing:llama:.pt", *RELU.split(), code=2)
+    assert "hfnets.py:llama: " in said("symmetries", "--net", "hfnets.py:llama", "--input", "2,5", code=2)
+
+
+def test_where_nobody_sees_a_bar_a_line_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    clock = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+
+    def lines(total: int, seconds: float) -> list[str]:
+        """What is said of so many steps of so many seconds."""
+        with unfinished_call(None, "compare", {}, [], [], "", force=False) as call:
+            for done in range(1, total + 1):
+                clock[0] += seconds
+                call.progress(done, total)
+        out, err = capsys.readouterr()
+        assert not out
+        return err.splitlines()
+
+    assert lines(9, 1) == [], "which nobody has to be told"
+    assert lines(1000, 1)[:2] == ["compare: 30 of 1000, 16 min left", "compare: 60 of 1000, 16 min left"]
+    assert lines(40, 1) == [f"compare: {done} of 40, {40 - done} s left" for done in (10, 20, 30)]
+    assert lines(3, 9000) == ["compare: 1 of 3, 5.0 h left", "compare: 2 of 3, 2.5 h left"]

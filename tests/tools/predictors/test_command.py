@@ -61,6 +61,13 @@ def test_the_shipped_predictor_ranks_a_folder(nets: Path, tmp_path: Path) -> Non
     assert not list((tmp_path / "said").glob("*.safetensors"))
 
 
+def test_names_of_files_are_names(nets: Path, tmp_path: Path) -> None:
+    odd = (nets / "a.safetensors").rename(nets / "[red]:llama:[b].safetensors")
+    words = said("predict", odd, "--out", tmp_path / "[bold]:llama:")
+    assert "[red]:llama:[b].safetensors" in words.replace(" ", "")
+    assert "[bold]:llama:/predictions.json" in words
+
+
 def test_equal_networks_share_a_rank_and_what_is_not_finite_has_none(nets: Path) -> None:
     predictor = Predictor.load()
     (one,) = predictor.predict([nets / "a.safetensors"])
