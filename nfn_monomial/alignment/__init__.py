@@ -3,6 +3,7 @@
 from .align import Alignment, align
 from .comparison import Comparison, LayerDistance, compare
 from .cycles import CommonFrame, align_all
+from .kinship import Kinship, NodeKinship, kinship, kinships
 from .path import barrier, interpolate, mean_measures, mean_of
 from .repair import repair
 
@@ -10,12 +11,16 @@ __all__ = [
     "Alignment",
     "CommonFrame",
     "Comparison",
+    "Kinship",
     "LayerDistance",
+    "NodeKinship",
     "align",
     "align_all",
     "barrier",
     "compare",
     "interpolate",
+    "kinship",
+    "kinships",
     "mean_measures",
     "mean_of",
     "repair",

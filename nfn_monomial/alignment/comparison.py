@@ -60,6 +60,8 @@ class Comparison:
         cka: layer -> linear CKA of what it reads in a and in b, 1 where one is a rotation of the other, else less; None
             where it is not defined, as one of them is the same for all samples, or there is one alone. Empty without a
             module.
+        partners: layer -> how alike the neurons that it reads in a and in b are, see `partnership`; None for fewer than
+            8 samples.
     """
 
     same_function: bool
@@ -71,6 +73,7 @@ class Comparison:
     layers: dict[str, LayerDistance]
     explained: dict[str, float]
     cka: dict[str, float | None] = field(default_factory=dict)
+    partners: dict[str, float | None] = field(default_factory=dict)
     unmoved: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
@@ -212,6 +215,7 @@ def compare(
         max_output_difference=outputs.largest,
         relative_output_difference=outputs.relative,
         cka=dict(outputs.cka),
+        partners=dict(outputs.partners),
         unmoved=unmoved,
         unread=tuple(key for key in different if key not in unmoved),
     )

@@ -21,6 +21,8 @@ from nfn_monomial.space.certificate import answers, doubled, inputs_of, largest_
 from nfn_monomial.space.groups import GroupElement
 from nfn_monomial.space.weight_space import WeightSpace
 
+from .kinship import partnership
+
 _KEPT = 1e-8  # to which an element of the group keeps outputs in float64
 
 
@@ -33,6 +35,7 @@ class OutputDifference(NamedTuple):
         relative: to the largest output.
         kept: whether the group element leaves the second network's outputs alone.
         cka: see `Comparison`.
+        partners: see `Comparison`.
         read: the keys of the module's tensors that it reads; None where nobody knows.
     """
 
@@ -41,6 +44,7 @@ class OutputDifference(NamedTuple):
     relative: float | None = None
     kept: bool = True
     cka: Mapping[str, float | None] = MappingProxyType({})
+    partners: Mapping[str, float | None] = MappingProxyType({})
     read: Collection[str] | None = None
 
 
@@ -114,12 +118,14 @@ def output_difference(
         if x.shape == y.shape and x.is_floating_point() and x.numel():
             largest = max(largest, float((x - y).abs().max()))
     cka: dict[str, float | None] = {}
+    partners: dict[str, float | None] = {}
     for (label, site), one, other in zip(sites.items(), *seen, strict=True):
         if values := [_cka(x, site.moved(space, element, y)) for x, y in zip(one, other, strict=True)]:
             defined = [value for value in values if value is not None]
             cka[label] = sum(defined) / len(defined) if defined else None
+            partners[label] = partnership(one[0], other[0])
     relative = largest_change(outputs[1], outputs[0])
-    return OutputDifference(unmoved, largest, relative, largest_change(kept, outputs[1]) <= _KEPT, cka, read)
+    return OutputDifference(unmoved, largest, relative, largest_change(kept, outputs[1]) <= _KEPT, cka, partners, read)
 
 
 def _state(

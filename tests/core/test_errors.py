@@ -40,7 +40,10 @@ MODULES = (
 
 
 # Records that are answers, and no arguments:
-RESULTS = ("Alignment", "CommonFrame", "Comparison", "End", "FibreComparison", "LayerDistance", "Link", "Piece")
+RESULTS = (
+    "Alignment", "CommonFrame", "Comparison", "End", "FibreComparison", "Kinship", "LayerDistance", "Link",
+    "NodeKinship", "Piece",
+)  # fmt: skip
 
 
 def test_wrong_calls_are_errors_of_ours_or_mean_something():

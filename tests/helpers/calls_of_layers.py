@@ -11,7 +11,7 @@ from wrong_calls import Call
 
 import nfn_monomial as nm
 from nfn_monomial import WeightSpace
-from nfn_monomial.alignment import align_all, barrier, interpolate, mean_measures, mean_of, repair
+from nfn_monomial.alignment import align_all, barrier, interpolate, kinship, kinships, mean_measures, mean_of, repair
 from nfn_monomial.canonical import Balance, absorb_omega, canonical_phase, shift_phase
 from nfn_monomial.fibre import align_fibres, compare_fibres, fingerprint_fibre, normal_form
 from nfn_monomial.models import (
@@ -99,6 +99,8 @@ CALLS = {
     "NormalForm": Call(of(FORM), {"networks": PLAIN}),
     "NormalForm.sample": Call(of(FORM.sample), {"networks": PLAIN}),
     "NormalForm.write": Call(of(FORM.write), {"networks": PLAIN}),
+    "kinship": Call(kinship, {"space": RELU, "a": ONE, "b": OTHER_ONE, "draws": 9, "seed": 0}),
+    "kinships": Call(kinships, {"space": RELU, "networks": [ONE, OTHER_ONE], "draws": 9, "seed": 0}),
     "align_fibres": Call(align_fibres, {"form": FORM, "a": PLAIN, "b": PLAIN, "seed": 0}),
     "compare_fibres": Call(compare_fibres, {"form": FORM, "a": PLAIN, "b": PLAIN, "seed": 0}),
     "fingerprint_fibre": Call(fingerprint_fibre, {"form": FORM, "network": PLAIN}),
@@ -152,6 +154,8 @@ TAKES = {  # call -> argument -> what means something there
     "NormalForm": {"networks": "[more]"},
     "NormalForm.sample": {"networks": "[more]"},
     "NormalForm.write": {"networks": "[more]"},
+    "kinship": {"a": "[more]", "b": "[more]", "seed": "-1, 2**40"},
+    "kinships": {"seed": "-1, 2**40"},
     "align_fibres": {"a": "[more]", "b": "[more]", "seed": "-1, 2**40"},
     "compare_fibres": {"a": "[more]", "b": "[more]", "seed": "-1, 2**40"},
     "fingerprint": {"network": "[more]"},
