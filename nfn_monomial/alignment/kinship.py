@@ -28,6 +28,7 @@ _COUNTED = 1e-3  # the share of all errors that is left to the count of neurons 
 _SAME = 1e-9  # differences of cosines that count as none: neurons may be twins
 _LEAST = 1e-300  # p-values below are said to be this
 _WORK = 10_000_000  # neurons that are put in order for a node: of wide nodes fewer orders are drawn
+_PRODUCTS = 10_000_000_000  # of two entries, of a node of two networks: of larger parameters some entries are looked at
 _AT_ONCE = 4_000_000  # numbers that are held together
 
 
@@ -37,7 +38,7 @@ class NodeKinship(NamedTuple):
     Attributes:
         likeness: mean cosine of neurons that stand in the same place.
         p_value: of that sum among random orders of the node's neurons alone.
-        in_place: neurons that are nearest, in both directions, to the one in their own place.
+        in_place: neurons of a that are nearer to b's in their own place than to all others.
         neurons: how many there are.
     """
 
@@ -53,7 +54,7 @@ class Kinship:
 
     Attributes:
         p_value: how likely networks that were trained apart are to be at least so alike, at most; 1 without ``nodes``.
-        in_place: neurons that are nearest, in both directions, to the one in their own place.
+        in_place: neurons of a that are nearer to b's in their own place than to all others.
         expected: how many of these random orders have on average, at most: one for each set of neurons that is ordered.
         neurons: how many neurons were looked at.
         nodes: node -> what it says; empty where nothing can be tested, as no node has two neurons that may be permuted.
@@ -97,12 +98,12 @@ def kinship(space: WeightSpace, a: Network, b: Network, *, draws: Count = 9999, 
     a node has two axes that are the last are left out. Vectors are centred, of equal size for each parameter, and
     divided by their norms, so scales matter little. The sum of cosines of neurons in the same place is compared with
     that of ``draws`` random orders of b's neurons of the node: ``p_i = (1 + #{sum as large}) / (1 + draws)``, which is
-    exact for any order of the nodes before. Fisher's method joins them. Beside it stands the number k of neurons that
-    are nearest to that in their own place, and that to them: of B sets of neurons, each in a random order, at least
-    k are with a probability of at most ``B^k / k!``. The p-value is ``min(p_sums / 0.999, p_count / 0.001)``, whose
-    second part makes it as small as relatives deserve.
+    exact for any order of the nodes before. Fisher's method joins them. Beside it stands the number k of a's neurons
+    that are nearer to the one in their own place than to all others: where B sets of neurons are each in a random
+    order, there are k or more with a probability of at most ``B^k / k!``. The p-value is
+    ``min(p_sums / 0.999, p_count / 0.001)``, whose second part makes it as small as relatives deserve.
 
-    All is computed on the CPU in float64.
+    All is computed on the CPU in float64. Of large parameters some entries are looked at, the same in both networks.
 
     Args:
         space: the weight space.
@@ -202,29 +203,36 @@ def _nodes(space: WeightSpace, networks: Mapping[str, Network], draws: int, seed
         n, all_of = sizes[name], space.count(name, sizes)
         if n < 2 or not own:
             continue
-        vectors = [_vectors(space, network, name, own, sizes) for network in networks.values()]
+        vectors = torch.stack([_vectors(space, network, name, own, sizes) for network in networks.values()])
         count = max(min(draws, _WORK // all_of), min(draws, 199))
         orders = torch.rand(count, all_of // n, n, generator=generator).argsort(-1)
-        cells = torch.arange(all_of).view(-1, n) * n + orders  # (draws, blocks, n) in a flat (blocks, n, n)
-        others = torch.stack(vectors)
-        rows = [
-            _row(torch.einsum("bnd,jbmd->jbnm", vectors[i], others[part]), cells.flatten(1))
+        orders = torch.cat([torch.arange(n).expand(1, all_of // n, n), orders])
+        found = [
+            _beside(vectors[i], vectors[part], orders)
             for i in range(1, len(vectors))
             for part in torch.arange(i).split(max(1, _AT_ONCE // (all_of * n)))
         ]
-        yield _Node(name, all_of // n, all_of, *(torch.cat(parts) for parts in zip(*rows, strict=True)))
+        yield _Node(name, all_of // n, all_of, *(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
-def _row(cosines: Tensor, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums, logarithms of p-values and neurons in place, of cosines ``(pairs, blocks, n, n)``."""
-    place = cosines.diagonal(dim1=-2, dim2=-1)
-    sums, flat = place.sum((1, 2)), cosines.flatten(1)
-    least = (sums - _SAME * cells.shape[1])[:, None]
-    part = max(1, _AT_ONCE // (len(flat) * cells.shape[1]))
-    larger = torch.stack([(flat[:, some].sum(-1) >= least).sum(1) for some in cells.split(part)]).sum(0)
-    others = cosines.masked_fill(torch.eye(cosines.shape[-1], dtype=torch.bool), -2.0)
-    in_place = (place > torch.maximum(others.amax(-1), others.amax(-2)) + _SAME).sum((1, 2))
-    return sums, ((1.0 + larger.double()) / (1 + len(cells))).log(), in_place
+def _beside(a: Tensor, others: Tensor, orders: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of a and each other ``(blocks, n, entries)``: sums, logarithms of p-values, and neurons in place.
+
+    The first of the orders ``(draws + 1, blocks, n)`` leaves neurons where they are.
+    """
+    blocks, n, _ = a.shape
+    sums = a.new_zeros(len(others), len(orders))
+    in_place = a.new_zeros(len(others))
+    for rows in torch.arange(n).split(max(1, _AT_ONCE // (len(others) * blocks * n))):
+        cosines = torch.einsum("bnd,jbmd->jbnm", a[:, rows], others)
+        flat, first = cosines.flatten(1), torch.arange(blocks * len(rows)).view(blocks, -1) * n
+        for part in torch.arange(len(orders)).split(max(1, _AT_ONCE // (len(flat) * len(first.flatten())))):
+            sums[:, part] += flat[:, (first + orders[part][:, :, rows]).flatten(1)].sum(-1)
+        places = rows.view(-1, 1).expand(*cosines.shape[:-1], 1)
+        place = cosines.gather(-1, places)[..., 0]
+        in_place += (place > cosines.scatter_(-1, places, -2.0).amax(-1) + _SAME).sum((1, 2))
+    larger = (sums[:, 1:] >= sums[:, :1] - _SAME * blocks * n).sum(1)
+    return sums[:, 0], ((1.0 + larger.double()) / len(orders)).log(), in_place
 
 
 def _own(space: WeightSpace) -> dict[str, list[str]]:
@@ -244,12 +252,14 @@ def _vectors(space: WeightSpace, network: Network, name: str, own: Sequence[str]
     parts = []
     for piece in own:
         axes, parameter = space.axes[piece], space.pieces[piece].parameter
-        whole = network[parameter].detach().to("cpu", torch.float64)
-        x = dict(packing.cut(space, parameter, whole, sizes))[piece]
+        x = dict(packing.cut(space, parameter, network[parameter].detach(), sizes))[piece]
         (i,) = (i for i, axis in enumerate(axes) if isinstance(axis, Axis) and axis.node == name)
         at = paths_of(axes, space.nesting)[i]
         rest = [i for i in range(x.ndim) if i not in at]
         x = x.permute(*at, *rest).reshape(space.count(name, sizes) // sizes[name], sizes[name], -1)
+        if x.shape[-1] > (most := max(32, _PRODUCTS // (x.shape[0] * x.shape[1] ** 2 * len(own)))):
+            x = x[..., torch.randperm(x.shape[-1], generator=torch.Generator().manual_seed(0))[:most].to(x.device)]
+        x = x.to("cpu", torch.float64)
         x = x - x.mean(1, keepdim=True)
         parts.append(x * (x.numel() ** 0.5 / (float(x.norm()) or 1.0)))
     x = torch.cat(parts, -1)
