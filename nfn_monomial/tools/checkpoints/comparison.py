@@ -9,6 +9,7 @@ from typing import Unpack
 import torch
 
 from nfn_monomial import compare
+from nfn_monomial.alignment import Comparison, Kinship, kinship
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import compare_fibres
@@ -21,6 +22,8 @@ from .findings import Finding
 from .networks import Naming, Network, PathLike, paths_of, read_networks
 
 __all__ = ["compare_checkpoints"]
+
+_SURPRISING = 0.05  # p-values above are not told as such
 
 
 def compare_checkpoints(*paths: PathLike, seed: int = 0, call: Call = ALONE, **naming: Unpack[Naming]) -> Finding:
@@ -83,6 +86,8 @@ def _pair_of(a: Network, b: Network, seed: int) -> Finding:
         lines.append("Distances, relative to the first: " + ", ".join(f"{x:.2g} {k}" for k, x in steps.items()) + ".")
     elif not found.same_function:
         lines += a.why_no_form()
+    kin = kinship(a.space, a, b, seed=seed)
+    lines += [_said(kin), *_partners(found)]
     results = {
         "network": a.definition.name,
         "a": str(a.checkpoint.path),
@@ -90,6 +95,7 @@ def _pair_of(a: Network, b: Network, seed: int) -> Finding:
         **found.to_json(),
         "same_function": found.same_function or (wider is not None and wider.same_function),
         "normal_forms": None if wider is None else dataclasses.asdict(wider),
+        "kinship": dataclasses.asdict(kin) | {"nodes": {name: node._asdict() for name, node in kin.nodes.items()}},
         "other_differences": sorted((*found.unmoved, *unread)),
     }
     cells = [
@@ -102,3 +108,27 @@ def _pair_of(a: Network, b: Network, seed: int) -> Finding:
     header = ("parameter", "raw L2", "aligned L2", "norm")
     table = Table(f"{a.label} and {b.label}", header, tuple(cells), notes=tuple(notes))
     return Finding((a, b), "\n".join(lines), results, [table], lambda: {"compare.png": draw_comparison(found)})
+
+
+def _said(kin: Kinship) -> str:
+    """How surprising it is where neurons stand, in words."""
+    if not kin.nodes:
+        return "No p-value of kinship: it has no two neurons that may change places."
+    places = f"{kin.in_place} of {kin.neurons} are nearest to the one in their own place, by chance {kin.expected}"
+    if kin.p_value > _SURPRISING:
+        return f"Neurons stand as if they were trained apart, or permuted since (p = {kin.p_value:.2g}; {places})."
+    return (
+        f"Trained apart, they would have their neurons so much alike in less than 1 of {1 / kin.p_value:.2g} cases "
+        f"(p = {kin.p_value:.2g}; {places})."
+    )
+
+
+def _partners(found: Comparison) -> list[str]:
+    """How alike neurons are to their partners, in words, if that is known."""
+    known = [value for value in found.partners.values() if value is not None]
+    if not known:
+        return []
+    return [
+        f"Neurons are alike to those they are matched with by activations: {sum(known) / len(known):.2f} of 1, in any "
+        "order. That is no p-value: networks that were trained apart on the same data share some."
+    ]

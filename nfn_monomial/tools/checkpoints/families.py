@@ -10,7 +10,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from nfn_monomial import align, balance
+from nfn_monomial import align, balance, compare
+from nfn_monomial.alignment import kinships
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.fibre import align_fibres, compare_fibres
 from nfn_monomial.space import packing
@@ -23,19 +24,24 @@ from .networks import Network
 
 __all__ = ["family_of"]
 
+_SURPRISING = 0.05  # corrected p-values of pairs that are told
 _NEAR = 0.1  # distances from which on two are not the same function
 
 
 def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE) -> Finding:
     """Distances between all pairs of three networks or more, and their tree; a call keeps a row after each pair.
 
-    All networks are balanced, so that scales are those of the canonical form, then each two aligned by permutations and
-    signs; or by all that leaves their functions as they are, where that is known to be more (`align_fibres`). Pairs
-    that are the same function then are said to be. The distance is ``||a - b|| / sqrt(||a||^2 + ||b||^2)`` over the
-    tensors that join neurons (weights, without biases, gains and statistics), which is the same whichever is moved: 0
-    for equal functions, 1 for networks at right angles. Where that is larger, it is the distance of a tensor that no
-    symmetry moves, such as a mask. The tree joins the nearest clusters first, by the mean distance of their members
-    (UPGMA).
+    Networks with equal fingerprints that are the same function are found first: each but the first of them is at the
+    distance 0 from that, and not aligned with others. All others are balanced, so that scales are those of the
+    canonical form, then each two aligned by permutations and signs; or by all that leaves their functions as they are,
+    where that is known to be more (`align_fibres`). Pairs that are the same function then are said to be. Pairs whose
+    neurons stand in the same places are told with their p-values (`kinships`), which Holm's method corrects for the
+    number of pairs.
+
+    The distance is ``||a - b|| / sqrt(||a||^2 + ||b||^2)`` over the tensors that join neurons (weights, without biases,
+    gains and statistics), which is the same whichever is moved: 0 for equal functions, 1 for networks at right angles.
+    Where that is larger, it is the distance of a tensor that no symmetry moves, such as a mask. The tree joins the
+    nearest clusters first, by the mean distance of their members (UPGMA).
     """
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
@@ -45,17 +51,21 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
     names = [link.parameter for link in space.links if len(link.ends) > 1]
     weights = list(dict.fromkeys(space.pieces[name].parameter for name in names)) or list(space.parameters)
     form, labels = networks[0].form, [network.label for network in networks]
-    balanced: list[Mapping[str, Tensor]] = []
-    for network in networks if form is None else ():
+    prints = [network.fingerprint() for network in networks]
+    first = _firsts(networks, prints, seed)
+    kept = sorted(set(first))
+    balanced: dict[int, Mapping[str, Tensor]] = {}
+    for i in kept if form is None else ():
+        network = networks[i]
         tensors = {name: packing.without_dead(space, name, t, network.sizes) for name, t in network.items()}
         found, _ = balance({name: t.double()[None, None] for name, t in tensors.items()}, space)
-        balanced.append({name: t[0, 0] for name, t in found.items()})
+        balanced[i] = {name: t[0, 0] for name, t in found.items()}
     count = len(networks)
-    distances, equal = np.zeros((count, count)), []
-    for i in range(1, count):
+    distances, equal = np.zeros((count, count)), np.eye(count, dtype=bool)
+    for n, i in enumerate(kept):
         row, _ = call.get(f"distances-{i}") or ([], {})
-        for j in range(i):
-            if j == len(row):
+        for m, j in enumerate(kept[:n]):
+            if m == len(row):
                 one, other = networks[j], networks[i]
                 if form is None:
                     pair = balanced[j], align(rigid, balanced[j], balanced[i], seed=seed).aligned
@@ -68,15 +78,24 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
                     same = compare_fibres(form, dict(one), dict(other), seed=seed).same_function
                 row.append([distance, same])
                 call.put(f"distances-{i}", row, {})
-            call.progress(i * (i - 1) // 2 + j + 1, count * (count - 1) // 2)
-        distances[i, :i] = distances[:i, i] = [distance for distance, _ in row]
-        equal += [{labels[i], labels[j]} for j, (_, same) in enumerate(row) if same]
+            distances[i, j] = distances[j, i] = row[m][0]
+            equal[i, j] = equal[j, i] = row[m][1]
+            call.progress(n * (n - 1) // 2 + m + 1, len(kept) * (len(kept) - 1) // 2)
+    distances, equal = (found[np.ix_(first, first)] for found in (distances, equal))
+    same = [sorted((labels[j], labels[i])) for i, j in zip(*np.tril_indices(count, -1), strict=True) if equal[i, j]]
+    related = _related(labels, kinships(space, networks, seed=seed).numpy())
     merges = linkage(squareform(distances), "average").tolist()
     links = _links(labels, distances)
     lines = [f"{count} networks; the nearest relatives first:"]
     for link in links:
-        said = ", the same function: their normal forms are equal" * ({link["a"], link["b"]} in equal)
+        told = ", the same function" + ": their normal forms are equal" * (form is not None)
+        said = told * (sorted((link["a"], link["b"])) in same)
         lines.append(f"  {link['a']} - {link['b']}: {link['distance']:.3g}{said}")
+    kin, pairs = related["pairs"], count * (count - 1) // 2
+    lines.append(
+        f"Neurons stand in the same places in {len(kin)} of {pairs} pairs: of folders of networks that were trained "
+        "apart, fewer than 1 in 20 has any. Networks whose neurons were permuted are not seen by this."
+    )
     lines += networks[0].why_no_form()
     clusters: list[dict[str, Any]] = [{"name": label} for label in labels]
     for a, b, distance, _ in merges:
@@ -84,11 +103,12 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
     results = {
         "network": networks[0].definition.name,
         "members": {
-            network.label: {"path": str(network.checkpoint.path), "fingerprint": network.fingerprint()}
-            for network in networks
+            network.label: {"path": str(network.checkpoint.path), "fingerprint": fingerprint}
+            for network, fingerprint in zip(networks, prints, strict=True)
         },
         "distances": distances.tolist(),
-        "same_function": None if form is None else [sorted(pair) for pair in equal],
+        "same_function": same,
+        "kinship": related,
         "links": links,
         "tree": clusters[-1],
     }
@@ -98,12 +118,53 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
         "Distances of weights once symmetry is taken out: 0 for the same function, 1 for networks at right angles. "
         "They say who is related; which one came first they do not say."
     )
-    table = Table("Distances", ("", *map(str, range(1, count + 1))), tuple(cells), notes=(note,))
+    tables = [Table("Distances", ("", *map(str, range(1, count + 1))), tuple(cells), notes=(note,))]
+    if kin:
+        rows = tuple((pair["a"], pair["b"], f"{pair['p_value']:.1e}", f"{pair['corrected']:.1e}") for pair in kin)
+        told = (
+            "p: how likely networks that were trained apart are to be so alike; corrected: for all pairs of the folder."
+        )
+        header = ("", "", "p", "corrected")
+        tables.append(Table("Neurons in their places", header, rows, text_columns=2, names=(0, 1), notes=(told,)))
 
     def draw() -> dict[str, Figure | str]:
         return {"family.png": draw_family(labels, distances.tolist(), merges)}
 
-    return Finding(tuple(networks), "\n".join(lines), results, [table], draw)
+    return Finding(tuple(networks), "\n".join(lines), results, tables, draw)
+
+
+def _firsts(networks: Sequence[Network], prints: Sequence[str], seed: int) -> list[int]:
+    """Of each network the number of the first one that has its fingerprint and is the same function."""
+    known: dict[str, list[int]] = {}
+    firsts = []
+    for i, (network, fingerprint) in enumerate(zip(networks, prints, strict=True)):
+        alike = known.setdefault(fingerprint, [])
+        same = next((k for k in alike if _same(networks[k], network, seed)), i)
+        alike += [i] * (same == i)
+        firsts.append(same)
+    return firsts
+
+
+def _same(a: Network, b: Network, seed: int) -> bool:
+    """Whether two networks with one fingerprint are the same function, which other ones hardly are."""
+    if a.form is None:
+        return compare(a.space, a.state, b.state, seed=seed).same_function
+    return compare_fibres(a.form, dict(a), dict(b), seed=seed).same_function and not differing(a.unmoved, b.unmoved)
+
+
+def _related(labels: Sequence[str], p: Any) -> dict[str, Any]:
+    """P-values, those that Holm's method corrects for their number, and the pairs for which these are at most 0.05."""
+    i, j = np.tril_indices(len(labels), -1)
+    order = np.argsort(p[i, j], kind="stable")
+    steps = np.maximum.accumulate(p[i, j][order] * np.arange(len(order), 0, -1)).clip(max=1.0)
+    corrected = np.ones_like(p)
+    corrected[i[order], j[order]] = corrected[j[order], i[order]] = steps
+    pairs = [
+        {"a": labels[y], "b": labels[x], "p_value": float(p[x, y]), "corrected": float(corrected[x, y])}
+        for x, y in zip(i[order].tolist(), j[order].tolist(), strict=True)
+    ]
+    kin = [pair for pair in pairs if pair["corrected"] <= _SURPRISING]
+    return {"p_values": p.tolist(), "corrected": corrected.tolist(), "pairs": kin}
 
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str]) -> float:

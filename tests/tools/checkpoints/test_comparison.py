@@ -82,7 +82,7 @@ def leaves(tree: dict[str, Any]) -> list[str]:
 def test_relatives_are_found(family: tuple[Any, list[tuple[int, int]]]) -> None:
     found, steps = family
     said = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert steps == [(i, 15) for i in range(1, 16)]
+    assert steps == [(i, 6) for i in range(1, 7)], "moved copies are found without aligning them"
     labels = list(said["members"])
     assert labels == ["0-moved", "0-tuned", "0", "1-moved", "1-tuned", "1"]
     for (i, a), (j, b) in itertools.combinations(enumerate(labels), 2):
@@ -141,3 +141,34 @@ def test_signs_do_not_hide_relatives(tmp_path: Path) -> None:
     first, second = compare_checkpoints(tmp_path, activation="tanh").to_json()["links"]
     assert (first["a"], first["b"]) == ("a", "b")
     assert first["distance"] < 1e-6 < 0.2 < second["distance"]
+
+
+def test_relatives_are_told_by_p_values(tmp_path: Path) -> None:
+    definition = define(nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 3)), torch.randn(40, 6))
+    states = [mlp(seed, (6, 24, 3)) for seed in range(3)]
+    states.append({key: t + 0.1 * t.std() * torch.randn_like(t) for key, t in states[0].items()})
+    paths = [saved(tmp_path / f"{i}.safetensors", state) for i, state in enumerate(states)]
+    pair = compare_checkpoints(paths[0], paths[3], net=definition)
+    said = json.loads(json.dumps(pair.to_json(), allow_nan=False))
+    assert said["kinship"]["p_value"] < 1e-15
+    assert said["kinship"]["nodes"]["layer0"]["in_place"] == said["kinship"]["neurons"] == 24
+    assert "in less than 1 of " in pair.summary
+    assert "24 of 24 are nearest to the one in their own place, by chance 1" in pair.summary
+    assert said["partners"]["2"] > 0.9
+    assert "matched with by activations: 0.9" in pair.summary
+    apart = compare_checkpoints(paths[0], paths[1], net=definition)
+    assert apart.to_json()["kinship"]["p_value"] > 1e-3
+    assert "trained apart, or permuted since (p = " in apart.summary
+    family = compare_checkpoints(tmp_path, net=definition)
+    said = json.loads(json.dumps(family.to_json(), allow_nan=False))["kinship"]
+    assert [(kin["a"], kin["b"]) for kin in said["pairs"]] == [("0", "3")]
+    assert said["p_values"][0][3] == said["p_values"][3][0] < said["corrected"][0][3] < 1e-12
+    assert "in 1 of 6 pairs" in family.summary
+    assert [line[:2] for line in family.report().tables[1].cells] == [("0", "3")]
+
+
+def test_networks_that_cannot_be_permuted_have_no_p_value(tmp_path: Path) -> None:
+    for i in range(3):
+        saved(tmp_path / f"{i}.pt", mlp(i, (4, 3)))
+    found = compare_checkpoints(tmp_path / "0.pt", tmp_path / "1.pt", net=define(nn.Linear(4, 3), torch.randn(2, 4)))
+    assert "No p-value of kinship: it has no two neurons that may change places." in found.summary
