@@ -31,7 +31,6 @@ from nfn_monomial.fibre import NormalForm, normal_form
 from nfn_monomial.space.certificate import answers
 
 from .files import listed
-from .matching import match_names
 from .tensor_files import require_numbers
 
 __all__ = ["Definition", "DefinitionError", "called", "define", "named", "one_value", "read_definition"]
@@ -134,8 +133,6 @@ class Definition:
             DefinitionError: naming the keys, if they are those of another architecture.
         """
         meta = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
-        if self.chain:
-            return {name: [key] for name, key in match_names(meta, self.space).items()}
         given: dict[str, list[str]] = {}
         for key in shapes:
             given.setdefault(self.tied.get(key, key), []).append(key)

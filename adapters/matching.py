@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -18,6 +19,8 @@ from .files import listed
 
 _ROLE = re.compile(r"(?:(?<=[._/])|^)(weights?|kernels?|w|bias(?:es)?|b)(?=$|[./:])", re.IGNORECASE)
 _SHOWN = 16  # keys in a message
+_STEPS = 10_000  # of a search for orders
+_Known = TypeVar("_Known")
 
 
 @checked
@@ -79,6 +82,123 @@ def match_names(
         matched |= zip(place, layers.pop(layer), strict=True)
         places.remove(place)
     return {name: matched[name] for name in space.parameters}
+
+
+def match_in_order(
+    state: Mapping[str, Tensor], space: WeightSpace, order: Sequence[str] | None = None
+) -> tuple[dict[str, str], str]:
+    """As `match_names`, of keys in the order of a file; and, in words, what the order of the layers rests on.
+
+    Args:
+        state: key -> tensor, of one network.
+        space: the weight space.
+        order: names of layers in the order in which they run, where that is known.
+
+    Raises:
+        ValueError: as `match_names` and `order_of_layers`.
+    """
+    places, layers = _layers_of_space(space), _layers_of_keys(list(state), ordered=False)
+    if not places or len(places) != len(layers):
+        return match_names(state, space), ""
+    sizes: Mapping[str, int] = {
+        name: node.size for name, node in space.nodes.items() if not node.permutes and node.size is not None
+    }
+    names = {layer.strip("._/:"): keys for layer, keys in layers.items()}
+
+    def sizes_behind(known: Mapping[str, int], number: int, layer: str) -> Mapping[str, int] | None:
+        return _sizes_with(state, space, places[number], names[layer], known)
+
+    found, words = order_of_layers(list(names), sizes_behind, sizes, order)
+    if not found:
+        return match_names(state, space), ""  # an error that says what does not fit
+    matched = {
+        name: key
+        for place, layer in zip(places, found, strict=True)
+        for name, key in zip(place, names[layer], strict=True)
+    }
+    return {name: matched[name] for name in space.parameters}, words
+
+
+def order_of_layers(
+    names: Sequence[str],
+    behind: Callable[[_Known, int, str], _Known | None],
+    start: _Known,
+    order: Sequence[str] | None = None,
+) -> tuple[tuple[str, ...], str]:
+    """The order in which layers run; and, in words, what that rests on where shapes do not say it.
+
+    If several orders fit, it is that of the numbers in the names, unless the file has the layers in another one. That
+    is not proof: a network may run its layers in any order. Keys that are sorted, as in safetensors, say nothing.
+
+    Args:
+        names: of layers, in the order of the file.
+        behind: what is known of a beginning, how many layers it has, and a layer -> what is known with that layer
+            behind it; None if it does not fit there.
+        start: what is known before the first.
+        order: that which was given, if any.
+
+    Returns:
+        The names in order, none if no order fits; and the words, none if there is no doubt.
+
+    Raises:
+        ValueError: if several fit and nothing says which, or if ``order`` does not fit.
+    """
+    if order is not None:
+        if sorted(order) != sorted(names):
+            raise InvalidValueError(f"--order {','.join(order)}: expected each layer once, {listed(names, _SHOWN)}")
+        known: _Known | None = start
+        for number, name in enumerate(order):
+            if known is not None and (known := behind(known, number, name)) is None:
+                before = f"behind {order[number - 1]}" if number else "as the first layer"
+                raise InvalidValueError(f"--order {','.join(order)}: {name} does not fit {before}, by its shape")
+        return tuple(order), ""
+    free = {name: {name} for name in names}
+    fits, ended = _orders(names, behind, start, free)
+    if len(fits) < 2 and ended:
+        return (fits or [()])[0], ""
+    numbered, _ = _orders(names, behind, start, {a: {a, *(b for b in names if _numbered_before(b, a))} for a in names})
+    if len(numbered) == 1 and (list(names) == sorted(names) or fits[:1] in ([], numbered)):
+        return numbered[0], (
+            f"Layers are taken in the order {', '.join(numbered[0])}, as they are numbered; others fit, too: if they "
+            "run in another one, say it by --order"
+        )
+    either = list(dict.fromkeys((*fits, *numbered)))
+    if not either:
+        return (), ""
+    doubt = "too many to try"
+    for number, (one, other) in enumerate(zip(either[0], either[-1], strict=True)):
+        if one != other:
+            doubt = f"{f'behind {either[0][number - 1]}' if number else 'the first'} may be {one} or {other}"
+            break
+    raise InvalidValueError(
+        f"its layers fit in several orders, {doubt}: say in which they run, by --order {','.join(either[0])} or another"
+    )
+
+
+def _orders(
+    names: Sequence[str],
+    behind: Callable[[_Known, int, str], _Known | None],
+    start: _Known,
+    before: Mapping[str, set[str]],
+) -> tuple[list[tuple[str, ...]], bool]:
+    """Two orders that fit, if there are so many, earlier names first; and whether all were looked through.
+
+    ``before``: layer -> itself, and those that may not come behind it.
+    """
+    found: list[tuple[str, ...]] = []
+    waiting: list[tuple[tuple[str, ...], _Known]] = [((), start)]
+    for _ in range(_STEPS):
+        if not waiting or len(found) == 2:
+            break
+        begun, known = waiting.pop()
+        left = dict.fromkeys(name for name in names if name not in begun)
+        if not left:
+            found.append(begun)
+        for name in reversed(left):
+            if len(left.keys() & before[name]) == 1:
+                after = behind(known, len(begun), name)
+                waiting += [] if after is None else [((*begun, name), after)]
+    return found, not waiting
 
 
 @checked

@@ -21,7 +21,7 @@ from nfn_monomial.tools.report import Table
 from .data import Data, Judge, Score, judge_of
 from .figures import draw_lines
 from .findings import Finding, Written
-from .networks import Naming, Network, PathLike, difference_as_written, left_behind, paths_of, read_networks
+from .networks import Naming, Network, PathLike, difference_as_written, left_behind, read_several
 
 __all__ = ["align_checkpoints"]
 
@@ -66,9 +66,7 @@ def align_checkpoints(
     """
     if merge is not None and not 0 <= merge <= 1:
         raise InvalidValueError(f"--merge {merge}: expected the share of the others, 0 to 1")
-    networks = read_networks(paths_of(paths), **naming)
-    if len(networks) < 2:
-        raise InvalidValueError(f"align needs two networks, or a folder of them; found {networks[0].label} alone")
+    networks, skipped = read_several("align", paths, **naming)
     first, *others = networks
     if data is not None and not first.runs:
         raise InvalidValueError(f"--data {data}: {first.label} cannot be run: {first.why_not}")
@@ -131,7 +129,7 @@ def align_checkpoints(
         right = {method: line["accuracy"] for method, line in lines.items() if line["accuracy"]}
         return {"barrier.png": draw_lines(losses, right, judged)} if lines else {}
 
-    return Finding(tuple(networks), summary, results, [_table(results, distances)], draw, made)
+    return Finding(tuple(networks), summary, results, [_table(results, distances)], draw, made).with_notes(skipped)
 
 
 def _summary(results: Mapping[str, Any], networks: Sequence[Network], left: Sequence[str]) -> str:

@@ -71,7 +71,7 @@ def balance_checkpoint(
     }
     table = Table(f"The canonical form of {network.label}", ("parameter", "L2 norm", "balanced"), tuple(cells))
     made = Written(network, network.checkpoint.name, tensors)
-    return Finding((network,), "\n".join(lines), results, [table], checkpoints=[made])
+    return Finding((network,), "\n".join(lines), results, [table], checkpoints=[made]).with_notes()
 
 
 def _norms(tensors: Mapping[str, Tensor]) -> dict[str, float]:

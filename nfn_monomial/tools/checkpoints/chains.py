@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nfn_monomial.adapters.chains import Layer, layers_of, parameters_of, space_of
 from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.adapters.files import FileError
-from nfn_monomial.adapters.matching import match_names
+from nfn_monomial.adapters.matching import order_of_layers
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import function_named, symmetry_of
 
@@ -29,8 +29,12 @@ PROBES = 64  # random inputs of a chain of layers
 NET = "--net module.py:Class, --net package.module:Class or --net PATH.pt2"
 
 
-def chain_of(checkpoint: Checkpoint, activation: str, input_shape: Sequence[int] | None) -> Definition:
+def chain_of(
+    checkpoint: Checkpoint, activation: str, input_shape: Sequence[int] | None, order: Sequence[str] | None = None
+) -> Definition:
     """The chain of layers in a checkpoint; without example inputs where nobody knows how it runs.
+
+    ``order`` names the layers in the order in which they run; without it, see `order_of_layers`.
 
     Raises:
         ValueError: naming what cannot be used, and the way out.
@@ -45,12 +49,18 @@ def chain_of(checkpoint: Checkpoint, activation: str, input_shape: Sequence[int]
             f"{path} has {shown}: no chain of layers with {{layer}}.weight and {{layer}}.bias; say what it is by {NET}"
         )
     layers = layers_of(checkpoint, path, r".+", "{layer}.weight and {layer}.bias")
-    parameters_of(layers, path, biases=False)  # or it is an error
+    nothing: tuple[int, ...] = ()
     try:
-        # The names of this space are nobody's keys, so that the order is found out.
-        match_names({key: torch.empty(s, device="meta") for key, s in shapes.items()}, space_of(layers, activation))
-    except ValueError as error:
-        raise FileError(f"{path}: the order of the layers is not clear ({error}); say it by {NET}") from error
+        found, _ = order_of_layers(
+            list(dict.fromkeys(key.rpartition(".")[0] for key in shapes)),
+            lambda before, _, name: _behind(before, tuple(layers[name].weight.shape)),
+            nothing,
+            order,
+        )
+    except InvalidValueError as error:
+        raise FileError(f"{path}: {error}; or say what network it is by {NET}") from error
+    layers = {name: layers[name] for name in found or layers}
+    parameters_of(layers, path, biases=False)  # or it is an error
     function = function_named(activation)
     if function is None or any(layer.weight.ndim > 2 for layer in layers.values()):
         names = [(f"{n}.weight", None if bias is None else f"{n}.bias") for n, (_, bias) in layers.items()]
@@ -61,6 +71,16 @@ def chain_of(checkpoint: Checkpoint, activation: str, input_shape: Sequence[int]
     inputs = torch.randn(*(input_shape or (PROBES, size)), generator=torch.Generator().manual_seed(0))
     definition = define(Chain(layers, function), inputs)
     return dataclasses.replace(definition, name=NAME, chain=True)
+
+
+def _behind(before: tuple[int, ...], weight: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of a weight, if it may come behind a layer with another, of none for the first; convolutions do first.
+
+    A flatten may stand between them.
+    """
+    flattens = len(before) > 2 == len(weight)
+    fits = not before or weight[1] == before[0] or (flattens and weight[1] % before[0] == 0)
+    return weight if fits and (not before or len(before) > 2 or len(weight) == 2) else None
 
 
 class Chain(nn.Module):

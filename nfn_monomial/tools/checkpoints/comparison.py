@@ -11,7 +11,6 @@ import torch
 from nfn_monomial import compare
 from nfn_monomial.alignment import Comparison, Kinship, kinship
 from nfn_monomial.alignment.rounding import differing
-from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import compare_fibres
 from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
@@ -19,7 +18,7 @@ from nfn_monomial.tools.report import Table
 from .families import family_of
 from .figures import draw_comparison
 from .findings import Finding
-from .networks import Naming, Network, PathLike, paths_of, read_networks
+from .networks import Naming, Network, PathLike, read_several
 
 __all__ = ["compare_checkpoints"]
 
@@ -41,13 +40,11 @@ def compare_checkpoints(*paths: PathLike, seed: int = 0, call: Call = ALONE, **n
         FileNotFoundError: for a path that does not exist.
         ValueError: naming what cannot be used, and the way out.
     """
-    networks = read_networks(paths_of(paths), **naming)
-    if len(networks) < 2:
-        raise InvalidValueError(f"compare needs two networks, or a folder of them; found {networks[0].label} alone")
+    networks, skipped = read_several("compare", paths, **naming)
     if len(networks) > 2:
-        return family_of(networks, seed=seed, call=call)
+        return family_of(networks, seed=seed, call=call).with_notes(skipped)
     a, b = networks
-    return _pair_of(a, b, seed)
+    return _pair_of(a, b, seed).with_notes(skipped)
 
 
 def _pair_of(a: Network, b: Network, seed: int) -> Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +54,19 @@ class Finding:
     draw: Callable[[], Mapping[str, Figure | str]] = dict
     checkpoints: Sequence[Written] = ()
     heading: str = ""
+
+    def with_notes(self, skipped: Mapping[str, str] | None = None) -> Finding:
+        """The same, and what has to be known of what was read; ``skipped``: path of a file -> why it was left out."""
+        notes = list(dict.fromkeys(network.doubt for network in self.networks if network.doubt))
+        results = {**self.results, "notes": notes}
+        tables = list(self.tables)
+        if skipped is not None:
+            results["skipped"] = [{"file": path, "reason": reason} for path, reason in skipped.items()]
+        if skipped:
+            tables.append(Table("Left out", ("file", "reason"), tuple(skipped.items()), text_columns=2))
+        words = "\n".join([self.summary, *notes])
+        heading = "\n\n".join([self.heading, *notes]) if notes else self.heading
+        return replace(self, summary=words, results=results, tables=tables, heading=heading)
 
     def to_json(self) -> dict[str, Any]:
         """The numbers, as JSON has them."""

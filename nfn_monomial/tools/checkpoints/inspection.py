@@ -106,7 +106,7 @@ def _told(definition: Definition, network: Network | None, certified: str, neuro
         return {"symmetries.svg": space.draw()}
 
     networks = () if network is None else (network,)
-    return Finding(networks, summary, results, tables, draw, heading=f"```\n{summary}\n```\n")
+    return Finding(networks, summary, results, tables, draw, heading=f"```\n{summary}\n```\n").with_notes()
 
 
 def _certificate(network: Network) -> str:

@@ -6,6 +6,7 @@ is there in Python), see `read_definition`. Without one it is a chain of layers,
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import hashlib
@@ -23,9 +24,9 @@ from torch.utils import _pytree as pytree
 from nfn_monomial import WeightSpace, fingerprint
 from nfn_monomial.adapters.definitions import Definition, DefinitionError, one_value, read_definition
 from nfn_monomial.adapters.files import FileError
-from nfn_monomial.adapters.matching import prefix_of
+from nfn_monomial.adapters.matching import match_in_order, prefix_of
 from nfn_monomial.alignment.rounding import COUNTERS
-from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.errors import InvalidValueError, MissingFileError
 from nfn_monomial.fibre import NormalForm, fingerprint_fibre
 from nfn_monomial.space.certificate import answers, doubled, largest_change, steady_answers
 from nfn_monomial.space.packing import check_tensors
@@ -41,6 +42,7 @@ __all__ = [
     "paths_of",
     "read_architecture",
     "read_networks",
+    "read_several",
 ]
 
 PathLike: TypeAlias = "str | Path"
@@ -55,13 +57,17 @@ class Naming(TypedDict, total=False):
             runs**, or what `define` makes of a module; not needed for the checkpoint of a chain of layers.
         input_shape: of the example inputs, batch included; of a module that does not state any.
         activation: between the layers of a chain, by name.
+        order: of the layers of a chain, by name, in which they run; needed where that is not clear.
         key: of the state dict in a file of ``torch.save``, where it has several.
+        skip_bad: whether files of several that cannot be used are left out, and told; else the first is an error.
     """
 
     net: str | Definition | None
     input_shape: Sequence[int] | None
     activation: str | None
+    order: Sequence[str] | None
     key: str | None
+    skip_bad: bool
 
 
 class Network(Mapping[str, Tensor]):
@@ -71,8 +77,10 @@ class Network(Mapping[str, Tensor]):
         definition: the architecture; keys and shapes are checked, values when they are read.
         checkpoint: where the tensors are; its keys may have a prefix more, see `prefix_of`.
         label: what to call it, by default the path.
+        order: of the layers of a chain, by name, in which they run, where that is known.
 
     Attributes:
+        doubt: in words, what the order of the layers of a chain rests on, where shapes do not say it.
         sizes: node -> number of neurons.
         others: key in the module -> key in the checkpoint of the tensors that are not in the space; of what is not of
             this network, as the counter of an average, its key in the checkpoint.
@@ -81,12 +89,21 @@ class Network(Mapping[str, Tensor]):
         FileError: naming the file and the keys, if it is of another architecture.
     """
 
-    def __init__(self, definition: Definition, checkpoint: Checkpoint, label: str = "") -> None:
+    def __init__(
+        self, definition: Definition, checkpoint: Checkpoint, label: str = "", order: Sequence[str] | None = None
+    ) -> None:
         self.definition, self.checkpoint, self.label = definition, checkpoint, label or str(checkpoint.path)
+        self.doubt = ""
         try:
             prefix = "" if definition.chain else prefix_of(checkpoint.shapes, definition.shapes, definition.required)
             places = {key.removeprefix(prefix): key for key in checkpoint if key.startswith(prefix)}
-            keys = definition.keys({key: checkpoint.shapes[full] for key, full in places.items()}, widths=True)
+            shapes = {key: checkpoint.shapes[full] for key, full in places.items()}
+            if definition.chain:
+                meta = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+                matched, self.doubt = match_in_order(meta, self.space, order)
+                keys = {name: [key] for name, key in matched.items()}
+            else:
+                keys = definition.keys(shapes, widths=True)
         except ValueError as error:
             raise FileError(f"{checkpoint.path}: {error}") from error
         self._keys = {name: [places[key] for key in same] for name, same in keys.items()}
@@ -214,6 +231,7 @@ def read_architecture(like: Checkpoint | None, **naming: Unpack[Naming]) -> Defi
         ValueError: naming what cannot be used, and the way out.
     """
     net, input_shape, activation = naming.get("net"), naming.get("input_shape"), naming.get("activation")
+    order = naming.get("order")
     if input_shape is not None and (not input_shape or min(input_shape) < 1):
         raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: sizes are at least 1, as 1,3,32,32")
     if isinstance(net, str):
@@ -221,6 +239,8 @@ def read_architecture(like: Checkpoint | None, **naming: Unpack[Naming]) -> Defi
             raise InvalidValueError(f"--activation {activation} is for a chain of layers, but --net {net} is given")
         net = read_definition(net) if input_shape is None else read_definition(net, input_shape[1:], input_shape[0])
     if net is not None:
+        if order is not None:
+            raise InvalidValueError(f"--order {','.join(order)} is for a chain of layers, but --net is given")
         return net
     if like is None:
         raise InvalidValueError(f"which network? {NET}; or a checkpoint of a chain of layers, and --activation")
@@ -228,7 +248,7 @@ def read_architecture(like: Checkpoint | None, **naming: Unpack[Naming]) -> Defi
         raise InvalidValueError(
             f"{like.path}: say what network it is by {NET}; of a plain chain of layers, --activation relu is enough"
         )
-    return chain_of(like, activation, input_shape)
+    return chain_of(like, activation, input_shape, order)
 
 
 def paths_of(paths: Sequence[PathLike]) -> list[PathLike]:
@@ -244,33 +264,81 @@ def paths_of(paths: Sequence[PathLike]) -> list[PathLike]:
     return list(paths)
 
 
-def read_networks(paths: Sequence[PathLike], **naming: Unpack[Naming]) -> list[Network]:
+def read_networks(
+    paths: Sequence[PathLike], skipped: dict[str, str] | None = None, **naming: Unpack[Naming]
+) -> list[Network]:
     """Checkpoints (`read_checkpoint`) as networks of one architecture (`read_architecture`) and one width.
+
+    Args:
+        paths: of the checkpoints.
+        skipped: where it is told, path -> reason, which files are left out as they cannot be read, do not fit, or have
+            NaN; without it the first of them is an error.
+        naming: see `Naming`; the **code** of ``net`` **runs**.
 
     Raises:
         FileNotFoundError: for a path that does not exist.
         ValueError: naming the file or the architecture that cannot be used, and the way out; for two paths that are
             one file.
     """
-    checkpoints = [read_checkpoint(path, naming.get("key")) for path in paths]
+
+    @contextlib.contextmanager
+    def unless_bad(path: PathLike) -> Iterator[None]:
+        try:
+            yield
+        except (FileError, MissingFileError) as error:
+            if skipped is None:
+                raise
+            skipped[str(path)] = str(error).removeprefix(str(path)).lstrip(": ")
+
     places: dict[Path, Checkpoint] = {}
-    for found in checkpoints:
-        place = found.path.resolve()
-        if place in places:
-            raise InvalidValueError(f"{places[place].path} and {found.path} are the same file: give two networks")
-        places[place] = found
-    definition = read_architecture(checkpoints[0], **naming)
-    labels = _labels([c.path for c in checkpoints])
-    networks = [Network(definition, found, label) for found, label in zip(checkpoints, labels, strict=True)]
-    first = networks[0]
-    for network in networks:
-        for node, size in network.sizes.items():
-            if size != first.sizes[node]:
-                raise FileError(
-                    f"{network.checkpoint.path} has {size} neurons of node {node}, but {first.checkpoint.path} has "
-                    f"{first.sizes[node]}: networks of one width can be put side by side"
-                )
+    for path in paths:
+        with unless_bad(path):
+            found = read_checkpoint(path, naming.get("key"))
+            place = found.path.resolve()
+            if place in places:
+                raise InvalidValueError(f"{places[place].path} and {found.path} are the same file: give two networks")
+            places[place] = found
+    definition: Definition | None = None
+    networks: list[Network] = []
+    for checkpoint in places.values():
+        with unless_bad(checkpoint.path):
+            definition = definition or read_architecture(checkpoint, **naming)
+            network = Network(definition, checkpoint, order=naming.get("order"))
+            first = networks[0] if networks else network
+            for node, size in network.sizes.items():
+                if size != first.sizes[node]:
+                    raise FileError(
+                        f"{checkpoint.path} has {size} neurons of node {node}, but {first.checkpoint.path} has "
+                        f"{first.sizes[node]}: networks of one width can be put side by side"
+                    )
+            for name in network if skipped is not None else ():
+                network[name]  # or it is an error
+            networks.append(network)
+    for network, label in zip(networks, _labels([network.checkpoint.path for network in networks]), strict=True):
+        network.label = label
     return networks
+
+
+def read_several(
+    command: str, paths: Sequence[PathLike], **naming: Unpack[Naming]
+) -> tuple[list[Network], dict[str, str]]:
+    """Two networks or more, as `read_networks`, of a folder or of paths; and what was left out, path -> reason.
+
+    Raises:
+        FileNotFoundError: for a path that does not exist.
+        ValueError: as `read_networks`, and for fewer than two.
+    """
+    found, skipped = paths_of(paths), dict[str, str]()
+    try:
+        networks = read_networks(found, skipped if naming.get("skip_bad") else None, **naming)
+    except FileError as error:
+        way_out = "; --skip-bad goes on without such files" * (len(found) > 2)
+        raise FileError(f"{error}{way_out}") from error
+    if len(networks) < 2:
+        alone = networks[0].label if networks else "nothing"
+        reasons = "".join(f"; left out: {path}: {reason}" for path, reason in skipped.items())
+        raise InvalidValueError(f"{command} needs two networks, or a folder of them; found {alone} alone{reasons}")
+    return networks, skipped
 
 
 def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> float | None:
@@ -314,8 +382,8 @@ def left_behind(networks: Sequence[Network]) -> list[str]:
 def _labels(paths: Sequence[Path]) -> list[str]:
     """Short names for paths: without the folders that they share, nor names or suffixes of files that are the same."""
     parts = [path.parts for path in paths]
-    if len(parts) == 1:
-        return [paths[0].name]
+    if len(parts) < 2:
+        return [path.name for path in paths]
     while len({p[0] for p in parts}) == 1 and min(map(len, parts)) > 1:
         parts = [p[1:] for p in parts]
     while len({p[-1] for p in parts}) == 1 and min(map(len, parts)) > 1:

@@ -31,6 +31,9 @@ _NETWORK = {
         "it.",
     ),
     "activation": option(str | None, "--activation", "Of a chain of layers without --net, between them, as relu."),
+    "order": option(
+        str | None, "--order", "The layers of a chain in the order in which they run, as fc1,fc2,out, where it asks."
+    ),
     **KEY,
 }
 """Options that say what network it is, as of the Python function."""
@@ -48,6 +51,9 @@ _SEVERAL: Any = Annotated[
     list[Path],
     typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"Two or more, or a folder of them; {READ}."),
 ]
+
+
+_SKIP = {"skip_bad": option(bool, "--skip-bad", "Leave out files that cannot be used, and say why.", False)}
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ Examples:
     "compare": Command(
         "compare_checkpoints",
         (_SEVERAL, ...),
-        _SEED,
+        {**_SEED, **_SKIP},
         "",
         """Are two networks the same function up to symmetry, and what is left between them? Of more: who is related?
 
@@ -122,6 +128,7 @@ Examples:
             ),
             **_FIBRE,
             **_SEED,
+            **_SKIP,
         },
         "results/align",
         """Move networks into the frame of the first one, without a change of what they compute, and merge them.
@@ -177,6 +184,7 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         from nfn_monomial import tools
 
         given["input_shape"] = _sizes(input_shape)
+        given["order"] = given["order"] and [name.strip() for name in given["order"].split(",")]
         several = isinstance(paths, list)
         read = paths if several else [path for path in (paths,) if path is not None]
         code = [given["net"], given.get("data")]

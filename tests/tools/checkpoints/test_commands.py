@@ -225,3 +225,31 @@ def test_where_nobody_sees_a_bar_a_line_says_how_far_it_is(
     assert lines(1000, 1)[:2] == ["compare: 30 of 1000, 16 min left", "compare: 60 of 1000, 16 min left"]
     assert lines(40, 1) == [f"compare: {done} of 40, {40 - done} s left" for done in (10, 20, 30)]
     assert lines(3, 9000) == ["compare: 1 of 3, 5.0 h left", "compare: 2 of 3, 2.5 h left"]
+
+
+def test_files_that_cannot_be_used_are_left_out_and_told(pair: Path) -> None:
+    runs = pair / "runs"
+    good = [saved(runs / f"good{i}.pt", mlp(i)) for i in range(3)]
+    saved(runs / "nan.pt", mlp(1) | {"0.bias": torch.full((6,), torch.nan)})
+    saved(runs / "wide.pt", mlp(1, (4, 7, 5, 2)))
+    saved(runs / "other.pt", {"table": torch.ones(3, 4)})
+    (runs / "broken.pt").write_bytes(b"PK")
+    first = "broken.pt is damaged or of another kind"
+    for command in ("compare", "align"):
+        assert first in (text := said(command, runs, *RELU.split(), "--out", pair / "none", code=2))
+        assert "--skip-bad goes on without such files" in text
+        call = [command, runs, *RELU.split(), "--skip-bad", "--out", pair / command]
+        told = said(*call)
+        assert "Left out file reason" in told
+        found = json.loads((pair / command / "results.json").read_text(encoding="utf-8"))
+        bad = {Path(entry["file"]).name: entry["reason"] for entry in found["skipped"]}
+        assert sorted(bad) == ["broken.pt", "nan.pt", "other.pt", "wide.pt"]
+        assert bad["nan.pt"].startswith("0.bias holds NaN or infinite values")
+        assert bad["wide.pt"].startswith("has 7 neurons of node ")
+        assert all(reason in (pair / command / "table.md").read_text(encoding="utf-8") for reason in bad.values())
+        assert json.loads(invoke(*call, "--force", "--json").stdout) == found
+    for path in good[1:]:
+        path.unlink()
+    text = said("compare", runs, *RELU.split(), "--skip-bad", code=2)
+    assert "compare needs two networks, or a folder of them; found good0.pt alone; left out: " in text
+    assert first.removeprefix("broken.pt ") in text

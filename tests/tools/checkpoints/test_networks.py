@@ -135,7 +135,7 @@ def test_what_is_missing_or_at_odds_is_said(residual: Definition, source: Path, 
         ([path], {"activation": "relu", "input_shape": (3, 5)}, r"--input 3,5: .* reads 4 inputs"),
         ([path, tmp_path / "link.pt"], {"activation": "relu"}, "are the same file: give two networks"),
         ([norms], {"activation": "relu"}, r"norm\.running_mean \(4,\).*: no chain of layers .*--net"),
-        ([square], {"activation": "relu"}, "the order of the layers is not clear"),
+        ([square], {"activation": "relu"}, "its layers fit in several orders, the first may be a or b"),
     ]
     for paths, naming, message in wrong:
         with pytest.raises(InvalidValueError, match=message):
