@@ -23,6 +23,10 @@ _STEPS = 10_000  # of a search for orders
 _Known = TypeVar("_Known")
 
 
+class OrderError(InvalidValueError):
+    """Layers that fit in several orders, or not in the one that was given."""
+
+
 @checked
 def match_names(
     state: Mapping[str, Tensor],
@@ -95,7 +99,8 @@ def match_in_order(
         order: names of layers in the order in which they run, where that is known.
 
     Raises:
-        ValueError: as `match_names` and `order_of_layers`.
+        ValueError: as `match_names`.
+        OrderError: as `order_of_layers`.
     """
     places, layers = _layers_of_space(space), _layers_of_keys(list(state), ordered=False)
     if not places or len(places) != len(layers):
@@ -141,16 +146,16 @@ def order_of_layers(
         The names in order, none if no order fits; and the words, none if there is no doubt.
 
     Raises:
-        ValueError: if several fit and nothing says which, or if ``order`` does not fit.
+        OrderError: if several fit and nothing says which, or if ``order`` does not fit.
     """
     if order is not None:
         if sorted(order) != sorted(names):
-            raise InvalidValueError(f"--order {','.join(order)}: expected each layer once, {listed(names, _SHOWN)}")
+            raise OrderError(f"--order {','.join(order)}: expected each layer once, {listed(names, _SHOWN)}")
         known: _Known | None = start
         for number, name in enumerate(order):
             if known is not None and (known := behind(known, number, name)) is None:
                 before = f"behind {order[number - 1]}" if number else "as the first layer"
-                raise InvalidValueError(f"--order {','.join(order)}: {name} does not fit {before}, by its shape")
+                raise OrderError(f"--order {','.join(order)}: {name} does not fit {before}, by its shape")
         return tuple(order), ""
     free = {name: {name} for name in names}
     fits, ended = _orders(names, behind, start, free)
@@ -170,7 +175,7 @@ def order_of_layers(
         if one != other:
             doubt = f"{f'behind {either[0][number - 1]}' if number else 'the first'} may be {one} or {other}"
             break
-    raise InvalidValueError(
+    raise OrderError(
         f"its layers fit in several orders, {doubt}: say in which they run, by --order {','.join(either[0])} or another"
     )
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nfn_monomial.adapters.chains import Layer, layers_of, parameters_of, space_of
 from nfn_monomial.adapters.definitions import Definition, define
 from nfn_monomial.adapters.files import FileError
-from nfn_monomial.adapters.matching import order_of_layers
+from nfn_monomial.adapters.matching import OrderError, order_of_layers
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.symmetry import function_named, symmetry_of
 
@@ -57,7 +57,7 @@ def chain_of(
             nothing,
             order,
         )
-    except InvalidValueError as error:
+    except OrderError as error:
         raise FileError(f"{path}: {error}; or say what network it is by {NET}") from error
     layers = {name: layers[name] for name in found or layers}
     parameters_of(layers, path, biases=False)  # or it is an error

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nfn_monomial import Symmetry, symmetry_of
 from nfn_monomial.adapters.chains import natural
 from nfn_monomial.adapters.files import listed
-from nfn_monomial.adapters.matching import match_names, prefix_of
+from nfn_monomial.adapters.matching import OrderError, match_in_order, match_names, prefix_of
 from nfn_monomial.adapters.tensor_files import require_numbers
 from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
@@ -35,17 +35,19 @@ class Given(NamedTuple):
         state: key -> tensor.
         ordered: whether the keys come in the order in which the layers run.
         activations: the symmetries of its activations, where these are known.
+        order: names of its layers in the order in which they run, where that is known.
     """
 
     label: str
     state: Mapping[str, Tensor]
     ordered: bool = False
     activations: frozenset[Symmetry] = frozenset()
+    order: Sequence[str] | None = None
 
     @property
     def kind(self) -> Hashable:
         """Equal for networks that are matched alike."""
-        return self.ordered, self.activations, *((key, t.shape) for key, t in self.state.items())
+        return self.ordered, self.activations, *(self.order or ()), *((key, t.shape) for key, t in self.state.items())
 
 
 def given_networks(networks: Network | Iterable[Network]) -> list[Given]:
@@ -106,6 +108,8 @@ def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: st
     for number, info in enumerate(infos):
         try:
             fits[number] = _names(given, info, any_width)
+        except OrderError as error:
+            raise InvalidValueError(f"{given.label}: {error}") from error
         except (ValueError, TypeError) as error:
             reasons.append(str(error))
     if not fits:
@@ -128,7 +132,10 @@ def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: st
 def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
     prefix = prefix_of(given.state, info.space.parameters, info.space.parameters)
     state = {key.removeprefix(prefix): t for key, t in given.state.items() if key.startswith(prefix)}
-    names = match_names(state, info.space, ordered=given.ordered)
+    if given.ordered or set(state) == set(info.space.parameters):
+        names = match_names(state, info.space, ordered=given.ordered)
+    else:
+        names, _ = match_in_order(state, info.space, given.order)
     tensors = {name: state[key].float()[None, None] for name, key in names.items()}
     info.space.validate(tensors)
     if not any_width and (wrong := [n for n, shape in info.space.shapes().items() if tensors[n].shape[2:] != shape]):

@@ -106,6 +106,22 @@ def test_edited_networks_have_the_keys_and_dtypes_they_came_with(editors: Left) 
     module.load_state_dict(first)
 
 
+def test_layers_that_fit_in_several_orders_are_asked_about() -> None:
+    """A network that runs the second of two equal layers first has another accuracy, and the same shapes."""
+    predictor = Predictor.load()
+    state = {name: torch.randn(shape) for name, shape in predictor.task.infos[0].space.shapes().items()}
+
+    def named(*names: str) -> dict[str, torch.Tensor]:
+        return {f"{layer}.{role}": state[f"{role}.{i}"] for i, layer in enumerate(names) for role in ("weight", "bias")}
+
+    assert torch.equal(predictor([named("conv_in", "conv_mid1", "conv_mid2", "head")]), predictor([state]))
+    several = "network 0: its layers fit in several orders, behind "
+    with pytest.raises(ValueError, match=f"{several}conv_in may be conv_mid2 or conv_mid1: .* by --order conv_in,"):
+        predictor([named("conv_in", "conv_mid2", "conv_mid1", "head")])
+    with pytest.raises(ValueError, match=f"{several}a may be b or c"):
+        predictor([named("a", "b", "c", "d")])
+
+
 def test_large_networks_are_answered_few_at_once(
     accuracy_predictors: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
