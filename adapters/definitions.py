@@ -7,17 +7,12 @@ definition is read from the place that a user names and from nowhere else: never
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib
-import importlib.util
 import inspect
 import math
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -26,11 +21,12 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.alignment.outputs import Reading
 from nfn_monomial.alignment.rounding import differing
-from nfn_monomial.errors import InvalidValueError, MonomialError
+from nfn_monomial.errors import MonomialError
 from nfn_monomial.fibre import NormalForm, normal_form
 from nfn_monomial.space.certificate import answers
 
 from .files import listed
+from .imports import SHOWN, DefinitionError, called, importing, named
 from .tensor_files import require_numbers
 
 __all__ = ["Definition", "DefinitionError", "called", "define", "named", "one_value", "read_definition"]
@@ -38,13 +34,7 @@ __all__ = ["Definition", "DefinitionError", "called", "define", "named", "one_va
 PROGRAM = ".pt2"
 BATCH = 2  # of example inputs
 EXAMPLE = "example_inputs"  # a function beside a class that returns them
-SHOWN = 6  # names in a message
 LARGE = 50_000_000  # entries, beyond which there are no normal forms: they take some copies of them in float64
-FORMS = "module.py:Class, package.module:Class, or a program's path, net.pt2"
-
-
-class DefinitionError(InvalidValueError):
-    """A definition that cannot be read; the message names it, what was found and the way out."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +172,7 @@ def read_definition(
     """What ``module.py:Class``, ``package.module:Class`` or ``net.pt2`` defines. Runs its code.
 
     The class, or function, is called without arguments, or with those given. It makes the module, or a pair of it and
-    its example inputs (a tensor or a tuple), which a function ``example_inputs()`` beside it may state as well.
+    its example inputs, as `define` takes them, which a function ``example_inputs()`` beside it may state as well.
 
     Args:
         text: as a user gives it.
@@ -199,24 +189,23 @@ def read_definition(
             raise DefinitionError(f"{text} is a program, which takes no arguments: name a class or function")
         return _of_program(Path(text))
     home, build = named(text)
-    if arguments:
-        build = functools.partial(build, **arguments)
-    name = text.rpartition(":")[2]
-    with torch.random.fork_rng(devices=[]):
+    place, _, name = text.rpartition(":")
+    arguments = dict(arguments or {})
+    with torch.random.fork_rng(devices=[]), importing(text):
         torch.manual_seed(0)
-        module, inputs = _built(build, text)
+        module, inputs = _built(build, text, arguments)
         if input_shape is not None:
             like = next(module.parameters(), torch.zeros(()))
             inputs = torch.randn(batch, *input_shape, dtype=like.dtype)
         elif inputs is None and callable(example := getattr(home, EXAMPLE, None)):
-            inputs = called(example, f"{text.rpartition(':')[0]}:{EXAMPLE}")
+            inputs = called(example, f"{place}:{EXAMPLE}")
         if inputs is None:
             raise DefinitionError(
                 f"{text}: say what its inputs are: give their shape (--input {batch},3,32,32, batch included; of a "
                 f"data set the option input_shape=3,32,32, of one input), write {EXAMPLE}() beside it, or let "
                 f"{name} return a pair: the module and its example inputs"
             )
-        return define(module, inputs, name, text, lambda: _built(build, text)[0])
+        return define(module, inputs, name, text, lambda: _built(build, text, arguments)[0])
 
 
 def define(
@@ -230,7 +219,8 @@ def define(
 
     Args:
         module: any that ``torch.export`` can trace.
-        inputs: a tensor, or a tuple of all positional arguments.
+        inputs: a tensor, a tuple of all positional arguments, a dict of arguments by keyword, or a pair ``(args,
+            kwargs)`` of both.
         name: of the architecture, by default of the class.
         label: what to call it in messages, by default the name.
         template: builds such a module; by default this one is handed out.
@@ -239,6 +229,9 @@ def define(
         DefinitionError: naming what cannot be used, and the way out.
     """
     name = name or type(module).__name__
+    inputs, prepared = _positions(module, inputs)
+    build = template or (lambda: module)
+    module = prepared(module)
     state = module.state_dict(keep_vars=True)
     if others := [key for key, value in state.items() if not isinstance(value, Tensor)]:
         raise DefinitionError(
@@ -249,7 +242,7 @@ def define(
         space = WeightSpace.from_module(module, inputs)
     except (ValueError, TypeError) as error:
         raise DefinitionError(f"{label or name}: {error}") from error
-    return _definition(name, space, state, template or (lambda: module), inputs)
+    return _definition(name, space, state, build if template is None else lambda: prepared(build()), inputs)
 
 
 def _of_program(path: Path) -> Definition:
@@ -261,8 +254,42 @@ def _of_program(path: Path) -> Definition:
     except Exception as error:  # damaged files raise whatever their bytes happen to mean
         raise DefinitionError(f"{path} cannot be used as an exported program: {error}") from error
     inputs, keywords = program.example_inputs or ((), {})
-    build = functools.partial(program.module, check_guards=False)  # of any batch, where the program does not state one
-    return _definition(path.name, space, program.state_dict, build, None if keywords else inputs)
+
+    def build() -> nn.Module:
+        module = program.module(check_guards=False)  # of any batch, where the program does not state one
+        if keywords:  # which its forward takes in their order, but a check in front of it does not
+            module._forward_pre_hooks.clear()
+        return module
+
+    return _definition(path.name, space, program.state_dict, build, (*inputs, *keywords.values()))
+
+
+def _positions(module: nn.Module, inputs: Any) -> tuple[Any, Callable[[nn.Module], nn.Module]]:
+    """Inputs as positional arguments, and what lets a module take those in order that it takes by keyword only.
+
+    A dict that does not fit the names of a module's arguments is its only argument.
+    """
+    pair = isinstance(inputs, tuple | list) and len(inputs) == 2 and isinstance(inputs[0], tuple | list)
+    values, keywords = inputs if pair else ((), inputs)
+    try:
+        bound = inspect.signature(module.forward).bind(*values, **keywords)
+    except (TypeError, ValueError):
+        return inputs, lambda module: module
+    if bound.kwargs:  # those behind one that is left out
+        bound.apply_defaults()
+    first, names = len(bound.args), [name for name in bound.kwargs if name in keywords]
+
+    def take_in_order(module: nn.Module) -> nn.Module:
+        own = type(module)
+
+        def forward(self: nn.Module, *values: Any, **more: Any) -> Any:
+            return own.forward(self, *values[:first], **dict(zip(names, values[first:], strict=False)), **more)
+
+        if names:
+            module.__class__ = type(own.__name__, (own,), {"forward": forward, "__module__": own.__module__})
+        return module
+
+    return (*bound.args, *(bound.kwargs[name] for name in names)), take_in_order
 
 
 def _definition(
@@ -286,75 +313,10 @@ def _definition(
     return Definition(name, space, template, example, shape, shapes, tied)
 
 
-def _built(build: Callable[[], Any], text: str) -> tuple[nn.Module, Any]:
+def _built(build: Callable[..., Any], text: str, arguments: Mapping[str, Any]) -> tuple[nn.Module, Any]:
     """The module, and its example inputs if there are some."""
-    found = called(build, text)
+    found = called(build, text, arguments)
     module, inputs = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(module, nn.Module):
         raise DefinitionError(f"{text} returns {type(module).__name__}, expected an nn.Module")
     return module, inputs
-
-
-def called(function: Callable[[], Any], text: str) -> Any:
-    """What a user's function returns.
-
-    Raises:
-        DefinitionError: naming it, if it wants arguments or fails.
-    """
-    with _own_code(f"{text} fails"):
-        try:
-            return function()
-        except TypeError as error:
-            raise DefinitionError(
-                f"{text} cannot be called: {error}; it gets no arguments but those that a table states: name a "
-                "function that gives the others"
-            ) from error
-
-
-@contextlib.contextmanager
-def _own_code(what: str) -> Iterator[None]:
-    """Whatever a user's own code raises inside, or that it wants to leave, is told as an error of this page."""
-    try:
-        yield
-    except DefinitionError:
-        raise
-    except (Exception, SystemExit) as error:
-        missing = isinstance(error, ImportError)
-        way_out = "; what it imports must be installed or on PYTHONPATH: its own folder is not searched" * missing
-        raise DefinitionError(f"{what}: {type(error).__name__}: {error}{way_out}") from error
-
-
-def named(text: str) -> tuple[ModuleType, Callable[[], Any]]:
-    """What ``module.py:name`` or ``package.module:name`` names, and the Python module that it is in.
-
-    Raises:
-        DefinitionError: naming what was not found, and what is there.
-    """
-    place, _, name = text.rpartition(":")
-    if not place or not name.isidentifier():
-        raise DefinitionError(f"{text!r} names no network, expected {FORMS}")
-    home = _file(Path(place)) if place.endswith(".py") else _package(place)
-    found: Callable[[], Any] | None = getattr(home, name, None)
-    if found is None or not callable(found):
-        known = [key for key, value in vars(home).items() if inspect.isclass(value) and issubclass(value, nn.Module)]
-        raise DefinitionError(f"{place} has no class or function {name}; its modules: {listed(known, SHOWN) or 'none'}")
-    return home, found
-
-
-@functools.cache
-def _file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise DefinitionError(f"{path}: no such file, expected {FORMS}")
-    name = f"nfn_monomial_definition_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise DefinitionError(f"{path} is no Python file")
-    home = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look there
-    with _own_code(f"{path} cannot be run"):
-        spec.loader.exec_module(home)
-    return home
-
-
-def _package(name: str) -> ModuleType:
-    with _own_code(f"{name} cannot be imported, expected {FORMS}"):
-        return importlib.import_module(name)

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace, fingerprint
-from nfn_monomial.adapters.definitions import Definition, DefinitionError, one_value, read_definition
+from nfn_monomial.adapters.definitions import BATCH, Definition, DefinitionError, one_value, read_definition
 from nfn_monomial.adapters.files import FileError
+from nfn_monomial.adapters.imports import arguments_of
 from nfn_monomial.adapters.matching import match_in_order, prefix_of
 from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.errors import InvalidValueError, MissingFileError
@@ -55,6 +56,7 @@ class Naming(TypedDict, total=False):
     Attributes:
         net: the architecture: its name (``module.py:Class``, an importable class, an exported program), whose **code
             runs**, or what `define` makes of a module; not needed for the checkpoint of a chain of layers.
+        net_args: arguments of a class or function that ``net`` names: by name, or as text, ``width=64,depth=3``.
         input_shape: of the example inputs, batch included; of a module that does not state any.
         activation: between the layers of a chain, by name.
         order: of the layers of a chain, by name, in which they run; needed where that is not clear.
@@ -63,6 +65,7 @@ class Naming(TypedDict, total=False):
     """
 
     net: str | Definition | None
+    net_args: Mapping[str, Any] | str | None
     input_shape: Sequence[int] | None
     activation: str | None
     order: Sequence[str] | None
@@ -232,12 +235,16 @@ def read_architecture(like: Checkpoint | None, **naming: Unpack[Naming]) -> Defi
     """
     net, input_shape, activation = naming.get("net"), naming.get("input_shape"), naming.get("activation")
     order = naming.get("order")
+    given = naming.get("net_args")
     if input_shape is not None and (not input_shape or min(input_shape) < 1):
         raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: sizes are at least 1, as 1,3,32,32")
     if isinstance(net, str):
         if activation is not None:
             raise InvalidValueError(f"--activation {activation} is for a chain of layers, but --net {net} is given")
-        net = read_definition(net) if input_shape is None else read_definition(net, input_shape[1:], input_shape[0])
+        shape, batch = (input_shape[1:], input_shape[0]) if input_shape is not None else (None, BATCH)
+        net = read_definition(net, shape, batch, arguments_of(given) if isinstance(given, str) else given)
+    elif given:
+        raise InvalidValueError(f"--net-args {given}: these are for a class or function that --net names")
     if net is not None:
         if order is not None:
             raise InvalidValueError(f"--order {','.join(order)} is for a chain of layers, but --net is given")

@@ -24,6 +24,9 @@ _NETWORK = {
         "it and its example inputs), or an exported program, net.pt2. **Its code runs.** Without it a chain of layers "
         "is read off the checkpoint.",
     ),
+    "net_args": option(
+        str | None, "--net-args", "Arguments of the class or function of --net, as width=64,depth=3, or as JSON."
+    ),
     "input_shape": option(
         str | None,
         "--input",

@@ -66,6 +66,11 @@ def test_a_class_says_what_network_it_is(source: Path) -> None:
     text = said("symmetries", "--net", f"{source}:Residual", "--input", "2,1,5,5")
     assert "batch_norm" in text
     assert text.count("Tested:") == 1
+    text = said("symmetries", "--net", f"{source}:Residual", "--net-args", "width=5", "--input", "2,1,5,5")
+    assert "S(5) scale" in text
+    assert "--net-args width: give arguments by name" in said(
+        "symmetries", "--net", "a.py:A", "--net-args", "width", code=2
+    )
 
 
 @pytest.mark.parametrize("call", ["align a.safetensors b.safetensors", "balance b.safetensors"])
