@@ -1,6 +1,15 @@
 """All that leaves a network's function as it is, and normal forms under it."""
 
 from .compare import FibreComparison, align_fibres, compare_fibres, fingerprint_fibre
+from .directions import SharedTurn
 from .normal_form import NormalForm, normal_form
 
-__all__ = ["FibreComparison", "NormalForm", "align_fibres", "compare_fibres", "fingerprint_fibre", "normal_form"]
+__all__ = [
+    "FibreComparison",
+    "NormalForm",
+    "SharedTurn",
+    "align_fibres",
+    "compare_fibres",
+    "fingerprint_fibre",
+    "normal_form",
+]

@@ -1,9 +1,10 @@
-"""In how many directions weights move without a change of the function: of which kind, and where."""
+"""Of which kind what acts on a network is, and where: in how many directions, and on which parameters."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from typing import NamedTuple
 
 from nfn_monomial.space.weight_space import WeightSpace
 
@@ -19,6 +20,42 @@ KINDS = {
     "means": "means that norms subtract",
     "constants": "constants that flow to later parameters, or to none",
 }
+
+
+class SharedTurn(NamedTuple):
+    """Parameters that share a matrix: what writes to a node is multiplied by it, what reads it by its inverse.
+
+    Attributes:
+        kind: as `NormalForm.dimensions` has it: ``"linear"``, any invertible matrix; ``"rotary"``, a complex number for
+            each rotary pair; ``"rotations"``, an orthogonal matrix, once gains are folded; ``"gains"``, a gain of a
+            norm, which its readers take over.
+        node: their node.
+        size: of the matrices; there is one in each neuron of what the node is nested in.
+        writers, readers: pieces of parameters.
+        centred: whether a rotation has to leave ``(1, ..., 1)`` where it is, as layer norms subtract a mean.
+    """
+
+    kind: str
+    node: str
+    size: int
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+    centred: bool = False
+
+
+def mappings_of(fibre: Fibre) -> list[SharedTurn]:
+    """See `NormalForm.mappings`."""
+    sizes = fibre.whole.sizes()
+    found = []
+    for gain in fibre.gains:
+        node, taking = gain.place.axis.node, tuple(place.piece for place, power in gain.powers if power > 0)
+        found.append(SharedTurn("gains", node, sizes[node], (gain.place.piece,), taking))
+    for turn in fibre.turns:
+        kind = turn.kind if turn.kind in KINDS else "rotations"
+        size = 2 * len(turn.pairs) or sizes[turn.node]
+        sides = (tuple(p.piece for p in turn.places if p.writes == side) for side in (True, False))
+        found.append(SharedTurn(kind, turn.node, size, *sides, turn.kind == "centred"))
+    return found
 
 
 def directions_of(fibre: Fibre, left: WeightSpace) -> dict[str, dict[str, int]]:

@@ -19,7 +19,7 @@ from nfn_monomial.space.packing import cut, joined, pieces, whole
 from nfn_monomial.space.weight_space import WeightSpace
 
 from .batches import batched
-from .directions import KINDS, directions_of
+from .directions import KINDS, SharedTurn, directions_of, mappings_of
 from .kinds import Fibre, fibre_of, rotary_places
 from .left import left_of, mean_of
 from .turns import (
@@ -81,6 +81,10 @@ class NormalForm:
             Kind, as `dimensions` has it -> node or parameter -> number of directions.
         """
         return directions_of(self._fibre, self.space)
+
+    def mappings(self) -> list[SharedTurn]:
+        """Which parameters share a matrix, as a rotation of the residual stream, and which take over a norm's gain."""
+        return mappings_of(self._fibre)
 
     def explain(self) -> str:
         """What acts on the network besides permutations, in words: how many directions of which kind, and where."""

@@ -4,7 +4,7 @@ from .axes import Axis, Charge, Dim, FieldType, Sum, field_name
 from .features import Features, Layout
 from .geometry import SymmetryLike
 from .groups import GroupElement
-from .links import End, Link
+from .links import End, Link, SharedScale
 from .monomial import MonomialMatrix
 from .specification import Node, Piece, Specification
 from .trace import fold_batchnorm, register_operator
@@ -23,6 +23,7 @@ __all__ = [
     "MonomialMatrix",
     "Node",
     "Piece",
+    "SharedScale",
     "Specification",
     "Sum",
     "SymmetryLike",

@@ -8,6 +8,33 @@ from typing import NamedTuple
 from .axes import Axis, Charge, Dim, flatten_dims, flow, paths_of
 
 
+class SharedScale(NamedTuple):
+    """A positive number for each neuron of a node, by which some parameters are multiplied and others divided.
+
+    Attributes:
+        node: their node.
+        gauge: number of the node's gauge.
+        powers: piece of a parameter, and with what power of the numbers an axis of it is multiplied. One with two axes
+            on the node, as of a recurrent layer, is there twice.
+        count: how many numbers there are; None where the node's size is not known.
+    """
+
+    node: str
+    gauge: int
+    powers: tuple[tuple[str, int], ...]
+    count: int | None
+
+    @property
+    def smooth(self) -> tuple[str, ...]:
+        """What is multiplied, as the gain of a norm, or the rows and the bias of a linear layer."""
+        return tuple(piece for piece, power in self.powers if power > 0)
+
+    @property
+    def balance(self) -> tuple[str, ...]:
+        """What is divided, as the columns of linear layers behind it."""
+        return tuple(piece for piece, power in self.powers if power < 0)
+
+
 class End(NamedTuple):
     """One end of a link: neurons of a node.
 

@@ -29,7 +29,7 @@ from .axes import (
     size_of,
     sums_in,
 )
-from .links import links_of
+from .links import SharedScale, links_of
 
 Made = TypeVar("Made")
 
@@ -241,6 +241,30 @@ class Specification:
         return sum(
             sum(gauge.scales for gauge in node.gauges) * self.count(name, sizes) for name, node in self.nodes.items()
         )
+
+    def mappings(self) -> list[SharedScale]:
+        """Which parameters share a scale: what one of them is multiplied by, others are divided by.
+
+        One for each scale gauge of each node. Quantisers smooth activations along such maps; docs/quantisers.md.
+
+        >>> from nfn_monomial import WeightSpace
+        >>> [(found.smooth, found.balance) for found in WeightSpace.mlp([2, 8, 1], "relu").mappings()]
+        [(('weight.0', 'bias.0'), ('weight.1',))]
+        """
+        found: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        for piece, axes in self.axes.items():
+            for axis in (axis for axis in axes if isinstance(axis, Axis)):
+                for gauge, (kind, power) in enumerate(
+                    zip(self.nodes[axis.node].gauges, powers(axis.charge), strict=True)
+                ):
+                    if kind.scales and power:
+                        found.setdefault((axis.node, gauge), []).append((piece, power))
+        sized = {n: None not in [self.nodes[above].size for above in self.ancestry(n)] for n in self.nodes}
+        sizes = {name: node.size or 0 for name, node in self.nodes.items()}
+        return [
+            SharedScale(node, gauge, tuple(shares), self.count(node, sizes) if sized[node] else None)
+            for (node, gauge), shares in found.items()
+        ]
 
     def sizes(self) -> dict[str, int]:
         """Node -> its size; of a nested one, in each neuron of its parent.

@@ -42,7 +42,7 @@ MODULES = (
 # Records that are answers, and no arguments:
 RESULTS = (
     "Alignment", "CommonFrame", "Comparison", "End", "FibreComparison", "Kinship", "LayerDistance", "Link",
-    "NodeKinship", "Piece",
+    "NodeKinship", "Piece", "SharedScale", "SharedTurn",
 )  # fmt: skip
 
 

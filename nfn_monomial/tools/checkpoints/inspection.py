@@ -13,11 +13,13 @@ from torch import Tensor
 
 from nfn_monomial import WeightSpace, balance
 from nfn_monomial.adapters.definitions import Definition
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space import packing
 from nfn_monomial.space.axes import flow, powers
 from nfn_monomial.space.certificate import certify
 from nfn_monomial.space.specification import Node
 from nfn_monomial.tools.calls import ALONE, Call
+from nfn_monomial.tools.quantisers import recipe_of
 from nfn_monomial.tools.report import Table
 
 from .findings import Finding
@@ -29,11 +31,15 @@ TWINS = 1e-6  # rows this near, relative to their length, are those of one neuro
 ROWS = 1024  # that are compared with all others at once
 
 
-def find_symmetries(checkpoint: PathLike | None = None, *, call: Call = ALONE, **naming: Unpack[Naming]) -> Finding:
+def find_symmetries(
+    checkpoint: PathLike | None = None, *, format: str | None = None, call: Call = ALONE, **naming: Unpack[Naming]
+) -> Finding:
     """Which neurons of a network may be permuted, scaled and flipped, and, of a checkpoint, how its neurons lie.
 
     Args:
         checkpoint: weights, on which the group is tested once more; of other widths than the net's, if need be.
+        format: of a quantiser, one of `nfn_monomial.tools.quantisers.FORMATS`, to be told in it alone which modules
+            share a scale or a rotation.
         call: which keeps what is finished.
         naming: see `Naming`; the **code** of ``net`` **runs**.
 
@@ -41,6 +47,8 @@ def find_symmetries(checkpoint: PathLike | None = None, *, call: Call = ALONE, *
         FileNotFoundError: if there is no such checkpoint.
         ValueError: naming what cannot be used, and the way out; if the group changes what the network computes.
     """
+    if format is not None:
+        return _mapped(checkpoint, format, **naming)
     if checkpoint is None:
         definition = read_architecture(None, **naming)
         tested = "random elements of the group changed no output by more than 1e-9, on random weights, in float64"
@@ -53,6 +61,29 @@ def find_symmetries(checkpoint: PathLike | None = None, *, call: Call = ALONE, *
 
     (certified, neurons), _ = call.piece("neurons", make)
     return _told(network.definition, network, certified, neurons)
+
+
+def _mapped(checkpoint: PathLike | None, style: str, **naming: Unpack[Naming]) -> Finding:
+    """The maps of a quantiser, tested near a checkpoint's weights or the architecture's own."""
+    networks = () if checkpoint is None else tuple(read_networks([checkpoint], **naming))
+    definition = networks[0].definition if networks else read_architecture(None, **naming)
+    if not (networks[0].runs if networks else definition.inputs):
+        why_not = networks[0].why_not if networks else "it has no example inputs"
+        raise InvalidValueError(f"--format {style} tests every line, but {definition.name} cannot be run: {why_not}")
+    module = networks[0].module() if networks else definition.template()
+    recipe = recipe_of(module, definition.inputs, definition.space, lambda: definition.normal_form, style)
+    results = {
+        "network": definition.name,
+        "checkpoint": str(networks[0].checkpoint.path) if networks else None,
+        "format": style,
+        **recipe.to_json(),
+    }
+    text = recipe.text()
+
+    def draw() -> dict[str, Figure | str]:
+        return {"mappings.yaml": f"{text}\n"}
+
+    return Finding(networks, text, results, draw=draw, heading=f"```yaml\n{text}\n```\n")
 
 
 def _told(definition: Definition, network: Network | None, certified: str, neurons: list[dict[str, Any]]) -> Finding:

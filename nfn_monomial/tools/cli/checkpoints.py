@@ -80,7 +80,14 @@ COMMANDS = {
             ],
             None,
         ),
-        {},
+        {
+            "format": option(
+                str | None,
+                "--format",
+                "smoothquant, awq or spinquant: print, and nothing else, which modules share a scale or a rotation, as "
+                "the YAML that llm-compressor takes, each line with its tested error; mappings.yaml in `--out`.",
+            )
+        },
         "",
         """Which neurons of a network may be permuted, scaled and flipped without a change of its function, and why.
 
@@ -93,6 +100,8 @@ Examples:
 - `nfn-monomial symmetries --net resnet.py:ResNet --input 1,3,32,32 --out results/symmetries`
 
 - `nfn-monomial symmetries mlp.safetensors --activation relu`
+
+- `nfn-monomial symmetries --net llama.py:small --format awq`
 """,
     ),
     "compare": Command(

@@ -1,0 +1,119 @@
+"""Maps in the form in which llm-compressor takes them: YAML whose entries are JSON, each with its tested error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.fibre import NormalForm
+from nfn_monomial.space import WeightSpace
+from nfn_monomial.space.report.explain import folded
+
+from .names import family, named
+from .rotations import rotations_of
+from .scales import LeftOut, scale_lines
+from .trial import Trial
+
+__all__ = ["FORMATS", "Recipe", "recipe_of"]
+
+MODIFIERS = {"smoothquant": "SmoothQuantModifier", "awq": "AWQModifier", "spinquant": "SpinQuantModifier"}
+FORMATS = tuple(MODIFIERS)
+
+
+@dataclass
+class Recipe:
+    """The maps of a network in one format.
+
+    Attributes:
+        modifier: whose arguments they are.
+        arguments: as JSON has them.
+        errors: of each entry, by its JSON: the largest change of an output.
+        left_out: scales that are shared and have no line.
+    """
+
+    modifier: str
+    arguments: dict[str, Any]
+    errors: dict[str, float] = field(default_factory=dict)
+    left_out: Sequence[LeftOut] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The arguments, the errors and what is left out."""
+        left = [found._asdict() for found in self.left_out]
+        return {"recipe": {self.modifier: self.arguments}, "tested_errors": self.errors, "left_out": left}
+
+    def text(self) -> str:
+        """As YAML: every entry is JSON, which YAML contains."""
+        lines = [
+            "# Tested error: the largest change of any output, relative to its largest entry, in float64, at random",
+            "# weights near the network's own, when random scales or rotations act on exactly these modules.",
+            f"{self.modifier}:",
+        ]
+        for name, value in self.arguments.items():
+            lines.append(f"  {name}:")
+            entries = value.items() if isinstance(value, dict) else [(None, entry) for entry in value]
+            for key, entry in entries:
+                front = "- " if key is None else f"{key}: "
+                error = self.errors.get(key or json.dumps(entry))
+                told = "" if error is None else f"  # tested error {error:.1e}"
+                lines.append(f"    {front}{json.dumps(entry)}{told}")
+        if self.left_out:
+            lines.append("# Scales that are shared, too, which this format has no line for:")
+        alike: dict[tuple[str, ...], list[LeftOut]] = {}
+        for found in self.left_out:
+            kinds = [*map(family, found.smooth), "->", *map(family, found.balance), found.reason]
+            alike.setdefault(tuple(dict.fromkeys(kinds)), []).append(found)
+        for those in alike.values():
+            sides = zip(*((found.smooth, found.balance) for found in those), strict=True)
+            maps = " -> ".join(
+                ", ".join(folded(path for paths in side for path in paths)) or "nothing" for side in sides
+            )
+            error = max(found.error for found in those)
+            lines.append(f"# - {maps}: {those[0].reason}; tested error {error:.1e}")
+        return "\n".join(lines)
+
+
+def recipe_of(
+    module: nn.Module, inputs: tuple[Any, ...], space: WeightSpace, form: Callable[[], NormalForm | str], style: str
+) -> Recipe:
+    """The maps of a module in one format.
+
+    Args:
+        module: the network; it is not changed.
+        inputs: on which it runs.
+        space: its weight space.
+        form: what else leaves its function as it is, or why that is not known; asked for rotations only.
+        style: the format, one of `FORMATS`.
+
+    Raises:
+        ValueError: for another format; if there are no maps of the kind that it takes.
+    """
+    if style not in MODIFIERS:
+        raise InvalidValueError(f"--format {style}: expected {', '.join(FORMATS)}")
+    trial = Trial(module, inputs)
+    if style == "spinquant":
+        return _rotating(trial, form())
+    lines, left = scale_lines(trial, space, parts=style == "awq")
+    recipe = Recipe(MODIFIERS[style], {"mappings": []}, left_out=left)
+    for found in named([line[:2] for line in lines], trial.paths):
+        smooth, balance = found.sides
+        entry = {"smooth_layer": smooth, "balance_layers": [*balance]} if style == "awq" else [[*balance], smooth]
+        recipe.arguments["mappings"].append(entry)
+        recipe.errors[json.dumps(entry)] = max(lines[n].error for n in found.lines)
+    return recipe
+
+
+def _rotating(trial: Trial, form: NormalForm | str) -> Recipe:
+    if isinstance(form, str):
+        raise InvalidValueError(f"no SpinQuant mapping of this network: {form}")
+    found = rotations_of(trial, form)
+    norms = [{"norm": line.sides[0], "linears": [*line.sides[1]]} for line in found.norms]
+    roles = {role: targets if role.startswith("mlp") else targets[0] for role, targets in found.roles.items()}
+    errors = {json.dumps(norm): error for norm, error in zip(norms, found.norm_errors, strict=True)}
+    errors |= {"embedding": found.errors["R1"], "attn_v": found.errors["R2"]}
+    arguments = {"rotations": ["R1", "R2"], "norm_mappings": norms, "mappings": roles}
+    return Recipe(MODIFIERS["spinquant"], arguments, errors)
