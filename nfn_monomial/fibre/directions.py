@@ -53,8 +53,8 @@ def mappings_of(fibre: Fibre) -> list[SharedTurn]:
     for turn in fibre.turns:
         kind = turn.kind if turn.kind in KINDS else "rotations"
         size = 2 * len(turn.pairs) or sizes[turn.node]
-        sides = (tuple(p.piece for p in turn.places if p.writes == side) for side in (True, False))
-        found.append(SharedTurn(kind, turn.node, size, *sides, turn.kind == "centred"))
+        writers, readers = (tuple(p.piece for p in turn.places if p.writes == side) for side in (True, False))
+        found.append(SharedTurn(kind, turn.node, size, writers, readers, turn.kind == "centred"))
     return found
 
 

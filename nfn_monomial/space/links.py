@@ -16,13 +16,13 @@ class SharedScale(NamedTuple):
         gauge: number of the node's gauge.
         powers: piece of a parameter, and with what power of the numbers an axis of it is multiplied. One with two axes
             on the node, as of a recurrent layer, is there twice.
-        count: how many numbers there are; None where the node's size is not known.
+        size: how many numbers there are; None where the node's size is not known.
     """
 
     node: str
     gauge: int
     powers: tuple[tuple[str, int], ...]
-    count: int | None
+    size: int | None
 
     @property
     def smooth(self) -> tuple[str, ...]:

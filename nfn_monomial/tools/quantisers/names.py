@@ -55,8 +55,8 @@ def named(lines: Sequence[tuple[str, Sequence[str]]], paths: Collection[str]) ->
     found = []
     for kinds, numbers in alike.items():
         ones = [lines[n][0] for n in numbers]
-        others = {kind: [p for n in numbers for p in lines[n][1] if family(p) == kind] for kind in kinds[1:]}
-        targets = [shortest(wanted, paths) for wanted in (ones, *others.values())]
+        wanted = {kind: [p for n in numbers for p in lines[n][1] if family(p) == kind] for kind in kinds[1:]}
+        targets = [shortest(those, paths) for those in (ones, *wanted.values())]
         clear = all(_nearest(path, ones) == [lines[n][0]] for n in numbers for path in lines[n][1])
         if clear and targets[0] is not None and None not in targets:
             first, *rest = [target for target in targets if target is not None]

@@ -53,8 +53,8 @@ def rotations_of(trial: Trial, form: NormalForm) -> Rotations:
         )
     ((writers, readers),) = streams
     gains = {norm: linears for _, (norm, *_), linears in of_kind("gains") if {*linears} <= {*readers}}
-    heads = [(turn.size, *write, *read) for turn, write, read in of_kind("linear") if len(write) == len(read) == 1]
-    heads = [(size, v, o) for size, v, o in heads if v in readers and o in writers]
+    pairs = ((turn.size, write, read) for turn, write, read in of_kind("linear") if len(write) == len(read) == 1)
+    heads = [(size, v, o) for size, (v,), (o,) in pairs if v in readers and o in writers]
     roles = _roles(trial, writers, readers, heads)
     if odd := [path for path in (*readers, *writers) if path not in trial.linears and path not in roles["embedding"]]:
         raise _refused(f"{odd[0]}, which reads or writes the stream, is no nn.Linear")

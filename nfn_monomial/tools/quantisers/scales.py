@@ -78,9 +78,9 @@ def _line(
         return f"{smooth[0]} is no norm or nn.Linear"
     (rows, *_), columns = shape, [trial.shape(path)[1] for path in balance]
     several = parts and rows > columns[0] and not trial.shape(smooth[0], "bias")
-    if {*columns} != {shared.count} or not (rows == columns[0] or several):
+    if {*columns} != {shared.size} or not (rows == columns[0] or several):
         told = ", ".join(map(str, dict.fromkeys(columns)))
-        return f"a line has a scale for each row and column, here {shared.count} are for {rows} rows and {told} columns"
+        return f"a line has a scale for each row and column, here {shared.size} are for {rows} rows and {told} columns"
     error = trial.smoothed(smooth[0], balance)
     if not error <= KEPT:
         return "it is not the rows of one module that are divided and the columns of others that make up"

@@ -55,7 +55,7 @@ class Trial:
 
     def shared(self, space: WeightSpace, scale: SharedScale) -> float:
         """The change by random scales in the group, through exactly the axes that share them."""
-        numbers = self._scales(scale.count or 1)
+        numbers = self._scales(scale.size or 1)
         gauges = space.nodes[scale.node].gauges
         factors = [numbers if n == scale.gauge else torch.ones_like(numbers) for n in range(len(gauges))]
         element = GroupElement(space, {scale.node: MonomialMatrix(factors, torch.arange(len(numbers)))})
@@ -101,17 +101,16 @@ class Trial:
         return self.change(lambda weights: self._turned(weights, [writer], [reader], rotation))
 
     def _turned(self, weights: Tensors, writers: Sequence[str], readers: Sequence[str], rotation: Tensor) -> Tensors:
-        size = len(rotation)
         for path in writers:
             columns = path not in self.linears  # an embedding has the stream as its columns
             for part in ("weight", "bias"):
                 if (name := self._names.get(f"{path}.{part}")) is not None:
                     rows = weights[name] if columns else weights[name].movedim(0, -1)
-                    rows = (rows.unflatten(-1, (-1, size)) @ rotation).flatten(-2)
+                    rows = _by_blocks(rows, rotation)
                     weights[name] = rows if columns else rows.movedim(-1, 0)
         for path in readers:
             name = self._names[f"{path}.weight"]
-            weights[name] = (weights[name].unflatten(-1, (-1, size)) @ rotation).flatten(-2)
+            weights[name] = _by_blocks(weights[name], rotation)
         return weights
 
     def _folded(self, weights: Tensors, norms: Mapping[str, Sequence[str]]) -> Tensors:
@@ -130,3 +129,8 @@ class Trial:
         noise = torch.randn(size, size, dtype=torch.float64, generator=self._generator)
         found: Tensor = torch.linalg.qr(noise).Q
         return found
+
+
+def _by_blocks(rows: Tensor, rotation: Tensor) -> Tensor:
+    """Rows with a matrix at each of the blocks of its size that they consist of."""
+    return (rows.reshape(*rows.shape[:-1], -1, len(rotation)) @ rotation).reshape(rows.shape)

@@ -11,14 +11,14 @@ from nfn_monomial.fibre import normal_form
 
 def test_a_chain_shares_rows_and_biases_with_columns() -> None:
     first, second = WeightSpace.mlp([3, 5, 4, 2], ["relu", "relu"]).mappings()
-    assert (first.node, first.smooth, first.balance, first.count) == ("h1", ("weight.0", "bias.0"), ("weight.1",), 5)
-    assert (second.smooth, second.balance, second.count) == (("weight.1", "bias.1"), ("weight.2",), 4)
+    assert (first.node, first.smooth, first.balance, first.size) == ("h1", ("weight.0", "bias.0"), ("weight.1",), 5)
+    assert (second.smooth, second.balance, second.size) == (("weight.1", "bias.1"), ("weight.2",), 4)
     assert WeightSpace.mlp([3, 5, 2], "tanh").mappings() == WeightSpace.mlp([3, 5, 2], "gelu").mappings() == []
 
 
 def test_powers_and_sizes_that_are_not_known() -> None:
     (found,) = WeightSpace.sequential([3, None, 2], [(), ()], "linear").mappings()
-    assert (found.powers, found.count) == ((("weight.0", 1), ("bias.0", 1), ("weight.1", -1)), None)
+    assert (found.powers, found.size) == ((("weight.0", 1), ("bias.0", 1), ("weight.1", -1)), None)
 
 
 def test_a_recurrent_matrix_is_multiplied_and_divided() -> None:
@@ -42,12 +42,12 @@ def test_scales_alone_keep_the_function_and_together_are_all(make) -> None:
     module, ids = make().double().eval(), example_inputs()
     space = WeightSpace.from_module(module, ids)
     found, state, expected = space.mappings(), dict(module.state_dict()), module(ids)
-    assert sum(shared.count or 0 for shared in found) == space.group_dimension
+    assert sum(shared.size or 0 for shared in found) == space.group_dimension
     for shared in found:
         gauges = space.nodes[shared.node].gauges
-        scales = [torch.ones(shared.count, dtype=torch.float64) for _ in gauges]
-        scales[shared.gauge] = torch.randn(shared.count, dtype=torch.float64).exp()
-        matrix = MonomialMatrix(scales, torch.arange(shared.count))
+        scales = [torch.ones(shared.size, dtype=torch.float64) for _ in gauges]
+        scales[shared.gauge] = torch.randn(shared.size, dtype=torch.float64).exp()
+        matrix = MonomialMatrix(scales, torch.arange(shared.size))
         moved = GroupElement(space, {shared.node: matrix}).act(state)
         changed = {name for name, t in moved.items() if not torch.equal(t, state[name])}
         assert changed <= {*shared.smooth, *shared.balance}
