@@ -1,0 +1,217 @@
+"""A fine-tune carried to a base that was trained on its own: what tuning changed, moved next to the new base."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from nfn_monomial import align
+from nfn_monomial.adapters.files import FileError
+from nfn_monomial.alignment.rounding import differing
+from nfn_monomial.errors import InvalidValueError
+from nfn_monomial.space.certificate import answers
+from nfn_monomial.tools.calls import ALONE, Call
+from nfn_monomial.tools.report import Table
+
+from .data import Data, Score, judge_of
+from .figures import draw_lines
+from .findings import Finding, Written
+from .networks import Naming, Network, PathLike, left_behind, read_networks
+
+__all__ = ["transport_checkpoint"]
+
+NAIVE, PERMUTATION, ALL = "as it is", "permutation", "all symmetries"
+WRITTEN = {"permutation": PERMUTATION, "all": ALL}
+STEPS = 10  # on the way to alpha
+Tensors = Mapping[str, Tensor]
+
+
+class _OnChange:
+    """How much of the change of outputs that tuning made arrives: 1 for nothing, 0 for all of it.
+
+    With outputs ``f`` on the example inputs it is ``||(f_new' - f_new) - (f_tuned - f_base)||^2 / ||f_tuned -
+    f_base||^2``.
+    """
+
+    words = "squared distance from tuning's change of the outputs, relative to that, on the example inputs"
+
+    def __init__(self, inputs: tuple[Any, ...], module: nn.Module, base: Tensors, tuned: Tensors, new: Tensors) -> None:
+        self._inputs = inputs
+        before, after, self._start = (self._outputs(module, network) for network in (base, tuned, new))
+        self._wanted = [y - x for x, y in zip(before, after, strict=True)]
+        if not any(bool(x.any()) for x in self._wanted):
+            raise InvalidValueError(
+                "BASE and TUNED answer alike on the example inputs, so nothing can be compared: give others, or --data"
+            )
+
+    def score(self, module: nn.Module, network: Tensors) -> Score:
+        found = [y - x for x, y in zip(self._start, self._outputs(module, network), strict=True)]
+        apart = sum(float((x - y).square().sum()) for x, y in zip(found, self._wanted, strict=True))
+        return Score(apart / sum(float(x.square().sum()) for x in self._wanted))
+
+    def _outputs(self, module: nn.Module, network: Tensors) -> list[Tensor]:
+        return [t.double() for t in answers(module, network, self._inputs) if t.is_floating_point()]
+
+
+def transport_checkpoint(
+    *paths: PathLike,
+    symmetry: str = "all",
+    alpha: float = 1.0,
+    data: Data = None,
+    seed: int = 0,
+    call: Call = ALONE,
+    **naming: Unpack[Naming],
+) -> Finding:
+    """What tuning a base changed, added to another base, in whose frame it is moved.
+
+    With ``g`` the element of the group that moves the base next to the new one (`nfn_monomial.align`), the new network
+    is ``new + alpha (g tuned - g base)``. As ``g`` multiplies and permutes entries, that is ``g`` of the difference; in
+    the scales of the new base, which need not be balanced for it. Beside it are the difference as it is, and moved by
+    permutations alone, each for all shares up to ``alpha``.
+
+    Args:
+        paths: three checkpoints: the base, what it was tuned to, and the new base.
+        symmetry: by which the difference is moved in what is written: ``"all"``, or ``"permutation"``.
+        alpha: share of the difference that is added.
+        data: see `judge_of`; **its code runs**. Without, changes of outputs on the example inputs are compared.
+        seed: of the alignment.
+        call: which keeps what is finished, and is told how many scores are done.
+        naming: see `Naming`; the **code** of ``net`` **runs**.
+
+    Raises:
+        FileNotFoundError: for a path that does not exist.
+        ValueError: naming what cannot be used, and the way out.
+    """
+    if len(paths) != 3:
+        raise InvalidValueError(f"transport needs three checkpoints, BASE TUNED NEWBASE; found {len(paths)}")
+    if symmetry not in WRITTEN:
+        raise InvalidValueError(f"--symmetry {symmetry}: expected {' or '.join(WRITTEN)}")
+    if not 0 < alpha <= 10:
+        raise InvalidValueError(f"--alpha {alpha:g}: expected a share of the change, more than 0 and up to 10")
+    base, tuned, new = networks = read_networks(paths, **naming)
+    if data is not None and not new.runs:
+        raise InvalidValueError(f"--data {data}: {new.label} cannot be run: {new.why_not}")
+    if odd := differing(base.unmoved, tuned.unmoved):
+        raise FileError(
+            f"{base.label} and {tuned.label} differ in {', '.join(odd)}, which the network reads and nothing moves, "
+            "so that part of the change cannot be carried: give a TUNED that has them as its BASE"
+        )
+    start, end, frame = ({name: t.double() for name, t in network.items()} for network in networks)
+    change = {name: end[name] - t for name, t in start.items()}
+    if not any(bool(t.any()) for t in change.values()):
+        raise FileError(f"{base.label} and {tuned.label} have the same parameters: give others, or --data")
+    moved: dict[str, Tensors] = {NAIVE: change}
+    distances = {NAIVE: _norm({name: frame[name] - t for name, t in start.items()})}
+    for method, group in ((PERMUTATION, "permutation"), (ALL, None)):
+
+        def aligned(group: str | None = group) -> tuple[float, Tensors]:
+            found = align(new.space, frame, start, symmetry=group, seed=seed)
+            return found.distance, found.element.act(change)
+
+        distances[method], moved[method] = call.piece(f"change-moved-by-{group or 'all'}", aligned)
+    method = WRITTEN[symmetry]
+    made = {name: t + alpha * moved[method][name] for name, t in frame.items()}
+    _require_variances(new, made, alpha)
+    results: dict[str, Any] = {
+        "network": new.definition.name,
+        "base": str(base.checkpoint.path),
+        "tuned": str(tuned.checkpoint.path),
+        "new_base": str(new.checkpoint.path),
+        "alpha": alpha,
+        "written": method,
+        "distance_of_bases": distances,
+        "norm_of_change": {method: _norm(found) for method, found in moved.items()},
+        **_judged(networks, frame, moved, alpha, data, call),
+    }
+    losses = {method: line["loss"] for method, line in results["lines"].items()}
+    right = {method: line["accuracy"] for method, line in results["lines"].items() if line["accuracy"]}
+
+    def draw() -> dict[str, Figure | str]:
+        judged = results["judged_by"]
+        return {"transport.png": draw_lines(losses, right, judged, along="alpha", end=alpha)} if losses else {}
+
+    summary = [
+        f"{new.label} + {alpha:g} x ({tuned.label} - {base.label}), which is moved by {method}.",
+        *([f"Loss: {results['judged_by']}."] if losses else [f"Outputs were not compared: {new.why_not}."]),
+        *left_behind([new]),
+    ]
+    written = [Written(new, new.checkpoint.name, made)]
+    return Finding(tuple(networks), "\n".join(summary), results, [_table(results)], draw, written)
+
+
+def _judged(
+    networks: list[Network], frame: Tensors, moved: Mapping[str, Tensors], alpha: float, data: Data, call: Call
+) -> dict[str, Any]:
+    """How the networks do, and those on the way to alpha, for each way to move the change; nothing, if none runs."""
+    *_, new = networks
+    if not new.runs:
+        return {"judged_by": None, "own": {}, "lines": {}}
+    module, inputs = new.module(), new.definition.inputs
+    dtypes = {name: t.dtype for name, t in module.state_dict().items()}
+    states = [{n: t.to(dtypes[n]) for n, t in (*network.items(), *network.unmoved.items())} for network in networks]
+    judge = None if data is None else judge_of(data, inputs)
+    change = None if judge is not None else _OnChange(inputs, module, *states)
+    done, total = 0, len(moved) * STEPS
+
+    def score(state: Tensors) -> Score:
+        if change is not None:
+            return change.score(module, state)
+        assert judge is not None, "one of the two"
+        return judge.merged(module, state, ())
+
+    names = ("base", "tuned", "new base") if judge is not None else ("new base",)
+    own = {name: score(state) for name, state in zip(names, states[-len(names) :], strict=True)}
+    lines = {}
+    for method, found in moved.items():
+        scores = [own["new base"]]
+        for step in range(1, STEPS + 1):
+            share = alpha * step / STEPS
+            scores.append(score(states[-1] | {n: (t + share * found[n]).to(dtypes[n]) for n, t in frame.items()}))
+            call.progress(done := done + 1, total)
+        accuracies = [s.accuracy for s in scores]
+        lines[method] = {
+            "alpha": [alpha * step / STEPS for step in range(STEPS + 1)],
+            "loss": [s.loss for s in scores],
+            "accuracy": None if None in accuracies else accuracies,
+        }
+    words = _OnChange.words if judge is None else judge.words
+    return {"judged_by": words, "own": {name: s._asdict() for name, s in own.items()}, "lines": lines}
+
+
+def _require_variances(new: Network, made: Tensors, alpha: float) -> None:
+    """Raise if a running statistic that is nowhere negative would be: no network has such a variance."""
+    buffers = {name for name, _ in new.definition.template().named_buffers()}
+    for name in buffers & made.keys():
+        if bool((new[name] >= 0).all()) and bool((made[name] < 0).any()):
+            raise InvalidValueError(
+                f"--alpha {alpha:g}: {name} would have negative entries, which no variance has: give a smaller share"
+            )
+
+
+def _table(results: Mapping[str, Any]) -> Table:
+    """How the networks do, and what way the change was moved."""
+    header = ["network", "distance of bases", "norm of change", "loss", "accuracy"]
+    cells = []
+    for name, score in results["own"].items():
+        cells.append([name, "-", "-", f"{score['loss']:.4g}", _share(score["accuracy"])])
+    for method, distance in results["distance_of_bases"].items():
+        line = results["lines"].get(method, {"loss": [], "accuracy": None})
+        loss = f"{line['loss'][-1]:.4g}" if line["loss"] else "-"
+        accuracy = _share(line["accuracy"][-1] if line["accuracy"] else None)
+        norm = results["norm_of_change"][method]
+        cells.append([f"new base + change, {method}", f"{distance:.4g}", f"{norm:.4g}", loss, accuracy])
+    keep = [n for n in range(len(header)) if any(row[n] != "-" for row in cells)]
+    rows = tuple(tuple(row[n] for n in keep) for row in cells)
+    return Table("A fine-tune on a new base", tuple(header[n] for n in keep), rows)
+
+
+def _share(accuracy: float | None) -> str:
+    return "-" if accuracy is None else f"{accuracy:.3f}"
+
+
+def _norm(tensors: Tensors) -> float:
+    return float(torch.stack([t.square().sum() for t in tensors.values()]).sum().sqrt())
