@@ -140,7 +140,7 @@ class Flow:
             return self._of(args[0])[args[1]]
         x = self._of(args[0]) if args else None
         if name in MOVES | _PARTS and x is not None:
-            return node.target(x, *self._value(args[1:]), **node.kwargs)
+            return _run(node, x, self._value(args[1:]))
         if name in ("add", "sub") and not node.kwargs:
             return self._sum(node, args[0], args[1], -1 if name == "sub" else 1)
         if name in ("mul", "div"):
@@ -333,7 +333,7 @@ class Flow:
     def _moved(self, chain: Chain, x: Tensor) -> Any:
         """What moves make of a tensor in the place of their parameter."""
         for node in chain.moves:
-            x = node.target(x, *self._value(list(node.args[1:])), **node.kwargs)
+            x = _run(node, x, self._value(list(node.args[1:])))
         return x
 
     def _moved_back(self, chain: Chain, x: Tensor) -> Tensor:
@@ -342,6 +342,11 @@ class Flow:
             return x
         like = torch.zeros_like(self.tensors[chain.parameter])
         return torch.func.vjp(lambda own: self._moved(chain, own), like)[1](x)[0]  # type: ignore[no-any-return]
+
+
+def _run(node: Any, x: Tensor, rest: Sequence[Any]) -> Any:
+    """An operation on another tensor, which need not lie in memory as the program's own does: some views ask for it."""
+    return node.target(x.contiguous() if operation(node) == "view" else x, *rest, **node.kwargs)
 
 
 def _letters(dims: Sequence[int]) -> tuple[list[str], str]:

@@ -287,6 +287,8 @@ def _fold(fibre: Fibre, places: list[Place]) -> None:
         axes = [space.axes[place.piece][i] for i in path]
         rest = [a for i, a in enumerate(space.axes[place.piece]) if i not in path]
         still = all(not flow(a.charge) for a in axes if isinstance(a, Axis) and (space.nodes[a.node].size or 0) > 1)
+        # Factors of what the neurons are nested in are not taken over: a gain that has one stays.
+        still = still and not any(any(powers(a.charge)) for a in axes[:-1] if isinstance(a, Axis))
         alone = space.pieces_of[space.pieces[place.piece].parameter] == [place.piece]
         own, gauges = charges[place], space.nodes[place.axis.node].gauges
         fits = (n for n, (q, g) in enumerate(zip(own, gauges, strict=True)) if abs(q) == 1 and g is Symmetry.MONOMIAL)

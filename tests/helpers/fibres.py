@@ -216,6 +216,23 @@ def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT).masked_fill(unseen, -torch.inf).softmax(-1) @ v
 
 
+class Packed(nn.Module):
+    """Attention 3 -> 3 behind a linear map, as GPT-2 has it: matrices of all tokens at once, heads by views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.qkv, self.o = nn.Linear(4, 3), nn.Linear(3, 12), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        packed = through(self.qkv, self.first(x)).split(4, dim=2)
+        q, k, v = (t.view(*t.shape[:-1], 2, 2).transpose(1, 2) for t in packed)
+        return through(self.o, F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(*x.shape[:-1], 4))
+
+
+def through(layer: nn.Linear, x: Tensor) -> Tensor:
+    return torch.addmm(layer.bias, x.view(-1, x.shape[-1]), layer.weight.T).view(*x.shape[:-1], -1)
+
+
 class Case(NamedTuple):
     """A network, an input for it, and how many directions of which kind leave its function as it is."""
 
@@ -239,6 +256,7 @@ CASES = {
     "attention": Case(lambda: Attention(4, 3), normal(3, 6, 4), {"linear": 9 + 9, "constants": 3 + 3}),
     "attention by einsum": Case(lambda: Written(einsums), normal(3, 6, 4), {"linear": 9 + 9, "constants": 3 + 3}),
     "masked attention": Case(lambda: Written(masked), normal(3, 6, 4), {"linear": 9 + 9, "constants": 3 + 3}),
+    "packed matrices": Case(Packed, normal(2, 5, 4), {"linear": 9 + 8 + 8, "constants": 3 + 4 + 4}),
     # two heads of queries on one of keys: one matrix of 2 turns all three
     "grouped queries": Case(lambda: Attention(4, 2, 2, keys=1), normal(3, 6, 4), {"linear": 4 + 4, "constants": 2 + 2}),
     "packed attention": Case(

@@ -374,3 +374,20 @@ def test_constants_flow_through_matrices_that_are_frozen() -> None:
     for layer in module:
         layer.weight.requires_grad_(False)
     assert normal_form(module, torch.randn(5, 4)).dimensions()["constants"] == 3
+
+
+def test_signs_of_groups_are_those_of_their_gains() -> None:
+    """Which come first among the parameters here; a group's gains change signs with it, and so cannot become 1."""
+
+    class Groups(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.attention = nn.GroupNorm(2, 4), Attention(4, 4)
+            self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.first(x)
+            return self.last(x + self.attention(self.norm(x.mT).mT))
+
+    form = normal_form(Groups(), torch.randn(3, 6, 3))
+    assert {k: n for k, n in form.dimensions().items() if n} == {"linear": 32, "scales": 4, "constants": 12}
