@@ -17,7 +17,16 @@ from nfn_monomial.canonical import absorb_omega
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.predictors import Prediction
 from nfn_monomial.tools.predictors.models import NetworkInfo, build_model
-from nfn_monomial.tools.predictors.tasks import MOST_INPUTS, MOST_WEIGHTS, Task, finite, number
+from nfn_monomial.tools.predictors.tasks import (
+    CLASS_HEADS,
+    MOST_INPUTS,
+    MOST_WEIGHTS,
+    Task,
+    class_cells,
+    class_entries,
+    finite,
+    number,
+)
 
 from .data.architectures import residual, transformers  # noqa: F401  (which adds them to those that are known)
 from .data.sirens import Siren
@@ -29,7 +38,6 @@ from .models.inr_input import Classifier, prepared_siren
 
 __all__ = ["Classification", "Editing"]
 
-LIKELIEST = 3  # classes that a table shows
 ENLARGED = 8  # pixels of a picture for each of an image
 
 
@@ -39,7 +47,7 @@ class Classification(Task):
 
     name = "classify-inr"
     answers = "the probability of each class"
-    heads = ("class", "probability", "then")
+    heads = ("class", *CLASS_HEADS)
 
     siren: Siren
     classes: tuple[str, ...]
@@ -62,18 +70,10 @@ class Classification(Task):
         return torch.sigmoid(logits) if self.loss == "bce" else torch.softmax(logits, -1)
 
     def entries(self, predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-        return [
-            {
-                "class": self.classes[int(p.answer.nan_to_num(-1).argmax())],
-                "probabilities": dict(zip(self.classes, map(finite, p.answer.tolist()), strict=True)),
-            }
-            for p in predictions
-        ]
+        return class_entries(self.classes, predictions)
 
     def cells(self, entry: Mapping[str, Any]) -> tuple[str, ...]:
-        ranked = sorted(entry["probabilities"].items(), key=lambda item: -(item[1] or 0))
-        first, *others = [(name, number(p)) for name, p in ranked[:LIKELIEST]]
-        return *first, ", ".join(f"{name} {p}" for name, p in others)
+        return class_cells(entry)
 
     def _fields(self) -> dict[str, Any]:
         return {"siren": asdict(self.siren), "classes": list(self.classes), "loss": self.loss}

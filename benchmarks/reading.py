@@ -86,8 +86,8 @@ class _Unzipped(io.RawIOBase):
         return 0
 
 
-def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The lines of a CSV file, whose name may end in ``.gz``, with their numbers. UTF-8.
+def read_rows(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """The lines of a CSV file, whose name may end in ``.gz``, with their numbers. UTF-8, with a mark of that or not.
 
     Raises:
         FileNotFoundError: as `require_regular`.
@@ -105,9 +105,9 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if len(line) > LINE_BYTES or taken > most:
                     what = "a line of more than a MiB" if len(line) > LINE_BYTES else f"more than {most} bytes of text"
                     raise InvalidValueError(f"it has {what}")
-                yield line.decode()
+                yield line.decode("utf-8-sig")
 
-        reader = csv.reader(lines())
+        reader = csv.reader(lines(), delimiter=delimiter)
         for row in reader:
             yield reader.line_num, row
 

@@ -8,6 +8,7 @@ from .experiments import add_experiments
 from .make import inr_app, zoo_app
 from .results import results
 from .show import list_app
+from .train import add_train
 
 __all__ = ["add_commands"]
 
@@ -15,6 +16,7 @@ __all__ = ["add_commands"]
 def add_commands(app: typer.Typer) -> None:
     """Add all of them."""
     add_experiments(app)
+    add_train(app)
     app.add_typer(zoo_app, name="zoo")
     app.add_typer(inr_app, name="inr")
     app.command("results")(results)

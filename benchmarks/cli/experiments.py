@@ -21,7 +21,7 @@ from nfn_monomial.tools.cli.options import console, errors
 from .make import make_zoo_at
 from .options import command, command_line, configured, prepare_process
 
-__all__ = ["add_experiments"]
+__all__ = ["add_experiments", "bar_of_runs"]
 
 DEMO = """The paper's first experiment in one command, in about five minutes on 2 cores.
 
@@ -126,7 +126,7 @@ def _run(
     data, source = _load_all(experiment, folders, data_options, config) if folders else (None, {})
     config = study.choose(config, data)
     record(out, command_line(), config, {"path": ", ".join(map(str, folders)), **source} if folders else {}, device)
-    with _bar() as tell:
+    with bar_of_runs() as tell:
         found = study.run(data, config, store, tell)
     if not is_main_process():  # the others end before tables and figures are written
         raise typer.Exit
@@ -178,7 +178,7 @@ def _load(experiment: Experiment, folder: Path, options: Sequence[str], config: 
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[News], None]]:
+def bar_of_runs() -> Iterator[Callable[[News], None]]:
     """A bar over all runs and their epochs, and a line for every run that is finished."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True) as bar:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar, cast, get_args
 
 import typer
@@ -76,8 +77,9 @@ OWN_OPTIONS = {
 
 
 def command(
-    group: typer.Typer, name: str, options: Sequence[str], out: str, text: str, body: Callable[..., None], keeps: bool
-) -> None:
+    group: typer.Typer, name: str, options: Sequence[str], out: str, text: str, body: Callable[..., None], keeps: bool,
+    own: Mapping[str, tuple[Any, Any]] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """Add a command.
 
     Args:
@@ -88,10 +90,11 @@ def command(
         text: the help.
         body: called with the options as keyword arguments.
         keeps: whether finished work in the results folder is kept.
+        own: options that no other command has, in front of the others.
     """
     kept = "finished work in it is kept" if keeps else "what it has of an earlier call is replaced"
     folder = option(Path | None, "--out -o", f"Folder for the results, by default {out}; {kept}.", show_default=False)
-    kinds = {name: _KINDS[name] for name in options} | {"out": folder}
+    kinds = {**own, **{name: _KINDS[name] for name in options}, "out": folder}
     add_command(group, name, kinds, text, body)
 
 

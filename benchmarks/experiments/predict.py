@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -12,7 +12,19 @@ from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, registe
 from nfn_monomial.benchmarks.settings.training import LossName, TrainConfig
 from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["KEPT", "PAPER_SEEDS", "PAPER_TRAINING", "PREDICT", "ZOO", "PredictConfig", "Scale", "TrainSet"]
+__all__ = [
+    "COLUMN",
+    "KEPT",
+    "PAPER_SEEDS",
+    "PAPER_TRAINING",
+    "PREDICT",
+    "ZOO",
+    "ColumnConfig",
+    "ColumnTask",
+    "PredictConfig",
+    "Scale",
+    "TrainSet",
+]
 
 KEPT = (
     "Finished runs are kept, and an unfinished one continues: a second call does only what is missing. The trained "
@@ -20,6 +32,7 @@ KEPT = (
 )
 ZOO = {"": ("zoos/digits", "nfn-monomial zoo make")}
 """Where zoos are by default, and the command that makes one."""
+ColumnTask = Literal["regression", "ranking", "classification"]
 TrainSet = Literal["original", "augmented", "moved"]
 Scale = Annotated[float, Field(gt=1, allow_inf_nan=False)]  # upper bound of scales [1, s]
 
@@ -75,6 +88,31 @@ class PredictConfig(Settings):
         )
         return f"{activation}:{model}" not in self.left_out and (train_set == "original" or augments)
 
+
+@dataclass(frozen=True)
+class ColumnConfig(Settings):
+    """Predicting a column of a table, see `nfn_monomial.benchmarks.studies.columns`.
+
+    Attributes:
+        models: registered names; none for three that suit the networks, and STATNN.
+        seeds: one run of every model for each; the best of all runs is kept.
+        training: how to train.
+    """
+
+    models: tuple[str, ...] = ()
+    seeds: Some[Seed] = (0,)
+    training: TrainConfig = field(
+        default_factory=lambda: TrainConfig(
+            epochs=60, batch_size=16, learning_rate=3e-3, schedule="one-cycle", clip_norm=1.0, validate_every=2
+        )
+    )
+
+
+COLUMN = {
+    "small": ColumnConfig(),
+    "quick": ColumnConfig(training=replace(ColumnConfig().training, epochs=10)),
+    "long": ColumnConfig(training=replace(ColumnConfig().training, epochs=200)),
+}
 
 # App. D.3: 50 epochs, batches of 8, Adam with 1e-3, augmentation factor 2; Sec. 6: 5 runs.
 PAPER_TRAINING = TrainConfig(50, 8, 1e-3)

@@ -89,7 +89,7 @@ class Trial:
         train: training data.
         val: validation data; nothing but this selects the epoch.
         tests: makes the test sets one by one, so that only one of them is in memory; the first is that of the networks
-            as they are.
+            as they are. None, where a model is to be chosen first.
         loss: of a batch.
         metrics: of a whole data set.
         select: the metric that selects the epoch; larger is better.
@@ -166,9 +166,10 @@ class Progress:
         if self.run is None:
             return ""
         how = "kept" if self.kept else f"{sum(e['seconds'] for e in self.run.history):.0f} s"
-        tests = self.run.tests
-        metric = next(iter(tests[0].metrics))
-        found = ", ".join(f"{t.name} {t.metrics[metric]:.3f}" for t in (tests[0], *tests[1:][-2:]))
+        tests = [(t.name, t.metrics) for t in (*self.run.tests[:1], *self.run.tests[1:][-2:])]
+        tests = tests or [("validation", self.run.val)]
+        metric = next(iter(tests[0][1]))
+        found = ", ".join(f"{name} {metrics[metric]:.3f}" for name, metrics in tests)
         return f"{self.number}/{self.total} {self.title} ({how}): {metric} {found}"
 
 

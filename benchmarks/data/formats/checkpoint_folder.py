@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from nfn_monomial.adapters.definitions import Definition, DefinitionError, read_definition
-from nfn_monomial.adapters.files import FileError, damaged, listed, shown
-from nfn_monomial.adapters.modules import load_checkpoint
+from nfn_monomial.adapters.files import damaged, listed, shown
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part, Parts
-from nfn_monomial.benchmarks.reading import number, read_json, read_rows
+from nfn_monomial.benchmarks.reading import number
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.tools.predictors.models import MixedInfo, NetworkInfo
+from nfn_monomial.tools.predictors.models import MixedInfo
 from nfn_monomial.tools.reading import parse_json
 
 from .base import CorpusError, Format, OnProgress, register_format
-from .checkpoints import counter, read_safetensors, read_stacked, require_folder, silent
+from .checkpoints import counter, info_of, read_defined, read_stacked, require_folder, silent
+from .result_tables import columns_of, read_table
 
 __all__ = ["CheckpointFolder"]
 
@@ -105,11 +104,11 @@ class CheckpointFolder(Format):
                     places.append((part, definition, found))
         like: dict[int, Path] = {}
         step = counter(sum(len(found) for *_, found in places), on_progress)
-        infos = {id(d): NetworkInfo(d.space, d.name, d.template, d.input_shape) for _, d, _ in places}
+        infos = {id(d): info_of(d) for _, d, _ in places}
         parts: dict[str, Parts] = dict.fromkeys(SPLITS, ())
         for part, definition, found in places:
             files, first = [line.file for line in found], like.setdefault(id(definition), found[0].file)
-            tensors = read_stacked(files, partial(_read, definition, key), first, step)
+            tensors = read_stacked(files, partial(read_defined, definition, key), first, step)
             networks = Networks(tensors, torch.tensor([line.accuracy for line in found]))
             parts[part] += (Part(networks, infos[id(definition)]),)
         architectures = tuple(infos.values())
@@ -132,7 +131,10 @@ def _table(folder: Path) -> list[_Line]:
         raise CorpusError(f"{path} and {more[0].name} are both there: delete one")
     lines, seen = [], set[Path]()
     with damaged(path, f"expected {FORM}", CorpusError):
-        for place, cells in _json_lines(path) if path.suffix == ".json" else _csv_lines(path):
+        table = read_table(path, FORM)
+        if unknown := [name for name in columns_of(table) if name not in COLUMNS]:
+            raise CorpusError(f"{path} has columns {listed(unknown)}, expected {FORM}")
+        for place, cells in table:
             where = f"{path}, {place}"
             if missing := [name for name in COLUMNS[:2] if cells.get(name) in (None, "")]:
                 raise CorpusError(f"{where} has no {' and no '.join(missing)}, expected {FORM}")
@@ -150,30 +152,6 @@ def _table(folder: Path) -> list[_Line]:
                 _Line(file, _share(cells["accuracy"], where), split, _arguments(cells.get("arguments"), where))
             )
     return lines
-
-
-def _csv_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    rows = read_rows(path)
-    _, header = next(rows, (0, []))
-    _known(header, path)
-    for place, row in rows:
-        if len(row) != len(header):
-            raise CorpusError(f"{path}, line {place} has {len(row)} cells, expected {len(header)}: {listed(header)}")
-        yield f"line {place}", dict(zip(header, row, strict=True))
-
-
-def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    found = read_json(path)
-    if not isinstance(found, list) or not all(isinstance(line, dict) for line in found):
-        raise CorpusError(f"{path} holds {shown(found)}, expected a list of objects with {FORM}")
-    for place, line in enumerate(found):
-        _known(line, path)
-        yield f"entry {place}", line
-
-
-def _known(names: Iterable[str], path: Path) -> None:
-    if unknown := [name for name in names if name not in COLUMNS]:
-        raise CorpusError(f"{path} has columns {listed(unknown)}, expected {FORM}")
 
 
 def _share(value: Any, where: str) -> float:
@@ -219,16 +197,3 @@ def _defined(net: str, input_shape: Sequence[int] | None, arguments: str) -> Def
         return read_definition(net, input_shape, arguments=given)
     except DefinitionError as error:
         raise CorpusError(f"{error}" + f" (of networks with the arguments {arguments})" * bool(given)) from error
-
-
-def _read(defined: Definition, key: str | None, path: Path) -> dict[str, Tensor]:
-    try:
-        safe = path.suffix == ".safetensors"
-        state: Mapping[str, Tensor] = read_safetensors(path)[0] if safe else load_checkpoint(path, key=key)
-        return defined.parameters(state)
-    except CorpusError:
-        raise
-    except FileError as error:
-        raise CorpusError(str(error)) from error
-    except InvalidValueError as error:
-        raise CorpusError(str(error) if str(path) in str(error) else f"{path}: {error}") from error

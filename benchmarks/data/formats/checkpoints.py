@@ -14,18 +14,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfn_monomial.adapters import tensor_files
 from nfn_monomial.adapters.chains import Layer, layers_of, parameters_of
-from nfn_monomial.adapters.files import FileError, damaged
+from nfn_monomial.adapters.definitions import Definition
+from nfn_monomial.adapters.files import FileError, damaged, listed
 from nfn_monomial.adapters.tensor_files import read_torch_file
+from nfn_monomial.errors import MissingFileError, MonomialError
+from nfn_monomial.tools.checkpoints.files import TORCH, TorchFile, read_checkpoint
+from nfn_monomial.tools.checkpoints.networks import Network
+from nfn_monomial.tools.predictors.models import NetworkInfo
 
 from .base import CorpusError, OnProgress
 
 __all__ = [
     "counter",
+    "info_of",
+    "read_defined",
     "read_layers",
     "read_mapping",
-    "read_safetensors",
     "read_stacked",
     "require_folder",
     "silent",
@@ -51,17 +56,38 @@ def read_mapping(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, on the CPU, and its metadata.
+def read_defined(defined: Definition, key: str | None, path: Path) -> dict[str, Tensor]:
+    """The parameters of one network of an architecture, float32, from a file of any form that `read_checkpoint` reads.
+
+    Args:
+        defined: the architecture.
+        key: of the state dict in files of ``torch.save`` that hold several.
+        path: of the file.
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        CorpusError: naming the file, if it is damaged.
+        CorpusError: naming the file, if it is damaged or of another architecture, or the tensor, if it holds NaN.
     """
     try:
-        return tensor_files.read_safetensors(path)
-    except FileError as error:
-        raise CorpusError(str(error)) from error
+        named = path.suffix and path.suffix not in TORCH  # files of torch.save may be called anything
+        network = Network(defined, read_checkpoint(path) if named else TorchFile(path, key))
+        tensors = {name: t.float() for name, t in network.items()}
+        shapes = defined.space.shapes()
+        if others := [f"{n} is {tuple(t.shape)}, not {shapes[n]}" for n, t in tensors.items() if t.shape != shapes[n]]:
+            raise CorpusError(
+                f"{path}: the weights are of another architecture than {defined.name}: of other shape: {listed(others)}"
+            )
+        return tensors
+    except MissingFileError:
+        raise
+    except MonomialError as error:
+        raise CorpusError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+
+
+def info_of(defined: Definition) -> NetworkInfo:
+    """What models are told of the networks of an architecture."""
+    others = [(key, defined.tied.get(key)) for key in defined.shapes if key not in defined.space.parameters]
+    return NetworkInfo(defined.space, defined.name, defined.template, defined.input_shape, tuple(others))
 
 
 def read_layers(

@@ -17,19 +17,22 @@ __all__ = ["add_predict"]
 
 TEXT = """Ask a trained predictor about checkpoints: how accurate is a network, which digit does an INR show, edit it.
 
-`predict-generalization`, `classify-inr` and `edit-inr` leave a predictor for every model that they have trained, in
-`predictors/` of their results folder. One ships with this package: it reads the ReLU networks of the demo, small
-CNNs on 8x8 digits, and tells their test accuracy from their weights; neurons may be permuted and scaled.
+`train` leaves a predictor of a column of your own table of results; `predict-generalization`, `classify-inr` and
+`edit-inr` one for every model that they have trained, in `predictors/` of their results folder. One ships with this
+package: it reads the ReLU networks of the demo, small CNNs on 8x8 digits, and tells their test accuracy from their
+weights; neurons may be permuted and scaled.
 
 A checkpoint is checked first: it must have the layers that the predictor was trained on; more neurons are welcome
 where the model reads any width. Weights say nothing of activations: those of the training networks are taken.
-Nothing that a checkpoint names is imported or called.
+Nothing that a checkpoint or a predictor names is imported or called; the code that `--net` names runs.
 
 Examples:
 
 - `nfn-monomial predict net.safetensors`
 
 - `nfn-monomial predict runs/ --json`
+
+- `nfn-monomial predict new/ --predictor results/train/predictor.safetensors --net net.py:Net`
 
 - `nfn-monomial predict --predictor results/edit-dilate/predictors/editor.safetensors siren.pt --out edited`
 """
@@ -39,6 +42,11 @@ KINDS = {
         Path | None,
         "--predictor -p",
         "A file in predictors/ of a results folder; by default the one that ships with this package.",
+    ),
+    "net": option(
+        str | None,
+        "--net",
+        "What networks these are, as module.py:Class, for a predictor that runs them. **Its code runs.**",
     ),
     "out": option(
         Path | None, "--out -o", "Folder for predictions.json, edited networks and pictures. Editors need one."
@@ -54,17 +62,18 @@ def add_predict(app: typer.Typer) -> None:
 
 
 def _predict(
-    checkpoints: list[Path], predictor: Path | None, out: Path | None, key: str | None, as_json: bool, force: bool
-) -> None:
+    checkpoints: list[Path], predictor: Path | None, net: str | None, out: Path | None, key: str | None, as_json: bool,
+    force: bool,
+) -> None:  # fmt: skip
     prepare_process()
     from nfn_monomial.tools.predictors.answers import PREDICTIONS, Answers
     from nfn_monomial.tools.predictors.predictor import SHIPPED, Predictor
 
-    loaded = Predictor.load(predictor or SHIPPED)
+    loaded = Predictor.load(predictor or SHIPPED, net)
     if loaded.task.edits and out is None:
         raise InvalidValueError(f"{predictor} edits networks: give a folder for them, --out DIR")
-    code = [str(predictor or SHIPPED)]
-    with unfinished_call(out, "predict", {"key": key}, checkpoints, code, PREDICTIONS, force=force) as call:
+    code = [str(predictor or SHIPPED), net]
+    with unfinished_call(out, "predict", {"key": key, "net": net}, checkpoints, code, PREDICTIONS, force=force) as call:
         answers = Answers(loaded, tuple(loaded.predict(checkpoints, key=key, call=call)))
         paths = answers.write(call) if out else []
 

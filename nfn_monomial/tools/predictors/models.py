@@ -69,12 +69,15 @@ class NetworkInfo:
             the space's in order; parameters that need no gradient, where others do, are the same in all networks. None
             where it is not known.
         input_shape: of one input of that module, as ``(channels, height, width)``; None where it is not known.
+        aliases: key of the networks' state dicts -> the parameter of the space that it is tied to, or None for what is
+            in no space, as a mask.
     """
 
     space: WeightSpace
     activation: str
     template: Callable[[], nn.Module] | None = None
     input_shape: tuple[int, ...] | None = None
+    aliases: tuple[tuple[str, str | None], ...] = ()
 
     @property
     def architectures(self) -> tuple[NetworkInfo, ...]:

@@ -130,9 +130,15 @@ def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: st
 
 
 def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
-    prefix = prefix_of(given.state, info.space.parameters, info.space.parameters)
-    state = {key.removeprefix(prefix): t for key, t in given.state.items() if key.startswith(prefix)}
-    if given.ordered or set(state) == set(info.space.parameters):
+    own, aliases = info.space.parameters, dict(info.aliases)
+    prefix = prefix_of(given.state, {*own, *aliases}, {*own}.difference(aliases.values()))
+    full: dict[str, str] = {}
+    for key in given.state:
+        inner = key.removeprefix(prefix)
+        if key.startswith(prefix) and (name := aliases.get(inner, inner)) is not None:
+            full.setdefault(name, key)
+    state = {name: given.state[key] for name, key in full.items()}
+    if given.ordered or set(state) == set(own):
         names = match_names(state, info.space, ordered=given.ordered)
     else:
         names, _ = match_in_order(state, info.space, given.order)
@@ -140,10 +146,10 @@ def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
     info.space.validate(tensors)
     if not any_width and (wrong := [n for n, shape in info.space.shapes().items() if tensors[n].shape[2:] != shape]):
         raise InvalidValueError(f"{listed(wrong)} are of another width")
-    own = {node.symmetry for node in info.space.nodes.values() if node.permutes}
-    if other := sorted(map(str, given.activations - own)):
+    known = {node.symmetry for node in info.space.nodes.values() if node.permutes}
+    if other := sorted(map(str, given.activations - known)):
         raise InvalidValueError(f"its activations are of the symmetry {', '.join(other)}")
-    return {name: prefix + key for name, key in names.items()}
+    return {name: full[key] for name, key in names.items()}
 
 
 def in_words(shapes: Mapping[str, Sequence[int]]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from nfn_monomial.adapters.definitions import Definition, read_definition
 from nfn_monomial.adapters.files import damaged
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.fibre import NormalForm
@@ -22,8 +24,8 @@ from nfn_monomial.tools.sealed import read_sealed, seal
 
 from .budget import Budget
 from .models import NORMAL, at_once
-from .networks import Given, Network, given_networks, match, numbers_of
-from .tasks import Prediction, Task, read_task
+from .networks import Given, Network, given_networks, in_words, match, numbers_of
+from .tasks import Prediction, Task, read_task, runs_networks
 
 __all__ = ["SHIPPED", "Predictor"]
 
@@ -68,10 +70,15 @@ class Predictor:
     record: Mapping[str, Any]
 
     @classmethod
-    def load(cls, path: str | Path = SHIPPED) -> Predictor:
+    def load(cls, path: str | Path = SHIPPED, net: str | Definition | None = None) -> Predictor:
         """The predictor in a file; by default the one that ships with this package.
 
         Nothing is unpickled, a checksum finds damage, and no model is built that is larger than the file.
+
+        Args:
+            path: of the file.
+            net: the networks' architecture, for a model that runs them where no file has their code: its name
+                (``module.py:Class``, as of `read_definition`), whose **code runs**, or what `define` makes of a module.
 
         Raises:
             FileNotFoundError: if there is no such file.
@@ -83,7 +90,7 @@ class Predictor:
             if not isinstance(record, dict):
                 raise InvalidValueError("it does not state what its weights are")
         try:
-            task = read_task(record.get("predictor"))
+            task = _running(read_task(record.get("predictor")), _model_of(record), net)
             model = _built(task, tensors, record)
         except MonomialError as error:
             raise InvalidValueError(f"{path} cannot be used as a predictor: {error}") from error
@@ -224,10 +231,36 @@ def _read(files: Sequence[Path], key: str | None, call: Call) -> Iterator[list[C
     yield part
 
 
-def _built(task: Task, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> nn.Module:
+def _model_of(record: Mapping[str, Any]) -> str:
     settings = record.get("settings")
     if not isinstance(settings, dict) or not isinstance(settings.get("model"), str):
         raise InvalidValueError("its settings name no model")
+    return str(settings["model"])
+
+
+def _running(task: Task, model: str, net: str | Definition | None) -> Task:
+    """The task with the code of its networks, if that is given; raises a ValueError where it is needed and missing."""
+    (info, *more) = task.infos
+    if net is None:
+        if runs_networks(model) and info.template is None:
+            raise InvalidValueError(
+                f"its model {model} runs the networks, whose code no file has: say what they are by --net, as "
+                f"--net module.py:{info.activation} (in Python load(path, net=...)); that code runs"
+            )
+        return task
+    definition = read_definition(net, info.input_shape) if isinstance(net, str) else net
+    if more or definition.space != info.space:
+        kinds = f"{len(more) + 1} architectures" if more else f"{info.activation}, {in_words(info.space.shapes())}"
+        raise InvalidValueError(
+            f"it was trained on networks of {kinds}, but --net is {definition.name}, "
+            f"{in_words(definition.space.shapes())}: name the class of those networks"
+        )
+    module = definition.template()  # once, and not from the model's budget
+    return task.about(replace(info, template=lambda: copy.deepcopy(module)))
+
+
+def _built(task: Task, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> nn.Module:
+    settings = record["settings"]
     try:
         _forms(task, settings["model"])
         with Budget(tensors), torch.random.fork_rng(devices=[]):

@@ -1,7 +1,8 @@
-"""Accuracies as the share of the training networks that are behind: what a model may learn in their place."""
+"""Numbers as the share of the training networks that are behind: what a model may learn in their place."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ KNOTS = 101
 
 @dataclass(frozen=True)
 class Quantiles:
-    """A piecewise linear, monotone map of accuracies to levels in [0, 1], and back.
+    """A piecewise linear, monotone map of accuracies, or any other numbers, to levels in [0, 1], and back.
 
     Attributes:
         knots: the accuracies of levels that are evenly spaced from 0 to 1, at least two.
@@ -29,9 +30,9 @@ class Quantiles:
     knots: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        numbers = all(type(x) is float and 0 <= x <= 1 for x in self.knots)
+        numbers = all(type(x) is float and math.isfinite(x) for x in self.knots)
         if not numbers or len(self.knots) < 2 or list(self.knots) != sorted(self.knots):
-            raise InvalidValueError("quantiles should be at least two accuracies that rise")
+            raise InvalidValueError("quantiles should be at least two numbers that rise")
 
     @classmethod
     def of(cls, accuracy: Tensor) -> Self:

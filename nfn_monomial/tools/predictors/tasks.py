@@ -1,4 +1,4 @@
-"""What predictors are asked; here, the accuracy of classifiers. The experiments ask more.
+"""What predictors are asked; here, the accuracy of classifiers and columns of tables. The experiments ask more.
 
 A task says which networks it is about, builds the model again that was trained on them, and turns what that model says
 into an answer. It is written as JSON (numbers, names, weight spaces; no code) and read back with every check.
@@ -80,8 +80,6 @@ class Task(ABC):
     """
 
     name: ClassVar[str]
-    answers: ClassVar[str]
-    heads: ClassVar[tuple[str, ...]]
     edits: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -89,8 +87,20 @@ class Task(ABC):
 
     @property
     @abstractmethod
+    def answers(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def heads(self) -> tuple[str, ...]: ...
+
+    @property
+    @abstractmethod
     def infos(self) -> tuple[NetworkInfo, ...]:
         """The architectures that it is about."""
+
+    def about(self, info: NetworkInfo) -> Task:
+        """The same where more is known of its one architecture: the code that runs it."""
+        raise InvalidValueError(f"{self.name} knows how its networks run: leave --net out")
 
     @abstractmethod
     def build(self, model: str, options: Mapping[str, Any]) -> nn.Module:
@@ -157,6 +167,9 @@ class Generalization(Task):
     def infos(self) -> tuple[NetworkInfo, ...]:
         return self.networks.architectures
 
+    def about(self, info: NetworkInfo) -> Self:
+        return replace(self, networks=info)
+
     def build(self, model: str, options: Mapping[str, Any]) -> nn.Module:
         return build_model(model, self.networks, seed=0, **options.get("model", {}))
 
@@ -165,26 +178,23 @@ class Generalization(Task):
         return found if self.quantiles is None else self.quantiles.accuracy(found)
 
     def entries(self, predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
-        values = [finite(p.answer) for p in predictions]
-        ordered = sorted(v for v in values if v is not None)
-        ranks = {v: len(ordered) - i for i, v in enumerate(ordered)}  # equal ones share the best
-        return [{"accuracy": v, "rank": None if v is None else ranks[v]} for v in values]
+        return [{"accuracy": v, "rank": rank} for v, rank in _ranked(predictions)]
 
     def cells(self, entry: Mapping[str, Any]) -> tuple[str, ...]:
         return number(entry["accuracy"]), "-" if entry["rank"] is None else str(entry["rank"])
 
     @classmethod
-    def of(cls, networks: NetworkInfo | MixedInfo, model: str, quantiles: Quantiles | None = None) -> dict[str, Any]:
+    def of(
+        cls, networks: NetworkInfo | MixedInfo, model: str, quantiles: Quantiles | None = None, **fields: Any
+    ) -> dict[str, Any]:
         """What is written of a task for a model; of one that could not be built again, why."""
         unknown = [info for info in networks.architectures if info.template and not _architecture(info)]
-        normal = model.startswith(NORMAL)
-        if (normal or model_class(model).sees == "functions") and unknown:
-            what = "reads normal forms, and what these are" if normal else "runs the networks, and how they run"
+        if runs_networks(model) and unknown and isinstance(networks, MixedInfo):
             return {
-                "unusable": f"{model} {what} is known from code alone, which no file has; train a model that reads "
-                "weights as they are"
+                "unusable": f"{model} runs networks of several architectures, and how they run is known from code "
+                "alone, which no file has; train a model that reads weights as they are"
             }
-        return cls(networks, quantiles).written()
+        return cls(networks, quantiles, **fields).written()
 
     def _fields(self) -> dict[str, Any]:
         networks = [
@@ -193,6 +203,7 @@ class Generalization(Task):
                 "activation": info.activation,
                 "architecture": architecture.described() if (architecture := _architecture(info)) else None,
                 "input_shape": list(info.input_shape or ()),
+                **({"aliases": list(map(list, info.aliases))} if info.aliases else {}),
             }
             for info in self.infos
         ]
@@ -206,6 +217,105 @@ class Generalization(Task):
             raise InvalidValueError("it names no networks")
         quantiles = Quantiles(tuple(fields["quantiles"])) if "quantiles" in fields else None
         return cls(MixedInfo(infos) if fields["mixed"] else infos[0], quantiles)
+
+
+@dataclass(frozen=True)
+class Column(Generalization):
+    """What would a column of a table say of networks? A number in its own units, or one of its classes.
+
+    Attributes:
+        column: its name.
+        unit: behind its numbers, as ``%``.
+        classes: of which it says one; none, where it has numbers.
+    """
+
+    name = "train"
+
+    column: str = ""
+    unit: str = ""
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        several = len(set(self.classes)) == len(self.classes) > 1
+        if several == (self.quantiles is not None) or (self.classes and not several):
+            raise InvalidValueError("a column has quantiles, or two or more classes, none of them twice")
+
+    @property
+    def answers(self) -> str:
+        return f"the probability of each class of {self.column}" if self.classes else f"{self.column}, in its own units"
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return (self.column, *CLASS_HEADS) if self.classes else (f"predicted {self.column}", "rank")
+
+    def build(self, model: str, options: Mapping[str, Any]) -> nn.Module:
+        return build_model(model, self.networks, seed=0, out_features=max(1, len(self.classes)))
+
+    def read(self, logits: Tensor) -> Tensor:
+        """What a model says -> numbers ``(B,)`` or probabilities ``(B, classes)``, float64."""
+        if self.quantiles is None:
+            return torch.softmax(logits.double(), -1)
+        return self.quantiles.accuracy(torch.sigmoid(logits.double()))
+
+    def answer(self, model: Any, tensors: Mapping[str, Tensor], info: NetworkInfo) -> Tensor:
+        return self.read(model(model.prepare_groups([(tensors, info.space)])))
+
+    def entries(self, predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+        if self.classes:
+            return class_entries(self.classes, predictions)
+        return [{"predicted": v, "rank": rank} for v, rank in _ranked(predictions)]
+
+    def cells(self, entry: Mapping[str, Any]) -> tuple[str, ...]:
+        if self.classes:
+            return class_cells(entry)
+        value, rank = entry["predicted"], entry["rank"]
+        return ("not finite", "-") if value is None else (f"{value:.6g}{self.unit}", str(rank))
+
+    def _fields(self) -> dict[str, Any]:
+        return {**super()._fields(), "column": self.column, "unit": self.unit, "classes": list(self.classes)}
+
+    @classmethod
+    def _read(cls, fields: Mapping[str, Any]) -> Self:
+        own = {"unit": str(fields["unit"]), "classes": tuple(map(str, fields["classes"]))}
+        base = Generalization._read(fields)
+        if isinstance(base.networks, MixedInfo):
+            raise InvalidValueError("it names networks of several architectures")
+        return cls(base.networks, base.quantiles, str(fields["column"]), **own)
+
+
+CLASS_HEADS = ("probability", "then")
+LIKELIEST = 3  # classes that a table shows
+
+
+def class_entries(classes: Sequence[str], predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+    """`Task.entries` of probabilities ``(classes,)``."""
+    return [
+        {
+            "class": classes[int(p.answer.nan_to_num(-1).argmax())],
+            "probabilities": dict(zip(classes, map(finite, p.answer.tolist()), strict=True)),
+        }
+        for p in predictions
+    ]
+
+
+def class_cells(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """`Task.cells` of these: the likeliest class, its probability, and the next ones."""
+    ranked = sorted(entry["probabilities"].items(), key=lambda item: -(item[1] or 0))
+    first, *others = [(name, number(p)) for name, p in ranked[:LIKELIEST]]
+    return *first, ", ".join(f"{name} {p}" for name, p in others)
+
+
+def runs_networks(model: str) -> bool:
+    """Whether a model needs the torch module of its networks: it runs them, or reads their normal forms."""
+    return model.startswith(NORMAL) or model_class(model).sees == "functions"
+
+
+def _ranked(predictions: Sequence[Prediction]) -> list[tuple[float | None, int | None]]:
+    """Numbers and their ranks, the largest first; equal ones share the best."""
+    values = [finite(p.answer) for p in predictions]
+    ordered = sorted(v for v in values if v is not None)
+    ranks = {v: len(ordered) - i for i, v in enumerate(ordered)}
+    return [(v, None if v is None else ranks[v]) for v in values]
 
 
 def _architecture(info: NetworkInfo) -> Architecture | None:
@@ -224,7 +334,8 @@ def _info(value: Any) -> NetworkInfo:
     shape = tuple(value["input_shape"])
     if not all(type(n) is int and n > 0 for n in shape) or math.prod(shape) > MOST_INPUTS:
         raise InvalidValueError(f"an input of shape {shape}, expected positive integers, {MOST_INPUTS} entries at most")
-    info = NetworkInfo(space, str(value["activation"]))
+    aliases = tuple((str(key), None if name is None else str(name)) for key, name in value.get("aliases", ()))
+    info = NetworkInfo(space, str(value["activation"]), input_shape=shape or None, aliases=aliases)
     if value["architecture"] is None:
         return info
     architecture = architecture_of(value["architecture"])
@@ -232,7 +343,7 @@ def _info(value: Any) -> NetworkInfo:
         raise InvalidValueError(
             f"the architecture {architecture} and the weight space {space} are of different networks"
         )
-    return replace(info, template=architecture.module, input_shape=shape)
+    return replace(info, template=architecture.module)
 
 
 def finite(value: Any) -> float | None:

@@ -126,8 +126,8 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, net: str) -> None:
     torch.save(network(4).state_dict(), folder / "2.pt")
     with pytest.raises(CorpusError, match=r"2\.pt: the weights are of another architecture than network: of other sha"):
         load_generalization(folder, net=net)
-    save({"model": network().state_dict(), "epoch": 3}, folder / "2.pt")
-    with pytest.raises(CorpusError, match=r"2\.pt holds entries that are no tensors"):
+    save({"model": network().state_dict(), "ema": network().state_dict()}, folder / "2.pt")
+    with pytest.raises(CorpusError, match=r"2\.pt holds several state dicts, model, ema"):
         load_generalization(folder, net=net)
 
 

@@ -194,9 +194,10 @@ def test_what_is_saved_again_is_the_same_file(accuracy_predictors: Left, editors
 
 def test_a_task_says_what_cannot_be_written() -> None:
     info = NetworkInfo(SPACE, "relu", partial(cnn, 4), (1, 8, 8))
-    assert "how they run is known from code alone" in Generalization.of(info, "combined")["unusable"]
-    with pytest.raises(InvalidValueError, match="combined runs the networks"):
-        read_task(Generalization.of(info, "combined"))
+    several = MixedInfo((info, info))
+    assert "how they run is known from code alone" in Generalization.of(several, "combined")["unusable"]
+    with pytest.raises(InvalidValueError, match="combined runs networks of several"):
+        read_task(Generalization.of(several, "combined"))
     large = NetworkInfo(WeightSpace.mlp([2, 5000, 5000, 1], "relu"), "relu")
     assert "networks of 25025001 weights" in Generalization.of(large, "stats")["unusable"]
     task = read_task(Generalization.of(info, "stats"))
@@ -273,6 +274,3 @@ def test_a_model_of_normal_forms_is_loaded_where_its_networks_are_known(tmp_path
     tested = predict.scores(torch.logit(predictor(CNNS).double()), ZOO.networks.accuracy)
     assert tested == pytest.approx(run.tests[0].metrics, rel=1e-4)
     assert not predictor.reads.endswith("of any width")
-    info = replace(ZOO.info, template=cnn)
-    reason = "normal-stats reads normal forms, and what these are is known from code alone"
-    assert reason in Generalization.of(info, "normal-stats")["unusable"]

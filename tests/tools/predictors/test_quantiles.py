@@ -38,9 +38,9 @@ def test_a_level_is_the_share_of_networks_behind() -> None:
     assert ties.accuracy(torch.tensor(torch.nan)).isnan()
 
 
-@pytest.mark.parametrize("knots", [(0.5,), (0.5, 0.4), (0.0, 2.0), (0.0, True), ("a", "b"), (0.0, float("nan"))])
+@pytest.mark.parametrize("knots", [(0.5,), (0.5, 0.4), (0.0, torch.inf), (0.0, True), ("a", "b"), (0.0, torch.nan)])
 def test_what_is_none(knots: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="at least two accuracies that rise"):
+    with pytest.raises(ValueError, match="at least two numbers that rise"):
         Quantiles(knots)
 
 

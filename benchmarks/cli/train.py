@@ -1,0 +1,112 @@
+"""The command `train`: from a folder of checkpoints and a table of results to one predictor."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress as Bar
+
+from nfn_monomial.benchmarks.experiments.predict import COLUMN, KEPT, ColumnTask
+from nfn_monomial.benchmarks.settings.base import Count, read_value
+from nfn_monomial.tools.cli.options import KEY, OUTPUT, console, option, show
+
+from .experiments import bar_of_runs
+from .options import command, command_line, configured, prepare_process
+
+__all__ = ["add_train"]
+
+TEXT = f"""Learn a column of a table of results from the weights of checkpoints, and leave a predictor for new ones.
+
+The folder has checkpoints of one architecture, in any form and at any depth; the table a line for each: CSV with
+commas, semicolons or tabs, JSON, or JSON lines. The column that names the files is found out: by a path or a name, with
+a suffix or without, or by the name of a folder that holds one checkpoint. Numbers are learned by regression, or by
+their order (`--task ranking`), texts as classes. 15 percent of the networks are drawn to choose a model by, 15 to test
+it.
+
+Three models that suit the networks are trained, and STATNN. The best on the validation networks is kept, and it alone
+is tested, beside the baselines. Writes `predictor.safetensors`, `table.md`, `results.json`, `config.json` and a figure,
+of what was predicted against what is true. {KEPT}
+
+`--net` is `module.py:Class`, `package.module:Class`, or `net.pt2`. **Its code runs.**
+
+Examples:
+
+- `nfn-monomial train runs --net net.py:Net --targets runs.csv --column loss`
+
+- `nfn-monomial train runs --net net.py:Net --targets runs.csv --column optimiser --group run --out results/optimiser`
+
+- `nfn-monomial train logs --net net.py:Net --targets runs.csv --column acc --names '{{run}}/{{epoch}}.ckpt'`
+"""
+KINDS = {
+    "folder": (Annotated[Path, typer.Argument(show_default=False, metavar="FOLDER", help="Of the checkpoints.")], ...),
+    "net": option(str, "--net", "What network it is. **Its code runs.**", ..., show_default=False),
+    "input_shape": option(str | None, "--input", "Shape of an example input, batch included, if NET states none."),
+    **KEY,
+    "targets": option(Path, "--targets", "The table.", ..., show_default=False),
+    "column": option(str, "--column", "Of the table, that is learned.", ..., show_default=False),
+    "names": option(
+        str | None, "--names", "Column that names the files, or a text of columns, as '{run}/{epoch}.ckpt'.",
+    ),
+    "task": option(str | None, "--task", "regression, ranking or classification; by default what the column suggests."),
+    "split": option(str | None, "--split", "Column that says train, val or test; by default sides are drawn."),
+    "group": option(list[str], "--group", "Column whose equal cells stay on one side, as run; may be repeated.", []),
+    "epochs": option(int | None, "--epochs", "Passes over the training networks; by default the preset's.", min=1),
+    "preset": option(str, "--preset", f"{', '.join(COLUMN)}: fewer or more epochs.", "small"),
+    **OUTPUT,
+}  # fmt: skip
+SHARED = ("assignments", "models", "seeds", "seed", "device")
+OUT = "results/train"
+
+
+def add_train(app: typer.Typer) -> None:
+    """Add it."""
+    command(app, "train", SHARED, OUT, TEXT, _train, keeps=True, own=KINDS)
+
+
+def _train(
+    folder: Path, net: str, input_shape: str | None, key: str | None, targets: Path, column: str, names: str | None,
+    task: Any, split: str | None, group: Sequence[str], epochs: int | None, preset: str, assignments: Sequence[str],
+    out: Path | None, as_json: bool, force: bool, **given: Any,
+) -> None:  # fmt: skip
+    prepare_process()
+    from nfn_monomial.benchmarks.data.formats.own_checkpoints import Asked, read_own
+    from nfn_monomial.benchmarks.studies.columns import PREDICTOR, columns_report, learn_column, models_for
+    from nfn_monomial.benchmarks.train.devices import require_device
+    from nfn_monomial.benchmarks.train.runs import RunStore, record
+    from nfn_monomial.tools.checkpoints.networks import read_architecture
+
+    config = configured(COLUMN, preset, assignments, **given)
+    config = replace(config, training=replace(config.training, epochs=epochs or config.training.epochs))
+    require_device(config.training.device)
+    task = None if task is None else read_value(task, ColumnTask, "--task")
+    asked = Asked(folder, targets, column, names, task, split, tuple(group), key, config.seeds[0])
+    shape = None if input_shape is None else read_value(input_shape, tuple[Count, ...], "--input")
+    home = out or Path(OUT)
+    console.quiet = as_json
+    try:
+        definition = read_architecture(None, net=net, input_shape=shape)
+        with Bar(console=console, transient=True) as bar:
+            reading = bar.add_task(f"reading {folder}", total=None)
+            own = read_own(asked, definition, lambda done, total: bar.update(reading, completed=done, total=total))
+        if not config.models:
+            models, said = models_for(own.corpus.info)
+            config, own = replace(config, models=models), replace(own, notes=(*own.notes, *said))
+        console.print(*own.notes, sep="\n", highlight=False, markup=False, soft_wrap=True)
+        store = RunStore(home)
+        with bar_of_runs() as tell:
+            found = learn_column(own, definition, config, store, tell, force=force)
+        record(home, command_line(), config, dict(own.corpus.source), config.training.device)
+        report = columns_report(found)
+        paths = [home / PREDICTOR, *report.write(home)]
+    finally:
+        console.quiet = False
+    show(report.results, as_json, lambda: report.show(console), paths)
+    if not as_json:
+        new = shlex.join(["nfn-monomial", "predict", "NEW", "--predictor", str(paths[0])])
+        runs = f" --net {shlex.quote(net)}" * (found.chosen.sees == "functions")
+        console.print(f"\nOf new checkpoints: {new}{runs}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,98 @@
+"""Tables of results as people have them: CSV with commas, semicolons or tabs, JSON, and JSON lines."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nfn_monomial.adapters.files import damaged, listed, shown
+from nfn_monomial.benchmarks.reading import read_json, read_rows
+from nfn_monomial.tools.reading import parse_json, read_bytes
+
+from .base import CorpusError
+
+__all__ = ["Line", "Number", "columns_of", "number_in", "read_table", "text_of"]
+
+OBJECTS, LINES = (".json",), (".jsonl", ".ndjson")
+NOTHING = ("", "-", "nan", "none", "null", "na", "n/a", "inf", "+inf", "-inf", "infinity", "-infinity")
+
+
+class Line(NamedTuple):
+    """A line of a table: where it stands, and column -> cell, a text or what JSON has."""
+
+    place: str
+    cells: dict[str, Any]
+
+
+class Number(NamedTuple):
+    """What a cell says: nothing that can be counted on is None."""
+
+    value: float | None
+    unit: str = ""
+
+
+def read_table(path: Path, form: str) -> list[Line]:
+    """All lines of a table; in JSON it is a list of objects.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        CorpusError: naming the file and the line, if it is no table; ``form`` says what is expected.
+    """
+    with damaged(path, f"expected {form}", CorpusError):
+        if path.suffix in OBJECTS:
+            return _objects(read_json(path), path, form, "entry")
+        if path.suffix in LINES:
+            texts = read_bytes(path).decode("utf-8-sig").splitlines()
+            return _objects([parse_json(text) for text in texts if text.strip()], path, form, "line")
+        return _rows(path)
+
+
+def _objects(found: Any, path: Path, form: str, what: str) -> list[Line]:
+    if not isinstance(found, list) or not all(isinstance(line, dict) for line in found):
+        raise CorpusError(f"{path} holds {shown(found)}, expected a list of objects with {form}")
+    return [Line(f"{what} {number}", line) for number, line in enumerate(found)]
+
+
+def _rows(path: Path) -> list[Line]:
+    delimiter = max(",;\t", key=lambda mark: len(next(read_rows(path, mark), (0, []))[1]))
+    rows = read_rows(path, delimiter)
+    header = [name.strip() for name in next(rows, (0, []))[1]]
+    if twice := {name for name in header if name and header.count(name) > 1}:
+        raise CorpusError(f"{path} has several columns {listed(sorted(twice))}: rename one")
+    lines = []
+    for place, row in rows:
+        if row and len(row) != len(header):
+            raise CorpusError(f"{path}, line {place} has {len(row)} cells, expected {len(header)}: {listed(header)}")
+        if row:
+            lines.append(Line(f"line {place}", dict(zip(header, row, strict=True))))
+    return lines
+
+
+def text_of(cell: Any) -> str:
+    """A cell as text, without blanks around it; nothing for what JSON calls null."""
+    return "" if cell is None else str(cell).strip()
+
+
+def number_in(cell: Any) -> Number:
+    """The number in a cell: ``0.931``, ``1e-3``, ``93.1%``, ``0,931``; none where it is empty, NaN or infinite.
+
+    Raises:
+        ValueError: if it says something else.
+    """
+    text = text_of(cell)
+    if text.lower() in NOTHING:
+        return Number(None)
+    if isinstance(cell, bool):
+        raise ValueError
+    unit = "%" if text.endswith("%") else ""
+    digits = text.removesuffix("%").strip()
+    value = float(digits.replace(",", ".") if re.fullmatch(r"[+-]?\d+,\d+", digits) else digits)
+    return Number(value if math.isfinite(value) else None, unit)
+
+
+def columns_of(lines: Iterable[Line]) -> list[str]:
+    """The names of all columns, in the order in which they first occur."""
+    return list(dict.fromkeys(name for line in lines for name in line.cells))

@@ -1,0 +1,103 @@
+"""Who is trained on, who decides between models, and who is only tested on: by a column, or drawn."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from nfn_monomial.adapters.files import listed, shown
+
+from .base import CorpusError
+from .result_tables import Line, text_of
+
+__all__ = ["SIDES", "sides_by", "sides_drawn", "together"]
+
+SIDES = ("train", "val", "test")
+CALLED = {"training": "train", "validation": "val", "valid": "val", "dev": "val", "testing": "test"}
+SHARES = {"test": 0.15, "val": 0.15}  # of the networks; the others are trained on
+FEWEST = 3  # on a side
+DRAWS = 200  # until all sides have different targets
+
+
+def together(shared: Sequence[Iterable[Hashable]]) -> list[int]:
+    """The number of each one's group: in one are those that share anything, also by others in between."""
+    group = list(range(len(shared)))
+    owner: dict[Hashable, int] = {}
+
+    def root(i: int) -> int:
+        while group[i] != i:
+            i = group[i]
+        return i
+
+    for i, own in enumerate(shared):
+        for one in own:
+            group[root(i)] = root(owner.setdefault(one, i))
+    return [root(i) for i in range(len(shared))]
+
+
+def sides_drawn(
+    groups: Sequence[int], targets: Sequence[Any], seed: int, shares: Mapping[str, float] = SHARES
+) -> list[str]:
+    """Whole groups at random, so that each side has about its share and different targets, and train all classes.
+
+    Raises:
+        CorpusError: if that cannot be.
+    """
+    members: dict[int, list[int]] = defaultdict(list)
+    for i, group in enumerate(groups):
+        members[group].append(i)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(DRAWS):
+        order = [list(members.values())[i] for i in torch.randperm(len(members), generator=generator).tolist()]
+        sides = ["train"] * len(groups)
+        for side, share in shares.items():
+            missing = max(FEWEST, round(share * len(groups)))
+            while missing > 0 and order:
+                found = order.pop()
+                for i in found:
+                    sides[i] = side
+                missing -= len(found)
+        wrong = _wrong(sides, targets, ("train", *shares))
+        if not wrong:
+            return sides
+    raise CorpusError(
+        f"{len(groups)} networks in {len(members)} groups cannot be drawn so that {wrong}: give more networks, or "
+        "smaller groups"
+    )
+
+
+def sides_by(
+    column: str, lines: Sequence[Line], groups: Sequence[int], targets: Sequence[Any], seed: int
+) -> tuple[list[str], str]:
+    """Sides as a column says, validation drawn if it has none; in words, how.
+
+    Raises:
+        CorpusError: naming what it says else, or what cannot be learnt or judged by it.
+    """
+    texts = [text_of(line.cells.get(column)).lower() for line in lines]
+    sides = [CALLED.get(text, text) for text in texts]
+    if other := sorted(set(sides) - set(SIDES)):
+        place = lines[sides.index(other[0])].place
+        raise CorpusError(f"{place}: {column} is {shown(other[0])}, expected {', '.join(SIDES)}")
+    said = f"by the column {column}"
+    if "val" not in sides:
+        inner = [i for i, side in enumerate(sides) if side == "train"]
+        some = [[own[i] for i in inner] for own in (groups, targets)]
+        for i, side in zip(inner, sides_drawn(some[0], some[1], seed, {"val": SHARES["val"]}), strict=True):
+            sides[i] = side
+        said += f", val drawn from train with seed {seed}"
+    if wrong := _wrong(sides, targets, SIDES):
+        raise CorpusError(f"the column {column} does not see to it that {wrong}")
+    return sides, said
+
+
+def _wrong(sides: Sequence[str], targets: Sequence[Any], needed: Iterable[str]) -> str:
+    """What sides have to be, if they are not: all of them there, with different targets, no class but in train."""
+    own = {side: {t for t, s in zip(targets, sides, strict=True) if s == side} for side in needed}
+    if few := [side for side, found in own.items() if len(found) < 2]:
+        return f"{' and '.join(few)} has two different values"
+    new = set(targets) - own["train"]
+    return f"train has networks of class {listed(sorted(new))}" if new and isinstance(targets[0], str) else ""
