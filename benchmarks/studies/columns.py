@@ -205,7 +205,8 @@ def metrics_of(answers: Tensor, targets: Tensor, task: str) -> dict[str, float]:
     """How good numbers ``(N,)`` in the column's units are, or probabilities ``(N, classes)``; all are finite.
 
     ``selection``, of which more is better, chooses epochs and models: for regression the mean absolute error, for
-    ranking Kendall's tau-b, for classes the cross-entropy, which a few networks change less by chance than the accuracy.
+    ranking Kendall's tau-b, for classes the cross-entropy, as a few networks change it less by chance than the
+    accuracy.
     """
     if task == "classification":
         found = classify.scores(answers.double().log(), targets)
