@@ -132,8 +132,10 @@ def _place(error: BaseException) -> str:
     return lines[-1] if lines else ""
 
 
-def named(text: str) -> tuple[ModuleType, Callable[..., Any]]:
+def named(text: str, others: tuple[type, ...] = ()) -> tuple[ModuleType, Any]:
     """What ``module.py:name`` or ``package.module:name`` names, and the Python module that it is in.
+
+    ``others`` are types of what it may be beside a class or a function.
 
     Raises:
         DefinitionError: naming what was not found, and what is there.
@@ -147,8 +149,8 @@ def named(text: str) -> tuple[ModuleType, Callable[..., Any]]:
             if place.endswith(".py")
             else _imported(place, f"{place} cannot be imported, expected {FORMS}")
         )
-    found: Callable[..., Any] | None = getattr(home, name, None)
-    if found is None or not callable(found):
+    found = getattr(home, name, None)
+    if not callable(found) and not isinstance(found, others):
         known = [key for key, value in vars(home).items() if inspect.isclass(value) and issubclass(value, nn.Module)]
         raise DefinitionError(f"{place} has no class or function {name}; its modules: {listed(known, SHOWN) or 'none'}")
     return home, found

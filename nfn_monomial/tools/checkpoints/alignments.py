@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nfn_monomial import WeightSpace, align
+from nfn_monomial import align
 from nfn_monomial.adapters.files import FileError
 from nfn_monomial.alignment import align_all, mean_of, repair
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.errors import InvalidValueError
-from nfn_monomial.fibre import NormalForm, align_fibres
+from nfn_monomial.fibre import align_fibres
 from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
 
@@ -26,6 +26,7 @@ from .networks import Naming, Network, PathLike, difference_as_written, left_beh
 __all__ = ["align_checkpoints"]
 
 NAIVE, PERMUTATION, ALL, FIBRE = "as they are", "permutation", "all symmetries", "normal forms"
+SYMMETRIES = {"none": NAIVE, "permutation": PERMUTATION, "all": ALL}
 REPAIRED = ", REPAIR"
 PLACES = tuple(i / 10 for i in range(11))
 Tensors = Mapping[str, Tensor]
@@ -35,8 +36,10 @@ _NORMS = nn.modules.batchnorm._BatchNorm
 def align_checkpoints(
     *paths: PathLike,
     merge: float | None = None,
+    symmetry: str | None = None,
     fibre: bool = False,
     data: Data = None,
+    repair_data: Data = None,
     seed: int = 0,
     call: Call = ALONE,
     **naming: Unpack[Naming],
@@ -51,11 +54,15 @@ def align_checkpoints(
 
     Args:
         paths: two or more checkpoints, or one folder of them.
+        merge: share of all but the first network in a merged one, 0 to 1: that of the lines whose loss is the lowest
+            there; by all symmetries where no module runs them.
+        symmetry: ``none``, ``permutation`` or ``all``: what the networks that are written are moved by, the merged one,
+            too. By default they are moved by all, and the merged one is the best.
         fibre: whether to move all networks to their normal forms, next to that of the first
             (`nfn_monomial.fibre.align_fibres`), where more than permutations, scales and signs is known. The first is
             written, too.
-        merge: share of all but the first network in a merged one, 0 to 1; repaired where that can be done.
-        data: see `judge_of`; **its code runs**. Without, outputs on the example inputs are compared.
+        data: see `batches_of`; **its code runs**. Without, outputs on the example inputs are compared.
+        repair_data: those that REPAIR takes its statistics on, as ``data``; they should be of the training data.
         seed: of the alignment.
         call: which keeps the networks that are moved, and the scores on each line, and is told how many are done.
         naming: see `Naming`; the **code** of ``net`` **runs**.
@@ -66,73 +73,100 @@ def align_checkpoints(
     """
     if merge is not None and not 0 <= merge <= 1:
         raise InvalidValueError(f"--merge {merge}: expected the share of the others, 0 to 1")
+    if symmetry is not None and (symmetry not in SYMMETRIES or fibre):
+        raise InvalidValueError(f"--symmetry {symmetry}: expected {', '.join(SYMMETRIES)}, and not with --fibre")
     networks, skipped = read_several("align", paths, **naming)
-    first, *others = networks
-    if data is not None and not first.runs:
-        raise InvalidValueError(f"--data {data}: {first.label} cannot be run: {first.why_not}")
-    unmoved = [{k: t.double() for k, t in network.unmoved.items() if t.is_floating_point()} for network in networks]
-    for network in others:
-        if odd := [key for key in differing(first.unmoved, network.unmoved) if key not in unmoved[0]]:
-            raise FileError(
-                f"{first.label} and {network.label} differ in {', '.join(odd)}, which the network reads, no symmetry "
-                "moves, and are not in floating point: there is no line between these networks"
-            )
-    frames = _frames(
-        first.space, [{name: t.double() for name, t in network.items()} for network in networks], seed, call
-    )
-    best = ALL
-    if fibre and (form := first.form) is not None:
-        best, frames[FIBRE] = FIBRE, _in_normal_form(form, frames[NAIVE], seed, call)
+    first = networks[0]
+    for option, given in (("--data", data), ("--repair-data", repair_data)):
+        if given is not None and not first.runs:
+            raise InvalidValueError(f"{option} {given}: {first.label} cannot be run: {first.why_not}")
+    unmoved = _unmoved(networks)
+    frames = _frames(networks, fibre, seed, call)
     distances = {method: [_distance(found[0], other) for other in found[1:]] for method, found in frames.items()}
-    written = networks if best == FIBRE else others
-    moved = frames[best][-len(written) :]
-    frames = {m: [{**x, **y} for x, y in zip(frame, unmoved, strict=True)] for m, frame in frames.items()}
-    merged: Tensors | None = None if merge is None else mean_of(frames[best], _weights(merge, len(networks)))
+    method = SYMMETRIES.get(symmetry or "all", ALL) if FIBRE not in frames else FIBRE
+    written = networks if method == FIBRE else networks[1:]
+    moved = frames[method][-len(written) :]
     changes = [difference_as_written(network, after) for network, after in zip(written, moved, strict=True)]
-    course, judged = None, ""
-    lines: dict[str, dict[str, Any]] = {}
+    frames = {m: [{**x, **y} for x, y in zip(frame, unmoved, strict=True)] for m, frame in frames.items()}
+    course, judge = None, None
     if first.runs:
-        judge = judge_of(data, first.definition.inputs)
-        course, judged = _Course(first.module(), judge, frames[NAIVE], merge, call, len(frames)), judge.words
-        for method, frame in frames.items():
-            lines |= course.lines(method, frame)
-        if merge is not None and course.repairs:
-            merged = course.at(frames[best], merge, repaired=True)
+        judge = judge_of(data, first.definition.inputs, repair_data)
+        course = _Course(first.module(), judge, frames, merge, call)
+    lines = course.lines if course else {}
+    way = None if merge is None else _merged_by(lines, symmetry, method)
+    of_others = changes[-len(networks[1:]) :]  # of the first, if it is written, in front
     results = {
         "network": first.definition.name,
         "frame": str(first.checkpoint.path),
         "moved": {
             str(network.checkpoint.path): {
-                "distance": {method: found[i] for method, found in distances.items()},
-                "max_output_difference": changes[i - len(others)],  # of the first, if it is written, in front
+                "distance": {name: found[i] for name, found in distances.items()},
+                "max_output_difference": of_others[i],
             }
-            for i, network in enumerate(others)
+            for i, network in enumerate(networks[1:])
         },
         "max_output_difference": max((x for x in changes if x is not None), default=None),
-        "left": sorted({key for network in others for key in network.unread}),
+        "left": sorted({key for network in networks[1:] for key in network.unread}),
         "share": merge,
-        "judged_by": judged or None,
+        "merged_by": way,
+        "judged_by": judge.words if judge else None,
+        "repaired_on": judge.repaired_on if judge and course and course.repairs else None,
         "own": [score._asdict() for score in course.own] if course else [],
         "lines": lines,
     }
-    names = [network.checkpoint.name for network in written]
-    if len(set(names)) < len(names):
-        names = [f"{n.label.replace('/', '-')}-{name}" for n, name in zip(written, names, strict=True)]
-    made = list(map(Written, written, names, moved))
-    if merged is not None:
+    made = list(map(Written, written, _names(written), moved))
+    if merge is not None and way is not None:
+        merged = _merged(frames, way, merge, course)
         made.append(Written(first, first.checkpoint.renamed("merged"), merged))
-    left = left_behind(written if merged is None else networks)
-    summary = _summary(results, networks, [*left, *first.why_no_form(asked=fibre)])
+    left = left_behind(written if merge is None else networks)
+    summary = _summary(results, networks, symmetry, [*left, *first.why_no_form(asked=fibre)])
 
     def draw() -> dict[str, Figure | str]:
-        losses = {method: line["loss"] for method, line in lines.items()}
-        right = {method: line["accuracy"] for method, line in lines.items() if line["accuracy"]}
-        return {"barrier.png": draw_lines(losses, right, judged)} if lines else {}
+        losses = {name: line["loss"] for name, line in lines.items()}
+        right = {name: line["accuracy"] for name, line in lines.items() if line["accuracy"]}
+        return {"barrier.png": draw_lines(losses, right, str(results["judged_by"]))} if lines else {}
 
-    return Finding(tuple(networks), summary, results, [_table(results, distances)], draw, made).with_notes(skipped)
+    found = Finding(tuple(networks), summary, results, [_table(results, distances)], draw, made)
+    return found.with_notes(skipped)
 
 
-def _summary(results: Mapping[str, Any], networks: Sequence[Network], left: Sequence[str]) -> str:
+def _unmoved(networks: Sequence[Network]) -> list[dict[str, Tensor]]:
+    """Of each network what no symmetry moves and can be averaged, in float64."""
+    found = [{k: t.double() for k, t in network.unmoved.items() if t.is_floating_point()} for network in networks]
+    first, *others = networks
+    for network in others:
+        if odd := [key for key in differing(first.unmoved, network.unmoved) if key not in found[0]]:
+            raise FileError(
+                f"{first.label} and {network.label} differ in {', '.join(odd)}, which the network reads, no symmetry "
+                "moves, and are not in floating point: there is no line between these networks"
+            )
+    return found
+
+
+def _names(networks: Sequence[Network]) -> list[str]:
+    """Names for the files of networks: their own, if these differ."""
+    names = [network.checkpoint.name for network in networks]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{n.label.replace('/', '-')}-{name}" for n, name in zip(networks, names, strict=True)]
+
+
+def _merged_by(lines: Mapping[str, Any], symmetry: str | None, method: str) -> str:
+    """The line on which a merged network is best, or of those that were asked for; the method, if there are none."""
+    losses = {way: line["merged"]["loss"] for way, line in lines.items()}
+    if symmetry is not None:
+        losses = {way: loss for way, loss in losses.items() if way.removesuffix(REPAIRED) == method}
+    return min(losses, key=losses.__getitem__, default=method)
+
+
+def _merged(frames: Mapping[str, Sequence[Tensors]], way: str, share: float, course: _Course | None) -> Tensors:
+    frame = frames[way.removesuffix(REPAIRED)]
+    if course is not None and way.endswith(REPAIRED):
+        return course.at(frame, share, repaired=True)
+    return mean_of(frame, _weights(share, len(frame)))
+
+
+def _summary(results: Mapping[str, Any], networks: Sequence[Network], symmetry: str | None, left: Sequence[str]) -> str:
     first, *others = networks
     lines = [f"Moved into the frame of {first.label}{' in its normal form' * (FIBRE in results['lines'])}:"]
     for network, found in zip(others, results["moved"].values(), strict=True):
@@ -143,6 +177,13 @@ def _summary(results: Mapping[str, Any], networks: Sequence[Network], left: Sequ
         lines.append(f"Barriers are of: {results['judged_by']}.")
     else:
         lines.append(f"Outputs were not compared: {first.why_not}.")
+    if results["repaired_on"]:
+        lines.append(f"REPAIR's statistics are of {results['repaired_on']}.")
+    if results["merged_by"]:
+        said = f"Merged at {results['share']:.3g} by: {results['merged_by']}"
+        if symmetry is None and results["lines"]:
+            said += f", the lowest loss of the table. It was chosen by {results['judged_by']}: judge it on others"
+        lines.append(f"{said}.")
     return "\n".join([*lines, *left])
 
 
@@ -164,55 +205,62 @@ def _table(results: Mapping[str, Any], distances: Mapping[str, Sequence[float]])
             cells.append([method, mean[method.removesuffix(REPAIRED)], f"{line['barrier']:.4g}", *at_share])
         header.append("barrier")
         header += [f"{name} at {results['share']:.3g}" for name in ("loss", "accuracy")[: len(cells[0]) - len(header)]]
-    return Table("The networks in one frame", tuple(header), tuple(map(tuple, cells)), notes=tuple(notes))
+    bold = frozenset(i for i, line in enumerate(cells) if line[0] == results["merged_by"])
+    return Table("The networks in one frame", tuple(header), tuple(map(tuple, cells)), bold=bold, notes=tuple(notes))
 
 
-def _frames(
-    space: WeightSpace, networks: list[dict[str, Tensor]], seed: int, call: Call
-) -> dict[str, list[Mapping[str, Tensor]]]:
-    """Method -> networks in float64, all but the first moved by it."""
-    frames: dict[str, list[Tensors]] = {NAIVE: list(networks)}
-    for method, symmetry in ((PERMUTATION, "permutation"), (ALL, None)):
+def _frames(networks: Sequence[Network], fibre: bool, seed: int, call: Call) -> dict[str, list[Tensors]]:
+    """Method -> networks in float64, all but the first moved by it; by normal forms, if they are asked for, all."""
+    space, form = networks[0].space, networks[0].form if fibre else None
+    own: list[Tensors] = [{name: t.double() for name, t in network.items()} for network in networks]
 
-        def move(symmetry: str | None = symmetry) -> tuple[None, Tensors]:
-            if len(networks) == 2:
-                found = [align(space, *networks, symmetry=symmetry, seed=seed).aligned]
-            else:
-                found = align_all(space, networks, symmetry=symmetry, seed=seed).aligned[1:]
-            return None, {f"{i} {name}": t for i, network in enumerate(found) for name, t in network.items()}
+    def moved(symmetry: str | None) -> Sequence[Tensors]:
+        if len(own) == 2:
+            return [own[0], align(space, *own, symmetry=symmetry, seed=seed).aligned]
+        return align_all(space, own, symmetry=symmetry, seed=seed).aligned
 
-        _, kept = call.piece(f"moved-by-{symmetry or 'all'}", move)
-        moved = ({name: kept[f"{i} {name}"] for name in networks[0]} for i in range(len(networks) - 1))
-        frames[method] = [networks[0], *moved]
+    def in_normal_form() -> Sequence[Tensors]:
+        assert form is not None, "asked where there is one"
+        pairs = [align_fibres(form, own[0], other, seed=seed) for other in own[1:]]
+        return [pairs[0][0], *(other for _, other in pairs)]
+
+    ways: dict[str, Callable[[], Sequence[Tensors]]] = {
+        PERMUTATION: lambda: moved("permutation"), ALL: lambda: moved(None), FIBRE: in_normal_form,
+    }  # fmt: skip
+    frames = {NAIVE: own}
+    for method, move in list(ways.items())[: 2 + (form is not None)]:
+
+        def piece(move: Callable[[], Sequence[Tensors]] = move) -> tuple[None, Tensors]:
+            return None, {f"{i} {name}": t for i, network in enumerate(move()) for name, t in network.items()}
+
+        _, kept = call.piece(f"moved-by-{method.replace(' ', '-')}", piece)
+        frames[method] = [{name: kept.get(f"{i} {name}", t) for name, t in network.items()}
+                          for i, network in enumerate(own)]  # fmt: skip
     return frames
 
 
-def _in_normal_form(form: NormalForm, networks: Sequence[Tensors], seed: int, call: Call) -> list[Tensors]:
-    """Networks in float64, all in normal form, and next to the first."""
-
-    def move() -> tuple[None, Tensors]:
-        pairs = [align_fibres(form, networks[0], other, seed=seed) for other in networks[1:]]
-        found = [pairs[0][0], *(other for _, other in pairs)]
-        return None, {f"{i} {name}": t for i, network in enumerate(found) for name, t in network.items()}
-
-    _, kept = call.piece("moved-by-normal-forms", move)
-    return [{name: kept.get(f"{i} {name}", t) for name, t in own.items()} for i, own in enumerate(networks)]
-
-
 class _Course:
-    """Judges networks on lines; of ``networks`` as they are it knows the scores, ``own``."""
+    """Judges networks on lines in several frames: ``own`` are their scores, ``lines`` those of what lies between."""
 
     def __init__(
-        self, module: nn.Module, judge: Judge, networks: Sequence[Tensors], merge: float | None, call: Call, lines: int
+        self,
+        module: nn.Module,
+        judge: Judge,
+        frames: Mapping[str, Sequence[Tensors]],
+        merge: float | None,
+        call: Call,
     ) -> None:
         self._module, self._judge, self._call = module, judge, call
         statistics = any(isinstance(m, _NORMS) and m.running_mean is not None for m in module.modules())
         self.repairs = statistics and judge.statistics is not None
-        self.own = judge.own(module, [self._narrow(network) for network in networks])
+        self.own = judge.own(module, [self._narrow(network) for network in frames[NAIVE]])
         self._places = [*PLACES, *([] if merge is None else [merge])]
-        self._done, self._lines = 0, lines
+        self._done, self._count = 0, len(frames) * (1 + self.repairs) * len(self._places)
+        self.lines: dict[str, dict[str, Any]] = {}
+        for method, frame in frames.items():
+            self.lines |= self._of_frame(method, frame)
 
-    def lines(self, method: str, frame: Sequence[Tensors]) -> dict[str, dict[str, Any]]:
+    def _of_frame(self, method: str, frame: Sequence[Tensors]) -> dict[str, dict[str, Any]]:
         """The line through networks in one frame, and the same with each network on it repaired, as JSON has them."""
         found = {}
         for repaired in (False, True)[: 1 + self.repairs]:
@@ -258,7 +306,7 @@ class _Course:
 
     def _step(self) -> None:
         self._done += 1
-        self._call.progress(self._done, self._lines * (1 + self.repairs) * len(self._places))
+        self._call.progress(self._done, self._count)
 
     def _narrow(self, network: Tensors) -> dict[str, Tensor]:
         """In the module's dtypes, in which it takes its inputs."""

@@ -7,26 +7,31 @@ is how far its outputs ``f`` are from the mean of the others' outputs, weighted 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, Dataset
 
-from nfn_monomial.adapters.definitions import called, named
+from nfn_monomial.adapters.imports import called, named
 from nfn_monomial.alignment import mean_measures
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.certificate import answers, inputs_of
 
 __all__ = ["Data", "Judge", "Score", "judge_of"]
 
-Data: TypeAlias = "str | Callable[[], Any] | None"
-"""How data are given: ``module.py:function``, the function, or not at all."""
+Data: TypeAlias = "str | Callable[[], Any] | Iterable[Any] | Dataset[Any] | None"
+"""Data, a function that returns them, the name of either (``module.py:NAME``), or none at all. See `batches_of`."""
 STATISTICS = 1024  # samples that REPAIR's statistics are taken on, or a few more
-EXPECTED = "expected tensors (inputs, targets), or a list of such pairs"
+BATCH = 256  # samples of a data set that are taken at once
+EXPECTED = (
+    "expected tensors (inputs, targets), a list of such pairs, or a torch Dataset or DataLoader whose samples are pairs"
+)
 
 
 class Score(NamedTuple):
@@ -41,16 +46,64 @@ class Score(NamedTuple):
     accuracy: float | None = None
 
 
-class OnData:
-    """A loss on labelled data, pairs of inputs and targets, which may be classes.
+class Batches:
+    """Pairs of inputs and targets, checked; the same ones each time they are gone through, one batch in memory.
 
-    ``words`` say what is measured, ``statistics`` can be taken on the first inputs.
+    Attributes:
+        samples: how many there are.
+        classes: whether the targets are.
+        first: inputs of the first samples, on which statistics can be taken.
+        label: whose they are.
     """
 
-    def __init__(self, batches: Sequence[tuple[Any, Tensor]], classes: bool) -> None:
-        self.batches, self.classes = batches, classes
-        loss = "cross-entropy" if classes else "mean squared error"
-        self.words = f"{loss} on {sum(len(targets) for _, targets in batches)} samples"
+    def __init__(self, source: Iterable[Any], label: str) -> None:
+        self._source, self.label, self.samples = source, label, 0
+        kinds, taken = set(), list[list[Tensor]]()
+        for inputs, targets in self:
+            if self.samples < STATISTICS:
+                taken.append(list(inputs_of(inputs)))
+            self.samples += len(targets)
+            kinds.add(not (targets.is_floating_point() or targets.is_complex()))
+        if not taken:
+            raise InvalidValueError(f"{label} returns nothing: {EXPECTED}")
+        if len(kinds) > 1:
+            raise InvalidValueError(f"{label} has targets that are classes and targets that are not: give one kind")
+        self.classes = kinds.pop()
+        parts = tuple(torch.cat(column) for column in zip(*taken, strict=True))
+        self.first: Any = parts if len(parts) > 1 else parts[0]
+
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+        batches: Iterator[Any] | None = None
+        for number in itertools.count():
+            try:
+                with torch.random.fork_rng(devices=[]):  # of a loader that shuffles, and of samples that are drawn
+                    torch.manual_seed(number)
+                    batches = batches or iter(self._source)
+                    batch = next(batches, None)
+            except (Exception, SystemExit) as error:
+                raise InvalidValueError(f"{self.label} fails: {type(error).__name__}: {error}") from error
+            if batch is None:
+                return
+            try:
+                inputs, targets = batch
+            except (TypeError, ValueError) as error:
+                raise InvalidValueError(f"{self.label} returns {type(self._source).__name__}: {EXPECTED}") from error
+            if not all(isinstance(t, Tensor) for t in (targets, *inputs_of(inputs))):
+                raise InvalidValueError(f"{self.label} returns other things: {EXPECTED}")
+            yield inputs, targets
+
+
+class OnData:
+    """A loss on labelled data.
+
+    ``words`` say what is measured, ``statistics`` are inputs that REPAIR can take, ``repaired_on`` says whose.
+    """
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches, self.classes, self.statistics = batches, batches.classes, batches.first
+        loss = "cross-entropy" if self.classes else "mean squared error"
+        self.words = f"{loss} on {batches.samples} samples"
+        self.repaired_on = "the data that it is judged on, which flatters it: give others by --repair-data"
 
     def own(self, module: nn.Module, networks: Sequence[Mapping[str, Tensor]]) -> list[Score]:
         """Of the networks that are merged later, parameter -> tensor each; asked for first."""
@@ -87,25 +140,15 @@ class OnData:
             )
         return torch.stack([F.cross_entropy(scores, wanted), (scores.argmax(-1) == wanted).to(scores.dtype).mean()])
 
-    @property
-    def statistics(self) -> Any:
-        """Inputs on which statistics can be taken."""
-        taken: list[list[Any]] = []
-        for inputs, _ in self.batches:
-            if sum(len(leaves[0]) for leaves in taken) < STATISTICS:
-                taken.append(list(inputs_of(inputs)))
-        parts = tuple(torch.cat(column) for column in zip(*taken, strict=True))
-        return parts if len(parts) > 1 else parts[0]
-
 
 class OnProbes:
     """Outputs on inputs (all positional arguments) without labels; methods as of `OnData`."""
 
     words = "squared distance from the networks' mean outputs, relative, on the example inputs"
-    statistics = None
+    repaired_on = ""
 
     def __init__(self, inputs: tuple[Any, ...]) -> None:
-        self.inputs = inputs
+        self.inputs, self.statistics = inputs, None
         self._ends: list[list[Tensor]] = []
 
     def own(self, module: nn.Module, networks: Sequence[Mapping[str, Tensor]]) -> list[Score]:
@@ -127,32 +170,47 @@ class OnProbes:
 Judge: TypeAlias = OnData | OnProbes
 
 
-def judge_of(data: Data, inputs: tuple[Any, ...]) -> Judge:
+def judge_of(data: Data, inputs: tuple[Any, ...], repair_data: Data = None) -> Judge:
     """What to judge networks on.
 
     Args:
-        data: a function without arguments, or its name, that returns inputs and targets, or a list of such pairs.
-            Inputs are a tensor or a tuple of all positional arguments; integer targets are classes (cross-entropy),
-            others are compared by mean squared error.
-        inputs: to use without data.
+        data: see `batches_of`. Integer targets are classes (cross-entropy), others are compared by mean squared error.
+        inputs: to use without data: all positional arguments.
+        repair_data: whose first inputs REPAIR's statistics are taken on, those that the networks were trained on; by
+            default ``data``.
 
     Raises:
         ValueError: naming what cannot be used, and what is expected.
     """
-    if data is None:
-        return OnProbes(inputs)
+    judge = OnProbes(inputs) if data is None else OnData(batches_of(data))
+    if repair_data is not None:
+        batches = batches_of(repair_data)
+        judge.statistics, judge.repaired_on = batches.first, f"samples of {batches.label}"
+    return judge
+
+
+def batches_of(data: Data) -> Batches:
+    """Inputs and targets in batches.
+
+    Args:
+        data: a pair of them, or a list of pairs, in which inputs are a tensor or a tuple of all positional arguments;
+            a torch ``Dataset``, of which batches are made, or ``DataLoader``; a function without arguments that returns
+            one of these; or the name of it.
+
+    Raises:
+        ValueError: naming what cannot be used, and what is expected.
+    """
     label = data if isinstance(data, str) else getattr(data, "__name__", "data")
-    found = called(named(data)[1] if isinstance(data, str) else data, label)
-    pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Tensor)
-    try:
-        batches = [(x, y) for x, y in ([found] if pair else found)]
-    except (TypeError, ValueError) as error:
-        raise InvalidValueError(f"{label} returns {type(found).__name__}: {EXPECTED}") from error
-    if not batches or not all(
-        isinstance(y, Tensor) and all(isinstance(t, Tensor) for t in inputs_of(x)) for x, y in batches
-    ):
-        raise InvalidValueError(f"{label} returns {'nothing' if not batches else 'other things'}: {EXPECTED}")
-    classes = {not (y.is_floating_point() or y.is_complex()) for _, y in batches}
-    if len(classes) > 1:
-        raise InvalidValueError(f"{label} has targets that are classes and targets that are not: give one kind")
-    return OnData(batches, classes.pop())
+    kinds = (Dataset, DataLoader)
+    found: Any = named(data, kinds)[1] if isinstance(data, str) else data
+    if callable(found) and not isinstance(found, kinds):
+        found = called(found, label)
+    if isinstance(found, Dataset):
+        found = DataLoader(found, BATCH)
+    elif isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Tensor):
+        found = [found]
+    elif isinstance(found, Iterator):  # which can be gone through once
+        found = called(lambda: list(found), label)
+    elif not isinstance(found, Iterable):
+        raise InvalidValueError(f"{label} returns {type(found).__name__}: {EXPECTED}")
+    return Batches(found, label)

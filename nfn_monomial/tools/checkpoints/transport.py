@@ -77,7 +77,7 @@ def transport_checkpoint(
         paths: three checkpoints: the base, what it was tuned to, and the new base.
         symmetry: by which the difference is moved in what is written: ``"all"``, or ``"permutation"``.
         alpha: share of the difference that is added.
-        data: see `judge_of`; **its code runs**. Without, changes of outputs on the example inputs are compared.
+        data: see `batches_of`; **its code runs**. Without, changes of outputs on the example inputs are compared.
         seed: of the alignment.
         call: which keeps what is finished, and is told how many scores are done.
         naming: see `Naming`; the **code** of ``net`` **runs**.

@@ -54,8 +54,8 @@ _DATA = {
     "data": option(
         str | None,
         "--data",
-        "module.py:NAME, a function that returns inputs and targets, or a list of such pairs. **Its code runs.** "
-        "Without it outputs on the example inputs are compared.",
+        "module.py:NAME, a torch Dataset or DataLoader, or a function that returns one, or inputs and targets. **Its "
+        "code runs.** Without it outputs on the example inputs are compared.",
     )
 }
 _SEVERAL: Any = Annotated[
@@ -138,9 +138,20 @@ Examples:
         (_SEVERAL, ...),
         {
             "merge": option(
-                float | None, "--merge", "Write a merged network, too; of this share of all but the first, as 0.5."
+                float | None,
+                "--merge",
+                "Write a merged network, too; of this share of all but the first, as 0.5. It is "
+                "that of the table's lines whose loss is the lowest.",
+            ),
+            "symmetry": option(
+                str | None,
+                "--symmetry",
+                "What the networks that are written are moved by, the merged one, too: none, permutation or all.",
             ),
             **_DATA,
+            "repair_data": option(
+                str | None, "--repair-data", "Training data, given as --data are, on which REPAIR takes its statistics."
+            ),
             **_FIBRE,
             **_SEED,
             **_SKIP,
@@ -151,7 +162,8 @@ Examples:
 Writes the second checkpoint, and all behind it, in the frame of the first, with its own name, keys, dtypes and form, so
 that it loads where it did before. On the line from the first to the mean of the others the loss is taken: as they are,
 moved by permutations only, and moved by all symmetries; the figure is barrier.png. With data, networks with running
-statistics (batch norm) get new ones, too (REPAIR).
+statistics (batch norm) get new ones, too (REPAIR), best from `--repair-data`. What is best is chosen on `--data`: judge
+the merged network on others.
 
 Examples:
 
@@ -237,7 +249,7 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         given["order"] = given["order"] and [name.strip() for name in given["order"].split(",")]
         several = isinstance(paths, list)
         read = paths if several else [path for path in (paths,) if path is not None]
-        code = [given["net"], given.get("data")]
+        code = [given["net"], given.get("data"), given.get("repair_data")]
         with unfinished_call(out, name, given, read, code, "table.md", force=force) as call:
             found = getattr(tools, command.function)(*(paths if several else [paths]), call=call, **given)
             written = found.write(out, call=call) if out else []

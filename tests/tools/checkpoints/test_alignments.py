@@ -8,10 +8,12 @@ import torch
 import torch.nn.functional as F
 from own_networks import mlp, moved, saved, weights
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from nfn_monomial.adapters.definitions import Definition
 from nfn_monomial.tools import align_checkpoints
 from nfn_monomial.tools.calls import Call
+from nfn_monomial.tools.checkpoints import alignments
 from nfn_monomial.tools.checkpoints.data import judge_of
 
 METHODS = ["as they are", "permutation", "all symmetries"]
@@ -87,11 +89,88 @@ def test_losses_on_data_are_those_of_the_networks(residual: Definition, tmp_path
     report = found.report()
     assert len(report.figures["barrier.png"].axes) == 2, "loss and accuracy"  # type: ignore[union-attr]
     assert report.tables[0].header[2:] == ("barrier", "loss at 0.25", "accuracy at 0.25")
-    # A merged network has the statistics of the data.
-    merged = torch.load(found.write(tmp_path / "out")[1], weights_only=True)
-    entering = F.conv2d(x, merged["stem.weight"], padding=1).movedim(1, 0).flatten(1)
-    torch.testing.assert_close(merged["norm.running_mean"], entering.mean(1), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(merged["norm.running_var"], entering.var(1, correction=0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def course(residual: Definition, tmp_path: Path) -> tuple[list[Path], Tensor, Tensor]:
+    """Two networks, and data to judge them on."""
+    torch.manual_seed(3)
+    paths = [saved(tmp_path / f"{i}.pt", weights(residual, i)) for i in (1, 2)]
+    return paths, torch.randn(40, 1, 6, 6), torch.arange(40) % 3
+
+
+@pytest.mark.parametrize("symmetry", [None, "none", "permutation", "all"])
+def test_the_merged_network_is_the_best_of_the_table_or_the_one_that_is_named(
+    symmetry: str | None, course: tuple[list[Path], Tensor, Tensor], residual: Definition, tmp_path: Path
+) -> None:
+    paths, x, y = course
+    method = {None: "", "none": "as they are", "permutation": "permutation", "all": "all symmetries"}[symmetry]
+    found = align_checkpoints(*paths, net=residual, data=lambda: (x, y), merge=0.25, symmetry=symmetry)
+    said = found.to_json()
+    losses = {name: line["merged"]["loss"] for name, line in said["lines"].items() if name.startswith(method)}
+    assert losses[said["merged_by"]] == min(losses.values())
+    moved, merged, *_ = found.write(tmp_path / "out")
+    assert float(F.cross_entropy(outputs(residual, merged, x), y)) == pytest.approx(min(losses.values()), rel=1e-4)
+    words = f"Merged at 0.25 by: {said['merged_by']}"
+    chosen = ", the lowest loss of the table. It was chosen by cross-entropy on 40 samples: judge it on others."
+    assert words + ("." if symmetry else chosen) in found.summary
+    table = found.report().tables[0]
+    assert [table.cells[i][0] for i in table.bold] == [said["merged_by"]]
+    before, after = (torch.load(path, weights_only=True) for path in (paths[1], moved))
+    assert (symmetry == "none") == all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_statistics_of_repaired_networks_are_those_of_the_data_that_are_named(
+    course: tuple[list[Path], Tensor, Tensor], residual: Definition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alignments, "_merged_by", lambda *_: "all symmetries, REPAIR")
+    paths, x, y = course
+    train = 3 + 2 * torch.randn(50, 1, 6, 6)
+    options: dict[str, Any] = {"net": residual, "merge": 0.5}
+    data, others = TensorDataset(x, y), DataLoader(TensorDataset(train, torch.zeros(50)), 7, shuffle=True)
+    words = {
+        "REPAIR's statistics are of the data that it is judged on, which flatters it": ({"data": data}, x),
+        "REPAIR's statistics are of samples of data": ({"data": data, "repair_data": others}, train),
+        "REPAIR's statistics are of samples of <lambda>": ({"repair_data": lambda: [(train, y)]}, train),
+    }
+    for number, (told, (given, inputs)) in enumerate(words.items()):
+        found = align_checkpoints(*paths, **options, **given)
+        assert told in found.summary
+        assert list(found.results["lines"]) == [m + r for m in METHODS for r in ("", ", REPAIR")]
+        merged = torch.load(found.write(tmp_path / f"{number}")[1], weights_only=True)
+        entering = F.conv2d(inputs, merged["stem.weight"], padding=1).movedim(1, 0).flatten(1)
+        torch.testing.assert_close(merged["norm.running_mean"], entering.mean(1), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(merged["norm.running_var"], entering.var(1, correction=0), rtol=1e-4, atol=1e-4)
+
+
+class Drawn(Dataset[Any]):
+    """Samples that are drawn anew each time."""
+
+    taken: int = 0
+
+    def __len__(self) -> int:
+        return 700
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        self.taken += 1
+        return torch.randn(4) + i / 700, i % 4
+
+
+def test_a_data_set_is_taken_in_batches_and_is_the_same_each_time() -> None:
+    module, drawn = nn.Identity(), Drawn()
+    torch.manual_seed(0)
+    state = torch.random.get_rng_state()
+    for data in (drawn, DataLoader(drawn, 32, shuffle=True), lambda: drawn):
+        judge: Any = judge_of(data, ())
+        assert judge.words == "cross-entropy on 700 samples"
+        assert judge.merged(module, {}, ()) == judge.merged(module, {}, ())
+        assert 700 <= len(judge.statistics) < 1300
+    assert [len(y) for _, y in judge.batches] == [256, 256, 188]
+    assert torch.equal(torch.random.get_rng_state(), state), "of others nothing changes"
+    parts = iter(judge.batches)
+    drawn.taken = 0
+    next(parts)
+    assert drawn.taken == 256, "one batch is in memory"
 
 
 def test_classes_may_stand_in_the_second_dimension_and_data_come_in_parts() -> None:
@@ -104,12 +183,17 @@ def test_classes_may_stand_in_the_second_dimension_and_data_come_in_parts() -> N
 
 
 WRONG: Any = [
-    ({"data": "own.py:nothing"}, r"own\.py:nothing returns Tensor: expected tensors \(inputs, targets\), or a list"),
+    ({"data": "own.py:nothing"}, r"own\.py:nothing returns Tensor: expected tensors \(inputs, targets\), a list of"),
     ({"data": "own.py:fails"}, r"own\.py:fails fails: RuntimeError: no such disk"),
     ({"data": "own.py:no_such"}, r"own\.py has no class or function no_such"),
     ({"data": torch.tensor([0, 5, 1])}, "classes must be 0 to 1, found"),
     ({"data": torch.zeros(4, 7).long()}, r"outputs are \(3, 2\) and classes \(4, 7\)"),
     ({"data": torch.zeros(3, 7)}, r"outputs are \(3, 2\), but targets \(3, 7\)"),
+    ({"data": 5}, r"data returns int: expected tensors \(inputs, targets\), a list"),
+    ({"data": TensorDataset(torch.zeros(3))}, "data returns DataLoader: expected tensors"),
+    ({"data": Drawn()}, r"classes must be 0 to 1, found \[0, 1, 2, 3\]"),
+    ({"data": [(torch.zeros(3, 4), "one")]}, "data returns other things: expected tensors"),
+    ({"symmetry": "scale"}, "--symmetry scale: expected none, permutation, all"),
     ({"merge": 1.5}, r"--merge 1\.5: expected the share of the others, 0 to 1"),
     ({"merge": float("nan")}, "--merge nan"),
 ]

@@ -168,6 +168,8 @@ def example_inputs():
     os.system("echo shell")
     return torch.ones(2, 4)
 
+TRAIN = torch.utils.data.TensorDataset(torch.ones(9, 4), torch.ones(9))
+
 def test_set():
     print("data")
     return torch.ones(3, 4), torch.tensor([0, 1, 0])
@@ -179,16 +181,18 @@ def test_what_a_module_prints_is_no_part_of_the_answer(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(PRINTS, encoding="utf-8")
     paths = [saved(tmp_path / f"{i}.pt", mlp(i)) for i in (1, 2)]
     call = ["align", *map(str, paths), "--net", f"{tmp_path}/net.py:Net", "--data", f"{tmp_path}/net.py:test_set"]
+    call += ["--merge", "0.5", "--symmetry", "permutation", "--repair-data", f"{tmp_path}/net.py:TRAIN"]
     call += ["--json", "--out", str(tmp_path / "out")]
     result = invoke(*call)
-    assert json.loads(result.stdout)["judged_by"] == "cross-entropy on 3 samples"
+    found = json.loads(result.stdout)
+    assert (found["judged_by"], found["merged_by"]) == ("cross-entropy on 3 samples", "permutation")
     assert {"imported", "built", "run", "data"} <= set(result.stderr.split())
     # As a process of its own, also what does not go through Python, and what is printed last.
     done = subprocess.run(
         [sys.executable, "-m", "nfn_monomial.tools", *call, "--force"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == json.loads(result.stdout)
+    assert json.loads(done.stdout) == found
     assert {"built", "shell", "left"} <= set(done.stderr.split())
 
 

@@ -64,7 +64,7 @@ def test_each_network_is_judged_with_its_own(pruned: Definition, tmp_path: Path)
     merged, written = (torch.load(tmp_path / "out" / f"{name}.pt", weights_only=True) for name in ("merged", "1"))
     torch.testing.assert_close(merged["deviation"], 0.75 + 0.25 * states[1]["deviation"])
     loss = float(F.cross_entropy(outputs(pruned, merged, x), y))
-    assert lines["all symmetries"]["merged"]["loss"] == pytest.approx(loss, rel=1e-4)
+    assert lines[found.results["merged_by"]]["merged"]["loss"] == pytest.approx(loss, rel=1e-4)
     torch.testing.assert_close(outputs(pruned, written, x), outputs(pruned, states[1], x), rtol=1e-4, atol=1e-5)
     assert "auxiliary.bias, auxiliary.weight" in found.summary, "what is left behind is named"
     assert found.to_json()["left"] == ["auxiliary.bias", "auxiliary.weight"]
