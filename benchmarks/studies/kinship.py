@@ -14,8 +14,9 @@ parent's outputs; its weights are independent of the order of the parent's neuro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -73,9 +74,11 @@ def _trained(config: KinshipConfig, made: Architecture, images: Images, store: S
     for start in range(0, count, GROUP):
         numbers = range(start, min(count, start + GROUP))
         drawn = [replace(recipe, random_seed=derive_seed(config.seed, label, i)) for i in numbers]
-        yield store.piece(
-            f"{label.split()[-1]}-{start}", lambda drawn=drawn: (None, train_group(drawn, images, made)[0])
-        )[1]
+        yield store.piece(f"{label.split()[-1]}-{start}", partial(_group, drawn, made, images))[1]
+
+
+def _group(drawn: Sequence[Hyperparameters], made: Architecture, images: Images) -> tuple[None, Networks]:
+    return None, train_group(drawn, images, made)[0]
 
 
 def _joined(parts: Iterator[Networks]) -> Networks:
@@ -111,7 +114,7 @@ def tune(
     lengths = [t[0].numel() for t in learned.values()]
 
     def whole(rows: Tensor) -> Networks:
-        parts = zip(learned.items(), rows.split(lengths, 1), strict=True)
+        parts = zip(learned.items(), torch.split(rows, lengths, 1), strict=True)
         return networks | {name: part.reshape(t.shape) for (name, t), part in parts}
 
     for step in range(config.steps):
@@ -137,7 +140,8 @@ def _rounded(x: Tensor) -> Tensor:
 def _low_rank(x: Tensor) -> Tensor:
     u, s, v = torch.linalg.svd(x.flatten(2), full_matrices=False)
     s[:, max(1, s.shape[1] // 4) :] = 0
-    return (u * s[:, None] @ v).view_as(x)
+    left: Tensor = (u * s[:, None] @ v).view_as(x)
+    return left
 
 
 def children(
@@ -206,8 +210,8 @@ def _run(data: None, config: KinshipConfig, store: RunStore, tell: Any) -> dict[
         tell(Said(f"comparing {kind} networks"))
 
         def apart(networks: Networks = networks, made: Architecture = made) -> tuple[Any, dict[str, Tensor]]:
-            halves = ({name: t[i::2] for name, t in networks.items()} for i in range(2))
-            return measured(made, *halves, images, config), {}
+            one, other = ({name: t[i::2] for name, t in networks.items()} for i in range(2))
+            return measured(made, one, other, images, config), {}
 
         found[kind] = {APART: kept.piece("pairs", apart)[0]}
 

@@ -210,7 +210,7 @@ def _nodes(space: WeightSpace, networks: Mapping[str, Network], draws: int, seed
         found = [
             _beside(vectors[i], vectors[part], orders)
             for i in range(1, len(vectors))
-            for part in torch.arange(i).split(max(1, _AT_ONCE // (all_of * n)))
+            for part in torch.split(torch.arange(i), max(1, _AT_ONCE // (all_of * n)))
         ]
         yield _Node(name, all_of // n, all_of, *(torch.cat(parts) for parts in zip(*found, strict=True)))
 
@@ -223,10 +223,10 @@ def _beside(a: Tensor, others: Tensor, orders: Tensor) -> tuple[Tensor, Tensor, 
     blocks, n, _ = a.shape
     sums = a.new_zeros(len(others), len(orders))
     in_place = a.new_zeros(len(others))
-    for rows in torch.arange(n).split(max(1, _AT_ONCE // (len(others) * blocks * n))):
+    for rows in torch.split(torch.arange(n), max(1, _AT_ONCE // (len(others) * blocks * n))):
         cosines = torch.einsum("bnd,jbmd->jbnm", a[:, rows], others)
         flat, first = cosines.flatten(1), torch.arange(blocks * len(rows)).view(blocks, -1) * n
-        for part in torch.arange(len(orders)).split(max(1, _AT_ONCE // (len(flat) * len(first.flatten())))):
+        for part in torch.split(torch.arange(len(orders)), max(1, _AT_ONCE // (len(flat) * first.numel()))):
             sums[:, part] += flat[:, (first + orders[part][:, :, rows]).flatten(1)].sum(-1)
         places = rows.view(-1, 1).expand(*cosines.shape[:-1], 1)
         place = cosines.gather(-1, places)[..., 0]
@@ -262,5 +262,6 @@ def _vectors(space: WeightSpace, network: Network, name: str, own: Sequence[str]
         x = x.to("cpu", torch.float64)
         x = x - x.mean(1, keepdim=True)
         parts.append(x * (x.numel() ** 0.5 / (float(x.norm()) or 1.0)))
-    x = torch.cat(parts, -1)
-    return x / x.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+    vectors = torch.cat(parts, -1)
+    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    return vectors / lengths.clamp_min(1e-300)

@@ -82,19 +82,21 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
             equal[i, j] = equal[j, i] = row[m][1]
             call.progress(n * (n - 1) // 2 + m + 1, len(kept) * (len(kept) - 1) // 2)
     distances, equal = (found[np.ix_(first, first)] for found in (distances, equal))
-    same = [sorted((labels[j], labels[i])) for i, j in zip(*np.tril_indices(count, -1), strict=True) if equal[i, j]]
+    alike = [sorted((labels[j], labels[i])) for i, j in zip(*np.tril_indices(count, -1), strict=True) if equal[i, j]]
     related = _related(labels, kinships(space, networks, seed=seed).numpy())
     merges = linkage(squareform(distances), "average").tolist()
     links = _links(labels, distances)
     lines = [f"{count} networks; the nearest relatives first:"]
     for link in links:
         told = ", the same function" + ": their normal forms are equal" * (form is not None)
-        said = told * (sorted((link["a"], link["b"])) in same)
+        said = told * (sorted((link["a"], link["b"])) in alike)
         lines.append(f"  {link['a']} - {link['b']}: {link['distance']:.3g}{said}")
-    kin, pairs = related["pairs"], count * (count - 1) // 2
+    lines += [
+        f"Too alike, place by place, to have been trained apart: {', '.join(kin)}." for kin in related["families"]
+    ]
     lines.append(
-        f"Neurons stand in the same places in {len(kin)} of {pairs} pairs: of folders of networks that were trained "
-        "apart, fewer than 1 in 20 has any. Networks whose neurons were permuted are not seen by this."
+        f"That is {len(related['pairs'])} of {count * (count - 1) // 2} pairs; a false one is in fewer than 1 of "
+        "20 folders. Networks whose neurons were permuted are not seen by it."
     )
     lines += networks[0].why_no_form()
     clusters: list[dict[str, Any]] = [{"name": label} for label in labels]
@@ -107,25 +109,24 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
             for network, fingerprint in zip(networks, prints, strict=True)
         },
         "distances": distances.tolist(),
-        "same_function": same,
+        "same_function": alike,
         "kinship": related,
         "links": links,
         "tree": clusters[-1],
     }
-    rows = zip(labels, distances, strict=True)
-    cells = [(f"{i} {label}", *(f"{x:.3f}" for x in row)) for i, (label, row) in enumerate(rows, 1)]
     note = (
         "Distances of weights once symmetry is taken out: 0 for the same function, 1 for networks at right angles. "
         "They say who is related; which one came first they do not say."
     )
-    tables = [Table("Distances", ("", *map(str, range(1, count + 1))), tuple(cells), notes=(note,))]
-    if kin:
-        rows = tuple((pair["a"], pair["b"], f"{pair['p_value']:.1e}", f"{pair['corrected']:.1e}") for pair in kin)
-        told = (
-            "p: how likely networks that were trained apart are to be so alike; corrected: for all pairs of the folder."
-        )
-        header = ("", "", "p", "corrected")
-        tables.append(Table("Neurons in their places", header, rows, text_columns=2, names=(0, 1), notes=(told,)))
+    told = "How likely a pair of all those of the folder would be as alike, place by place, if all were trained apart."
+
+    def matrix(title: str, values: Any, form: str, note: str) -> Table:
+        rows = enumerate(zip(labels, values, strict=True), 1)
+        cells = tuple((f"{i} {label}", *(format(x, form) for x in row)) for i, (label, row) in rows)
+        return Table(title, ("", *map(str, range(1, count + 1))), cells, notes=(note,))
+
+    corrected = related["corrected"]
+    tables = [matrix("Distances", distances, ".3f", note), matrix("P-values of kinship", corrected, ".0e", told)]
 
     def draw() -> dict[str, Figure | str]:
         return {"family.png": draw_family(labels, distances.tolist(), merges)}
@@ -153,18 +154,25 @@ def _same(a: Network, b: Network, seed: int) -> bool:
 
 
 def _related(labels: Sequence[str], p: Any) -> dict[str, Any]:
-    """P-values, those that Holm's method corrects for their number, and the pairs for which these are at most 0.05."""
+    """P-values, those that Holm's method corrects for their number, pairs for which these are at most 0.05, and sets of
+    networks that such pairs join.
+    """
+    from scipy.sparse.csgraph import connected_components
+
     i, j = np.tril_indices(len(labels), -1)
     order = np.argsort(p[i, j], kind="stable")
-    steps = np.maximum.accumulate(p[i, j][order] * np.arange(len(order), 0, -1)).clip(max=1.0)
-    corrected = np.ones_like(p)
-    corrected[i[order], j[order]] = corrected[j[order], i[order]] = steps
+    i, j, corrected = i[order], j[order], np.ones_like(p)
+    steps = np.maximum.accumulate(p[i, j] * np.arange(len(order), 0, -1)).clip(max=1.0)
+    corrected[i, j] = corrected[j, i] = steps
     pairs = [
         {"a": labels[y], "b": labels[x], "p_value": float(p[x, y]), "corrected": float(corrected[x, y])}
-        for x, y in zip(i[order].tolist(), j[order].tolist(), strict=True)
+        for x, y in zip(i.tolist(), j.tolist(), strict=True)
+        if corrected[x, y] <= _SURPRISING
     ]
-    kin = [pair for pair in pairs if pair["corrected"] <= _SURPRISING]
-    return {"p_values": p.tolist(), "corrected": corrected.tolist(), "pairs": kin}
+    number = connected_components(corrected <= _SURPRISING)[1]
+    sets = [[label for label, n in zip(labels, number, strict=True) if n == k] for k in range(max(number) + 1)]
+    families = [found for found in sets if len(found) > 1]
+    return {"p_values": p.tolist(), "corrected": corrected.tolist(), "pairs": pairs, "families": families}
 
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str]) -> float:
