@@ -52,6 +52,9 @@ def make_networks(folder: Path, page: str, epochs: int = 8) -> None:
             f"{name}-moved": space.sample(scale_range=(1, 100), generator=generator).act(trained),
             f"{name}-tuned": space.sample(scale_range=(1, 100), generator=generator).act(dict(net.state_dict())),
         }
+        if name == "c":  # a copy without the smaller half of its weights
+            pruned = {k: t * (t.abs() > t.abs().median()) if t.ndim > 1 else t for k, t in trained.items()}
+            variants["c-pruned"] = pruned
         for variant, state in variants.items():
             _save(state, folder / "family" / f"{variant}.safetensors")
             shutil.copy(folder / "family" / f"{variant}.safetensors", folder)

@@ -49,6 +49,10 @@ WRITING: Mapping[str, tuple[str, ...]] = {
         *ONCE, "--set", "adapters=40", "--set", "width=4", "--set", "steps=2,3", "--set", "transformers=40", "--set",
         "epochs=1,1", "--models", "stats", "--set", "product_models=stats",
     ),
+    "kinship": (
+        "--set", "networks=mlp", "--set", "pairs=4", "--set", "parents=2", "--set", "epochs=1", "--set", "steps=1",
+        "--set", "draws=9",
+    ),
     "params": ("--set", "largest=8", "--set", "sizes=1,3,3,2", "--set", "channels=2,2"),
     "cost": (
         "--models", "hnp,statnn", "--set", "batch_sizes=2", "--set", "networks=4", "--set", "repeats=1",

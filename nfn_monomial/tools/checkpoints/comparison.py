@@ -84,13 +84,15 @@ def _pair_of(a: Network, b: Network, seed: int) -> Finding:
     elif not found.same_function:
         lines += a.why_no_form()
     kin = kinship(a.space, a, b, seed=seed)
-    lines += [_said(kin), *_partners(found)]
+    same = found.same_function or (wider is not None and wider.same_function)
+    if not same or kin.p_value <= _SURPRISING:
+        lines += [_said(kin), *_partners(found)]
     results = {
         "network": a.definition.name,
         "a": str(a.checkpoint.path),
         "b": str(b.checkpoint.path),
         **found.to_json(),
-        "same_function": found.same_function or (wider is not None and wider.same_function),
+        "same_function": same,
         "normal_forms": None if wider is None else dataclasses.asdict(wider),
         "kinship": dataclasses.asdict(kin) | {"nodes": {name: node._asdict() for name, node in kin.nodes.items()}},
         "other_differences": sorted((*found.unmoved, *unread)),
@@ -125,7 +127,8 @@ def _partners(found: Comparison) -> list[str]:
     known = [value for value in found.partners.values() if value is not None]
     if not known:
         return []
+    likeness = sum(known) / len(known)
     return [
-        f"Neurons are alike to those they are matched with by activations: {sum(known) / len(known):.2f} of 1, in any "
-        "order. That is no p-value: networks that were trained apart on the same data share some."
+        f"Neurons and those that are most like them, wherever these stand: {likeness:.2f} of 1. That is no p-value: "
+        "networks that were trained apart on the same data share some."
     ]

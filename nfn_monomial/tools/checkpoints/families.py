@@ -126,10 +126,10 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
         return Table(title, ("", *map(str, range(1, count + 1))), cells, notes=(note,))
 
     corrected = related["corrected"]
-    tables = [matrix("Distances", distances, ".3f", note), matrix("P-values of kinship", corrected, ".0e", told)]
+    tables = [matrix("Distances", distances, ".3f", note), matrix("P-values of kinship", corrected, ".1g", told)]
 
     def draw() -> dict[str, Figure | str]:
-        return {"family.png": draw_family(labels, distances.tolist(), merges)}
+        return {"family.png": draw_family(labels, distances.tolist(), merges, np.asarray(corrected) <= _SURPRISING)}
 
     return Finding(tuple(networks), "\n".join(lines), results, tables, draw)
 

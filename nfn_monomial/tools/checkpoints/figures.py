@@ -69,9 +69,9 @@ def draw_comparison(found: Comparison) -> Figure:
 
 
 def draw_family(
-    labels: Sequence[str], distances: Sequence[Sequence[float]], merges: Sequence[Sequence[float]]
+    labels: Sequence[str], distances: Sequence[Sequence[float]], merges: Sequence[Sequence[float]], kin: Any
 ) -> Figure:
-    """The tree of many networks, and the matrix of their distances in the order of the tree."""
+    """The tree of many networks, and the matrix of their distances in the order of the tree, with dots for the kin."""
     from scipy.cluster.hierarchy import dendrogram
 
     tree = dendrogram(np.asarray(merges), no_plot=True, labels=list(labels))
@@ -90,5 +90,8 @@ def draw_family(
     image = axes[1].imshow(matrix, cmap="viridis_r", vmin=0, origin="lower")
     axes[1].set_yticks(range(len(order)), [labels[i] for i in order], fontsize=8)
     axes[1].set_xticks([])
+    down, across = np.nonzero(np.asarray(kin)[np.ix_(order, order)])
+    axes[1].scatter(across, down, s=18, color=PALETTE[4], edgecolors="white", linewidths=0.8)
+    axes[1].set(xlabel="dots: p ≤ 0.05, corrected")
     figure.colorbar(image, ax=axes[1], shrink=0.8, label="distance")
     return figure

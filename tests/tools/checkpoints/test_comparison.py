@@ -155,7 +155,7 @@ def test_relatives_are_told_by_p_values(tmp_path: Path) -> None:
     assert "in less than 1 of " in pair.summary
     assert "24 of 24 are nearest to the one in their own place, by chance 1" in pair.summary
     assert said["partners"]["2"] > 0.9
-    assert "matched with by activations: 0.9" in pair.summary
+    assert "wherever these stand: 0.9" in pair.summary
     apart = compare_checkpoints(paths[0], paths[1], net=definition)
     assert apart.to_json()["kinship"]["p_value"] > 1e-3
     assert "trained apart, or permuted since (p = " in apart.summary
