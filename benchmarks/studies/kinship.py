@@ -252,7 +252,7 @@ def kinship_report(found: Mapping[str, Any], config: KinshipConfig) -> Report:
     relatives = Table(
         f"Children and their parents: share with p < {SMALL:g} by weights; nearer than all apart, by partners",
         ("child", *(f"{kind}, {by}" for kind in found for by in ("weights", "partners"))),
-        tuple((name, *(f"{x:.2f}" for kind in found for x in shares[kind][name].values())) for name in names),
+        tuple((name, *(f"{x:.3f}" for kind in found for x in shares[kind][name].values())) for name in names),
         notes=(f"{config.parents} children of each kind, {config.pairs:,} pairs that were trained apart.",),
     )
     results = {"environment": environment("cpu"), "config": asdict(config), "shares": shares, "found": dict(found)}

@@ -65,7 +65,7 @@ def require_valid(values: Tensor) -> None:
     ("name", "doubled"), [*((name, False) for name in SPACES), ("relu", True), ("recurrent", True)]
 )
 def test_orders_drawn_at_random_have_p_values_that_are_never_too_small(name: str, doubled: bool) -> None:
-    space, count = SPACES[name], 300
+    space, count = SPACES[name], 150 if name == "transformer" else 300
     plain = space.restricted("permutation")
     a = drawn(space, 0)
     if doubled:
@@ -84,10 +84,10 @@ def test_orders_drawn_at_random_have_p_values_that_are_never_too_small(name: str
 @pytest.mark.parametrize("name", SPACES)
 def test_independent_weights_are_no_relatives_and_changed_ones_are(name: str) -> None:
     space = SPACES[name]
-    networks = [drawn(space, seed) for seed in range(40)]
+    networks = [drawn(space, seed) for seed in range(24)]
     values = kinships(space, networks, draws=199)
     assert torch.equal(values, values.T)
-    assert torch.equal(values.diagonal(), torch.ones(40, dtype=torch.float64))
+    assert torch.equal(values.diagonal(), torch.ones(24, dtype=torch.float64))
     require_valid(values[0::2, 1::2].diagonal())
     found = kinship(space, networks[0], near(networks[0], 0.2))
     assert found.p_value < 1e-3
