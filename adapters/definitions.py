@@ -27,6 +27,7 @@ from nfn_monomial.space.certificate import answers
 
 from .files import listed
 from .imports import SHOWN, DefinitionError, called, importing, named
+from .matching import way_out_of
 from .tensor_files import require_numbers
 
 __all__ = ["Definition", "DefinitionError", "called", "define", "named", "one_value", "read_definition"]
@@ -142,7 +143,8 @@ class Definition:
                 note = f" (and not of another width: {error})"
         if any(faults.values()):
             said = "; ".join(f"{what} {listed(names, SHOWN)}" for what, names in faults.items() if names)
-            raise DefinitionError(f"the weights are of another architecture than {self.name}: {said}{note}")
+            said += note or way_out_of(faults["unexpected"])
+            raise DefinitionError(f"the weights are of another architecture than {self.name}: {said}")
         return {name: given[name] for name in self.space.parameters}
 
 

@@ -21,6 +21,15 @@ _ROLE = re.compile(r"(?:(?<=[._/])|^)(weights?|kernels?|w|bias(?:es)?|b)(?=$|[./
 _SHOWN = 16  # keys in a message
 _STEPS = 10_000  # of a search for orders
 _Known = TypeVar("_Known")
+_WAYS_OUT = {
+    r"_mask$": "of pruned weights, which torch.nn.utils.prune.remove(layer, 'weight') makes plain",
+    r"_u$": "of spectral norm, which torch.nn.utils.remove_spectral_norm(layer) takes away",
+    r"weight_g$": "of weight norm, which torch.nn.utils.remove_weight_norm(layer) takes away",
+    r"\bparametrizations\.": "of torch.nn.utils.parametrize, which remove_parametrizations(layer, 'weight') takes away",
+    r"\blora_[AB]\.": "of an adapter, which model.merge_and_unload() of peft puts into its base",
+    r"(qweight|qzeros|weight_packed|weight_scale(_inv)?|absmax|quant_map|SCB|_packed_params)$": "of quantised weights, "
+    "which nothing here unpacks; model.dequantize() of transformers does",
+}
 
 
 class OrderError(InvalidValueError):
@@ -251,6 +260,15 @@ def prefix_of(keys: Collection[str], names: Collection[str], required: Collectio
     return "" if "" in fits else fits[0]
 
 
+def way_out_of(keys: Iterable[str]) -> str:
+    """What to do about keys that other keys were made of, in words; nothing, if they are not known."""
+    for key in keys:
+        for pattern, words in _WAYS_OUT.items():
+            if re.search(pattern, key):
+                return f". {key} is {words}: save the state dict behind that, or name the network as it was in front"
+    return ""
+
+
 def _hint(name: str, key: str) -> str:
     return f"say which is which: names={{{name!r}: {key!r}, ...}}"
 
@@ -264,6 +282,7 @@ def _unmatched(
         f"the keys of the state dict do not fit {space} in any order; unexpected: "
         f"{listed(unexpected, _SHOWN) or 'none'}. Missing: {listed(missing.values(), _SHOWN) or 'none'}. If only names "
         f"differ, {_hint(next(iter([*missing, *expected])), 'its key')}; keys that are no parameters: ignore=(key, ...)"
+        + way_out_of(key for key in keys if key not in expected.values())
     )
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .files import shown
@@ -52,7 +53,8 @@ def stack_networks(
 
     State dicts may have any keys in any order, see `match_names`. Of a module those parameters and buffers are read
     that the space, or ``names``, names, detached; if it has not these, all parameters but slopes of ``nn.PReLU``, whose
-    order is known in nested ``nn.Sequential``. `unstack_networks` is the exact inverse.
+    order is known in nested ``nn.Sequential``. Counters of batches are left out.
+    `unstack_networks` is the exact inverse.
 
     Args:
         networks: one module or state dict, or any number of them, all of one shape.
@@ -72,7 +74,9 @@ def stack_networks(
     """
     if isinstance(networks, Mapping) or (isinstance(networks, nn.Module) and not isinstance(networks, nn.ModuleList)):
         networks = [networks]
-    return _stack([(f"network {i}", network) for i, network in enumerate(networks)], space, names, ignore)
+    given = list(networks)
+    labels = [f"network {i} of {len(given)}" for i in range(1, len(given) + 1)]
+    return _stack(list(zip(labels, given, strict=True)), space, names, ignore)
 
 
 def unstack_networks(
@@ -285,7 +289,9 @@ def _state_of(
         return {key: tensors[key] for key in layers}, ordered
     if not isinstance(network, Mapping):
         raise InvalidTypeError(f"it is a {kind_of(network)}; a module or a state dict is expected")
-    state = {key: value for key, value in network.items() if not is_ignored(key, ignore)}
+    wanted = set(keys_by_name(space, names).values())
+    state = {key: value for key, value in network.items() if key in wanted or not str(key).endswith(COUNTERS)}
+    state = {key: value for key, value in state.items() if not is_ignored(key, ignore)}
     other = [f"{key!r} ({kind_of(value)})" for key, value in state.items() if not isinstance(value, Tensor)]
     if other:
         raise InvalidTypeError(f"no tensors: {', '.join(other)}; leave such entries out by ignore=(key, ...)")

@@ -12,6 +12,7 @@ from networks.zoo import Of
 from strategies import spaces
 from torch import nn
 from torch.func import functional_call
+from torch.nn.utils import prune
 
 from nfn_monomial import Axis, Symmetry, WeightSpace
 from nfn_monomial.adapters.modules import match_names, network_outputs, stack_networks, unstack_networks
@@ -100,14 +101,15 @@ def test_statistics_that_move_with_the_parameters():
     states = [network.state_dict() for network in networks]
     counted = stack_networks(states, space, ignore=("*.num_batches_tracked",))
     assert torch.equal(counted["norm.running_var"][2, 0], networks[2].norm.running_var)
-    with pytest.raises(ValueError, match=r"unexpected: 'norm\.num_batches_tracked' \(\)\. .*ignore=\(key, \.\.\.\)"):
-        stack_networks(states, space)
+    torch.testing.assert_close(stack_networks(states, space), counted, rtol=0, atol=0)
+    with pytest.raises(ValueError, match=r"network 2 of 2: .*unexpected: 'label' \(\)\. .*ignore=\(key, \.\.\.\)"):
+        stack_networks([states[0], states[1] | {"label": torch.zeros(())}], space)
 
 
 def test_modules_that_are_no_chain_go_by_their_names():
     module, h = Normalised(), (Symmetry.PERMUTATION, 3)
     space = WeightSpace({"h": h}, {"a": (Axis("h", 0),), "b": (Axis("h", 0),)})
-    with pytest.raises(ValueError, match="network 0: the keys of the state dict do not fit"):
+    with pytest.raises(ValueError, match="network 1 of 1: the keys of the state dict do not fit"):
         stack_networks([module], space)
     other = WeightSpace({"h": (Symmetry.PERMUTATION, 5)}, {"a": (Axis("h", 0),), "b": (Axis("h", 0),)})
     found = stack_networks([module], other, names={"a": "norm.weight", "b": "inner.bias"})
@@ -184,7 +186,7 @@ def test_names_given_by_hand():
         r"unexpected: 'last\.weight' \(1, 5\)\. Missing: weight\.3 \(y=1, h3=5\)\. .*names=\{'weight\.3': 'its": {
             name: key for name, key in keys.items() if name != "weight.3"
         },
-        r"network 0: names= has weight\.9, which .* has not; its parameters: weight\.0": keys | {"weight.9": "q"},
+        r"network 1 of 1: names= has weight\.9, which .* has not; its parameters: weight\.0": keys | {"weight.9": "q"},
         r"unexpected: 'first\.bias' \(5,\)\. Missing: none": keys | {"bias.0": "first.weight"},
     }
     for message, names in wrong.items():
@@ -206,7 +208,7 @@ def test_matching_gives_up_where_there_are_too_many_orders():
     [
         ({"2.bias": None}, r"unexpected: '0\.weight' \(5, 2\), .*Missing: weight\.0 \(h1=5, x=2\)"),
         ({"9.weight": (1, 1)}, r"unexpected: .*'9\.weight' \(1, 1\)"),
-        ({"1.num_batches_tracked": ()}, r"'1\.num_batches_tracked' \(\)"),
+        ({"1.steps": ()}, r"'1\.steps' \(\)"),
         ({"7.bias": (1,)}, r"'7\.bias' \(1,\).*ignore="),
         ({"0.weight": (5, 2, 3, 3)}, r"'0\.weight' \(5, 2, 3, 3\)"),
         ({"2.bias": (4,)}, r"do not fit WeightSpace\.mlp.* in any order"),
@@ -223,7 +225,9 @@ def test_keys_to_ignore():
     state = siren().state_dict() | {"1.num_batches_tracked": torch.zeros(()), "label": "7"}
     tensors = stack_networks([state, state], SPACE, ignore=("*.num_batches_tracked", "label"))
     assert tensors["weight.0"].shape == (2, 1, 5, 2)
-    with pytest.raises(TypeError, match=r"network 0: no tensors: 'label' \(str\); leave such entries out by ignore="):
+    with pytest.raises(
+        TypeError, match=r"network 1 of 1: no tensors: 'label' \(str\); leave such entries out by ignore="
+    ):
         stack_networks([state], SPACE, ignore=("*.num_batches_tracked",))
 
 
@@ -239,13 +243,15 @@ def stacked(*networks):
 
 X, GOOD = torch.zeros(1, 2), siren().state_dict()
 REFUSED = {
-    r"network 1: 0\.weight has shape \(6, 2\) but in network 0 it is \(5, 2\)": stacked(GOOD, siren(6)),
-    r"network 2: 0\.weight is torch\.float64 on cpu but in network 0 it is": stacked(GOOD, GOOD, siren().double()),
-    r"network 0: .* has dtype torch\.int32; floating": stacked({key: t.int() for key, t in GOOD.items()}),
-    "network 1: it is a list; a module or a state dict is expected": stacked(GOOD, [1.0]),
+    r"network 2 of 2: 0\.weight has shape \(6, 2\) but in network 1 of 2 it is \(5, 2\)": stacked(GOOD, siren(6)),
+    r"network 3 of 3: 0\.weight is torch\.float64 on cpu but in network 1 of 3 it is": stacked(
+        GOOD, GOOD, siren().double()
+    ),
+    r"network 1 of 1: .* has dtype torch\.int32; floating": stacked({key: t.int() for key, t in GOOD.items()}),
+    "network 2 of 2: it is a list; a module or a state dict is expected": stacked(GOOD, [1.0]),
     "no networks given": stacked(),
-    r"network 1: bias\.2 holds NaN or infinite": stacked(*diverged(math.nan)),
-    r"network 1: bias\.2 holds NaN or infinite .alues": stacked(*diverged(-math.inf)),
+    r"network 2 of 2: bias\.2 holds NaN or infinite": stacked(*diverged(math.nan)),
+    r"network 2 of 2: bias\.2 holds NaN or infinite .alues": stacked(*diverged(-math.inf)),
     r"weight\.0 has 2 channels; a network has one": lambda: unstack_networks(random_networks(SPACE, 3, 2), SPACE),
     "missing: bias": lambda: unstack_networks({"weight.0": torch.zeros(1, 1, 5, 2)}, SPACE),
     r"no parameter weight\.0, .*; it has 0\.weight, .*WeightSpace\.from_module": lambda: network_outputs(
@@ -262,3 +268,38 @@ REFUSED = {
 def test_networks_that_do_not_go_into_one_batch(message):
     with pytest.raises((ValueError, TypeError), match=message):
         REFUSED[message]()
+
+
+def reparametrised(kind):
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    {
+        "prune": lambda layer: prune.random_unstructured(layer, "weight", amount=0.5),
+        "weight_norm": torch.nn.utils.weight_norm,
+        "spectral_norm": torch.nn.utils.spectral_norm,
+        "parametrize": torch.nn.utils.parametrizations.weight_norm,
+    }[kind](network[0])
+    return network
+
+
+KINDS = {
+    "prune": r"0\.weight_mask is of pruned weights, which torch\.nn\.utils\.prune\.remove",
+    "weight_norm": r"0\.weight_g is of weight norm, which .*remove_weight_norm",
+    "spectral_norm": r"0\.weight_u is of spectral norm, which .*remove_spectral_norm",
+    "parametrize": r"0\.parametrizations\.weight\.original0 is of .*remove_parametrizations",
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_that_are_made_of_others(kind):
+    networks = [reparametrised(kind).double() for _ in range(2)]
+    x = torch.randn(5, 3, dtype=torch.float64)
+    space = WeightSpace.from_module(networks[0], x)
+    tensors = stack_networks(networks, space)
+    moved = space.sample(2).act(tensors)
+    for i, network in enumerate(networks):
+        expected = network.eval()(x)
+        output = functional_call(network, {name: t[i, 0] for name, t in moved.items()}, x)
+        torch.testing.assert_close(output, expected, rtol=1e-10, atol=1e-10)
+    with pytest.raises(ValueError, match=f"network 1 of 1: .*{KINDS[kind]}"):
+        stack_networks([networks[0].state_dict()], WeightSpace.mlp([3, 4, 2], "relu"))

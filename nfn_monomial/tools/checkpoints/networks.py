@@ -199,7 +199,10 @@ class Network(Mapping[str, Tensor]):
         """
         if not self.runs:
             raise FileError(f"{self.label}: no module runs it: {self.why_not}")
-        module = copy.deepcopy(self.definition.template())
+        module = self.definition.template()
+        # what hooks make, as pruning and weight norm do, is made anew, and cannot be copied where it has a history
+        made = [t for part in module.modules() for t in vars(part).values() if isinstance(t, Tensor) and not t.is_leaf]
+        module = copy.deepcopy(module, {id(t): t.detach().clone() for t in made})
         state = {key: self.checkpoint[full] for key, full in self.others.items()} | {name: self[name] for name in self}
         module.load_state_dict({k: t for k, t in state.items() if k in self.definition.shapes}, strict=False)
         return module

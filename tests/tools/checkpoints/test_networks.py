@@ -8,9 +8,10 @@ import pytest
 import torch
 from own_networks import mlp, saved, weights
 from torch import nn
+from torch.nn.utils import prune
 
 from nfn_monomial import Symmetry
-from nfn_monomial.adapters.definitions import Definition, DefinitionError
+from nfn_monomial.adapters.definitions import Definition, DefinitionError, define
 from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools.checkpoints.networks import read_architecture, read_networks
@@ -120,6 +121,18 @@ def test_checkpoints_of_other_networks_are_named(
     change(state)
     with pytest.raises(MonomialError, match=message):
         dict(read_networks([saved(tmp_path / "net.pt", state)], net=residual)[0])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_weights_that_hooks_make_are_made_anew(whole: bool, tmp_path: Path) -> None:
+    modules = [nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)) for _ in range(2)]
+    for module in modules:
+        prune.random_unstructured(module[0], "weight", amount=0.5)
+    path = tmp_path / "net.pt"
+    torch.save(modules[1] if whole else modules[1].state_dict(), path)
+    (network,) = read_networks([path], net=define(modules[0], torch.randn(5, 3)))
+    x = torch.randn(6, 3)
+    torch.testing.assert_close(network.module()(x), modules[1](x))
 
 
 def test_what_is_missing_or_at_odds_is_said(residual: Definition, source: Path, tmp_path: Path) -> None:
