@@ -28,6 +28,7 @@ from nfn_monomial.space.certificate import answers
 from .files import listed
 from .imports import SHOWN, DefinitionError, called, importing, named
 from .matching import way_out_of
+from .packages import PACKAGES, built, renaming_of
 from .tensor_files import require_numbers
 
 __all__ = ["Definition", "DefinitionError", "called", "define", "named", "one_value", "read_definition"]
@@ -51,6 +52,7 @@ class Definition:
         shapes: key of its state dict -> shape.
         tied: key -> the name under which the space has the same tensor.
         chain: whether it was read off the weights of a chain of layers, so that others may have other keys.
+        renamed: from keys in files to its own, where a package saves others.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Definition:
     shapes: Mapping[str, tuple[int, ...]]
     tied: Mapping[str, str]
     chain: bool = False
+    renamed: Callable[[str], str] = str
 
     @property
     def required(self) -> frozenset[str]:
@@ -111,6 +114,7 @@ class Definition:
             DefinitionError: naming the keys, if the state dict is that of another architecture, or two that are one
                 tensor and have two values; or the tensor, if its numbers are not real or not finite.
         """
+        state = {self.renamed(key): t for key, t in state.items()}
         keys = self.keys({key: tuple(t.shape) for key, t in state.items()})
         return {name: one_value(same, state).float() for name, same in keys.items()}
 
@@ -171,7 +175,7 @@ def one_value(keys: Sequence[str], state: Mapping[str, Tensor]) -> Tensor:
 def read_definition(
     text: str, input_shape: Sequence[int] | None = None, batch: int = BATCH, arguments: Mapping[str, Any] | None = None
 ) -> Definition:
-    """What ``module.py:Class``, ``package.module:Class`` or ``net.pt2`` defines. Runs its code.
+    """What ``module.py:Class``, ``package.module:Class``, ``net.pt2`` or an entry of `packages` defines. Runs its code.
 
     The class, or function, is called without arguments, or with those given. It makes the module, or a pair of it and
     its example inputs, as `define` takes them, which a function ``example_inputs()`` beside it may state as well.
@@ -190,6 +194,15 @@ def read_definition(
         if arguments:
             raise DefinitionError(f"{text} is a program, which takes no arguments: name a class or function")
         return _of_program(Path(text))
+    if text.partition(":")[0] in PACKAGES:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module, example = built(text, arguments or {})
+            if (inputs := example(input_shape, batch)) is None:
+                raise DefinitionError(
+                    f"{text}: say what its inputs are: give their shape, --input {batch},..., batch included"
+                )
+            return define(module, inputs, text.partition(":")[2], text, lambda: built(text, arguments or {})[0])
     home, build = named(text)
     place, _, name = text.rpartition(":")
     arguments = dict(arguments or {})
@@ -244,7 +257,9 @@ def define(
         space = WeightSpace.from_module(module, inputs)
     except (ValueError, TypeError) as error:
         raise DefinitionError(f"{label or name}: {error}") from error
-    return _definition(name, space, state, build if template is None else lambda: prepared(build()), inputs)
+    return _definition(
+        name, space, state, build if template is None else lambda: prepared(build()), inputs, renaming_of(module)
+    )
 
 
 def _of_program(path: Path) -> Definition:
@@ -300,6 +315,7 @@ def _definition(
     tensors: Mapping[str, Tensor],
     template: Callable[[], nn.Module],
     inputs: Any,
+    renamed: Callable[[str], str] = str,
 ) -> Definition:
     places: dict[Any, list[str]] = {}
     for key, t in tensors.items():
@@ -312,7 +328,7 @@ def _definition(
     one = example[0] if len(example) == 1 else None
     shape = tuple(one.shape[1:]) if isinstance(one, Tensor) and one.is_floating_point() else None
     shapes = {key: tuple(t.shape) for key, t in tensors.items()}
-    return Definition(name, space, template, example, shape, shapes, tied)
+    return Definition(name, space, template, example, shape, shapes, tied, renamed=renamed)
 
 
 def _built(build: Callable[..., Any], text: str, arguments: Mapping[str, Any]) -> tuple[nn.Module, Any]:

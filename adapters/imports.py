@@ -33,7 +33,7 @@ from .files import listed
 __all__ = ["FORMS", "SHOWN", "DefinitionError", "arguments_of", "called", "importing", "named", "own_code"]
 
 SHOWN = 6  # names in a message
-FORMS = "module.py:Class, package.module:Class, or a program's path, net.pt2"
+FORMS = "module.py:Class, package.module:Class, hf:FOLDER, timm:NAME, torchvision:NAME, or a program's path, net.pt2"
 LIBRARIES = ("<", __file__, *(str(Path(module.__file__ or "").parent) + os.sep for module in (ast, torch)))
 """Where the files of Python and torch are, and this one: what goes wrong in them is due to their callers."""
 

@@ -27,6 +27,7 @@ _WAYS_OUT = {
     r"weight_g$": "of weight norm, which torch.nn.utils.remove_weight_norm(layer) takes away",
     r"\bparametrizations\.": "of torch.nn.utils.parametrize, which remove_parametrizations(layer, 'weight') takes away",
     r"\blora_[AB]\.": "of an adapter, which model.merge_and_unload() of peft puts into its base",
+    r"\bexperts\.\d+\.": "of experts one by one, which from_pretrained of transformers joins",
     r"(qweight|qzeros|weight_packed|weight_scale(_inv)?|absmax|quant_map|SCB|_packed_params)$": "of quantised weights, "
     "which nothing here unpacks; model.dequantize() of transformers does",
 }

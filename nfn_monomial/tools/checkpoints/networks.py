@@ -98,8 +98,9 @@ class Network(Mapping[str, Tensor]):
         self.definition, self.checkpoint, self.label = definition, checkpoint, label or str(checkpoint.path)
         self.doubt = ""
         try:
-            prefix = "" if definition.chain else prefix_of(checkpoint.shapes, definition.shapes, definition.required)
-            places = {key.removeprefix(prefix): key for key in checkpoint if key.startswith(prefix)}
+            named = {definition.renamed(key): key for key in checkpoint}
+            prefix = "" if definition.chain else prefix_of(named, definition.shapes, definition.required)
+            places = {key.removeprefix(prefix): full for key, full in named.items() if key.startswith(prefix)}
             shapes = {key: checkpoint.shapes[full] for key, full in places.items()}
             if definition.chain:
                 meta = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}

@@ -1,0 +1,139 @@
+"""Networks of packages, by name: of transformers from a folder's ``config.json``, of timm, of torchvision.
+
+They are built with random weights. Nothing is downloaded, and no code runs that is not of the installed package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from .files import damaged, open_regular
+from .imports import DefinitionError
+
+__all__ = ["PACKAGES", "built", "renaming_of"]
+
+BATCH, TOKENS = 2, 16  # of example inputs
+CONFIG_BYTES = 2**25
+
+Inputs = Callable[[Sequence[int] | None, int], Any]
+"""Example inputs of a shape without the batch, or of the network's own, and of a batch."""
+
+
+def built(text: str, arguments: Mapping[str, Any]) -> tuple[nn.Module, Inputs]:
+    """What ``hf:FOLDER``, ``timm:NAME`` or ``torchvision:NAME`` names, and its example inputs.
+
+    Args:
+        text: as a user gives it.
+        arguments: of timm's or torchvision's function; of transformers, entries of the configuration.
+
+    Raises:
+        DefinitionError: naming what cannot be used, and the way out.
+    """
+    kind, _, name = text.partition(":")
+    try:
+        package = importlib.import_module({"hf": "transformers"}.get(kind, kind))
+    except ImportError as error:
+        extra = "'nfn-monomial[networks]'" if kind == "hf" else kind
+        raise DefinitionError(f"--net {text} needs a package ({error}): pip install {extra}") from error
+    if kind != "hf" and not re.fullmatch(r"[\w.]+", name):
+        raise DefinitionError(f"--net {text}: {name!r} is no name of a network of {kind}")
+    try:
+        return PACKAGES[kind](package, name, dict(arguments))
+    except DefinitionError:
+        raise
+    except Exception as error:  # packages raise what they like
+        raise DefinitionError(f"--net {text} cannot be built: {type(error).__name__}: {error}") from error
+
+
+def _of_transformers(package: ModuleType, name: str, arguments: dict[str, Any]) -> tuple[nn.Module, Inputs]:
+    path = Path(name, "config.json")
+    with (
+        damaged(path, "give the folder of a network that transformers saved", DefinitionError),
+        open_regular(path) as file,
+    ):
+        stated = json.loads(file.read(CONFIG_BYTES))
+    if not isinstance(stated, dict) or "auto_map" in stated:
+        raise DefinitionError(
+            f"{path} {'names code of its own (auto_map)' if stated else 'is no configuration'}, which is not run: give "
+            "the class by --net module.py:Class"
+        )
+    config = package.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False, **arguments)
+    config.use_cache = False
+    config._attn_implementation = "eager"
+    config._experts_implementation = "batched_mm"
+    found = getattr(package, str((config.architectures or ["AutoModel"])[0]), None)
+    own = inspect.isclass(found) and issubclass(found, package.PreTrainedModel)
+    module: nn.Module = found(config) if own and found else package.AutoModel.from_config(config)
+    kind, text = module.main_input_name, config.get_text_config()
+
+    def inputs(shape: Sequence[int] | None, batch: int) -> Any:
+        if kind == "input_ids":
+            most = getattr(text, "max_position_embeddings", None) or TOKENS
+            ids = torch.randint(text.vocab_size, (batch, *(shape or (min(TOKENS, most),))))
+            return {kind: ids, "decoder_input_ids": ids.clone()} if config.is_encoder_decoder else {kind: ids}
+        if kind == "pixel_values" and shape is None and (size := getattr(config, "image_size", None)):
+            height, width = size if isinstance(size, list | tuple) else (size, size)
+            shape = (getattr(config, "num_channels", 3), height, width)
+        return None if shape is None else {kind: torch.randn(batch, *shape)}
+
+    return module, inputs
+
+
+def _of_timm(package: ModuleType, name: str, arguments: dict[str, Any]) -> tuple[nn.Module, Inputs]:
+    module: nn.Module = package.create_model(name, pretrained=False, **arguments)
+    channels, *size = package.data.resolve_model_data_config(module)["input_size"]
+    asked = arguments.get("img_size")
+    if asked is not None:
+        size = list(asked) if isinstance(asked, list | tuple) else [asked, asked]
+    return module, _images([arguments.get("in_chans", channels), *size])
+
+
+def _of_torchvision(package: ModuleType, name: str, arguments: dict[str, Any]) -> tuple[nn.Module, Inputs]:
+    build = package.models.get_model_builder(name)
+    stated = inspect.signature(build).parameters
+    module: nn.Module = build(**{key: None for key in ("weights", "weights_backbone") if key in stated}, **arguments)
+    sizes = [224]
+    with contextlib.suppress(Exception):  # of some nobody has trained weights
+        sizes = package.models.get_model_weights(name).DEFAULT.transforms.keywords["crop_size"]
+    size = sizes if isinstance(sizes, int) else sizes[0]
+    return module, _images([3, size, size])
+
+
+def _images(own: Sequence[int]) -> Inputs:
+    return lambda shape, batch: torch.randn(batch, *(shape or own))
+
+
+PACKAGES = {"hf": _of_transformers, "timm": _of_timm, "torchvision": _of_torchvision}
+
+
+def renaming_of(module: nn.Module) -> Callable[[str], str]:
+    """From keys in files, of a class of transformers that saves others than it has, to its own."""
+    package = sys.modules.get("transformers")
+    if package is None or not isinstance(module, package.PreTrainedModel):
+        return str
+    try:
+        loading = importlib.import_module("transformers.core_model_loading")
+        mapping = importlib.import_module("transformers.conversion_mapping").get_model_conversion_mapping(module)
+    except ImportError:  # before 5
+        return str
+    renamings = [entry for entry in mapping if isinstance(entry, loading.WeightRenaming)]
+    own = module.state_dict()
+
+    def renamed(key: str) -> str:
+        return (
+            key if key in own else str(loading.rename_source_key(key, renamings, [], module.base_model_prefix, own)[0])
+        )
+
+    return renamed
