@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from nfn_monomial.errors import MonomialError
+
 from .files import damaged, open_regular
 from .imports import DefinitionError
 
@@ -51,7 +53,7 @@ def built(text: str, arguments: Mapping[str, Any]) -> tuple[nn.Module, Inputs]:
         raise DefinitionError(f"--net {text}: {name!r} is no name of a network of {kind}")
     try:
         return PACKAGES[kind](package, name, dict(arguments))
-    except DefinitionError:
+    except MonomialError:
         raise
     except Exception as error:  # packages raise what they like
         raise DefinitionError(f"--net {text} cannot be built: {type(error).__name__}: {error}") from error

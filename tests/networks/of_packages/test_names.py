@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from wheels import package
+from networks.of_packages.wheels import package
 
 from nfn_monomial.adapters.definitions import DefinitionError, read_definition
 from nfn_monomial.tools import compare_checkpoints
@@ -14,15 +14,16 @@ from nfn_monomial.tools.checkpoints.files import checkpoints_in
 
 pytestmark = pytest.mark.networks
 
-TEXT = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20}
-VISION = {key: value for key, value in TEXT.items() if key != "vocab_size"} | {"image_size": 8, "patch_size": 4}
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+WORDS = {"vocab_size": 20}
+TEXT, VISION = SIZES | WORDS, SIZES | {"image_size": 8, "patch_size": 4}
 OURS: dict[str, dict[str, Any]] = {
     "ViTForImageClassification": VISION,
     "BertForSequenceClassification": TEXT | {"max_position_embeddings": 12},
     "LlamaForCausalLM": TEXT | {"num_key_value_heads": 1, "dtype": "bfloat16"},
-    "GPT2LMHeadModel": {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20, "bos_token_id": 0, "eos_token_id": 0},
-    "T5ForConditionalGeneration": {"d_model": 16, "d_ff": 24, "num_layers": 1, "num_heads": 2, "d_kv": 8, "vocab_size": 20},
-}  # fmt: skip
+    "GPT2LMHeadModel": {"n_embd": 16, "n_layer": 1, "n_head": 2, **WORDS, "bos_token_id": 0, "eos_token_id": 0},
+    "T5ForConditionalGeneration": {"d_model": 16, "d_ff": 24, "num_layers": 1, "num_heads": 2, "d_kv": 8, **WORDS},
+}
 
 
 def saved(folder: Path, name: str, seed: int) -> Any:
@@ -54,11 +55,13 @@ def test_a_folder_of_transformers_says_what_network_it_is(name: str, tmp_path: P
 def test_folders_that_cannot_be_built_are_named(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     wrong = {
-        "code": ({"model_type": "bert", "auto_map": {"AutoModel": "net.Net"}}, r"auto_map.* is not run: give the class"),
+        "code": ({"model_type": "bert", "auto_map": {"AutoModel": "net.Net"}}, "auto_map.* is not run: give the class"),
         "unknown": ({"model_type": "nobody"}, "cannot be built: .*nobody"),
-        "sound": ({"model_type": "wav2vec2", "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1,
-                   "intermediate_size": 16, "conv_dim": [8] * 7}, r"say what its inputs are: give their shape, --input"),
-    }  # fmt: skip
+        "sound": (
+            {"model_type": "wav2vec2", **SIZES, "conv_dim": [8] * 7},
+            "what its inputs are: give their shape, --",
+        ),
+    }
     for name, (config, message) in wrong.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
