@@ -21,8 +21,8 @@ _NETWORK = {
         str | None,
         "--net",
         "The network: module.py:NAME or package.module:NAME, a class or a function that returns a module (or a pair of "
-        "it and its example inputs), or an exported program, net.pt2. **Its code runs.** Without it a chain of layers "
-        "is read off the checkpoint.",
+        "it and its example inputs); hf:FOLDER, timm:NAME, torchvision:NAME; or an exported program, net.pt2. **Its "
+        "code runs.** Without it a chain of layers is read off the checkpoint.",
     ),
     "net_args": option(
         str | None, "--net-args", "Arguments of the class or function of --net, as width=64,depth=3, or as JSON."

@@ -198,6 +198,7 @@ def unfinished_call(
     else:
         named = (text for text in code if text)
         files = [Path(text if Path(text).is_file() else text.rpartition(":")[0]) for text in named]
+        files += [Path(text[3:], "config.json") for text in code if text and text.startswith("hf:")]
         inputs = files_of(checkpoints) + [file for file in files if file.is_file()]
         arguments = {"checkpoints": list(map(str, checkpoints)), **given}
         call = Call(out, command, arguments, inputs, leaves=[leaves], force=force, progress=progress)
