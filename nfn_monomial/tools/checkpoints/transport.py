@@ -59,7 +59,7 @@ class _OnChange:
 
 def transport_checkpoint(
     *paths: PathLike,
-    symmetry: str = "all",
+    symmetry: str | None = None,
     alpha: float = 1.0,
     data: Data = None,
     seed: int = 0,
@@ -71,11 +71,12 @@ def transport_checkpoint(
     With ``g`` the element of the group that moves the base next to the new one (`nfn_monomial.align`), the new network
     is ``new + alpha (g tuned - g base)``. As ``g`` multiplies and permutes entries, that is ``g`` of the difference; in
     the scales of the new base, which need not be balanced for it. Beside it are the difference as it is, and moved by
-    permutations alone, each for all shares up to ``alpha``.
+    permutations alone, each for all shares up to ``alpha``. Running variances that would be negative are 0.
 
     Args:
         paths: three checkpoints: the base, what it was tuned to, and the new base.
-        symmetry: by which the difference is moved in what is written: ``"all"``, or ``"permutation"``.
+        symmetry: by which the difference is moved in what is written: ``"permutation"`` or ``"all"``; by default what
+            has the lesser loss at ``alpha``.
         alpha: share of the difference that is added.
         data: see `batches_of`; **its code runs**. Without, changes of outputs on the example inputs are compared.
         seed: of the alignment.
@@ -88,7 +89,7 @@ def transport_checkpoint(
     """
     if len(paths) != 3:
         raise InvalidValueError(f"transport needs three checkpoints, BASE TUNED NEWBASE; found {len(paths)}")
-    if symmetry not in WRITTEN:
+    if symmetry not in (None, *WRITTEN):
         raise InvalidValueError(f"--symmetry {symmetry}: expected {' or '.join(WRITTEN)}")
     if not 0 < alpha <= 10:
         raise InvalidValueError(f"--alpha {alpha:g}: expected a share of the change, more than 0 and up to 10")
@@ -113,9 +114,10 @@ def transport_checkpoint(
             return found.distance, found.element.act(change)
 
         distances[method], moved[method] = call.piece(f"change-moved-by-{group or 'all'}", aligned)
-    method = WRITTEN[symmetry]
-    made = {name: t + alpha * moved[method][name] for name, t in frame.items()}
-    _require_variances(new, made, alpha)
+    judged = _judged(networks, frame, moved, alpha, data, call)
+    loss = {method: line["loss"][-1] for method, line in judged["lines"].items() if method != NAIVE}
+    method = WRITTEN[symmetry] if symmetry else min(loss, key=loss.__getitem__, default=ALL)
+    made = _added(new, frame, moved[method], alpha)
     results: dict[str, Any] = {
         "network": new.definition.name,
         "base": str(base.checkpoint.path),
@@ -125,7 +127,7 @@ def transport_checkpoint(
         "written": method,
         "distance_of_bases": distances,
         "norm_of_change": {method: _norm(found) for method, found in moved.items()},
-        **_judged(networks, frame, moved, alpha, data, call),
+        **judged,
     }
     losses = {method: line["loss"] for method, line in results["lines"].items()}
     right = {method: line["accuracy"] for method, line in results["lines"].items() if line["accuracy"]}
@@ -170,7 +172,8 @@ def _judged(
         scores = [own["new base"]]
         for step in range(1, STEPS + 1):
             share = alpha * step / STEPS
-            scores.append(score(states[-1] | {n: (t + share * found[n]).to(dtypes[n]) for n, t in frame.items()}))
+            made = _added(new, frame, found, share)
+            scores.append(score(states[-1] | {n: t.to(dtypes[n]) for n, t in made.items()}))
             call.progress(done := done + 1, total)
         accuracies = [s.accuracy for s in scores]
         lines[method] = {
@@ -182,14 +185,12 @@ def _judged(
     return {"judged_by": words, "own": {name: s._asdict() for name, s in own.items()}, "lines": lines}
 
 
-def _require_variances(new: Network, made: Tensors, alpha: float) -> None:
-    """Raise if a running statistic that is nowhere negative would be: no network has such a variance."""
+def _added(new: Network, frame: Tensors, change: Tensors, share: float) -> dict[str, Tensor]:
+    """A network and a share of a change; running variances, buffers that are nowhere negative, end at 0."""
     buffers = {name for name, _ in new.definition.template().named_buffers()}
-    for name in buffers & made.keys():
-        if bool((new[name] >= 0).all()) and bool((made[name] < 0).any()):
-            raise InvalidValueError(
-                f"--alpha {alpha:g}: {name} would have negative entries, which no variance has: give a smaller share"
-            )
+    found = {name: t + share * change[name] for name, t in frame.items()}
+    least = {name for name in buffers & frame.keys() if bool((frame[name] >= 0).all())}
+    return {name: t.clamp(min=0) if name in least else t for name, t in found.items()}
 
 
 def _table(results: Mapping[str, Any]) -> Table:

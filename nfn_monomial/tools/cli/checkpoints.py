@@ -207,7 +207,9 @@ Examples:
         ),
         {
             "symmetry": option(
-                str, "--symmetry", "By what the change is moved: all symmetries, or permutation.", "all"
+                str | None,
+                "--symmetry",
+                "By what the change is moved: permutation, or all; by default what has the lesser loss.",
             ),
             "alpha": option(float, "--alpha", "The share of the change that is added.", 1.0),
             **_DATA,

@@ -54,7 +54,7 @@ class Recipe:
             f"{self.modifier}:",
         ]
         for name, value in self.arguments.items():
-            lines.append(f"  {name}:")
+            lines.append(f"  {name}:" if value else f"  {name}: []")
             entries = value.items() if isinstance(value, dict) else [(None, entry) for entry in value]
             for key, entry in entries:
                 front = "- " if key is None else f"{key}: "

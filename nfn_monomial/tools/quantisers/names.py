@@ -34,10 +34,7 @@ def matches(target: str, paths: Iterable[str]) -> list[str]:
 
 def shortest(wanted: Collection[str], paths: Collection[str]) -> str | None:
     """The shortest pattern that stands for exactly these paths of one family; None if there is none."""
-    first = next(iter(wanted))
-    if not any(part.isdigit() for part in first.split(".")):
-        return first if len(wanted) == 1 else None
-    parts = [r"\d+" if part.isdigit() else re.escape(part) for part in first.split(".")]
+    parts = [r"\d+" if part.isdigit() else re.escape(part) for part in next(iter(wanted)).split(".")]
     tails = (r"\.".join(parts[n:]) for n in reversed(range(len(parts))))
     found = (f"re:.*{tail}$" for tail in tails)
     return next((target for target in found if {*matches(target, paths)} == {*wanted}), None)

@@ -73,9 +73,9 @@ def _line(
     if len(smooth) != 1 or not balance:
         return f"a line divides one module and has some that make up, here there are {len(smooth)} and {len(balance)}"
     if odd := [path for path in balance if path not in trial.linears]:
-        return f"{odd[0]} is no nn.Linear"
+        return f"{_own(odd[0])} is no nn.Linear"
     if len(shape := trial.shape(smooth[0])) not in (1, 2):
-        return f"{smooth[0]} is no norm or nn.Linear"
+        return f"{_own(smooth[0])} is no norm or nn.Linear"
     (rows, *_), columns = shape, [trial.shape(path)[1] for path in balance]
     several = parts and rows > columns[0] and not trial.shape(smooth[0], "bias")
     if {*columns} != {shared.size} or not (rows == columns[0] or several):
@@ -85,3 +85,8 @@ def _line(
     if not error <= KEPT:
         return "it is not the rows of one module that are divided and the columns of others that make up"
     return Line(smooth[0], tuple(balance), error)
+
+
+def _own(path: str) -> str:
+    """A module's name in its block."""
+    return path.rpartition(".")[2]

@@ -28,7 +28,7 @@ PATHS = [path for one, others in BLOCKS for path in (one, *others)]
         (BLOCKS, ["norm"], [(r"re:.*\d+\.norm$", ("re:.*q$", "re:.*k$"))]),
         (BLOCKS, ["last.norm", "attn.q"], [(r"re:.*\d+\.norm$", (r"re:.*\d+\.attn\.q$", "re:.*k$"))]),
         (BLOCKS[:1], PATHS[3:], [("layers.0.norm", ("layers.0.attn.q", "layers.0.attn.k"))]),
-        ([("norm", ["head"])], PATHS, [("norm", ("head",))]),
+        ([("last.norm", ["head"])], PATHS, [(r"re:.*last\.norm$", ("re:.*head$",))]),
         # What stands in one block is read in the other: no pattern says which belong together.
         ([(BLOCKS[0][0], BLOCKS[1][1]), (BLOCKS[1][0], BLOCKS[0][1])], [],
          [("layers.0.norm", ("layers.1.attn.q", "layers.1.attn.k")),

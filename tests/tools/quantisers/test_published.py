@@ -125,7 +125,7 @@ def test_what_has_no_line_says_why() -> None:
 SPIN = {
     "embedding": "re:.*embed_tokens$", "attn": "re:.*self_attn$", "attn_q": "re:.*q_proj$", "attn_k": "re:.*k_proj$",
     "attn_v": "re:.*v_proj$", "attn_o": "re:.*o_proj$", "mlp_in": ["re:.*up_proj$", "re:.*gate_proj$"],
-    "mlp_out": ["re:.*down_proj$"], "lm_head": "lm_head",
+    "mlp_out": ["re:.*down_proj$"], "lm_head": "re:.*lm_head$",
 }  # fmt: skip
 NORMS = [*SMOOTH, ("model.norm", ["lm_head"])]
 
