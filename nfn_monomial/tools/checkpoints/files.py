@@ -41,6 +41,8 @@ BESIDE = re.compile(
     r"(optimizer|scheduler|scaler|sampler|rng_state|random_states|training_args)(_\d+)?\.\w+|.*_optim_states\.pt"
 )
 """Files beside networks, as trainers call them."""
+NARROW = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
+"""Dtypes of numbers that files hold and nobody computes with; float16 has all of them."""
 MOST = 200_000  # entries of folders that are looked through
 
 
@@ -84,6 +86,14 @@ class Checkpoint(Mapping[str, Tensor], ABC):
             changed: key -> tensor of the same shape, of any dtype; the others stay as they are.
         """
 
+    @abstractmethod
+    def stored(self, key: str) -> Tensor:
+        """A tensor as it is in the file."""
+
+    def __getitem__(self, key: str) -> Tensor:
+        tensor = self.stored(key)
+        return tensor.to(torch.float16) if tensor.dtype in NARROW else tensor
+
     def __len__(self) -> int:
         return len(self.shapes)
 
@@ -92,11 +102,13 @@ class Checkpoint(Mapping[str, Tensor], ABC):
 
     def _with(self, key: str, changed: Mapping[str, Tensor]) -> Tensor:
         """A tensor to write, of the dtype that it has here."""
-        own = self[key]
+        own = self.stored(key)
         if key not in changed:
             return own.contiguous()
         found = changed[key].detach().to("cpu", own.dtype, copy=True).contiguous()  # tied ones may share memory
-        if not bool(torch.isfinite(found).all()):
+        # of eight bits, where what is too large may become the largest number
+        held = changed[key].abs() <= torch.finfo(own.dtype).max if own.dtype in NARROW else torch.isfinite(found)
+        if not bool(held.all()):
             raise FileError(
                 f"{self.path}: {key} gets entries of up to {float(changed[key].abs().max()):.1e}, more than "
                 f"{own.dtype} holds: convert the checkpoint to float32 first"
@@ -135,7 +147,7 @@ class SafeTensors(Checkpoint):
             raise FileError(f"{path} was changed while it was read: start again")
         return _opened(path)
 
-    def __getitem__(self, key: str) -> Tensor:
+    def stored(self, key: str) -> Tensor:
         tensor: Tensor = self._file(self._shard[key]).get_tensor(key)
         return tensor
 
@@ -167,7 +179,7 @@ class TorchFile(Checkpoint):
         }
         self.shapes = {k: tuple(t.shape) for k, t in self._state.items()}
 
-    def __getitem__(self, key: str) -> Tensor:
+    def stored(self, key: str) -> Tensor:
         return self._state[key]
 
     def write(self, folder: Path, name: str, changed: Mapping[str, Tensor]) -> None:
@@ -175,7 +187,7 @@ class TorchFile(Checkpoint):
         if copy._identity != self._identity:
             raise FileError(f"{self.path} was changed after it was read: start again")
         for key in changed:
-            copy[key].detach().copy_(self._with(key, changed))
+            copy.stored(key).detach().copy_(self._with(key, changed))
         _write(folder / name, lambda partial: partial.write_bytes(copy._saved.to_bytes()))
 
 

@@ -141,6 +141,10 @@ class Network(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.space.parameters)
 
+    def dtype_of(self, name: str) -> torch.dtype:
+        """Of a parameter in its file."""
+        return self.checkpoint.stored(self._keys[name][0]).dtype
+
     @property
     def unmoved(self) -> dict[str, Tensor]:
         """Key in the module -> what no symmetry moves and the function reads: masks, orders and scales of inputs."""
@@ -367,12 +371,12 @@ def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> fl
     own = {name: doubled(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
     inputs = pytree.tree_map_only(Tensor, doubled, network.definition.inputs)
     before = steady_answers(module, own | {name: doubled(t) for name, t in network.items()}, inputs)
-    written = {name: t.to(network[name].dtype) for name, t in tensors.items()}
+    written = {name: t.to(network.dtype_of(name)) for name, t in tensors.items()}
     exact, rounded = (
         largest_change(answers(module, own | {name: doubled(t) for name, t in values.items()}, inputs), before)
         for values in (tensors, written)
     )
-    reason, most = "", math.sqrt(max(torch.finfo(t.dtype).eps for t in written.values()))
+    reason, most = "", math.sqrt(max(torch.finfo(network[name].dtype).eps for name in written))
     if exact > KEPT:
         reason = f"the group of --net does not keep it; build {', '.join(network.unmoved) or 'it'} into the module"
     elif rounded > most:

@@ -14,7 +14,8 @@ from nfn_monomial import Symmetry
 from nfn_monomial.adapters.definitions import Definition, DefinitionError, define
 from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import InvalidValueError, MonomialError
-from nfn_monomial.tools.checkpoints.networks import read_architecture, read_networks
+from nfn_monomial.tools import align_checkpoints
+from nfn_monomial.tools.checkpoints.networks import difference_as_written, read_architecture, read_networks
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), [("", ".pt"), ("module.", ".safetensors"), ("net._orig_mod.", ".pt")])
@@ -109,7 +110,6 @@ CHANGES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda s: s.update({"norm.bias": torch.zeros(8)}), "and not of another width"),
     (lambda s: s["norm.bias"].fill_(torch.nan), r"net\.pt: norm\.bias holds NaN or infinite values"),
     (lambda s: s.update({"norm.bias": torch.ones(4).int()}), r"norm\.bias has dtype torch\.int32; floating point is"),
-    (lambda s: s.update({"norm.bias": torch.ones(4).to(torch.float8_e5m2)}), r"norm\.bias has dtype torch\.float8"),
 ]
 
 
@@ -133,6 +133,36 @@ def test_weights_that_hooks_make_are_made_anew(whole: bool, tmp_path: Path) -> N
     (network,) = read_networks([path], net=define(modules[0], torch.randn(5, 3)))
     x = torch.randn(6, 3)
     torch.testing.assert_close(network.module()(x), modules[1](x))
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_numbers_of_eight_bits_are_read_and_written_where_they_hold_what_is_written(
+    dtype: torch.dtype, suffix: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+    narrow = {key: (4 * t.detach()).to(dtype) for key, t in module.state_dict().items()}
+    state = {key: t.double() for key, t in narrow.items()}
+    net = define(module, torch.randn(8, 5))
+    order = net.space.sample(scale_range=(1, 1)).act(state)  # another order
+    paths = [
+        saved(tmp_path / f"{i}{suffix}", {k: t.to(dtype) for k, t in s.items()}) for i, s in enumerate((state, order))
+    ]
+    a, b = read_networks(paths, net=net)
+    assert all(torch.equal(a[key].double(), t) for key, t in state.items())
+    found = align_checkpoints(*paths, net=net)
+    found.write(tmp_path / "out")
+    (written,) = read_networks([tmp_path / "out" / f"1{suffix}"], net=net)
+    assert all(torch.equal(written[key], a[key]) for key in a)
+    assert written.dtype_of("0.weight") == b.dtype_of("0.weight") == dtype
+    factors = {"0.weight": 1.3, "0.bias": 1.3, "2.weight": 1 / 1.3}
+    with pytest.raises(
+        FileError, match=r"outputs would change by .* rounded to torch\.float8.*; convert it to float32"
+    ):
+        difference_as_written(a, {key: t * factors.get(key, 1) for key, t in state.items()})
+    with pytest.raises(FileError, match=r"more than torch\.float8.* holds: convert the checkpoint"):
+        a.write(tmp_path, f"large{suffix}", {key: 1e6 * t for key, t in state.items()})
 
 
 def test_what_is_missing_or_at_odds_is_said(residual: Definition, source: Path, tmp_path: Path) -> None:
