@@ -197,8 +197,8 @@ def read_definition(
     if text.partition(":")[0] in PACKAGES:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            module, example = built(text, arguments or {})
-            if (inputs := example(input_shape, batch)) is None:
+            module, inputs_of = built(text, arguments or {})
+            if (inputs := inputs_of(input_shape, batch)) is None:
                 raise DefinitionError(
                     f"{text}: say what its inputs are: give their shape, --input {batch},..., batch included"
                 )

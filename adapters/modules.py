@@ -289,8 +289,8 @@ def _state_of(
         return {key: tensors[key] for key in layers}, ordered
     if not isinstance(network, Mapping):
         raise InvalidTypeError(f"it is a {kind_of(network)}; a module or a state dict is expected")
-    wanted = set(keys_by_name(space, names).values())
-    state = {key: value for key, value in network.items() if key in wanted or not str(key).endswith(COUNTERS)}
+    own = set(keys_by_name(space, names).values())
+    state = {key: value for key, value in network.items() if key in own or not str(key).endswith(COUNTERS)}
     state = {key: value for key, value in state.items() if not is_ignored(key, ignore)}
     other = [f"{key!r} ({kind_of(value)})" for key, value in state.items() if not isinstance(value, Tensor)]
     if other:

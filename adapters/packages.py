@@ -21,7 +21,7 @@ from torch import nn
 
 from nfn_monomial.errors import MonomialError
 
-from .files import damaged, open_regular
+from .files import damaged, open_regular, shown
 from .imports import DefinitionError
 
 __all__ = ["PACKAGES", "built", "renaming_of"]
@@ -61,10 +61,7 @@ def built(text: str, arguments: Mapping[str, Any]) -> tuple[nn.Module, Inputs]:
 
 def _of_transformers(package: ModuleType, name: str, arguments: dict[str, Any]) -> tuple[nn.Module, Inputs]:
     path = Path(name, "config.json")
-    with (
-        damaged(path, "give the folder of a network that transformers saved", DefinitionError),
-        open_regular(path) as file,
-    ):
+    with damaged(path, "give the folder of a network that transformers saved"), open_regular(path) as file:
         stated = json.loads(file.read(CONFIG_BYTES))
     if not isinstance(stated, dict) or "auto_map" in stated:
         raise DefinitionError(
@@ -75,9 +72,14 @@ def _of_transformers(package: ModuleType, name: str, arguments: dict[str, Any]) 
     config.use_cache = False
     config._attn_implementation = "eager"
     config._experts_implementation = "batched_mm"
-    found = getattr(package, str((config.architectures or ["AutoModel"])[0]), None)
-    own = inspect.isclass(found) and issubclass(found, package.PreTrainedModel)
-    module: nn.Module = found(config) if own and found else package.AutoModel.from_config(config)
+    module: nn.Module
+    if config.architectures:
+        own: Any = getattr(package, str(config.architectures[0]), None)
+        if not (inspect.isclass(own) and issubclass(own, package.PreTrainedModel)):
+            raise DefinitionError(f"{path} names {shown(config.architectures[0])}, which is no network of transformers")
+        module = own(config)
+    else:
+        module = package.AutoModel.from_config(config)
     kind, text = module.main_input_name, config.get_text_config()
 
     def inputs(shape: Sequence[int] | None, batch: int) -> Any:

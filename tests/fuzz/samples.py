@@ -209,6 +209,13 @@ def torch_checkpoint(folder: Path) -> Sample:
     return Sample(path, (path,), read_checkpoint)
 
 
+def whole_module(folder: Path) -> Sample:
+    folder.mkdir()
+    path = folder / "a.pt"
+    torch.save({"model": _network(), "args": Namespace(rate=0.1)}, path)
+    return Sample(path, (path,), read_checkpoint)
+
+
 def shipped_predictor(folder: Path) -> Sample:
     folder.mkdir()
     return _predictor(Path(shutil.copy(SHIPPED, folder)))
@@ -244,8 +251,8 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     made.__name__: made
     for made in (
         nfn_sirens, dws_mnist, dws_fashion, checkpoints_csv, checkpoints_json, published_zoo, made_zoo, made_inrs,
-        torch_file, legacy_torch_file, safetensors_file, sharded_checkpoint, torch_checkpoint, shipped_predictor,
-        finished_run, unfinished_run, program,
+        torch_file, legacy_torch_file, safetensors_file, sharded_checkpoint, torch_checkpoint, whole_module,
+        shipped_predictor, finished_run, unfinished_run, program,
     )
 }  # fmt: skip
 

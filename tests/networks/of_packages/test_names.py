@@ -56,6 +56,7 @@ def test_folders_that_cannot_be_built_are_named(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     wrong = {
         "code": ({"model_type": "bert", "auto_map": {"AutoModel": "net.Net"}}, "auto_map.* is not run: give the class"),
+        "other": ({"model_type": "bert", "architectures": ["pipeline"]}, "names 'pipeline', which is no network of tr"),
         "unknown": ({"model_type": "nobody"}, "cannot be built: .*nobody"),
         "sound": (
             {"model_type": "wav2vec2", **SIZES, "conv_dim": [8] * 7},
