@@ -75,7 +75,7 @@ def _of_transformers(package: ModuleType, name: str, arguments: dict[str, Any]) 
     module: nn.Module
     if config.architectures:
         own: Any = getattr(package, str(config.architectures[0]), None)
-        if not (inspect.isclass(own) and issubclass(own, package.PreTrainedModel)):
+        if not (isinstance(own, type) and issubclass(own, package.PreTrainedModel)):
             raise DefinitionError(f"{path} names {shown(config.architectures[0])}, which is no network of transformers")
         module = own(config)
     else:
