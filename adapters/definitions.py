@@ -7,10 +7,11 @@ definition is read from the place that a user names and from nowhere else: never
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from nfn_monomial.space.certificate import answers
 
 from .files import listed
 from .imports import SHOWN, DefinitionError, called, importing, named
-from .matching import way_out_of
+from .matching import prefix_of, way_out_of
 from .packages import PACKAGES, built, renaming_of
 from .tensor_files import require_numbers
 
@@ -64,11 +65,6 @@ class Definition:
     tied: Mapping[str, str]
     chain: bool = False
     renamed: Callable[[str], str] = str
-
-    @property
-    def required(self) -> frozenset[str]:
-        """Keys that its checkpoints have: of tied tensors another one will do, and buffers may be missing."""
-        return frozenset(self.space.parameters).difference(self.tied.values())
 
     @functools.cached_property
     def read(self) -> frozenset[str]:
@@ -117,6 +113,28 @@ class Definition:
         state = {self.renamed(key): t for key, t in state.items()}
         keys = self.keys({key: tuple(t.shape) for key, t in state.items()})
         return {name: one_value(same, state).float() for name, same in keys.items()}
+
+    def module(self) -> nn.Module:
+        """A module of its own, with random weights."""
+        module = self.template()
+        # what hooks make, as pruning and weight norm do, is made anew, and cannot be copied where it has a history
+        made = [t for part in module.modules() for t in vars(part).values() if isinstance(t, Tensor) and not t.is_leaf]
+        return copy.deepcopy(module, {id(t): t.detach().clone() for t in made})
+
+    def places(self, keys: Iterable[str]) -> dict[str, str]:
+        """Its own keys -> those of a checkpoint, which may be called otherwise and have a prefix, see `prefix_of`.
+
+        Raises:
+            ValueError: if there are several such prefixes.
+        """
+        named = {self.renamed(key): key for key in keys}
+        prefix = "" if self.chain else prefix_of(named, self.shapes, self._required)
+        return {key.removeprefix(prefix): full for key, full in named.items() if key.startswith(prefix)}
+
+    @property
+    def _required(self) -> frozenset[str]:
+        """Keys that its checkpoints have: of tied tensors another one will do, and buffers may be missing."""
+        return frozenset(self.space.parameters).difference(self.tied.values())
 
     def keys(self, shapes: Mapping[str, tuple[int, ...]], *, widths: bool = False) -> dict[str, list[str]]:
         """Parameter of the space -> keys of a state dict with these shapes that have it.

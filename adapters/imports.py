@@ -228,10 +228,9 @@ def importing(text: str) -> Iterator[None]:
 
 def _hidden(home: _Home) -> dict[str, ModuleType]:
     """Modules that were imported elsewhere, and have names of modules at home; but for Python's own."""
-    names = {
-        p.name.removesuffix(".py") for p in home.front.iterdir() if p.suffix == ".py" or (p / "__init__.py").is_file()
-    }
-    names -= sys.stdlib_module_names
+    entries = set(os.listdir(home.front))
+    names = {name.partition(".")[0] for name in sys.modules}.difference(sys.stdlib_module_names)
+    names = {n for n in names if f"{n}.py" in entries or (n in entries and (home.front / n / "__init__.py").is_file())}
     if home.module is not None:
         names.add(home.module.partition(".")[0])
     elsewhere = {name for name in names if name in sys.modules and not _is_at(sys.modules[name], home.front / name)}

@@ -7,7 +7,6 @@ is there in Python), see `read_definition`. Without one it is a chain of layers,
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import hashlib
 import math
@@ -25,7 +24,7 @@ from nfn_monomial import WeightSpace, fingerprint
 from nfn_monomial.adapters.definitions import BATCH, Definition, DefinitionError, one_value, read_definition
 from nfn_monomial.adapters.files import FileError
 from nfn_monomial.adapters.imports import arguments_of
-from nfn_monomial.adapters.matching import match_in_order, prefix_of
+from nfn_monomial.adapters.matching import match_in_order, way_out_of
 from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.errors import InvalidValueError, MissingFileError
 from nfn_monomial.fibre import NormalForm, fingerprint_fibre
@@ -85,8 +84,7 @@ class Network(Mapping[str, Tensor]):
     Attributes:
         doubt: in words, what the order of the layers of a chain rests on, where shapes do not say it.
         sizes: node -> number of neurons.
-        others: key in the module -> key in the checkpoint of the tensors that are not in the space; of what is not of
-            this network, as the counter of an average, its key in the checkpoint.
+        others: key in the module, if it is of that -> key in the checkpoint, of tensors that are not in the space.
 
     Raises:
         FileError: naming the file and the keys, if it is of another architecture.
@@ -95,12 +93,10 @@ class Network(Mapping[str, Tensor]):
     def __init__(
         self, definition: Definition, checkpoint: Checkpoint, label: str = "", order: Sequence[str] | None = None
     ) -> None:
-        self.definition, self.checkpoint, self.label = definition, checkpoint, label or str(checkpoint.path)
-        self.doubt = ""
+        self.definition, self.checkpoint = definition, checkpoint
+        self.label, self.doubt = label or str(checkpoint.path), ""
         try:
-            named = {definition.renamed(key): key for key in checkpoint}
-            prefix = "" if definition.chain else prefix_of(named, definition.shapes, definition.required)
-            places = {key.removeprefix(prefix): full for key, full in named.items() if key.startswith(prefix)}
+            places = definition.places(checkpoint)
             shapes = {key: checkpoint.shapes[full] for key, full in places.items()}
             if definition.chain:
                 meta = {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
@@ -140,10 +136,6 @@ class Network(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.space.parameters)
-
-    def dtype_of(self, name: str) -> torch.dtype:
-        """Of a parameter in its file."""
-        return self.checkpoint.stored(self._keys[name][0]).dtype
 
     @property
     def unmoved(self) -> dict[str, Tensor]:
@@ -204,10 +196,7 @@ class Network(Mapping[str, Tensor]):
         """
         if not self.runs:
             raise FileError(f"{self.label}: no module runs it: {self.why_not}")
-        module = self.definition.template()
-        # what hooks make, as pruning and weight norm do, is made anew, and cannot be copied where it has a history
-        made = [t for part in module.modules() for t in vars(part).values() if isinstance(t, Tensor) and not t.is_leaf]
-        module = copy.deepcopy(module, {id(t): t.detach().clone() for t in made})
+        module = self.definition.module()
         state = {key: self.checkpoint[full] for key, full in self.others.items()} | {name: self[name] for name in self}
         module.load_state_dict({k: t for k, t in state.items() if k in self.definition.shapes}, strict=False)
         return module
@@ -242,8 +231,7 @@ def read_architecture(like: Checkpoint | None, **naming: Unpack[Naming]) -> Defi
         ValueError: naming what cannot be used, and the way out.
     """
     net, input_shape, activation = naming.get("net"), naming.get("input_shape"), naming.get("activation")
-    order = naming.get("order")
-    given = naming.get("net_args")
+    order, given = naming.get("order"), naming.get("net_args")
     if input_shape is not None and (not input_shape or min(input_shape) < 1):
         raise InvalidValueError(f"--input {','.join(map(str, input_shape))}: sizes are at least 1, as 1,3,32,32")
     if isinstance(net, str):
@@ -262,6 +250,7 @@ def read_architecture(like: Checkpoint | None, **naming: Unpack[Naming]) -> Defi
     if activation is None:
         raise InvalidValueError(
             f"{like.path}: say what network it is by {NET}; of a plain chain of layers, --activation relu is enough"
+            f"{way_out_of(like.shapes)}"
         )
     return chain_of(like, activation, input_shape, order)
 
@@ -371,7 +360,7 @@ def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> fl
     own = {name: doubled(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
     inputs = pytree.tree_map_only(Tensor, doubled, network.definition.inputs)
     before = steady_answers(module, own | {name: doubled(t) for name, t in network.items()}, inputs)
-    written = {name: t.to(network.dtype_of(name)) for name, t in tensors.items()}
+    written = {name: t.to(network.checkpoint.stored(network._keys[name][0]).dtype) for name, t in tensors.items()}
     exact, rounded = (
         largest_change(answers(module, own | {name: doubled(t) for name, t in values.items()}, inputs), before)
         for values in (tensors, written)

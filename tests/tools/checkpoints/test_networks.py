@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 from nfn_monomial import Symmetry
-from nfn_monomial.adapters.definitions import Definition, DefinitionError, define
+from nfn_monomial.adapters.definitions import Definition, DefinitionError, define, read_definition
 from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.tools import align_checkpoints
@@ -155,7 +155,7 @@ def test_numbers_of_eight_bits_are_read_and_written_where_they_hold_what_is_writ
     found.write(tmp_path / "out")
     (written,) = read_networks([tmp_path / "out" / f"1{suffix}"], net=net)
     assert all(torch.equal(written[key], a[key]) for key in a)
-    assert written.dtype_of("0.weight") == b.dtype_of("0.weight") == dtype
+    assert all(found.checkpoint.stored("0.weight").dtype == dtype for found in (b, written))
     factors = {"0.weight": 1.3, "0.bias": 1.3, "2.weight": 1 / 1.3}
     with pytest.raises(
         FileError, match=r"outputs would change by .* rounded to torch\.float8.*; convert it to float32"
@@ -169,10 +169,21 @@ def test_what_is_missing_or_at_odds_is_said(residual: Definition, source: Path, 
     path = saved(tmp_path / "net.pt", mlp(1))
     norms = saved(tmp_path / "norms.pt", weights(residual, 1))
     square = saved(tmp_path / "square.pt", {"a.weight": torch.randn(4, 4), "b.weight": torch.randn(4, 4)})
+    adapter = saved(tmp_path / "adapter_model.safetensors", {"base_model.model.q.lora_A.weight": torch.randn(2, 4)})
     (tmp_path / "link.pt").symlink_to(path)
     wrong: list[tuple[list[Path], dict[str, Any], str]] = [
         ([path], {}, r"say what network it is by --net .*--activation relu is enough"),
         ([path], {"net": f"{source}:Residual", "activation": "relu"}, "is for a chain of layers, but --net"),
+        (
+            [adapter],
+            {},
+            r"lora_A\.weight is of an adapter, which model\.merge_and_unload\(\) of peft puts into its base",
+        ),
+        (
+            [path],
+            {"net": read_definition(f"{source}:Residual"), "net_args": "a=1"},
+            "these are for a class or function",
+        ),
         ([path], {"net": f"{source}:Residual", "input_shape": (3, 0, 7)}, "sizes are at least 1"),
         ([path], {"activation": "nonsense"}, "nonsense"),
         ([path], {"activation": "relu", "input_shape": (3, 5)}, r"--input 3,5: .* reads 4 inputs"),
