@@ -90,8 +90,8 @@ def draw_family(
     image = axes[1].imshow(matrix, cmap="viridis_r", vmin=0, origin="lower")
     axes[1].set_yticks(range(len(order)), [labels[i] for i in order], fontsize=8)
     axes[1].set_xticks([])
-    down, across = np.nonzero(np.asarray(kin)[np.ix_(order, order)])
-    axes[1].scatter(across, down, s=18, color=PALETTE[4], edgecolors="white", linewidths=0.8)
+    rows, columns = np.nonzero(np.asarray(kin)[np.ix_(order, order)])
+    axes[1].scatter(columns, rows, s=18, color=PALETTE[4], edgecolors="white", linewidths=0.8)
     axes[1].set(xlabel="dots: p ≤ 0.05, corrected")
     figure.colorbar(image, ax=axes[1], shrink=0.8, label="distance")
     return figure
