@@ -126,7 +126,8 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
         return Table(title, ("", *map(str, range(1, count + 1))), cells, notes=(note,))
 
     corrected = related["corrected"]
-    tables = [matrix("Distances", distances, ".3f", note), matrix("P-values of kinship", corrected, ".1g", told)]
+    tables = [matrix("Distances", distances, ".3f", note)]
+    tables += [matrix("P-values of kinship", corrected, ".1g", told)] * bool(related["pairs"])
 
     def draw() -> dict[str, Figure | str]:
         return {"family.png": draw_family(labels, distances.tolist(), merges, np.asarray(corrected) <= _SURPRISING)}
