@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
@@ -17,7 +17,7 @@ from nfn_monomial.space.certificate import answers
 from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
 
-from .data import Data, Score, judge_of
+from .data import Data, Judge, Score, judge_of
 from .figures import draw_lines
 from .findings import Finding, Written
 from .networks import Naming, Network, PathLike, left_behind, read_networks
@@ -48,7 +48,7 @@ class _OnChange:
                 "BASE and TUNED answer alike on the example inputs, so nothing can be compared: give others, or --data"
             )
 
-    def score(self, module: nn.Module, network: Tensors) -> Score:
+    def merged(self, module: nn.Module, network: Tensors, weights: Sequence[float]) -> Score:
         found = [y - x for x, y in zip(self._start, self._outputs(module, network), strict=True)]
         apart = sum(float((x - y).square().sum()) for x, y in zip(found, self._wanted, strict=True))
         return Score(apart / sum(float(x.square().sum()) for x in self._wanted))
@@ -104,7 +104,7 @@ def transport_checkpoint(
     start, end, frame = ({name: t.double() for name, t in network.items()} for network in networks)
     change = {name: end[name] - t for name, t in start.items()}
     if not any(bool(t.any()) for t in change.values()):
-        raise FileError(f"{base.label} and {tuned.label} have the same parameters: give others, or --data")
+        raise FileError(f"{base.label} and {tuned.label} have the same parameters: there is nothing to be carried")
     moved: dict[str, Tensors] = {NAIVE: change}
     distances = {NAIVE: _norm({name: frame[name] - t for name, t in start.items()})}
     for method, group in ((PERMUTATION, "permutation"), (ALL, None)):
@@ -114,104 +114,89 @@ def transport_checkpoint(
             return found.distance, found.element.act(change)
 
         distances[method], moved[method] = call.piece(f"change-moved-by-{group or 'all'}", aligned)
-    judged = _judged(networks, frame, moved, alpha, data, call)
-    loss = {method: line["loss"][-1] for method, line in judged["lines"].items() if method != NAIVE}
-    method = WRITTEN[symmetry] if symmetry else min(loss, key=loss.__getitem__, default=ALL)
-    made = _added(new, frame, moved[method], alpha)
+    buffers = {name for name, _ in new.definition.template().named_buffers()}
+    variances = {name for name in buffers & frame.keys() if bool((frame[name] >= 0).all())}
+
+    def added(method: str, share: float) -> dict[str, Tensor]:
+        found = {name: t + share * moved[method][name] for name, t in frame.items()}
+        return {name: t.clamp(min=0) if name in variances else t for name, t in found.items()}
+
+    judged, own, lines = _judged(networks, list(moved), added, alpha, data, call) if new.runs else ("", {}, {})
+    best = min((name for name in lines if name != NAIVE), key=lambda name: lines[name]["loss"][-1], default=ALL)
+    written = WRITTEN[symmetry] if symmetry else best
     results: dict[str, Any] = {
         "network": new.definition.name,
         "base": str(base.checkpoint.path),
         "tuned": str(tuned.checkpoint.path),
         "new_base": str(new.checkpoint.path),
         "alpha": alpha,
-        "written": method,
+        "written": written,
         "distance_of_bases": distances,
         "norm_of_change": {method: _norm(found) for method, found in moved.items()},
-        **judged,
+        "judged_by": judged or None,
+        "own": {name: score._asdict() for name, score in own.items()},
+        "lines": lines,
     }
-    losses = {method: line["loss"] for method, line in results["lines"].items()}
-    right = {method: line["accuracy"] for method, line in results["lines"].items() if line["accuracy"]}
 
     def draw() -> dict[str, Figure | str]:
-        judged = results["judged_by"]
-        return {"transport.png": draw_lines(losses, right, judged, along="alpha", end=alpha)} if losses else {}
+        losses = {method: line["loss"] for method, line in lines.items()}
+        right = {method: line["accuracy"] for method, line in lines.items() if line["accuracy"]}
+        return {"transport.png": draw_lines(losses, right, judged, along="alpha", end=alpha)} if lines else {}
 
     summary = [
-        f"{new.label} + {alpha:g} x ({tuned.label} - {base.label}), which is moved by {method}.",
-        *([f"Loss: {results['judged_by']}."] if losses else [f"Outputs were not compared: {new.why_not}."]),
+        f"{new.label} + {alpha:g} x ({tuned.label} - {base.label}), which is moved by {written}.",
+        f"Loss: {judged}." if judged else f"Outputs were not compared: {new.why_not}.",
         *left_behind([new]),
     ]
-    written = [Written(new, new.checkpoint.name, made)]
-    return Finding(tuple(networks), "\n".join(summary), results, [_table(results)], draw, written)
+    made = [Written(new, new.checkpoint.name, added(written, alpha))]
+    return Finding(tuple(networks), "\n".join(summary), results, [_table(results)], draw, made)
 
 
 def _judged(
-    networks: list[Network], frame: Tensors, moved: Mapping[str, Tensors], alpha: float, data: Data, call: Call
-) -> dict[str, Any]:
-    """How the networks do, and those on the way to alpha, for each way to move the change; nothing, if none runs."""
-    *_, new = networks
-    if not new.runs:
-        return {"judged_by": None, "own": {}, "lines": {}}
-    module, inputs = new.module(), new.definition.inputs
+    networks: Sequence[Network],
+    methods: Sequence[str],
+    added: Callable[[str, float], Tensors],
+    alpha: float,
+    data: Data,
+    call: Call,
+) -> tuple[str, dict[str, Score], dict[str, Any]]:
+    """What is measured; how the networks do; and those on the way to alpha, for each way to move the change."""
+    module, inputs = networks[-1].module(), networks[-1].definition.inputs
     dtypes = {name: t.dtype for name, t in module.state_dict().items()}
     states = [{n: t.to(dtypes[n]) for n, t in (*network.items(), *network.unmoved.items())} for network in networks]
-    judge = None if data is None else judge_of(data, inputs)
-    change = None if judge is not None else _OnChange(inputs, module, *states)
-    done, total = 0, len(moved) * STEPS
-
-    def score(state: Tensors) -> Score:
-        if change is not None:
-            return change.score(module, state)
-        assert judge is not None, "one of the two"
-        return judge.merged(module, state, ())
-
-    names = ("base", "tuned", "new base") if judge is not None else ("new base",)
-    own = {name: score(state) for name, state in zip(names, states[-len(names) :], strict=True)}
-    lines = {}
-    for method, found in moved.items():
+    judge: Judge | _OnChange = _OnChange(inputs, module, *states) if data is None else judge_of(data, inputs)
+    known = dict(zip(("base", "tuned", "new base"), states, strict=True))
+    own = {n: judge.merged(module, state, ()) for n, state in known.items() if data is not None or n == "new base"}
+    lines: dict[str, Any] = {}
+    for method in methods:
         scores = [own["new base"]]
         for step in range(1, STEPS + 1):
-            share = alpha * step / STEPS
-            made = _added(new, frame, found, share)
-            scores.append(score(states[-1] | {n: t.to(dtypes[n]) for n, t in made.items()}))
-            call.progress(done := done + 1, total)
-        accuracies = [s.accuracy for s in scores]
+            made = {n: t.to(dtypes[n]) for n, t in added(method, alpha * step / STEPS).items()}
+            scores.append(judge.merged(module, states[-1] | made, ()))
+            call.progress(STEPS * len(lines) + step, STEPS * len(methods))
+        accuracies = [score.accuracy for score in scores]
         lines[method] = {
             "alpha": [alpha * step / STEPS for step in range(STEPS + 1)],
-            "loss": [s.loss for s in scores],
+            "loss": [score.loss for score in scores],
             "accuracy": None if None in accuracies else accuracies,
         }
-    words = _OnChange.words if judge is None else judge.words
-    return {"judged_by": words, "own": {name: s._asdict() for name, s in own.items()}, "lines": lines}
-
-
-def _added(new: Network, frame: Tensors, change: Tensors, share: float) -> dict[str, Tensor]:
-    """A network and a share of a change; running variances, buffers that are nowhere negative, end at 0."""
-    buffers = {name for name, _ in new.definition.template().named_buffers()}
-    found = {name: t + share * change[name] for name, t in frame.items()}
-    least = {name for name in buffers & frame.keys() if bool((frame[name] >= 0).all())}
-    return {name: t.clamp(min=0) if name in least else t for name, t in found.items()}
+    return judge.words, own, lines
 
 
 def _table(results: Mapping[str, Any]) -> Table:
     """How the networks do, and what way the change was moved."""
-    header = ["network", "distance of bases", "norm of change", "loss", "accuracy"]
-    cells = []
-    for name, score in results["own"].items():
-        cells.append([name, "-", "-", f"{score['loss']:.4g}", _share(score["accuracy"])])
+
+    def shown(loss: float, accuracy: float | None) -> list[str]:
+        return [f"{loss:.4g}", *([] if accuracy is None else [f"{accuracy:.3f}"])]
+
+    cells = [[name, "-", "-", *shown(**score)] for name, score in results["own"].items()]
     for method, distance in results["distance_of_bases"].items():
-        line = results["lines"].get(method, {"loss": [], "accuracy": None})
-        loss = f"{line['loss'][-1]:.4g}" if line["loss"] else "-"
-        accuracy = _share(line["accuracy"][-1] if line["accuracy"] else None)
-        norm = results["norm_of_change"][method]
-        cells.append([f"new base + change, {method}", f"{distance:.4g}", f"{norm:.4g}", loss, accuracy])
-    keep = [n for n in range(len(header)) if any(row[n] != "-" for row in cells)]
-    rows = tuple(tuple(row[n] for n in keep) for row in cells)
-    return Table("A fine-tune on a new base", tuple(header[n] for n in keep), rows)
-
-
-def _share(accuracy: float | None) -> str:
-    return "-" if accuracy is None else f"{accuracy:.3f}"
+        sizes = (f"{distance:.4g}", f"{results['norm_of_change'][method]:.4g}")
+        line = results["lines"].get(method)
+        last = shown(line["loss"][-1], (line["accuracy"] or [None])[-1]) if line else []
+        cells.append([f"new base + change, {method}", *sizes, *last])
+    header = ("network", "distance of bases", "norm of change", "loss", "accuracy")[: len(cells[0])]
+    return Table("A fine-tune on a new base", header, tuple(map(tuple, cells)))
 
 
 def _norm(tensors: Tensors) -> float:
