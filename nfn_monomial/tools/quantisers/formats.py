@@ -96,24 +96,13 @@ def recipe_of(
         raise InvalidValueError(f"--format {style}: expected {', '.join(FORMATS)}")
     trial = Trial(module, inputs)
     if style == "spinquant":
-        return _rotating(trial, form())
+        if isinstance(found := form(), str):
+            raise InvalidValueError(f"no SpinQuant mapping of this network: {found}")
+        return Recipe(MODIFIERS[style], *rotations_of(trial, found))
     lines, left = scale_lines(trial, space, parts=style == "awq")
     recipe = Recipe(MODIFIERS[style], {"mappings": []}, left_out=left)
-    for found in named([line[:2] for line in lines], trial.paths):
-        smooth, balance = found.sides
+    for smooth, balance, numbers in named([line[:2] for line in lines], trial.paths):
         entry = {"smooth_layer": smooth, "balance_layers": [*balance]} if style == "awq" else [[*balance], smooth]
         recipe.arguments["mappings"].append(entry)
-        recipe.errors[json.dumps(entry)] = max(lines[n].error for n in found.lines)
+        recipe.errors[json.dumps(entry)] = max(lines[n].error for n in numbers)
     return recipe
-
-
-def _rotating(trial: Trial, form: NormalForm | str) -> Recipe:
-    if isinstance(form, str):
-        raise InvalidValueError(f"no SpinQuant mapping of this network: {form}")
-    found = rotations_of(trial, form)
-    norms = [{"norm": line.sides[0], "linears": [*line.sides[1]]} for line in found.norms]
-    roles = {role: targets if role.startswith("mlp") else targets[0] for role, targets in found.roles.items()}
-    errors = {json.dumps(norm): error for norm, error in zip(norms, found.norm_errors, strict=True)}
-    errors |= {"embedding": found.errors["R1"], "attn_v": found.errors["R2"]}
-    arguments = {"rotations": ["R1", "R2"], "norm_mappings": norms, "mappings": roles}
-    return Recipe(MODIFIERS["spinquant"], arguments, errors)

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
 
-__all__ = ["Named", "family", "matches", "named"]
+__all__ = ["family", "named"]
 
-
-class Named(NamedTuple):
-    """Lines of repeated blocks as one, or one line.
-
-    Attributes:
-        sides: one name or pattern, then those on the other side.
-        lines: numbers of the lines that it stands for.
-    """
-
-    sides: tuple[str, tuple[str, ...]]
-    lines: tuple[int, ...]
+Named: TypeAlias = tuple[str, tuple[str, ...], tuple[int, ...]]
+"""One name or pattern, those on the other side of the line, and the numbers of the lines that it stands for."""
 
 
 def family(path: str) -> str:
@@ -26,18 +17,12 @@ def family(path: str) -> str:
     return ".".join("#" if part.isdigit() else part for part in path.split("."))
 
 
-def matches(target: str, paths: Iterable[str]) -> list[str]:
-    """The paths that a name or a pattern stands for."""
-    pattern = target.removeprefix("re:")
-    return [path for path in paths if (re.match(pattern, path) if pattern != target else path == target)]
-
-
 def shortest(wanted: Collection[str], paths: Collection[str]) -> str | None:
     """The shortest pattern that stands for exactly these paths of one family; None if there is none."""
     parts = [r"\d+" if part.isdigit() else re.escape(part) for part in next(iter(wanted)).split(".")]
     tails = (r"\.".join(parts[n:]) for n in reversed(range(len(parts))))
-    found = (f"re:.*{tail}$" for tail in tails)
-    return next((target for target in found if {*matches(target, paths)} == {*wanted}), None)
+    patterns = (f".*{tail}$" for tail in tails)
+    return next((f"re:{p}" for p in patterns if {path for path in paths if re.match(p, path)} == {*wanted}), None)
 
 
 def named(lines: Sequence[tuple[str, Sequence[str]]], paths: Collection[str]) -> list[Named]:
@@ -49,7 +34,7 @@ def named(lines: Sequence[tuple[str, Sequence[str]]], paths: Collection[str]) ->
     alike: dict[tuple[str, ...], list[int]] = {}
     for number, (one, others) in enumerate(lines):
         alike.setdefault((family(one), *dict.fromkeys(map(family, others))), []).append(number)
-    found = []
+    found: list[Named] = []
     for kinds, numbers in alike.items():
         ones = [lines[n][0] for n in numbers]
         wanted = {kind: [p for n in numbers for p in lines[n][1] if family(p) == kind] for kind in kinds[1:]}
@@ -57,9 +42,9 @@ def named(lines: Sequence[tuple[str, Sequence[str]]], paths: Collection[str]) ->
         clear = all(_nearest(path, ones) == [lines[n][0]] for n in numbers for path in lines[n][1])
         if clear and targets[0] is not None and None not in targets:
             first, *rest = [target for target in targets if target is not None]
-            found.append(Named((first, tuple(rest)), tuple(numbers)))
+            found.append((first, tuple(rest), tuple(numbers)))
         else:
-            found += [Named((lines[n][0], tuple(lines[n][1])), (n,)) for n in numbers]
+            found += [(lines[n][0], tuple(lines[n][1]), (n,)) for n in numbers]
     return found
 
 

@@ -26,16 +26,19 @@ class Trial:
     """A module on which maps are tried out; it is not changed.
 
     Attributes:
-        linears: paths of its linear layers.
         paths: of all its modules.
+        linears, embeddings: of those that are one, and have a weight.
     """
 
     def __init__(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         self.paths = [path for path, _ in module.named_modules() if path]
-        self.linears = {path for path, found in module.named_modules() if isinstance(found, nn.Linear)}
         self._module, self._generator = module, torch.Generator().manual_seed(0)
         first = {id(t): name for name, t in module.named_parameters()}
         self._names = {n: first[id(t)] for n, t in module.named_parameters(remove_duplicate=False)}
+        self.linears, self.embeddings = (
+            {p for p, found in module.named_modules() if isinstance(found, kind) and f"{p}.weight" in self._names}
+            for kind in (nn.Linear, nn.Embedding)
+        )
         own = Point(module, pytree.tree_map_only(Tensor, doubled, (inputs, {})))
         drawn = [found for _ in range(_POINTS) for found in own.near(self._generator, _DRAWS)]
         self._points = [(p.inputs, p.weights(), expected) for p, expected in drawn or [(own, own.steady_answers())]]

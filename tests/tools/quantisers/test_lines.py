@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import decoders
+import fibres
 import pytest
 import torch
 from invoking import invoke, said
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nfn_monomial import WeightSpace
+from nfn_monomial.fibre import normal_form
 from nfn_monomial.tools.quantisers import recipe_of
 from nfn_monomial.tools.quantisers.names import named
 
@@ -39,7 +42,7 @@ def test_a_pattern_stands_for_exactly_what_is_meant(
     lines: list[tuple[str, list[str]]], others: list[str], found: list[tuple[str, tuple[str, ...]]]
 ) -> None:
     paths = [*dict.fromkeys([*others, *PATHS, *(path for one, rest in lines for path in (one, *rest))])]
-    assert [line.sides for line in named(lines, paths)] == found
+    assert [line[:2] for line in named(lines, paths)] == found
 
 
 class Mixed(nn.Module):
@@ -131,3 +134,45 @@ def test_what_cannot_be_run_cannot_be_tested(tmp_path: Path) -> None:
     torch.save({"0.weight": torch.ones(4, 1, 3, 3), "1.weight": torch.ones(2, 4, 3, 3)}, tmp_path / "net.pt")
     told = said("symmetries", tmp_path / "net.pt", "--activation", "relu", "--format", "awq", code=2)
     assert "--format awq tests every line, but" in told
+
+
+class Normed(nn.Module):
+    """A stream with an RMS norm whose gain has a name of its own, or that pixels are put into."""
+
+    def __init__(self, start: nn.Module, gain: str = "weight") -> None:
+        super().__init__()
+        self.start, self.norm = start, decoders.RMSNorm()
+        if gain != "weight":
+            self.norm = fibres.RMSNorm(decoders.WIDTH)
+        self.mlp, self.head = decoders.MLP(), nn.Linear(decoders.WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.start(x)
+        x = x.flatten(2).mT if x.ndim == 4 else x
+        x = self.norm(x + self.mlp(x))
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Normed(nn.Linear(4, decoders.WIDTH), "gain"), "norm has no weight, but a gain of another name"),
+        (lambda: Normed(nn.Linear(4, decoders.WIDTH)), "found 0, 0 and 3"),
+        (lambda: Normed(nn.Conv2d(4, decoders.WIDTH, 2)), "start, which writes to the stream, is no nn.Linear"),
+    ],
+)
+def test_streams_that_spinquant_does_not_know_are_named(make: Callable[[], Normed], reason: str) -> None:
+    torch.manual_seed(0)
+    module = make()
+    inputs = (torch.randn(2, 4, 3, 3) if isinstance(module.start, nn.Conv2d) else torch.randn(2, 5, 4),)
+    space = WeightSpace.from_module(module, inputs)
+    with pytest.raises(ValueError, match="no SpinQuant mapping") as error:
+        recipe_of(module, inputs, space, lambda: normal_form(module, inputs), "spinquant")
+    assert reason in str(error.value)
+
+
+def test_weights_that_are_computed_have_no_line() -> None:
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(6, 2))
+    module, inputs = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), normed), (torch.randn(4, 3),)
+    recipe = recipe_of(module, inputs, WeightSpace.from_module(module, inputs), lambda: "not asked", "awq")
+    assert recipe.arguments == {"mappings": []}
