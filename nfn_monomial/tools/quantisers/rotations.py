@@ -16,8 +16,10 @@ __all__ = ["rotations_of"]
 
 
 def rotations_of(trial: Trial, form: NormalForm) -> tuple[dict[str, Any], dict[str, float]]:
-    """SpinQuant's arguments, and the largest changes of an output: by each norm that gives its gain away, under its JSON;
-    by a rotation of the stream, under ``embedding``; by one in all heads, under ``attn_v``.
+    """SpinQuant's arguments, and the largest changes of an output, by what they are arguments for.
+
+    These are: for each norm that gives its gain away, under its JSON; for a rotation of the stream, under
+    ``embedding``; for one in all heads, under ``attn_v``.
 
     Raises:
         ValueError: if there is no stream that may be rotated, or a module that has a role is not one of its own.

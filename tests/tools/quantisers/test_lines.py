@@ -127,6 +127,9 @@ def test_the_command_prints_yaml_alone(tmp_path: Path, monkeypatch: pytest.Monke
     assert invoke(*asked, "smoothquant").stdout == text
     found = json.loads(invoke(*asked, "awq", "--json").stdout)
     assert found["recipe"] == {"AWQModifier": {"mappings": [{"smooth_layer": "0", "balance_layers": ["2"]}]}}
+    torch.save(nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2)).state_dict(), "net.pt")
+    near = json.loads(invoke("symmetries", "net.pt", *asked[1:], "awq", "--json").stdout)
+    assert (near["checkpoint"], near["recipe"]) == ("net.pt", found["recipe"])
     assert "--format gptq: expected smoothquant, awq, spinquant" in said(*asked, "gptq", code=2)
 
 
