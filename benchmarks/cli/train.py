@@ -94,7 +94,7 @@ def _train(
             reading = bar.add_task(f"reading {folder}", total=None)
             own = read_own(asked, definition, lambda done, total: bar.update(reading, completed=done, total=total))
         if not config.models:
-            models, said = models_for(own.corpus.info)
+            models, said = models_for(own.corpus.train[0].info)
             config, own = replace(config, models=models), replace(own, notes=(*own.notes, *said))
         console.print(*own.notes, sep="\n", highlight=False, markup=False, soft_wrap=True)
         store = RunStore(home)

@@ -83,7 +83,8 @@ def models_for(info: NetworkInfo) -> tuple[tuple[str, ...], list[str]]:
     """Three models that suit networks, and the baseline; in words, why not others."""
     weights = sum(map(math.prod, info.space.shapes().values()))
     classes = _classes(info)
-    names, said = [], []
+    names: list[str] = []
+    said: list[str] = []
     for name in SUITED:
         sees = model_class(name).sees
         if len(names) == WANTED:
@@ -205,12 +206,11 @@ def metrics_of(answers: Tensor, targets: Tensor, task: str) -> dict[str, float]:
     """How good numbers ``(N,)`` in the column's units are, or probabilities ``(N, classes)``; all are finite.
 
     ``selection``, of which more is better, chooses epochs and models: for regression the mean absolute error, for
-    ranking Kendall's tau-b, for classes the cross-entropy, as a few networks change it less by chance than the
-    accuracy.
+    ranking Kendall's tau-b, for classes the cross-entropy, which depends less on single networks than the accuracy.
     """
     if task == "classification":
-        found = classify.scores(answers.double().log(), targets)
-        return {**found, "selection": -found["loss"]}
+        scores = classify.scores(answers.double().log(), targets)
+        return {**scores, "selection": -scores["loss"]}
     found, true = answers.detach().cpu().double().numpy(), targets.detach().cpu().double().numpy()
     found = np.nan_to_num(found, nan=true.min())
     tau = float(kendalltau(found, true, method="asymptotic").statistic) if np.ptp(found) > 0 else 0.0

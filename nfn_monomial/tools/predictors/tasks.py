@@ -157,11 +157,17 @@ class Generalization(Task):
     """How accurate are classifiers? Of one architecture, or of several, which their model then is ``mixed`` for."""
 
     name = "predict-generalization"
-    answers = "the test accuracy of the network, from 0 to 1"
-    heads = ("predicted test accuracy", "rank")
 
     networks: NetworkInfo | MixedInfo
     quantiles: Quantiles | None = None  # that the model answers in
+
+    @property
+    def answers(self) -> str:
+        return "the test accuracy of the network, from 0 to 1"
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return ("predicted test accuracy", "rank")
 
     @property
     def infos(self) -> tuple[NetworkInfo, ...]:
@@ -269,18 +275,18 @@ class Column(Generalization):
         if self.classes:
             return class_cells(entry)
         value, rank = entry["predicted"], entry["rank"]
-        return ("not finite", "-") if value is None else (f"{value:.6g}{self.unit}", str(rank))
+        return ("not finite", "-") if value is None else (f"{value:.5g}{self.unit}", str(rank))
 
     def _fields(self) -> dict[str, Any]:
         return {**super()._fields(), "column": self.column, "unit": self.unit, "classes": list(self.classes)}
 
     @classmethod
     def _read(cls, fields: Mapping[str, Any]) -> Self:
-        own = {"unit": str(fields["unit"]), "classes": tuple(map(str, fields["classes"]))}
         base = Generalization._read(fields)
         if isinstance(base.networks, MixedInfo):
             raise InvalidValueError("it names networks of several architectures")
-        return cls(base.networks, base.quantiles, str(fields["column"]), **own)
+        classes = tuple(map(str, fields["classes"]))
+        return cls(base.networks, base.quantiles, str(fields["column"]), str(fields["unit"]), classes)
 
 
 CLASS_HEADS = ("probability", "then")
