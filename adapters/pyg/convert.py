@@ -30,11 +30,13 @@ Networks: TypeAlias = Features | Mapping[str, Tensor]
 def to_graph(tensors: Networks, space: WeightSpace, *, kernel: Sequence[Size] | None = None) -> Batch:
     """Networks of one architecture as a ``Batch`` of graphs; `from_graph` is the exact inverse.
 
+    A state dict with the names of the space is a batch of one network; what else it has is left out.
+
     The result equals ``Batch.from_data_list`` of the networks one by one, which ``batch.to_data_list()`` gives. For
     the graphs' attributes see `nfn_monomial.adapters.pyg`. Differentiable; ``batch[0]`` is a single network.
 
     Args:
-        tensors: parameter -> ``(B, C, *shape)``, or `Features` of the space.
+        tensors: parameter -> ``(B, C, *shape)``, or -> ``(*shape)`` of one network, or `Features` of the space.
         space: the networks' weight space. Behind `Canonicalize`, ``space.uncharged()``.
         kernel: the shape that all kernels are padded to; `common_kernel` of the space by default. Graphs that shall go
             into one batch need one kernel.
@@ -74,7 +76,7 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
     padding = padding_of(spaces)
     frame = common_kernel(*spaces) if kernel is None else tuple(kernel)
     parts = [
-        attributes_of(space.unpack(tensors) if isinstance(tensors, Features) else tensors, space, frame, padding)
+        attributes_of(_batch_of(tensors, space), space, frame, padding)
         for tensors, space in networks
     ]
     first = parts[0]["x"]
@@ -212,6 +214,15 @@ def attributes_of(
     repeated = {name: t.expand(batch, *t.shape) for name, t in attributes.items()}
     x, edge_attr = values[:, :nodes], values[:, nodes:].reshape(batch, edges, -1)
     return {"x": x, "edge_index": repeated.pop("edge_index"), "edge_attr": edge_attr} | repeated
+
+
+def _batch_of(networks: Networks, space: WeightSpace) -> Mapping[str, Tensor]:
+    """Named tensors ``(B, C, *shape)``."""
+    if isinstance(networks, Features):
+        return space.unpack(networks)
+    if all(name in networks and networks[name].ndim == len(dims) for name, dims in space.parameters.items()):
+        return {name: networks[name][None, None] for name in space.parameters}
+    return networks
 
 
 def _batch(parts: Sequence[Mapping[str, Tensor]]) -> Batch:

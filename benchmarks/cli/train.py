@@ -75,6 +75,7 @@ def _train(
 ) -> None:  # fmt: skip
     prepare_process()
     from nfn_monomial.benchmarks.data.formats.own_checkpoints import Asked, read_own
+    from nfn_monomial.benchmarks.models.catalogue import require_task
     from nfn_monomial.benchmarks.studies.columns import PREDICTOR, columns_report, learn_column, models_for
     from nfn_monomial.benchmarks.train.devices import require_device
     from nfn_monomial.benchmarks.train.runs import RunStore, record
@@ -83,6 +84,7 @@ def _train(
     config = configured(COLUMN, preset, assignments, **given)
     config = replace(config, training=replace(config.training, epochs=epochs or config.training.epochs))
     require_device(config.training.device)
+    require_task(config.models, "generalization")
     task = None if task is None else read_value(task, ColumnTask, "--task")
     asked = Asked(folder, targets, column, names, task, split, tuple(group), key, config.seeds[0])
     shape = None if input_shape is None else read_value(input_shape, tuple[Count, ...], "--input")

@@ -145,6 +145,7 @@ def learn_column(
         for model in models
     ]
     for model in models:
+        build_model(model, train.info, seed=0, out_features=max(1, len(own.classes)))
         written = Column.of(train.info, model, quantiles, column=own.asked.column, unit=own.unit, classes=own.classes)
         if "unusable" in written:
             raise InvalidValueError(f"{model}: {written['unusable']}")
@@ -214,8 +215,7 @@ def metrics_of(answers: Tensor, targets: Tensor, task: str) -> dict[str, float]:
     found, true = answers.detach().cpu().double().numpy(), targets.detach().cpu().double().numpy()
     found = np.nan_to_num(found, nan=true.min())
     tau = float(kendalltau(found, true, method="asymptotic").statistic) if np.ptp(found) > 0 else 0.0
-    size = np.abs(true).max() or 1.0  # of which squares are finite
-    r2 = float(1 - np.square((true - found) / size).sum() / np.square((true - true.mean()) / size).sum())
+    r2 = float(1 - np.square(true - found).sum() / np.square(true - true.mean()).sum())
     mae = float(np.abs(true - found).mean())
     ordered = {name: {"mae": mae, "r2": r2, "tau": tau}[name] for name in SHOWN[task]}
     return {**ordered, "selection": tau if task == "ranking" else -mae}

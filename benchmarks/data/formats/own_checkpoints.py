@@ -105,7 +105,7 @@ class _Rows:
 
     def notes(self) -> list[str]:
         """In words, what was left out."""
-        return [f"{len(found)} {why}, as {listed(found, 3)}" for why, found in self.lost.items() if found]
+        return [f"{len(found)} {why}, as {', '.join(found[:2])}" for why, found in self.lost.items() if found]
 
     def require(self, count: int, what: str) -> None:
         if len(self.lines) < count:
@@ -133,6 +133,7 @@ def read_own(asked: Asked, definition: Definition, on_progress: OnProgress = sil
         _require(name, columns, table)
     files = _Files(folder, table.parent)
     how = _match(rows, files, columns, asked)
+    unnamed = sorted(set(files.all) - set(rows.files))
     rows.require(FEWEST, "lines name a checkpoint")
     task, why, unit, targets = _targets(rows, asked)
     networks = _networks(rows, definition, asked.key, on_progress)
@@ -165,7 +166,6 @@ def read_own(asked: Asked, definition: Definition, on_progress: OnProgress = sil
     source = {
         "path": str(folder), "targets": str(table), "column": asked.column, "task": task, "split": said, **counts
     }  # fmt: skip
-    unnamed = sorted(set(files.all) - set(rows.files))
     notes = [
         f"{len(rows.files)} networks of {definition.name}, {how}",
         f"{task} of {asked.column}: {why}",
@@ -190,7 +190,7 @@ class _Files:
     """All checkpoints of a folder, by what a table may call them."""
 
     def __init__(self, folder: Path, beside: Path) -> None:
-        self.folder, self.bases = folder.resolve(), (folder, beside)
+        self.folder, self.bases = folder.resolve(), (folder, beside, folder.parent, Path())
         found: dict[Path, None] = {}
         for place in (folder, *sorted(p for p in folder.rglob("*") if p.is_dir())):
             with suppress(FileError):
@@ -209,7 +209,7 @@ class _Files:
                         self._ends["/".join(parts[start:])].add(file)
 
     def called(self, name: str) -> set[Path]:
-        """Those that a cell may mean: by a path from the folder or the table on, or else by the end of a path."""
+        """Those that a cell may mean: by a path, from the folder, the table or here, or else by the end of a path."""
         name = name.replace("\\", "/").rstrip("/").removeprefix("./")
         if not name:
             return set()
@@ -250,14 +250,16 @@ def _match(rows: _Rows, files: _Files, columns: Sequence[str], asked: Asked) -> 
     if not fitting(way):
         several = max(ways, key=lambda way: sum(len(known[name]) > 1 for name in calls[way]))
         example = next((name for name in calls[several] if len(known[name]) > 1), None)
-        told = (
-            f"{shown(example)} of column {several} may be any of {len(known[example])} files, as "
-            f"{listed(map(str, sorted(known[example])), 2)}; say which by columns, as --names '{{run}}/{{epoch}}.ckpt'"
-            if example is not None
-            else f"its first line has {listed(map(text_of, rows.lines[0].cells.values()) if rows.lines else (), 20)}; "
-            f"there are files such as {listed(map(str, files.all), 3)}: say which column names them by --names"
+        told = f"there are files such as {listed(map(str, files.all), 3)}, and columns {listed(columns, 20)}"
+        if example is not None:
+            told = (
+                f"{shown(example)} of {several} may be any of {len(known[example])} files, as "
+                f"{listed(map(str, sorted(known[example])), 2)}"
+            )
+        raise CorpusError(
+            f"no line of {rows.table} names one checkpoint in {files.folder}: {told}; say "
+            "which column does by --names COLUMN, or how columns do, as --names 'run-{run}/epoch={epoch}.ckpt'"
         )
-        raise CorpusError(f"no line of {rows.table} names one checkpoint in {files.folder}: {told}")
     names = calls[way]
     rows.keep([None if len(known[n]) > 1 else n for n in names], "lines may mean several files", names.__getitem__)
     names = [name for name in names if len(known[name]) <= 1]
@@ -348,7 +350,11 @@ def _sides(
     try:
         if asked.split is None:
             stay = f", the same {' or '.join(asked.group)} on one side" * bool(asked.group)
-            return sides_drawn(groups, targets, asked.seed), f"drawn with seed {asked.seed}{stay}"
+            sides = sides_drawn(groups, targets, asked.seed)
+            beside = together([[file.parent] for file in rows.files])
+            if not asked.group and 1 < len(set(beside)) < len(beside):
+                stay += "; if files of one folder are of one run, keep them on one side by --group COLUMN"
+            return sides, f"drawn with seed {asked.seed}{stay}"
         sides, said = sides_by(asked.split, rows.lines, groups, targets, asked.seed)
     except CorpusError as error:
         raise CorpusError(f"{rows.table}, {asked.column}: {error}") from error

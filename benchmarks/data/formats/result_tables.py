@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +16,7 @@ from .base import CorpusError
 __all__ = ["Line", "Number", "columns_of", "number_in", "read_table", "text_of"]
 
 OBJECTS, LINES = (".json",), (".jsonl", ".ndjson")
+LARGEST = 1e100  # of numbers; a training that left a larger one diverged
 NOTHING = ("", "-", "nan", "none", "null", "na", "n/a", "inf", "+inf", "-inf", "infinity", "-infinity")
 
 
@@ -77,7 +77,7 @@ def text_of(cell: Any) -> str:
 
 
 def number_in(cell: Any) -> Number:
-    """The number in a cell: ``0.931``, ``1e-3``, ``93.1%``, ``0,931``; none where it is empty, NaN or infinite.
+    """The number in a cell: ``0.931``, ``1e-3``, ``93.1%``, ``0,931``; none where it is empty, NaN or beyond 1e100.
 
     Raises:
         ValueError: if it says something else.
@@ -90,7 +90,7 @@ def number_in(cell: Any) -> Number:
     unit = "%" if text.endswith("%") else ""
     digits = text.removesuffix("%").strip()
     value = float(digits.replace(",", ".") if re.fullmatch(r"[+-]?\d+,\d+", digits) else digits)
-    return Number(value if math.isfinite(value) else None, unit)
+    return Number(value if abs(value) < LARGEST else None, unit)
 
 
 def columns_of(lines: Iterable[Line]) -> list[str]:

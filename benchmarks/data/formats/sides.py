@@ -98,6 +98,6 @@ def _wrong(sides: Sequence[str], targets: Sequence[Any], needed: Iterable[str]) 
     """What sides have to be, if they are not: all of them there, with different targets, no class but in train."""
     own = {side: {t for t, s in zip(targets, sides, strict=True) if s == side} for side in needed}
     if few := [side for side, found in own.items() if len(found) < 2]:
-        return f"{' and '.join(few)} has two different values"
+        return f"there are two different values in {' and in '.join(few)}"
     new = set(targets) - own["train"]
     return f"train has networks of class {listed(sorted(new))}" if new and isinstance(targets[0], str) else ""
