@@ -27,8 +27,8 @@ class StateDicts(Dataset[tuple[dict[str, Tensor], Any]]):
     ``(B, 1, *shape)`` by itself, which `WeightSpace.pack`, models and `nfn_monomial.adapters.pyg.to_graph` take.
 
     Args:
-        networks: modules, state dicts, or paths of safetensors files and of state dicts that ``torch.save`` wrote, which
-            are read when they are asked for.
+        networks: modules, state dicts, or paths of safetensors files and of what ``torch.save`` wrote, which are read
+            when they are asked for.
         space: their weight space.
         targets: one for each, a tensor ``(N, ...)`` or any sequence.
         key: of the state dict in files that hold more.

@@ -75,10 +75,7 @@ def to_graphs(networks: Iterable[tuple[Networks, WeightSpace]], *, kernel: Seque
     spaces = [space for _, space in networks]
     padding = padding_of(spaces)
     frame = common_kernel(*spaces) if kernel is None else tuple(kernel)
-    parts = [
-        attributes_of(_batch_of(tensors, space), space, frame, padding)
-        for tensors, space in networks
-    ]
+    parts = [attributes_of(_batch_of(tensors, space), space, frame, padding) for tensors, space in networks]
     first = parts[0]["x"]
     for i, part in enumerate(parts):
         x = part["x"]

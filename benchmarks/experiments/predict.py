@@ -103,7 +103,7 @@ class ColumnConfig(Settings):
     seeds: Some[Seed] = (0,)
     training: TrainConfig = field(
         default_factory=lambda: TrainConfig(
-            epochs=60, batch_size=16, learning_rate=3e-3, schedule="one-cycle", clip_norm=1.0, validate_every=2
+            epochs=60, batch_size=32, learning_rate=3e-3, schedule="one-cycle", clip_norm=1.0, validate_every=2
         )
     )
 

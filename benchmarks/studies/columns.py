@@ -90,13 +90,9 @@ def models_for(info: NetworkInfo) -> tuple[tuple[str, ...], list[str]]:
         if len(names) == WANTED:
             break
         if sees == "functions" and classes < 2:
-            said.append(
-                f"{name} was left out: it reads logits of classes, which these networks do not give on an input"
-            )
+            said.append(f"{name} was left out: it reads logits of classes, which these networks do not give")
         elif weights > MOST.get(name, math.inf):
-            said.append(
-                f"{name} was left out: it takes long for networks of {weights} weights; --models {name} trains it"
-            )
+            said.append(f"{name} was left out: it takes long for {weights} weights; --models has it trained")
         else:
             try:
                 build_model(name, info, seed=0)
@@ -256,7 +252,6 @@ def columns_report(found: Found) -> Report:
     header = ("model", *(f"{side} {name}" for side in ("val", "test") for name in names), "seconds")
     what = "the shares of classes" if own.classes else "the mean"
     notes = (
-        *(f"{note}." for note in own.notes),
         f"{chosen} is the best on the validation networks; only it and the baselines were tested. {CONSTANT}: "
         f"{what} of the training networks.",
     )
@@ -275,7 +270,12 @@ def columns_report(found: Found) -> Report:
         **record_of(found.runs),
     }  # fmt: skip
     figure = _confusion(found) if own.classes else _scatter(own, answers, truth)
-    return Report([Table(title, header, tuple(cells), bold=bold, notes=notes)], results, figure)
+    return Report(
+        [Table(title, header, tuple(cells), bold=bold, notes=notes)],
+        results,
+        figure,
+        ". ".join((*own.notes, "")).strip(),
+    )
 
 
 def _shown(metrics: Mapping[str, float] | None, name: str) -> str:
