@@ -42,7 +42,8 @@ __all__ = ["Inert", "Unpickler", "kind_of", "module_state"]
 
 DIMENSIONS = 64  # that torch works with
 KEY_PARTS = 100
-NAMES = 2**24  # characters in the keys of a module's state dict
+NAMES = 2**24  # characters in the keys of a module's state dict, where a key counts as some more
+ENTRY = 16
 
 _KINDS = {
     "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
@@ -108,9 +109,9 @@ def module_state(value: object) -> dict[str, Tensor] | None:
         }
         state |= {f"{prefix}{name}": t for name, t in tensors.items() if isinstance(t, Tensor)}
         inner = [(f"{prefix}{name}.", child) for name, child in parts["_modules"].items() if child is not None]
-        left -= sum(len(prefix) + len(str(name)) + 1 for name in (*tensors, *parts["_modules"]))
+        left -= sum(len(prefix) + len(str(name)) + ENTRY for name in (*tensors, *parts["_modules"]))
         if left < 0:  # modules within themselves
-            raise InvalidValueError(f"the keys of its modules have more than {NAMES} characters")
+            raise InvalidValueError(f"the keys of its modules have some {NAMES} characters or more")
         waiting += reversed(inner)
     return state
 

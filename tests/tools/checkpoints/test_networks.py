@@ -135,8 +135,9 @@ def test_weights_that_hooks_make_are_made_anew(whole: bool, tmp_path: Path) -> N
     torch.testing.assert_close(network.module()(x), modules[1](x))
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize(
+    ("dtype", "suffix"), [(torch.float8_e4m3fn, ".safetensors"), (torch.float8_e5m2, ".pt")], ids=["e4m3", "e5m2"]
+)
 def test_numbers_of_eight_bits_are_read_and_written_where_they_hold_what_is_written(
     dtype: torch.dtype, suffix: str, tmp_path: Path
 ) -> None:
