@@ -26,7 +26,7 @@ __all__ = ["NET", "chain_of"]
 
 NAME = "the chain of layers"
 PROBES = 64  # random inputs of a chain of layers
-NET = "--net module.py:Class, --net package.module:Class or --net PATH.pt2"
+NET = "--net module.py:Class, package.module:Class, hf:FOLDER or PATH.pt2"
 
 
 def chain_of(
