@@ -20,8 +20,8 @@ from nfn_monomial.tools.report import Table
 
 from .data import Data, Judge, Score, judge_of
 from .figures import draw_lines
-from .findings import Finding, Written
-from .networks import Naming, Network, PathLike, difference_as_written, left_behind, read_several
+from .findings import Finding, Written, difference_as_written, left_behind, naming_files
+from .networks import Naming, Network, PathLike, read_several
 
 __all__ = ["align_checkpoints"]
 
@@ -80,33 +80,51 @@ def align_checkpoints(
     for option, given in (("--data", data), ("--repair-data", repair_data)):
         if given is not None and not first.runs:
             raise InvalidValueError(f"{option} {given}: {first.label} cannot be run: {first.why_not}")
+    with naming_files(networks):
+        judge = judge_of(data, first.definition.inputs, repair_data) if first.runs else None
+        return _aligned(networks, merge, symmetry, fibre, judge, seed, call).with_notes(skipped)
+
+
+def _aligned(
+    networks: Sequence[Network],
+    merge: float | None,
+    symmetry: str | None,
+    fibre: bool,
+    judge: Judge | None,
+    seed: int,
+    call: Call,
+) -> Finding:
+    first, *others = networks
     unmoved = _unmoved(networks)
     frames = _frames(networks, fibre, seed, call)
     distances = {method: [_distance(found[0], other) for other in found[1:]] for method, found in frames.items()}
-    method = SYMMETRIES.get(symmetry or "all", ALL) if FIBRE not in frames else FIBRE
-    written = networks if method == FIBRE else networks[1:]
+    method = FIBRE if FIBRE in frames else SYMMETRIES[symmetry or "all"]
+    written = networks if method == FIBRE else others
     moved = frames[method][-len(written) :]
     changes = [difference_as_written(network, after) for network, after in zip(written, moved, strict=True)]
     frames = {m: [{**x, **y} for x, y in zip(frame, unmoved, strict=True)] for m, frame in frames.items()}
-    course, judge = None, None
-    if first.runs:
-        judge = judge_of(data, first.definition.inputs, repair_data)
-        course = _Course(first.module(), judge, frames, merge, call)
+    course = None if judge is None else _Course(first.module(), judge, frames, merge, call)
     lines = course.lines if course else {}
-    way = None if merge is None else _merged_by(lines, symmetry, method)
-    of_others = changes[-len(networks[1:]) :]  # of the first, if it is written, in front
+    made = list(map(Written, written, _names(written), moved))
+    way = None
+    if merge is not None:
+        way = _merged_by(lines, symmetry, method)
+        frame = frames[way.removesuffix(REPAIRED)]
+        repaired = course is not None and way.endswith(REPAIRED)
+        merged = course.at(frame, merge, repaired=True) if repaired else mean_of(frame, _weights(merge, len(frame)))
+        made.append(Written(first, first.checkpoint.renamed("merged"), merged))
     results = {
         "network": first.definition.name,
         "frame": str(first.checkpoint.path),
         "moved": {
             str(network.checkpoint.path): {
                 "distance": {name: found[i] for name, found in distances.items()},
-                "max_output_difference": of_others[i],
+                "max_output_difference": changes[i - len(others)],  # of the first, if it is written, in front
             }
-            for i, network in enumerate(networks[1:])
+            for i, network in enumerate(others)
         },
         "max_output_difference": max((x for x in changes if x is not None), default=None),
-        "left": sorted({key for network in networks[1:] for key in network.unread}),
+        "left": sorted({key for network in others for key in network.unread}),
         "share": merge,
         "merged_by": way,
         "judged_by": judge.words if judge else None,
@@ -114,31 +132,28 @@ def align_checkpoints(
         "own": [score._asdict() for score in course.own] if course else [],
         "lines": lines,
     }
-    made = list(map(Written, written, _names(written), moved))
-    if merge is not None and way is not None:
-        merged = _merged(frames, way, merge, course)
-        made.append(Written(first, first.checkpoint.renamed("merged"), merged))
-    left = left_behind(written if merge is None else networks)
-    summary = _summary(results, networks, symmetry, [*left, *first.why_no_form(asked=fibre)])
+    left = [*left_behind(written if merge is None else networks), *first.why_no_form(asked=fibre)]
 
     def draw() -> dict[str, Figure | str]:
         losses = {name: line["loss"] for name, line in lines.items()}
         right = {name: line["accuracy"] for name, line in lines.items() if line["accuracy"]}
         return {"barrier.png": draw_lines(losses, right, str(results["judged_by"]))} if lines else {}
 
-    found = Finding(tuple(networks), summary, results, [_table(results, distances)], draw, made)
-    return found.with_notes(skipped)
+    summary = _summary(results, networks, symmetry, left)
+    return Finding(tuple(networks), summary, results, [_table(results, distances)], draw, made)
 
 
 def _unmoved(networks: Sequence[Network]) -> list[dict[str, Tensor]]:
     """Of each network what no symmetry moves and can be averaged, in float64."""
     found = [{k: t.double() for k, t in network.unmoved.items() if t.is_floating_point()} for network in networks]
     first, *others = networks
-    for network in others:
-        if odd := [key for key in differing(first.unmoved, network.unmoved) if key not in found[0]]:
+    shapes = [{key: t.shape for key, t in own.items()} for own in found]
+    for network, own in zip(others, shapes[1:], strict=True):
+        differ = differing(first.unmoved, network.unmoved)
+        if odd := [key for key in differ if key not in own or own[key] != shapes[0].get(key)]:
             raise FileError(
                 f"{first.label} and {network.label} differ in {', '.join(odd)}, which the network reads, no symmetry "
-                "moves, and are not in floating point: there is no line between these networks"
+                "moves, and are not in floating point, or of two shapes: there is no line between these networks"
             )
     return found
 
@@ -157,13 +172,6 @@ def _merged_by(lines: Mapping[str, Any], symmetry: str | None, method: str) -> s
     if symmetry is not None:
         losses = {way: loss for way, loss in losses.items() if way.removesuffix(REPAIRED) == method}
     return min(losses, key=losses.__getitem__, default=method)
-
-
-def _merged(frames: Mapping[str, Sequence[Tensors]], way: str, share: float, course: _Course | None) -> Tensors:
-    frame = frames[way.removesuffix(REPAIRED)]
-    if course is not None and way.endswith(REPAIRED):
-        return course.at(frame, share, repaired=True)
-    return mean_of(frame, _weights(share, len(frame)))
 
 
 def _summary(results: Mapping[str, Any], networks: Sequence[Network], symmetry: str | None, left: Sequence[str]) -> str:

@@ -12,8 +12,8 @@ from nfn_monomial import balance
 from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
 
-from .findings import Finding, Written
-from .networks import Naming, PathLike, difference_as_written, left_behind, read_networks
+from .findings import Finding, Written, difference_as_written, left_behind
+from .networks import Naming, PathLike, read_networks
 
 __all__ = ["balance_checkpoint"]
 

@@ -17,7 +17,7 @@ from nfn_monomial.tools.report import Table
 
 from .families import family_of
 from .figures import draw_comparison
-from .findings import Finding
+from .findings import Finding, naming_files
 from .networks import Naming, Network, PathLike, read_several
 
 __all__ = ["compare_checkpoints"]
@@ -41,10 +41,9 @@ def compare_checkpoints(*paths: PathLike, seed: int = 0, call: Call = ALONE, **n
         ValueError: naming what cannot be used, and the way out.
     """
     networks, skipped = read_several("compare", paths, **naming)
-    if len(networks) > 2:
-        return family_of(networks, seed=seed, call=call).with_notes(skipped)
-    a, b = networks
-    return _pair_of(a, b, seed).with_notes(skipped)
+    with naming_files(networks):
+        found = family_of(networks, seed=seed, call=call) if len(networks) > 2 else _pair_of(*networks, seed)
+    return found.with_notes(skipped)
 
 
 def _pair_of(a: Network, b: Network, seed: int) -> Finding:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from matplotlib.figure import Figure
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
+from nfn_monomial.adapters.files import FileError
+from nfn_monomial.errors import MonomialError
+from nfn_monomial.space.certificate import answers, doubled, largest_change, steady_answers
 from nfn_monomial.tools.calls import Call
 from nfn_monomial.tools.files import write_atomically
 from nfn_monomial.tools.report import Report, Table
 
 from .networks import Network
 
-__all__ = ["Finding", "Written"]
+__all__ = ["Finding", "Written", "difference_as_written", "left_behind", "naming_files"]
+
+KEPT = 1e-8  # change of outputs in float64 that is one of rounding
 
 
 class Written(NamedTuple):
@@ -94,3 +103,54 @@ class Finding:
         for name, data in contents.items():
             write_atomically(Path(folder) / name, data)
         return paths
+
+
+def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> float | None:
+    """By how much a network's outputs differ from those of what the group made of it, relative to the largest.
+
+    ``tensors`` are that, in float64; they are compared in the dtypes that they are written in, on the example inputs.
+    None where no module runs the network.
+
+    Raises:
+        FileError: if the function is another one: the group does not keep it, or rounding changes it too much.
+    """
+    if not network.runs:
+        return None
+    module = network.module()
+    own = {name: doubled(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
+    inputs = pytree.tree_map_only(Tensor, doubled, network.definition.inputs)
+    before = steady_answers(module, own | {name: doubled(t) for name, t in network.items()}, inputs)
+    written = {name: t.to(network.checkpoint.stored(network._keys[name][0]).dtype) for name, t in tensors.items()}
+    exact, rounded = (
+        largest_change(answers(module, own | {name: doubled(t) for name, t in values.items()}, inputs), before)
+        for values in (tensors, written)
+    )
+    reason, most = "", math.sqrt(max(torch.finfo(network[name].dtype).eps for name in written))
+    if exact > KEPT:
+        reason = f"the group of --net does not keep it; build {', '.join(network.unmoved) or 'it'} into the module"
+    elif rounded > most:
+        reason = f"it is rounded to {', '.join({str(t.dtype) for t in written.values()})}; convert it to float32 first"
+    if reason:
+        change = f"outputs would change by {max(exact, rounded):.1e} of the largest"
+        raise FileError(f"{network.checkpoint.path}: {change}, as {reason}")
+    return rounded
+
+
+def left_behind(networks: Sequence[Network]) -> list[str]:
+    """In words, if there is any, what is not moved along with the neurons, as the function does not read it."""
+    keys = sorted({key for network in networks for key in network.unread})
+    said = f"Left as they are, as the network does not read them: {', '.join(keys)}"
+    return [f"{said}. Whatever else reads them finds other neurons than before."] if keys else []
+
+
+@contextlib.contextmanager
+def naming_files(networks: Sequence[Network]) -> Iterator[None]:
+    """An error that one of some networks is to blame for names its file."""
+    try:
+        yield
+    except FileError:
+        raise
+    except MonomialError:
+        for network in networks:
+            network.check()  # or it is the error
+        raise

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import math
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any, TypeAlias, TypedDict, Unpack
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from nfn_monomial import WeightSpace, fingerprint
 from nfn_monomial.adapters.definitions import BATCH, Definition, DefinitionError, one_value, read_definition
@@ -28,7 +26,7 @@ from nfn_monomial.adapters.matching import match_in_order, way_out_of
 from nfn_monomial.alignment.rounding import COUNTERS
 from nfn_monomial.errors import InvalidValueError, MissingFileError
 from nfn_monomial.fibre import NormalForm, fingerprint_fibre
-from nfn_monomial.space.certificate import answers, doubled, largest_change, steady_answers
+from nfn_monomial.space.certificate import running, steady_answers
 from nfn_monomial.space.packing import check_tensors
 
 from .chains import NET, chain_of
@@ -37,8 +35,6 @@ from .files import Checkpoint, checkpoints_in, read_checkpoint
 __all__ = [
     "Naming",
     "Network",
-    "difference_as_written",
-    "left_behind",
     "paths_of",
     "read_architecture",
     "read_networks",
@@ -46,7 +42,6 @@ __all__ = [
 ]
 
 PathLike: TypeAlias = "str | Path"
-KEPT = 1e-8  # change of outputs in float64 that is one of rounding
 
 
 class Naming(TypedDict, total=False):
@@ -185,8 +180,9 @@ class Network(Mapping[str, Tensor]):
     @property
     def runs(self) -> bool:
         """Whether there is a module that computes what this network does: not for other widths than the module's."""
-        same = all(shape == self.definition.shapes[name] for name, shape in self._shapes.items())
-        return bool(self.definition.inputs) and same
+        wanted = self.definition.shapes
+        own = self._shapes | {key: self.checkpoint.shapes[full] for key, full in self.others.items()}
+        return bool(self.definition.inputs) and all(wanted.get(key, shape) == shape for key, shape in own.items())
 
     def module(self) -> nn.Module:
         """The module with these weights, a copy; eval mode is for the caller to set.
@@ -200,6 +196,22 @@ class Network(Mapping[str, Tensor]):
         state = {key: self.checkpoint[full] for key, full in self.others.items()} | {name: self[name] for name in self}
         module.load_state_dict({k: t for k, t in state.items() if k in self.definition.shapes}, strict=False)
         return module
+
+    def check(self) -> None:
+        """Read all values, and run the module with them on its example inputs, where it can be.
+
+        Raises:
+            FileError: naming the file, if values are no numbers, or the module does not run, or not to finite outputs.
+        """
+        for name in self:
+            self[name]
+        if self.runs:
+            module = self.module()
+            try:
+                with running(module, "its example inputs"):
+                    steady_answers(module, {}, self.definition.inputs)
+            except ValueError as error:
+                raise FileError(f"{self.checkpoint.path}: {error}") from error
 
     @property
     def why_not(self) -> str:
@@ -315,8 +327,8 @@ def read_networks(
                         f"{checkpoint.path} has {size} neurons of node {node}, but {first.checkpoint.path} has "
                         f"{first.sizes[node]}: networks of one width can be put side by side"
                     )
-            for name in network if skipped is not None else ():
-                network[name]  # or it is an error
+            if skipped is not None:
+                network.check()
             networks.append(network)
     for network, label in zip(networks, _labels([network.checkpoint.path for network in networks]), strict=True):
         network.label = label
@@ -343,44 +355,6 @@ def read_several(
         reasons = "".join(f"; left out: {path}: {reason}" for path, reason in skipped.items())
         raise InvalidValueError(f"{command} needs two networks, or a folder of them; found {alone} alone{reasons}")
     return networks, skipped
-
-
-def difference_as_written(network: Network, tensors: Mapping[str, Tensor]) -> float | None:
-    """By how much a network's outputs differ from those of what the group made of it, relative to the largest.
-
-    ``tensors`` are that, in float64; they are compared in the dtypes that they are written in, on the example inputs.
-    None where no module runs the network.
-
-    Raises:
-        FileError: if the function is another one: the group does not keep it, or rounding changes it too much.
-    """
-    if not network.runs:
-        return None
-    module = network.module()
-    own = {name: doubled(t) for name, t in (*module.named_parameters(), *module.named_buffers())}
-    inputs = pytree.tree_map_only(Tensor, doubled, network.definition.inputs)
-    before = steady_answers(module, own | {name: doubled(t) for name, t in network.items()}, inputs)
-    written = {name: t.to(network.checkpoint.stored(network._keys[name][0]).dtype) for name, t in tensors.items()}
-    exact, rounded = (
-        largest_change(answers(module, own | {name: doubled(t) for name, t in values.items()}, inputs), before)
-        for values in (tensors, written)
-    )
-    reason, most = "", math.sqrt(max(torch.finfo(network[name].dtype).eps for name in written))
-    if exact > KEPT:
-        reason = f"the group of --net does not keep it; build {', '.join(network.unmoved) or 'it'} into the module"
-    elif rounded > most:
-        reason = f"it is rounded to {', '.join({str(t.dtype) for t in written.values()})}; convert it to float32 first"
-    if reason:
-        change = f"outputs would change by {max(exact, rounded):.1e} of the largest"
-        raise FileError(f"{network.checkpoint.path}: {change}, as {reason}")
-    return rounded
-
-
-def left_behind(networks: Sequence[Network]) -> list[str]:
-    """In words, if there is any, what is not moved along with the neurons, as the function does not read it."""
-    keys = sorted({key for network in networks for key in network.unread})
-    said = f"Left as they are, as the network does not read them: {', '.join(keys)}"
-    return [f"{said}. Whatever else reads them finds other neurons than before."] if keys else []
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:

@@ -19,8 +19,8 @@ from nfn_monomial.tools.report import Table
 
 from .data import Data, Judge, Score, judge_of
 from .figures import draw_lines
-from .findings import Finding, Written
-from .networks import Naming, Network, PathLike, left_behind, read_networks
+from .findings import Finding, Written, left_behind
+from .networks import Naming, Network, PathLike, read_networks
 
 __all__ = ["transport_checkpoint"]
 

@@ -14,8 +14,9 @@ from nfn_monomial import Symmetry
 from nfn_monomial.adapters.definitions import Definition, DefinitionError, define, read_definition
 from nfn_monomial.adapters.files import FileError
 from nfn_monomial.errors import InvalidValueError, MonomialError
-from nfn_monomial.tools import align_checkpoints
-from nfn_monomial.tools.checkpoints.networks import difference_as_written, read_architecture, read_networks
+from nfn_monomial.tools import align_checkpoints, compare_checkpoints
+from nfn_monomial.tools.checkpoints.findings import difference_as_written
+from nfn_monomial.tools.checkpoints.networks import read_architecture, read_networks
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), [("", ".pt"), ("module.", ".safetensors"), ("net._orig_mod.", ".pt")])
@@ -199,3 +200,36 @@ def test_what_is_missing_or_at_odds_is_said(residual: Definition, source: Path, 
         read_architecture(None)
     with pytest.raises(DefinitionError, match="fails: RuntimeError: no such disk"):
         read_architecture(None, net=f"{source}:fails")
+
+
+WIDE = {"first": (6, 4), "second": (3, 6)}
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "a mean that is NaN": ({"deviation": torch.full((4,), torch.nan)}, "outputs of Pruned hold NaN"),
+    "an order past the end": ({"order": torch.tensor([0, 1, 2, 9])}, "Pruned does not run on its example inputs"),
+    "an overflow": ({f"{name}.weight": torch.full(shape, 1e38) for name, shape in WIDE.items()}, "outputs of Pruned"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("second", [False, True])
+def test_of_two_files_the_one_to_blame_is_named(fault: str, second: bool, pruned: Definition, tmp_path: Path) -> None:
+    change, message = FAULTS[fault]
+    paths = [saved(tmp_path / "good.pt", weights(pruned, 1)), saved(tmp_path / "bad.pt", weights(pruned, 2) | change)]
+    x, y = torch.ones(3, 4), torch.arange(3)
+    for command, options in ((compare_checkpoints, {}), (align_checkpoints, {"data": lambda: (x, y)})):
+        if fault == "an overflow" and command is compare_checkpoints:
+            continue  # which computes in float64
+        if "order" in change and command is align_checkpoints:
+            continue  # which says of what there is no line
+        with pytest.raises(FileError, match=rf"bad\.pt: {message}"):
+            command(*paths[:: -1 if second else 1], net=pruned, **options)  # type: ignore[operator]
+
+
+def test_a_buffer_of_another_shape_is_one_of_another_width(pruned: Definition, tmp_path: Path) -> None:
+    paths = [saved(tmp_path / "a.pt", weights(pruned, 1)), saved(tmp_path / "b.pt", weights(pruned, 1))]
+    torch.save(weights(pruned, 1) | {"deviation": torch.ones(5)}, paths[1])
+    found = compare_checkpoints(*paths, net=pruned)
+    assert not found.results["same_function"]
+    assert "What no symmetry moves differs, too: deviation" in found.summary
+    with pytest.raises(FileError, match=r"a and b differ in deviation, .* or of two shapes: there is no line"):
+        align_checkpoints(*paths, net=pruned)
