@@ -110,8 +110,9 @@ def _aligned(
     if merge is not None:
         way = _merged_by(lines, symmetry, method)
         frame = frames[way.removesuffix(REPAIRED)]
-        repaired = course is not None and way.endswith(REPAIRED)
-        merged = course.at(frame, merge, repaired=True) if repaired else mean_of(frame, _weights(merge, len(frame)))
+        merged: Tensors = mean_of(frame, _weights(merge, len(frame)))
+        if course and way.endswith(REPAIRED):
+            merged = course.at(frame, merge, repaired=True)
         made.append(Written(first, first.checkpoint.renamed("merged"), merged))
     results = {
         "network": first.definition.name,

@@ -42,7 +42,8 @@ def compare_checkpoints(*paths: PathLike, seed: int = 0, call: Call = ALONE, **n
     """
     networks, skipped = read_several("compare", paths, **naming)
     with naming_files(networks):
-        found = family_of(networks, seed=seed, call=call) if len(networks) > 2 else _pair_of(*networks, seed)
+        several = len(networks) > 2
+        found = family_of(networks, seed=seed, call=call) if several else _pair_of(networks[0], networks[1], seed)
     return found.with_notes(skipped)
 
 

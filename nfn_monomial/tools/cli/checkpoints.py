@@ -11,7 +11,20 @@ import typer
 
 from nfn_monomial.errors import InvalidValueError
 
-from .options import FORMS, KEY, OUTPUT, add_command, console, option, prepare_process, show, unfinished_call
+from .options import (
+    FORMS,
+    KEY,
+    ORDER,
+    OUTPUT,
+    SKIP,
+    add_command,
+    console,
+    option,
+    prepare_process,
+    show,
+    split_names,
+    unfinished_call,
+)
 
 __all__ = ["add_checkpoints"]
 
@@ -34,9 +47,7 @@ _NETWORK = {
         "it.",
     ),
     "activation": option(str | None, "--activation", "Of a chain of layers without --net, between them, as relu."),
-    "order": option(
-        str | None, "--order", "The layers of a chain in the order in which they run, as fc1,fc2,out, where it asks."
-    ),
+    **ORDER,
     **KEY,
 }
 """Options that say what network it is, as of the Python function."""
@@ -62,9 +73,6 @@ _SEVERAL: Any = Annotated[
     list[Path],
     typer.Argument(show_default=False, metavar="CHECKPOINT", help=f"Two or more, or a folder of them; {READ}."),
 ]
-
-
-_SKIP = {"skip_bad": option(bool, "--skip-bad", "Leave out files that cannot be used, and say why.", False)}
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,7 @@ Examples:
     "compare": Command(
         "compare_checkpoints",
         (_SEVERAL, ...),
-        {**_SEED, **_SKIP},
+        {**_SEED, **SKIP},
         "",
         """Are two networks the same function up to symmetry, and what is left between them? Of more: who is related?
 
@@ -155,7 +163,7 @@ Examples:
             ),
             **_FIBRE,
             **_SEED,
-            **_SKIP,
+            **SKIP,
         },
         "results/align",
         """Move networks into the frame of the first one, without a change of what they compute, and merge them.
@@ -249,7 +257,7 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         from nfn_monomial import tools
 
         given["input_shape"] = _sizes(input_shape)
-        given["order"] = given["order"] and [name.strip() for name in given["order"].split(",")]
+        given["order"] = split_names(given["order"])
         several = isinstance(paths, list)
         read = paths if several else [path for path in (paths,) if path is not None]
         code = [given["net"], given.get("data"), given.get("repair_data")]

@@ -28,7 +28,9 @@ if TYPE_CHECKING:  # it imports torch
 __all__ = [
     "FORMS",
     "KEY",
+    "ORDER",
     "OUTPUT",
+    "SKIP",
     "add_command",
     "console",
     "debug",
@@ -37,6 +39,7 @@ __all__ = [
     "own_process",
     "prepare_process",
     "show",
+    "split_names",
     "unfinished_call",
     "user_errors",
 ]
@@ -93,6 +96,12 @@ def option(kind: Any, flags: str, text: str, default: Any = None, **more: Any) -
     return annotated[kind, typer.Option(*flags.split(), help=text, **more)], default
 
 
+ORDER = {
+    "order": option(
+        str | None, "--order", "The layers of a chain in the order in which they run, as fc1,fc2,out, where it asks."
+    )
+}
+SKIP = {"skip_bad": option(bool, "--skip-bad", "Leave out files that cannot be used, and say why.", False)}
 KEY = {"key": option(str | None, "--key", "Of the state dict in a .pt file that has several.")}
 OUTPUT = {
     "as_json": option(bool, "--json", "Print JSON and nothing else.", False),
@@ -136,6 +145,11 @@ def _answers_alone() -> Iterator[None]:
             yield
     finally:
         console.file = None  # type: ignore[assignment]  # which is sys.stdout to it
+
+
+def split_names(text: str | None) -> list[str] | None:
+    """Names between commas."""
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def prepare_process() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -11,7 +12,20 @@ from rich.table import Table
 
 from nfn_monomial.errors import InvalidValueError
 
-from .options import FORMS, KEY, OUTPUT, add_command, console, option, prepare_process, show, unfinished_call
+from .options import (
+    FORMS,
+    KEY,
+    ORDER,
+    OUTPUT,
+    SKIP,
+    add_command,
+    console,
+    option,
+    prepare_process,
+    show,
+    split_names,
+    unfinished_call,
+)
 
 __all__ = ["add_predict"]
 
@@ -51,6 +65,8 @@ KINDS = {
     "out": option(
         Path | None, "--out -o", "Folder for predictions.json, edited networks and pictures. Editors need one."
     ),
+    **ORDER,
+    **SKIP,
     **KEY,
     **OUTPUT,
 }
@@ -62,8 +78,8 @@ def add_predict(app: typer.Typer) -> None:
 
 
 def _predict(
-    checkpoints: list[Path], predictor: Path | None, net: str | None, out: Path | None, key: str | None, as_json: bool,
-    force: bool,
+    checkpoints: list[Path], predictor: Path | None, net: str | None, out: Path | None, order: str | None,
+    skip_bad: bool, key: str | None, as_json: bool, force: bool,
 ) -> None:  # fmt: skip
     prepare_process()
     from nfn_monomial.tools.predictors.answers import PREDICTIONS, Answers
@@ -73,21 +89,30 @@ def _predict(
     if loaded.task.edits and out is None:
         raise InvalidValueError(f"{predictor} edits networks: give a folder for them, --out DIR")
     code = [str(predictor or SHIPPED), net]
-    with unfinished_call(out, "predict", {"key": key, "net": net}, checkpoints, code, PREDICTIONS, force=force) as call:
-        answers = Answers(loaded, tuple(loaded.predict(checkpoints, key=key, call=call)))
+    given: dict[str, Any] = {"key": key, "net": net, "order": split_names(order), "skip_bad": skip_bad}
+    skipped: dict[str, str] | None = {} if skip_bad else None
+    with unfinished_call(out, "predict", given, checkpoints, code, PREDICTIONS, force=force) as call:
+        found = loaded.predict(checkpoints, key=key, order=given["order"], skipped=skipped, call=call)
+        answers = Answers(loaded, tuple(found), skipped or {})
         paths = answers.write(call) if out else []
 
     def tell() -> None:
-        head, rows = answers.rows()
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-        for i, name in enumerate(head):
-            table.add_column(name, overflow="fold", justify="right" if i else "left")
-        for row in rows:
-            table.add_row(*row)
+        def table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> Table:
+            made = Table(box=box.SIMPLE_HEAD, show_edge=False)
+            for i, name in enumerate(head):
+                made.add_column(name, overflow="fold", justify="right" if i >= texts else "left")
+            for row in rows:
+                made.add_row(*row)
+            return made
+
         kept = {name: value for name, value in loaded.metrics.items() if name != "selection"}  # which chose the epoch
         measured = ", ".join(f"{name} {value:.3f}" for name, value in kept.items())
         console.print(f"Trained on networks of {loaded.reads}.", soft_wrap=True, highlight=False)
         console.print(f"On test networks of that kind: {measured}.", soft_wrap=True, highlight=False)
-        console.print(table)
+        for note in answers.notes:
+            console.print(note, soft_wrap=True, highlight=False)
+        console.print(table(*answers.rows()))
+        if answers.skipped:
+            console.print(table(("left out", "reason"), answers.skipped.items(), 2))
 
     show(answers.to_json(), as_json, tell, paths)

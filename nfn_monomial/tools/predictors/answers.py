@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,16 @@ PREDICTIONS = "predictions.json"
 
 @dataclass(frozen=True)
 class Answers:
-    """What a predictor says of some checkpoints, in the order of the files."""
+    """What a predictor says of some checkpoints, in the order of the files; ``skipped``: path -> why not of that."""
 
     predictor: Predictor
     predictions: tuple[Prediction, ...]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """What has to be known of how networks were read."""
+        return list(dict.fromkeys(prediction.doubt for prediction in self.predictions if prediction.doubt))
 
     @functools.cached_property
     def entries(self) -> list[dict[str, Any]]:
@@ -45,6 +52,8 @@ class Answers:
                 {"path": str(prediction.path), **entry}
                 for prediction, entry in zip(self.predictions, self.entries, strict=True)
             ],
+            "notes": self.notes,
+            "skipped": [{"file": path, "reason": reason} for path, reason in self.skipped.items()],
         }
 
     def rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -22,7 +22,7 @@ from nfn_monomial.errors import InvalidTypeError, InvalidValueError
 
 from .models import NetworkInfo
 
-__all__ = ["Given", "Network", "given_networks", "in_words", "match", "numbers_of"]
+__all__ = ["Given", "Match", "Network", "given_networks", "in_words", "match", "numbers_of"]
 
 Network: TypeAlias = "nn.Module | Mapping[str, Tensor]"
 
@@ -97,17 +97,31 @@ def numbers_of(state: Mapping[Any, Any], label: str) -> dict[str, Tensor]:
     return {name: require_numbers(state[key], f"{label}: {name[:200]}").detach() for name, key in names.items()}
 
 
-def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: str) -> tuple[int, dict[str, str]]:
-    """Which of the architectures a network has, and parameter of its space -> key; ``reads``: they in words.
+class Match(NamedTuple):
+    """What a network is to a predictor.
+
+    Attributes:
+        number: of its architecture.
+        names: parameter of the space -> key.
+        doubt: in words, what the order of its layers rests on, where shapes do not say it.
+    """
+
+    number: int
+    names: dict[str, str]
+    doubt: str
+
+
+def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: str) -> Match:
+    """Which of the architectures a network has; ``reads``: they in words.
 
     Raises:
         ValueError: in words, if it has none of them, or the weights do not tell which.
     """
-    fits: dict[int, dict[str, str]] = {}
+    fits: dict[int, Match] = {}
     reasons = []
     for number, info in enumerate(infos):
         try:
-            fits[number] = _names(given, info, any_width)
+            fits[number] = Match(number, *_names(given, info, any_width))
         except OrderError as error:
             raise InvalidValueError(f"{given.label}: {error}") from error
         except (ValueError, TypeError) as error:
@@ -126,10 +140,10 @@ def match(given: Given, infos: Sequence[NetworkInfo], any_width: bool, reads: st
             f"{given.label} may have any of {len(fits)} architectures that this predictor reads, with the activations "
             f"{names}: its weights do not tell; use a predictor of networks of one architecture"
         )
-    return next(iter(fits.items()))
+    return next(iter(fits.values()))
 
 
-def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
+def _names(given: Given, info: NetworkInfo, any_width: bool) -> tuple[dict[str, str], str]:
     own, aliases = info.space.parameters, dict(info.aliases)
     prefix = prefix_of(given.state, {*own, *aliases}, {*own}.difference(aliases.values()))
     full: dict[str, str] = {}
@@ -139,9 +153,9 @@ def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
             full.setdefault(name, key)
     state = {name: given.state[key] for name, key in full.items()}
     if given.ordered or set(state) == set(own):
-        names = match_names(state, info.space, ordered=given.ordered)
+        names, doubt = match_names(state, info.space, ordered=given.ordered), ""
     else:
-        names, _ = match_in_order(state, info.space, given.order)
+        names, doubt = match_in_order(state, info.space, given.order)
     tensors = {name: state[key].float()[None, None] for name, key in names.items()}
     info.space.validate(tensors)
     if not any_width and (wrong := [n for n, shape in info.space.shapes().items() if tensors[n].shape[2:] != shape]):
@@ -149,7 +163,7 @@ def _names(given: Given, info: NetworkInfo, any_width: bool) -> dict[str, str]:
     known = {node.symmetry for node in info.space.nodes.values() if node.permutes}
     if other := sorted(map(str, given.activations - known)):
         raise InvalidValueError(f"its activations are of the symmetry {', '.join(other)}")
-    return {name: full[key] for name, key in names.items()}
+    return {name: full[key] for name, key in names.items()}, doubt
 
 
 def in_words(shapes: Mapping[str, Sequence[int]]) -> str:

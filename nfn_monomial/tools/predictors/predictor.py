@@ -24,7 +24,7 @@ from nfn_monomial.tools.sealed import read_sealed, seal
 
 from .budget import Budget
 from .models import NORMAL, at_once
-from .networks import Given, Network, given_networks, in_words, match, numbers_of
+from .networks import Given, Match, Network, given_networks, in_words, match, numbers_of
 from .tasks import Prediction, Task, read_task, runs_networks
 
 __all__ = ["SHIPPED", "Predictor"]
@@ -132,12 +132,23 @@ class Predictor:
         answers = [answer for answer, _ in self._asked(given)]
         return torch.stack(answers) if isinstance(answers[0], Tensor) else answers
 
-    def predict(self, paths: Sequence[str | Path], *, key: str | None = None, call: Call = ALONE) -> list[Prediction]:
+    def predict(
+        self,
+        paths: Sequence[str | Path],
+        *,
+        key: str | None = None,
+        order: Sequence[str] | None = None,
+        skipped: dict[str, str] | None = None,
+        call: Call = ALONE,
+    ) -> list[Prediction]:
         """Answers for checkpoints, of safetensors or ``torch.save``, and for all that lie in folders, each once.
 
         Args:
             paths: files and folders.
             key: of the state dict in files of ``torch.save`` that hold several.
+            order: names of the networks' layers in the order in which they run, where that is not clear.
+            skipped: where it is told, path -> reason, which files are left out as they cannot be used; without it the
+                first of them is an error.
             call: which keeps the answers, and is told how many checkpoints were read.
 
         Raises:
@@ -150,38 +161,65 @@ class Predictor:
         for file in named:
             files.setdefault(file.resolve(), file)
         found: list[Prediction] = []
-        for read in _read(list(files.values()), key, call):
-            names, tensors = call.piece(f"answers-{len(found)}", functools.partial(self._of_checkpoints, read))
-            answers: list[Answer] = [{} for _ in read]
-            for name, tensor in tensors.items():
-                number, _, entry = name.partition(" ")
-                if entry:
-                    answers[int(number)][entry] = tensor
-                else:
-                    answers[int(number)] = tensor
-            found += map(Prediction, read, names, answers)
+
+        def given(checkpoint: Checkpoint) -> Given:
+            return Given(str(checkpoint.path), numbers_of(checkpoint, str(checkpoint.path)), order=order)
+
+        def usable(path: Path) -> Checkpoint | None:
+            try:
+                checkpoint = read_checkpoint(path, key if path.suffix in TORCH else None)
+                if skipped is not None:
+                    match(given(checkpoint), self.task.infos, self._any_width, self.reads)
+            except MonomialError as error:
+                if skipped is None:
+                    raise
+                skipped[str(path)] = str(error).removeprefix(str(path)).lstrip(": ")
+                return None
+            return checkpoint
+
+        try:
+            for read in _read(list(files.values()), usable, call):
+                of_these = functools.partial(self._of_checkpoints, [given(checkpoint) for checkpoint in read])
+                matched, tensors = call.piece(f"answers-{len(found)}", of_these)
+                answers: list[Answer] = [{} for _ in read]
+                for name, tensor in tensors.items():
+                    number, _, entry = name.partition(" ")
+                    if entry:
+                        answers[int(number)][entry] = tensor
+                    else:
+                        answers[int(number)] = tensor
+                for checkpoint, answer, (_, names, doubt) in zip(read, answers, matched, strict=True):
+                    found.append(Prediction(checkpoint, names, answer, doubt))
+        except MonomialError as error:
+            if skipped is not None or len(files) == 1:
+                raise
+            raise type(error)(f"{error}; --skip-bad goes on without such files") from error
+        if not found:
+            reasons = "; ".join(f"{path}: {reason}" for path, reason in (skipped or {}).items())
+            raise InvalidValueError(f"none of these {len(files)} files can be used: {reasons}")
         return found
 
-    def _of_checkpoints(self, read: Sequence[Checkpoint]) -> tuple[list[dict[str, str]], dict[str, Tensor]]:
+    def _of_checkpoints(self, given: Sequence[Given]) -> tuple[list[Match], dict[str, Tensor]]:
         """Of each its keys, and answers by its number and, of an edited network, key."""
-        asked = self._asked([Given(str(c.path), numbers_of(c, str(c.path))) for c in read])
+        asked = self._asked(given)
         tensors: dict[str, Tensor] = {}
         for i, (answer, _) in enumerate(asked):
             edited = isinstance(answer, dict)
             tensors |= {f"{i} {key}": t for key, t in answer.items()} if edited else {f"{i}": answer}
-        return [names for _, names in asked], tensors
+        return [matched for _, matched in asked], tensors
 
     @torch.no_grad()
-    def _asked(self, given: Sequence[Given]) -> list[tuple[Answer, dict[str, str]]]:
-        """The answer for each network, those of one kind computed together, and parameter -> its key."""
+    def _asked(self, given: Sequence[Given]) -> list[tuple[Answer, Match]]:
+        """The answer for each network, those of one kind computed together, and what it was matched to."""
         alike: dict[Hashable, list[int]] = {}
         for i, network in enumerate(given):
             alike.setdefault(network.kind, []).append(i)
         infos = self.task.infos
         matched = [match(given[rows[0]], infos, self._any_width, self.reads) for rows in alike.values()]
         like = next(self.model.parameters())
-        found: dict[int, tuple[Answer, dict[str, str]]] = {}
-        for rows, (number, names) in zip(alike.values(), matched, strict=True):
+        found: dict[int, tuple[Answer, Match]] = {}
+        for rows, one in zip(alike.values(), matched, strict=True):
+            number, names, _ = one
             most = at_once(sum(given[rows[0]].state[key].nbytes for key in names.values()))
             for part in (rows[start : start + most] for start in range(0, len(rows), most)):
                 tensors = {
@@ -191,10 +229,10 @@ class Predictor:
                 answer = self.task.answer(self.model, tensors, infos[number])
                 for row, i in enumerate(part):
                     if isinstance(answer, Tensor):
-                        found[i] = answer[row], names
+                        found[i] = answer[row], one
                     else:
                         state = given[i].state
-                        found[i] = {key: answer[name][row, 0].to(state[key]) for name, key in names.items()}, names
+                        found[i] = {key: answer[name][row, 0].to(state[key]) for name, key in names.items()}, one
         return [found[i] for i in range(len(given))]
 
     def _unstacked(self, networks: Any) -> list[Given] | None:
@@ -206,7 +244,7 @@ class Predictor:
         if not any(ranks == {name: len(dims) for name, dims in space.parameters.items()} for space in spaces):
             return None
         one = {name: torch.zeros(t.shape[2:]) for name, t in networks.items()}
-        spaces[match(Given("this batch", one), self.task.infos, self._any_width, self.reads)[0]].validate(networks)
+        spaces[match(Given("this batch", one), self.task.infos, self._any_width, self.reads).number].validate(networks)
         count, channels = next(iter(networks.values())).shape[:2]
         if channels != 1 or not count:
             raise InvalidValueError(
@@ -215,20 +253,21 @@ class Predictor:
         return [Given(f"network {i}", {name: t[i, 0] for name, t in networks.items()}) for i in range(count)]
 
 
-def _read(files: Sequence[Path], key: str | None, call: Call) -> Iterator[list[Checkpoint]]:
+def _read(files: Sequence[Path], usable: Callable[[Path], Checkpoint | None], call: Call) -> Iterator[list[Checkpoint]]:
     """Checkpoints that are answered at once."""
     part: list[Checkpoint] = []
     largest = 0
     for number, path in enumerate(files, start=1):
-        checkpoint = read_checkpoint(path, key if path.suffix in TORCH else None)
-        size = sum(file.stat().st_size for file in set(checkpoint.files))
-        if part and len(part) >= at_once(max(size, largest)):
-            yield part
-            part, largest = [], 0
-        largest = max(size, largest)
-        part.append(checkpoint)
+        if (checkpoint := usable(path)) is not None:
+            size = sum(file.stat().st_size for file in set(checkpoint.files))
+            if part and len(part) >= at_once(max(size, largest)):
+                yield part
+                part, largest = [], 0
+            largest = max(size, largest)
+            part.append(checkpoint)
         call.progress(number, len(files))
-    yield part
+    if part:
+        yield part
 
 
 def _model_of(record: Mapping[str, Any]) -> str:

@@ -57,11 +57,13 @@ class Prediction(NamedTuple):
         checkpoint: on disk.
         names: parameter of the weight space -> key in the checkpoint.
         answer: of it; of an editor the edited network, a state dict with the same keys and dtypes.
+        doubt: in words, what the order of its layers rests on, where shapes do not say it.
     """
 
     checkpoint: Checkpoint
     names: dict[str, str]
     answer: Any
+    doubt: str = ""
 
     @property
     def path(self) -> Path:

@@ -68,6 +68,36 @@ def test_names_of_files_are_names(nets: Path, tmp_path: Path) -> None:
     assert "[bold]:llama:/predictions.json" in words
 
 
+def test_files_that_cannot_be_used_are_left_out_and_told(nets: Path, tmp_path: Path) -> None:
+    torch.save(cnn().state_dict() | {"0.bias": torch.full((16,), torch.nan)}, nets / "nan.pt")
+    torch.save({"table": torch.ones(3)}, nets / "other.pt")
+    (nets / "broken.pt").write_bytes(b"PK")
+    assert "broken.pt is damaged" in (text := said("predict", nets, code=2))
+    assert "; --skip-bad goes on without such files" in text
+    found = answered(nets, "--skip-bad")
+    assert [Path(entry["path"]).name for entry in found["networks"]] == ["a.safetensors", "b.pt", "c.pth"]
+    reasons = {Path(entry["file"]).name: entry["reason"] for entry in found["skipped"]}
+    assert list(reasons) == ["broken.pt", "nan.pt", "other.pt"]
+    assert reasons["nan.pt"].startswith("0.bias holds NaN")
+    assert reasons["other.pt"].startswith("this predictor reads networks of 4 layers")
+    assert "left out reason" in said("predict", nets, "--skip-bad")
+    for path in sorted(nets.iterdir())[:2]:
+        path.unlink()
+    assert "none of these 1 files can be used" in said("predict", nets / "nan.pt", "--skip-bad", code=2)
+
+
+def test_the_order_of_layers_is_said_or_asked_for(tmp_path: Path) -> None:
+    state, paths = cnn().state_dict(), [tmp_path / f"{i}.pt" for i in range(2)]
+    for path, names in zip(paths, (["in", "mid1", "mid2", "out"], ["in", "mid2", "mid1", "out"]), strict=True):
+        keys = dict(zip(dict.fromkeys(key.partition(".")[0] for key in state), names, strict=True))
+        torch.save({f"{keys[key.partition('.')[0]]}.{key.partition('.')[2]}": t for key, t in state.items()}, path)
+    assert "Layers are taken in the order in, mid1, mid2, out, as they are numbered" in said("predict", paths[0])
+    assert "--order in,mid2,mid1,out" in said("predict", paths[1], code=2)
+    given, plain = answered(paths[1], "--order", "in,mid2,mid1,out"), answered(paths[0])
+    assert given["networks"][0]["accuracy"] == plain["networks"][0]["accuracy"]
+    assert (given["notes"], len(plain["notes"])) == ([], 1)
+
+
 def test_equal_networks_share_a_rank_and_what_is_not_finite_has_none(nets: Path) -> None:
     predictor = Predictor.load()
     (one,) = predictor.predict([nets / "a.safetensors"])
