@@ -146,7 +146,14 @@ def fingerprint_fibre(form: NormalForm, network: Mapping[str, Tensor]) -> str:
     Raises:
         ValueError: for tensors that are missing, have other shapes, or are not finite.
     """
-    found = form({n: network[n] for n in form.whole.parameters if n in network})
+    given = {n: network[n] for n in form.whole.parameters if n in network}
+    for name, t in given.items():
+        if isinstance(t, Tensor) and t.ndim != len(form.whole.parameters[name]):
+            raise InvalidValueError(
+                f"a fingerprint is of one network: {name} has shape {tuple(t.shape)}, expected "
+                f"{len(form.whole.parameters[name])} dimensions; give each of a batch (B, 1, *shape) alone, as t[i, 0]"
+            )
+    found = form(given)
     text = fingerprint(form.space, _seen(form, found))
     if not _hidden(form):
         return text

@@ -262,19 +262,28 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
     """All files in which the checkpoints at some paths lie, those of folders among them, which need not exist.
 
     Raises:
-        FileError: for a folder without checkpoints, or an index that is none.
+        FileError: for a folder without checkpoints.
     """
     found = [file for path in map(Path, paths) for file in (checkpoints_in(path) if path.is_dir() else [path])]
     indices = [file for file in found if file.name.endswith(INDEX) and file.is_file()]
-    return found + [index.parent / name for index in indices for name in _shards(index)[0]]
+    return found + [index.parent / name for index in indices for name in _parts(index)]
 
 
 def _files(entries: Iterable[Path]) -> list[Path]:
     """Checkpoints among the entries of one folder; of several files with an index, the index."""
     files = [p for p in entries if p.is_file() and not BESIDE.fullmatch(p.name)]
     indices = [p for p in files if p.name.endswith(INDEX)]
-    shards = {shard for index in indices for shard in _shards(index)[0]}
+    shards = {shard for index in indices for shard in _parts(index)}
     return indices + [p for p in files if p.suffix in (SAFE, *TORCH) and p.name not in shards and not _is_other(p)]
+
+
+def _parts(index: Path) -> list[str]:
+    """The names of the files of an index; of a damaged one, of files beside it that are called as parts of it are."""
+    try:
+        return _shards(index)[0]
+    except FileError:
+        part = re.compile(re.escape(index.name.removesuffix(INDEX)) + r"-\d+-of-\d+" + re.escape(SAFE))
+        return [p.name for p in index.parent.iterdir() if part.fullmatch(p.name)]
 
 
 def _is_other(file: Path) -> bool:

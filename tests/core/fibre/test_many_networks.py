@@ -186,6 +186,8 @@ def test_fingerprints_are_those_of_the_fibre(name: str) -> None:
         assert fingerprint_fibre(form, moved) == prints[i]
     changed = fingerprint_fibre(form, others(form, states)[2])
     assert len({*prints, changed}) == 4
+    with pytest.raises(ValueError, match=r"a fingerprint is of one network: .*; give each of a batch .* as t\[i, 0\]"):
+        fingerprint_fibre(form, stacked(form, states, torch.float32))
 
 
 @pytest.mark.slow

@@ -243,6 +243,8 @@ def test_files_that_cannot_be_used_are_left_out_and_told(pair: Path) -> None:
     saved(runs / "wide.pt", mlp(1, (4, 7, 5, 2)))
     saved(runs / "other.pt", {"table": torch.ones(3, 4)})
     (runs / "broken.pt").write_bytes(b"PK")
+    saved(runs / "sharded" / "m-00001-of-00002.safetensors", mlp(2))
+    (runs / "sharded" / "m.safetensors.index.json").write_text("{}", encoding="utf-8")
     first = "broken.pt is damaged or of another kind"
     for command in ("compare", "align"):
         assert first in (text := said(command, runs, *RELU.split(), "--out", pair / "none", code=2))
@@ -252,7 +254,7 @@ def test_files_that_cannot_be_used_are_left_out_and_told(pair: Path) -> None:
         assert "Left out file reason" in told
         found = json.loads((pair / command / "results.json").read_text(encoding="utf-8"))
         bad = {Path(entry["file"]).name: entry["reason"] for entry in found["skipped"]}
-        assert sorted(bad) == ["broken.pt", "nan.pt", "other.pt", "wide.pt"]
+        assert sorted(bad) == ["broken.pt", "m.safetensors.index.json", "nan.pt", "other.pt", "wide.pt"]
         assert bad["nan.pt"].startswith("0.bias holds NaN or infinite values")
         assert bad["wide.pt"].startswith("has 7 neurons of node ")
         assert all(reason in (pair / command / "table.md").read_text(encoding="utf-8") for reason in bad.values())
