@@ -189,10 +189,9 @@ def _summary(results: Mapping[str, Any], networks: Sequence[Network], symmetry: 
     if results["repaired_on"]:
         lines.append(f"REPAIR's statistics are of {results['repaired_on']}.")
     if results["merged_by"]:
-        said = f"Merged at {results['share']:.3g} by: {results['merged_by']}"
-        if symmetry is None and results["lines"]:
-            said += f", the lowest loss of the table. It was chosen by {results['judged_by']}: judge it on others"
-        lines.append(f"{said}.")
+        chosen = symmetry is None and results["lines"]
+        reason = ", the lowest loss of the table. These data chose it, so judge it on others" if chosen else ""
+        lines.append(f"Merged at {results['share']:.3g} by {results['merged_by']}{reason}.")
     return "\n".join([*lines, *left])
 
 

@@ -111,8 +111,8 @@ def test_the_merged_network_is_the_best_of_the_table_or_the_one_that_is_named(
     assert losses[said["merged_by"]] == min(losses.values())
     moved, merged, *_ = found.write(tmp_path / "out")
     assert float(F.cross_entropy(outputs(residual, merged, x), y)) == pytest.approx(min(losses.values()), rel=1e-4)
-    words = f"Merged at 0.25 by: {said['merged_by']}"
-    chosen = ", the lowest loss of the table. It was chosen by cross-entropy on 40 samples: judge it on others."
+    words = f"Merged at 0.25 by {said['merged_by']}"
+    chosen = ", the lowest loss of the table. These data chose it, so judge it on others."
     assert words + ("." if symmetry else chosen) in found.summary
     table = found.report().tables[0]
     assert [table.cells[i][0] for i in table.bold] == [said["merged_by"]]
