@@ -79,6 +79,15 @@ class Definition:
         return frozenset(reading.keys)
 
     @functools.cached_property
+    def given(self) -> dict[str, Tensor]:
+        """Key -> what the architecture has and nobody learns: buffers, and parameters that need no gradient."""
+        module = None if self.chain else self.template()
+        if module is None:
+            return {}
+        still = {name: t for name, t in module.named_parameters() if not t.requires_grad}
+        return still | {name: t for name, t in module.named_buffers() if isinstance(t, Tensor)}
+
+    @functools.cached_property
     def normal_form(self) -> NormalForm | str:
         """All that leaves its function as it is; or, in words, why that is not known."""
         if not self.inputs:

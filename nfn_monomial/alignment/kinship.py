@@ -9,7 +9,7 @@ is the null hypothesis and the idea of the constrained tests of Zhu et al., *Ind
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -79,7 +79,9 @@ class _Node(NamedTuple):
 
 
 @checked
-def kinship(space: WeightSpace, a: Network, b: Network, *, draws: Count = 9999, seed: Seed = 0) -> Kinship:
+def kinship(
+    space: WeightSpace, a: Network, b: Network, *, draws: Count = 9999, seed: Seed = 0, given: Network | None = None
+) -> Kinship:
     """A p-value for "networks a and b were trained independently", from where their neurons stand.
 
     **Assumed** is that the law of one of the networks is the same for all orders of its neurons: ``g.B ~ B`` for all
@@ -87,7 +89,10 @@ def kinship(space: WeightSpace, a: Network, b: Network, *, draws: Count = 9999, 
     anything that treats them alike (gradient descent, Adam, weight decay, dropout), on whatever data, also the same.
     If then a and b are independent, ``P(p <= x) <= x`` for all x, whatever a is. Networks that start from the same
     weights, or the same seed, are not independent. An order that was imposed afterwards breaks the assumption: neurons
-    that were sorted, or moved next to those of the other network (`align`).
+    that were sorted, or moved next to those of the other network (`align`). So does one that the architecture imposes:
+    initial weights that are not alike for all neurons (rates that grow from state to state, as of Mamba; an identity;
+    a table of sines that is trained), and what is not learned, as a table of sines that is added to a stream. The last
+    is seen where it is ``given``: nodes along which it varies, and is the same in two networks, stay as they are.
 
     **Not seen** are relatives whose neurons were permuted: there a large p-value says nothing. No exact test can see
     them without more assumptions: if training always ended in the same network up to the group, networks that were
@@ -111,6 +116,7 @@ def kinship(space: WeightSpace, a: Network, b: Network, *, draws: Count = 9999, 
         b: the same; signs and scales stay as they are.
         draws: random orders for each node; of more than 1,000 neurons fewer, at least 199.
         seed: of the orders.
+        given: buffers and parameters that are not learned, as the architecture has them: name -> tensor.
 
     Raises:
         ValueError: for parameters that are missing, whose shapes do not fit the space or one another, or that hold NaN
@@ -123,7 +129,7 @@ def kinship(space: WeightSpace, a: Network, b: Network, *, draws: Count = 9999, 
     >>> kinship(space, a, tuned).p_value < 1e-20 < kinship(space, a, b).p_value
     True
     """
-    found = list(_nodes(space, {"a": a, "b": b}, draws, seed))
+    found = list(_nodes(space, {"a": a, "b": b}, draws, seed, given or {}))
     if not found:
         return Kinship(1.0)
     nodes = {
@@ -135,7 +141,9 @@ def kinship(space: WeightSpace, a: Network, b: Network, *, draws: Count = 9999, 
 
 
 @checked
-def kinships(space: WeightSpace, networks: Sequence[Network], *, draws: Count = 999, seed: Seed = 0) -> Tensor:
+def kinships(
+    space: WeightSpace, networks: Sequence[Network], *, draws: Count = 999, seed: Seed = 0, given: Network | None = None
+) -> Tensor:
     """P-values of all pairs of networks ``(N, N)``, float64, 1 on the diagonal: see `kinship`, arguments and errors.
 
     Those of one network depend on one another. Control of false discoveries (Benjamini-Hochberg) is proved for such
@@ -143,7 +151,8 @@ def kinships(space: WeightSpace, networks: Sequence[Network], *, draws: Count = 
     """
     if len(networks) < 2:
         raise InvalidValueError(f"kinships needs two networks or more, found {len(networks)}")
-    found = list(_nodes(space, {f"networks[{i}]": network for i, network in enumerate(networks)}, draws, seed))
+    labelled = {f"networks[{i}]": network for i, network in enumerate(networks)}
+    found = list(_nodes(space, labelled, draws, seed, given or {}))
     values = torch.ones(len(networks), len(networks), dtype=torch.float64)
     if found:
         i, j = torch.tril_indices(len(networks), len(networks), -1)
@@ -195,13 +204,16 @@ def _joined(nodes: Sequence[_Node]) -> Tensor:
 
 
 @torch.no_grad()
-def _nodes(space: WeightSpace, networks: Mapping[str, Network], draws: int, seed: int) -> Iterator[_Node]:
+def _nodes(
+    space: WeightSpace, networks: Mapping[str, Network], draws: int, seed: int, given: Network
+) -> Iterator[_Node]:
     """What each node says of all pairs (i, j < i), in the order of ``tril_indices``."""
     sizes = sizes_of(space, networks)
+    still = {name for name, size in sizes.items() if size < 2} | _placed(space, list(networks.values()), given, sizes)
     generator = torch.Generator().manual_seed(seed)
-    for name, own in _own(space).items():
+    for name, own in _own(space, still).items():
         n, all_of = sizes[name], space.count(name, sizes)
-        if n < 2 or not own:
+        if not own:
             continue
         vectors = torch.stack([_vectors(space, network, name, own, sizes) for network in networks.values()])
         count = max(min(draws, _WORK // all_of), min(draws, 199))
@@ -235,10 +247,25 @@ def _beside(a: Tensor, others: Tensor, orders: Tensor) -> tuple[Tensor, Tensor, 
     return sums[:, 0], ((1.0 + larger.double()) / len(orders)).log(), in_place
 
 
-def _own(space: WeightSpace) -> dict[str, list[str]]:
-    """Node -> the pieces of which it is the last node, and has one axis; nodes in the order of `kinship`."""
+def _placed(space: WeightSpace, networks: Sequence[Network], given: Network, sizes: Mapping[str, int]) -> set[str]:
+    """Nodes along which something varies that is given, and is the same in two networks or more."""
+    found = set()
+    for name in given.keys() & space.parameters.keys():
+        values = [network[name].detach() for network in networks]
+        same = given[name].detach() if given[name].shape == values[0].shape else values[0]  # of a narrower sibling
+        if sum(torch.equal(x, same.to(x)) for x in values) > 1:
+            for piece, x in packing.cut(space, name, same, sizes):
+                axes = enumerate(space.axes[piece])
+                found |= {a.node for i, a in axes if isinstance(a, Axis) and bool((x != x.narrow(i, 0, 1)).any())}
+    return found
+
+
+def _own(space: WeightSpace, still: Collection[str]) -> dict[str, list[str]]:
+    """Node -> the pieces of which it is the last node, and has one axis; nodes in the order of `kinship`, without those
+    that stay as they are.
+    """
     order = sorted(space.nodes, key=lambda name: len(space.ancestry(name)))
-    own: dict[str, list[str]] = {name: [] for name in order if space.nodes[name].permutes}
+    own: dict[str, list[str]] = {name: [] for name in order if space.nodes[name].permutes and name not in still}
     rank = {name: i for i, name in enumerate(own)}
     for piece, axes in space.axes.items():
         nodes = [axis.node for axis in axes if isinstance(axis, Axis) and axis.node in rank]

@@ -83,7 +83,7 @@ def _pair_of(a: Network, b: Network, seed: int) -> Finding:
         lines.append("Distances, relative to the first: " + ", ".join(f"{x:.2g} {k}" for k, x in steps.items()) + ".")
     elif not found.same_function:
         lines += a.why_no_form()
-    kin = kinship(a.space, a, b, seed=seed)
+    kin = kinship(a.space, a, b, seed=seed, given=a.definition.given)
     same = found.same_function or (wider is not None and wider.same_function)
     if not same or kin.p_value <= _SURPRISING:
         lines += [_said(kin), *_partners(found)]
@@ -112,7 +112,7 @@ def _pair_of(a: Network, b: Network, seed: int) -> Finding:
 def _said(kin: Kinship) -> str:
     """How surprising it is where neurons stand, in words."""
     if not kin.nodes:
-        return "No p-value of kinship: it has no two neurons that may change places."
+        return "No p-value of kinship: it has no two neurons that training treats alike."
     places = f"{kin.in_place} of {kin.neurons} are nearest to the one in their own place, by chance {kin.expected}"
     if kin.p_value > _SURPRISING:
         return f"Neurons stand as if they were trained apart, or permuted since (p = {kin.p_value:.2g}; {places})."

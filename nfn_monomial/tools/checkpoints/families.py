@@ -83,7 +83,7 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
             call.progress(n * (n - 1) // 2 + m + 1, len(kept) * (len(kept) - 1) // 2)
     distances, equal = (found[np.ix_(first, first)] for found in (distances, equal))
     alike = [sorted((labels[j], labels[i])) for i, j in zip(*np.tril_indices(count, -1), strict=True) if equal[i, j]]
-    related = _related(labels, kinships(space, networks, seed=seed).numpy())
+    related = _related(labels, kinships(space, networks, seed=seed, given=networks[0].definition.given).numpy())
     merges = linkage(squareform(distances), "average").tolist()
     links = _links(labels, distances)
     lines = [f"{count} networks; the nearest relatives first:"]

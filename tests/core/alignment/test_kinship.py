@@ -135,6 +135,45 @@ def test_networks_without_an_order_have_no_test() -> None:
         assert kinships(space, [drawn(space, 0)] * 2).tolist() == [[1, 1], [1, 1]]
 
 
+class Placed(nn.Module):
+    """What it adds to its stream is a table that is not learned; it reads the stream by one matrix, so scales share
+    a node of size 1.
+    """
+
+    def __init__(self, frozen: bool) -> None:
+        super().__init__()
+        table = torch.outer(torch.arange(30), torch.arange(1, 13)).double().sin().float()
+        if frozen:
+            self.table = nn.Parameter(table, requires_grad=False)
+        else:
+            self.register_buffer("table", table)
+        self.enter, self.norm, self.head = nn.Linear(5, 12), nn.LayerNorm(12), nn.Linear(12, 2)
+        self.up, self.down = nn.Linear(12, 20), nn.Linear(20, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x) + self.table
+        out: Tensor = self.head(x + self.down(self.up(self.norm(x)).tanh()))
+        return out
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_is_not_learned_gives_neurons_their_places(frozen: bool) -> None:
+    module = Placed(frozen)
+    space = WeightSpace.from_module(module, torch.randn(2, 30, 5))
+    table = module.table.detach().double()
+    a, b, c = (drawn(space, i) | {"table": table} for i in range(3))
+    assert kinship(space, a, b).p_value < 2e-3  # who does not say so is led astray
+    given = {"table": table.float()}
+    found = kinship(space, *(network | {"table": table.bfloat16()} for network in (a, b)), given=given)
+    assert found.p_value > 0.01
+    assert [node.neurons for node in found.nodes.values()] == [20]
+    assert kinship(space, a, near(a, 0.5) | {"table": table}, given={"table": table}).p_value < 1e-9
+    given = {"table": table}
+    assert (kinships(space, [a, b, c], given=given) > 0.01).all()
+    learned = kinship(space, a, near(a, 0.5), given=given)
+    assert [node.neurons for node in learned.nodes.values()] == [12, 20]
+
+
 def test_equal_neurons_are_nobody_in_particular() -> None:
     space = SPACES["relu"]
     zeros = {n: torch.zeros(s, dtype=torch.float64) for n, s in space.shapes().items()}

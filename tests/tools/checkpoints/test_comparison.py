@@ -168,8 +168,30 @@ def test_relatives_are_told_by_p_values(tmp_path: Path) -> None:
     assert float(family.report().tables[1].cells[0][4]) == pytest.approx(said["corrected"][0][3], rel=0.5)
 
 
+class Sines(nn.Module):
+    """What it adds to its stream has places, and nobody learns it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.up, self.head = nn.Linear(3, 16), nn.Linear(16, 20), nn.Linear(20, 2)
+        self.register_buffer("table", torch.outer(torch.arange(40.0), torch.arange(1.0, 17)).sin())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(torch.relu(self.up(torch.relu(self.enter(x) + self.table))))
+        return out
+
+
+def test_tables_that_all_networks_have_make_no_relatives(tmp_path: Path) -> None:
+    paths = [saved(tmp_path / f"{i}.pt", Sines().state_dict()) for i in range(3)]
+    definition = define(Sines(), torch.randn(2, 40, 3))
+    pair = compare_checkpoints(*paths[:2], net=definition).to_json()["kinship"]
+    assert pair["p_value"] > 1e-3
+    assert pair["neurons"] == 20
+    assert compare_checkpoints(tmp_path, net=definition).to_json()["kinship"]["pairs"] == []
+
+
 def test_networks_that_cannot_be_permuted_have_no_p_value(tmp_path: Path) -> None:
     for i in range(3):
         saved(tmp_path / f"{i}.pt", mlp(i, (4, 3)))
     found = compare_checkpoints(tmp_path / "0.pt", tmp_path / "1.pt", net=define(nn.Linear(4, 3), torch.randn(2, 4)))
-    assert "No p-value of kinship: it has no two neurons that may change places." in found.summary
+    assert "No p-value of kinship: it has no two neurons that training treats alike." in found.summary
