@@ -15,7 +15,7 @@ from nfn_monomial.fibre import compare_fibres
 from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
 
-from .families import family_of
+from .families import family_of, placed_by_class
 from .figures import draw_comparison
 from .findings import Finding, naming_files
 from .networks import Naming, Network, PathLike, read_several
@@ -86,7 +86,7 @@ def _pair_of(a: Network, b: Network, seed: int) -> Finding:
     kin = kinship(a.space, a, b, seed=seed, given=a.definition.given)
     same = found.same_function or (wider is not None and wider.same_function)
     if not same or kin.p_value <= _SURPRISING:
-        lines += [_said(kin), *_partners(found)]
+        lines += [_said(kin), *(placed_by_class([a, b], seed) if kin.p_value <= _SURPRISING else ()), *_partners(found)]
     results = {
         "network": a.definition.name,
         "a": str(a.checkpoint.path),

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from nfn_monomial import align, balance, compare
-from nfn_monomial.alignment import kinships
+from nfn_monomial.alignment import kinship, kinships
 from nfn_monomial.alignment.rounding import differing
 from nfn_monomial.fibre import align_fibres, compare_fibres
 from nfn_monomial.space import packing
@@ -22,9 +22,10 @@ from .figures import draw_family
 from .findings import Finding
 from .networks import Network
 
-__all__ = ["family_of"]
+__all__ = ["family_of", "placed_by_class"]
 
 _SURPRISING = 0.05  # corrected p-values of pairs that are told
+_PLACED = 1e-3  # p-values of a network and one with new weights that are told
 _NEAR = 0.1  # distances from which on two are not the same function
 
 
@@ -98,6 +99,8 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
         f"That is {len(related['pairs'])} of {count * (count - 1) // 2} pairs; a false one is in fewer than 1 of "
         "20 folders. Networks whose neurons were permuted are not seen by it."
     )
+    told = {label for pair in related["pairs"] for label in (pair["a"], pair["b"])}
+    lines += placed_by_class([network for network in networks if network.label in told][:2], seed)
     lines += networks[0].why_no_form()
     clusters: list[dict[str, Any]] = [{"name": label} for label in labels]
     for a, b, distance, _ in merges:
@@ -133,6 +136,26 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
         return {"family.png": draw_family(labels, distances.tolist(), merges, np.asarray(corrected) <= _SURPRISING)}
 
     return Finding(tuple(networks), "\n".join(lines), results, tables, draw)
+
+
+def placed_by_class(relatives: Sequence[Network], seed: int) -> list[str]:
+    """In words, if one of these networks is as alike to one with new weights: then p-values do not say what they seem.
+
+    This is so where initial weights are not alike for all neurons, or where all have the same.
+    """
+    for network in relatives:
+        if network.runs:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(torch.iinfo(torch.int64).max - seed)  # which nobody else takes
+                fresh = network.definition.template().state_dict()
+            given = network.definition.given
+            if (p := kinship(network.space, fresh, network, seed=seed, given=given).p_value) <= _PLACED:
+                return [
+                    f"But the network that {network.definition.name} builds is so like {network.label}, too (p = "
+                    f"{p:.2g}). Either {network.label} was made from its weights, or neurons have places of their own "
+                    "in this architecture: then p-values of kinship say nothing."
+                ]
+    return []
 
 
 def _firsts(networks: Sequence[Network], prints: Sequence[str], seed: int) -> list[int]:

@@ -190,6 +190,34 @@ def test_tables_that_all_networks_have_make_no_relatives(tmp_path: Path) -> None
     assert compare_checkpoints(tmp_path, net=definition).to_json()["kinship"]["pairs"] == []
 
 
+class Identity(nn.Sequential):
+    """Its second layer starts as the identity, so that its neurons stand in the order of the first layer's."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2))
+        nn.init.eye_(self[2].weight)
+
+
+def test_architectures_that_give_neurons_their_places_are_told(tmp_path: Path) -> None:
+    paths = [saved(tmp_path / f"{i}.pt", Identity().state_dict()) for i in range(3)]
+    definition = define(Identity(), torch.randn(2, 3), template=Identity)
+    told = "But the network that Identity builds is so like"
+    assert told in compare_checkpoints(*paths[:2], net=definition).summary
+    assert told in compare_checkpoints(tmp_path, net=definition).summary
+    usual = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 2))
+    for i in range(3):
+        near = {key: t + 0.1 * i * torch.randn_like(t) for key, t in usual.state_dict().items()}
+        saved(tmp_path / "usual" / f"{i}.pt", near)
+    definition = define(usual, torch.randn(2, 3), template=lambda: nn.Sequential(*map(remade, usual)))
+    found = compare_checkpoints(tmp_path / "usual", net=definition)
+    assert len(found.to_json()["kinship"]["pairs"]) == 3
+    assert "But the network" not in found.summary
+
+
+def remade(layer: nn.Module) -> nn.Module:
+    return nn.Linear(layer.in_features, layer.out_features) if isinstance(layer, nn.Linear) else layer
+
+
 def test_networks_that_cannot_be_permuted_have_no_p_value(tmp_path: Path) -> None:
     for i in range(3):
         saved(tmp_path / f"{i}.pt", mlp(i, (4, 3)))
