@@ -32,7 +32,8 @@ Three models that suit the networks are trained, and STATNN. The best on the val
 is tested, beside the baselines. Writes `predictor.safetensors`, `table.md`, `results.json`, `config.json` and a figure,
 of what was predicted against what is true. {KEPT}
 
-`--net` is `module.py:Class`, `package.module:Class`, or `net.pt2`. **Its code runs.**
+`--net` is `module.py:Class`, `package.module:Class`, `hf:FOLDER`, `timm:NAME`, `torchvision:NAME`, or `net.pt2`. **Its
+code runs.**
 
 Examples:
 
@@ -45,6 +46,7 @@ Examples:
 KINDS = {
     "folder": (Annotated[Path, typer.Argument(show_default=False, metavar="FOLDER", help="Of the checkpoints.")], ...),
     "net": option(str, "--net", "What network it is. **Its code runs.**", ..., show_default=False),
+    "net_args": option(str | None, "--net-args", "Arguments of the class or function of --net, as width=64,depth=3."),
     "input_shape": option(str | None, "--input", "Shape of an example input, batch included, if NET states none."),
     **KEY,
     "targets": option(Path, "--targets", "The table.", ..., show_default=False),
@@ -69,9 +71,9 @@ def add_train(app: typer.Typer) -> None:
 
 
 def _train(
-    folder: Path, net: str, input_shape: str | None, key: str | None, targets: Path, column: str, names: str | None,
-    task: Any, split: str | None, group: Sequence[str], epochs: int | None, preset: str, assignments: Sequence[str],
-    out: Path | None, as_json: bool, force: bool, **given: Any,
+    folder: Path, net: str, net_args: str | None, input_shape: str | None, key: str | None, targets: Path, column: str,
+    names: str | None, task: Any, split: str | None, group: Sequence[str], epochs: int | None, preset: str,
+    assignments: Sequence[str], out: Path | None, as_json: bool, force: bool, **given: Any,
 ) -> None:  # fmt: skip
     prepare_process()
     from nfn_monomial.benchmarks.data.formats.own_checkpoints import Asked, read_own
@@ -91,7 +93,7 @@ def _train(
     home = out or Path(OUT)
     console.quiet = as_json
     try:
-        definition = read_architecture(None, net=net, input_shape=shape)
+        definition = read_architecture(None, net=net, input_shape=shape, net_args=net_args)
         with Bar(console=console, transient=True) as bar:
             reading = bar.add_task(f"reading {folder}", total=None)
             own = read_own(asked, definition, lambda done, total: bar.update(reading, completed=done, total=total))
@@ -109,6 +111,7 @@ def _train(
         console.quiet = False
     show(report.results, as_json, lambda: report.show(console), paths)
     if not as_json:
-        new = shlex.join(["nfn-monomial", "predict", "NEW", "--predictor", str(paths[0])])
-        runs = f" --net {shlex.quote(net)}" * (found.chosen.sees == "functions")
-        console.print(f"\nOf new checkpoints: {new}{runs}", highlight=False, markup=False, soft_wrap=True)
+        words = ["nfn-monomial", "predict", "NEW", "--predictor", str(paths[0])]
+        if found.chosen.sees == "functions":
+            words += ["--net", net, *(["--net-args", net_args] if net_args else [])]
+        console.print(f"\nOf new checkpoints: {shlex.join(words)}", highlight=False, markup=False, soft_wrap=True)

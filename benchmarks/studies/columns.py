@@ -12,6 +12,7 @@ have. ``ranking`` adds the logistic loss of pairs. Classes are learned by cross-
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -172,7 +173,7 @@ def learn_column(
 def _settings(own: OwnCheckpoints, config: ColumnConfig, model: str, seed: int, data: str) -> RunSettings:
     return RunSettings(
         experiment="train",
-        subject=own.corpus.activation,
+        subject=re.sub(r"[^\w.-]+", "-", own.corpus.activation),
         model=model,
         train_set="original",
         seed=seed,

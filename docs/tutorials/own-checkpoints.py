@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Your own checkpoints
 #
-# You have a folder of checkpoints of one architecture. Here a predictor of their accuracy is trained on them; two of
-# them are compared; and two that were trained apart are merged.
+# You have a folder of checkpoints of one architecture. Here a predictor of their accuracy is trained on them, by two
+# commands and in Python; two of them are compared; and two that were trained apart are merged.
 #
 # ## A folder of checkpoints
 #
@@ -50,7 +50,46 @@ for number in range(80):
 print(f"80 checkpoints, accuracies from {min(accuracies):.2f} to {max(accuracies):.2f}")
 
 # %% [markdown]
-# ## A predictor
+# ## A predictor, in two commands
+#
+# A table says what became of each, and a file has the class. `nfn-monomial train` learns any column of the table:
+# accuracies here, losses or optimisers as well. Networks are drawn to choose a model by, and others to test it. What it
+# prints is explained in [learn from your own checkpoints](../learn.md), where groups, splits and classes are, too.
+
+# %%
+import subprocess
+import sys
+
+table = [f"{number:02},{value:.4f}" for number, value in enumerate(accuracies)]
+(folder / "results.csv").write_text("\n".join(["name,accuracy", *table]))
+(folder / "net.py").write_text(
+    "import torch\n"
+    "from torch import nn\n"
+    "def classifier():\n"
+    "    layers = (nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 10))\n"
+    "    return nn.Sequential(*layers), torch.randn(8, 64)\n"
+)
+
+
+def run(command):
+    words = [sys.executable, "-m", "nfn_monomial.tools", *command.split()]
+    print(subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True).stdout)
+
+
+run("train . --net net.py:classifier --targets results.csv --column accuracy --models stats,probes-stats")
+
+# %% [markdown]
+# The predictor is asked about checkpoints that it has not seen. These two were trained for 3 and 30 steps.
+
+# %%
+new = [trained(steps=3), trained(steps=30)]
+for number, net in enumerate(new):
+    torch.save(net.state_dict(), folder / f"new{number}.pt")
+print("true:", [round(accuracy(net), 2) for net in new])
+run("predict new0.pt new1.pt --predictor results/train/predictor.safetensors")
+
+# %% [markdown]
+# ## The same in Python
 #
 # The weight space is derived from the class and an example of its inputs. Invariant statistics are the first thing to
 # try: they see the weights only, respect every symmetry, and have little to learn. With thousands of checkpoints,

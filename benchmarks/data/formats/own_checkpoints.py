@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nfn_monomial.adapters.definitions import Definition
-from nfn_monomial.adapters.files import FileError, listed, shown
+from nfn_monomial.adapters.files import listed, shown
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks, Part
 from nfn_monomial.benchmarks.experiments.predict import ColumnTask
 from nfn_monomial.errors import MonomialError
@@ -191,13 +191,7 @@ class _Files:
 
     def __init__(self, folder: Path, beside: Path) -> None:
         self.folder, self.bases = folder.resolve(), (folder, beside, folder.parent, Path())
-        found: dict[Path, None] = {}
-        for place in (folder, *sorted(p for p in folder.rglob("*") if p.is_dir())):
-            with suppress(FileError):
-                found |= dict.fromkeys(checkpoints_in(place))
-        if not found:
-            raise CorpusError(f"{folder} has no checkpoints, nor have the folders in it")
-        self.all = sorted(found)
+        self.all = checkpoints_in(folder)
         self._paths: dict[str, set[Path]] = defaultdict(set)
         self._ends: dict[str, set[Path]] = defaultdict(set)
         for file in self.all:

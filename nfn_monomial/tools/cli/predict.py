@@ -62,6 +62,7 @@ KINDS = {
         "--net",
         "What networks these are, as module.py:Class, for a predictor that runs them. **Its code runs.**",
     ),
+    "net_args": option(str | None, "--net-args", "Arguments of the class or function of --net, as width=64,depth=3."),
     "out": option(
         Path | None, "--out -o", "Folder for predictions.json, edited networks and pictures. Editors need one."
     ),
@@ -78,18 +79,20 @@ def add_predict(app: typer.Typer) -> None:
 
 
 def _predict(
-    checkpoints: list[Path], predictor: Path | None, net: str | None, out: Path | None, order: str | None,
-    skip_bad: bool, key: str | None, as_json: bool, force: bool,
+    checkpoints: list[Path], predictor: Path | None, net: str | None, net_args: str | None, out: Path | None,
+    order: str | None, skip_bad: bool, key: str | None, as_json: bool, force: bool,
 ) -> None:  # fmt: skip
     prepare_process()
     from nfn_monomial.tools.predictors.answers import PREDICTIONS, Answers
     from nfn_monomial.tools.predictors.predictor import SHIPPED, Predictor
 
-    loaded = Predictor.load(predictor or SHIPPED, net)
+    loaded = Predictor.load(predictor or SHIPPED, net, net_args)
     if loaded.task.edits and out is None:
         raise InvalidValueError(f"{predictor} edits networks: give a folder for them, --out DIR")
     code = [str(predictor or SHIPPED), net]
-    given: dict[str, Any] = {"key": key, "net": net, "order": split_names(order), "skip_bad": skip_bad}
+    given: dict[str, Any] = {
+        "key": key, "net": net, "net_args": net_args, "order": split_names(order), "skip_bad": skip_bad
+    }  # fmt: skip
     skipped: dict[str, str] | None = {} if skip_bad else None
     with unfinished_call(out, "predict", given, checkpoints, code, PREDICTIONS, force=force) as call:
         found = loaded.predict(checkpoints, key=key, order=given["order"], skipped=skipped, call=call)

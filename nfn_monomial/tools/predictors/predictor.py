@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nfn_monomial.adapters.definitions import Definition, read_definition
 from nfn_monomial.adapters.files import damaged
+from nfn_monomial.adapters.imports import arguments_of
 from nfn_monomial.errors import InvalidValueError, MonomialError
 from nfn_monomial.fibre import NormalForm
 from nfn_monomial.tools.calls import ALONE, Call
@@ -70,7 +71,12 @@ class Predictor:
     record: Mapping[str, Any]
 
     @classmethod
-    def load(cls, path: str | Path = SHIPPED, net: str | Definition | None = None) -> Predictor:
+    def load(
+        cls,
+        path: str | Path = SHIPPED,
+        net: str | Definition | None = None,
+        net_args: str | Mapping[str, Any] | None = None,
+    ) -> Predictor:
         """The predictor in a file; by default the one that ships with this package.
 
         Nothing is unpickled, a checksum finds damage, and no model is built that is larger than the file.
@@ -79,6 +85,7 @@ class Predictor:
             path: of the file.
             net: the networks' architecture, for a model that runs them where no file has their code: its name
                 (``module.py:Class``, as of `read_definition`), whose **code runs**, or what `define` makes of a module.
+            net_args: arguments of a class or function that ``net`` names: by name, or as text, ``width=64,depth=3``.
 
         Raises:
             FileNotFoundError: if there is no such file.
@@ -90,7 +97,7 @@ class Predictor:
             if not isinstance(record, dict):
                 raise InvalidValueError("it does not state what its weights are")
         try:
-            task = _running(read_task(record.get("predictor")), _model_of(record), net)
+            task = _running(read_task(record.get("predictor")), _model_of(record), net, net_args)
             model = _built(task, tensors, record)
         except MonomialError as error:
             raise InvalidValueError(f"{path} cannot be used as a predictor: {error}") from error
@@ -277,7 +284,7 @@ def _model_of(record: Mapping[str, Any]) -> str:
     return str(settings["model"])
 
 
-def _running(task: Task, model: str, net: str | Definition | None) -> Task:
+def _running(task: Task, model: str, net: str | Definition | None, net_args: str | Mapping[str, Any] | None) -> Task:
     """The task with the code of its networks, if that is given; raises a ValueError where it is needed and missing."""
     (info, *more) = task.infos
     if net is None:
@@ -287,7 +294,8 @@ def _running(task: Task, model: str, net: str | Definition | None) -> Task:
                 f"--net module.py:{info.activation} (in Python load(path, net=...)); that code runs"
             )
         return task
-    definition = read_definition(net, info.input_shape) if isinstance(net, str) else net
+    given = arguments_of(net_args) if isinstance(net_args, str) else net_args
+    definition = read_definition(net, info.input_shape, arguments=given) if isinstance(net, str) else net
     if more or definition.space != info.space:
         kinds = f"{len(more) + 1} architectures" if more else f"{info.activation}, {in_words(info.space.shapes())}"
         raise InvalidValueError(
