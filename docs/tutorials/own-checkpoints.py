@@ -52,7 +52,7 @@ print(f"80 checkpoints, accuracies from {min(accuracies):.2f} to {max(accuracies
 # %% [markdown]
 # ## A predictor, in two commands
 #
-# A table says what became of each, and a file has the class. `nfn-monomial train` learns any column of the table:
+# A table says what became of each, and a file has the class. The command `train` learns any column of the table:
 # accuracies here, losses or optimisers as well. Networks are drawn to choose a model by, and others to test it. What it
 # prints is explained in [learn from your own checkpoints](../learn.md), where groups, splits and classes are, too.
 
