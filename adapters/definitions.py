@@ -112,17 +112,6 @@ class Definition:
         except ValueError as error:
             return str(error)
 
-    def parameters(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of the space from a state dict, float32; keys as in `keys`.
-
-        Raises:
-            DefinitionError: naming the keys, if the state dict is that of another architecture, or two that are one
-                tensor and have two values; or the tensor, if its numbers are not real or not finite.
-        """
-        state = {self.renamed(key): t for key, t in state.items()}
-        keys = self.keys({key: tuple(t.shape) for key, t in state.items()})
-        return {name: one_value(same, state).float() for name, same in keys.items()}
-
     def module(self) -> nn.Module:
         """A module of its own, with random weights."""
         module = self.template()
