@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.certificate import Float64, Point, doubled, evaluating
+from nfn_monomial.space.trace.graph import called_with
 from nfn_monomial.space.weight_space import WeightSpace
 
 Tensors = Mapping[str, Tensor]
@@ -74,7 +75,7 @@ class Slopes:
         leaves = {n: t.detach().requires_grad_() for n, t in tensors.items() if n in parameters}
         arguments = pytree.tree_map_only(Tensor, torch.clone, (args, dict(kwargs)))
         with evaluating(module), Float64(), torch.enable_grad():  # type: ignore[no-untyped-call]
-            answer = torch.func.functional_call(module, weights | dict(tensors) | leaves, *arguments)
+            answer = called_with(module, weights | dict(tensors) | leaves, *arguments)
             outputs = [t for t in pytree.tree_leaves(answer) if isinstance(t, Tensor) and t.requires_grad]
             generator = torch.Generator().manual_seed(n)
             random = [torch.randn(t.shape, dtype=torch.float64, generator=generator) for t in outputs]

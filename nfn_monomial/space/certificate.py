@@ -17,6 +17,7 @@ from nfn_monomial.errors import InvalidValueError, MonomialError
 from .groups import GroupElement
 from .monomial import MonomialMatrix
 from .packing import concrete
+from .trace.graph import called_with
 
 _RTOL = 1e-9  # in float64, where a group that keeps the function is right to 1e-12
 _TRIALS = 4
@@ -88,7 +89,7 @@ def answers(module: nn.Module, tensors: Mapping[str, Tensor], inputs: Any, kwarg
     mode = Float64() if whole else contextlib.nullcontext()  # type: ignore[no-untyped-call]
     arguments = pytree.tree_map_only(Tensor, torch.clone, (inputs_of(inputs), dict(kwargs or {})))
     with evaluating(module), mode:
-        found = torch.func.functional_call(module, dict(tensors), *arguments)
+        found = called_with(module, tensors, *arguments)
     outputs = [t for t in pytree.tree_leaves(found) if isinstance(t, Tensor)]
     if not outputs:
         raise InvalidValueError(f"{type(module).__name__} returns no tensor but {type(found).__name__}")

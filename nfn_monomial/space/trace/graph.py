@@ -95,7 +95,7 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         warnings.simplefilter("ignore")
         try:  # on copies of what it may write to
             buffers = {key: buffer.clone() for key, buffer in module.named_buffers()}
-            torch.func.functional_call(module, buffers, *pytree.tree_map_only(Tensor, torch.clone, (args, kwargs)))
+            called_with(module, buffers, *pytree.tree_map_only(Tensor, torch.clone, (args, kwargs)))
         except Exception as reason:
             raise InvalidValueError(
                 f"{name} does not run on the example inputs, {', '.join(map(_described, args)) or 'none'}: {reason}; "
@@ -111,6 +111,27 @@ def _exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
                 "constant, or derive the space of the part of the network that has none. Nor does it return what is "
                 "no tensor, as a cache: turn that off, kwargs={'use_cache': False}"
             ) from reason
+
+
+def called_with(module: nn.Module, tensors: Mapping[str, Tensor], args: Any = (), kwargs: Any = None) -> Any:
+    """`torch.func.functional_call`, of modules too that have one submodule under two names.
+
+    Tied tensors may be given under any of their names. torch's own ties write to such a submodule twice, and leave it
+    with other tensors than it had.
+    """
+    alike: dict[int, list[str]] = {}  # each submodule once
+    for prefix, part in module.named_modules():
+        for name, own in _tensors_of(part, recurse=False):
+            alike.setdefault(id(own), []).append(f"{prefix}.{name}" if prefix else name)
+    known = {name: id(own) for name, own in _tensors_of(module)}
+    every = {name: t for given, t in tensors.items() for name in alike.get(known.get(given, 0), [given])}
+    return torch.func.functional_call(module, every, args, kwargs, tie_weights=False)
+
+
+def _tensors_of(module: nn.Module, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers under all their names."""
+    yield from module.named_parameters(recurse=recurse, remove_duplicate=False)
+    yield from module.named_buffers(recurse=recurse, remove_duplicate=False)
 
 
 def _check(module: nn.Module) -> None:

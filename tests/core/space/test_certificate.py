@@ -233,3 +233,22 @@ def test_no_more_than_one_copy_of_the_weights_in_float64_is_held() -> None:
     at_once = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=at_once)
     assert float(run.stdout) < 1.5
+
+
+def test_submodules_with_two_names_are_run_and_left_as_they_are() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+            self.second = nn.ModuleList([self.first])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second[0](x)
+
+    module = Twice()
+    own, values = dict(module.named_parameters()), {name: t.clone() for name, t in module.state_dict().items()}
+    space = WeightSpace.from_module(module, torch.randn(5, 3))
+    assert space.group_dimension == 8
+    assert space.ties["second.0.0.weight"] == "first.0.weight"
+    assert all(parameter is own[name] for name, parameter in module.named_parameters())
+    assert all(torch.equal(t, values[name]) for name, t in module.state_dict().items())
