@@ -244,7 +244,7 @@ def _beside(a: Tensor, others: Tensor, orders: Tensor) -> tuple[Tensor, Tensor, 
         place = cosines.gather(-1, places)[..., 0]
         in_place += (place > cosines.scatter_(-1, places, -2.0).amax(-1) + _SAME).sum((1, 2))
     larger = (sums[:, 1:] >= sums[:, :1] - _SAME * blocks * n).sum(1)
-    return sums[:, 0], ((1.0 + larger.double()) / len(orders)).log(), in_place
+    return sums[:, 0].clone(), ((1.0 + larger.double()) / len(orders)).log(), in_place
 
 
 def _placed(space: WeightSpace, networks: Sequence[Network], given: Network, sizes: Mapping[str, int]) -> set[str]:
