@@ -51,16 +51,18 @@ class Recipe:
         lines = [
             "# Tested error: the largest change of any output, relative to its largest entry, in float64, at random",
             "# weights near the network's own, when random scales or rotations act on exactly these modules.",
-            f"{self.modifier}:",
+            "default_stage:",  # without the two around it, a modifier is passed over
+            "  default_modifiers:",
+            f"    {self.modifier}:",
         ]
         for name, value in self.arguments.items():
-            lines.append(f"  {name}:" if value else f"  {name}: []")
+            lines.append(f"      {name}:" if value else f"      {name}: []")
             entries = value.items() if isinstance(value, dict) else [(None, entry) for entry in value]
             for key, entry in entries:
                 front = "- " if key is None else f"{key}: "
                 error = self.errors.get(key or json.dumps(entry))
                 told = "" if error is None else f"  # tested error {error:.1e}"
-                lines.append(f"    {front}{json.dumps(entry)}{told}")
+                lines.append(f"        {front}{json.dumps(entry)}{told}")
         if self.left_out:
             lines.append("# Scales that are shared, too, which this format has no line for:")
         alike: dict[tuple[str, ...], list[LeftOut]] = {}

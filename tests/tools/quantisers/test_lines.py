@@ -123,7 +123,10 @@ def test_the_command_prints_yaml_alone(tmp_path: Path, monkeypatch: pytest.Monke
     assert result.exit_code == 0, result.output
     text = Path("out/mappings.yaml").read_text(encoding="utf-8")
     lines = [re.sub(r"error \S+", "error #", line) for line in text.splitlines() if line[0] != "#"]
-    assert lines == ["SmoothQuantModifier:", "  mappings:", '    - [["2"], "0"]  # tested error #']
+    assert lines == [
+        "default_stage:", "  default_modifiers:", "    SmoothQuantModifier:", "      mappings:",
+        '        - [["2"], "0"]  # tested error #',
+    ]  # fmt: skip
     assert invoke(*asked, "smoothquant").stdout == text
     found = json.loads(invoke(*asked, "awq", "--json").stdout)
     assert found["recipe"] == {"AWQModifier": {"mappings": [{"smooth_layer": "0", "balance_layers": ["2"]}]}}
