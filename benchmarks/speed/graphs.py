@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import torch
 
-from nfn_monomial.benchmarks.experiments.layers import LayersConfig
+from nfn_monomial.benchmarks.experiments.speed import LayersConfig
 from nfn_monomial.benchmarks.train.runs import environment
 from nfn_monomial.tools.report import Report, Table
 

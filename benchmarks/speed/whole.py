@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from nfn_monomial import EquivariantLinear, EquivariantNorm, MessagePassing, WeightSpace
-from nfn_monomial.benchmarks.experiments.layers import Way
+from nfn_monomial.benchmarks.experiments.speed import Way
 from nfn_monomial.benchmarks.train.devices import compiled
 from nfn_monomial.benchmarks.train.measure import race
 from nfn_monomial.errors import InvalidValueError

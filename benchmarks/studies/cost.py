@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from nfn_monomial.benchmarks.data.batches import Data
-from nfn_monomial.benchmarks.experiments.cost import REFERENCE, CostConfig
+from nfn_monomial.benchmarks.experiments.speed import REFERENCE, CostConfig
 from nfn_monomial.benchmarks.models.catalogue import model_names, require_task
 from nfn_monomial.benchmarks.report.tables import INVARIANT, MIB, count
 from nfn_monomial.benchmarks.settings.register import Said, Study

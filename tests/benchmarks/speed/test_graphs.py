@@ -6,7 +6,7 @@ from torch import nn
 
 from nfn_monomial import EquivariantLinear, WeightSpace
 from nfn_monomial.adapters.pyg import to_graph
-from nfn_monomial.benchmarks.experiments.layers import LAYERS
+from nfn_monomial.benchmarks.experiments.speed import LAYERS
 from nfn_monomial.benchmarks.speed import graphs, harness, whole
 from nfn_monomial.benchmarks.speed.contenders import (
     COPY,

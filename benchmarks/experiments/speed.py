@@ -1,7 +1,8 @@
-"""Speed of layers."""
+"""Time and memory: of training every model, and of single layers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -11,8 +12,69 @@ from pydantic import Field
 
 from nfn_monomial.benchmarks.settings.base import Count, Settings, Some
 from nfn_monomial.benchmarks.settings.register import Experiment, News, Rerun, Said, Study, register
+from nfn_monomial.errors import InvalidValueError
 
-__all__ = ["LAYERS", "LayersConfig", "Way"]
+__all__ = ["LAYERS", "REFERENCE", "CostConfig", "LayersConfig", "Way"]
+
+REFERENCE = "hnp"  # what costs are compared with
+
+
+@dataclass(frozen=True)
+class CostConfig(Settings):
+    """Run time and memory of training, see `nfn_monomial.benchmarks.studies.cost`.
+
+    Attributes:
+        models: registered names, `REFERENCE` among them; empty for all that predict generalisation.
+        activations: of the networks read.
+        batch_sizes: networks per step.
+        networks: in an epoch; the paper's ReLU set has 6,050.
+        repeats: steps of each model that are timed, after three that are not.
+        seconds: after so many, for each activation and batch size, no further round of steps begins.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+    """
+
+    models: tuple[str, ...] = ()
+    activations: Some[Literal["relu", "tanh"]] = ("relu", "tanh")
+    batch_sizes: Some[Count] = (8, 64)
+    networks: Count = 6050
+    repeats: Count = 10
+    seconds: Annotated[float, Field(gt=0)] = 60.0
+    device: str = "cpu"
+
+    def check(self) -> None:
+        if self.models and REFERENCE not in self.models:
+            raise InvalidValueError(
+                f"models is {', '.join(self.models)}: add {REFERENCE}, which the others are compared with"
+            )
+
+
+COST = {
+    "small": CostConfig(),
+    # App. D.3: batches of 8. The paper's Tables 10 and 11 were measured on one A100 GPU.
+    "paper": CostConfig(batch_sizes=(8,), repeats=100, seconds=math.inf),
+}
+
+register(
+    Experiment(
+        "cost",
+        """Run time and memory of training for every model in one run, relative to HNP (Tables 10 and 11).
+
+Models take turns, step by step, on networks with random weights: time and memory do not depend on the weights, and no
+zoo is needed. About five minutes on 2 cores; use an idle machine. Writes `table.md`, `results.json`, `cost.png` and
+`config.json`.
+
+Examples:
+
+- `nfn-monomial cost`
+
+- `nfn-monomial cost --models np,hnp,gnn,monomial --device cuda --set batch_sizes=8,64,512`
+""",
+        COST,
+        "cost",
+        keeps=False,
+        reruns=(Rerun("cost", "", 5),),
+    )
+)
 
 Way: TypeAlias = Literal["float32", "bfloat16", "compiled"]
 """How a whole model is run: as it is, with products in bfloat16, under ``torch.compile``."""
