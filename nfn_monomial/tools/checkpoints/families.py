@@ -93,14 +93,14 @@ def family_of(networks: Sequence[Network], *, seed: int = 0, call: Call = ALONE)
         said = told * (sorted((link["a"], link["b"])) in alike)
         lines.append(f"  {link['a']} - {link['b']}: {link['distance']:.3g}{said}")
     lines += [
-        f"Too alike, place by place, to have been trained apart: {', '.join(kin)}." for kin in related["families"]
+        f"Too alike, place by place, to have been trained apart: {', '.join(family)}." for family in related["families"]
     ]
     lines.append(
         f"That is {len(related['pairs'])} of {count * (count - 1) // 2} pairs; a false one is in fewer than 1 of "
         "20 folders. Networks whose neurons were permuted are not seen by it."
     )
-    told = {label for pair in related["pairs"] for label in (pair["a"], pair["b"])}
-    lines += placed_by_class([network for network in networks if network.label in told][:2], seed)
+    kin = {label for pair in related["pairs"] for label in (pair["a"], pair["b"])}
+    lines += placed_by_class([network for network in networks if network.label in kin][:2], seed)
     lines += networks[0].why_no_form()
     clusters: list[dict[str, Any]] = [{"name": label} for label in labels]
     for a, b, distance, _ in merges:
