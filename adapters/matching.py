@@ -251,13 +251,13 @@ def prefix_of(keys: Collection[str], names: Collection[str], required: Collectio
             if key[start:] in names:
                 found.setdefault(key[:start], set()).add(key[start:])
     counts = {prefix: sum(key.startswith(prefix) for key in keys) for prefix in found}
-    fits = [prefix for prefix, below in found.items() if counts[prefix] == len(below) and below.issuperset(required)]
+    whole = [prefix for prefix, below in found.items() if below.issuperset(required)]
+    fits = [prefix for prefix in whole if counts[prefix] == len(found[prefix])]
     if not fits:
         return max((prefix for prefix, count in counts.items() if count == len(keys)), key=len, default="")
-    if len(fits) > 1 and "" not in fits:
-        raise InvalidValueError(
-            f"the keys below {' and below '.join(fits)} all fit this network: save the state dict of one of them alone"
-        )
+    if len(whole) > 1 and "" not in fits:  # also one that has more than the network, as a student with another head
+        places = " and ".join(f"below {prefix}" if prefix else "in front" for prefix in whole)
+        raise InvalidValueError(f"the keys {places} all fit this network: save the state dict of one of them alone")
     return "" if "" in fits else fits[0]
 
 

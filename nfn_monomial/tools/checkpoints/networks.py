@@ -105,7 +105,9 @@ class Network(Mapping[str, Tensor]):
         self._shapes = {name: checkpoint.shapes[same[0]] for name, same in self._keys.items()}
         known = {full for same in self._keys.values() for full in same}
         own = {full: key for key, full in places.items()}
-        self.others = {own.get(full, full): full for full in checkpoint if full not in known}
+        # what is behind no prefix and is called as one of the network's own is not that
+        left = (full for full in checkpoint if full not in known and (full in own or full not in definition.shapes))
+        self.others = {own.get(full, full): full for full in left}
         self._seen: set[str] = set()  # names whose values were looked at
         meta = {name: torch.empty((1, 1, *shape), device="meta") for name, shape in self._shapes.items()}
         self.sizes = check_tensors(self.space, meta)

@@ -62,6 +62,22 @@ def test_averages_and_what_trainers_put_around_a_network(residual: Definition, t
         read_networks([saved(tmp_path / "short.pt", short)], net=residual)
 
 
+def test_a_network_and_its_copy_are_not_confused(residual: Definition, tmp_path: Path) -> None:
+    state = weights(residual, 1)
+    copy = {f"ema.{key}": t for key, t in weights(residual, 2).items()}
+    for network, places in (
+        (state, "in front and below ema."),
+        ({**state, "criterion.weight": torch.ones(3)}, "in front and below ema."),
+        ({f"net.{k}": t for k, t in {**state, "more.weight": torch.ones(3)}.items()}, "below net. and below ema."),
+    ):
+        with pytest.raises(FileError, match=f"the keys {places} all fit this network"):
+            read_networks([saved(tmp_path / "both.pt", network | copy)], net=residual)
+    for own in (1, -1):  # a tensor of the trainer with the name of one of the network, in front and behind
+        wrapped = list({"offset": torch.full((3,), 7.0), **copy}.items())[::own]
+        (found,) = read_networks([saved(tmp_path / "net.pt", dict(wrapped))], net=residual)
+        assert torch.equal(found.unmoved["offset"], copy["ema.offset"])
+
+
 @pytest.mark.parametrize("kept", [("embed.weight",), ("head.weight",), ("embed.weight", "head.weight")])
 def test_tied_tensors_move_together(kept: tuple[str, ...], words: Definition, tmp_path: Path) -> None:
     state = weights(words, 1)
