@@ -78,7 +78,8 @@ class Batches:
             try:
                 with torch.random.fork_rng(devices=[]):  # of a loader that shuffles, and of samples that are drawn
                     torch.manual_seed(number)
-                    batches = batches or iter(self._source)
+                    if batches is None:
+                        batches = iter(self._source)
                     batch = next(batches, None)
             except (Exception, SystemExit) as error:
                 raise InvalidValueError(f"{self.label} fails: {type(error).__name__}: {error}") from error

@@ -1,5 +1,6 @@
 """Checkpoints moved into one frame: what they compute stays, what lies between is measured, merged ones load."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from own_networks import mlp, moved, saved, weights
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from nfn_monomial.adapters.definitions import Definition
 from nfn_monomial.tools import align_checkpoints
@@ -154,6 +155,18 @@ class Drawn(Dataset[Any]):
     def __getitem__(self, i: int) -> tuple[Tensor, int]:
         self.taken += 1
         return torch.randn(4) + i / 700, i % 4
+
+
+class Stream(IterableDataset[tuple[Tensor, int]]):
+    """Nobody knows how long it is."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        return ((torch.full((4,), float(i)), i % 4) for i in range(300))
+
+
+def test_a_data_set_without_a_length_is_taken_as_it_comes() -> None:
+    for data in (Stream(), DataLoader(Stream(), 32)):
+        assert judge_of(data, ()).words == "cross-entropy on 300 samples"
 
 
 def test_a_data_set_is_taken_in_batches_and_is_the_same_each_time() -> None:
