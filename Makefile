@@ -11,7 +11,7 @@ KILLS ?= 6
 TRAINING := tests/benchmarks/train tests/benchmarks/make tests/benchmarks/studies
 FETCH := --quiet --disable-pip-version-check --retries 1
 
-.PHONY: help install demo bench results test test-rounding test-networks test-matrix slow kill fuzz lint docs tree clean
+.PHONY: help install demo bench results test test-rounding test-networks gallery test-matrix slow kill fuzz lint docs tree clean
 
 help:
 	@echo "make demo   set up, train a zoo of small networks, predict their accuracy from their weights (5 min)"
@@ -20,6 +20,7 @@ help:
 	@echo "make test   set up, lint, pytest"
 	@echo "make test-rounding  the tests that train, with matrix products that round as on another processor"
 	@echo "make test-networks  networks of other packages: transformers, and weights that ship in wheels"
+	@echo "make gallery  67 architectures of five packages are read as docs/gallery.md says (30 min, with downloads)"
 	@echo "make test-matrix  the tests as on other machines: instructions, rounding, threads, order, locale, time zone, no home"
 	@echo "make slow   tests that take minutes: compiled layers and models, what memory is taken"
 	@echo "make kill   commands that are killed, interrupted, or find the disk full, for an hour; KILLS=N of every kind"
@@ -82,6 +83,13 @@ test-networks: $(INSTALLED)
 	    || echo "no $$wheel: skipped"; done
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/networks -m networks -n 2 --dist worksteal
 
+# In an environment of its own: torchvision's compiled operators may be those of another torch, and then transformers, which
+# imports it wherever it is installed, cannot be used.
+gallery:
+	test -d build/gallery || $(PYTHON) -m venv build/gallery
+	build/gallery/bin/python -m pip install $(FETCH) -c constraints.txt -e '.[gallery,tools,dev]'
+	OMP_NUM_THREADS=1 build/gallery/bin/pytest tests/gallery -m gallery -q -n 2 --dist worksteal
+
 # What takes long beside what else tests the same: compiled layers and models, memory.
 slow: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -q -n 2 --dist worksteal
@@ -98,7 +106,7 @@ test-matrix: $(INSTALLED)
 	    "ATEN_CPU_CAPABILITY=avx2 MKL_CBWR=COMPATIBLE HYPOTHESIS_PROFILE=thorough" \
 	    "LC_ALL=C PYTHONUTF8=0 TZ=Pacific/Auckland HOME=/nonexistent CI=true" \
 	    "ROUNDING=1" "ROUNDING=2" "ROUNDING=3"; do \
-	  echo "$$machine"; env OMP_NUM_THREADS=1 SHUFFLE=1 $$machine $(BIN)/pytest -q -n 2 --dist worksteal -m 'not networks and not kill' || exit; done
+	  echo "$$machine"; env OMP_NUM_THREADS=1 SHUFFLE=1 $$machine $(BIN)/pytest -q -n 2 --dist worksteal -m 'not networks and not gallery and not kill' || exit; done
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

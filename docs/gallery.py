@@ -42,7 +42,19 @@ MARK = "gallery: "
 USUAL = {"input", "output", "looked up", "kernel", "tied to what is FIXED"}
 DRAWN = {"AlexNet", "ResNet-18", "ConvMixer", "MLP-Mixer", "Swin", "BERT", "GPT-2", "Llama", "Mixtral", "Mamba", "T5",
          "Whisper", "AutoencoderKL", "GCN", "GAT", "GIN"}  # fmt: skip
-WHY: dict[str, str] = {}
+WHY = {  # in words, of what is refused, and of what the record has something in `left` of
+    "ShuffleNetV2": "in part: channels are shuffled and cut in halves again and again, and some stay",
+    "Faster R-CNN": "how many boxes there are depends on values",
+    "RAFT, small": "yes; what is looked up by place keeps its order",
+    "BEiT": "in part: zeros in place of biases of keys are no part of the state dict, so heads stay",
+    "EfficientFormer": "in part: in eval mode, what attention adds is no part of the state dict, so heads stay",
+    "XCiT": "yes; the frequencies of its positions keep their order",
+    "LeViT": "in part: as EfficientFormer",
+    "UNet2DModel": "in part: norms of groups that lie across two concatenated features keep channels where they are",
+    "U-Net of Stable Diffusion": "in part: as UNet2DModel",
+    "DiT": "yes; sines and cosines of positions keep the order of the stream",
+    "SchNet": "how many molecules there are is read from values",
+}
 
 
 class Entry(NamedTuple):
@@ -54,9 +66,13 @@ class Entry(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012  # never changed
 
     def module(self) -> nn.Module:
-        """With random weights, the same ones each time."""
+        """With random weights, the same each time, also where packages start with zeros, which hide what they do."""
         torch.manual_seed(0)
-        return self.build(package(self.package)).eval()
+        module = self.build(package(self.package)).eval()
+        for parameter in module.parameters():
+            if not parameter.any():
+                nn.init.normal_(parameter, std=0.02)
+        return module
 
 
 def package(name: str) -> ModuleType:
@@ -338,8 +354,12 @@ def tables(networks: dict[str, dict[str, Any]], packages: dict[str, str]) -> str
     for package, version in packages.items():
         if package != "torch":
             parts += [f"### {package} {version}", table(package.replace("-", "_"), networks)]
-    formless = [f"- {name}: {found['formless']}." for name, found in networks.items() if "formless" in found]
-    return "\n\n".join([*parts, "### Without a normal form", "\n".join(formless)])
+    formless: dict[str, list[str]] = {}
+    for name, found in networks.items():
+        if "formless" in found:
+            formless.setdefault(found["formless"], []).append(name)
+    reasons = [f"- {', '.join(names)}: {reason}." for reason, names in formless.items()]
+    return "\n\n".join([*parts, "### Without a normal form", "\n".join(reasons)])
 
 
 def written(page: str) -> str:
