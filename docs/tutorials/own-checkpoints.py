@@ -2,7 +2,7 @@
 # # Your own checkpoints
 #
 # You have a folder of checkpoints of one architecture. Here a predictor of their accuracy is trained on them, by two
-# commands and in Python; two of them are compared; and two that were trained apart are merged.
+# commands and in Python; a family of them gets its tree, and p-values; and two that were trained apart are merged.
 #
 # ## A folder of checkpoints
 #
@@ -68,7 +68,10 @@ table = [f"{number:02},{value:.4f}" for number, value in enumerate(accuracies)]
     "def classifier():\n"
     "    layers = (nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 10))\n"
     "    return nn.Sequential(*layers), torch.randn(8, 64)\n"
+    "def test_set():\n"
+    "    return torch.utils.data.TensorDataset(*torch.load('test.tensors'))\n"
 )
+torch.save((images[test], labels[test]), folder / "test.tensors")
 
 
 def run(command):
@@ -86,7 +89,7 @@ new = [trained(steps=3), trained(steps=30)]
 for number, net in enumerate(new):
     torch.save(net.state_dict(), folder / f"new{number}.pt")
 print("true:", [round(accuracy(net), 2) for net in new])
-run("predict new0.pt new1.pt --predictor results/train/predictor.safetensors")
+run("predict new0.pt new1.pt --predictor results/train/predictor.safetensors --net net.py:classifier")
 
 # %% [markdown]
 # ## The same in Python
@@ -140,11 +143,35 @@ for name, other in {"moved": moved, "another": b}.items():
     print(f"{name}: the same function: {found.same_function}")
 
 # %% [markdown]
+# ## Who is related to whom?
+#
+# Four files lie in a folder of their own: two networks that were trained apart, and of the first one a copy that was
+# pruned and one that was moved. `compare` draws their tree, and says by p-values how surprising their likeness is:
+# what was pruned has its neurons where its parent has them, and networks that were trained apart have not
+# ([how surprising is it?](../own-networks.md#how-surprising-is-it)).
+
+# %%
+(folder / "family").mkdir()
+pruned = {name: t * (t.abs() > t.abs().median()) for name, t in a.items()}
+for name, state in {"first": a, "first-pruned": pruned, "first-moved": moved, "second": b}.items():
+    torch.save(dict(state), folder / "family" / f"{name}.pth.tar")
+run("compare family --net net.py:classifier --out results/family")
+
+# %% [markdown]
 # ## Merge them
 #
 # Halfway between two networks that were trained apart lies little of use: neuron 3 of one has nothing to do with
 # neuron 3 of the other. `align` moves the second next to the first, without changing its function, and then the mean
-# makes sense.
+# makes sense. The merged network that is written is the best of the table.
+
+# %%
+run(
+    "align family/first.pth.tar family/second.pth.tar --net net.py:classifier --data net.py:test_set --merge 0.5 "
+    "--out results/merged"
+)
+
+# %% [markdown]
+# The same in Python:
 
 # %%
 from nfn_monomial import align
@@ -167,5 +194,4 @@ for name, mean in means.items():
     print(f"their mean, {name}: {accuracy(with_weights(mean)):.2f}")
 
 # %% [markdown]
-# The same from the command line, with tables, figures and checkpoints that load where yours do: [your own
-# networks](../own-networks.md).
+# All commands, with their tables and figures: [your own networks](../own-networks.md).

@@ -26,7 +26,7 @@ from nfn_monomial.errors import MissingFileError
 from nfn_monomial.tools.files import write_whole
 from nfn_monomial.tools.reading import parse_json, read_bytes
 
-__all__ = ["Checkpoint", "checkpoints_in", "files_of", "read_checkpoint"]
+__all__ = ["Checkpoint", "checkpoints_in", "files_of", "read_checkpoint", "suffix_of"]
 
 SAFE = ".safetensors"
 INDEX = ".safetensors.index.json"
@@ -69,8 +69,7 @@ class Checkpoint(Mapping[str, Tensor], ABC):
 
     def renamed(self, stem: str) -> str:
         """A name for another one of its form."""
-        name = self.path.name
-        return stem + next((both for both in (".pth.tar", ".pt.tar") if name.endswith(both)), self.path.suffix)
+        return stem + suffix_of(self.path)
 
     def outputs(self, name: str) -> list[Path]:
         """The files that `write` makes, in its folder."""
@@ -219,6 +218,11 @@ def read_checkpoint(path: str | Path, key: str | None = None) -> Checkpoint:
     if file.suffix in TORCH:
         return TorchFile(file, key)
     raise FileError(f"{file} is called {file.suffix or 'without a suffix'}, expected {FORMS}")
+
+
+def suffix_of(path: Path) -> str:
+    """Of a checkpoint's name, both of ``.pth.tar``."""
+    return next((both for both in (".pth.tar", ".pt.tar") if path.name.endswith(both)), path.suffix)
 
 
 def checkpoints_in(folder: Path, progress: Callable[[int], None] = lambda found: None) -> list[Path]:

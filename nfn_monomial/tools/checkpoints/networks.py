@@ -30,7 +30,7 @@ from nfn_monomial.space.certificate import running, steady_answers
 from nfn_monomial.space.packing import check_tensors
 
 from .chains import NET, chain_of
-from .files import Checkpoint, checkpoints_in, read_checkpoint
+from .files import Checkpoint, checkpoints_in, read_checkpoint, suffix_of
 
 __all__ = [
     "Naming",
@@ -369,5 +369,5 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     while len({p[-1] for p in parts}) == 1 and min(map(len, parts)) > 1:
         parts = [p[:-1] for p in parts]
     found = ["/".join(p) for p in parts]
-    suffix = paths[0].suffix
+    suffix = suffix_of(paths[0])
     return [name.removesuffix(suffix) for name in found] if all(name.endswith(suffix) for name in found) else found
