@@ -24,6 +24,8 @@ _Known = TypeVar("_Known")
 _WAYS_OUT = {
     r"_mask$": "of pruned weights, which torch.nn.utils.prune.remove(layer, 'weight') makes plain",
     r"_u$": "of spectral norm, which torch.nn.utils.remove_spectral_norm(layer) takes away",
+    r"weight_orig$": "of pruned weights or of spectral norm, which torch.nn.utils.prune.remove(layer, 'weight') or "
+    "remove_spectral_norm(layer) takes away",
     r"weight_g$": "of weight norm, which torch.nn.utils.remove_weight_norm(layer) takes away",
     r"\bparametrizations\.": "of torch.nn.utils.parametrize, which remove_parametrizations(layer, 'weight') takes away",
     r"\blora_[AB]\.": "of an adapter, which model.merge_and_unload() of peft puts into its base",
@@ -263,8 +265,9 @@ def prefix_of(keys: Collection[str], names: Collection[str], required: Collectio
 
 def way_out_of(keys: Iterable[str]) -> str:
     """What to do about keys that other keys were made of, in words; nothing, if they are not known."""
-    for key in keys:
-        for pattern, words in _WAYS_OUT.items():
+    every = list(keys)
+    for pattern, words in _WAYS_OUT.items():
+        for key in every:
             if re.search(pattern, key):
                 return f". {key} is {words}: save the state dict behind that, or name the network as it was in front"
     return ""

@@ -64,10 +64,10 @@ def _of_transformers(package: ModuleType, name: str, arguments: dict[str, Any]) 
     with damaged(path, "give the folder of a network that transformers saved"), open_regular(path) as file:
         stated = json.loads(file.read(CONFIG_BYTES))
     if not isinstance(stated, dict) or "auto_map" in stated:
-        raise DefinitionError(
-            f"{path} {'names code of its own (auto_map)' if stated else 'is no configuration'}, which is not run: give "
-            "the class by --net module.py:Class"
+        odd = (
+            "names code of its own (auto_map), which is not run" if isinstance(stated, dict) else "is no configuration"
         )
+        raise DefinitionError(f"{path} {odd}: give the class by --net module.py:Class")
     config = package.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False, **arguments)
     config.use_cache = False
     config._attn_implementation = "eager"

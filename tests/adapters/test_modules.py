@@ -303,3 +303,6 @@ def test_weights_that_are_made_of_others(kind):
         torch.testing.assert_close(output, expected, rtol=1e-10, atol=1e-10)
     with pytest.raises(ValueError, match=f"network 1 of 1: .*{KINDS[kind]}"):
         stack_networks([networks[0].state_dict()], WeightSpace.mlp([3, 4, 2], "relu"))
+    if kind in ("prune", "spectral_norm"):  # of a module the masks and vectors are left out, as buffers are
+        with pytest.raises(ValueError, match=r"0\.weight_orig is of pruned weights or of spectral norm"):
+            stack_networks(networks[:1], WeightSpace.mlp([3, 4, 2], "relu"))

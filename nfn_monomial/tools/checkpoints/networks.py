@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 PathLike: TypeAlias = "str | Path"
+REASONS = 3  # in a message
 
 
 class Naming(TypedDict, total=False):
@@ -354,7 +355,8 @@ def read_several(
         raise FileError(f"{error}{way_out}") from error
     if len(networks) < 2:
         alone = networks[0].label if networks else "nothing"
-        reasons = "".join(f"; left out: {path}: {reason}" for path, reason in skipped.items())
+        reasons = "".join(f"; left out: {path}: {reason}" for path, reason in list(skipped.items())[:REASONS])
+        reasons += f"; and {len(skipped) - REASONS} more" * (len(skipped) > REASONS)
         raise InvalidValueError(f"{command} needs two networks, or a folder of them; found {alone} alone{reasons}")
     return networks, skipped
 

@@ -54,7 +54,8 @@ def test_a_folder_of_transformers_says_what_network_it_is(name: str, tmp_path: P
 
 def test_folders_that_cannot_be_built_are_named(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    wrong = {
+    wrong: dict[str, tuple[Any, str]] = {
+        "list": ([1], r"config\.json is no configuration: give the class"),
         "code": ({"model_type": "bert", "auto_map": {"AutoModel": "net.Net"}}, "auto_map.* is not run: give the class"),
         "other": ({"model_type": "bert", "architectures": ["pipeline"]}, "names 'pipeline', which is no network of tr"),
         "unknown": ({"model_type": "nobody"}, "cannot be built: .*nobody"),

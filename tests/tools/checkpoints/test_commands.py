@@ -262,3 +262,4 @@ def test_files_that_cannot_be_used_are_left_out_and_told(pair: Path) -> None:
     text = said("compare", runs, *RELU.split(), "--skip-bad", code=2)
     assert "compare needs two networks, or a folder of them; found good0.pt alone; left out: " in text
     assert first.removeprefix("broken.pt ") in text
+    assert text.strip().endswith("; and 2 more"), "of a large folder not all reasons are in one line"
