@@ -7,7 +7,9 @@ format's own names, and the tensors ``weight.i``, ``bias.i`` of a weight space.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,15 @@ from nfn_monomial.adapters.definitions import Definition
 from nfn_monomial.adapters.files import FileError, damaged, listed
 from nfn_monomial.adapters.tensor_files import read_torch_file
 from nfn_monomial.errors import MissingFileError, MonomialError
-from nfn_monomial.tools.checkpoints.files import TORCH, TorchFile, read_checkpoint
+from nfn_monomial.tools.checkpoints.files import TORCH, Checkpoint, TorchFile, read_checkpoint
 from nfn_monomial.tools.checkpoints.networks import Network
 from nfn_monomial.tools.predictors.models import NetworkInfo
+from nfn_monomial.tools.predictors.tasks import MOST_WEIGHTS
 
 from .base import CorpusError, OnProgress
 
 __all__ = [
+    "checkpoint_at",
     "counter",
     "info_of",
     "read_defined",
@@ -33,6 +37,7 @@ __all__ = [
     "read_mapping",
     "read_stacked",
     "require_folder",
+    "require_small",
     "silent",
 ]
 
@@ -69,8 +74,7 @@ def read_defined(defined: Definition, key: str | None, path: Path) -> dict[str, 
         CorpusError: naming the file, if it is damaged or of another architecture, or the tensor, if it holds NaN.
     """
     try:
-        named = path.suffix and path.suffix not in TORCH  # files of torch.save may be called anything
-        network = Network(defined, read_checkpoint(path) if named else TorchFile(path, key))
+        network = Network(defined, checkpoint_at(path, key))
         tensors = {name: t.float() for name, t in network.items()}
         shapes = defined.space.shapes()
         if others := [f"{n} is {tuple(t.shape)}, not {shapes[n]}" for n, t in tensors.items() if t.shape != shapes[n]]:
@@ -84,10 +88,40 @@ def read_defined(defined: Definition, key: str | None, path: Path) -> dict[str, 
         raise CorpusError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
 
 
-def info_of(defined: Definition) -> NetworkInfo:
-    """What models are told of the networks of an architecture."""
-    others = [(key, defined.tied.get(key)) for key in defined.shapes if key not in defined.space.parameters]
-    return NetworkInfo(defined.space, defined.name, defined.template, defined.input_shape, tuple(others))
+def checkpoint_at(path: Path, key: str | None) -> Checkpoint:
+    """The one at a path; files of ``torch.save`` may be called anything."""
+    return read_checkpoint(path) if path.suffix and path.suffix not in TORCH else TorchFile(path, key)
+
+
+def info_of(defined: Definition, keys: Iterable[str] = ()) -> NetworkInfo:
+    """What models are told of the networks of an architecture, whose files have these keys."""
+    own = defined.space.parameters
+    others = {key: defined.tied.get(key) for key in defined.shapes if key not in own}
+    saved = {key: name for key in keys if (name := defined.renamed(key)) != key}
+    others |= {key: others.get(name, name) for key, name in saved.items() if name in defined.shapes}
+    return NetworkInfo(defined.space, defined.name, defined.template, defined.input_shape, tuple(others.items()))
+
+
+def require_small(defined: Definition, count: int) -> None:
+    """Raise a CorpusError for so many networks that no predictor may read, or memory does not hold."""
+    weights = sum(map(math.prod, defined.space.shapes().values()))
+    if weights > MOST_WEIGHTS:
+        raise CorpusError(
+            f"{defined.name} has {weights:,} weights; predictors read networks of {MOST_WEIGHTS:,} at most"
+        )
+    if 4 * weights * count > (memory := _memory()):
+        raise CorpusError(
+            f"{count} networks of {weights:,} weights take {4 * weights * count / 2**30:.1f} GiB of memory, and this "
+            f"machine has {memory / 2**30:.1f}: give a table of fewer lines"
+        )
+
+
+def _memory() -> float:
+    """Bytes of the machine, as far as it says."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):  # Windows
+        return math.inf
 
 
 def read_layers(

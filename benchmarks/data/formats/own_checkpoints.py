@@ -26,8 +26,8 @@ from nfn_monomial.errors import MonomialError
 from nfn_monomial.tools.checkpoints.files import INDEX, SAFE, TORCH, checkpoints_in
 
 from .base import CorpusError, OnProgress
-from .checkpoints import counter, info_of, read_defined, require_folder, silent
-from .result_tables import Line, Number, columns_of, number_in, read_table, text_of
+from .checkpoints import checkpoint_at, counter, info_of, read_defined, require_folder, require_small, silent
+from .result_tables import Line, Number, columns_of, number_in, read_table, require_points, text_of
 from .sides import SIDES, sides_by, sides_drawn, together
 
 __all__ = ["Asked", "OwnCheckpoints", "read_own"]
@@ -136,6 +136,7 @@ def read_own(asked: Asked, definition: Definition, on_progress: OnProgress = sil
     unnamed = sorted(set(files.all) - set(rows.files))
     rows.require(FEWEST, "lines name a checkpoint")
     task, why, unit, targets = _targets(rows, asked)
+    require_small(definition, len(rows.lines))
     networks = _networks(rows, definition, asked.key, on_progress)
     rows.require(FEWEST, f"checkpoints are of {definition.name}")
     targets = [target for target, network in zip(targets, networks, strict=True) if network is not None]
@@ -157,7 +158,7 @@ def read_own(asked: Asked, definition: Definition, on_progress: OnProgress = sil
     values = torch.tensor(
         [classes.index(t) for t in targets] if classes else targets, dtype=None if classes else torch.float64
     )
-    info, parts = info_of(definition), {}
+    info, parts = info_of(definition, checkpoint_at(rows.files[0], asked.key)), {}
     for side in SIDES:
         index = [i for i, own in enumerate(sides) if own == side]
         tensors = {name: torch.stack([read[i].pop(name) for i in index]) for name in definition.space.parameters}
@@ -254,6 +255,14 @@ def _match(rows: _Rows, files: _Files, columns: Sequence[str], asked: Asked) -> 
             f"no line of {rows.table} names one checkpoint in {files.folder}: {told}; say "
             "which column does by --names COLUMN, or how columns do, as --names 'run-{run}/epoch={epoch}.ckpt'"
         )
+    for other in (c for c in ways if c not in others and fitting(c) == fitting(way)):
+        for line, *names in zip(rows.lines, calls[way], calls[other], strict=True):
+            one, two = (known[name] for name in names)
+            if len(one) == len(two) == 1 and one != two:
+                raise CorpusError(
+                    f"{rows.table}: the columns {way} and {other} name other files, in {line.place} {next(iter(one))} "
+                    f"and {next(iter(two))}: say which one is meant by --names COLUMN"
+                )
     names = calls[way]
     rows.keep([None if len(known[n]) > 1 else n for n in names], "lines may mean several files", names.__getitem__)
     names = [name for name in names if len(known[name]) <= 1]
@@ -306,6 +315,7 @@ def _targets(rows: _Rows, asked: Asked) -> tuple[ColumnTask, str, str, list[Any]
     if task == "classification":
         targets: list[Any] = [text_of(cell) or None for cell in cells]
     else:
+        require_points(asked.column, [text_of(cell) for cell in cells], rows.table)
         targets = [None if number is None else number.value for number in numbers]
     rows.keep(targets, f"lines have no {asked.column} that is finite", lambda i: rows.lines[i].place)
     rows.require(FEWEST, f"networks have a {asked.column}")

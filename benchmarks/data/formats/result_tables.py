@@ -13,7 +13,7 @@ from nfn_monomial.tools.reading import parse_json, read_bytes
 
 from .base import CorpusError
 
-__all__ = ["Line", "Number", "columns_of", "number_in", "read_table", "text_of"]
+__all__ = ["Line", "Number", "columns_of", "number_in", "read_table", "require_points", "text_of"]
 
 OBJECTS, LINES = (".json",), (".jsonl", ".ndjson")
 LARGEST = 1e100  # of numbers; a training that left a larger one diverged
@@ -91,6 +91,18 @@ def number_in(cell: Any) -> Number:
     digits = text.removesuffix("%").strip()
     value = float(digits.replace(",", ".") if re.fullmatch(r"[+-]?\d+,\d+", digits) else digits)
     return Number(value if abs(value) < LARGEST else None, unit)
+
+
+def require_points(column: str, texts: Iterable[str], table: Path) -> None:
+    """Raise a CorpusError for ``1,000`` beside ``970``, where a comma would be read as a point."""
+    digits = [text.removesuffix("%").strip() for text in texts]
+    commas = [text for text in digits if "," in text]
+    others = [text for text in digits if "," not in text and re.match(r"[+-]?\d", text)]
+    if commas and others and all(re.fullmatch(r"[+-]?[1-9]\d{0,2},\d{3}", text) for text in commas):
+        raise CorpusError(
+            f"{table}: {column} has {shown(commas[0])} and {shown(others[0])}: are commas points, or between "
+            "thousands? Write these numbers without commas"
+        )
 
 
 def columns_of(lines: Iterable[Line]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch
 from torch import nn
 
 from nfn_monomial.adapters.definitions import Definition, define
+from nfn_monomial.benchmarks.data.formats import checkpoints, own_checkpoints
 from nfn_monomial.benchmarks.data.formats.base import CorpusError
 from nfn_monomial.benchmarks.data.formats.own_checkpoints import Asked, OwnCheckpoints, read_own
 from nfn_monomial.benchmarks.data.formats.result_tables import number_in
 from nfn_monomial.benchmarks.data.formats.sides import sides_by, sides_drawn, together
+from nfn_monomial.tools.predictors.networks import Given, match
 
 RUNS, EPOCHS = 10, 3
 
@@ -178,6 +181,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"loss": ["diverged", *range(29)]}, {}, r"loss has 29 numbers and 1 texts, as diverged: empty these cells"),
     ({"loss": ["a"] * 30}, {"task": "ranking"}, r"ranking is of numbers, and loss has 30 texts"),
     ({"loss": ["1%", *range(29)]}, {}, r"numbers with % and without"),
+    ({"loss": ['"1,000"', *range(970, 999)]}, {}, r"loss has '1,000' and '970': are commas points"),
     ({"loss": [f"c{i}" for i in range(30)]}, {}, r"0 networks are of a class of loss that others have"),
     ({"loss": ["a"] * 30}, {}, r"all 30 networks have loss 'a'"),
     ({"run": ["a"] * 30}, {"group": ("run",)}, r"30 networks in 1 groups cannot be drawn"),
@@ -204,6 +208,51 @@ def test_a_folder_of_several_is_not_guessed(
     table = csv(tmp_path / "t.csv", {"run": runs, "loss": range(len(states))})
     with pytest.raises(CorpusError, match="'run-0' of run may be any of 3 files"):
         read_own(Asked(tmp_path / "runs", table, "loss"), definition)
+
+
+def test_two_columns_that_name_all_files_are_asked_about(
+    tmp_path: Path, definition: Definition, states: list[dict[str, torch.Tensor]]
+) -> None:
+    (tmp_path / "runs").mkdir()
+    for i, state in enumerate(states):
+        torch.save(state, tmp_path / "runs" / f"{i}.pt")
+    numbers = range(len(states))
+    table = csv(tmp_path / "t.csv", {"seed": numbers[::-1], "id": numbers, "loss": numbers})
+    with pytest.raises(CorpusError, match=r"seed and id name other files, .*29\.pt and .*0\.pt: .*--names COLUMN"):
+        read_own(Asked(tmp_path / "runs", table, "loss"), definition)
+    expected = {(tmp_path / "runs" / f"{i}.pt").as_posix(): float(i) for i in numbers}
+    assert losses(read_own(Asked(tmp_path / "runs", table, "loss", "id"), definition)) == expected
+    assert read_own(Asked(tmp_path / "runs", table, "seed"), definition).notes[0].endswith("by the column id")
+    table = csv(tmp_path / "t.csv", {"id": numbers, "file": [f"{i}.pt" for i in numbers], "loss": numbers})
+    assert read_own(Asked(tmp_path / "runs", table, "loss"), definition).notes[0].endswith("by the column id")
+
+
+def test_predictors_know_the_keys_that_files_have(
+    tmp_path: Path, definition: Definition, states: list[dict[str, torch.Tensor]]
+) -> None:
+    """As of classes that save others than they have."""
+    saved = [{f"old_{key}": t for key, t in state.items()} for state in states]
+    table = csv(tmp_path / "t.csv", {"name": write(tmp_path / "runs", saved, "flat"), "loss": range(len(saved))})
+    renaming = replace(definition, renamed=lambda key: key.removeprefix("old_"))
+    (part,) = read_own(Asked(tmp_path / "runs", table, "loss"), renaming).corpus.train
+    for prefix in ("", "old_"):
+        state = {f"{prefix}{key}": t for key, t in states[0].items() if t.is_floating_point()}
+        names = match(Given("a file", state), [part.info], True, "Net").names
+        assert names == {name: f"{prefix}{name}" for name in definition.space.parameters}
+
+
+def test_what_cannot_be_learned_from_is_not_read(
+    definition: Definition, tmp_path: Path, flat: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked(flat[0], csv(tmp_path / "t.csv", flat[1]), "loss")
+    monkeypatch.setattr(own_checkpoints, "read_defined", None)
+    monkeypatch.setattr(checkpoints, "MOST_WEIGHTS", 41)
+    with pytest.raises(CorpusError, match=r"Net has 42 weights; .* of 41 at most"):
+        read_own(asked, definition)
+    monkeypatch.setattr(checkpoints, "MOST_WEIGHTS", 42)
+    monkeypatch.setattr(checkpoints, "_memory", lambda: 30 * 42 * 4 - 1)
+    with pytest.raises(CorpusError, match=r"30 networks of 42 weights take .* GiB .* fewer lines"):
+        read_own(asked, definition)
 
 
 # -- sides ------------------------------------------------------------------------------------------------------------
