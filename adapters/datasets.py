@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from nfn_monomial import WeightSpace
 from nfn_monomial.errors import InvalidValueError
 
+from .matching import prefix_of
 from .modules import load_checkpoint, stack_networks
 from .tensor_files import read_safetensors
 
@@ -28,7 +29,7 @@ class StateDicts(Dataset[tuple[dict[str, Tensor], Any]]):
 
     Args:
         networks: modules, state dicts, or paths of safetensors files and of what ``torch.save`` wrote, which are read
-            when they are asked for.
+            when they are asked for; keys in files may have a prefix, as ``module.``.
         space: their weight space.
         targets: one for each, a tensor ``(N, ...)`` or any sequence.
         key: of the state dict in files that hold more.
@@ -69,6 +70,10 @@ class StateDicts(Dataset[tuple[dict[str, Tensor], Any]]):
             safe = Path(found).suffix == ".safetensors"
             state = read_safetensors(Path(found))[0] if safe else load_checkpoint(found, key=self.key)
             try:
+                if self.names is None:
+                    own = self.space.parameters
+                    prefix = prefix_of([key for key in state if not key.endswith("num_batches_tracked")], own, own)
+                    state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
                 tensors = stack_networks(state, self.space, names=self.names, ignore=self.ignore)
             except (ValueError, TypeError) as error:
                 raise type(error)(f"{found}: {error}") from None

@@ -39,6 +39,13 @@ def test_batches_are_what_models_read(tmp_path: Path) -> None:
     SPACE.pack(batches[0][0])
 
 
+def test_files_may_have_a_prefix(tmp_path: Path) -> None:
+    for i, prefix in enumerate(("module.", "model.net.")):
+        torch.save({"state_dict": {f"{prefix}{key}": t for key, t in STATES[i].items()}}, tmp_path / "net.pth.tar")
+        found, _ = StateDicts([tmp_path / "net.pth.tar"], SPACE, [0], key="state_dict")[0]
+        assert all(torch.equal(found[name], tensor[i]) for name, tensor in STACKED.items())
+
+
 def test_errors_name_the_network(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="6 networks and 2 targets"):
         StateDicts(STATES, SPACE, [1, 2])
