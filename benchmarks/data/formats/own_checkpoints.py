@@ -304,6 +304,8 @@ def _targets(rows: _Rows, asked: Asked) -> tuple[ColumnTask, str, str, list[Any]
                 f"{rows.table}: {asked.column} has {len(values)} numbers and {len(texts)} texts, as "
                 f"{listed(dict.fromkeys(texts), 3)}: empty these cells, or say --task classification"
             )
+        if task == "regression" and len(different := {number.value for number in values}) <= FEWEST:
+            why += f", {len(different)} different ones; --task classification takes them for classes"
     elif task != "classification" and texts:
         raise CorpusError(
             f"{rows.table}: {task} is of numbers, and {asked.column} has {len(texts)} texts, as "

@@ -167,6 +167,9 @@ def test_classes_and_numbers(tmp_path: Path, definition: Definition, flat: tuple
     assert "1 lines have a class of fewer than 3 networks, as lion" in own.notes
     for path, label in losses(own).items():
         assert own.classes[int(label)] == kinds[columns["name"].index(Path(path).stem)]
+    few = read_own(Asked(folder, table, "run"), definition).notes[1]
+    assert few.endswith("numbers, 10 different ones; --task classification takes them for classes")
+    assert read_own(Asked(folder, table, "loss"), definition).notes[1].endswith("its cells are numbers")
     assert read_own(Asked(folder, table, "run", task="classification"), definition).classes[:2] == ("0", "1")
     assert read_own(Asked(folder, table, "share", task="ranking"), definition).unit == "%"
 
