@@ -74,6 +74,11 @@ WRITING: Mapping[str, tuple[str, ...]] = {
     "align": ("{a}", "{b}", "{c}", *OWN, "--merge", "0.5"),
     "balance": ("{b}", *OWN),
     "balance, of torch": ("{c}", *OWN),
+    "transport": ("{a}", "{b}", "{c}", *OWN),
+    "train": (
+        "{runs}", "--net", "{runs}/net.py:net", "--targets", "{runs}/runs.csv", "--column", "loss", "--models", "stats",
+        *ONCE,
+    ),
     "predict": ("{cnn}",),
     "predict, edits": ("{siren}", "--predictor", "{editor}"),
 }  # fmt: skip
@@ -133,6 +138,21 @@ def _siren(folder: Path) -> Path:
     return saved(folder / "siren.safetensors", SineNetwork(small_predictors.SIREN).state_dict())
 
 
+def _runs(folder: Path) -> Path:
+    """Checkpoints of small networks, what network they are, and a table of results."""
+    place = folder / "runs"
+    for seed in range(20):
+        saved(place / f"{seed}.pt", mlp(seed))
+    lines = ["file,loss", *(f"{seed}.pt,{seed / 7:.3f}" for seed in range(20))]
+    (place / "runs.csv").write_text("\n".join(lines), encoding="utf-8")
+    (place / "net.py").write_text(
+        "import torch\nfrom torch import nn\ndef net():\n    layers = (nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), "
+        "nn.ReLU(), nn.Linear(5, 2))\n    return nn.Sequential(*layers), torch.ones(2, 4)\n",
+        encoding="utf-8",
+    )
+    return place
+
+
 MAKERS: Mapping[str, Callable[[Path], Path]] = {
     "zoo": _made_by("zoo", "make", "--networks", "160"),
     "inrs": _made_by("inr", "make", "--images", "digits", "--networks", "60", "--steps", "2"),
@@ -141,6 +161,7 @@ MAKERS: Mapping[str, Callable[[Path], Path]] = {
     "c": lambda folder: saved(folder / "c.pt", mlp(2)),
     "cnn": lambda folder: saved(folder / "cnn.safetensors", _cnn().state_dict()),
     "siren": _siren,
+    "runs": _runs,
     "editor": lambda folder: small_predictors.editors(folder / "editor", ["mlp"])["mlp"][1],
 }
 

@@ -29,7 +29,7 @@ from nfn_monomial.fibre import NormalForm, fingerprint_fibre
 from nfn_monomial.space.certificate import running, steady_answers
 from nfn_monomial.space.packing import check_tensors
 
-from .chains import NET, chain_of
+from .chains import NET, PAIRS, chain_of, pairs_of, scaling_of
 from .files import Checkpoint, checkpoints_in, read_checkpoint, suffix_of
 
 __all__ = [
@@ -262,6 +262,8 @@ def read_architecture(like: Checkpoint | None, **naming: Unpack[Naming]) -> Defi
         return net
     if like is None:
         raise InvalidValueError(f"which network? {NET}; or a checkpoint of a chain of layers, and --activation")
+    if activation is None and (pairs := pairs_of(like)) is not None:
+        return pairs
     if activation is None:
         raise InvalidValueError(
             f"{like.path}: say what network it is by {NET}; of a plain chain of layers, --activation relu is enough"
@@ -330,6 +332,11 @@ def read_networks(
                         f"{checkpoint.path} has {size} neurons of node {node}, but {first.checkpoint.path} has "
                         f"{first.sizes[node]}: networks of one width can be put side by side"
                     )
+            if definition.name == PAIRS and (own := scaling_of(checkpoint)) != (other := scaling_of(first.checkpoint)):
+                raise FileError(
+                    f"{checkpoint.path} is scaled by {own}, {first.checkpoint.path} by {other}: adapters of one "
+                    "scaling can be put side by side"
+                )
             if skipped is not None:
                 network.check()
             networks.append(network)

@@ -290,7 +290,7 @@ def _running(task: Task, model: str, net: str | Definition | None, net_args: str
     if net is None:
         if runs_networks(model) and info.template is None:
             raise InvalidValueError(
-                f"its model {model} runs the networks, whose code no file has: say what they are by --net, as "
+                f"its model {model} needs the networks' code, which no file has: say what they are by --net, as "
                 f"--net module.py:{info.activation} (in Python load(path, net=...)); that code runs"
             )
         return task

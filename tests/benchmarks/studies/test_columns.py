@@ -89,7 +89,7 @@ def test_one_that_runs_networks_takes_their_code(home: Path) -> None:
     (path,) = path.parent.glob("Net-probes-stats-*")
     checkpoint, net = home / "runs" / "run-3" / "epoch-8.ckpt", f"{home / 'net.py'}:Net"
     refused = said("predict", checkpoint, "--predictor", path, code=2)
-    assert "its model probes-stats runs the networks, whose code no file has" in refused
+    assert "its model probes-stats needs the networks' code, which no file has" in refused
     assert "--net module.py:Net" in refused
     found = json.loads(invoke("predict", checkpoint, "--predictor", path, "--net", net, "--json").output)
     (one,) = found["networks"]

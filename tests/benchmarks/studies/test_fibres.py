@@ -109,7 +109,7 @@ def test_a_command_finds_all_and_goes_on_where_it_was(tmp_path: Path) -> None:
             assert Predictor.load(path).metrics
         for part, reason in {
             "data": "tells data sets",
-            "accuracy-normal": "known from code alone",
+            "accuracy-normal": "code, which no file has",
             "accuracy-mlp-products": "no file holds",
         }.items():
             if path.name.startswith(f"adapters-{part}"):
