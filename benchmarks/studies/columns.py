@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from scipy.stats import kendalltau
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
 
 from nfn_monomial.adapters.definitions import Definition
 from nfn_monomial.benchmarks.data.batches import prepared
@@ -57,6 +58,8 @@ WANTED = 3  # models, besides the baseline
 SUITED = ("stats", "probes-stats", "combined", "message-passing-stats", "balanced-statnn", "message-passing")
 MOST = {"probes-stats": 500_000, "combined": 20_000, "message-passing-stats": 20_000, "message-passing": 20_000}
 """Weights of networks that take no longer than minutes."""
+MOST_WORK = 10**7
+"""Operations of a network on one input, of networks that are run on 64 inputs in every epoch, for the same."""
 
 
 class Tested(NamedTuple):
@@ -83,7 +86,7 @@ class Found:
 def models_for(info: NetworkInfo) -> tuple[tuple[str, ...], list[str]]:
     """Three models that suit networks, and the baseline; in words, why not others."""
     weights = sum(map(math.prod, info.space.shapes().values()))
-    classes = _classes(info)
+    classes, work = _run(info)
     names: list[str] = []
     said: list[str] = []
     for name in SUITED:
@@ -92,6 +95,12 @@ def models_for(info: NetworkInfo) -> tuple[tuple[str, ...], list[str]]:
             break
         if sees == "functions" and classes < 2:
             said.append(f"{name} was left out: it reads logits of classes, which these networks do not give")
+        elif sees == "functions" and work > MOST_WORK:
+            shape = "x".join(map(str, info.input_shape or ()))
+            said.append(
+                f"{name} was left out: it takes long for networks of {work:,} operations on an input {shape}; "
+                "--models has it trained, and a smaller --input makes it faster"
+            )
         elif weights > MOST.get(name, math.inf):
             said.append(f"{name} was left out: it takes long for {weights} weights; --models has it trained")
         else:
@@ -103,16 +112,17 @@ def models_for(info: NetworkInfo) -> tuple[tuple[str, ...], list[str]]:
     return (*names, BASELINE), said
 
 
-def _classes(info: NetworkInfo) -> int:
-    """How many logits a network gives on an input; 0 if it does not run on one."""
+def _run(info: NetworkInfo) -> tuple[int, int]:
+    """How many logits a network gives on an input, 0 if it does not run on one; and in how many operations."""
     if info.template is None or info.input_shape is None:
-        return 0
+        return 0, 0
+    counter = FlopCounterMode(display=False)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with counter, torch.no_grad(), torch.random.fork_rng(devices=[]):
             out = info.template().eval()(torch.zeros(1, *info.input_shape))
     except Exception:  # a user's code
-        return 0
-    return out.shape[1] if isinstance(out, Tensor) and out.ndim == 2 else 0
+        return 0, 0
+    return (out.shape[1] if isinstance(out, Tensor) and out.ndim == 2 else 0), counter.get_total_flops()
 
 
 def learn_column(

@@ -144,6 +144,16 @@ def test_models_that_suit_networks() -> None:
     assert said[0] == "combined was left out: it takes long for 28004 weights; --models has it trained"
 
 
+def test_networks_of_large_inputs_are_not_run_for_hours() -> None:
+    images = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    for size, left_out in ((8, False), (256, True)):
+        names, said = models_for(info_of(images, 3, size, size))
+        assert ("probes-stats" not in names) == ("combined" not in names) == left_out, size
+        if left_out:  # 2 for each weight of the convolution and place, and for each of the linear layer
+            work = 2 * (8 * 27 * 254**2 + 32)
+            assert said[0].startswith(f"probes-stats was left out: it takes long for networks of {work:,} operations")
+
+
 def test_metrics() -> None:
     truth = torch.tensor([1.0, 2.0, 4.0, 8.0], dtype=torch.float64) * 1e9
     assert metrics_of(truth, truth, "regression") == {"mae": 0, "r2": 1, "tau": 1, "selection": 0}
