@@ -31,9 +31,6 @@ PRELOADED = (
         f"nfn_monomial.tools.checkpoints.{name}"
         for name in ("alignments", "balancing", "comparison", "inspection", "transport")
     ),
-        f"nfn_monomial.tools.checkpoints.{name}"
-        for name in ("alignments", "balancing", "comparison", "inspection", "transport")
-    ),
     "nfn_monomial.tools.cli.application",
     "nfn_monomial.benchmarks.data.formats.detection",
     "nfn_monomial.benchmarks.make.inrs",

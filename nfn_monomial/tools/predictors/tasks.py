@@ -254,7 +254,7 @@ class Column(Generalization):
 
     @property
     def heads(self) -> tuple[str, ...]:
-        return (self.column, *CLASS_HEADS) if self.classes else (f"predicted {self.column}", "rank")
+        return (self.column, *CLASS_HEADS) if self.classes else (f"predicted {self.column}", "rank, 1 the largest")
 
     def build(self, model: str, options: Mapping[str, Any]) -> nn.Module:
         return build_model(model, self.networks, seed=0, out_features=max(1, len(self.classes)))
