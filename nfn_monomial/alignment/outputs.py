@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -97,20 +98,14 @@ def output_difference(
         wide_inputs = pytree.tree_map_only(Tensor, doubled, inputs_of(inputs))
     states, unmoved = zip(*(_state(module, names, network) for network in networks), strict=True)
     sizes = packing.check_tensors(space, {name: networks[0][name][None, None] for name in space.parameters})
-    sites = {_label(site, key): site for name, key in names.items() for site in sites_of(module, space, {name: key})}
     outputs, seen, read = [], [], set()
-    try:
+    with _sites(module, space, names) as sites:
         for state in states:
-            with running(module, "these inputs with these networks, on the CPU in float64"), Reading(state) as reading:
-                outputs.append(steady_answers(module, state, wide_inputs))
+            with Reading(state) as reading:
+                answered, fields = _run(module, state, wide_inputs, sites, sizes)
+            outputs.append(answered)
+            seen.append(fields)
             read |= reading.keys
-            # It ran twice.
-            seen.append([fields[: len(fields) // 2] for fields in (site.fields(sizes) for site in sites.values())])
-            for site in sites.values():
-                site.seen.clear()
-    finally:
-        for site in sites.values():
-            site.remove()
     moved = element.act({name: states[1][key] for name, key in names.items()})
     kept = answers(module, states[1] | {names[name]: t for name, t in moved.items()}, wide_inputs)
     largest = 0.0
@@ -126,6 +121,64 @@ def output_difference(
             partners[label] = partnership(one[0], other[0])
     relative = largest_change(outputs[1], outputs[0])
     return OutputDifference(unmoved, largest, relative, largest_change(kept, outputs[1]) <= _KEPT, cka, partners, read)
+
+
+def p_value_of_partners(
+    space: WeightSpace, module: nn.Module, inputs: Any, networks: Sequence[Mapping[str, Tensor]]
+) -> float | None:
+    """A p-value for "all these networks were trained apart, by one recipe", from how alike the first two are.
+
+    **Assumed** is that the networks behind the first two, the references, were trained independently and by the same
+    recipe (data, initialisation, number of steps may be drawn, but alike for all). If the first two are no relatives,
+    then no order of all N networks is likelier than another, so that this pair is any of the ``N (N - 1) / 2``, and
+    ``p = #{pairs whose partners are as alike} / (N (N - 1) / 2)`` is exact: ``P(p <= x) <= x``. The likeness of a pair
+    is the mean of `partnership` over all layers and both directions, so neurons may stand in any order, scaled and
+    flipped. The least p is one of all pairs: below 0.001 with 44 references.
+
+    Returns:
+        None where partners are not known: for fewer than 8 samples, or where no neuron varies.
+    """
+    names = template_names(module, space)
+    with running(module, "these inputs"):
+        wide_inputs = pytree.tree_map_only(Tensor, doubled, inputs_of(inputs))
+    sizes = packing.check_tensors(space, {name: networks[0][name][None, None] for name in space.parameters})
+    with _sites(module, space, names) as sites:
+        seen = [_run(module, _state(module, names, one)[0], wide_inputs, sites, sizes)[1] for one in networks]
+
+    def likeness(i: int, j: int) -> float:
+        pairs = [(x[0], y[0]) for x, y in zip(seen[i], seen[j], strict=True) if x and y]
+        both = [partnership(x, y) for one, other in pairs for x, y in ((one, other), (other, one))]
+        known = [value for value in both if value is not None]
+        return sum(known) / len(known) if known else math.nan
+
+    alike = torch.tensor([likeness(i, j) for j in range(len(networks)) for i in range(j)], dtype=torch.float64)
+    if bool(alike[0].isnan()):
+        return None
+    return float((~(alike < alike[0])).double().mean())
+
+
+@contextlib.contextmanager
+def _sites(module: nn.Module, space: WeightSpace, names: Mapping[str, str]) -> Iterator[dict[str, Site]]:
+    """Label -> where a module shows what a layer reads, as long as this lasts."""
+    sites = {_label(site, key): site for name, key in names.items() for site in sites_of(module, space, {name: key})}
+    try:
+        yield sites
+    finally:
+        for site in sites.values():
+            site.remove()
+
+
+def _run(
+    module: nn.Module, state: Mapping[str, Tensor], inputs: Any, sites: Mapping[str, Site], sizes: Mapping[str, int]
+) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """What a module answers with these tensors, and what is seen at each site."""
+    with running(module, "these inputs with these networks, on the CPU in float64"):
+        answered = steady_answers(module, state, inputs)
+    # It ran twice.
+    fields = [found[: len(found) // 2] for found in (site.fields(sizes) for site in sites.values())]
+    for site in sites.values():
+        site.seen.clear()
+    return answered, fields
 
 
 def _state(

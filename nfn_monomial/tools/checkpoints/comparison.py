@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Unpack
 
 import torch
 
 from nfn_monomial import compare
 from nfn_monomial.alignment import Comparison, Kinship, kinship
+from nfn_monomial.alignment.outputs import p_value_of_partners
 from nfn_monomial.alignment.rounding import differing
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.fibre import compare_fibres
 from nfn_monomial.tools.calls import ALONE, Call
 from nfn_monomial.tools.report import Table
@@ -18,20 +21,24 @@ from nfn_monomial.tools.report import Table
 from .families import family_of, placed_by_class
 from .figures import draw_comparison
 from .findings import Finding, naming_files
-from .networks import Naming, Network, PathLike, read_several
+from .networks import Naming, Network, PathLike, paths_of, read_networks, read_several
 
 __all__ = ["compare_checkpoints"]
 
 _SURPRISING = 0.05  # p-values above are not told as such
 
 
-def compare_checkpoints(*paths: PathLike, seed: int = 0, call: Call = ALONE, **naming: Unpack[Naming]) -> Finding:
+def compare_checkpoints(
+    *paths: PathLike, apart: PathLike | None = None, seed: int = 0, call: Call = ALONE, **naming: Unpack[Naming]
+) -> Finding:
     """Two networks: whether they are the same function up to symmetry, and how they differ. More: a family tree.
 
     See `nfn_monomial.compare` for two, `family_of` for more.
 
     Args:
         paths: two or more checkpoints, or one folder of them.
+        apart: of two, a folder of others that were trained independently by the same recipe, for a p-value that does
+            not ask in which order neurons stand (`p_value_of_partners`).
         seed: of the alignment.
         call: which keeps the distances of more than two, and is told how many pairs are done.
         naming: see `Naming`; the **code** of ``net`` **runs**.
@@ -41,13 +48,16 @@ def compare_checkpoints(*paths: PathLike, seed: int = 0, call: Call = ALONE, **n
         ValueError: naming what cannot be used, and the way out.
     """
     networks, skipped = read_several("compare", paths, **naming)
-    with naming_files(networks):
-        several = len(networks) > 2
-        found = family_of(networks, seed=seed, call=call) if several else _pair_of(networks[0], networks[1], seed)
+    several = len(networks) > 2
+    if apart is not None and several:
+        raise InvalidValueError(f"--apart {apart}: it is for two networks, found {len(networks)}")
+    others = [] if apart is None else read_networks([*paths_of(paths), *paths_of([apart])], **naming)[2:]
+    with naming_files([*networks, *others]):
+        found = family_of(networks, seed=seed, call=call) if several else _pair_of(*networks, others, seed)
     return found.with_notes(skipped)
 
 
-def _pair_of(a: Network, b: Network, seed: int) -> Finding:
+def _pair_of(a: Network, b: Network, apart: Sequence[Network], seed: int) -> Finding:
     # What a checkpoint lacks is the module's own, so it is one that has read none.
     module, inputs = (a.definition.template(), a.definition.inputs) if a.runs and b.runs else (None, None)
     found = compare(a.space, a.state, b.state, module=module, inputs=inputs, seed=seed)
@@ -84,9 +94,13 @@ def _pair_of(a: Network, b: Network, seed: int) -> Finding:
     elif not found.same_function:
         lines += a.why_no_form()
     kin = kinship(a.space, a, b, seed=seed, given=a.definition.given)
+    known = None
+    if apart and module is not None:
+        known = p_value_of_partners(a.space, module, inputs, [a.state, b.state, *(other.state for other in apart)])
     same = found.same_function or (wider is not None and wider.same_function)
     if not same or kin.p_value <= _SURPRISING:
-        lines += [_said(kin), *(placed_by_class([a, b], seed) if kin.p_value <= _SURPRISING else ()), *_partners(found)]
+        lines += [_said(kin), *(placed_by_class([a, b], seed) if kin.p_value <= _SURPRISING else ())]
+        lines += _partners(found, known, len(apart))
     results = {
         "network": a.definition.name,
         "a": str(a.checkpoint.path),
@@ -95,6 +109,7 @@ def _pair_of(a: Network, b: Network, seed: int) -> Finding:
         "same_function": same,
         "normal_forms": None if wider is None else dataclasses.asdict(wider),
         "kinship": dataclasses.asdict(kin) | {"nodes": {name: node._asdict() for name, node in kin.nodes.items()}},
+        "partners_p_value": known,
         "other_differences": sorted((*found.unmoved, *unread)),
     }
     cells = [
@@ -122,13 +137,12 @@ def _said(kin: Kinship) -> str:
     )
 
 
-def _partners(found: Comparison) -> list[str]:
+def _partners(found: Comparison, p_value: float | None, apart: int) -> list[str]:
     """How alike neurons are to their partners, in words, if that is known."""
     known = [value for value in found.partners.values() if value is not None]
     if not known:
         return []
-    likeness = sum(known) / len(known)
-    return [
-        f"Neurons and those that are most like them, wherever these stand: {likeness:.2f} of 1. That is no p-value: "
-        "networks that were trained apart on the same data share some."
-    ]
+    said = f"Neurons and those that are most like them, wherever these stand: {sum(known) / len(known):.2f} of 1."
+    if p_value is not None:
+        return [f"{said} Of all pairs of these two and the {apart} of --apart, {p_value:.2g} are so alike: a p-value."]
+    return [f"{said} That is no p-value: networks that were trained apart on the same data share some."]

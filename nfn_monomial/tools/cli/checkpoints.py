@@ -123,7 +123,16 @@ Examples:
     "compare": Command(
         "compare_checkpoints",
         (_SEVERAL, ...),
-        {**_SEED, **SKIP},
+        {
+            "apart": option(
+                str | None,
+                "--apart",
+                "Of two: a folder of other networks that were trained apart by the same recipe, for a p-value that "
+                "does not ask in which order neurons stand; 44 or more make p below 0.001 possible.",
+            ),
+            **_SEED,
+            **SKIP,
+        },
         "",
         """Are two networks the same function up to symmetry, and what is left between them? Of more: who is related?
 
@@ -259,7 +268,8 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         given["input_shape"] = _sizes(input_shape)
         given["order"] = split_names(given["order"])
         several = isinstance(paths, list)
-        read = paths if several else [path for path in (paths,) if path is not None]
+        read = [path for path in (paths if several else (paths,)) if path is not None]
+        read += [Path(given["apart"])] if given.get("apart") else []
         code = [given["net"], given.get("data"), given.get("repair_data")]
         with unfinished_call(out, name, given, read, code, "table.md", force=force) as call:
             found = getattr(tools, command.function)(*(paths if several else [paths]), call=call, **given)

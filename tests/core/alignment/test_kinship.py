@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nfn_monomial import WeightSpace
 from nfn_monomial.alignment import compare, kinship, kinships
 from nfn_monomial.alignment.kinship import partnership
+from nfn_monomial.alignment.outputs import p_value_of_partners
 from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
 
 
@@ -198,3 +199,20 @@ def test_partners_are_found_in_any_order_and_at_any_scale() -> None:
     assert partnership(torch.zeros(3, 9), torch.zeros(3, 9)) is None
     half = torch.randn(6, 100, generator=torch.Generator().manual_seed(0))
     assert partnership(half, torch.cat([half[:3], torch.zeros(3, 100)])) == pytest.approx(0.5)
+
+
+def test_of_networks_that_are_trained_apart_each_pair_is_as_likely_to_be_the_nearest() -> None:
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)).double(), torch.randn(50, 6).double()
+    space = WeightSpace.from_module(module, x)
+    networks = [drawn(space, seed) for seed in range(7)]
+    values = []
+    for i in range(7):
+        for j in range(i):
+            rest = [network for k, network in enumerate(networks) if k not in (i, j)]
+            values.append(p_value_of_partners(space, module, x, [networks[i], networks[j], *rest]))
+    assert values.count(None) == 0
+    assert sorted(values) == pytest.approx([k / 21 for k in range(1, 22)])  # type: ignore[type-var]
+    moved = space.sample(generator=torch.Generator().manual_seed(0)).act(near(networks[0], 0.1))
+    assert p_value_of_partners(space, module, x, [networks[0], moved, *networks[1:]]) == pytest.approx(1 / 28)
+    assert p_value_of_partners(space, module, x[:4], networks) is None

@@ -76,14 +76,16 @@ def test_folders_that_cannot_be_built_are_named(tmp_path: Path) -> None:
     assert wider.shapes["bert.encoder.layer.0.intermediate.dense.weight"] == (32, 16)
 
 
-@pytest.mark.parametrize("kind", ["timm", "torchvision"])
-def test_networks_by_name(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "small", "size"),
+    [("timm", "test_resnet", (3, 160, 160)), ("torchvision", "squeezenet1_1", (3, 224, 224))],
+)
+def test_networks_by_name(kind: str, small: str, size: tuple[int, ...]) -> None:
     package(kind)
-    net = read_definition(f"{kind}:resnet18", arguments={"num_classes": 10})
+    net = read_definition(f"{kind}:resnet18", (3, 32, 32), 3, {"num_classes": 10})
     assert net.shapes["fc.weight"] == (10, 512)
-    assert net.input_shape == (3, 224, 224)
-    net = read_definition(f"{kind}:resnet18", (3, 32, 32), 3)
     assert net.inputs[0].shape == (3, 3, 32, 32)
+    assert read_definition(f"{kind}:{small}").input_shape == size
     for name, message in (("no_such_network", "cannot be built: "), ("hf-hub:a/b", "is no name of a network of")):
         with pytest.raises(DefinitionError, match=message):
             read_definition(f"{kind}:{name}")

@@ -12,6 +12,7 @@ from own_networks import mlp, moved, saved, weights
 from torch import nn
 
 from nfn_monomial.adapters.definitions import Definition, define
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools import balance_checkpoint, compare_checkpoints, find_symmetries
 from nfn_monomial.tools.calls import Call
 
@@ -166,6 +167,20 @@ def test_relatives_are_told_by_p_values(tmp_path: Path) -> None:
     assert said["families"] == [["0", "3"]]
     assert "Too alike, place by place, to have been trained apart: 0, 3.\nThat is 1 of 6 pairs" in family.summary
     assert float(family.report().tables[1].cells[0][4]) == pytest.approx(said["corrected"][0][3], rel=0.5)
+
+
+def test_relatives_in_another_order_are_told_by_networks_that_were_trained_apart(tmp_path: Path) -> None:
+    definition = define(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3)), torch.randn(40, 6))
+    for seed in range(9):
+        saved(tmp_path / "apart" / f"{seed}.pt", mlp(seed, (6, 16, 3)))
+    first = mlp(9, (6, 16, 3))
+    tuned = moved(definition, {key: t + 0.1 * t.std() * torch.randn_like(t) for key, t in first.items()}, 1)
+    a, b = saved(tmp_path / "a.pt", first), saved(tmp_path / "b.pt", tuned)
+    pair = compare_checkpoints(a, b, net=definition, apart=tmp_path / "apart")
+    assert pair.to_json()["partners_p_value"] == pytest.approx(1 / 55)
+    assert "Of all pairs of these two and the 9 of --apart, 0.018 are so alike: a p-value." in pair.summary
+    with pytest.raises(InvalidValueError, match="it is for two networks, found 9"):
+        compare_checkpoints(tmp_path / "apart", net=definition, apart=tmp_path / "apart")
 
 
 class Sines(nn.Module):
