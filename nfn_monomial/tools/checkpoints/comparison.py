@@ -51,9 +51,13 @@ def compare_checkpoints(
     several = len(networks) > 2
     if apart is not None and several:
         raise InvalidValueError(f"--apart {apart}: it is for two networks, found {len(networks)}")
-    others = [] if apart is None else read_networks([*paths_of(paths), *paths_of([apart])], **naming)[2:]
+    both = [network.checkpoint.path for network in networks]
+    others = [] if apart is None else read_networks([*both, *paths_of([apart])], **naming)[2:]
     with naming_files([*networks, *others]):
-        found = family_of(networks, seed=seed, call=call) if several else _pair_of(*networks, others, seed)
+        if several:
+            found = family_of(networks, seed=seed, call=call)
+        else:
+            found = _pair_of(networks[0], networks[1], others, seed)
     return found.with_notes(skipped)
 
 
