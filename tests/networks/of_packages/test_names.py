@@ -38,7 +38,10 @@ def saved(folder: Path, name: str, seed: int) -> Any:
     return model
 
 
-@pytest.mark.parametrize("name", OURS)
+SLOW = ("LlamaForCausalLM", "T5ForConditionalGeneration")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in OURS])
 def test_a_folder_of_transformers_says_what_network_it_is(name: str, tmp_path: Path) -> None:
     model = saved(tmp_path / "checkpoint-9", name, 0)
     saved(tmp_path / "checkpoint-10", name, 1)
@@ -78,7 +81,10 @@ def test_folders_that_cannot_be_built_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "small", "size"),
-    [("timm", "test_resnet", (3, 160, 160)), ("torchvision", "squeezenet1_1", (3, 224, 224))],
+    [
+        pytest.param("timm", "test_resnet", (3, 160, 160), marks=pytest.mark.slow),
+        ("torchvision", "squeezenet1_1", (3, 224, 224)),
+    ],
 )
 def test_networks_by_name(kind: str, small: str, size: tuple[int, ...]) -> None:
     package(kind)
