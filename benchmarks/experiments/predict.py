@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from nfn_monomial.benchmarks.settings.base import Seed, Settings, Some
+from nfn_monomial.benchmarks.settings.base import Count, Seed, Settings, Some
 from nfn_monomial.benchmarks.settings.register import Experiment, Rerun, register
 from nfn_monomial.benchmarks.settings.training import LossName, TrainConfig
 from nfn_monomial.errors import InvalidValueError
@@ -60,6 +60,8 @@ class PredictConfig(Settings):
         loss: of the logits.
         activations: of the networks; empty for all that the data have.
         left_out: pairs ``activation:model`` that are not run.
+        train_networks: learning curves: every model once for each of these numbers of training networks, which a seed
+            draws, the fewer among the more, and of validation networks the same share. Empty for all there are, once.
         recipe: a file that `tune` wrote, or ``shipped`` for the recipes that were searched for the library: the models
             that it names are trained by it, whatever ``training`` says. None trains all alike.
         training: how to train.
@@ -78,6 +80,7 @@ class PredictConfig(Settings):
     loss: LossName = "bce"
     activations: tuple[str, ...] = ()
     left_out: tuple[Annotated[str, Field(pattern="^[^:]+:[^:]+$")], ...] = ()
+    train_networks: tuple[Count, ...] = ()
     recipe: str | None = None
     training: TrainConfig = field(default_factory=TrainConfig)
 
@@ -140,6 +143,18 @@ PREDICT = {
         scales=(1e1, 1e2, 1e3, 1e4, 1e5, 1e6),
         widen=0,
         training=PAPER_TRAINING,
+    ),
+    # Learning curves in the paper's setting, which stops early; after how many epochs it does not say.
+    "curves": PredictConfig(
+        models=(
+            *("statnn", "np", "hnp", "gnn", "monomial", "monomial-hnp"),
+            *("message-passing", "message-passing-stats", "combined"),
+        ),
+        train_sets=("original",),
+        scales=(1e4,),
+        widen=0,
+        train_networks=(250, 500, 1000, 2500, 5000),
+        training=replace(PAPER_TRAINING, patience=10, threads=1),
     ),
     # For a first look: one seed, and the quick models first, as a line is shown when a run is finished.
     "demo": PredictConfig(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.benchmarks.train.runs import Run, RunSettings
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.tools.report import Table
 
@@ -27,6 +27,7 @@ __all__ = [
     "over_seeds",
     "record_of",
     "row_of",
+    "trained_on",
 ]
 
 INVARIANT = {"group": "yes", "permutations": "perm. only", "nothing": "no"}
@@ -68,14 +69,14 @@ def over(number: int, unit: str = "seed") -> str:
 
 
 def by_model(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
-    """Runs that differ in their seed alone: (subject, train set, model) -> runs, in order of first occurrence.
+    """Runs that differ in their seed alone: (subject, trained on, model) -> runs, in order of first occurrence.
 
     Raises:
         ValueError: if runs that would be averaged differ in more than their seed.
     """
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
-        groups.setdefault((run.settings.subject, run.settings.train_set, run.settings.model), []).append(run)
+        groups.setdefault((run.settings.subject, trained_on(run.settings), run.settings.model), []).append(run)
     for (subject, train_set, model), group in groups.items():
         first = replace(group[0].settings, seed=0)
         if any(replace(run.settings, seed=0) != first for run in group):
@@ -84,6 +85,12 @@ def by_model(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
                 f"be averaged: {', '.join(sorted(run.settings.name for run in group))}"
             )
     return groups
+
+
+def trained_on(settings: RunSettings) -> str:
+    """The train set as tables name it, with the number of networks where a run has a part of them."""
+    number = settings.options.get("train_networks")
+    return f"{number} {settings.train_set}" if number else settings.train_set
 
 
 def over_seeds(runs: Sequence[Run]) -> str:

@@ -251,7 +251,7 @@ def _run(data: None, config: FibresConfig, store: RunStore, tell: Any) -> list[R
     corpora = adapter_corpora(config, store.folder / "adapters")
     corpora["transformers-accuracy"] = transformer_corpus(config, store.folder / "transformers")
     for corpus in corpora.values():
-        require_ranking(corpus)
+        require_ranking(corpus.activation, corpus.val, corpus.test)
     return sweep(plan(config, corpora), store, tell)
 
 

@@ -160,21 +160,30 @@ def check(config: PredictConfig, corpora: Mapping[str, Corpus]) -> dict[str, Cor
         raise InvalidValueError(f"the data have networks with {', '.join(corpora)}, none with {', '.join(missing)}")
     recipes = read_recipes(config.recipe) if config.recipe else {}
     for corpus in (corpora[name] for name in names):
+        asked, most = max(config.train_networks, default=0), sum(map(len, corpus.train))
+        if asked > most:
+            raise InvalidValueError(
+                f"train_networks has {asked}, but there are {most} {corpus.activation} networks for training: ask for "
+                "fewer, or make a larger zoo"
+            )
         for model in config.models:
             build_model(model, corpus.info, seed=0, **(recipes[model].options if model in recipes else {}))
-        require_ranking(corpus)
+        drawn = [
+            _share_of(corpus.val, n / most, derive_seed(s, "val")) for n in config.train_networks for s in config.seeds
+        ]
+        require_ranking(corpus.activation, corpus.val, corpus.test, *drawn)
     return {name: corpora[name] for name in names}
 
 
-def require_ranking(corpus: Corpus) -> None:
-    """Raise a ValueError if tau means nothing on networks to validate or test on."""
-    for parts in (corpus.val, corpus.test):
+def require_ranking(activation: str, *sets: Parts) -> None:
+    """Raise a ValueError if tau means nothing on one of these sets of networks to validate or test on."""
+    for parts in sets:
         accuracy = accuracies(parts)
         same = bool((accuracy == accuracy[:1]).all())
         if len(accuracy) < 3 or same:
-            what = f"all with accuracy {accuracy[:1].tolist()}" if same else "which are too few"
+            what = "which are too few" if len(accuracy) < 3 else f"all with accuracy {accuracy[:1].tolist()}"
             raise InvalidValueError(
-                f"{len(accuracy)} {corpus.activation} networks to validate or test on, {what}: tau needs three or "
+                f"{len(accuracy)} {activation} networks to validate or test on, {what}: tau needs three or "
                 "more that differ; use a larger zoo"
             )
 
@@ -186,10 +195,11 @@ def plan(config: PredictConfig, corpora: Mapping[str, Corpus]) -> list[Job]:
     recipes = read_recipes(config.recipe) if config.recipe else {}
     return [
         Job(
-            _settings(config, corpus, model, train_set, seed, data[name], recipes.get(model)),
+            _settings(config, corpus, model, train_set, seed, data[name], recipes.get(model), count),
             partial(prepare, sets[name]),
         )
         for seed in config.seeds
+        for count in config.train_networks or (0,)
         for name, corpus in corpora.items()
         for train_set in config.train_sets
         for model in config.models
@@ -198,14 +208,16 @@ def plan(config: PredictConfig, corpora: Mapping[str, Corpus]) -> list[Job]:
 
 
 def _settings(
-    config: PredictConfig, corpus: Corpus, model: str, train_set: TrainSet, seed: int, data: str, recipe: Recipe | None
-) -> RunSettings:
+    config: PredictConfig, corpus: Corpus, model: str, train_set: TrainSet, seed: int, data: str,
+    recipe: Recipe | None, count: int,
+) -> RunSettings:  # fmt: skip
     cls = model_class(model)
     options = {
         "scales": config.scales if corpus.scales else (),
         "augment_scale": config.augment_scale if train_set != "original" and corpus.scales else None,
         "widen": config.widen if cls.any_width else 0.0,
         **(recipe.built() if recipe else {}),
+        **({"train_networks": count} if count else {}),
     }
     return RunSettings(
         experiment="predict-generalization",
@@ -235,9 +247,17 @@ class Sets:
             return test_sets(self.corpus, scales, self.widen * widened, seed)
         return (test for test in self._kept(scales, seed) if widened or test.name != WIDENED)
 
-    def _train(self, train_set: TrainSet, ranges: tuple[float, ...], seed: int) -> tuple[Parts, Parts]:
-        """Training and validation networks; ``ranges``: of the scales of augmented ones."""
+    def drawn(self, seed: int, count: int) -> tuple[Parts, Parts]:
+        """Training and validation networks: all, or so many for training and the same share for validation."""
         train, val = self.corpus.train, self.corpus.val
+        if not count:
+            return train, val
+        share = count / sum(map(len, train))
+        return _share_of(train, share, derive_seed(seed, "train")), _share_of(val, share, derive_seed(seed, "val"))
+
+    def _train(self, train_set: TrainSet, ranges: tuple[float, ...], seed: int, count: int) -> tuple[Parts, Parts]:
+        """See `drawn`; ``ranges``: of the scales of augmented ones."""
+        train, val = self.drawn(seed, count)
         if train_set != "original":
             train = augment(train, ranges, derive_seed(seed, "augment train"))
             val = augment(val, ranges, derive_seed(seed, "augment val"))
@@ -258,8 +278,9 @@ def prepare(sets: Sets, settings: RunSettings) -> Trial:
             yield Test(test.name, prepared(test.parts, model.prepare_groups), test.scale)
 
     # Inputs are standardised by the networks as they are: scales of 1e6 among the copies would squash all others to 0.
-    model.fit_inputs(model.prepare_groups(groups_of(corpus.train)))
-    train, val = sets.train(settings.train_set, (scales or (1.0,)) if own is None else (own,), seed)
+    count = options.get("train_networks", 0)
+    model.fit_inputs(model.prepare_groups(groups_of(sets.drawn(seed, count)[0])))
+    train, val = sets.train(settings.train_set, (scales or (1.0,)) if own is None else (own,), seed, count)
     data, judging = (prepared(parts, model.prepare_groups) for parts in (train, val))
     quantiles = learned(settings.loss, data.targets)
     return Trial(
@@ -267,6 +288,16 @@ def prepare(sets: Sets, settings: RunSettings) -> Trial:
         loss=objective(settings.loss, quantiles), metrics=partial(scores, quantiles=quantiles), select="tau",
         predictor=Generalization.of(corpus.info, settings.model, quantiles),
     )  # fmt: skip
+
+
+def _share_of(parts: Parts, share: float, seed: int) -> Parts:
+    """A share of the networks, drawn; a smaller share of the same seed is among them."""
+    order = torch.randperm(sum(map(len, parts)), generator=torch.Generator().manual_seed(seed))
+    chosen = torch.zeros(len(order), dtype=torch.bool)
+    chosen[order[: round(share * len(order))]] = True
+    masks = chosen.split([len(part) for part in parts])
+    pairs = zip(parts, masks, strict=True)
+    return tuple(replace(part, networks=part.networks.subset(mask.nonzero().flatten())) for part, mask in pairs)
 
 
 def _copies(augmented: Parts) -> Parts:

@@ -10,9 +10,12 @@ from small_zoo import corpus
 
 from nfn_monomial.benchmarks.data.networks import Corpus, Networks
 from nfn_monomial.benchmarks.experiments.predict import PredictConfig
+from nfn_monomial.benchmarks.report.tables import by_model
 from nfn_monomial.benchmarks.settings.training import TrainConfig
 from nfn_monomial.benchmarks.studies.predict import (
     LOSSES,
+    Sets,
+    check,
     plan,
     predict_generalization,
     scores,
@@ -133,3 +136,30 @@ def test_networks_that_cannot_be_ranked(tmp_path: Path, zoo: Corpus) -> None:
     equal = replace(zoo, val=(replace(val, networks=same),))
     with pytest.raises(ValueError, match="24 relu networks to validate or test on, all with accuracy"):
         predict_generalization({"relu": equal}, CONFIG, RunStore(tmp_path))
+
+
+# -- parts of the training networks
+
+
+def test_fewer_training_networks_are_among_the_more_and_the_rest_is_as_it_was(zoo: Corpus, tmp_path: Path) -> None:
+    most = sum(map(len, zoo.train))
+    sizes = (most // 2, most * 3 // 4, most)
+    sets = Sets(zoo, 0.0)
+    found = [sets.drawn(0, n) for n in sizes]
+    rows = [{tuple(row) for row in train[0].networks.tensors["bias.0"].tolist()} for train, _ in found]
+    assert [len(r) for r in rows] == list(sizes)
+    assert rows[0] < rows[1] < rows[2]
+    shares = [len(val[0]) for _, val in found]
+    assert shares == [round(n / most * len(zoo.val[0])) for n in sizes], "as much is validated on as there is to train"
+    other = {tuple(row) for row in sets.drawn(1, sizes[0])[0][0].networks.tensors["bias.0"].tolist()}
+    assert other != rows[0], "another seed draws others"
+
+    config = replace(CONFIG, models=("statnn",), train_sets=("original",), scales=(1e1,), train_networks=sizes)
+    runs = predict_generalization({"relu": zoo}, config, RunStore(tmp_path))
+    assert [run.networks["train"] for run in runs] == [*sizes, *sizes]
+    assert {run.networks["test"] for run in runs} == {len(zoo.test[0])}
+    assert [key[1] for key in by_model(runs)] == [f"{n} original" for n in sizes], "sizes are never averaged"
+    with pytest.raises(ValueError, match=rf"train_networks has {most + 1}, but there are {most} relu networks"):
+        plan(config, check(replace(config, train_networks=(most + 1,)), {"relu": zoo}))
+    with pytest.raises(ValueError, match=r"too few: tau needs three"):
+        check(replace(config, train_networks=(1,)), {"relu": zoo})
