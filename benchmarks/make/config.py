@@ -21,6 +21,7 @@ __all__ = [
     "Hyperparameters",
     "MixedConfig",
     "Optimizer",
+    "PublishedConfig",
     "ResidualRanges",
     "TrainingRanges",
     "TransformerRanges",
@@ -93,6 +94,10 @@ class TrainingRanges(Settings):
     l2reg: Span[Positive] = (1e-8, 1e-2)
     dropout: Dropout = 0.0  # half of the networks have none, the others up to this share
 
+    def draw_dropout(self, rng: random.Random) -> float:
+        """Of one network."""
+        return rng.choice((0.0, rng.uniform(0.05, 1) * self.dropout))
+
 
 @dataclass(frozen=True)
 class ZooConfig(TrainingRanges):
@@ -105,6 +110,28 @@ class ZooConfig(TrainingRanges):
     activations: Some[Activation] = ("relu", "tanh")
     chunk: Count = 32
     dropout: Dropout = 0.5
+
+
+@dataclass(frozen=True)
+class PublishedConfig(ZooConfig):
+    """A zoo drawn from the published ranges of the Small CNN Zoo, as far as they can be paid for.
+
+    Optimisers, rates of Adam and RMSprop, weight decay, initialisations, dropout, shares of the images and a fixed
+    number of epochs are those. There, 86 epochs of 50,000 images and more in batches of 512 are up to 10,000 steps;
+    here batches are small, and steps a tenth of those. So SGD's rates are ten times as large.
+    """
+
+    images: ImageSet = "mnist5k"
+    epochs: Span[Count] = (10, 10)
+    sgd_learning_rate: Span[Positive] = (5e-3, 0.5)
+    init_std: Span[Positive] = (1e-3, 0.5)
+    dropout: Dropout = 0.7  # all networks have up to this share
+    chunk: Count = 8  # on images of 28x28 pixels faster than more
+    grid: Literal["published"] = "published"
+
+    def draw_dropout(self, rng: random.Random) -> float:
+        """Of one network."""
+        return rng.uniform(0, self.dropout)
 
 
 @dataclass(frozen=True)
@@ -172,7 +199,7 @@ def _draw(config: TrainingRanges, number: int) -> Hyperparameters:
             optimizer=optimizer,
             learning_rate=1.0,
             l2reg=_log_uniform(rng, *config.l2reg),
-            dropout=rng.choice((0.0, rng.uniform(0.05, 1) * config.dropout)),
+            dropout=config.draw_dropout(rng),
             train_fraction=rng.choice(config.train_fractions),
             epochs=round(_log_uniform(rng, *config.epochs)),
             w_init=rng.choice(config.w_inits),

@@ -10,6 +10,7 @@ from tiny_mixed_zoo import TINY
 from nfn_monomial import Symmetry, WeightSpace
 from nfn_monomial.benchmarks.make.config import (
     MixedConfig,
+    PublishedConfig,
     TransformerRanges,
     ZooConfig,
     draw_architecture,
@@ -72,3 +73,27 @@ def test_configurations_that_make_no_sense(config: object, changes: dict[str, ob
 def test_what_a_longer_zoo_draws_begins_with_what_a_shorter_does() -> None:
     assert draw_hyperparameters(replace(ZOO, networks=20))[:12] == draw_hyperparameters(replace(ZOO, networks=12))
     assert len({drawn.random_seed for drawn in draw_hyperparameters(replace(ZOO, networks=500))}) == 500
+
+
+def test_the_published_grid_is_drawn_from_all_over_its_ranges() -> None:
+    config = PublishedConfig(networks=600)
+    drawn = draw_hyperparameters(config)
+    assert drawn == draw_hyperparameters(PublishedConfig(networks=600))
+    assert {one.epochs for one in drawn} == {10}
+    assert {one.train_fraction for one in drawn} == {0.1, 0.25, 0.5, 1.0}
+    assert min(Counter(one.optimizer for one in drawn).values()) > 150
+    assert min(Counter(one.w_init for one in drawn).values()) > 80
+    assert min(Counter(one.b_init for one in drawn).values()) > 250
+    for low, high, values in (
+        (5e-4, 5e-2, [one.learning_rate for one in drawn if one.optimizer != "sgd"]),
+        (5e-3, 5e-1, [one.learning_rate for one in drawn if one.optimizer == "sgd"]),
+        (1e-8, 1e-2, [one.l2reg for one in drawn]),
+        (1e-3, 0.5, [one.init_std for one in drawn]),
+    ):
+        assert low <= min(values) < 1.2 * low
+        assert high / 1.2 < max(values) <= high
+        assert abs(sum(value < (low * high) ** 0.5 for value in values) / len(values) - 0.5) < 0.1, "log-uniform"
+    dropout = sorted(one.dropout for one in drawn)
+    assert 0 <= dropout[0] < 0.01
+    assert 0.69 < dropout[-1] <= 0.7
+    assert abs(dropout[300] - 0.35) < 0.03

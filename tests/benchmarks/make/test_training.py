@@ -12,7 +12,7 @@ from torch.nn.utils import vector_to_parameters
 from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
 from nfn_monomial.benchmarks.data.images import Images
 from nfn_monomial.benchmarks.make.config import Hyperparameters
-from nfn_monomial.benchmarks.make.training import Plan, initial_parameters, train_group
+from nfn_monomial.benchmarks.make.training import Plan, _logits, initial_parameters, train_group
 from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
 
 NORMAL = ResidualCNN(1, (4, 5), (1, 1), (3, 4), normalised=True, activations=("tanh",), classes=10)
@@ -94,6 +94,26 @@ def test_training_is_that_of_torch(digits: Images, architecture: Architecture, n
         assert (found[own][0] - expected[key]).norm() < 0.02 * moved  # Keras adds Adam's epsilon elsewhere
     right = (module.eval()(digits.x[digits.test]).argmax(-1) == digits.y[digits.test]).float().mean()
     assert abs(accuracy[0] - right) < 0.01
+
+
+@pytest.mark.parametrize("architecture", [SMALL, NORMAL])
+@pytest.mark.parametrize("shared", [True, False])
+def test_networks_side_by_side_answer_as_their_modules(architecture: Architecture, shared: bool) -> None:
+    module = architecture.module().eval()
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+    state = {n: t for n, t in module.state_dict().items() if t.is_floating_point()}
+    own = {name: drawn(3, *tensor.shape) - 0.4 * (tensor.ndim > 1) for name, tensor in state.items()}
+    images = drawn(5, 1, 8, 8) if shared else drawn(3, 5, 1, 8, 8)
+    found = _logits(module, own, images, {})
+    for i, answers in enumerate(found):
+        mine = {name: t[i] for name, t in own.items()}
+        expected = torch.func.functional_call(module, mine, (images if shared else images[i],))
+        torch.testing.assert_close(answers, expected, rtol=1e-10, atol=1e-10)
+    assert found.std(0).min() > 1e-3, "networks differ"
 
 
 def test_plan_draws_every_image_of_its_share_once_an_epoch() -> None:

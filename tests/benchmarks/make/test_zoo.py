@@ -217,6 +217,20 @@ def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "there, 7 asked for" in said(*command, "--seed", 7, code=2)
 
 
+def test_zoo_make_of_the_published_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = zoo_config.PublishedConfig(train_fractions=(0.1,), epochs=(1, 1))
+    monkeypatch.setattr(zoo_config, "PublishedConfig", lambda **given: replace(tiny, **given))
+    command = ("zoo", "make", "--out", tmp_path / "zoo", "--networks", 12, "--images", "digits")
+    assert "12 networks trained" in said(*command, "--grid", "published")
+    assert "12 networks were there already" in said(*command, "--grid", "published")
+    assert "grid is 'published' there, None asked for" in said(*command, code=2)
+    assert {name: len(corpus.test[0]) for name, corpus in MadeZoo.load(tmp_path / "zoo").items()} == {
+        "relu": 3,
+        "tanh": 3,
+    }
+    assert "leave out --vary-architecture" in said(*command, "--grid", "published", "--vary-architecture", code=2)
+
+
 # --- damage --------------------------------------------------------------------------------------------------------
 
 
