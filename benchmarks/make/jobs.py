@@ -107,6 +107,9 @@ def make_set(
     count = sum(map(len, shards))
     stated_first = {**described, "config": asdict(config), "networks": count, "shards": len(shards)}
     own: dict[str, Any] = json.loads(json.dumps(stated_first))  # tuples become lists, as in the file
+    if there := stated(out).get("config"):  # a set from before there was some setting lacks it, and has its default
+        default = json.loads(json.dumps(asdict(type(config)())))
+        own["config"] = {k: v for k, v in own["config"].items() if k in there or v != default[k]}
     found = claim(out, own, overwrite)
     if not found:
         write_json(out / ZOO_FILE, own)

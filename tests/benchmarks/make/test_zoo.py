@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from nfn_monomial.benchmarks.data.formats.made import Group, MadeMixedZoo, MadeZ
 from nfn_monomial.benchmarks.data.images import Images
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.make import config as zoo_config
+from nfn_monomial.benchmarks.make import jobs
 from nfn_monomial.benchmarks.make.config import (
     ZooConfig,
 )
@@ -229,6 +230,18 @@ def test_zoo_make_of_the_published_grid(tmp_path: Path, monkeypatch: pytest.Monk
         "tanh": 3,
     }
     assert "leave out --vary-architecture" in said(*command, "--grid", "published", "--vary-architecture", code=2)
+
+
+def test_a_zoo_from_before_a_setting_was_there_is_that_of_its_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CNN, networks=2)
+    with monkeypatch.context() as before:
+        before.setattr(jobs, "asdict", lambda c: {k: v for k, v in asdict(c).items() if k != "channels"})
+        make_zoo(tmp_path, config)
+    assert make_zoo(tmp_path, config).made == 0
+    with pytest.raises(ValueError, match=r"channels is None there, \[3, 4, 5\] asked for"):
+        make_zoo(tmp_path, replace(config, channels=(3, 4, 5)))
 
 
 def test_zoo_make_channels(tmp_path: Path) -> None:
