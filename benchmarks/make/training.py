@@ -250,7 +250,7 @@ def _chained(
             x = F.conv2d(x, weight, bias, layer.stride, layer.padding, groups=groups)
         elif isinstance(layer, nn.Linear):
             weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
-            x = x if x.ndim == 3 else x.unflatten(1, (len(weight), -1)).transpose(0, 1)
+            x = x if x.ndim == 3 else x.reshape(len(x), len(weight), -1).transpose(0, 1)
             x = torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
         else:
             x = layer(x)
