@@ -89,7 +89,7 @@ def _order(activation: str, test: str, curves: Curves) -> list[tuple[str, ...]]:
     if not set(PAIR) <= set(curves):
         return []
     first, second = (curves[model] for model in PAIR)
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for size in (n for n in first if n in second):
         ours, theirs = _tau(first[size], test), _tau(second[size], test)
         lines.append((activation, test, f"{size:,}", ours.show(), theirs.show(), *verdict(ours, ">=", theirs)))

@@ -295,7 +295,7 @@ def _share_of(parts: Parts, share: float, seed: int) -> Parts:
     order = torch.randperm(sum(map(len, parts)), generator=torch.Generator().manual_seed(seed))
     chosen = torch.zeros(len(order), dtype=torch.bool)
     chosen[order[: round(share * len(order))]] = True
-    masks = chosen.split([len(part) for part in parts])
+    masks = torch.split(chosen, [len(part) for part in parts])
     pairs = zip(parts, masks, strict=True)
     return tuple(replace(part, networks=part.networks.subset(mask.nonzero().flatten())) for part, mask in pairs)
 
