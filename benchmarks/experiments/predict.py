@@ -174,6 +174,7 @@ _WIDE = (
     "statnn,np,hnp,balanced-statnn,balanced-hnp,monomial,monomial-hnp,stats,message-passing,message-passing-stats,"
     "probes,combined,monomial-conv"
 )
+_CURVES = "statnn,np,hnp,monomial,monomial-hnp,message-passing-stats,combined"
 _WEIGHTS = "statnn,balanced-statnn,stats,gram-stats"
 RERUNS = (
     Rerun("demo", "", 5, command="demo"),
@@ -203,6 +204,7 @@ RERUNS = (
     Rerun("predict-unseen", f"--preset tuned --models {_WEIGHTS}", 12, "zoos/unseen"),
     Rerun("predict-fresh", "--preset tuned", 25, "zoos/fresh"),
     Rerun("predict500", f"{_ORIGINAL} {_LONGER} --models {_WIDE} --seeds 3", 60, "zoos/digits2500"),
+    Rerun("curves", f"--preset curves --seeds 1 --models {_CURVES}", 420, "zoos/fresh25000"),
     Rerun(
         "predict-fresh5000",
         "--preset tuned --models stats,statnn,balanced-statnn,message-passing-stats,probes-stats,combined",
