@@ -72,7 +72,7 @@ Examples:
         COST,
         "cost",
         keeps=False,
-        reruns=(Rerun("cost", "", 5),),
+        reruns=(Rerun("cost", "--set networks=5000", 5),),
     )
 )
 
