@@ -133,13 +133,20 @@ def draw_ablation(runs: Sequence[Run]) -> Figure:
 # -- terms ------------------------------------------------------------------------------------------------------------
 
 
-def _taus(runs: Sequence[Run], test: int = 0) -> dict[str, dict[int, dict[str, dict[int, float]]]]:
-    """Tau by activation, number of training networks, model and seed."""
+def _taus(runs: Sequence[Run]) -> dict[str, dict[int, dict[str, dict[int, float]]]]:
+    """Tau on unmoved networks by activation, number of training networks, model and seed."""
     found: dict[str, dict[int, dict[str, dict[int, float]]]] = {}
     for (subject, _, model), group in by_model(runs).items():
         by_count = found.setdefault(subject, {}).setdefault(group[0].settings.options["train_networks"], {})
-        by_count[model] = {run.settings.seed: run.tests[test].metrics["tau"] for run in group}
+        by_count[model] = {run.settings.seed: run.tests[0].metrics["tau"] for run in group}
     return found
+
+
+def _in_order(by_count: Mapping[int, Mapping[str, object]]) -> list[str]:
+    """Models of an activation, those of `TERMS` first."""
+    names = {model for taus in by_count.values() for model in taus}
+    first = [name for name in TERMS if name in names]
+    return [*first, *sorted(names.difference(first))]
 
 
 def _brings(taus: Mapping[str, Mapping[int, float]], model: str) -> Mean | None:
@@ -158,25 +165,25 @@ def term_tables(runs: Sequence[Run]) -> list[Table]:
     Args:
         runs: of `predict_generalization` with ``train_networks``, with the models of `TERMS` and any others.
     """
-    labels = {run.settings.model: run for run in reversed(runs)}
-    moved = _taus(runs, -1)
+    labels = {run.settings.model: run.label for run in runs}
     tables = []
     for subject, by_count in _taus(runs).items():
         cells = []
-        for model in dict.fromkeys(model for taus in by_count.values() for model in taus):
-            line = [labels[model].label]
-            for n, taus in by_count.items():
-                gain, own, away = _brings(taus, model), taus.get(model), moved[subject][n].get(model)
-                line += [Mean.of(t.values()).show() if t else "-" for t in (own, away)]
+        for model in _in_order(by_count):
+            line = [labels[model]]
+            for taus in by_count.values():
+                gain = _brings(taus, model)
+                line.append(Mean.of(taus[model].values()).show() if model in taus else "-")
                 line.append("-" if gain is None else "+" * (gain.mean >= 0) + gain.show())
             group = [run for run in runs if (run.settings.model, run.settings.subject) == (model, subject)]
             cells.append((*line, cost_cells(group)[0]))
-        columns = [f"{name}{n:,}" for n in by_count for name in ("", "moved, ", "brings, ")]
+        columns = [f"{name}{n:,}" for n in by_count for name in ("", "brings, ")]
+        changes = [abs(run.tests[-1].metrics["tau"] - run.tests[0].metrics["tau"]) for run in runs]
         counts = ", ".join(f"{n:,}: {over(max(map(len, taus.values())))}" for n, taus in by_count.items())
         notes = (
             "brings: of terms that join the linear ones, the difference to linear terms alone; of terms that are left "
-            "out, what all terms have more; both of runs of the same seed. moved: test networks moved by the group, "
-            f"with scales in [1, 1e4] where scales act. By the number of training networks: {counts}.",
+            "out, what all terms have more; both of runs of the same seed. By the number of training networks: "
+            f"{counts}. On test networks that the group moved, tau differs by {max(changes):.4f} at most.",
         )
         title = f"Terms of the bilinear basis: Kendall's tau of {subject} networks"
         tables.append(Table(title, ("terms", *columns, "params"), tuple(cells), notes=notes))
@@ -186,24 +193,25 @@ def term_tables(runs: Sequence[Run]) -> list[Table]:
 def draw_terms(runs: Sequence[Run]) -> Figure:
     """Tau of every model on unmoved networks: a row of panels for each activation, one for each number of networks."""
     found, labels = _taus(runs), {run.settings.model: run.label for run in runs}
-    names = list(dict.fromkeys(run.settings.model for run in runs))
-    wide = max(map(len, found.values()))
-    figure, axes = panels(len(found), wide, (4.4 * wide + 1.2, (0.24 * len(names) + 1.0) * len(found)))
+    wide, high = max(map(len, found.values())), max(len(_in_order(by_count)) for by_count in found.values())
+    figure, axes = panels(len(found), wide, (4.4 * wide + 1.2, (0.22 * high + 1.0) * len(found)))
     for row, (subject, by_count) in enumerate(found.items()):
         for ax, (n, taus) in zip(axes[row * wide :], by_count.items(), strict=False):
-            means = [Mean.of(taus[name].values()) if name in taus else Mean(float("nan"), None) for name in names]
-            color = [PALETTE[3 if name in TERMS else 7] for name in names]
-            ax.barh(names, [t.mean for t in means], xerr=[t.error or 0.0 for t in means], color=color, capsize=2)
+            means = {name: Mean.of(taus[name].values()) for name in _in_order(by_count) if name in taus}
+            ax.barh(
+                [labels[name] for name in means], [t.mean for t in means.values()],
+                xerr=[t.error or 0.0 for t in means.values()], capsize=2,
+                color=[PALETTE[3 if name in TERMS else 7] for name in means],
+            )  # fmt: skip
             for name in ("linear", "bilinear"):
-                if name in taus:
-                    ax.axvline(means[names.index(name)].mean, color="#404040", linewidth=0.8, linestyle=":")
-            ax.set_yticks(range(len(names)), [labels[name] for name in names], fontsize=8)
+                if name in means:
+                    ax.axvline(means[name].mean, color="#404040", linewidth=0.8, linestyle=":")
+            ax.tick_params("y", labelsize=8)
             ax.invert_yaxis()
-            lowest = min(t.mean for t in means if t.mean == t.mean)
-            ax.set_xlim(left=max(0.0, lowest - 0.05))
+            ax.set_xlim(left=max(0.0, min(t.mean for t in means.values()) - 0.05))
             ax.set_xlabel("Kendall's tau on test networks")
             ax.set_title(f"{subject} networks, {n:,} to train on ({over(max(map(len, taus.values())))})", fontsize=8.5)
-    figure.supxlabel("Blue: linear terms with bilinear ones. Dotted: linear terms alone, all terms.", fontsize=8.5)
+    figure.supxlabel("Blue: linear terms, and bilinear ones. Dotted: linear terms alone, all terms.", fontsize=8.5)
     return figure
 
 
