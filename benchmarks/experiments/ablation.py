@@ -88,6 +88,9 @@ Examples:
         ABLATION,
         "ablation",
         ZOO,
-        reruns=(Rerun("ablation", "", 5, "zoos/digits"), Rerun("terms", "--preset terms", 50, "zoos/fresh25000")),
+        reruns=(
+            Rerun("ablation", "", 5, "zoos/digits"),
+            Rerun("terms", "--preset terms --set larger_epochs=3 --seeds 2", 30, "zoos/fresh25000"),
+        ),
     )
 )
