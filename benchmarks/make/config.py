@@ -98,11 +98,12 @@ class TrainingRanges(Settings):
 class ZooConfig(TrainingRanges):
     """A zoo of one architecture, that of the Small CNN Zoo; equal configurations give equal zoos.
 
-    The activations have evenly many networks. ``chunk`` networks at most train together; the size has no influence on
-    what a network learns, except by rounding.
+    ``channels``: of its three convolutions. The activations have evenly many networks. ``chunk`` networks at most train
+    together; the size has no influence on what a network learns, except by rounding.
     """
 
     activations: Some[Activation] = ("relu", "tanh")
+    channels: tuple[Count, Count, Count] = (16, 16, 16)
     chunk: Count = 32
     dropout: Dropout = 0.5
 

@@ -31,8 +31,8 @@ __all__ = ["make_zoo"]
 
 log = logging.getLogger(__name__)
 
-CHANNELS = 16
-PADDING: dict[ImageSet, int] = {"digits": 1, "mnist5k": 0}  # 8x8 pixels are too few for three valid convolutions
+PADDING: dict[ImageSet, int] = {"digits": 1, "mnist14": 1, "mnist5k": 0}
+"""8x8 and 14x14 pixels are too few for three valid convolutions."""
 
 
 def make_zoo(
@@ -116,5 +116,5 @@ def _architecture(
         return draw_architecture(config, number, images.size, images.classes)
     activation = config.activations[networks[0] % len(config.activations)]
     padding = PADDING[config.images]
-    channels = (1, *[CHANNELS] * 3)
+    channels = (1, *config.channels)
     return PlainCNN(channels, (3,) * 3, (2,) * 3, (padding,) * 3, (images.classes,), (activation,) * 3)

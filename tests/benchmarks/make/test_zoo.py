@@ -217,6 +217,17 @@ def test_zoo_make_vary_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "there, 7 asked for" in said(*command, "--seed", 7, code=2)
 
 
+def test_zoo_make_channels(tmp_path: Path) -> None:
+    config = replace(CNN, networks=2, channels=(3, 4, 5))
+    make_zoo(tmp_path, config)
+    assert {tuple(t.shape[1:]) for group in groups_in(tmp_path) for t in group.tensors.values() if t.ndim > 3} == {
+        (3, 1, 3, 3), (4, 3, 3, 3), (5, 4, 3, 3)
+    }  # fmt: skip
+    assert "channels is" in said("zoo", "make", "--channels", "3,4", "--out", tmp_path / "no", code=2)
+    wrong = ("--vary-architecture", "--channels", "3,4,5", "--out", tmp_path / "no")
+    assert "leave out --vary-architecture" in said("zoo", "make", *wrong, code=2)
+
+
 # --- damage --------------------------------------------------------------------------------------------------------
 
 
