@@ -174,6 +174,7 @@ _WIDE = (
     "statnn,np,hnp,balanced-statnn,balanced-hnp,monomial,monomial-hnp,stats,message-passing,message-passing-stats,"
     "probes,combined,monomial-conv"
 )
+_WEIGHTS = "statnn,balanced-statnn,stats,gram-stats"
 RERUNS = (
     Rerun("demo", "", 5, command="demo"),
     Rerun(
@@ -199,6 +200,7 @@ RERUNS = (
         "--set training.epochs=40",
         20, "zoos/kinds",
     ),
+    Rerun("predict-unseen", f"--preset tuned --models {_WEIGHTS}", 12, "zoos/unseen"),
     Rerun("predict-fresh", "--preset tuned", 25, "zoos/fresh"),
     Rerun("predict500", f"{_ORIGINAL} {_LONGER} --models {_WIDE} --seeds 3", 60, "zoos/digits2500"),
     Rerun(

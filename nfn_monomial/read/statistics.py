@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from nfn_monomial.checks import Count, checked
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.space.axes import flow
 from nfn_monomial.space.features import Features
+from nfn_monomial.space.links import Link
 from nfn_monomial.space.packing import on_cpu, pieces
 from nfn_monomial.space.weight_space import WeightSpace
 
@@ -59,15 +60,7 @@ class InvariantStatistics(nn.Module):
     def __init__(self, space: WeightSpace, channels: Count = 1) -> None:
         super().__init__()
         self.space, self.channels = space, channels
-        rank = list(space.nodes)
-        self.links = [
-            (link, link.ends[1].node)
-            for link in space.links
-            if len(link.ends) == 2
-            and not set(link.ends[0].at) & set(link.ends[1].at)
-            and flow(link.charges[0]) >= 0 >= flow(link.charges[1])
-            and rank.index(link.ends[1].node) < rank.index(link.target)
-        ]
+        self.links = joining(space)
         nodes = {link.target for link, _ in self.links}
         self.out_features = channels * (_PER_TENSOR * len(space.parameters) + len(nodes) + bool(nodes))
 
@@ -75,15 +68,7 @@ class InvariantStatistics(nn.Module):
         """Networks (packed, or named tensors ``(B, C, *shape)``) -> ``(B, out_features)``."""
         if not isinstance(networks, Features):
             networks = self.space.pack(networks, check_finite=on_cpu(networks))
-        # Balanced entries of large networks may lie beyond what float32 holds.
-        balanced = rescaling(self.space, networks, signs=False).act(networks.to(torch.float64))
-        noise = 32 * torch.finfo(networks.tensors[0].dtype).eps  # rounding errors of the given entries are no sign
-        tensors = self.space.unpack(without_signs(self.space, balanced, noise))
-        channels = next(iter(tensors.values())).shape[1]
-        if channels != self.channels:
-            raise InvalidValueError(
-                f"InvariantStatistics: networks of {channels} channels, {self.channels} expected: channels={channels}"
-            )
+        tensors = settled(self.space, networks, self.channels, type(self).__name__)
         parts = [_statistics(x.reshape(*x.shape[:2], math.prod(x.shape[2:]))) for x in tensors.values()]
         if self.links:
             parts.append(self._path_norms(tensors, self.space.node_sizes(networks)))
@@ -93,11 +78,8 @@ class InvariantStatistics(nn.Module):
         """Path norms of every node, and the mean log norm: ``(B, C, nodes + 1)``."""
         reached: dict[str, Tensor] = {}
         norms = []
-        taken = pieces(self.space, tensors, sizes)
-        for link, source in self.links:
-            table = taken[link.parameter].square().permute(link.order).movedim(-1, 1)
-            table = table.mean(list(range(2 + len(link.axes), table.ndim))) if link.kernel else table
-            table = table.flatten(2, 1 + len(link.ends[0].at)).flatten(3)
+        for link, source, x in tables(self.space, self.links, tensors, sizes):
+            table = x.square().mean(list(range(4, x.ndim))) if link.kernel else x.square()
             mean = table.mean((-1, -2), keepdim=True)
             norms.append(_log_root(mean[..., 0, 0]))
             table = table / mean.clamp_min(_TINY**2)
@@ -108,6 +90,46 @@ class InvariantStatistics(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.space}, {self.channels}, out_features={self.out_features}"
+
+
+def joining(space: WeightSpace) -> list[tuple[Link, str]]:
+    """Weights that join each neuron of a node to each of an earlier one, and that one."""
+    rank = list(space.nodes)
+    return [
+        (link, link.ends[1].node)
+        for link in space.links
+        if len(link.ends) == 2
+        and not set(link.ends[0].at) & set(link.ends[1].at)
+        and flow(link.charges[0]) >= 0 >= flow(link.charges[1])
+        and rank.index(link.ends[1].node) < rank.index(link.target)
+    ]
+
+
+def settled(space: WeightSpace, networks: Features, channels: int, reader: str) -> dict[str, Tensor]:
+    """Balanced networks in float64, their signs settled, or the sizes of entries with a sign that nothing settles.
+
+    Raises:
+        ValueError: if they have another number of channels than the reader of this name.
+    """
+    # Balanced entries of large networks may lie beyond what float32 holds.
+    balanced = rescaling(space, networks, signs=False).act(networks.to(torch.float64))
+    noise = 32 * torch.finfo(networks.tensors[0].dtype).eps  # rounding errors of the given entries are no sign
+    tensors = space.unpack(without_signs(space, balanced, noise))
+    found = next(iter(tensors.values())).shape[1]
+    if found != channels:
+        raise InvalidValueError(f"{reader}: networks of {found} channels, {channels} expected: channels={found}")
+    return tensors
+
+
+def tables(
+    space: WeightSpace, links: Sequence[tuple[Link, str]], tensors: Mapping[str, Tensor], sizes: Mapping[str, int]
+) -> Iterator[tuple[Link, str, Tensor]]:
+    """Of each link of `joining` its weights ``(B, C, target neurons, source neurons, *kernel)``."""
+    taken = pieces(space, tensors, sizes)
+    for link, source in links:
+        x = taken[link.parameter].permute(link.order).movedim(-1, 1)
+        first, second = (len(end.at) for end in link.ends)
+        yield link, source, x.flatten(2, 1 + first).flatten(3, 2 + second)
 
 
 def _log_root(squares: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from nfn_monomial.models import (
     recompute_blocks,
 )
 from nfn_monomial.nn import Augment, InputNorm, MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
+from nfn_monomial.read import GramStatistics
 
 NEURONS = NeuronEmbedding(RELU, 1, 2).double()(NETS)
 TEMPLATE_NETS = {name: p.detach().expand(2, 1, *p.shape).clone() for name, p in NET.named_parameters()}
@@ -42,6 +43,7 @@ LAYERS = {  # built with channels that fit NETS, then sent NETS packed, or neuro
     "EquivariantLinear": (nm.EquivariantLinear, {"space": RELU, "in_channels": 1, "out_channels": 2}, PACKED),
     "Canonicalize": (nm.Canonicalize, {"space": RELU, "channels": 1, "kind": "norm", "learnable": True}, PACKED),
     "InputNorm": (InputNorm, {"space": RELU, "channels": 1}, PACKED),
+    "GramStatistics": (GramStatistics, {"space": RELU, "channels": 1}, PACKED),
     "InvariantStatistics": (nm.InvariantStatistics, {"space": RELU, "channels": 1}, PACKED),
     "Balance": (Balance, {"space": RELU, "scales": True, "signs": True}, PACKED),
     "PointwiseActivation": (nm.PointwiseActivation, {"space": RELU, "fn": "relu", "layout": None}, PACKED),

@@ -21,6 +21,7 @@ from nfn_monomial import (
 from nfn_monomial.canonical import Balance
 from nfn_monomial.models import MessagePassingEditor, MessagePassingNFN
 from nfn_monomial.nn import InputNorm, MessageBlock, NeuronEmbedding, NeuronPool, NeuronReadout, neuron_layout
+from nfn_monomial.read import GramStatistics
 from nfn_monomial.space import Node, Sum
 from nfn_monomial.testing import random_networks
 
@@ -68,6 +69,7 @@ INVARIANT = {
 ON_VALUES = {  # what depends on more than a forward of its own: statistics, where no value is looked at
     "balance": lambda s: Balance(s, signs=False),
     "statistics": InvariantStatistics,
+    "Gram matrices": GramStatistics,
 }
 LAYERS = EQUIVARIANT | INVARIANT
 

@@ -17,13 +17,14 @@ from nfn_monomial import EquivariantNorm, InvariantStatistics, ProbeFeatures, We
 from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models.blocks import Blocks
 from nfn_monomial.nn import MessageBlock, NeuronEmbedding, NeuronPool
-from nfn_monomial.read import Probed
+from nfn_monomial.read import GramStatistics, Probed
 
 from .models import Heads, Model, NetworkInfo, Standardise, logits, register
 
 __all__ = [
     "Combined",
     "GeneratedProbes",
+    "GramStats",
     "LinearGenerator",
     "MessagePassingModel",
     "MessagePassingStats",
@@ -136,7 +137,7 @@ class _Invariants(Model):
     Attributes:
         answers: whether the networks' answers to probes are read.
         messages: channels and layers of message passing, or None.
-        stats: whether `InvariantStatistics` are taken.
+        stats: what is taken of `InvariantStatistics` and `GramStatistics`.
         probed: whether the hidden activations join the neurons' features in message passing.
         generated: whether the probes come from a `LinearGenerator`.
     """
@@ -145,7 +146,7 @@ class _Invariants(Model):
     train_with: ClassVar[Mapping[str, Any]] = {"weight_decay": 0.1}
     answers: ClassVar[bool] = False
     messages: ClassVar[tuple[int, int] | None] = None
-    stats: ClassVar[bool] = False
+    stats: ClassVar[tuple[type[InvariantStatistics | GramStatistics], ...]] = ()
     probed: ClassVar[bool] = False
     generated: ClassVar[bool] = False
 
@@ -170,9 +171,10 @@ class _Invariants(Model):
         self.readers = nn.ModuleDict(readers)
         width = sum(reader.out_features for reader in readers.values())
         if self.stats:
-            self.statistics = InvariantStatistics(self.space)
-            self.inputs = Standardise([self.statistics.out_features])
-            width += self.statistics.out_features
+            self.statistics = nn.ModuleList(kind(self.space) for kind in self.stats)
+            features = sum(kind.out_features for kind in self.statistics)
+            self.inputs = Standardise([features])
+            width += features
         self.head = nn.Sequential(
             nn.Dropout(head_dropout), nn.Linear(width, heads * head_width), nn.SiLU(),
             nn.Dropout(head_dropout), Heads(head_width, head_width, heads), nn.SiLU(),
@@ -184,7 +186,7 @@ class _Invariants(Model):
         if self.readers:
             prepared["networks"] = balance(tensors, self.space, signs=False)[0]
         if self.stats:
-            prepared["stats"] = self.statistics(tensors)
+            prepared["stats"] = torch.cat([kind(tensors) for kind in self.statistics], -1)
         return prepared
 
     def fit_inputs(self, prepared: dict[str, Any]) -> None:
@@ -208,7 +210,14 @@ class _Invariants(Model):
 class Stats(_Invariants):
     """Invariant statistics and an MLP: an invariant STATNN."""
 
-    label, stats = "invariant statistics", True
+    label, stats = "invariant statistics", (InvariantStatistics,)
+
+
+@register("gram-stats")
+class GramStats(_Invariants):
+    """Invariant statistics, and those of the neurons' Gram matrices."""
+
+    label, stats = "statistics + Gram matrices", (InvariantStatistics, GramStatistics)
 
 
 @register("message-passing")
@@ -222,7 +231,7 @@ class MessagePassingModel(_Invariants):
 class MessagePassingStats(_Invariants):
     """Message passing and invariant statistics: all that we take from the weights."""
 
-    label, messages, stats = "message passing + stats", (CHANNELS, LAYERS), True
+    label, messages, stats = "message passing + stats", (CHANNELS, LAYERS), (InvariantStatistics,)
 
 
 class _Running(_Invariants):
@@ -242,7 +251,7 @@ class Probes(_Running):
 class ProbesStats(_Running):
     """Answers to inputs that a generator makes, and invariant statistics."""
 
-    label, answers, generated, stats = "probes + stats", True, True, True
+    label, answers, generated, stats = "probes + stats", True, True, (InvariantStatistics,)
 
 
 @register("generated-probes")
@@ -256,4 +265,4 @@ class GeneratedProbes(_Running):
 class Combined(_Running):
     """All of them: answers to inputs from a generator, messages that hidden activations join, statistics."""
 
-    label, answers, generated, messages, probed, stats = "combined", True, True, (8, 2), True, True
+    label, answers, generated, messages, probed, stats = "combined", True, True, (8, 2), True, (InvariantStatistics,)

@@ -29,6 +29,7 @@ SIZES = {
     "statnn-set": (71_321, 71_321),
     "stats-set": (71_577, 71_577),
     "stats": (90_113, 90_113),
+    "gram-stats": (108_289, 108_289),
     "message-passing": (236_689, 236_689),
     "message-passing-stats": (260_497, 260_497),
     "probes": (398_081, 398_081),
