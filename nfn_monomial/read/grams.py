@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -71,7 +72,7 @@ class GramStatistics(nn.Module):
         sides: list[dict[str, list[Tensor]]] = [{}, {}]
         parts: list[Tensor] = []
         for link, source, x in tables(self.space, self.links, entries, self.space.node_sizes(networks)):
-            w = x.reshape(*x.shape[:4], -1)
+            w = x.reshape(*x.shape[:4], math.prod(link.kernel))
             w = w / w.square().mean((2, 3, 4), keepdim=True).clamp_min(_TINY**2).sqrt()
             parts += _of_kernel(w.square().mean((2, 3)), link.kernel)
             for side, node, v in ((0, link.target, w), (1, source, w.transpose(2, 3))):
