@@ -222,8 +222,8 @@ more neurons but the same functions. Writes `table.md`, `results.json`, `figure1
 of different architectures are read by the models on graphs.
 
 Presets: small, eight models, 12 epochs, some six minutes on 2 cores with a zoo of 1000 networks; paper, its models and
-hyperparameters. `--models all`: all models that can read the networks, which takes hours, most of it for those on
-graphs.
+hyperparameters; curves, tau over 250 to 5,000 training networks, hours. `--models all`: all models that can read the
+networks, which takes hours, most of it for those on graphs.
 
 Examples:
 
@@ -235,6 +235,8 @@ Examples:
 
 - `nfn-monomial predict-generalization --data cifar10 --data-option split_file=cifar10_split.csv --preset paper
 --device cuda`
+
+- `nfn-monomial predict-generalization --models statnn,monomial --set train_networks=100,200,400`
 
 - `nfn-monomial predict-generalization --data zoos/mixed --out results/mixed --data-option unseen_architectures=true`
 

@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from nfn_monomial.benchmarks.data.moves import WIDENED
 from nfn_monomial.benchmarks.data.networks import Corpus
 from nfn_monomial.benchmarks.experiments.predict import PREDICT, PredictConfig
+from nfn_monomial.benchmarks.report.curves import curve_tables, draw_curves
 from nfn_monomial.benchmarks.report.figures import legend_beside, stroke
 from nfn_monomial.benchmarks.report.tables import (
     COLUMNS,
@@ -76,6 +77,8 @@ def predict_report(runs: Sequence[Run]) -> Report:
     """
     record, rows = record_of(runs), summarise(runs)
     results = {"rows": [asdict(row) for row in rows], **record}
+    if all("train_networks" in run.settings.options for run in runs):
+        return Report(curve_tables(runs), results, {"curves.png": draw_curves(runs)})
     return Report(predict_tables(rows), results, {"figure1.png": draw_figure(rows)})
 
 

@@ -1,0 +1,142 @@
+"""Tau over the number of training networks: tables, and a figure with the paper's numbers at its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from nfn_monomial.benchmarks.train.runs import Run
+from nfn_monomial.tools.report import Table, look, panels
+
+from .beside import verdict
+from .figures import legend_beside, stroke
+from .published import PAPER
+from .tables import INVARIANT, SEES, Mean, by_model, over_seeds
+
+__all__ = ["curve_tables", "draw_curves"]
+
+PAPER_NETWORKS = {"relu": 6050, "tanh": 5949}  # to train on (App. D.3)
+PAIR = ("monomial", "hnp")  # whose order the paper tells
+NOTHING = "-"
+
+Curves = dict[str, dict[int, list[Run]]]
+"""Model -> number of training networks -> runs over seeds."""
+
+
+def curve_tables(runs: Sequence[Run]) -> list[Table]:
+    """Two tables for every activation, of the test networks as they are and moved, and one of Monomial-NFN beside HNP.
+
+    Args:
+        runs: of `predict_generalization` with ``train_networks`` and one train set.
+    """
+    tables = []
+    lines: list[tuple[str, ...]] = []
+    for activation, curves in _curves(runs).items():
+        for test in _tests(curves):
+            tables.append(_table(runs, activation, test, curves))
+            lines += _order(activation, test, curves)
+    if lines:
+        header = ("networks", "tested on", "training networks", "Monomial-NFN", "HNP", "is as good", "why")
+        title = "Monomial-NFN is as good as HNP"
+        tables.append(Table(title, header, tuple(lines), text_columns=7, names=(0, 1, 2)))
+    return tables
+
+
+def _curves(runs: Sequence[Run]) -> dict[str, Curves]:
+    """By activation; numbers of networks ascending."""
+    found: dict[str, Curves] = {}
+    for (activation, _, model), group in by_model(runs).items():
+        count = group[0].settings.options["train_networks"]
+        found.setdefault(activation, {}).setdefault(model, {})[count] = group
+    return {name: {model: dict(sorted(c.items())) for model, c in curves.items()} for name, curves in found.items()}
+
+
+def _tests(curves: Curves) -> list[str]:
+    """Names of the test sets that all runs have."""
+    each = [[test.name for test in run.tests] for c in curves.values() for group in c.values() for run in group]
+    return [name for name in each[0] if all(name in names for names in each)]
+
+
+def _tau(group: Sequence[Run], test: str) -> Mean:
+    return Mean.of(next(t for t in run.tests if t.name == test).metrics["tau"] for run in group)
+
+
+def _table(runs: Sequence[Run], activation: str, test: str, curves: Curves) -> Table:
+    sizes = sorted({size for c in curves.values() for size in c})
+    cells, bold = [], []
+    for by_size in curves.values():
+        first = next(iter(by_size.values()))[0]
+        taus = [_tau(by_size[n], test).show() if n in by_size else NOTHING for n in sizes]
+        seeds = [str(len(by_size[n])) if n in by_size else NOTHING for n in sizes]
+        own = (first.label, SEES.get(first.sees, first.sees), INVARIANT.get(first.invariant_under, "no"))
+        cells.append((*own, *taus, ", ".join(dict.fromkeys(seeds)) if len(set(seeds)) == 1 else ", ".join(seeds)))
+        bold += [len(cells) - 1] * (first.invariant_under == "group")
+    return Table(
+        f"{activation}, {test}: Kendall's tau by the number of training networks",
+        ("model", "sees", "invariant", *(f"{n:,}" for n in sizes), "seeds"),
+        tuple(cells),
+        text_columns=3,
+        bold=frozenset(bold),
+        notes=(f"{over_seeds(runs).capitalize()}; seeds: of each column, where they differ.",),
+    )
+
+
+def _order(activation: str, test: str, curves: Curves) -> list[tuple[str, ...]]:
+    """Whether the paper's model is as good as HNP, for every number of training networks."""
+    if not set(PAIR) <= set(curves):
+        return []
+    first, second = (curves[model] for model in PAIR)
+    lines = []
+    for size in (n for n in first if n in second):
+        ours, theirs = _tau(first[size], test), _tau(second[size], test)
+        lines.append((activation, test, f"{size:,}", ours.show(), theirs.show(), *verdict(ours, ">=", theirs)))
+    return lines
+
+
+def draw_curves(runs: Sequence[Run]) -> Figure:
+    """Tau over the number of training networks: a row of panels for each activation, a panel for each test set.
+
+    Stars are the paper's numbers, of its own zoo.
+    """
+    found = _curves(runs)
+    numbers = {model: i for i, model in enumerate(dict.fromkeys(run.settings.model for run in runs))}
+    labels = {run.settings.model: run for run in runs}
+    wide = max(len(_tests(curves)) for curves in found.values())
+    figure, axes = panels(len(found), wide, (5.0 * wide, 3.7 * len(found) + 0.3))
+    for row, (activation, curves) in enumerate(found.items()):
+        own = axes[row * wide : (row + 1) * wide]
+        for ax, test in zip(own, _tests(curves), strict=False):
+            for model, by_size in curves.items():
+                taus = [_tau(group, test) for group in by_size.values()]
+                style = look(numbers[model]) | stroke(labels[model].invariant_under == "group")
+                errors = [tau.error or 0.0 for tau in taus]
+                ax.errorbar(list(by_size), [tau.mean for tau in taus], errors, capsize=2, **style)
+                if mark := _published(activation, labels[model].label, test):
+                    color = look(numbers[model])["color"]
+                    ax.plot(PAPER_NETWORKS[activation], mark, marker="*", markersize=11, color=color, linestyle="none")
+            sizes = sorted({size for c in curves.values() for size in c})
+            ax.set_xscale("log")
+            ax.set_xticks([*sizes, PAPER_NETWORKS[activation]], [*(f"{n:,}" for n in sizes), ""])
+            ax.minorticks_off()
+            ax.set(xlabel="training networks", ylabel="Kendall's tau on test networks")
+            ax.set_title(f"{activation} networks, {test}", fontsize=10)
+    bold = [labels[model].invariant_under == "group" for model in numbers]
+    handles: list[Artist] = [
+        Line2D([], [], label=labels[model].label, **look(i), **stroke(bold[i])) for model, i in numbers.items()
+    ]
+    star = Line2D([], [], marker="*", markersize=11, color="#7F7F7F", linestyle="none", label="the paper, its zoo")
+    legend_beside(figure, [*handles, star], [*bold, False])
+    figure.supxlabel(f"Bold: invariant to the whole group. {over_seeds(runs).capitalize()}.", fontsize=8.5)
+    return figure
+
+
+def _published(activation: str, label: str, test: str) -> float | None:
+    """The paper's tau of a model that was trained on networks as they are, if it has one."""
+    column = {"scale 10000": "tau 1e4"}.get(test, f"tau {test}")
+    known = next((p for p in PAPER["predict-generalization"] if p.of == f"{activation} networks"), None)
+    row = known.rows.get((label, "original")) if known and column in known.columns else None
+    cell = row[known.columns.index(column)] if known and row else ""
+    return float(cell.split()[0]) if cell else None
