@@ -22,9 +22,7 @@ DATA = {
     "zoos/fresh1000": "zoo make --networks 1000 --seed 20261124 --out zoos/fresh1000",
     "zoos/fresh": "zoo make --networks 2500 --seed 20261123 --out zoos/fresh",
     "zoos/fresh25000": "zoo make --networks 25000 --seed 20261125 --out zoos/fresh25000",
-    "zoos/unseen": (
-        "zoo make --images mnist14 --channels 12,14,10 --networks 2500 --seed 20261201 --out zoos/unseen"
-    ),
+    "zoos/unseen": ("zoo make --images mnist14 --channels 12,14,10 --networks 2500 --seed 20261201 --out zoos/unseen"),
     "zoos/mixed": "zoo make --vary-architecture --networks 1000 --out zoos/mixed",
     "zoos/kinds": "zoo make --vary-architecture --kinds cnn,residual,transformer --networks 600 --out zoos/kinds",
     "inrs/mnist5k": "inr make --images mnist5k",
