@@ -96,7 +96,7 @@ class GramStatistics(nn.Module):
 
 def _of_kernel(energy: Tensor, kernel: tuple[int, ...]) -> list[Tensor]:
     """Mean squares ``(B, C, K)`` at all positions -> for each dimension those of its parts, ``(B, C, parts)``."""
-    energy, found = energy.unflatten(-1, kernel) if kernel else energy, []
+    energy, found = energy.reshape(*energy.shape[:2], *kernel), []
     for dim, size in enumerate(kernel):
         others = [2 + i for i in range(len(kernel)) if i != dim]
         along = energy.mean(others) if others else energy

@@ -171,8 +171,9 @@ class _Invariants(Model):
         self.readers = nn.ModuleDict(readers)
         width = sum(reader.out_features for reader in readers.values())
         if self.stats:
-            self.statistics = nn.ModuleList(kind(self.space) for kind in self.stats)
-            features = sum(kind.out_features for kind in self.statistics)
+            statistics = [kind(self.space) for kind in self.stats]
+            self.statistics = nn.ModuleList(statistics)
+            features = sum(kind.out_features for kind in statistics)
             self.inputs = Standardise([features])
             width += features
         self.head = nn.Sequential(
