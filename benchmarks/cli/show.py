@@ -114,10 +114,13 @@ def settings_of(config: Any, prefix: str = "") -> Iterator[tuple[str, str, str, 
 
 
 def _meanings(cls: type) -> dict[str, str]:
-    """What the docstring of a class says of its attributes."""
-    _, _, section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
-    found = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n     .*)*)", section, flags=re.MULTILINE)
-    return {name: " ".join(text.split()) for names, text in found for name in names.split(", ")}
+    """What the docstrings of a class and of its bases say of its attributes."""
+    meanings: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        _, _, section = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
+        found = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n     .*)*)", section, flags=re.MULTILINE)
+        meanings |= {name: " ".join(text.split()) for names, text in found for name in names.split(", ")}
+    return meanings
 
 
 def _kind(kind: Any) -> str:
