@@ -17,6 +17,7 @@ from nfn_monomial.errors import InvalidValueError
 __all__ = ["LAYERS", "REFERENCE", "CostConfig", "LayersConfig", "Way"]
 
 REFERENCE = "hnp"  # what costs are compared with
+CONTENDERS = ("forward-scale-gmn",)  # whose costs are measured, though it is not among the models of experiments
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class CostConfig(Settings):
     """Run time and memory of training, see `nfn_monomial.benchmarks.studies.cost`.
 
     Attributes:
-        models: registered names, `REFERENCE` among them; empty for all that predict generalisation.
+        models: registered names, `REFERENCE` among them; empty for all that predict generalisation, and `CONTENDERS`.
         activations: of the networks read.
         batch_sizes: networks per step.
         networks: in an epoch; the paper's ReLU set has 6,050.

@@ -28,10 +28,12 @@ from nfn_monomial.models import equivariant_stack
 from nfn_monomial.tools.predictors.models import MixedInfo, Model, NetworkGroup, NetworkInfo, logits, register
 
 from .parts import mlp
+from .scale_gmn import ScaleGMN
 
 __all__ = [
     "GNN",
     "GNNHNP",
+    "ForwardScaleGMN",
     "MonomialConvolutions",
     "MonomialToGNN",
     "PNABlock",
@@ -245,6 +247,23 @@ def _pool(x: Tensor, graph: Batch) -> Tensor:
     """Means over all nodes of a network and over its outputs."""
     last = graph.layer == graph.depth
     return torch.cat([global_mean_pool(x, graph.batch), global_mean_pool(x[last], graph.batch[last])], -1)
+
+
+@register("forward-scale-gmn")
+class ForwardScaleGMN(_GraphModel):
+    """`ScaleGMN` of chains of layers with one activation; run where it is named, not among all models."""
+
+    label, invariant_under, task = "ScaleGMN (forward only)", "group", "ablation"
+
+    def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
+        super().__init__(networks)
+        outline = _outline(networks)
+        hidden = {bool(node.flips) for node in self.space.nodes.values() if node.permutes}
+        fixed = int((outline.symmetry == 0).sum())
+        self.net = ScaleGMN(WIDTH, LAYERS, fixed, hidden == {True}, self.entries, out_features)
+
+    def forward(self, batch: Prepared) -> Tensor:
+        return logits(self.net(assemble(batch)))
 
 
 @register("gnn-hnp")

@@ -19,12 +19,12 @@ from torch_geometric.nn import PNAConv
 
 from nfn_monomial import Features, MessagePassing, WeightSpace
 from nfn_monomial.adapters.pyg import MonomialConv, to_graph
+from nfn_monomial.benchmarks.models.scale_gmn import ScaleGMN
 from nfn_monomial.models import MessagePassingNFN
 from nfn_monomial.nn.neurons import NeuronLayout, neuron_layout
 from nfn_monomial.testing import random_networks
 
 from .harness import Contender, Make
-from .scale_gmn import ScaleGMN
 
 __all__ = [
     "BACKWARD_PASSES",

@@ -36,7 +36,7 @@ class GramStatistics(nn.Module):
     - of each pair ``I, O`` the cosine ``<I, O> / |I| |O|`` of the matrices, and that of their off-diagonal entries.
 
     Of every kernel dimension of these weights, logarithms of the mean squares in its first, middle and last third
-    (sizes 1 and 2: of each entry).
+    (size 2: of each entry; size 1 has none).
 
     All are of order 1. Computed in float64, returned in the dtype of the input. Differentiable, with the group element
     of the balanced form held constant. Wider networks with the same functions have other values.
@@ -60,7 +60,7 @@ class GramStatistics(nn.Module):
         out = {source for link, source in self.links if link.kernel}
         counts = [(1 + (node in into), 1 + (node in out)) for node in self.nodes]
         self.kernels = (into, out)
-        of_kernels = sum(min(_PARTS, size) for link, _ in self.links for size in link.kernel)
+        of_kernels = sum(min(_PARTS, size) for link, _ in self.links for size in link.kernel if size > 1)
         of_nodes = sum(len(_POWERS) * (a + b) + 2 * a * b for a, b in counts)
         self.out_features = channels * (of_nodes + of_kernels)
 
@@ -97,7 +97,7 @@ class GramStatistics(nn.Module):
 def _of_kernel(energy: Tensor, kernel: tuple[int, ...]) -> list[Tensor]:
     """Mean squares ``(B, C, K)`` at all positions -> for each dimension those of its parts, ``(B, C, parts)``."""
     energy, found = energy.reshape(*energy.shape[:2], *kernel), []
-    for dim, size in enumerate(kernel):
+    for dim, size in ((dim, size) for dim, size in enumerate(kernel) if size > 1):
         others = [2 + i for i in range(len(kernel)) if i != dim]
         along = energy.mean(others) if others else energy
         found.append((adaptive_avg_pool1d(along, min(_PARTS, size)) + 1e-4).log() / 2)

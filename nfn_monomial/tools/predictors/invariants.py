@@ -24,6 +24,7 @@ from .models import Heads, Model, NetworkInfo, Standardise, logits, register
 __all__ = [
     "Combined",
     "GeneratedProbes",
+    "GramProbes",
     "GramStats",
     "LinearGenerator",
     "MessagePassingModel",
@@ -253,6 +254,14 @@ class ProbesStats(_Running):
     """Answers to inputs that a generator makes, and invariant statistics."""
 
     label, answers, generated, stats = "probes + stats", True, True, (InvariantStatistics,)
+
+
+@register("gram-probes")
+class GramProbes(_Running):
+    """Answers to inputs that a generator makes, invariant statistics, and those of the neurons' Gram matrices."""
+
+    label, answers, generated = "probes + stats + Gram matrices", True, True
+    stats = (InvariantStatistics, GramStatistics)
 
 
 @register("generated-probes")

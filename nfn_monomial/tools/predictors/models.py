@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
@@ -334,7 +335,8 @@ class Standardise(nn.Module):
     """``(x - mean) / std`` with the training set's statistics, over the networks and over ``dims`` besides.
 
     Statistics are those of the training networks as they are given, so they follow the train set (original or
-    augmented). Entries that never vary are only centred.
+    augmented). Entries that never vary are only centred; so are those that vary in the lower half of their digits,
+    where moved networks differ by rounding.
     """
 
     mean: Tensor
@@ -349,9 +351,9 @@ class Standardise(nn.Module):
 
     def fit(self, x: Tensor) -> None:
         wide = x.double()
-        std = wide.std(self.dims, correction=0, keepdim=True)
+        std, size = wide.std(self.dims, correction=0, keepdim=True), wide.abs().amax(self.dims, keepdim=True)
         self.mean.copy_(wide.mean(self.dims, keepdim=True))
-        self.std.copy_(std.masked_fill(std == 0, 1))
+        self.std.copy_(std.masked_fill(std <= math.sqrt(torch.finfo(x.dtype).eps) * size, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.std

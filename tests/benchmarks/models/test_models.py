@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from nfn_monomial import GroupElement, MonomialMatrix, WeightSpace
+from nfn_monomial.benchmarks.data.architectures.residual import ResidualCNN
+from nfn_monomial.benchmarks.data.architectures.transformers import Transformer
 from nfn_monomial.benchmarks.models.baselines import StatNN
 from nfn_monomial.benchmarks.models.catalogue import model_names
 from nfn_monomial.benchmarks.studies.predict import objective
-from nfn_monomial.tools.predictors.architectures import PlainCNN
-from nfn_monomial.tools.predictors.models import Model, NetworkInfo, build_model
+from nfn_monomial.tools.predictors.architectures import Architecture, PlainCNN
+from nfn_monomial.tools.predictors.models import Model, NetworkInfo, Standardise, build_model
 
 NETWORKS = 12
 SIZES = {
@@ -34,6 +36,7 @@ SIZES = {
     "message-passing-stats": (260_497, 260_497),
     "probes": (398_081, 398_081),
     "probes-stats": (440_994, 440_994),
+    "gram-probes": (459_170, 459_170),
     "generated-probes": (417_186, 417_186),
     "combined": (494_906, 494_906),
 }
@@ -42,6 +45,15 @@ SIZES = {
 
 # A canonical form in front makes a model invariant that knows permutations; one that knows nothing stays what it is.
 ALL = (*model_names(), "balanced-statnn", "balanced-hnp", "balanced-gnn", "balanced-mlp")
+
+
+# Some invariants of these vary by rounding alone: nodes of one or two neurons, single inputs, kernels of one entry.
+NARROW = [
+    PlainCNN((1, 4, 4), (1, 1), (1, 1), (0, 0), (5, 3), ("relu",) * 3),
+    PlainCNN((1, 2, 1), (3, 1), (1, 1), (0, 0), (2, 3), ("tanh",) * 3),
+    ResidualCNN(1, (3, 4), (1, 2), (2, 3, 4), normalised=True, activations=("relu",), classes=3),
+    Transformer(1, 8, 4, 4, (2,), 2, (3,), ("relu",), 3),
+]
 
 
 def described(channels: tuple[int, ...], classes: int, activation: str) -> NetworkInfo:
@@ -105,6 +117,31 @@ def test_invariant_under_what_it_claims_and_nothing_else(name: str, activation: 
     assert permuted < 1e-10 if claims in ("group", "permutations") else permuted > 1e-2
     expected = claims == "group" or (claims == "permutations" and activation == "gelu")
     assert whole < 1e-10 if expected else whole > 1e-2
+
+
+@pytest.mark.parametrize("architecture", NARROW, ids=["1x1", "narrow", "norms", "attention"])
+@pytest.mark.parametrize("name", ["stats", "gram-stats", "stats-set", "message-passing-stats", "gram-probes"])
+def test_what_varies_by_rounding_alone_is_not_enlarged(name: str, architecture: Architecture) -> None:
+    space = architecture.space
+    tensors = random_tensors(space)
+    tensors = {key: t.abs() + 0.1 if key.endswith("running_var") else t for key, t in tensors.items()}
+    info = NetworkInfo(space, architecture.activation, architecture.module, (1, 8, 8))
+    model = build_model(name, info, seed=0).double()
+    model.fit_inputs(model.prepare_groups([(tensors, space)]))
+    element = space.sample(NETWORKS, scale_range=(1, 100), generator=torch.Generator().manual_seed(1))
+    assert relative_change(model.eval(), tensors, element) < 1e-10
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_varies_by_rounding_alone_is_only_centred(dtype: torch.dtype) -> None:
+    eps = torch.finfo(dtype).eps
+    x = torch.tensor([[1.0, 3.0, 0.0, 1.0], [1 + 8 * eps, 3.0, 0.0, 1 + 8 * eps**0.5]], dtype=dtype)
+    standardise = Standardise([4]).to(dtype)
+    standardise.fit(x)
+    assert standardise.std.flatten()[:3].tolist() == [1, 1, 1]
+    found = standardise(x)
+    assert float(found[:, :3].abs().max()) <= 8 * eps
+    torch.testing.assert_close(found[:, 3].abs(), torch.ones(2, dtype=dtype), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -7,6 +7,7 @@ from torch import nn
 from nfn_monomial import EquivariantLinear, WeightSpace
 from nfn_monomial.adapters.pyg import to_graph
 from nfn_monomial.benchmarks.experiments.speed import LAYERS
+from nfn_monomial.benchmarks.models.scale_gmn import ScaleGMN
 from nfn_monomial.benchmarks.speed import graphs, harness, whole
 from nfn_monomial.benchmarks.speed.contenders import (
     COPY,
@@ -26,7 +27,6 @@ from nfn_monomial.benchmarks.speed.graphs import (
 )
 from nfn_monomial.benchmarks.speed.harness import NETWORKS, Timing
 from nfn_monomial.benchmarks.speed.layers import CORE, GEMM, HNP, layer_tables, matrices
-from nfn_monomial.benchmarks.speed.scale_gmn import ScaleGMN
 from nfn_monomial.benchmarks.speed.whole import MODELS, Step, bench_models, model_table
 from nfn_monomial.testing import random_networks
 
@@ -54,11 +54,13 @@ def test_the_bare_gemms_are_all_the_products_of_the_layer(name: str) -> None:
     torch.testing.assert_close(layer(x).tensors, tuple(products))
 
 
+@pytest.mark.parametrize("kernel", [0, 3])
 @pytest.mark.parametrize("activation", ["sin", "relu"])
-def test_scale_gmn_is_invariant_and_reads_the_weights(activation: str) -> None:
+def test_scale_gmn_is_invariant_and_reads_the_weights(activation: str, kernel: int) -> None:
     torch.manual_seed(0)
-    space = WeightSpace.mlp([2, 5, 4, 1], activation)
-    model = ScaleGMN(8, 2, 3, flips=activation == "sin").double()
+    mlp, cnn = WeightSpace.mlp([2, 5, 4, 1], activation), WeightSpace.cnn([2, 5, 4], 3, activation, head=[1])
+    space = cnn if kernel else mlp
+    model = ScaleGMN(8, 2, 3, flips=activation == "sin", entries=max(1, kernel**2)).double()
     first, second = ({n: 10 * t for n, t in random_networks(space, 3).items()} for _ in range(2))
     element = space.sample(3, scale_range=(1, 3)) if activation == "relu" else space.sample(3)
     found, moved, other = (model(to_graph(n, space)).detach() for n in (first, element.act(first), second))

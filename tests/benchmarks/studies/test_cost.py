@@ -1,7 +1,9 @@
 """Costs: every model in every setting, relative to HNP, and the paper's numbers in a table of their own."""
 
+import pytest
 import torch
 
+from nfn_monomial.benchmarks.experiments.speed import CONTENDERS, REFERENCE
 from nfn_monomial.benchmarks.studies import cost
 from nfn_monomial.benchmarks.studies.cost import (
     Cost,
@@ -14,8 +16,9 @@ def a_cost(model: str, step_ms: float, peak_bytes: int) -> Cost:
     return Cost("relu", 8, model, model.upper(), "permutations", 20_000, step_ms, 0.5, peak_bytes)
 
 
-def test_a_step_trains() -> None:
-    contender = cost._contender("hnp", zoo_network("tanh"), 4, torch.device("cpu"))
+@pytest.mark.parametrize("model", [REFERENCE, *CONTENDERS])
+def test_a_step_trains(model: str) -> None:
+    contender = cost._contender(model, zoo_network("tanh"), 4, torch.device("cpu"))
     losses = [float(contender.step()) for _ in range(8)]  # type: ignore[arg-type]
     assert losses[-1] < losses[0]
 

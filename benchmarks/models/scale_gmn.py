@@ -66,22 +66,26 @@ class ScaleGMNLayer(MessagePassing):  # type: ignore[misc]  # torch_geometric is
 
 
 class ScaleGMN(nn.Module):
-    """Graphs of `to_graph` -> ``(B, 1)``, whatever scales or signs of hidden neurons are.
+    """Graphs of `to_graph` -> ``(B, out_features)``, whatever scales or signs of hidden neurons are.
 
     Args:
         width: of all features.
         layers: number of rounds.
         fixed: number of input and output neurons of a network, which have vectors of their own.
         flips: whether signs act on hidden neurons, or scales do.
+        entries: of ``edge_attr``, those of a kernel.
+        out_features: of the answer.
     """
 
-    def __init__(self, width: int, layers: int, fixed: int, flips: bool) -> None:
+    def __init__(
+        self, width: int, layers: int, fixed: int, flips: bool, entries: int = 1, out_features: int = 1
+    ) -> None:
         super().__init__()
-        self.bias, self.weight = (nn.Linear(1, width, bias=False) for _ in range(2))
+        self.bias, self.weight = (nn.Linear(n, width, bias=False) for n in (1, entries))
         self.fixed = nn.Embedding(fixed, width)
         self.layers = nn.ModuleList(ScaleGMNLayer(width, flips) for _ in range(layers))
         self.readout = Equivariant([width], width, flips)
-        self.head = nn.Linear(width, 1)
+        self.head = nn.Linear(width, out_features)
 
     def forward(self, graph: Any) -> Tensor:
         """A batch of graphs."""
