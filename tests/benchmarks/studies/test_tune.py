@@ -131,6 +131,7 @@ def test_recipes_are_what_models_are_trained_by(tmp_path: Path, zoos: dict[str, 
 def test_shipped_recipes_are_those_of_the_committed_search(zoos: dict[str, Corpus]) -> None:
     shipped = read_recipes(SHIPPED)
     grams = shipped.pop("gram-stats")  # that of stats, several heads, and an average
+    assert shipped.pop("gram-probes") == grams
     stats = shipped["stats"]
     assert grams.training | {"average_epochs": 0.0} == stats.training
     assert grams.options | {"heads": 1} == stats.options
