@@ -175,7 +175,7 @@ _WIDE = (
     "probes,combined,monomial-conv"
 )
 _CURVES = "statnn,np,hnp,monomial,monomial-hnp,message-passing-stats,combined"
-_WEIGHTS = "statnn,balanced-statnn,stats,gram-stats"
+_UNSEEN = "statnn,balanced-statnn,hnp,stats,gram-stats,probes-stats,gram-probes"
 RERUNS = (
     Rerun("demo", "", 5, command="demo"),
     Rerun(
@@ -201,7 +201,12 @@ RERUNS = (
         "--set training.epochs=40",
         20, "zoos/kinds",
     ),
-    Rerun("predict-unseen", f"--preset tuned --models {_WEIGHTS}", 12, "zoos/unseen"),
+    Rerun("predict-unseen", f"--preset tuned --models {_UNSEEN}", 25, "zoos/unseen"),
+    Rerun(
+        "predict-gram5000",
+        "--preset tuned --models stats,gram-stats,gram-probes --set scales=1e4 --set widen=0",
+        25, "zoos/fresh25000",
+    ),
     Rerun("predict-fresh", "--preset tuned", 25, "zoos/fresh"),
     Rerun("predict500", f"{_ORIGINAL} {_LONGER} --models {_WIDE} --seeds 3", 60, "zoos/digits2500"),
     Rerun("curves", f"--preset curves --seeds 1 --models {_CURVES}", 420, "zoos/fresh25000"),
