@@ -73,7 +73,7 @@ def _above(label: str, source: str, column: str) -> Claim:
 
 
 _ZOO = {
-    "same": "the architectures of networks and models, selection on validation networks",
+    "same": "the architectures of models, and those of networks but for channels, selection on validation networks",
     "other": "the paper has the Small CNN Zoo of CIFAR-10, 50 epochs in batches of 8, five seeds; its GNN has 5.5M "
     "parameters",
 }
