@@ -175,6 +175,7 @@ _WIDE = (
     "probes,combined,monomial-conv"
 )
 _CURVES = "statnn,np,hnp,monomial,monomial-hnp,message-passing-stats,combined"
+_OWN = "statnn,gram-stats,monomial,hnp,message-passing-stats,combined,monomial-hnp,np"
 _UNSEEN = "statnn,balanced-statnn,hnp,stats,gram-stats,probes-stats,gram-probes"
 RERUNS = (
     Rerun("demo", "", 5, command="demo"),
@@ -210,6 +211,12 @@ RERUNS = (
     Rerun("predict-fresh", "--preset tuned", 25, "zoos/fresh"),
     Rerun("predict500", f"{_ORIGINAL} {_LONGER} --models {_WIDE} --seeds 3", 60, "zoos/digits2500"),
     Rerun("curves", f"--preset curves --seeds 1 --models {_CURVES}", 420, "zoos/fresh25000"),
+    Rerun(
+        "paper-zoo",
+        "--preset paper --seeds 1 --set train_sets=original --set training.patience=10 --set training.threads=1 "
+        f"--set scales=1e1,1e2,1e4,1e6 --models {_OWN}",
+        90, "zoos/paper",
+    ),
     Rerun(
         "predict-fresh5000",
         "--preset tuned --models stats,statnn,balanced-statnn,message-passing-stats,probes-stats,combined",
