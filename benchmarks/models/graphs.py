@@ -24,6 +24,7 @@ from torch_geometric.nn import PNAConv, global_mean_pool
 from nfn_monomial import Canonicalize, EquivariantLinear, Features, InvariantPool, PointwiseActivation, WeightSpace
 from nfn_monomial.adapters.pyg import MonomialGNN, ToGraph, common_kernel, from_graph, to_graphs
 from nfn_monomial.canonical.balance import balance
+from nfn_monomial.errors import InvalidValueError
 from nfn_monomial.models import equivariant_stack
 from nfn_monomial.tools.predictors.models import MixedInfo, Model, NetworkGroup, NetworkInfo, logits, register
 
@@ -258,7 +259,11 @@ class ForwardScaleGMN(_GraphModel):
     def __init__(self, networks: NetworkInfo, out_features: int = 1) -> None:
         super().__init__(networks)
         outline = _outline(networks)
-        hidden = {bool(node.flips) for node in self.space.nodes.values() if node.permutes}
+        hidden = {node.flips for node in self.space.nodes.values() if node.permutes}
+        if len(hidden) > 1:
+            raise InvalidValueError(
+                f"signs act on some neurons of {self.space} only, and ScaleGMN is of one kind: choose monomial-conv"
+            )
         fixed = int((outline.symmetry == 0).sum())
         self.net = ScaleGMN(WIDTH, LAYERS, fixed, hidden == {True}, self.entries, out_features)
 

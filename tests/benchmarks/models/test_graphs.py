@@ -87,3 +87,9 @@ def test_the_gnn_of_the_paper_s_size() -> None:
     assert round(size / 1e6, 1) == 5.5
     assert "gnn-paper" not in model_names()
     assert "gnn-paper" in PREDICT["paper"].models
+
+
+def test_scale_gmn_refuses_networks_of_two_kinds() -> None:
+    space = WeightSpace.mlp([1, 3, 4, 2], ["relu", "tanh"])
+    with pytest.raises(ValueError, match="of one kind: choose monomial-conv"):
+        built("forward-scale-gmn", NetworkInfo(space, "relu/tanh"))
